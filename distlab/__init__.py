@@ -1,0 +1,73 @@
+"""distlab: learn distributed training in TensorFlow by running it, for real.
+
+`import distlab as dl` loads no TensorFlow, so that logical devices and seeds can still be
+set; each name below is fetched from its room when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from distlab.batching import plan_batch as plan_batch
+    from distlab.datasets.loading import load_dataset as load_dataset
+    from distlab.devices import split_devices as split_devices
+    from distlab.diagnostics import doctor as doctor
+    from distlab.grading.notebook import check as check
+    from distlab.precision import mixed_precision as mixed_precision
+    from distlab.printing import show as show
+    from distlab.seeding import set_seed as set_seed
+    from distlab.strategy.describing import describe as describe
+    from distlab.strategy.making import make_strategy as make_strategy
+    from distlab.training.distributing import distribute as distribute
+
+# The public names, and the room each one lives in.
+_ROOMS = {
+    "check": "grading.notebook",
+    "describe": "strategy.describing",
+    "distribute": "training.distributing",
+    "doctor": "diagnostics",
+    "load_dataset": "datasets.loading",
+    "make_strategy": "strategy.making",
+    "mixed_precision": "precision",
+    "plan_batch": "batching",
+    "set_seed": "seeding",
+    "show": "printing",
+    "split_devices": "devices",
+}
+
+__all__ = [
+    "__version__",
+    "check",
+    "describe",
+    "distribute",
+    "doctor",
+    "load_dataset",
+    "make_strategy",
+    "mixed_precision",
+    "plan_batch",
+    "set_seed",
+    "show",
+    "split_devices",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'distlab' has no attribute {name!r}")
+    from distlab import environment
+
+    environment.prepare()
+    try:
+        value = getattr(importlib.import_module(f"distlab.{_ROOMS[name]}"), name)
+    except ModuleNotFoundError as error:
+        raise environment.explain_missing(str(error.name)) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

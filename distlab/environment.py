@@ -1,0 +1,135 @@
+"""What must be set or known before TensorFlow loads: versions, settings, known-bad pairs.
+
+Nothing here imports TensorFlow:
+
+    prepare()                       # quiet C++ logs, Keras on its TensorFlow backend
+    for problem in known_problems():
+        print(problem)
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Mapping
+
+from distlab.errors import UnsupportedEnvironment
+
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+
+# Which extra brings a module that the base install does not have.
+_EXTRA_OF = {
+    "tensorflow_datasets": "data",
+    "sklearn": "data",
+    "filelock": "data",
+    "matplotlib": "lab",
+    "IPython": "lab",
+    "ipywidgets": "lab",
+    "jupyterlab": "lab",
+    "jupyter_client": "lab",
+    "tensorboard": "lab",
+    "tf_keras": "legacy",
+    "jupytext": "test",
+    "nbclient": "test",
+    "nbformat": "test",
+    "nbval": "test",
+}
+
+# The distributions whose versions `doctor` reports.
+REPORTED_PACKAGES = (
+    "tensorflow",
+    "keras",
+    "tf-keras",
+    "tensorflow-tpu",
+    "tensorflow-datasets",
+    "tensorboard",
+    "jupyterlab",
+    "numpy",
+)
+
+
+def prepare(environ: dict[str, str] | os._Environ[str] = os.environ) -> None:
+    """Sets what TensorFlow and Keras read while they load; what the user has set stays.
+
+    Args:
+        environ: The environment to prepare.
+    """
+    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+
+def package_versions() -> dict[str, str]:
+    """Returns the installed versions of `REPORTED_PACKAGES`, those absent left out."""
+    found = {}
+    for name in REPORTED_PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def known_problems(
+    *,
+    python: tuple[int, ...] | None = None,
+    versions: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Returns what cannot work here, a sentence each with its cure.
+
+    Args:
+        python: The Python version to judge; the running one when None.
+        versions: Distribution names and versions; the installed ones when None.
+        environ: Environment variables; the process's own when None.
+    """
+    python = sys.version_info[:2] if python is None else python[:2]
+    versions = package_versions() if versions is None else versions
+    environ = os.environ if environ is None else environ
+    problems = []
+    if not OLDEST_PYTHON <= python <= NEWEST_PYTHON:
+        problems.append(
+            f"Python {_dotted(python)} is not supported: TensorFlow 2.21 and Keras 3.15 need "
+            f"Python {_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)}. Install one of these."
+        )
+    if "tensorflow" not in versions and "tensorflow-tpu" not in versions:
+        problems.append("TensorFlow is not installed: pip install tensorflow")
+    if "tensorflow" in versions and "tensorflow-tpu" in versions:
+        problems.append(
+            "tensorflow and tensorflow-tpu are both installed, and each overwrites the other: "
+            "keep one, in an environment of its own."
+        )
+    if versions.get("keras", "3").startswith("2."):
+        problems.append(
+            f"Keras {versions['keras']} is the old Keras: pip install --upgrade 'keras>=3.15'"
+        )
+    if environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        problems.append(
+            f"KERAS_BACKEND is {environ['KERAS_BACKEND']!r}: tf.distribute needs Keras on "
+            "TensorFlow. Unset it, or set it to 'tensorflow', and start Python again."
+        )
+    return problems
+
+
+def explain_missing(module: str) -> UnsupportedEnvironment:
+    """Returns the error for a module that is not installed, with the command that brings it.
+
+    Args:
+        module: The name that could not be imported, for example `tensorflow_datasets`.
+    """
+    top = module.partition(".")[0]
+    if top in ("tensorflow", "keras"):
+        cure = "pip install distlab  (TensorFlow and Keras come with it)"
+    else:
+        cure = f'pip install "distlab[{_EXTRA_OF.get(top, "lab")}]"'
+    return UnsupportedEnvironment(
+        asked=f"import {module}",
+        found=f"it is not installed for {platform.python_implementation()} "
+        f"{platform.python_version()}",
+        do=cure,
+    )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

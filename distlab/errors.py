@@ -1,0 +1,80 @@
+"""The one family of errors: each says what was asked, what was found and what to do.
+
+Every error that distlab raises on purpose is a `DistlabError`, and also the builtin
+error a caller would expect (`ValueError` for an argument, and so on):
+
+    raise InvalidArgument(
+        asked="make_strategy(kind='mirored')",
+        found="no strategy of that name",
+        do="did you mean 'mirrored'?",
+    )
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class DistlabError(Exception):
+    """Base of all errors of distlab.
+
+    Args:
+        asked: What the caller asked for, with the offending value.
+        found: What was found instead.
+        do: The next action that helps.
+    """
+
+    def __init__(self, *, asked: str, found: str, do: str) -> None:
+        self.asked, self.found, self.do = asked, found, do
+        super().__init__(f"{asked}\n  found: {found}\n  to do: {do}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keyword-only arguments do not survive pickle's default, and errors cross processes."""
+        return _rebuild, (type(self), self.asked, self.found, self.do)
+
+
+def _rebuild(kind: type[DistlabError], asked: str, found: str, do: str) -> DistlabError:
+    return kind(asked=asked, found=found, do=do)
+
+
+class InvalidArgument(DistlabError, ValueError):
+    """An argument has a value that cannot be meant."""
+
+
+class ModelError(DistlabError, ValueError):
+    """A model is not what the call needs: not compiled, not built where it must be."""
+
+
+class DeviceError(DistlabError, RuntimeError):
+    """Devices are missing, or were asked for too late."""
+
+
+class DatasetError(DistlabError, RuntimeError):
+    """A data set is unknown or cannot be had here."""
+
+
+class UnsupportedEnvironment(DistlabError, RuntimeError):
+    """The Python, a package or a setting of this process cannot work."""
+
+
+class NotebookError(DistlabError, RuntimeError):
+    """A notebook or its source is not what it must be."""
+
+
+class ProcessError(DistlabError, RuntimeError):
+    """A process could not be started, or ended when it should not have."""
+
+
+def did_you_mean(word: str, options: Iterable[str]) -> str:
+    """Returns the advice for a misspelt word: the near option first, then all of them.
+
+    Args:
+        word: What was written.
+        options: What may be written.
+    """
+    options = list(options)
+    near = difflib.get_close_matches(word, options, n=1)
+    listed = "choose one of " + ", ".join(repr(option) for option in options)
+    return f"did you mean {near[0]!r}? Or {listed}" if near else listed
