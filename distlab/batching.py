@@ -1,0 +1,191 @@
+"""Batch and learning-rate arithmetic; nothing here needs TensorFlow until a schedule is made.
+
+plan = plan_batch(per_replica=64, replicas=4, base_learning_rate=1e-3, rule="linear")
+plan.global_batch          # 256: what fit, and a tf.data batch, must be given
+plan.learning_rate         # 0.004
+plan.warmup(steps=500)     # a Keras schedule from 0.001 to 0.004
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from distlab.errors import InvalidArgument, did_you_mean
+
+_RULES = ("linear", "square_root", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """How a global batch falls on the replicas, and the learning rate that goes with it.
+
+    Attributes:
+        global_batch: Examples in one step, over all replicas.
+        shares: Examples of a full batch on each replica, in replica order, as tf.distribute
+            splits them: equal, or the last replicas get fewer.
+        reference_batch: The batch for which `base_learning_rate` was found.
+        base_learning_rate: The learning rate that was found on one device.
+        learning_rate: The learning rate for `global_batch` by `rule`.
+        rule: "linear", "square_root" or "none".
+    """
+
+    global_batch: int
+    shares: tuple[int, ...]
+    reference_batch: int
+    base_learning_rate: float
+    learning_rate: float
+    rule: str
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas."""
+        return len(self.shares)
+
+    @property
+    def per_replica(self) -> int:
+        """Examples of a full batch on the first replica, which never has fewer than others."""
+        return self.shares[0]
+
+    def steps(self, examples: int) -> int:
+        """Returns the steps of one pass over `examples` examples, a partial last one included."""
+        return math.ceil(examples / self.global_batch)
+
+    def warmup(self, *, steps: int, decay_steps: int | None = None) -> Any:
+        """Returns a Keras schedule that climbs to `learning_rate`, so that it starts gently.
+
+        It rises linearly from the one-device rate to the scaled one (Goyal et al. 2017,
+        section 2.2), then stays, or falls to zero along a cosine. The schedule is Keras's
+        own `CosineDecay`, so a saved model loads without distlab.
+
+        Args:
+            steps: Steps of the climb; Goyal et al. take those of five epochs.
+            decay_steps: Steps of the cosine after it; None keeps the rate.
+
+        Raises:
+            InvalidArgument: A number of steps is below 1.
+        """
+        for name, value in (("steps", steps), ("decay_steps", decay_steps)):
+            if value is not None:
+                _whole_number("warmup", name, value)
+        import keras
+
+        return keras.optimizers.schedules.CosineDecay(
+            initial_learning_rate=self.base_learning_rate,
+            warmup_target=self.learning_rate,
+            warmup_steps=steps,
+            decay_steps=decay_steps or 1,
+            alpha=1.0 if decay_steps is None else 0.0,
+        )
+
+
+def plan_batch(
+    *,
+    replicas: int,
+    per_replica: int | None = None,
+    global_batch: int | None = None,
+    base_learning_rate: float = 1e-3,
+    reference_batch: int | None = None,
+    rule: Literal["linear", "square_root", "none"] = "linear",
+    uneven: bool = False,
+) -> BatchPlan:
+    """Plans the batch of every replica and scales the learning rate to the global batch.
+
+    Give `per_replica` (weak scaling: each replica works as much as one device did) or
+    `global_batch` (strong scaling: the step stays what it was).
+
+    Args:
+        replicas: Replicas in sync, `strategy.num_replicas_in_sync`.
+        per_replica: Examples in one step on each replica.
+        global_batch: Examples in one step over all replicas.
+        base_learning_rate: The learning rate found for `reference_batch`.
+        reference_batch: The batch of that experiment; None means one replica's batch.
+        rule: With k = global_batch / reference_batch, "linear" multiplies the rate by k, for
+            SGD (Goyal et al. 2017, "Accurate, Large Minibatch SGD"); "square_root" by
+            sqrt(k), for Adam and RMSProp (Malladi et al. 2022, "On the SDEs and Scaling Rules
+            for Adaptive Gradient Algorithms", who also move the betas); "none" leaves it.
+        uneven: Allow a global batch that the replicas cannot share equally.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InvalidArgument: A number is below 1, both or neither batch is given, the rule is
+            unknown, or the batch is not divisible and `uneven` is not set.
+    """
+    _whole_number("plan_batch", "replicas", replicas)
+    if (per_replica is None) == (global_batch is None):
+        raise InvalidArgument(
+            asked=f"plan_batch(per_replica={per_replica}, global_batch={global_batch})",
+            found="both batches" if per_replica is not None else "neither batch",
+            do="give one of them: per_replica to let the global batch grow with the replicas, "
+            "global_batch to keep it",
+        )
+    if rule not in _RULES:
+        raise InvalidArgument(
+            asked=f"plan_batch(rule={rule!r})",
+            found="no such rule",
+            do=did_you_mean(str(rule), _RULES),
+        )
+    if not base_learning_rate > 0:
+        raise InvalidArgument(
+            asked=f"plan_batch(base_learning_rate={base_learning_rate!r})",
+            found="a learning rate that is not above 0",
+            do="give the rate that worked on one device, for example 1e-3",
+        )
+    if per_replica is not None:
+        _whole_number("plan_batch", "per_replica", per_replica)
+        total = per_replica * replicas
+    else:
+        assert global_batch is not None
+        total = _whole_number("plan_batch", "global_batch", global_batch)
+        if total % replicas and not uneven:
+            raise InvalidArgument(
+                asked=f"plan_batch(global_batch={total}, replicas={replicas})",
+                found=f"{total} examples cannot be shared equally by {replicas} replicas",
+                do=f"take {_near_multiples(total, replicas)}, or uneven=True with a loss that "
+                "is weighted by examples, as distlab.distribute does",
+            )
+    shares = split_batch(total, replicas)
+    reference = shares[0] if reference_batch is None else reference_batch
+    _whole_number("plan_batch", "reference_batch", reference)
+    ratio = total / reference
+    factor = {"linear": ratio, "square_root": math.sqrt(ratio), "none": 1.0}[rule]
+    return BatchPlan(
+        global_batch=total,
+        shares=shares,
+        reference_batch=reference,
+        base_learning_rate=base_learning_rate,
+        learning_rate=base_learning_rate * factor,
+        rule=rule,
+    )
+
+
+def split_batch(examples: int, replicas: int) -> tuple[int, ...]:
+    """Returns how tf.distribute shares the examples of one batch among the replicas.
+
+    It cuts a batch, in order, into pieces of ceil(examples / replicas); what is left for the
+    last replicas may be less, or nothing. 10 examples on 4 replicas are 3, 3, 3 and 1.
+
+    Args:
+        examples: Examples in this batch, which may be a partial last one.
+        replicas: Number of replicas.
+    """
+    piece = math.ceil(examples / replicas)
+    return tuple(max(0, min(piece, examples - piece * index)) for index in range(replicas))
+
+
+def _whole_number(call: str, name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidArgument(
+            asked=f"{call}({name}={value!r})",
+            found="not a whole number of at least 1",
+            do=f"give {name} as a whole number of at least 1",
+        )
+    return value
+
+
+def _near_multiples(total: int, replicas: int) -> str:
+    below, above = total // replicas * replicas, math.ceil(total / replicas) * replicas
+    return f"{below} or {above}" if below else str(above)

@@ -1,0 +1,1 @@
+"""Worker processes and what they are told of one another."""

@@ -1,0 +1,72 @@
+"""The one way results are printed in lessons: rounded, beside what they should be.
+
+The same text then holds on any processor.
+
+    show("loss", 0.69314, digits=3)                        # loss: 0.693
+    show("mean gradient", 0.5, expected=0.5)               # mean gradient: 0.5 = 0.5 expected
+    show("weights apart by", 1.2e-7, below=1e-6)           # weights apart by: less than 1e-06
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def show(
+    label: str,
+    value: Any,
+    *,
+    digits: int = 4,
+    expected: Any = None,
+    below: float | None = None,
+) -> None:
+    """Prints a value rounded, and beside it what it should be.
+
+    Args:
+        label: What the value is.
+        value: A number, text, array, tensor, or a list or tuple of these.
+        digits: Decimal places that are printed, and to which `expected` is compared.
+        expected: What the value should be; equality to `digits` places is stated.
+        below: A bound for a number; whether it holds is stated, not the number itself, which
+            differs from processor to processor.
+    """
+    if below is not None:
+        amount = float(value)
+        held = f"less than {below:g}" if amount < below else f"{amount:.3g}, NOT below {below:g}"
+        print(f"{label}: {held}")  # noqa: T201
+        return
+    text = _text(value, digits)
+    if expected is not None:
+        sign = "=" if _equal(value, expected, digits) else "is NOT"
+        text += f" {sign} {_text(expected, digits)} expected"
+    print(f"{label}: {text}")  # noqa: T201
+
+
+def _equal(value: Any, expected: Any, digits: int) -> bool:
+    import numpy as np
+
+    try:
+        close = np.allclose(np.asarray(value), np.asarray(expected), rtol=0, atol=0.5 * 10**-digits)
+    except (TypeError, ValueError):
+        return bool(value == expected)
+    return bool(close)
+
+
+def _text(value: Any, digits: int) -> str:
+    if isinstance(value, str | bool | int | None):
+        return str(value)
+    if isinstance(value, float):
+        fixed = f"{round(value, digits) + 0.0:.{digits}f}"  # adding 0.0 turns -0.0 into 0.0
+        return fixed.rstrip("0").rstrip(".") if "." in fixed else fixed
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(item, digits)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_text(item, digits) for item in value) + "]"
+    import numpy as np
+
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return _text(array.item(), digits)
+    if array.ndim == 1:
+        return _text(array.tolist(), digits)
+    return "\n" + "\n".join(_text(row, digits) for row in array.tolist())

@@ -1,0 +1,33 @@
+"""Seeds: the same numbers on every run.
+
+set_seed(42, deterministic=True)
+"""
+
+from __future__ import annotations
+
+from distlab.errors import InvalidArgument
+
+
+def set_seed(seed: int, *, deterministic: bool = False) -> None:
+    """Seeds Python, NumPy, TensorFlow and Keras, and may ask for deterministic operations.
+
+    Args:
+        seed: A whole number from 0 to 2**32 - 1, the range that NumPy takes.
+        deterministic: Also choose operations whose result is the same on every run. That can
+            be slower, turns XLA's "auto" off, and cannot be undone in a process.
+
+    Raises:
+        InvalidArgument: The seed is out of range.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise InvalidArgument(
+            asked=f"set_seed({seed!r})",
+            found="a seed that is not a whole number from 0 to 2**32 - 1",
+            do="give such a number, for example set_seed(42)",
+        )
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(seed)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
