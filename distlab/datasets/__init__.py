@@ -1,0 +1,1 @@
+"""Data sets: the digits, always there, and any TFDS name where the network allows."""

@@ -1,0 +1,139 @@
+"""What this machine can do: versions, devices, strategies, and what would not work.
+
+doctor()                # in a notebook; `distlab doctor` in a terminal
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distlab import environment
+from distlab.cluster.spec import read_cluster
+from distlab.errors import UnsupportedEnvironment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What `doctor` found.
+
+    Attributes:
+        versions: Python's version and those of the packages that matter.
+        devices: Processors and GPUs, a line each.
+        strategies: For each kind of strategy, whether it runs here, and on what.
+        notes: What is worth knowing.
+        problems: What will not work, each with its cure; empty when all is well.
+    """
+
+    versions: Mapping[str, str]
+    devices: tuple[str, ...]
+    strategies: Mapping[str, str]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    def _sections(self) -> list[tuple[str, list[str]]]:
+        return [
+            ("Versions", [f"{name} {version}" for name, version in self.versions.items()]),
+            ("Devices", list(self.devices)),
+            ("Strategies", [f"{kind:<18}{text}" for kind, text in self.strategies.items()]),
+            ("Notes", list(self.notes)),
+            ("Problems", list(self.problems) or ["none"]),
+        ]
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            "\n".join([title, *(f"  {line}" for line in lines)])
+            for title, lines in self._sections()
+            if lines
+        )
+
+    def _repr_html_(self) -> str:
+        parts = [
+            f"<h4>{title}</h4><pre>{html.escape(chr(10).join(lines))}</pre>"
+            for title, lines in self._sections()
+            if lines
+        ]
+        return "".join(parts)
+
+
+def doctor() -> Diagnosis:
+    """Looks at this machine and says what works on it; changes nothing.
+
+    Logical devices can still be split afterwards.
+
+    Returns:
+        The diagnosis; `.problems` is empty when all is well.
+    """
+    problems = environment.known_problems()
+    versions = {"Python": platform.python_version(), **environment.package_versions()}
+    gpus = _gpus(problems) if "tensorflow" in versions else []
+    return Diagnosis(
+        versions=versions,
+        devices=(f"{os.cpu_count()} CPU cores, {platform.machine()}, {platform.system()}", *gpus),
+        strategies=_strategies(len(gpus), problems),
+        notes=tuple(_notes(versions, len(gpus))),
+        problems=tuple(problems),
+    )
+
+
+def _gpus(problems: list[str]) -> list[str]:
+    """Returns a line for each GPU; adds to `problems` what keeps TensorFlow from loading."""
+    try:
+        import tensorflow as tf
+
+        gpus = tf.config.list_physical_devices("GPU")
+        details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+    except Exception as error:
+        problems.append(f"TensorFlow does not load ({type(error).__name__}: {error})")
+        return []
+    names = [detail.get("device_name", "GPU") for detail in details]
+    return [f"GPU {index}: {name}" for index, name in enumerate(names)]
+
+
+def _strategies(gpus: int, problems: list[str]) -> dict[str, str]:
+    if problems:
+        return {}
+    here = f"{gpus} GPUs" if gpus > 1 else "one GPU" if gpus else "the CPU"
+    several = here if gpus > 1 else f"logical devices on {here}: distlab.split_devices(4)"
+    cluster = _cluster_text(problems)
+    return {
+        "one_device": f"yes, on {here}" if gpus < 2 else "yes, on one GPU",
+        "mirrored": f"yes, on {several}",
+        "central_storage": f"yes, on {several}",
+        "multi_worker": cluster,
+        "parameter_server": cluster,
+        "tpu": "yes" if os.environ.get("TPU_NAME") else "no TPU here",
+    }
+
+
+def _cluster_text(problems: list[str]) -> str:
+    try:
+        cluster = read_cluster()
+    except UnsupportedEnvironment as error:
+        problems.append(f"{error.asked}: {error.found}; {error.do}")
+        return "TF_CONFIG cannot be read"
+    if cluster is None:
+        return "needs a cluster: TF_CONFIG is not set"
+    jobs = ", ".join(f"{count} {job}" for job, count in cluster.jobs.items())
+    return f"{cluster.source} names {jobs}"
+
+
+def _notes(versions: Mapping[str, str], gpus: int) -> list[str]:
+    notes = []
+    if not gpus:
+        notes.append(
+            "No GPU: logical CPUs teach the same lessons. They share the cores, so more "
+            "replicas are slower here, not faster."
+        )
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        notes.append("TF_USE_LEGACY_KERAS is set: tf.keras is tf_keras; distlab uses `keras` 3.")
+    if platform.system() == "Windows":
+        notes.append("Windows: lessons of one process run; clusters and grading need WSL2.")
+    if "tensorflow-datasets" not in versions:
+        notes.append('Data sets need: pip install "distlab[data]"')
+    if "jupyterlab" not in versions:
+        notes.append('The lessons need: pip install "distlab[lab]"')
+    return notes

@@ -1,0 +1,1 @@
+"""Strategies: made by name (`making`) and described in words (`describing`)."""

@@ -1,0 +1,120 @@
+"""What a strategy is, in words.
+
+describe(strategy)      # kind, replicas, workers, devices, variables, all-reduce, why
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, fields
+from typing import Any
+
+import tensorflow as tf
+
+CLUSTER_KINDS = ("multi_worker", "parameter_server")
+
+_VARIABLES = {
+    "default": "one copy, on the default device",
+    "one_device": "one copy, on that device",
+    "mirrored": "a copy on every device, kept equal",
+    "central_storage": "one copy, on the CPU (or on the only GPU)",
+    "multi_worker": "a copy on every device of every worker, kept equal",
+    "parameter_server": "spread over the parameter servers",
+    "tpu": "a copy on every TPU core, kept equal",
+}
+_NO_REDUCE = {"parameter_server": "none: each worker applies its own gradients", "tpu": "XLA"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyDescription:
+    """What a strategy is, in words.
+
+    Attributes:
+        kind: The name that `make_strategy` takes.
+        replicas: Copies of the model that step together.
+        workers: Processes that train.
+        devices: Where the replicas compute.
+        variables: Where the variables are.
+        all_reduce: What adds the gradients up.
+        why: Why this kind was chosen.
+    """
+
+    kind: str
+    replicas: int
+    workers: int
+    devices: tuple[str, ...]
+    variables: str
+    all_reduce: str
+    why: str
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [(field.name.replace("_", "-"), getattr(self, field.name)) for field in fields(self)]
+        return [
+            (name, ", ".join(value) if isinstance(value, tuple) else str(value))
+            for name, value in rows
+        ]
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name:<11}{value}" for name, value in self._rows())
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in self._rows()
+        )
+        return f"<table>{cells}</table>"
+
+
+def describe(strategy: tf.distribute.Strategy) -> StrategyDescription:
+    """Describes any `tf.distribute` strategy, made by distlab or not.
+
+    Args:
+        strategy: The strategy.
+    """
+    kind, why = getattr(strategy, "_distlab_origin", (_kind_of(strategy), "made elsewhere"))
+    if kind == "default":
+        why = "no other strategy was asked for"
+    extended = strategy.extended
+    devices = ("the default device",)
+    if kind != "default":
+        devices = tuple(short_name(device) for device in extended.worker_devices)
+    resolver = strategy.cluster_resolver
+    cluster = resolver.cluster_spec().as_dict() if kind in CLUSTER_KINDS and resolver else {}
+    workers = len(cluster.get("worker", ())) + len(cluster.get("chief", ())) or 1
+    if kind == "parameter_server":
+        workers = len(cluster.get("worker", ()))
+    operations = getattr(extended, "_cross_device_ops", None)
+    reduces = strategy.num_replicas_in_sync > 1 and operations is not None
+    return StrategyDescription(
+        kind=kind,
+        replicas=strategy.num_replicas_in_sync,
+        workers=workers,
+        devices=devices,
+        variables=_VARIABLES[kind],
+        all_reduce=type(operations).__name__ if reduces else _NO_REDUCE.get(kind, "not needed"),
+        why=why,
+    )
+
+
+def _kind_of(strategy: Any) -> str:
+    kinds = {
+        "OneDeviceStrategy": "one_device",
+        "MirroredStrategy": "mirrored",
+        "CentralStorageStrategy": "central_storage",
+        "CollectiveAllReduceStrategy": "multi_worker",
+        "MultiWorkerMirroredStrategy": "multi_worker",
+        "ParameterServerStrategyV2": "parameter_server",
+        "TPUStrategyV2": "tpu",
+        "TPUStrategy": "tpu",
+    }
+    return kinds.get(type(strategy).__name__, "default")
+
+
+def short_name(device: str) -> str:
+    """Returns 'CPU:1' for '/job:localhost/replica:0/task:0/device:CPU:1', and for '/cpu:1'.
+
+    Args:
+        device: A device's name in any of TensorFlow's spellings.
+    """
+    return device.rpartition("device:")[2].lstrip("/").upper()
