@@ -1,0 +1,120 @@
+"""One line between a Keras model and any strategy.
+
+def build():
+    model = keras.Sequential([keras.Input((8, 8, 1)), ...])
+    model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+    return model
+
+model = distribute(build, strategy)
+model.fit(train, epochs=3, validation_data=test)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from distlab.errors import InvalidArgument, ModelError
+from distlab.strategy.describing import describe
+from distlab.training import keras_private
+from distlab.training.functions import make_test_function, make_train_function
+
+# Strategies of one process; those of a cluster need more than a train function.
+SUPPORTED_KINDS = ("default", "one_device", "mirrored", "central_storage")
+
+# What a model's class may override that our train function would pass over in silence.
+_CUSTOM = ("train_step", "test_step", "compute_loss")
+
+
+def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strategy) -> keras.Model:
+    """Builds a model under a strategy, so that its own `fit` takes the steps of one device.
+
+    `build` runs inside the strategy's scope. The model that comes back is the one it made, with
+    Keras's own `fit`, `evaluate`, `predict` and `save`; what `fit` and `evaluate` run for a
+    batch is ours. Each example has the same weight, also in a partial last batch; clipping and
+    loss scaling see the gradient of the global batch; regularisers count once.
+
+    The batch size that a data set or `fit` is given is the GLOBAL one.
+
+    Args:
+        build: Takes nothing, returns a new compiled `keras.Model`, as for one device.
+        strategy: Of kind "default", "one_device", "mirrored" or "central_storage".
+
+    Returns:
+        The model.
+
+    Raises:
+        InvalidArgument: `strategy` is none, or of another kind.
+        ModelError: `build` does not make a new compiled model, the model has its own
+            `train_step`, `test_step` or `compute_loss`, or its losses are reduced in a way
+            whose share per replica is not known.
+    """
+    if not isinstance(strategy, tf.distribute.Strategy):
+        raise InvalidArgument(
+            asked=f"distribute(build, {strategy!r})",
+            found=f"a {type(strategy).__name__} where a strategy should be",
+            do='make one: distribute(build, distlab.make_strategy("mirrored"))',
+        )
+    kind = describe(strategy).kind
+    if kind not in SUPPORTED_KINDS:
+        raise InvalidArgument(
+            asked=f"distribute(build, strategy) with a strategy of kind {kind!r}",
+            found="a strategy that spans more than this process",
+            do="take one of " + ", ".join(map(repr, SUPPORTED_KINDS)) + ", or write the loop "
+            "by hand, as lesson 03 does",
+        )
+    model = _build(build, strategy)
+    _check(model, strategy)
+    if model.built:
+        with strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+    keras_private.build_without_drawing(model)
+    keras_private.replace_function_makers(
+        model, {"train": make_train_function, "test": make_test_function}
+    )
+    return model
+
+
+def _build(build: Callable[[], keras.Model], strategy: tf.distribute.Strategy) -> keras.Model:
+    if isinstance(build, keras.Model) or not callable(build):
+        raise ModelError(
+            asked=f"distribute({type(build).__name__}, strategy)",
+            found="not a function that builds a model; a model that exists already was built "
+            "outside the strategy's scope",
+            do="write `def build(): ...; return model` and give distribute(build, strategy)",
+        )
+    with strategy.scope():
+        model = build()
+    if not isinstance(model, keras.Model) or not model.compiled or model.optimizer is None:
+        found = (
+            "a model that was not compiled"
+            if isinstance(model, keras.Model)
+            else f"build() returned {type(model).__name__}, not a keras.Model"
+        )
+        raise ModelError(
+            asked="distribute(build, strategy)",
+            found=found,
+            do="let build() call model.compile(optimizer=..., loss=...) and return the model",
+        )
+    return model
+
+
+def _check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    if not keras_private.built_in_scope_of(model, strategy):
+        raise ModelError(
+            asked="distribute(build, strategy)",
+            found="a model, or its optimizer, that was made outside the strategy's scope: its "
+            "variables are not on the replicas",
+            do="create the layers and the optimizer inside build(), which distribute calls in "
+            "the scope",
+        )
+    custom = [method for method in _CUSTOM if keras_private.overrides(model, method)]
+    if custom:
+        raise ModelError(
+            asked=f"distribute(build, strategy) with a {type(model).__name__}",
+            found=f"a custom {' and '.join(custom)}, which the distributed step cannot call",
+            do="write the loop by hand, as lesson 03 does, or express it as a loss, a metric "
+            "or a layer",
+        )
