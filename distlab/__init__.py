@@ -39,6 +39,9 @@ _ROOMS = {
     "split_devices": "devices",
 }
 
+# Names whose first use must not wait for TensorFlow, or must work where it is missing.
+_WITHOUT_TENSORFLOW = {"check", "doctor", "plan_batch", "show"}
+
 __all__ = [
     "__version__",
     "check",
@@ -60,8 +63,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'distlab' has no attribute {name!r}")
     from distlab import environment
 
-    environment.prepare()
     try:
+        if name not in _WITHOUT_TENSORFLOW:
+            environment.load_tensorflow()
         value = getattr(importlib.import_module(f"distlab.{_ROOMS[name]}"), name)
     except ModuleNotFoundError as error:
         raise environment.explain_missing(str(error.name)) from error

@@ -1,6 +1,6 @@
 """What this machine can do: versions, devices, strategies, and what would not work.
 
-doctor()                # in a notebook; `distlab doctor` in a terminal
+    doctor()                # in a notebook; `distlab doctor` in a terminal
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def doctor() -> Diagnosis:
 def _gpus(problems: list[str]) -> list[str]:
     """Returns a line for each GPU; adds to `problems` what keeps TensorFlow from loading."""
     try:
+        environment.load_tensorflow()
         import tensorflow as tf
 
         gpus = tf.config.list_physical_devices("GPU")

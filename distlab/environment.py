@@ -1,19 +1,21 @@
 """What must be set or known before TensorFlow loads: versions, settings, known-bad pairs.
 
-Nothing here imports TensorFlow:
+Importing this module imports no TensorFlow:
 
-    prepare()                       # quiet C++ logs, Keras on its TensorFlow backend
+    load_tensorflow()               # Keras on its TensorFlow backend, without the noise
     for problem in known_problems():
         print(problem)
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 
 from distlab.errors import UnsupportedEnvironment
 
@@ -58,6 +60,51 @@ def prepare(environ: dict[str, str] | os._Environ[str] = os.environ) -> None:
     """
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+
+def load_tensorflow() -> None:
+    """Imports TensorFlow, without the log lines that it prints on every machine.
+
+    They come before any setting is read, so no variable can switch them off. Whatever else is
+    printed meanwhile is passed on.
+    """
+    prepare()
+    if "tensorflow" in sys.modules:
+        return
+    with _without_noise():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()  # logical devices can still be made after this
+
+
+# Said by TensorFlow 2.21 on every Linux machine without a GPU, and by oneDNN everywhere.
+_NOISE = (
+    b"All log messages before absl::InitializeLog()",
+    b"oneDNN custom operations are on",
+    b"Could not find cuda drivers on your machine",
+    b"failed call to cuInit",
+)
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Holds back what native code writes to stderr, and passes on all but the noise."""
+    try:
+        stderr = os.dup(2)
+    except OSError:  # a process without a stderr has no noise either
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            held.seek(0)
+            for line in held:
+                if not any(noise in line for noise in _NOISE):
+                    os.write(stderr, line)
+            os.close(stderr)
 
 
 def package_versions() -> dict[str, str]:

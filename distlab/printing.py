@@ -46,10 +46,12 @@ def _equal(value: Any, expected: Any, digits: int) -> bool:
     import numpy as np
 
     try:
-        close = np.allclose(np.asarray(value), np.asarray(expected), rtol=0, atol=0.5 * 10**-digits)
-    except (TypeError, ValueError):
+        ours, theirs = np.asarray(value), np.asarray(expected)
+        return ours.shape == theirs.shape and bool(
+            np.allclose(ours, theirs, rtol=0, atol=0.5 * 10**-digits)
+        )
+    except (TypeError, ValueError):  # text, and lists of unequal lengths
         return bool(value == expected)
-    return bool(close)
 
 
 def _text(value: Any, digits: int) -> str:

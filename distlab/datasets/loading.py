@@ -15,8 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import filelock
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
+from distlab.datasets import digits  # noqa: F401  # importing it registers "digits"
 from distlab.errors import DatasetError, InvalidArgument
 
 # Several shards, so that sharding by file has files to share.
@@ -75,10 +78,6 @@ def load_dataset(
 
 
 def _find_builder(name: str, data_dir: str | Path | None) -> Any:
-    import tensorflow_datasets as tfds
-
-    from distlab.datasets import digits  # noqa: F401  # importing it registers "digits"
-
     known = tfds.list_builders(with_community_datasets=False)
     if name.partition("/")[0].partition(":")[0] not in known:
         near = difflib.get_close_matches(name, known, n=1)
@@ -96,8 +95,6 @@ def _prepare(name: str, data_dir: str | Path | None) -> Any:
     builder = _find_builder(name, data_dir)
     if _is_prepared(builder):
         return builder
-    import filelock
-
     folder = Path(builder.data_dir)
     lock = folder.parent / f".{folder.name}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -114,8 +111,6 @@ def _is_prepared(builder: Any) -> bool:
 
 
 def _download(builder: Any, name: str) -> None:
-    import tensorflow_datasets as tfds
-
     try:
         if name == "digits":
             tfds.disable_progress_bar()

@@ -76,14 +76,10 @@ def describe(strategy: tf.distribute.Strategy) -> StrategyDescription:
     if kind == "default":
         why = "no other strategy was asked for"
     extended = strategy.extended
-    devices = ("the default device",)
+    devices: tuple[str, ...] = ("the default device",)
     if kind != "default":
         devices = tuple(short_name(device) for device in extended.worker_devices)
-    resolver = strategy.cluster_resolver
-    cluster = resolver.cluster_spec().as_dict() if kind in CLUSTER_KINDS and resolver else {}
-    workers = len(cluster.get("worker", ())) + len(cluster.get("chief", ())) or 1
-    if kind == "parameter_server":
-        workers = len(cluster.get("worker", ()))
+    workers = getattr(extended, "_num_workers", 1) if kind in CLUSTER_KINDS else 1
     operations = getattr(extended, "_cross_device_ops", None)
     reduces = strategy.num_replicas_in_sync > 1 and operations is not None
     return StrategyDescription(

@@ -72,7 +72,7 @@ def _execution(
 
     def one_step(iterator: Any) -> dict[str, tf.Tensor]:
         on_batch(iterator.get_next())
-        return model.get_metrics_result()
+        return dict(model.get_metrics_result())
 
     def several_steps(iterator: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         def train(batch: Any) -> tf.Tensor:
@@ -89,7 +89,7 @@ def _execution(
             body,
             (tf.constant(0), tf.constant(True)),
         )
-        return done, model.get_metrics_result()
+        return done, dict(model.get_metrics_result())
 
     if not model.run_eagerly:
         one_step = tf.function(one_step, autograph=False)

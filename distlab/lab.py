@@ -1,0 +1,105 @@
+"""Opens JupyterLab in a learner's folder: on this machine only, with its token.
+
+    open_lab("distlab-lab", open_browser=False, port=8899)      # does not return
+
+JupyterLab is told to call nobody: no news, no word of newer versions, no catalogue.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from distlab.environment import explain_missing
+
+FIRST_LESSON = "notebooks/00_start_here.ipynb"
+
+# What JupyterLab would fetch by itself: news, word of newer versions, the catalogue of extensions.
+_QUIET = (
+    "--LabApp.news_url=None",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    "--LabApp.extension_manager=readonly",
+)
+
+
+def lab_command(
+    folder: Path,
+    *,
+    open_browser: bool = True,
+    port: int | None = None,
+    further: Sequence[str] = (),
+    as_root: bool | None = None,
+) -> list[str]:
+    """Returns the command that starts JupyterLab in the folder.
+
+    Args:
+        folder: The learner's folder; JupyterLab shows nothing above it.
+        open_browser: Whether JupyterLab opens the browser.
+        port: The port; JupyterLab's own choice when None.
+        further: Arguments for JupyterLab, after ours, so that they win.
+        as_root: Whether the user is root, as in a container; asked of the system when None.
+    """
+    lesson = f"/tree/{FIRST_LESSON}" if (folder / FIRST_LESSON).is_file() else ""
+    command = [sys.executable, "-m", "jupyterlab"]
+    command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder.resolve()}"]
+    command += [f"--LabApp.default_url=/lab{lesson}", *_QUIET]
+    if not open_browser:
+        command.append("--no-browser")
+    if port is not None:
+        command.append(f"--ServerApp.port={port}")
+    if as_root if as_root is not None else getattr(os, "geteuid", lambda: 1)() == 0:
+        command.append("--allow-root")  # else JupyterLab refuses to start in most containers
+    return [*command, *further]
+
+
+def lab_environ(environ: dict[str, str]) -> dict[str, str]:
+    """Returns the environment for JupyterLab: our settings, and the kernel of this very Python.
+
+    Args:
+        environ: The environment to start from; it is not changed.
+    """
+    first = {
+        # Searched before the user's own folders, where another `python3` kernel may lie.
+        "JUPYTER_PATH": Path(sys.prefix) / "share" / "jupyter",
+        # Switches off the extension that asks whether to fetch news.
+        "JUPYTER_CONFIG_PATH": Path(__file__).resolve().parent / "_jupyter",
+    }
+    changed = {
+        name: os.pathsep.join([str(path), *filter(None, [environ.get(name)])])
+        for name, path in first.items()
+    }
+    return {**environ, **changed}
+
+
+def open_lab(
+    folder: Path, *, open_browser: bool = True, port: int | None = None, further: Sequence[str] = ()
+) -> NoReturn:
+    """Becomes JupyterLab, so that Ctrl-C and the exit code are its own.
+
+    Args:
+        folder: The learner's folder.
+        open_browser: Whether JupyterLab opens the browser.
+        port: The port; JupyterLab's own choice when None.
+        further: Arguments for JupyterLab.
+
+    Raises:
+        UnsupportedEnvironment: If JupyterLab is not installed.
+    """
+    check_jupyterlab()
+    command = lab_command(folder, open_browser=open_browser, port=port, further=further)
+    environ = lab_environ(dict(os.environ))
+    sys.stdout.flush()
+    if os.name == "nt":  # there exec returns to the prompt at once, with both reading the keyboard
+        sys.exit(subprocess.run(command, env=environ, check=False).returncode)
+    os.execve(command[0], command, environ)
+
+
+def check_jupyterlab() -> None:
+    """Raises where JupyterLab is not installed."""
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise explain_missing("jupyterlab")

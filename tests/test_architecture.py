@@ -1,0 +1,115 @@
+"""The house keeps its floors: a room imports only rooms below it, and nothing in a circle."""
+
+import ast
+import pathlib
+
+import pytest
+
+import distlab
+
+ROOT = pathlib.Path(distlab.__file__).parent
+
+# Longest prefix wins. `distlab` itself, the front door, may be imported by nobody.
+FLOORS = {
+    "errors": 0,
+    "environment": 1,
+    "warm": 2,
+    "devices": 2,
+    "batching": 2,
+    "precision": 2,
+    "seeding": 2,
+    "printing": 2,
+    "cluster.spec": 2,
+    "strategy": 3,
+    "datasets": 3,
+    "diagnostics": 3,
+    "cluster": 3,
+    "training": 4,
+    "notebooks": 5,
+    "grading": 5,
+    "pictures": 6,
+    "course": 6,
+    "lab": 6,
+    "cli": 7,
+}
+
+
+def room_of(module):
+    """'strategy' for 'distlab.strategy.making': the longest prefix that has a floor."""
+    parts = module.split(".")[1:]
+    prefixes = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    return next((prefix for prefix in prefixes if prefix in FLOORS), None)
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        relative = path.relative_to(ROOT.parent).with_suffix("")
+        name = ".".join(relative.parts)
+        yield name.removesuffix(".__init__"), path.read_text(encoding="utf-8")
+
+
+def imports_of(source):
+    """Every distlab module a source imports, also inside functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("distlab."))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("distlab"):
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}"
+
+
+def complaints(module, source):
+    here = room_of(module)
+    for imported in imports_of(source):
+        there = room_of(imported)
+        if imported == "distlab.__version__":
+            continue
+        if there is None:
+            yield f"{module} imports {imported}: take it from its room, not from the front door"
+        elif there != here and FLOORS[there] >= FLOORS[here]:
+            yield f"{module} (floor {FLOORS[here]}) imports {imported} (floor {FLOORS[there]})"
+
+
+def test_every_module_has_a_floor():
+    assert [name for name, _ in modules() if name != "distlab" and room_of(name) is None] == []
+
+
+def test_rooms_import_only_rooms_on_lower_floors():
+    found = [
+        complaint
+        for module, source in modules()
+        if module != "distlab"
+        for complaint in complaints(module, source)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from distlab.training import functions",
+        "def f():\n    from distlab.grading.report import Report",
+        "import distlab.batching",
+        "from distlab import make_strategy",
+    ],
+)
+def test_that_test_would_notice_a_wrong_import(source):
+    assert list(complaints("distlab.devices", source))
+
+
+def test_modules_of_a_room_import_each_other_in_no_circle():
+    graph = {name: set() for name, _ in modules()}
+    for module, source in modules():
+        for imported in imports_of(source):
+            target = imported if imported in graph else imported.rpartition(".")[0]
+            if target in graph and target != module and module != "distlab":
+                graph[module].add(target)
+    while leaves := [name for name, needs in graph.items() if not needs & graph.keys()]:
+        for leaf in leaves:
+            del graph[leaf]
+    assert graph == {}
+
+
+def test_no_module_is_longer_than_300_lines():
+    long = {name: len(source.splitlines()) for name, source in modules()}
+    assert {name: lines for name, lines in long.items() if lines > 300} == {}

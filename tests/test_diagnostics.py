@@ -1,0 +1,61 @@
+import os
+import sys
+
+import distlab as dl
+from distlab import environment
+
+
+def test_doctor_finds_versions_devices_and_strategies():
+    diagnosis = dl.doctor()
+    assert diagnosis.problems == ()
+    assert diagnosis.versions["Python"] == sys.version.split()[0]
+    assert {"tensorflow", "keras"} <= diagnosis.versions.keys()
+    assert diagnosis.devices[0].startswith(f"{os.cpu_count()} CPU cores")
+    assert diagnosis.strategies["mirrored"].startswith("yes, on ")
+
+
+def test_doctor_reads_well_in_a_terminal_and_a_notebook():
+    diagnosis = dl.doctor()
+    assert repr(diagnosis).startswith("Versions\n  Python 3.")
+    assert repr(diagnosis).endswith("Problems\n  none")
+    assert "<h4>Strategies</h4>" in diagnosis._repr_html_()
+
+
+def test_doctor_tells_of_a_tf_config_that_cannot_be_read(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{")
+    (problem,) = dl.doctor().problems
+    assert problem.startswith("TF_CONFIG='{': it does not describe a cluster")
+
+
+def test_doctor_tells_of_both_tensorflows(monkeypatch):
+    versions = {"tensorflow": "2.21.0", "tensorflow-tpu": "2.20.0", "keras": "3.15.1"}
+    monkeypatch.setattr(environment, "package_versions", lambda: versions)
+    (problem,) = dl.doctor().problems
+    assert "tensorflow and tensorflow-tpu are both installed" in problem
+
+
+def test_doctor_works_where_tensorflow_is_missing_or_broken(run_python):
+    code = "import sys; sys.modules['tensorflow'] = None; import distlab; print(distlab.doctor())"
+    assert "TensorFlow does not load (ModuleNotFoundError" in run_python(code)
+
+
+def test_doctor_names_what_needs_an_extra(monkeypatch):
+    versions = {"tensorflow": "2.21.0", "keras": "3.15.1"}
+    monkeypatch.setattr(environment, "package_versions", lambda: versions)
+    notes = dl.doctor().notes
+    assert 'Data sets need: pip install "distlab[data]"' in notes
+    assert 'The lessons need: pip install "distlab[lab]"' in notes
+
+
+def test_tensorflow_loads_without_its_usual_noise_and_real_messages_pass(run_python):
+    code = (
+        "import os, sys, threading\n"
+        "import distlab\n"
+        "from distlab import environment\n"
+        "r, w = os.pipe(); os.dup2(w, 2)\n"
+        "distlab.make_strategy\n"
+        "with environment._without_noise(): os.write(2, b'E0000 a real error\\n')\n"
+        "os.close(w); os.close(2)\n"
+        "print(os.read(r, 10000))"
+    )
+    assert run_python(code).strip() == r"b'E0000 a real error\n'"
