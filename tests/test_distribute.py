@@ -105,7 +105,7 @@ def test_every_kind_and_number_of_replicas(kind, replicas):
 
 def test_keras_alone_does_not_under_a_mirrored_strategy():
     """Were this to pass, `distribute` would have nothing left to mend."""
-    with strategy_of("mirrored", 3).scope():
+    with strategy_of("mirrored", 4).scope():
         model = builder("adam_clipnorm")()
     _, weights = train(model)
     _, expected = one_device("adam_clipnorm")
@@ -233,13 +233,12 @@ def test_a_loop_by_hand_on_a_distributed_model_still_sums_gradients():
     train(model)
     weights = model.trainable_variables
     before = [weight.numpy() for weight in weights]
-    ones = [tf.ones(weight.shape) for weight in weights]
 
-    @tf.function
-    def apply():
-        strategy.run(lambda: model.optimizer.apply_gradients(zip(ones, weights, strict=True)))
+    def step():
+        ones = [tf.ones(weight.shape) for weight in weights]
+        model.optimizer.apply_gradients(zip(ones, weights, strict=True))
 
-    apply()
+    tf.function(lambda: strategy.run(step))()
     for weight, old in zip(weights, before, strict=True):
         np.testing.assert_allclose(weight.numpy(), old - 0.5 * 2, atol=1e-6)
 
