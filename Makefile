@@ -1,0 +1,86 @@
+# Two commands are enough: `make lab` to learn, `make test` for every check. `make help` lists the rest.
+
+# Any Python can read the script that makes .venv; the script finds the one TensorFlow supports.
+# Name one yourself with PYTHON=python3.12.
+BOOTSTRAP = $(shell for name in python3 python python3.13 python3.12 python3.11; do \
+	$$name -c '' 2>/dev/null && echo $$name && break; done)
+ENVIRONMENT = $(or $(BOOTSTRAP),$(PYTHON),$(error no Python found on PATH: \
+	install Python 3.11 to 3.13, then run the same command again)) tools/make_environment.py
+PICK = $(if $(PYTHON),--python $(PYTHON)) $(ENV_ARGS)
+BIN := .venv/bin
+PY := $(BIN)/python
+
+# Two processes, and one notebook stays in one of them.
+PARALLEL = -n $(JOBS) --dist loadfile
+JOBS ?= 2
+NOTEBOOKS = notebooks exercises solutions
+# Further arguments for pytest, and for `distlab lab`.
+TEST_ARGS ?=
+LAB_ARGS ?=
+
+# $(call stage,name,command): says what runs, and what it took.
+stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
+	&& printf '== %s: done in %s s\n' '$(1)' $$(( $$(date +%s) - start ))
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test check env env-lab lint types notebooks notebooks-check tests regression \
+	regression-cold format docs constraints clean
+
+help:  ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' Makefile
+
+lab: env-lab  ## make .venv if needed, and open JupyterLab at lesson 00 in my-lab/, your own copy
+	@$(BIN)/distlab lab my-lab $(LAB_ARGS)
+
+test: env  ## make .venv if needed, and run every check that CI runs
+	@start=$$(date +%s); \
+	$(MAKE) --no-print-directory lint types notebooks-check tests regression docs \
+	&& printf '\n== every check passed in %s s\n' $$(( $$(date +%s) - start ))
+
+check: test
+
+env:  ## make .venv with everything the checks need
+	@$(ENVIRONMENT) --extras $(or $(EXTRAS),test,docs,legacy) $(PICK)
+
+env-lab:
+	@$(ENVIRONMENT) --extras $(or $(EXTRAS),lab) $(PICK)
+
+lint: env  ## ruff: rules and layout
+	$(call stage,lint,$(PY) -m ruff check . && $(PY) -m ruff format --check .)
+
+types: env  ## mypy, strict
+	$(call stage,types,$(PY) -m mypy)
+
+notebooks: env  ## build and execute the notebooks whose sources changed
+	$(call stage,notebooks,$(PY) -m distlab.notebooks build)
+
+notebooks-check: env  ## every notebook is what its source builds, and keeps the rules of notebooks
+	$(call stage,notebooks against their sources,$(PY) -m distlab.notebooks check \
+		&& $(PY) -m distlab.notebooks lint)
+
+tests: env  ## the tests of the library and its tools (TEST_ARGS="-k doctor")
+	$(call stage,tests,$(PY) -m pytest tests $(PARALLEL) $(TEST_ARGS))
+
+regression: env  ## run all notebooks again and compare every output
+	$(call stage,regression of the notebooks,$(PY) -m pytest -p distlab.notebooks.regression \
+		--nbval $(PARALLEL) $(NOTEBOOKS) $(TEST_ARGS))
+
+regression-cold:  ## the same, each notebook in a process of its own making
+	@DISTLAB_WARM=0 $(MAKE) --no-print-directory regression
+
+format: env  ## let ruff lay out the code and repair what it can
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+docs: env  ## build the site into build/site (the notebooks are its pages)
+	@rm -rf build/docs && mkdir -p build/docs && cp -R docs/. notebooks exercises build/docs/
+	$(call stage,docs,$(PY) -m sphinx -W --keep-going -q -b html build/docs build/site)
+
+constraints:  ## renew constraints.txt, keeping its versions (all newer: UPGRADE=--upgrade); needs uv
+	uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+		--no-header --no-annotate --no-emit-index-url $(UPGRADE) \
+		--extra test --extra docs --extra legacy pyproject.toml --output-file constraints.txt
+
+clean:  ## remove what the checks leave behind (.venv and my-lab stay)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,196 @@
+"""`distlab lab`: laying a course and never touching a learner's work; the command it becomes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from distlab import lab
+from distlab.course import MANIFEST, course_files, lay_course
+from distlab.errors import InvalidArgument, UnsupportedEnvironment
+
+LESSON, EXERCISE = "notebooks/00_start_here.ipynb", "exercises/00_start_here.ipynb"
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A course of one lesson, as the wheel and the clone hold it."""
+    root = tmp_path / "course"
+    for name in (LESSON, EXERCISE):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(f"first edition of {name}")
+    return root
+
+
+@pytest.fixture
+def folder(tmp_path, course):
+    """A learner's folder with the course laid into it."""
+    lay_course(tmp_path / "mine", course=course)
+    return tmp_path / "mine"
+
+
+def test_a_new_folder_gets_the_whole_course(tmp_path, course):
+    report = lay_course(tmp_path / "deep" / "mine", course=course)
+    assert report.added == [LESSON, EXERCISE]
+    assert (tmp_path / "deep" / "mine" / LESSON).read_text() == f"first edition of {LESSON}"
+    assert report.lines() == [f"{tmp_path}/deep/mine: 2 new, 0 brought up to date"]
+
+
+def test_laying_again_changes_nothing(folder, course):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    report = lay_course(folder, course=course)
+    assert report.lines() == [f"{folder}: 0 new, 0 brought up to date"]
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_the_learner_did_not_change_is_brought_up_to_date(folder, course):
+    (course / LESSON).write_text("second edition")
+    (course / "notebooks/01_more.ipynb").write_text("a new lesson")
+    report = lay_course(folder, course=course)
+    assert (report.updated, report.added) == ([LESSON], ["notebooks/01_more.ipynb"])
+    assert (folder / LESSON).read_text() == "second edition"
+    (course / LESSON).write_text("third edition")
+    assert lay_course(folder, course=course).updated == [LESSON]
+
+
+def test_what_the_learner_changed_is_kept_and_named(folder, course):
+    (folder / EXERCISE).write_text("my answer")
+    report = lay_course(folder, course=course)
+    assert report.lines()[1:] == [f"kept {EXERCISE}: you changed it"]
+    (course / EXERCISE).write_text("second edition")
+    report = lay_course(folder, course=course)
+    assert report.lines()[1:] == [
+        f"kept {EXERCISE}: you changed it; the course has another version: "
+        f"distlab lab {folder} --fresh exercises/00_start_here"
+    ]
+    assert (folder / EXERCISE).read_text() == "my answer"
+
+
+def test_a_fresh_copy_lies_beside_the_learners_own(folder, course):
+    (folder / EXERCISE).write_text("my answer")
+    (course / EXERCISE).write_text("second edition")
+    report = lay_course(folder, fresh=["exercises/00_start_here"], course=course)
+    beside = "exercises/00_start_here.fresh.ipynb"
+    assert report.lines()[-1] == f"laid a fresh copy beside yours: {beside}"
+    assert (folder / beside).read_text() == "second edition"
+    assert (folder / EXERCISE).read_text() == "my answer"
+    # The learner has the new version now, so the next run does not announce it again.
+    assert lay_course(folder, course=course).lines()[1:] == [f"kept {EXERCISE}: you changed it"]
+    again = lay_course(folder, fresh=["exercises/00_start_here.ipynb"], course=course)
+    assert again.beside == ["exercises/00_start_here.fresh-2.ipynb"]
+
+
+def test_a_bare_name_means_lesson_and_exercise(folder, course):
+    (folder / EXERCISE).write_text("my answer")
+    (folder / LESSON).write_text("my notes")
+    report = lay_course(folder, fresh=["00_start_here"], course=course)
+    assert len(report.beside) == 2
+
+
+def test_a_fresh_copy_of_nothing_suggests_the_near_name(folder, course):
+    with pytest.raises(InvalidArgument, match=r"a fresh copy of '00_start_hear'") as error:
+        lay_course(folder, fresh=["00_start_hear"], course=course)
+    assert "did you mean '00_start_here'?" in str(error.value)
+
+
+def test_a_deleted_file_is_laid_again(folder, course):
+    (folder / EXERCISE).unlink()
+    assert lay_course(folder, course=course).added == [EXERCISE]
+
+
+def test_a_file_that_was_there_before_is_the_learners(tmp_path, course):
+    mine = tmp_path / "mine"
+    (mine / "notebooks").mkdir(parents=True)
+    (mine / LESSON).write_text("not from the course")
+    (mine / "shopping.txt").write_text("milk")
+    report = lay_course(mine, course=course)
+    assert report.kept == [LESSON]
+    assert (mine / LESSON).read_text() == "not from the course"
+    assert (mine / "shopping.txt").read_text() == "milk"
+
+
+def test_a_folder_in_the_place_of_a_notebook_is_the_learners(tmp_path, course):
+    (tmp_path / "mine" / LESSON).mkdir(parents=True)
+    assert lay_course(tmp_path / "mine", course=course).kept == [LESSON]
+    assert (tmp_path / "mine" / LESSON).is_dir()
+
+
+@pytest.mark.parametrize("manifest", ["{ half", "[]", '{"files": 3}', None])
+def test_without_its_manifest_nothing_is_overwritten(folder, course, manifest):
+    if manifest is None:
+        (folder / MANIFEST).unlink()
+    else:
+        (folder / MANIFEST).write_text(manifest)
+    (course / LESSON).write_text("second edition")
+    assert lay_course(folder, course=course).kept == [LESSON]
+    assert (folder / LESSON).read_text() == f"first edition of {LESSON}"
+    assert json.loads((folder / MANIFEST).read_text())["files"].keys() == {EXERCISE}
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path, course):
+    (tmp_path / "mine").touch()
+    with pytest.raises(InvalidArgument, match="mine is a file, not a folder"):
+        lay_course(tmp_path / "mine", course=course)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "exercises").touch()
+    with pytest.raises(InvalidArgument, match="exercises is a file, not a folder"):
+        lay_course(tmp_path / "other", course=course)
+
+
+@pytest.mark.parametrize("inside", ["", "notebooks", "exercises/mine"])
+def test_the_course_is_never_laid_over_itself(course, inside):
+    before = (course / LESSON).read_text()
+    with pytest.raises(InvalidArgument, match="that is the course itself"):
+        lay_course(course / inside, course=course)
+    assert (course / LESSON).read_text() == before
+    assert not (course / inside / MANIFEST).exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(course):
+    # /proc refuses everybody, root too, which a folder's mode does not.
+    if not Path("/proc/self").is_dir():
+        pytest.skip("there is no /proc here")
+    with pytest.raises(InvalidArgument, match="/proc/mine cannot be written: "):
+        lay_course("/proc/mine", course=course)
+
+
+def test_a_course_without_notebooks_is_explained(tmp_path):
+    with pytest.raises(UnsupportedEnvironment, match="no notebooks in") as error:
+        course_files(tmp_path)
+    assert "pip install --force-reinstall" in str(error.value)
+
+
+def test_jupyterlab_starts_on_loopback_at_lesson_00_with_its_token(folder):
+    command = lab.lab_command(folder, port=8899, open_browser=False, as_root=False)
+    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert "--ServerApp.ip=127.0.0.1" in command
+    assert f"--ServerApp.root_dir={folder}" in command
+    assert f"--LabApp.default_url=/lab/tree/{LESSON}" in command
+    assert "--ServerApp.port=8899" in command and "--no-browser" in command
+    assert not any("token" in word or "password" in word or word == "root" for word in command)
+    assert "--allow-root" not in command
+
+
+def test_root_in_a_container_may_start_it(folder):
+    assert "--allow-root" in lab.lab_command(folder, as_root=True)
+
+
+def test_further_arguments_come_last(folder):
+    assert lab.lab_command(folder, further=["--debug"])[-1] == "--debug"
+
+
+def test_the_kernel_of_this_python_is_found_first():
+    environ = {"JUPYTER_PATH": "/theirs", "HOME": "/home/me"}
+    found = lab.lab_environ(environ)["JUPYTER_PATH"].split(os.pathsep)
+    assert found == [str(Path(sys.prefix) / "share" / "jupyter"), "/theirs"]
+    assert environ["JUPYTER_PATH"] == "/theirs"
+
+
+def test_a_missing_jupyterlab_is_explained(monkeypatch):
+    monkeypatch.setattr(lab.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedEnvironment, match=r'pip install "distlab\[lab\]"'):
+        lab.check_jupyterlab()

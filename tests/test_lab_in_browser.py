@@ -1,0 +1,215 @@
+"""A learner's path in a real browser: JupyterLab in a laid folder, a lesson run, a task answered.
+
+JupyterLab listens on loopback; Chromium is the system's, and nothing else is reached.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from playwright.sync_api import Locator, Page, expect, sync_playwright
+
+from distlab.course import lay_course
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, _NAMES)), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+LESSON, EXERCISE = "notebooks/00_start_here.ipynb", "exercises/00_start_here.ipynb"
+PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the notebook in front; others may be open
+WAIT_MILLISECS = 60_000
+RUN_MILLISECS = 120_000  # a whole notebook with TensorFlow, on a busy machine
+
+# A course of one lesson, small and without TensorFlow: here the path is tested, not the lesson.
+LESSON_CELLS = [
+    "# Start here",
+    "import sys\nprint('kernel of', sys.prefix)",
+    "print('replicas:', 2 * 2)",
+]
+EXERCISE_CELLS = [
+    "# Start here: exercise",
+    "def double(number):\n    raise NotImplementedError",
+    "try:\n    print('passed' if double(4) == 8 else f'not yet: yours gave {double(4)}')\n"
+    "except NotImplementedError:\n    print('not started')",
+]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address, with its token, of a JupyterLab in a freshly laid folder."""
+    base = tmp_path_factory.mktemp("lab")
+    for name, cells in ((LESSON, LESSON_CELLS), (EXERCISE, EXERCISE_CELLS)):
+        _write_notebook(base / "course" / name, cells)
+    lay_course(base / "mine", course=base / "course")
+    code = "import sys, pathlib; from distlab.lab import open_lab; "
+    code += "open_lab(pathlib.Path(sys.argv[1]), open_browser=False, port=int(sys.argv[2]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(base / "mine"), str(_free_port())],
+        env=_own_settings(base),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield _address(process)
+    finally:
+        _end(process)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    """A headless Chromium that calls nobody of its own accord."""
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+    quiet += ["--disable-component-update", "--no-first-run", "--disable-dev-shm-usage"]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser: object) -> Iterator[Page]:
+    """An empty page; it also notes each address that is asked for."""
+    context = browser.new_context()  # type: ignore[attr-defined]
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MILLISECS)
+    expect.set_options(timeout=WAIT_MILLISECS)
+    yield page
+    context.close()
+
+
+def test_the_first_page_is_lesson_00_and_it_runs(lab: str, page: Page):
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(lab)
+    expect(_cells(page).first.locator("h1")).to_contain_text("Start here")
+    _run_all(page)
+    # The kernel is that of the environment JupyterLab was started from.
+    expect(_output(page, 1)).to_contain_text(f"kernel of {sys.prefix}")
+    expect(_output(page, 2)).to_have_text("replicas: 4")
+    expect(page.get_by_text("Jupyter news")).to_have_count(0)
+    outside = [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:"))]
+    assert outside == []
+
+
+def test_an_exercise_is_answered_wrongly_and_then_rightly(lab: str, page: Page):
+    page.goto(_at(lab, EXERCISE))
+    expect(_cells(page).first.locator("h1")).to_contain_text("exercise")
+    _run_all(page)
+    expect(_output(page, 2)).to_have_text("not started")
+    _answer(page, 1, "def double(number):\n    return number + 1")
+    _run(page, 2)
+    expect(_output(page, 2)).to_have_text("not yet: yours gave 5")
+    _answer(page, 1, "def double(number):\n    return 2 * number")
+    _run(page, 2)
+    expect(_output(page, 2)).to_have_text("passed")
+
+
+def test_without_its_token_the_server_lets_nobody_in(lab: str, page: Page):
+    page.goto(lab.split("?")[0])
+    expect(page).to_have_url(re.compile("/login"))
+
+
+def _cells(page: Page) -> Locator:
+    return page.locator(f"{PANEL} .jp-Notebook .jp-Cell")
+
+
+def _output(page: Page, cell: int) -> Locator:
+    return _cells(page).nth(cell).locator(".jp-OutputArea-output").first
+
+
+def _ran(page: Page, cell: int) -> None:
+    prompt = _cells(page).nth(cell).locator(".jp-InputPrompt")
+    expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=RUN_MILLISECS)
+
+
+def _run_all(page: Page) -> None:
+    """Waits for the kernel, then chooses Run > Run All Cells, and waits for the last code cell."""
+    idle = page.locator(f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]")
+    expect(idle).to_be_visible()
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    _ran(page, _cells(page).count() - 1)
+
+
+def _run(page: Page, cell: int) -> None:
+    prompt = _cells(page).nth(cell).locator(".jp-InputPrompt")
+    before = prompt.inner_text()
+    _cells(page).nth(cell).locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    expect(prompt).not_to_have_text(before)
+    _ran(page, cell)
+
+
+def _answer(page: Page, cell: int, source: str) -> None:
+    _cells(page).nth(cell).locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(source)
+    _run(page, cell)
+
+
+def _at(lab: str, notebook: str) -> str:
+    # Reset: JupyterLab would open again, beside it, what an earlier test had open.
+    return re.sub(r"/lab(/tree/[^?]*)?\?", f"/lab/tree/{notebook}?reset&", lab)
+
+
+def _write_notebook(path: Path, cells: list[str]) -> None:
+    made = [nbformat.v4.new_markdown_cell(cells[0]), *map(nbformat.v4.new_code_cell, cells[1:])]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(nbformat.v4.new_notebook(cells=made, metadata=kernel), path)
+
+
+def _own_settings(base: Path) -> dict[str, str]:
+    """JupyterLab with no settings but ours: not those of whoever runs the tests."""
+    places = ["JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"]
+    places += ["JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"]
+    # All cells stay in the page, so that each can be asked for by its place.
+    tracker = base / "JUPYTERLAB_SETTINGS_DIR" / "@jupyterlab" / "notebook-extension"
+    tracker.mkdir(parents=True)
+    (tracker / "tracker.jupyterlab-settings").write_text('{"windowingMode": "none"}')
+    return {**os.environ, **{place: str(base / place) for place in places}}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    """Reads what JupyterLab says until it names its address, then keeps its pipe empty."""
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if found := re.search(r"http://127\.0\.0\.1:\d+/\S*token=\w+", line):
+            threading.Thread(target=process.stdout.read, daemon=True).start()
+            return found[0]
+    raise AssertionError("JupyterLab ended: " + "".join(said))
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends JupyterLab kindly, so that it ends its kernels, and then whatever is left."""
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    left = [child for child in started if child.is_running()]
+    for child in left:
+        child.kill()
+    psutil.wait_procs(left, timeout=10)
