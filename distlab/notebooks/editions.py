@@ -1,0 +1,162 @@
+"""The two editions of an exercise, from one source.
+
+    def step(x):
+        ### BEGIN SOLUTION
+        return x * 2
+        ### END SOLUTION
+
+The solution edition keeps the answer and loses the markers; the exercise edition gets
+`raise NotImplementedError("your code here")` in its place, or the lines of a stub:
+
+    ### BEGIN SOLUTION
+    rate = 0.1 * replicas
+    ### STUB
+    rate = ...
+    ### END SOLUTION
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from distlab.errors import NotebookError
+
+BEGIN, STUB, END = "### BEGIN SOLUTION", "### STUB", "### END SOLUTION"
+TASK = re.compile(r"# task: (\S+)")
+# A misspelt marker would let the answer into the exercise, so near misses are refused.
+_NEARLY = re.compile(r"\s*(#+\s*(begin|end)[ _-]*solutions?|##+\s*stub)\b", re.IGNORECASE)
+_PLACEHOLDER = 'raise NotImplementedError("your code here")'
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One solution block of a cell.
+
+    Args:
+        indent: The white space before its first marker.
+        solution: Its lines.
+        stub: What the exercise shows in their place; None for the usual placeholder.
+    """
+
+    indent: str
+    solution: tuple[str, ...]
+    stub: tuple[str, ...] | None
+
+
+@dataclass
+class _Open:
+    line: int
+    indent: str
+    solution: list[str] = field(default_factory=list)
+    stub: list[str] | None = None
+
+    def take(self, text: str) -> None:
+        (self.solution if self.stub is None else self.stub).append(text)
+
+
+def parse_answers(source: str, *, file: str, line: int) -> list[str | Answer]:
+    """Splits a cell's source into its lines and its solution blocks, in order.
+
+    Args:
+        source: The source of a code cell, both editions in one.
+        file: The file it stands in, for messages.
+        line: The line of the file where the cell's source starts.
+
+    Raises:
+        NotebookError: The markers are unbalanced, misspelt, or leave a cell that would raise
+            when "run all" passes it.
+    """
+    parts: list[str | Answer] = []
+    block: _Open | None = None
+    for number, text in enumerate(source.splitlines(), line):
+        mark = text.strip()
+        if mark == BEGIN:
+            if block:
+                raise _unbalanced(file, number, f"the block of line {block.line} is still open")
+            block = _Open(number, text[: len(text) - len(text.lstrip())])
+        elif mark == STUB:
+            if block is None or block.stub is not None:
+                raise _unbalanced(file, number, f"'{STUB}' where no solution stands before it")
+            block.stub = []
+        elif mark == END:
+            if block is None:
+                raise _unbalanced(file, number, f"'{END}' without '{BEGIN}'")
+            parts.append(_closed(block, file))
+            block = None
+        elif _NEARLY.match(text):
+            raise _unbalanced(file, number, f"{mark!r}, which is no marker but looks like one")
+        elif block:
+            block.take(text)
+        else:
+            parts.append(text)
+    if block:
+        raise _unbalanced(file, block.line, f"'{BEGIN}' without '{END}' in its cell")
+    return parts
+
+
+def answered(parts: list[str | Answer]) -> str:
+    """Returns the source of the solution edition.
+
+    Args:
+        parts: What `parse_answers` returned.
+    """
+    lines: list[str] = []
+    for part in parts:
+        lines += part.solution if isinstance(part, Answer) else [part]
+    return "\n".join(lines)
+
+
+def stubbed(parts: list[str | Answer]) -> str:
+    """Returns the source of the exercise edition.
+
+    Args:
+        parts: What `parse_answers` returned.
+    """
+    lines: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            lines.append(part)
+        else:
+            lines += [part.indent + _PLACEHOLDER] if part.stub is None else part.stub
+    return "\n".join(lines)
+
+
+def leaking_lines(cells: list[list[str | Answer]]) -> list[str]:
+    """Returns the lines of the solutions that would give an answer away, stripped.
+
+    Left out are lines of fewer than three words (`return x`, `else:`), which give nothing
+    away, and lines that the exercise shows elsewhere.
+
+    Args:
+        cells: What `parse_answers` returned for each cell of an exercise.
+    """
+    shown = {line.strip() for parts in cells for line in stubbed(parts).splitlines()}
+    secret = [
+        line.strip()
+        for parts in cells
+        for part in parts
+        if isinstance(part, Answer)
+        for line in part.solution
+    ]
+    telling = [line for line in secret if len(re.findall(r"\w+", line)) >= 3]
+    return [line for line in dict.fromkeys(telling) if line not in shown]
+
+
+def _closed(block: _Open, file: str) -> Answer:
+    if block.stub is None and not block.indent:
+        raise NotebookError(
+            asked=f"the exercise edition of {file}, line {block.line}",
+            found="a solution outside any function, so its placeholder would stop 'run all'",
+            do=f"put the lines that the exercise shows behind '{STUB}', before '{END}'",
+        )
+    stub = None if block.stub is None else tuple(block.stub)
+    return Answer(block.indent, tuple(block.solution), stub)
+
+
+def _unbalanced(file: str, line: int, found: str) -> NotebookError:
+    return NotebookError(
+        asked=f"the two editions of {file}, line {line}",
+        found=found,
+        do=f"write '{BEGIN}', the answer, perhaps '{STUB}' and its lines, then '{END}'",
+    )

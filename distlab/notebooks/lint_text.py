@@ -1,0 +1,103 @@
+"""Rules for the text of a notebook: its title, its headings, its fixed sections."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from distlab.notebooks.reading import Finding, headings_of
+from distlab.notebooks.source import Edition
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+# The second-level headings that open and close every notebook.
+FIXED_SECTIONS: dict[Edition, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "lesson": (("Overview",), ("Check yourself", "Next steps")),
+    "exercise": (("Overview",), ("Next steps",)),
+    "solution": (("Overview",), ("Next steps",)),
+}
+# Words that keep their capital inside a heading. Words with a capital further in
+# (TensorFlow, TF_CONFIG, GPUs) need no entry.
+PROPER_NAMES = frozenset(
+    """Adam Amdahl Colab Gaussian Google Gustafson Jupyter Keras Linux Nesterov Python Ray Slurm
+    Windows""".split()  # noqa: SIM905 - one name a line would be longer than the module
+)
+_WORD = re.compile(r"`|\w[\w']*|[.!?:](?=\s)")
+
+
+def one_title(notebook: NotebookNode) -> list[Finding]:
+    """Exactly one H1, and it opens the notebook.
+
+    Args:
+        notebook: Any notebook.
+    """
+    titles = [heading.cell for heading in headings_of(notebook) if heading.level == 1]
+    first = notebook.cells[0].source.lstrip() if notebook.cells else ""
+    if titles[:1] != [1] or not first.startswith("# "):
+        found = [Finding(1, "the first cell must open with the title, '# Title'")]
+    else:
+        found = []
+    return found + [Finding(cell, "a second title; use '##'") for cell in titles[1:]]
+
+
+def no_skipped_level(notebook: NotebookNode) -> list[Finding]:
+    """A heading is at most one level below the one before it.
+
+    Args:
+        notebook: Any notebook.
+    """
+    headings = headings_of(notebook)
+    return [
+        Finding(below.cell, f"heading {below.text!r} skips from H{above.level} to H{below.level}")
+        for above, below in pairwise(headings)
+        if below.level > above.level + 1
+    ]
+
+
+def sentence_case(notebook: NotebookNode) -> list[Finding]:
+    """Headings are written like sentences: 'Split the batch', not 'Split The Batch'.
+
+    Args:
+        notebook: Any notebook.
+    """
+    found = []
+    for heading in headings_of(notebook):
+        before = "."
+        for word in _WORD.findall(heading.prose):
+            bare = word.removesuffix("'s")
+            # After a colon both cases are good English.
+            if before in (".", "!", "?") and word.islower():
+                found.append(Finding(heading.cell, f"heading {heading.text!r}: capital first"))
+            elif before not in (".", "!", "?", ":") and _is_title_case(bare):
+                message = f"heading {heading.text!r}: sentence case, so {word.lower()!r}"
+                found.append(Finding(heading.cell, message))
+            before = word
+    return found
+
+
+def fixed_sections(notebook: NotebookNode, *, edition: Edition) -> list[Finding]:
+    """The sections that open and close every notebook are there, in their order.
+
+    Args:
+        notebook: Any notebook.
+        edition: Which of a lesson's notebooks it is.
+    """
+    sections = [heading.text for heading in headings_of(notebook) if heading.level == 2]
+    opening, closing = FIXED_SECTIONS[edition]
+    found = []
+    if tuple(sections[: len(opening)]) != opening:
+        found.append(Finding(None, f"the first section must be {_listed(opening)}"))
+    if tuple(sections[-len(closing) :]) != closing:
+        found.append(Finding(None, f"must end with {_listed(closing)}"))
+    return found
+
+
+def _is_title_case(word: str) -> bool:
+    # One letter alone (the I of English, a Plan B) is no title case.
+    return word.istitle() and len(word) > 1 and word not in PROPER_NAMES
+
+
+def _listed(sections: tuple[str, ...]) -> str:
+    return " and ".join(f"'## {section}'" for section in sections)

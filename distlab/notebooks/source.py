@@ -1,0 +1,211 @@
+"""From a lesson's plain text to its notebooks, not yet run.
+
+for page in find_pages(root):
+    draft = draft_page(page)
+    draft.notebook          # cells, ids and metadata, as the stored notebook must have them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from distlab.errors import InvalidArgument, NotebookError, UnsupportedEnvironment, did_you_mean
+from distlab.notebooks.editions import BEGIN, END, TASK, Answer, answered, parse_answers, stubbed
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+Edition = Literal["lesson", "exercise", "solution"]
+# The folder of each edition, and the source it is built from.
+EDITIONS: dict[Edition, tuple[str, str]] = {
+    "lesson": ("notebooks", "lesson.py"),
+    "exercise": ("exercises", "exercise.py"),
+    "solution": ("solutions", "exercise.py"),
+}
+# Part of every notebook's hash: raise it when the builder writes something else.
+FORMAT_VERSION = 1
+_STEM = re.compile(r"\d\d_[a-z0-9_]{1,50}")
+_CELL_MARK = re.compile(r"# ?%%%*(\s|$)")
+
+
+@dataclass(frozen=True)
+class Page:
+    """One notebook and the source it is built from.
+
+    Args:
+        root: The folder that holds `lessons/`.
+        stem: The lesson, as `00_start_here`.
+        edition: "lesson", "exercise" or "solution".
+    """
+
+    root: Path
+    stem: str
+    edition: Edition
+
+    @property
+    def source(self) -> str:
+        """The source's path from the root."""
+        return f"lessons/{self.stem}/{EDITIONS[self.edition][1]}"
+
+    @property
+    def target(self) -> str:
+        """The notebook's path from the root."""
+        return f"{EDITIONS[self.edition][0]}/{self.stem}.ipynb"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A notebook before it is run.
+
+    Args:
+        notebook: Its cells, ids and metadata.
+        lines: The line of the source where each cell starts.
+        parts: The lines and answers of each code cell; empty for a markdown cell.
+    """
+
+    notebook: NotebookNode
+    lines: tuple[int, ...]
+    parts: tuple[list[str | Answer], ...]
+
+
+def find_pages(root: Path, stems: Sequence[str] = ()) -> list[Page]:
+    """Returns the pages that the sources below `root` ask for.
+
+    Args:
+        root: The folder that holds `lessons/`.
+        stems: The lessons wanted; all of them when empty.
+
+    Raises:
+        InvalidArgument: There is no `lessons/` folder, or a stem is unknown.
+        NotebookError: A folder in `lessons/` is not named like a lesson.
+    """
+    lessons = root / "lessons"
+    if not lessons.is_dir():
+        raise InvalidArgument(
+            asked=f"the lessons of {root}",
+            found="no folder 'lessons' there",
+            do="run this in the root of a clone of distlab, or name that with --root",
+        )
+    known = sorted(
+        entry.name for entry in lessons.iterdir() if entry.is_dir() and entry.name[0] not in "._"
+    )
+    for name in known:
+        if not _STEM.fullmatch(name):
+            raise NotebookError(
+                asked=f"the lesson lessons/{name}",
+                found="a name that is not two digits, '_' and at most 50 of a-z, 0-9 and '_'",
+                do="rename the folder, as in 00_start_here",
+            )
+    for stem in stems:
+        if stem not in known:
+            raise InvalidArgument(
+                asked=f"the notebooks of {stem!r}",
+                found="no lesson of that name",
+                do=did_you_mean(stem, known),
+            )
+    pages = [Page(root, stem, edition) for stem in (stems or known) for edition in EDITIONS]
+    return [page for page in pages if (root / page.source).is_file()]
+
+
+def draft_page(page: Page) -> Draft:
+    """Reads a page's source into the notebook it asks for, not yet run.
+
+    Args:
+        page: The page, as `find_pages` returns it.
+
+    Raises:
+        NotebookError: The source is not what it must be; the message names file and line.
+        UnsupportedEnvironment: jupytext is not installed.
+    """
+    jupytext, v4 = notebook_tools()
+    text = (page.root / page.source).read_text(encoding="utf-8")
+    raw = jupytext.reads(text, fmt="py:percent").cells
+    lines = _cell_lines(text)
+    if len(raw) != len(lines) or not raw:
+        raise NotebookError(
+            asked=f"the cells of {page.source}",
+            found=f"{len(lines)} lines that start a cell, but {len(raw)} cells",
+            do="start every cell, the first as well, with a line '# %%' or '# %% [markdown]'",
+        )
+    cells, parts, tasks = [], [], set[str]()
+    for index, (cell, line) in enumerate(zip(raw, lines, strict=True)):
+        pieces = _pieces(cell, page, line)
+        if cell.cell_type == "code":
+            _take_task(pieces, tasks, page, line)
+            cell.source = (stubbed if page.edition == "exercise" else answered)(pieces)
+        if not cell.source.strip():
+            raise _refused(page, line, "an empty cell", "fill the cell, or take it out")
+        # jupytext notes for itself how the text was laid out; that is not the notebook's.
+        notes = {key: cell.metadata[key] for key in cell.metadata if key != "lines_to_next_cell"}
+        new = v4.new_code_cell if cell.cell_type == "code" else v4.new_markdown_cell
+        cells.append(new(cell.source, metadata=notes, id=f"{page.stem}-{index + 1:03}"))
+        parts.append(pieces)
+    notebook = v4.new_notebook(cells=cells, metadata=_metadata(page, text), nbformat_minor=5)
+    return Draft(notebook, tuple(lines), tuple(parts))
+
+
+def _metadata(page: Page, text: str) -> dict[str, dict[str, str]]:
+    digest = hashlib.sha256(f"{FORMAT_VERSION}\n{page.edition}\n{text}".encode()).hexdigest()
+    return {
+        "distlab": {"sha256": digest, "source": page.source},
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        # Without a version, which differs from one machine to the next.
+        "language_info": {"name": "python"},
+    }
+
+
+def _pieces(cell: NotebookNode, page: Page, line: int) -> list[str | Answer]:
+    if cell.cell_type != "code":
+        if BEGIN in cell.source or END in cell.source:
+            raise _refused(page, line, "a solution in a text cell", "solutions are code; move it")
+        return []
+    pieces = parse_answers(cell.source, file=page.source, line=line + 1)
+    if page.edition == "lesson" and any(isinstance(piece, Answer) for piece in pieces):
+        raise _refused(page, line, "a solution in a lesson", "move it to exercise.py")
+    return pieces
+
+
+def _take_task(pieces: list[str | Answer], tasks: set[str], page: Page, line: int) -> None:
+    """The grader finds an answer by its first line alone, so that line must be there, once."""
+    first = pieces[0] if pieces else ""
+    task = TASK.fullmatch(first) if isinstance(first, str) else None
+    if task is None:
+        if any(isinstance(piece, Answer) for piece in pieces):
+            raise _refused(
+                page, line, "a solution in a cell that is no task", "start it with '# task: name'"
+            )
+        return
+    if task[1] in tasks:
+        raise _refused(page, line, f"a second task {task[1]!r}", "give each task its own name")
+    tasks.add(task[1])
+
+
+def _cell_lines(text: str) -> list[int]:
+    return [n for n, line in enumerate(text.splitlines(), 1) if _CELL_MARK.match(line)]
+
+
+def _refused(page: Page, line: int, found: str, do: str) -> NotebookError:
+    return NotebookError(asked=f"the cell at {page.source}, line {line}", found=found, do=do)
+
+
+def notebook_tools() -> tuple[Any, Any]:
+    """Returns jupytext and nbformat's `v4`, which only an install with [test] has.
+
+    Raises:
+        UnsupportedEnvironment: One of them is missing.
+    """
+    try:
+        import jupytext
+        from nbformat import v4
+    except ImportError as missing:
+        raise UnsupportedEnvironment(
+            asked="notebooks from their sources",
+            found=f"no {missing.name} here",
+            do='pip install "distlab[test]"',
+        ) from missing
+    return jupytext, v4
