@@ -1,0 +1,88 @@
+"""`check("name")`: the answer of a notebook cell, graded at once and kindly.
+
+import distlab as dl
+
+def combine_gradients(sums, counts):
+    ...
+
+dl.check("combine_gradients")
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from distlab.grading.checks import Check
+from distlab.grading.registry import find_check
+from distlab.grading.report import Report
+from distlab.grading.running import DEFAULT_SEEDS, run_check
+
+_HINT_FROM, _REVISIT_FROM = 2, 3
+_failed_attempts: Counter[str] = Counter()  # of this kernel
+
+
+def check(
+    name: str | Check, function: Callable[..., Any] | None = None, *, seed: int | None = None
+) -> Report:
+    """Checks your answer to an exercise.
+
+    Args:
+        name: The check's name, as the exercise gives it; or a `Check` of your own.
+        function: Your answer; without it, the function of the notebook that the check names.
+        seed: One draw of inputs to look at; without it, several fixed draws must all pass.
+
+    Returns:
+        A `Report`: what passed, yours beside what was expected, and from the second failed
+        attempt a hint.
+
+    Raises:
+        InvalidArgument: There is no check of that name.
+    """
+    asked = find_check(name) if isinstance(name, str) else name
+    if function is None:
+        names = _notebook_names()
+        if asked.function not in names:
+            return _unready(
+                asked,
+                f"There is no function `{asked.function}` here yet: "
+                "run the cell that defines it, then check again.",
+            )
+        function = names[asked.function]
+    if not callable(function):
+        return _unready(
+            asked, f"`{asked.function}` is a {type(function).__name__}, not a function."
+        )
+    report = run_check(asked, function, seeds=DEFAULT_SEEDS if seed is None else (seed,))
+    return _with_help(asked, report)
+
+
+def _with_help(asked: Check, report: Report) -> Report:
+    if report.status == "passed":
+        del _failed_attempts[asked.name]
+        return report
+    if report.status == "not started":
+        return report
+    _failed_attempts[asked.name] += 1
+    attempts = _failed_attempts[asked.name]
+    return replace(
+        report,
+        hint=asked.hint if attempts >= _HINT_FROM else "",
+        revisit=asked.revisit if attempts >= _REVISIT_FROM else "",
+    )
+
+
+def _unready(asked: Check, message: str) -> Report:
+    return Report(
+        asked.name, asked.function, asked.title, "not started", 0.0, asked.points, message=message
+    )
+
+
+def _notebook_names() -> dict[str, Any]:
+    # Asked for only where it is loaded: a plain script need not have IPython.
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell.user_ns if shell is not None else vars(sys.modules["__main__"])

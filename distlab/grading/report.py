@@ -1,0 +1,159 @@
+"""What a check answers: a `Report`, to read as text or in a notebook.
+
+Its text holds no times, addresses or colours, because notebooks store it and the
+regression compares it byte for byte.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+from distlab.grading.checks import Criterion
+from distlab.grading.failures import Failure
+
+Status = Literal["passed", "not yet", "not started", "error in your code"]
+
+_OPENINGS: dict[Status, str] = {
+    "passed": "Well done.",
+    "not yet": "Not yet: compare yours with what was expected.",
+    "not started": "Ready when you are.",
+    "error in your code": "Your code stopped with an error.",
+}
+# Mid-tones that stand out on a light and on a dark page; the text keeps the page's colour.
+_COLOURS: dict[Status, str] = {
+    "passed": "#2e9e4f",
+    "not yet": "#c77700",
+    "not started": "#808080",
+    "error in your code": "#d1495b",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """The feedback on one answer.
+
+    Args:
+        name: The check's name.
+        function: The learner's function.
+        title: What was asked.
+        status: "passed", "not yet", "not started" or "error in your code".
+        earned: Points earned, partial credit included.
+        points: Points that can be earned.
+        criteria: What was looked at.
+        mistake: The name of the mistake that the answer looks like, or "".
+        mistake_says: Which idea to think about again.
+        failure: Why there was nothing to judge, if so.
+        message: What to do first, if anything.
+        hint: Shown from the second failed attempt.
+        revisit: Shown from the third.
+        printed: What the function printed in the draw that failed.
+        seed: The draw that failed first, for `check(name, seed=...)`.
+    """
+
+    name: str
+    function: str
+    title: str
+    status: Status
+    earned: float
+    points: float
+    criteria: tuple[Criterion, ...] = ()
+    mistake: str = ""
+    mistake_says: str = ""
+    failure: Failure | None = None
+    message: str = ""
+    hint: str = ""
+    revisit: str = ""
+    printed: str = ""
+    seed: int | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether all points are earned."""
+        return self.status == "passed"
+
+    def __repr__(self) -> str:
+        lines = [self._heading(), "  " + self._opening()]
+        lines += [f"    {line}" for line in self._failure_lines()]
+        for criterion in self.criteria:
+            lines.append(f"  [{'x' if criterion.passed else ' '}] {criterion.label}")
+            lines += [f"        {line}" for line in _details(criterion)]
+        for title, text in self._notes():
+            first, *rest = text.splitlines()
+            lines.append(f"  {title}: {first}")
+            lines += [f"    {line}" for line in rest]
+        return _writable("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        parts = [f"<b>{escape(self._heading())}</b><br>{escape(self._opening())}"]
+        if self.failure is not None:
+            parts.append(_block(self._failure_lines()))
+        if self.criteria:
+            rows = []
+            for criterion in self.criteria:
+                mark = "&#10003;" if criterion.passed else "&#10007;"
+                details = _details(criterion)
+                rows.append(
+                    f"<div>{mark} {escape(criterion.label)}</div>"
+                    + (_block(details) if details else "")
+                )
+            parts.append("".join(rows))
+        for title, text in self._notes():
+            shown = escape(text).replace("\n", "<br>")
+            parts.append(f"<div><b>{escape(title)}:</b> {shown}</div>")
+        style = f"border-left:4px solid {_COLOURS[self.status]};padding:0.2em 0.8em"
+        return _writable(f'<div style="{style}">' + "\n".join(parts) + "</div>")
+
+    def _heading(self) -> str:
+        counted = f"{self.earned:g} of {self.points:g} point{'' if self.points == 1 else 's'}"
+        return f"{self.name}: {self.status} ({counted})"
+
+    def _opening(self) -> str:
+        if self.message:
+            return self.message
+        if self.failure is None:
+            return _OPENINGS[self.status]
+        if self.failure.kind == "not started":
+            return f"{_OPENINGS['not started']} Write `{self.function}`, then check again."
+        if self.failure.kind == "unusable":
+            return f"The check cannot use what `{self.function}` takes or returns."
+        return _OPENINGS[self.status]
+
+    def _failure_lines(self) -> list[str]:
+        if self.failure is None or self.failure.kind == "not started":
+            return []
+        return [*self.failure.lines, *self.failure.error.splitlines()]
+
+    def _notes(self) -> list[tuple[str, str]]:
+        notes = [
+            (f"This looks like {self.mistake}", self.mistake_says),
+            ("It printed", self.printed.strip()),
+            ("Hint", self.hint),
+            ("Read again", self.revisit),
+        ]
+        return [(title, text) for title, text in notes if text]
+
+
+def _details(criterion: Criterion) -> list[str]:
+    if criterion.passed:
+        return []
+    lines = [criterion.message] if criterion.message else []
+    if criterion.yours or criterion.expected:
+        lines.append(f"yours:    {criterion.yours}")
+    if criterion.expected:
+        lines.append(f"expected: {criterion.expected}")
+    return lines
+
+
+def _block(lines: list[str]) -> str:
+    text = escape("\n".join(lines))
+    return (
+        '<pre style="background:transparent;color:inherit;margin:0.2em 1.5em;'
+        f'white-space:pre-wrap">{text}</pre>'
+    )
+
+
+def _writable(text: str) -> str:
+    """Text that every notebook file can hold: a lone surrogate is no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()

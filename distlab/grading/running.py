@@ -1,0 +1,213 @@
+"""Runs a check in three steps that may live in three places.
+
+    called = call_check(check, function, seed)      # where the learner's code is
+    draw = judge_called(check, called)              # where it never is
+    report = report_on(check, [draw, ...])          # one report over all draws
+
+`run_check` does the three in one process, as the notebook does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distlab.errors import DistlabError, InvalidArgument
+from distlab.grading.boundary import decode, encode, to_plain
+from distlab.grading.checks import Check, Criterion, Inputs, Mistake, Plain, Verdict
+from distlab.grading.comparing import same_plain, shown
+from distlab.grading.failures import Failure, failure_of
+from distlab.grading.report import Report, Status
+
+DEFAULT_SEEDS = (1, 2, 3)  # several, so that a hard-coded answer does not pass
+_MOST_PRINTED = 1000
+
+
+@dataclass(frozen=True)
+class Called:
+    """What one call of a learner's function gave: bytes to judge, or a failure."""
+
+    seed: int
+    payload: bytes = b""
+    failure: Failure | None = None
+    printed: str = ""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One judged call: a verdict or a failure, and the mistakes that it looks like."""
+
+    seed: int
+    verdict: Verdict | None
+    failure: Failure | None
+    mistakes: tuple[str, ...]
+    printed: str
+
+
+def call_check(check: Check, function: Callable[..., Any], seed: int) -> Called:
+    """Calls the learner's function on its own copy of the inputs of one seed.
+
+    Whatever it prints is kept, whatever it raises becomes a `Failure`; only an interrupt
+    by the learner passes through.
+
+    Raises:
+        DistlabError: The check itself cannot run here, such as for want of devices.
+    """
+    inputs = _fresh_inputs(check, seed)
+    printed = io.StringIO()
+    payload, failure = b"", None
+    try:
+        with (
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+            _quiet_tensorflow(),
+        ):
+            outputs = check.call(function, inputs)
+            payload = encode(to_plain(outputs, at=f"the answer of `{check.function}`"))
+    except KeyboardInterrupt:
+        raise
+    except DistlabError as error:
+        failure = failure_of(error, function, skip=_code_of(check.call))
+        if not failure.lines:
+            if not isinstance(error, InvalidArgument):
+                raise  # this machine's fault, such as devices split too late: no answer's
+            place = error.asked.removeprefix("a plain value for ")
+            failure = Failure("unusable", f"{place}: found {error.found}; {error.do}")
+    except BaseException as error:  # SystemExit too: exit() must not end the kernel
+        failure = failure_of(error, function, skip=_code_of(check.call))
+    return Called(seed, payload, failure, printed.getvalue()[:_MOST_PRINTED])
+
+
+def judge_called(check: Check, called: Called) -> Draw:
+    """Judges the bytes of one call; needs nothing of the learner's."""
+    if called.failure is not None:
+        text = called.failure.error
+        names = [m.name for m in check.mistakes if m.error and re.search(m.error, text)]
+        return Draw(called.seed, None, called.failure, tuple(names), called.printed)
+    outputs = decode(called.payload)
+    verdict = _judge(check, called.seed, outputs)
+    named: tuple[str, ...] = ()
+    if not verdict.passed:
+        named = tuple(
+            mistake.name
+            for mistake in check.mistakes
+            if _looks_like(mistake, _fresh_inputs(check, called.seed), decode(called.payload))
+        )
+    return Draw(called.seed, verdict, None, named, called.printed)
+
+
+def report_on(check: Check, draws: Sequence[Draw]) -> Report:
+    """Sums up draws: a criterion passes when it passes in all of them."""
+    failed = [d for d in draws if d.verdict is None or not d.verdict.passed]
+    report = Report(check.name, check.function, check.title, "passed", 0.0, check.points)
+    verdicts = [draw.verdict for draw in draws if draw.verdict is not None]
+    broken = next((draw.failure for draw in draws if draw.failure is not None), None)
+    criteria = _merged(verdicts)
+    if not failed:
+        return replace(report, earned=check.points, criteria=criteria)
+    first = failed[0]
+    # A mistake is named when it explains every draw that failed.
+    explains = [m for m in check.mistakes if all(m.name in draw.mistakes for draw in failed)]
+    report = replace(
+        report,
+        status="not yet",
+        criteria=criteria,
+        mistake=explains[0].name if explains else "",
+        mistake_says=explains[0].says if explains else "",
+        printed=first.printed,
+        seed=first.seed,
+    )
+    if broken is None:
+        share = min(Verdict(criteria).share, *(verdict.share for verdict in verdicts))
+        return replace(report, earned=round(check.points * share, 2))
+    status: Status = "not yet"
+    if broken.kind == "not started":
+        status = "not started"
+    elif broken.kind == "error":
+        status = "error in your code"
+    return replace(report, status=status, criteria=(), failure=broken)
+
+
+def run_check(
+    check: Check, function: Callable[..., Any], *, seeds: Iterable[int] = DEFAULT_SEEDS
+) -> Report:
+    """Calls, judges and reports in this process.
+
+    Args:
+        check: The question.
+        function: The learner's answer.
+        seeds: One draw of inputs each; the first call that fails ends them.
+    """
+    draws: list[Draw] = []
+    for seed in seeds:
+        draws.append(judge_called(check, call_check(check, function, seed)))
+        if draws[-1].failure is not None:
+            break
+    return report_on(check, draws)
+
+
+@contextlib.contextmanager
+def _quiet_tensorflow() -> Iterator[None]:
+    """Keeps TensorFlow's remarks out of notebooks: it logs a stub's error with all its stack."""
+
+    def serious(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(serious)
+    try:
+        yield
+    finally:
+        logger.removeFilter(serious)
+
+
+def _fresh_inputs(check: Check, seed: int) -> Inputs:
+    inputs: Inputs = decode(encode(to_plain(check.inputs(seed), at=f"inputs of {check.name}")))
+    return inputs
+
+
+def _judge(check: Check, seed: int, outputs: Plain) -> Verdict:
+    try:
+        verdict = check.judge(_fresh_inputs(check, seed), outputs)
+    except Exception as error:  # a judge may trip over an answer of another form
+        unread = f"the check cannot read it ({type(error).__name__}: {error})"
+        return Verdict.of(Criterion("the form of the answer", False, unread, shown(outputs)))
+    if not isinstance(verdict, Verdict):
+        raise InvalidArgument(
+            asked=f"the verdict of check {check.name!r}",
+            found=f"a {type(verdict).__name__}",
+            do="return Verdict.of(...) from judge",
+        )
+    return verdict
+
+
+def _looks_like(mistake: Mistake, inputs: Inputs, outputs: Plain) -> bool:
+    try:
+        if mistake.when is not None:
+            return bool(mistake.when(inputs, outputs))
+        if mistake.yields is None:
+            return False
+        wrong = to_plain(mistake.yields(inputs), at=f"mistake {mistake.name}")
+        if isinstance(wrong, dict) and isinstance(outputs, dict):
+            outputs = {key: value for key, value in outputs.items() if key in wrong}
+        return same_plain(outputs, wrong, atol=mistake.atol)
+    except Exception:  # an answer of another form is not this mistake
+        return False
+
+
+def _merged(verdicts: Sequence[Verdict]) -> tuple[Criterion, ...]:
+    merged: dict[str, Criterion] = {}
+    for criterion in (c for verdict in verdicts for c in verdict.criteria):
+        known = merged.get(criterion.label)
+        if known is None or (known.passed and not criterion.passed):
+            merged[criterion.label] = criterion
+    return tuple(merged.values())
+
+
+def _code_of(call: Callable[..., Any]) -> Any:
+    return getattr(call, "__code__", None)

@@ -1,0 +1,114 @@
+"""Helpers for the tests of a lesson's checks (tests/lessons/test_NN_slug.py).
+
+solution, stub = load_solution("01_mirrored_strategy"), load_stub("01_mirrored_strategy")
+
+def test_solution_passes():
+    assert_solution_passes(CHECK, solution["combine"])
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distlab.grading.boundary import to_plain
+from distlab.grading.checks import Check
+from distlab.grading.comparing import same_plain
+from distlab.grading.report import Report, Status
+from distlab.grading.running import DEFAULT_SEEDS, run_check
+from distlab.notebooks.source import Edition, Page, draft_page
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def assert_solution_passes(
+    check: Check, function: Callable[..., Any], *, seeds: Iterable[int] = range(20)
+) -> None:
+    """The solution, or another right answer, earns all points on every seed."""
+    report = run_check(check, function, seeds=seeds)
+    assert report.passed, f"a right answer to {check.name} does not pass:\n{report!r}"
+    assert report.earned == check.points
+
+
+def assert_stub_earns_nothing(
+    check: Check, stub: Callable[..., Any], *, status: Status = "not started"
+) -> None:
+    """The exercise as it is handed out; `status="not yet"` where it is code to repair."""
+    report = run_check(check, stub)
+    assert report.earned == 0, f"the stub of {check.name} earns points:\n{report!r}"
+    assert report.status == status, f"the stub of {check.name} is {report.status!r}:\n{report!r}"
+
+
+def assert_mistake_is_caught(check: Check, function: Callable[..., Any], mistake: str) -> Report:
+    """A wrong answer does not pass, and the report names exactly this mistake."""
+    assert mistake in {m.name for m in check.mistakes}, f"{check.name} names no {mistake}"
+    report = run_check(check, function)
+    assert not report.passed, f"{check.name} lets {mistake} pass"
+    assert report.earned < check.points
+    assert report.mistake == mistake, f"{mistake} is reported otherwise:\n{report!r}"
+    return report
+
+
+def problems_of(check: Check) -> list[str]:
+    """What a check lacks, in sentences; empty for a complete one."""
+    problems = []
+    for field in ("title", "hint", "revisit"):
+        if not getattr(check, field).strip():
+            problems.append(f"{check.name} has no {field}")
+    if not check.mistakes:
+        problems.append(f"{check.name} names no mistake")
+    problems += [f"{check.name}: {m.name} says nothing" for m in check.mistakes if not m.says]
+    draws = []
+    for disturbance in (1, 2):  # global state of a notebook must not matter
+        random.seed(disturbance)
+        np.random.seed(disturbance)
+        draws.append([to_plain(check.inputs(seed)) for seed in DEFAULT_SEEDS])
+    if not same_plain(draws[0], draws[1]):
+        problems.append(f"{check.name}: inputs differ for the same seed")
+    if same_plain(draws[0][0], draws[0][1]) and same_plain(draws[0][0], draws[0][2]):
+        problems.append(f"{check.name}: inputs are the same for every seed")
+    return problems
+
+
+def load_solution(stem: str, *, root: Path = ROOT) -> dict[str, Any]:
+    """The names that the solution edition of lessons/<stem>/exercise.py defines."""
+    return _load(stem, "solution", root)
+
+
+def load_stub(stem: str, *, root: Path = ROOT) -> dict[str, Any]:
+    """The names that the exercise edition, as handed out, defines."""
+    return _load(stem, "exercise", root)
+
+
+def _load(stem: str, edition: Edition, root: Path) -> dict[str, Any]:
+    """Runs the cells that begin `# task: name` or `# given`, and of others only the imports."""
+    names: dict[str, Any] = {"__name__": f"{edition}_of_{stem}"}
+    draft = draft_page(Page(root, stem, edition))
+    for index, cell in enumerate(draft.notebook.cells):
+        if cell.cell_type != "code":
+            continue
+        text = cell.source
+        # AutoGraph and tracebacks ask for the source of what runs here.
+        file = f"<{stem} {edition}, cell {index}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        if not text.startswith(("# task:", "# given")):
+            imports = [line for line in ast.parse(_plain_python(text)).body if _is_import(line)]
+            code = compile(ast.Module(imports, []), file, "exec")
+        else:
+            code = compile(text, file, "exec")
+        exec(code, names)
+    return names
+
+
+def _plain_python(text: str) -> str:
+    return "\n".join("" if line.startswith(("%", "!")) else line for line in text.splitlines())
+
+
+def _is_import(statement: ast.stmt) -> bool:
+    return isinstance(statement, (ast.Import, ast.ImportFrom))
