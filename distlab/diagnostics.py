@@ -1,6 +1,6 @@
 """What this machine can do: versions, devices, strategies, and what would not work.
 
-    doctor()                # in a notebook; `distlab doctor` in a terminal
+doctor()                # in a notebook; `distlab doctor` in a terminal
 """
 
 from __future__ import annotations
@@ -34,29 +34,38 @@ class Diagnosis:
     notes: tuple[str, ...]
     problems: tuple[str, ...]
 
-    def _sections(self) -> list[tuple[str, list[str]]]:
+    def _sections(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Titles, and under each the rows: a name, or nothing, and a text."""
         return [
-            ("Versions", [f"{name} {version}" for name, version in self.versions.items()]),
-            ("Devices", list(self.devices)),
-            ("Strategies", [f"{kind:<18}{text}" for kind, text in self.strategies.items()]),
-            ("Notes", list(self.notes)),
-            ("Problems", list(self.problems) or ["none"]),
+            ("Versions", list(self.versions.items())),
+            ("Devices", [("", line) for line in self.devices]),
+            ("Strategies", list(self.strategies.items())),
+            ("Notes", [("", line) for line in self.notes]),
+            ("Problems", [("", line) for line in self.problems] or [("", "none")]),
         ]
 
     def __repr__(self) -> str:
-        return "\n".join(
-            "\n".join([title, *(f"  {line}" for line in lines)])
-            for title, lines in self._sections()
-            if lines
-        )
+        lines = []
+        for title, rows in self._sections():
+            if rows:
+                width = max(len(name) for name, _ in rows)
+                lines.append(title)
+                lines += [
+                    f"  {name:<{width}}  {text}" if name else f"  {text}" for name, text in rows
+                ]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        parts = [
-            f"<h4>{title}</h4><pre>{html.escape(chr(10).join(lines))}</pre>"
-            for title, lines in self._sections()
-            if lines
-        ]
-        return "".join(parts)
+        left = "style='text-align:left; vertical-align:top'"
+        cells = []
+        for title, rows in self._sections():
+            for index, (name, text) in enumerate(rows):
+                head = title if index == 0 else ""
+                texts = f"<td {left}>{html.escape(name)}</td><td {left}>{html.escape(text)}</td>"
+                if not name:
+                    texts = f"<td {left} colspan='2'>{html.escape(text)}</td>"
+                cells.append(f"<tr><th {left}>{head}</th>{texts}</tr>")
+        return f"<table>{''.join(cells)}</table>"
 
 
 def doctor() -> Diagnosis:

@@ -24,7 +24,8 @@ def show(
 
     Args:
         label: What the value is.
-        value: A number, text, array, tensor, or a list or tuple of these.
+        value: A number, text, array, tensor, a list or tuple of these, or a `PerReplica`, which
+            is shown as the list of its values.
         digits: Decimal places that are printed, and to which `expected` is compared.
         expected: What the value should be; equality to `digits` places is stated.
         below: A bound for a number; whether it holds is stated, not the number itself, which
@@ -64,9 +65,13 @@ def _text(value: Any, digits: int) -> str:
         return ", ".join(f"{key} {_text(item, digits)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_text(item, digits) for item in value) + "]"
+    if type(value).__name__ == "PerReplica":
+        return _text(list(value.values), digits)
     import numpy as np
 
     array = np.asarray(value)
+    if array.dtype == object:  # nothing that NumPy knows
+        return str(value)
     if array.ndim == 0:
         return _text(array.item(), digits)
     if array.ndim == 1:

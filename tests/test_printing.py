@@ -37,3 +37,17 @@ def test_tensors_are_printed_as_their_values(capsys):
 
     dl.show("x", tf.constant([1.0, 2.00001]))
     assert capsys.readouterr().out == "x: [1, 2]\n"
+
+
+def test_values_of_replicas_are_printed_in_their_order(capsys):
+    import tensorflow as tf
+
+    strategy = dl.make_strategy("mirrored", devices=2)
+    ids = strategy.run(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)
+    dl.show("x", ids)
+    assert capsys.readouterr().out == "x: [0, 1]\n"
+
+
+def test_what_is_no_number_is_printed_as_it_is(capsys):
+    dl.show("x", {1})
+    assert capsys.readouterr().out == "x: {1}\n"

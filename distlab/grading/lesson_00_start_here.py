@@ -1,0 +1,296 @@
+"""Checks of lesson 00: how a batch is shared, and who saw which example."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from distlab.batching import split_batch
+from distlab.grading.checks import Check, Criterion, Inputs, Mistake, Plain, Verdict
+from distlab.grading.comparing import expect_close, expect_equal, expect_true
+
+_KINDS = {
+    "equal": "equal shares",
+    "smaller": "a smaller last share",
+    "nothing": "a replica that gets nothing",
+}
+
+
+@functools.cache
+def _strategy(replicas: int) -> Any:
+    from distlab.devices import split_devices
+    from distlab.strategy.making import make_strategy
+
+    return make_strategy("mirrored", devices=split_devices(4)[:replicas])
+
+
+# Task 1: slices
+
+
+def _slices_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    pairs = [(examples, replicas) for replicas in range(3, 9) for examples in range(1, 100)]
+    last = {(e, r): e - -(-e // r) * (r - 1) for e, r in pairs}  # if all others get whole pieces
+    kinds = {
+        "equal": [(e, r) for e, r in pairs if e % r == 0],
+        # By two or more, so that sharing as evenly as can be is another answer.
+        "smaller": [(e, r) for e, r in pairs if 0 < last[e, r] <= -(-e // r) - 2],
+        "nothing": [(e, r) for e, r in pairs if last[e, r] < 0],
+    }
+    return {kind: list(map(int, draw.choice(some))) for kind, some in kinds.items()}
+
+
+def _slices_call(split: Callable[..., Any], inputs: Inputs) -> Plain:
+    return {kind: split(*inputs[kind]) for kind in _KINDS}
+
+
+def _slices_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    return Verdict.of(*(_one_split(kind, inputs[kind], outputs[kind]) for kind in _KINDS))
+
+
+def _one_split(kind: str, case: list[int], yours: Plain) -> Criterion:
+    examples, replicas = case
+    found = expect_equal(_KINDS[kind], yours=yours, expected=list(split_batch(examples, replicas)))
+    if found.passed:
+        return found
+    return replace(found, message=f"split({examples}, {replicas}): {found.message}")
+
+
+def _for_each_kind(rule: Callable[[int, int], list[int]]) -> Callable[[Inputs], Plain]:
+    return lambda inputs: {kind: rule(*inputs[kind]) for kind in _KINDS}
+
+
+def _even(examples: int, replicas: int) -> list[int]:
+    whole, rest = divmod(examples, replicas)
+    return [whole + (index < rest) for index in range(replicas)]
+
+
+_SLICES = Check(
+    name="slices",
+    function="split",
+    title="How many examples each replica gets",
+    points=2,
+    inputs=_slices_inputs,
+    call=_slices_call,
+    judge=_slices_judge,
+    hint="A piece has examples / replicas, rounded up. Hand out whole pieces while they last.",
+    revisit="The cure: let the strategy share the data",
+    mistakes=(
+        Mistake(
+            "whole_batch_each",
+            "A batch is shared: the entries of the list must add up to the examples.",
+            yields=_for_each_kind(lambda e, r: [e] * r),
+        ),
+        Mistake(
+            "even_split",
+            "TensorFlow does not share as evenly as can be. Look again at 10 examples: the first "
+            "replicas get whole pieces, and the last gets what is left.",
+            yields=_for_each_kind(_even),
+        ),
+        Mistake(
+            "negative_share",
+            "No replica can get fewer than 0 examples. What happens to replicas that come when "
+            "nothing is left?",
+            when=lambda inputs, outputs: any(min(outputs[kind]) < 0 for kind in _KINDS),
+        ),
+        Mistake(
+            "replica_left_out",
+            "A replica that gets nothing still has its place in the list, with a 0.",
+            yields=_for_each_kind(lambda e, r: [share for share in split_batch(e, r) if share]),
+        ),
+    ),
+)
+
+
+# Tasks 2 and 3 go through a data set whose last batch is a partial one.
+
+
+def _sizes(seed: int) -> tuple[np.random.Generator, dict[str, int]]:
+    draw = np.random.default_rng(seed)
+    replicas = int(draw.integers(2, 5))
+    batch = int(draw.integers(2, 4)) * replicas + 1
+    examples = 2 * batch + int(draw.integers(2, batch))
+    return draw, {"replicas": replicas, "batch": batch, "examples": examples}
+
+
+def _places(inputs: Inputs, batches: slice = slice(None)) -> list[list[int]]:
+    """For each replica the places in the data set that it sees in these batches, in order."""
+    seen: list[list[int]] = [[] for _ in range(inputs["replicas"])]
+    for start in range(0, inputs["examples"], inputs["batch"])[batches]:
+        size = min(inputs["batch"], inputs["examples"] - start)
+        places = iter(range(start, start + size))
+        for mine, share in zip(seen, split_batch(size, inputs["replicas"]), strict=True):
+            mine.extend(islice(places, share))
+    return seen
+
+
+# Task 2: brightness
+
+
+def _brightness_inputs(seed: int) -> Inputs:
+    draw, sizes = _sizes(seed)
+    # Whole numbers, so that the order in which they are added does not matter.
+    pixels = draw.integers(1, 17, size=(sizes["examples"], 2, 2)).astype(np.float32)
+    return {**sizes, "pixels": pixels}
+
+
+def _brightness_call(brightness: Callable[..., Any], inputs: Inputs) -> Plain:
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices(inputs["pixels"]).batch(inputs["batch"])
+    return brightness(_strategy(inputs["replicas"]), dataset)
+
+
+def _images_of_each(inputs: Inputs) -> list[int]:
+    return [len(places) for places in _places(inputs)]
+
+
+def _brightness_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    return Verdict.of(
+        expect_equal(
+            "the images that each replica worked on",
+            yours=outputs["images"],
+            expected=_images_of_each(inputs),
+            weight=2,
+        ),
+        expect_close("the total", yours=outputs["total"], expected=_sum(inputs), atol=1e-3),
+    )
+
+
+def _mistaken(shared: bool, total: Callable[[Inputs], float]) -> Callable[[Inputs], Plain]:
+    """Outputs where the images were shared or not, and this part of all pixels is the total."""
+
+    def outputs(inputs: Inputs) -> Plain:
+        everyone = [inputs["examples"]] * inputs["replicas"]
+        images = _images_of_each(inputs) if shared else everyone
+        return {"images": images, "total": total(inputs)}
+
+    return outputs
+
+
+def _sum(inputs: Inputs) -> float:
+    return float(inputs["pixels"].sum())
+
+
+_BRIGHTNESS = Check(
+    name="brightness",
+    function="brightness",
+    title="Find the bug: the replicas do not share the work",
+    points=2,
+    inputs=_brightness_inputs,
+    call=_brightness_call,
+    judge=_brightness_judge,
+    hint="`run` shares nothing by itself. Let the strategy distribute the data set first.",
+    revisit="The trap: an ordinary tensor",
+    mistakes=(
+        Mistake(
+            "whole_batch_to_run",
+            "Every replica worked on all the images, so each pixel was counted once for every "
+            "replica. What does `run` do with an ordinary tensor?",
+            yields=_mistaken(False, lambda i: _sum(i) * i["replicas"]),
+        ),
+        Mistake(
+            "mean_hides_it",
+            "The total is right, but every replica still did all the work: a mean, a division or "
+            "one replica's result hides that. Share the images first, then add up.",
+            yields=_mistaken(False, _sum),
+        ),
+        Mistake(
+            "one_replica_only",
+            "The images are shared now, but only replica 0's part is in the total. Reduce over "
+            "all replicas.",
+            yields=_mistaken(True, lambda i: i["pixels"][_places(i)[0]].sum()),
+        ),
+        Mistake(
+            "mean_for_sum",
+            "The images are shared now, so each replica has a part of the total. Parts are added, "
+            "not averaged.",
+            yields=_mistaken(True, lambda i: _sum(i) / i["replicas"]),
+        ),
+    ),
+)
+
+
+# Task 3: who_saw
+
+
+def _who_saw_inputs(seed: int) -> Inputs:
+    draw, sizes = _sizes(seed)
+    return {**sizes, "numbers": draw.permutation(sizes["examples"])}
+
+
+def _who_saw_call(who_saw: Callable[..., Any], inputs: Inputs) -> Plain:
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices(inputs["numbers"]).batch(inputs["batch"])
+    return who_saw(_strategy(inputs["replicas"]), dataset)
+
+
+def _seen(inputs: Inputs, batches: slice = slice(None)) -> list[list[int]]:
+    return [inputs["numbers"][places].tolist() for places in _places(inputs, batches)]
+
+
+def _who_saw_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    expected = _seen(inputs)
+    yours = None if outputs is None else [np.ravel(numbers).tolist() for numbers in outputs]
+    everything = sorted(chain(*(yours or [])))
+    return Verdict.of(
+        expect_equal(
+            "one list for each replica",
+            yours=None if yours is None else len(yours),
+            expected=len(expected),
+        ),
+        expect_true(
+            "every number was seen once",
+            everything == list(range(inputs["examples"])),
+            message=f"{inputs['examples']} numbers came in batches of {inputs['batch']}; "
+            f"your lists hold {len(everything)}, {len(set(everything))} of them different",
+        ),
+        expect_equal("what each replica saw, in order", yours=yours, expected=expected, weight=2),
+    )
+
+
+def _same_but_for_order(inputs: Inputs, outputs: Plain) -> bool:
+    return [sorted(numbers) for numbers in outputs] == [sorted(mine) for mine in _seen(inputs)]
+
+
+_WHO_SAW = Check(
+    name="who_saw",
+    function="who_saw",
+    title="Which replica saw which example",
+    points=3,
+    inputs=_who_saw_inputs,
+    call=_who_saw_call,
+    judge=_who_saw_judge,
+    hint="Keep a list for each replica, made before the first batch, and extend it in every one.",
+    revisit="Which replica saw which example",
+    mistakes=(
+        Mistake(
+            "every_replica_saw_all",
+            "The data set was not distributed: nobody cut its batches into shares.",
+            when=lambda inputs, outputs: list(outputs[0]) == inputs["numbers"].tolist(),
+        ),
+        Mistake(
+            "last_batch_dropped",
+            "The last batch is smaller, and its examples count like the others: do not drop it.",
+            yields=lambda inputs: _seen(inputs, slice(None, -1)),
+        ),
+        Mistake(
+            "only_last_batch",
+            "Your lists start anew in every batch. Make them once, before the loop, and extend.",
+            yields=lambda inputs: _seen(inputs, slice(-1, None)),
+        ),
+        Mistake(
+            "order_lost",
+            "The right numbers on each replica, but not in the order in which they came.",
+            when=_same_but_for_order,
+        ),
+    ),
+)
+
+CHECKS = (_SLICES, _BRIGHTNESS, _WHO_SAW)

@@ -1,0 +1,1 @@
+"""Pictures of the lessons, one function each; nothing below imports them."""
