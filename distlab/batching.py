@@ -168,6 +168,10 @@ def split_batch(examples: int, replicas: int) -> tuple[int, ...]:
     It cuts a batch, in order, into pieces of ceil(examples / replicas); what is left for the
     last replicas may be less, or nothing. 10 examples on 4 replicas are 3, 3, 3 and 1.
 
+    So it does with data in memory. Read from files, a partial last batch keeps the pieces of a
+    full one: 10 examples after batches of 32 are then 8, 2, 0 and 0. A loss must count its
+    examples, and not build on either.
+
     Args:
         examples: Examples in this batch, which may be a partial last one.
         replicas: Number of replicas.

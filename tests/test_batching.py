@@ -45,6 +45,15 @@ def test_a_batch_is_split_as_tensorflow_splits_it(replicas, batch, examples):
         assert tuple(len(part) for part in parts) == split_batch(size, replicas)
 
 
+def test_a_partial_batch_from_files_keeps_the_pieces_of_a_full_one():
+    """Lessons say so. Should TensorFlow change it, they must change too."""
+    (digits,) = dl.load_dataset("digits", splits=["train[:42]"], batch_size=32)
+    strategy = dl.make_strategy("mirrored", devices=4)
+    *_, (images, _) = strategy.experimental_distribute_dataset(digits)
+    assert [len(part) for part in strategy.experimental_local_results(images)] == [8, 2, 0, 0]
+    assert split_batch(10, 4) == (3, 3, 3, 1)
+
+
 def test_the_warm_up_climbs_from_the_one_device_rate_and_stays():
     plan = dl.plan_batch(per_replica=64, replicas=4, base_learning_rate=0.1)
     schedule = plan.warmup(steps=10)

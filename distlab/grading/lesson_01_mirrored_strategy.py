@@ -1,0 +1,201 @@
+"""Checks of lesson 01: the scope, unequal shares, a variable made in a step, drifting copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
+from distlab.grading.comparing import expect_close, expect_equal
+from distlab.grading.mirrored_variables import COUNT, DRIFT, give_each, mirrored
+
+# Task 1: scope
+
+
+def _scope_inputs(seed: int) -> Inputs:
+    # The first draw has two replicas, like the exercise.
+    replicas = 2 + (seed - 1) % 3
+    return {"units": int(np.random.default_rng(seed).integers(2, 40)), "replicas": replicas}
+
+
+def _scope_call(make_model: Callable[..., Any], inputs: Inputs) -> Plain:
+    strategy = mirrored(inputs["replicas"])
+    model = make_model(strategy, inputs["units"])
+
+    def copies(variables: Any) -> list[int]:
+        return [len(strategy.experimental_local_results(each.value)) for each in variables]
+
+    return {
+        "units": model.output_shape[-1],
+        "weights": copies(model.weights),
+        "optimizer": copies(model.optimizer.variables),
+    }
+
+
+def _scope_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    weights, optimizer = outputs["weights"], outputs["optimizer"]
+    return Verdict.of(
+        expect_equal(
+            "copies of each weight of the model",
+            yours=weights,
+            expected=[inputs["replicas"]] * max(len(weights), 1),
+        ),
+        expect_equal(
+            "copies of each variable of the optimizer",
+            yours=optimizer,
+            expected=[inputs["replicas"]] * max(len(optimizer), 1),
+        ),
+    )
+
+
+def _are_single(counts: list[int]) -> bool:
+    return set(counts) == {1}
+
+
+_SCOPE = Check(
+    name="scope",
+    function="make_model",
+    title="Everything that a step changes has a copy on every device",
+    points=2,
+    inputs=_scope_inputs,
+    call=_scope_call,
+    judge=_scope_judge,
+    hint="compile makes no weights. Which lines do? A variable is made where its owner is: the "
+    "weights with the layers, the step counter and the momentum with the optimizer.",
+    revisit='"What the scope does" in lesson 01',
+    mistakes=(
+        Mistake(
+            "compile_only_inside",
+            "One copy of everything: Keras trains such a model on one device, and says nothing. "
+            "compile makes no variables. Which lines do, and where do they stand?",
+            when=lambda _, out: _are_single(out["weights"]) and _are_single(out["optimizer"]),
+        ),
+        Mistake(
+            "optimizer_outside",
+            "The weights are right. But the optimizer has variables as well, its step counter "
+            "and its learning rate, and makes them as soon as it is made. With one step counter "
+            "for all replicas, each of them adds to it.",
+            when=lambda _, out: _are_single(out["optimizer"]),
+        ),
+        Mistake(
+            "model_outside",
+            "The optimizer is right. But the layers were made outside, so the weights have only "
+            "one copy.",
+            when=lambda _, out: _are_single(out["weights"]),
+        ),
+    ),
+)
+
+
+# Task 2: combine_gradients
+
+_REPLICAS = 4
+
+
+def _combine_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    return {
+        "gradients": draw.normal(size=(_REPLICAS, 3)).astype(np.float32),
+        # All different, so that no other weighting gives the same.
+        "examples": draw.choice(np.arange(1, 9), size=_REPLICAS, replace=False).astype(np.float32),
+    }
+
+
+def _combine_call(combine: Callable[..., Any], inputs: Inputs) -> Plain:
+    import tensorflow as tf
+
+    strategy = mirrored(_REPLICAS)
+    gradients = give_each(strategy, [tf.constant(each) for each in inputs["gradients"]])
+    examples = give_each(strategy, [tf.constant(each) for each in inputs["examples"]])
+    answers = strategy.run(combine, args=(gradients, examples))
+    return {"on_replicas": list(strategy.experimental_local_results(answers))}
+
+
+def _combine_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    return Verdict.of(
+        expect_close(
+            "the same on every replica",
+            yours=outputs["on_replicas"],
+            expected=_each_gets(_weighted(inputs).sum(0) / inputs["examples"].sum())["on_replicas"],
+            atol=1e-5,
+        )
+    )
+
+
+def _weighted(inputs: Inputs) -> Any:
+    return inputs["gradients"] * inputs["examples"][:, None]
+
+
+def _each_gets(value: Any) -> Plain:
+    return {"on_replicas": np.broadcast_to(value, (_REPLICAS, 3))}
+
+
+_COMBINE = Check(
+    name="combine_gradients",
+    function="combine",
+    title="The gradient of the global batch from unequal shares",
+    points=3,
+    inputs=_combine_inputs,
+    call=_combine_call,
+    judge=_combine_judge,
+    hint="Two all-reduces, both SUM: one for the number of examples in the global batch, one for "
+    "the gradients, each weighted by its replica's part of them.",
+    revisit='"When a mean of means is wrong" in lesson 01',
+    mistakes=(
+        Mistake(
+            "mean_of_means",
+            "That is the mean of the means: a replica with one example counts as much as one "
+            "with eight. Each example should count once.",
+            yields=lambda i: _each_gets(i["gradients"].mean(0)),
+        ),
+        Mistake(
+            "sum_of_means",
+            "That is the sum of the means: with N replicas about N times too large. A step would "
+            "be N times too long.",
+            yields=lambda i: _each_gets(i["gradients"].sum(0)),
+        ),
+        Mistake(
+            "not_divided",
+            "Each gradient has the right weight, but the sum is not divided by the number of "
+            "examples in the global batch.",
+            yields=lambda i: _each_gets(_weighted(i).sum(0)),
+        ),
+        Mistake(
+            "mean_for_sum",
+            "Right but for one factor: you divide by all examples already, so the all-reduce of "
+            "the gradients must add up, not take the mean.",
+            yields=lambda i: _each_gets(_weighted(i).mean(0) / i["examples"].sum()),
+        ),
+        Mistake(
+            "divided_by_replicas",
+            "You add up what all examples say, and then divide by the number of replicas in "
+            "place of the number of examples.",
+            yields=lambda i: _each_gets(_weighted(i).mean(0)),
+        ),
+        Mistake(
+            "no_all_reduce",
+            "Every replica came back with its own gradient: nothing was combined. The copies of "
+            "the weights would drift apart.",
+            yields=lambda i: {"on_replicas": i["gradients"]},
+        ),
+        Mistake(
+            "not_summed",
+            "Each replica weighs its own gradient rightly, but the weighted gradients are never "
+            "added up.",
+            yields=lambda i: {"on_replicas": _weighted(i) / i["examples"].sum()},
+        ),
+        Mistake(
+            "reduce_on_a_replica",
+            "strategy.reduce is for outside strategy.run. On a replica, use all_reduce of "
+            "tf.distribute.get_replica_context().",
+            error="cross-replica context",
+        ),
+    ),
+)
+
+
+# Tasks 3 and 4 are about mirrored variables alone.
+
+CHECKS = (_SCOPE, _COMBINE, COUNT, DRIFT)

@@ -1,0 +1,352 @@
+"""The checks of lesson 01: right answers pass, mistakes are named, the lesson's claims hold."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import distlab as dl
+from distlab.grading.registry import checks_of
+from distlab.grading.running import run_check
+from tests.lessons.support import (
+    assert_mistake_is_caught,
+    assert_solution_passes,
+    assert_stub_earns_nothing,
+    load_solution,
+    load_stub,
+    problems_of,
+)
+
+STEM = "01_mirrored_strategy"
+SCOPE, COMBINE, COUNT, DRIFT = checks_of(STEM)
+SUM, MEAN = tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN
+FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
+@functools.cache
+def solution():
+    return load_solution(STEM)
+
+
+@functools.cache
+def stub():
+    return load_stub(STEM)
+
+
+def on_replica():
+    return tf.distribute.get_replica_context()
+
+
+@pytest.mark.parametrize("check", checks_of(STEM), ids=lambda check: check.name)
+def test_each_check_is_complete(check):
+    assert problems_of(check) == []
+
+
+@pytest.mark.parametrize("check", checks_of(STEM), ids=lambda check: check.name)
+def test_solution_passes(check):
+    assert_solution_passes(check, solution()[check.function])
+
+
+@pytest.mark.parametrize("check", [COMBINE, COUNT, DRIFT], ids=lambda check: check.name)
+def test_stub_is_not_started(check):
+    assert_stub_earns_nothing(check, stub()[check.function])
+
+
+# Task 1: scope
+
+
+def layer(units):
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(units)])
+
+
+def compiled(model, optimizer):
+    model.compile(optimizer=optimizer, loss="mse")
+    return model
+
+
+def scope_with_build_function(strategy, units):
+    return dl.distribute(lambda: compiled(layer(units), keras.optimizers.Adam()), strategy)
+
+
+def scope_in_two_blocks(strategy, units):
+    with strategy.scope():
+        model = layer(units)
+    with strategy.scope():
+        optimizer = keras.optimizers.SGD(0.1)
+    return compiled(model, optimizer)
+
+
+def scope_around_return(strategy, units):
+    with strategy.scope():
+        return compiled(layer(units), "sgd")
+
+
+@pytest.mark.parametrize(
+    "answer", [scope_with_build_function, scope_in_two_blocks, scope_around_return]
+)
+def test_scope_takes_other_right_answers(answer):
+    assert_solution_passes(SCOPE, answer, seeds=range(4))
+
+
+def test_scope_as_handed_out_earns_nothing_and_is_named():
+    assert_stub_earns_nothing(SCOPE, stub()["make_model"], status="not yet")
+    assert_mistake_is_caught(SCOPE, stub()["make_model"], "compile_only_inside")
+
+
+def scope_optimizer_outside(strategy, units):
+    optimizer = keras.optimizers.SGD(0.1)
+    with strategy.scope():
+        return compiled(layer(units), optimizer)
+
+
+def scope_model_outside(strategy, units):
+    model = layer(units)
+    with strategy.scope():
+        return compiled(model, keras.optimizers.SGD(0.1))
+
+
+@pytest.mark.parametrize(
+    ("answer", "mistake"),
+    [(scope_optimizer_outside, "optimizer_outside"), (scope_model_outside, "model_outside")],
+)
+def test_scope_gives_half_for_half(answer, mistake):
+    assert assert_mistake_is_caught(SCOPE, answer, mistake).earned == 1
+
+
+def fitted_for_one_step(make_model):
+    model = make_model(dl.make_strategy("mirrored", devices=2), 2)
+    model.fit(np.ones((4, 3)), np.ones((4, 2)), batch_size=4, verbose=0)
+    return model
+
+
+def test_keras_trains_a_model_made_outside_on_one_device_and_says_nothing():
+    model = fitted_for_one_step(stub()["make_model"])
+    assert model.distribute_strategy.num_replicas_in_sync == 1
+
+
+def test_keras_counts_steps_twice_with_the_optimizer_outside():
+    assert fitted_for_one_step(solution()["make_model"]).optimizer.iterations.numpy() == 1
+    assert fitted_for_one_step(scope_optimizer_outside).optimizer.iterations.numpy() == 2
+
+
+def test_keras_stops_with_an_empty_error_with_the_model_outside():
+    with pytest.raises(AssertionError, match=r"^$"):
+        fitted_for_one_step(scope_model_outside)
+
+
+# Task 2: combine_gradients
+
+
+def combine_sums_first(gradient, examples):
+    total, count = on_replica().all_reduce("SUM", [gradient * examples, examples])
+    return total / count
+
+
+def combine_weighs_against_the_mean(gradient, examples):
+    share = examples / on_replica().all_reduce(tf.distribute.ReduceOp.MEAN, examples)
+    return on_replica().all_reduce(tf.distribute.ReduceOp.MEAN, gradient * share)
+
+
+@pytest.mark.parametrize("answer", [combine_sums_first, combine_weighs_against_the_mean])
+def test_combine_takes_other_right_answers(answer):
+    assert_solution_passes(COMBINE, answer)
+
+
+COMBINE_MISTAKES = {
+    "mean_of_means": lambda g, n: on_replica().all_reduce("MEAN", g),
+    "sum_of_means": lambda g, n: on_replica().all_reduce("SUM", g),
+    "not_divided": lambda g, n: on_replica().all_reduce("SUM", g * n),
+    "mean_for_sum": lambda g, n: on_replica().all_reduce(
+        "MEAN", g * n / on_replica().all_reduce("SUM", n)
+    ),
+    "divided_by_replicas": lambda g, n: (
+        on_replica().all_reduce("SUM", g * n) / on_replica().num_replicas_in_sync
+    ),
+    "no_all_reduce": lambda g, n: g,
+    "not_summed": lambda g, n: g * n / on_replica().all_reduce("SUM", n),
+    "reduce_on_a_replica": lambda g, n: tf.distribute.get_strategy().reduce("SUM", g, axis=None),
+}
+
+
+def test_combine_has_a_wrong_answer_for_each_mistake():
+    assert set(COMBINE_MISTAKES) == {mistake.name for mistake in COMBINE.mistakes}
+
+
+@pytest.mark.parametrize("mistake", COMBINE_MISTAKES)
+def test_combine_names_the_mistake(mistake):
+    assert_mistake_is_caught(COMBINE, COMBINE_MISTAKES[mistake], mistake)
+
+
+# Task 3: count_examples
+
+
+def count_without_aggregation(kept, labels):
+    everyone = on_replica().all_reduce("SUM", tf.shape(labels)[0])
+    if "total" not in kept:
+        kept["total"] = tf.Variable(0)
+    kept["total"].assign_add(everyone)
+
+
+def count_in_int64(kept, labels):
+    if kept.get("total") is None:
+        start = tf.zeros([], tf.int64)
+        kept["total"] = tf.Variable(start, trainable=False, aggregation=SUM)
+    kept["total"].assign_add(tf.size(labels, out_type=tf.int64))
+
+
+def count_with_the_variable_first(kept, labels):
+    if not kept:
+        kept["total"] = tf.Variable(0.0, aggregation=FIRST)
+    seen = tf.reduce_sum(tf.ones_like(labels, tf.float32))
+    kept["total"].assign_add(on_replica().all_reduce("SUM", seen))
+
+
+@pytest.mark.parametrize(
+    "answer", [count_without_aggregation, count_in_int64, count_with_the_variable_first]
+)
+def test_count_takes_other_right_answers(answer):
+    assert_solution_passes(COUNT, answer, seeds=range(4))
+
+
+def counting(aggregation, add):
+    """An answer that is right but for its aggregation and what it adds."""
+
+    def count(kept, labels):
+        if "total" not in kept:
+            kept["total"] = tf.Variable(0, aggregation=aggregation)
+        kept["total"].assign_add(add(labels))
+
+    return count
+
+
+def own(labels):
+    return tf.shape(labels)[0]
+
+
+def count_recreated(kept, labels):
+    kept["total"] = tf.Variable(0, aggregation=SUM)
+    kept["total"].assign_add(own(labels))
+
+
+def count_last_batch(kept, labels):
+    if "total" not in kept:
+        kept["total"] = tf.Variable(0, aggregation=SUM)
+    kept["total"].assign(own(labels))
+
+
+COUNT_MISTAKES = {
+    "recreated_each_call": count_recreated,
+    "python_number": counting(SUM, lambda labels: len(labels)),
+    "own_share_only": counting(tf.VariableAggregation.NONE, own),
+    "first_replica_only": counting(FIRST, own),
+    "added_twice": counting(SUM, lambda labels: on_replica().all_reduce("SUM", own(labels))),
+    "last_batch_only": count_last_batch,
+}
+
+
+def test_count_has_a_wrong_answer_for_each_mistake():
+    assert set(COUNT_MISTAKES) == {mistake.name for mistake in COUNT.mistakes}
+
+
+@pytest.mark.parametrize("mistake", COUNT_MISTAKES)
+def test_count_names_the_mistake(mistake):
+    assert_mistake_is_caught(COUNT, COUNT_MISTAKES[mistake], mistake)
+
+
+def test_count_says_so_when_nothing_was_kept():
+    report = run_check(COUNT, lambda kept, labels: None)
+    assert report.earned == 0
+    assert "there is no such variable" in repr(report)
+
+
+def test_count_refuses_a_mean():
+    assert not run_check(COUNT, counting(MEAN, own)).passed
+
+
+# Task 4: find_drifted
+
+
+def drifted_by_range(strategy, variables):
+    copies = {n: np.stack(strategy.experimental_local_results(v)) for n, v in variables.items()}
+    return {name for name, values in copies.items() if np.ptp(values, axis=0).any()}
+
+
+def drifted_by_values(strategy, variables):
+    return sorted(
+        name
+        for name, variable in variables.items()
+        if len({copy.numpy().tobytes() for copy in variable.values}) > 1
+    )
+
+
+@pytest.mark.parametrize("answer", [drifted_by_range, drifted_by_values])
+def test_drift_takes_other_right_answers(answer):
+    assert_solution_passes(DRIFT, answer)
+
+
+def drifted_by_primary(strategy, variables):
+    return [name for name, v in variables.items() if (v.numpy() != v.read_value().numpy()).any()]
+
+
+def drifted_by_first_two(strategy, variables):
+    pairs = {n: strategy.experimental_local_results(v)[:2] for n, v in variables.items()}
+    return [name for name, (a, b) in pairs.items() if not np.array_equal(a, b)]
+
+
+def drifted_by_aggregation(strategy, variables):
+    none = tf.VariableAggregation.NONE
+    return [name for name, variable in variables.items() if variable.aggregation == none]
+
+
+def drifted_inverted(strategy, variables):
+    return [name for name in variables if name not in drifted_by_range(strategy, variables)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "mistake"),
+    [
+        (drifted_by_primary, "checks_primary_only"),
+        (drifted_by_first_two, "first_two_copies"),
+        (drifted_by_aggregation, "aggregation_for_drift"),
+        (drifted_inverted, "named_the_equal_ones"),
+    ],
+)
+def test_drift_names_the_mistake(answer, mistake):
+    assert_mistake_is_caught(DRIFT, answer, mistake)
+
+
+# Claims of the lesson that its cells do not show
+
+
+def test_a_checkpoint_keeps_only_the_first_copy(tmp_path):
+    strategy = dl.make_strategy("mirrored", devices=2)
+    with strategy.scope():
+        variable = tf.Variable(0.0)
+    copies = strategy.experimental_local_results(variable)
+    for copy, value in zip(copies, (5.0, 6.0), strict=True):
+        copy.assign(value)
+    path = tf.train.Checkpoint(variable=variable).write(str(tmp_path / "saved"))
+    tf.train.Checkpoint(variable=variable).read(path)
+    assert [float(copy) for copy in copies] == [5.0, 5.0]
+
+
+def test_keras_own_fit_is_one_device_with_full_batches_only():
+    strategy = dl.make_strategy("mirrored", devices=2)
+    x = np.random.default_rng(0).normal(size=(11, 3)).astype("float32")
+
+    def trained(scope, rows):
+        data = tf.data.Dataset.from_tensor_slices((x, x[:, :2])).take(rows).batch(4)
+        with scope:
+            dl.set_seed(1)
+            model = compiled(layer(2), keras.optimizers.SGD(0.1))
+        model.fit(data, epochs=2, shuffle=False, verbose=0)
+        return np.concatenate([weights.ravel() for weights in model.get_weights()])
+
+    def apart(rows):
+        one = trained(dl.make_strategy("default").scope(), rows)
+        return np.abs(one - trained(strategy.scope(), rows)).max()
+
+    assert apart(rows=8) < 1e-6
+    assert apart(rows=11) > 1e-4
