@@ -1,0 +1,40 @@
+"""A Python kernel whose cells show what Python wrote, the same from a fork as from a fresh start.
+
+Started like `ipykernel_launcher`: `python -m distlab.warm.kernel -f CONNECTION_FILE`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Runs the kernel until it is shut down."""
+    # IPython adds the folder again once all is loaded; a file in it must not shadow a package.
+    if Path(sys.path[0]).resolve() == Path.cwd():
+        del sys.path[0]
+    _prepare_tensorflow_logger()
+    from ipykernel import kernelapp
+
+    # What passes Python by (C++ logs, child processes) arrives at any time: it cannot be compared.
+    kernelapp.launch_new_instance([*sys.argv[1:], "--IPKernelApp.capture_fd_output=False"])
+
+
+def _prepare_tensorflow_logger() -> None:
+    """Gives TensorFlow's logger its first message of this process to configure itself anew.
+
+    Configured in an interactive process it writes INFO to standard output, device names and all,
+    in another it does not. It configures itself while TensorFlow is imported: before the fork.
+    """
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(lambda record: record.levelno > logging.INFO)
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+    if module := sys.modules.get("tensorflow.python.platform.tf_logging"):
+        vars(module)["_logger"] = None
+
+
+if __name__ == "__main__":
+    main()
