@@ -10,7 +10,7 @@ import tensorflow as tf
 import distlab as dl
 from distlab.errors import InvalidArgument, ModelError
 
-EXAMPLES, BATCH, EPOCHS = 74, 32, 2  # the last batch has 10: shares 4, 4, 2 on three replicas
+EXAMPLES, BATCH, EPOCHS = 73, 32, 2  # the last batch has 9: shares 5 and 4 on two replicas
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(EXAMPLES, 8)).astype("float32")
 Y = DRAW.integers(0, 4, EXAMPLES)
@@ -53,13 +53,8 @@ def builder(optimizer="adam", *, loss=None, built=True, **compiled):
 
 
 def train(model, data=None, **options):
-    history = model.fit(
-        shuffled() if data is None else data,
-        epochs=EPOCHS,
-        verbose=0,
-        validation_data=(X[:50], Y[:50]),
-        **options,
-    )
+    data = shuffled() if data is None else data
+    history = model.fit(data, epochs=EPOCHS, verbose=0, shuffle=False, **options)
     return history.history, [weight.numpy() for weight in model.trainable_variables]
 
 
@@ -84,20 +79,29 @@ def strategy_of(kind, replicas=None):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_three_replicas_take_the_steps_of_one_device(optimizer):
-    model = dl.distribute(builder(optimizer), strategy_of("mirrored", 3))
+def test_two_replicas_take_the_steps_of_one_device(optimizer):
+    model = dl.distribute(builder(optimizer), strategy_of("mirrored", 2))
     assert_same(train(model), one_device(optimizer))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd_momentum", "adam_clipnorm", "adamw"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd_momentum", "adam_clipnorm"])
 def test_central_storage_takes_them_too_and_logs_the_right_loss(optimizer):
-    model = dl.distribute(builder(optimizer), strategy_of("central_storage", 3))
+    model = dl.distribute(builder(optimizer), strategy_of("central_storage", 2))
     assert_same(train(model), one_device(optimizer))
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
+def test_validation_logs_are_those_of_one_device(kind):
+    validation = {"validation_data": (X[:50], Y[:50])}
+    run = train(dl.distribute(builder(), strategy_of(kind, 2)), **validation)
+    reference = train(builder()(), **validation)
+    assert {"val_loss", "val_accuracy"} <= run[0].keys()
+    assert_same(run, reference)
 
 
 @pytest.mark.parametrize(
     ("kind", "replicas"),
-    [("default", None), ("one_device", None), ("mirrored", 2), ("mirrored", 4)],
+    [("default", None), ("one_device", None), ("mirrored", 3), ("mirrored", 4)],
 )
 def test_every_kind_and_number_of_replicas(kind, replicas):
     assert_same(train(dl.distribute(builder(), strategy_of(kind, replicas))), one_device())
@@ -105,7 +109,7 @@ def test_every_kind_and_number_of_replicas(kind, replicas):
 
 def test_keras_alone_does_not_under_a_mirrored_strategy():
     """Were this to pass, `distribute` would have nothing left to mend."""
-    with strategy_of("mirrored", 4).scope():
+    with strategy_of("mirrored", 2).scope():
         model = builder("adam_clipnorm")()
     _, weights = train(model)
     _, expected = one_device("adam_clipnorm")
@@ -146,7 +150,7 @@ def test_a_replica_without_examples_changes_nothing():
 @pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
 def test_losses_that_are_sums_are_not_averaged(kind):
     build = builder("sgd_global_clipnorm", loss=LOSS(reduction="sum"))
-    model = dl.distribute(build, strategy_of(kind, 3))
+    model = dl.distribute(build, strategy_of(kind, 2))
     assert_same(train(model), train(build()), atol=2e-6)
 
 
@@ -159,13 +163,13 @@ def test_sample_weights_and_numpy_arrays(kind):
         history = model.fit(**fit, epochs=EPOCHS, verbose=0)
         return history.history, [weight.numpy() for weight in model.trainable_variables]
 
-    model = dl.distribute(builder(), strategy_of(kind, 3))
+    model = dl.distribute(builder(), strategy_of(kind, 2))
     assert_same(run(model), run(builder()()))
 
 
 def test_class_weights():
     options = {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5, 3: 3.0}}
-    model = dl.distribute(builder(), strategy_of("mirrored", 3))
+    model = dl.distribute(builder(), strategy_of("mirrored", 2))
     assert_same(train(model, **options), train(builder()(), **options))
 
 
@@ -182,7 +186,7 @@ def test_fit_remains_kerass_with_callbacks_and_history():
     model = dl.distribute(builder(), strategy_of("mirrored", 2))
     logs, _ = train(model, callbacks=[Spy()])
     assert seen == [(0, ["accuracy", "loss"]), (1, ["accuracy", "loss"]), (2, ["accuracy", "loss"])]
-    assert len(logs["val_loss"]) == 1
+    assert len(logs["loss"]) == 1
 
 
 def test_a_later_compile_keeps_the_distributed_step():
@@ -193,7 +197,7 @@ def test_a_later_compile_keeps_the_distributed_step():
             model.compile(optimizer=keras.optimizers.Adam(1e-2, clipnorm=0.1), loss=LOSS())
         return train(model)
 
-    strategy = strategy_of("mirrored", 3)
+    strategy = strategy_of("mirrored", 2)
     model = dl.distribute(builder(), strategy)
     assert_same(
         twice(model, strategy.scope()), twice(builder()(), tf.distribute.get_strategy().scope())
@@ -201,7 +205,7 @@ def test_a_later_compile_keeps_the_distributed_step():
 
 
 def test_evaluate_and_predict_agree_with_one_device():
-    model = dl.distribute(builder(), strategy_of("mirrored", 3))
+    model = dl.distribute(builder(), strategy_of("mirrored", 2))
     train(model)
     plain = builder()()
     train(plain)

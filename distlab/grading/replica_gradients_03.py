@@ -1,0 +1,78 @@
+"""What the checks of lesson 03 share: gradients over four replicas, and what they should be."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distlab.batching import split_batch
+
+REPLICAS = 4
+
+
+@functools.cache
+def four_replicas() -> Any:
+    """The strategy of both modules, made once."""
+    from distlab.devices import split_devices
+    from distlab.strategy.making import make_strategy
+
+    return make_strategy("mirrored", devices=split_devices(REPLICAS))
+
+
+def summed_gradient(loss_of: Callable[..., Any], weights: Any, arrays: tuple[Any, ...]) -> Any:
+    """The sum over replicas of each replica's loss and gradients, as an optimizer sees it.
+
+    Args:
+        loss_of: The loss on one replica, given its part of each array.
+        weights: The variables.
+        arrays: With one row an example; shared out in pieces of ceil(examples / replicas).
+    """
+    import tensorflow as tf
+
+    strategy = four_replicas()
+    piece = -(-len(arrays[0]) // REPLICAS)
+
+    def part(array: Any) -> Any:
+        def of(context: Any) -> Any:
+            index = context.replica_id_in_sync_group
+            return tf.constant(array[piece * index : piece * (index + 1)])
+
+        return strategy.experimental_distribute_values_from_function(of)
+
+    def step(*parts: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(*parts)
+        if loss is None:
+            raise TypeError("your function returned None: is there a `return`?")
+        return loss, tape.gradient(loss, weights, unconnected_gradients="zero")
+
+    per_replica = strategy.run(step, args=tuple(part(array) for array in arrays))
+    return tf.nest.map_structure(
+        lambda value: strategy.reduce("SUM", value, axis=None).numpy(),
+        per_replica,
+    )
+
+
+def softmax(logits: Any) -> Any:
+    """Each row's probabilities."""
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return raised / raised.sum(axis=1, keepdims=True)
+
+
+def share_of_each(examples: int) -> Any:
+    """For each example, how many its replica has."""
+    shares = split_batch(examples, REPLICAS)
+    return np.repeat(shares, shares).astype("float64")
+
+
+def one_device(share: Any) -> Any:
+    """The weight of each example on one device."""
+    return np.full(len(share), 1 / len(share))
+
+
+def mean_of_means(share: Any) -> Any:
+    """The weight of each example where replicas' means are averaged."""
+    return 1 / (REPLICAS * share)

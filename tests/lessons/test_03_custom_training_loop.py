@@ -1,0 +1,329 @@
+"""The checks of lesson 03: right answers pass, wrong ones are named, one device is the measure."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distlab.grading import training_loop_03
+from distlab.grading.registry import checks_of
+from distlab.grading.running import run_check
+from tests.lessons.support import (
+    assert_mistake_is_caught,
+    assert_solution_passes,
+    assert_stub_earns_nothing,
+    load_solution,
+    load_stub,
+    problems_of,
+)
+
+STEM = "03_custom_training_loop"
+CHECKS = {check.name: check for check in checks_of(STEM)}
+REPAIR, EXACT, CALLS, TRAIN = CHECKS.values()
+solution = functools.cache(functools.partial(load_solution, STEM))
+
+cross_entropy = keras.losses.SparseCategoricalCrossentropy
+
+
+def replicas():
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_every_check_is_complete(check):
+    assert problems_of(check) == []
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_solution_passes(check):
+    # Compiled loops take seconds; of their draws six differ in more than the numbers.
+    seeds = range(6) if check in (CALLS, TRAIN) else range(20)
+    assert_solution_passes(check, solution()[check.function], seeds=seeds)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_exercise_as_handed_out_earns_nothing(check):
+    status = "not yet" if check is REPAIR else "not started"
+    assert_stub_earns_nothing(check, load_stub(STEM)[check.function], status=status)
+
+
+# --- repair_losses
+
+
+def losses(digit="sum", odd="sum", penalty="scaled"):
+    """An answer to `repair_losses`, of the parts named."""
+
+    def replica_loss(model, x, y, global_batch):
+        digit_logits, odd_logits = model(x)
+        is_odd = tf.cast(y % 2, tf.float32)[:, None]
+        each = cross_entropy(from_logits=True, reduction="none")(y, digit_logits)
+        keras_mean = cross_entropy(from_logits=True)(y, digit_logits)
+        odd_each = keras.losses.BinaryCrossentropy(from_logits=True, reduction="none")(
+            is_odd, odd_logits
+        )
+        parts = {
+            "digit": {
+                "sum": tf.reduce_sum(each) / global_batch,
+                "default": keras_mean,
+                "helper": tf.nn.compute_average_loss(each, global_batch_size=global_batch),
+                "twice": keras_mean / replicas(),
+            },
+            "odd": {
+                "sum": tf.reduce_sum(odd_each) / global_batch,
+                "mean over replicas": tf.reduce_mean(odd_each) / replicas(),
+                "mean": tf.reduce_mean(odd_each),
+            },
+            "penalty": {
+                "scaled": tf.nn.scale_regularization_loss(tf.add_n(model.losses)),
+                "whole": sum(model.losses),
+            },
+        }
+        return parts["digit"][digit] + parts["odd"][odd] + parts["penalty"][penalty]
+
+    return replica_loss
+
+
+@pytest.mark.parametrize(
+    "right",
+    [{"digit": "default"}, {"digit": "helper"}, {"odd": "mean over replicas"}],
+    ids=lambda right: next(iter(right.values())),
+)
+def test_other_right_losses_pass(right):
+    assert_solution_passes(REPAIR, losses(**right), seeds=range(5))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        ({"digit": "twice"}, "divided_twice"),
+        ({"odd": "mean"}, "not_divided"),
+        ({"penalty": "whole"}, "l2_unscaled"),
+    ],
+)
+def test_each_bug_is_named_and_costs_its_third(wrong, mistake):
+    assert assert_mistake_is_caught(REPAIR, losses(**wrong), mistake).earned == 2
+
+
+def test_a_loss_of_another_kind_earns_nothing():
+    def other(model, x, y, global_batch):
+        return tf.reduce_sum(model(x)[0] ** 2)
+
+    assert run_check(REPAIR, other).earned == 0
+
+
+# --- exact_loss
+
+
+def count(per_example):
+    """How many examples the whole batch has, as a number of the kind that losses are."""
+    mine = tf.cast(tf.size(per_example), tf.float32)
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, mine)
+
+
+def exact_by_helper(per_example, batch_size):
+    in_batch = tf.cast(count(per_example), tf.int32)
+    return tf.nn.compute_average_loss(per_example, global_batch_size=in_batch)
+
+
+def exact_by_share(per_example, batch_size):
+    examples = tf.cast(tf.size(per_example), tf.float32)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(per_example), examples)
+    return mean * examples / count(per_example)
+
+
+def test_other_exact_losses_pass():
+    assert_solution_passes(EXACT, exact_by_helper, seeds=range(5))
+    assert_solution_passes(EXACT, exact_by_share, seeds=range(5))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (lambda per_example, batch_size: tf.reduce_sum(per_example) / batch_size, "nominal_batch"),
+        (lambda per_example, batch_size: tf.reduce_mean(per_example) / 4, "mean_of_means"),
+    ],
+    ids=["nominal_batch", "mean_of_means"],
+)
+def test_inexact_losses_are_named(wrong, mistake):
+    assert assert_mistake_is_caught(EXACT, wrong, mistake).earned == 0
+
+
+def test_a_mean_of_nothing_is_named_although_the_gradient_is_right():
+    def nan_on_empty(per_example, batch_size):
+        share = tf.cast(tf.size(per_example), tf.float32) / count(per_example)
+        return tf.reduce_mean(per_example) * share
+
+    assert assert_mistake_is_caught(EXACT, nan_on_empty, "nan_on_empty").earned == 1.5
+
+
+# --- train_in_calls
+
+
+def calls(*, less=0, tensor=True, loop=None, summed=False):
+    """An answer to `train_in_calls`; `loop` is what makes the numbers of the steps."""
+    loop = loop or tf.range
+
+    def train_in_calls(strategy, replica_step, iterator, steps_of_calls):
+        @tf.function
+        def call(iterator, steps):
+            total = 0.0
+            for _ in loop(steps - less):
+                taken = strategy.run(replica_step, args=(next(iterator),))
+                total += strategy.reduce("SUM", taken, axis=None)
+            return total if summed else total / tf.cast(steps - less, tf.float32)
+
+        return [call(iterator, tf.constant(n) if tensor else n) for n in steps_of_calls]
+
+    return train_in_calls
+
+
+def step_by_step(strategy, replica_step, iterator, steps_of_calls):
+    @tf.function
+    def step(iterator):
+        taken = strategy.run(replica_step, args=(next(iterator),))
+        return strategy.reduce("SUM", taken, axis=None)
+
+    return [np.mean([float(step(iterator)) for _ in range(n)]) for n in steps_of_calls]
+
+
+def by_while_loop(strategy, replica_step, iterator, steps_of_calls):
+    @tf.function(reduce_retracing=True)
+    def call(iterator, steps):
+        done, total = 0, tf.constant(0.0)
+        while done < steps:
+            taken = strategy.run(replica_step, args=(next(iterator),))
+            total, done = total + strategy.reduce("SUM", taken, axis=None), done + 1
+        return total / tf.cast(steps, tf.float32)
+
+    return [call(iterator, tf.convert_to_tensor(n)).numpy() for n in steps_of_calls]
+
+
+def test_other_compiled_loops_pass():
+    assert_solution_passes(CALLS, by_while_loop, seeds=range(3))
+    # AutoGraph makes a loop of the graph of Python's `range`, where it is given a tensor.
+    assert_solution_passes(CALLS, calls(loop=range), seeds=range(3))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (calls(less=1), "one_step_short"),
+        (calls(tensor=False), "retraces"),
+        (calls(tensor=False, loop=range), "unrolled"),
+        (calls(summed=True), "sum_for_mean"),
+        (step_by_step, "syncs_each_step"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_loops_that_are_not_compiled_well_are_named(wrong, mistake):
+    assert_mistake_is_caught(CALLS, wrong, mistake)
+
+
+def test_the_loop_that_the_exercise_shows_is_never_compiled():
+    def slow(strategy, replica_step, iterator, steps_of_calls):
+        means = []
+        for steps in steps_of_calls:
+            taken = [strategy.run(replica_step, args=(next(iterator),)) for _ in range(steps)]
+            sums = [float(strategy.reduce("SUM", one, axis=None)) for one in taken]
+            means.append(sum(sums) / steps)
+        return means
+
+    assert assert_mistake_is_caught(CALLS, slow, "never_compiled").earned == 1.5
+
+
+# --- train
+
+
+def trainer(loss_of=None, penalty=tf.nn.scale_regularization_loss, epochs=None):
+    """An answer to `train`, with the loss of (labels, logits) and penalty given."""
+    each = cross_entropy(from_logits=True, reduction="none")
+    loss_of = loss_of or (lambda y, logits: tf.reduce_sum(each(y, logits)) / count(y))
+
+    def train(strategy, model, dataset, epochs_asked):
+        def replica_step(x, y):
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x)) + penalty(tf.add_n(model.losses))
+            weights = model.trainable_variables
+            model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+        step_through(strategy, replica_step, dataset, epochs or epochs_asked)
+
+    return train
+
+
+def step_through(strategy, replica_step, dataset, epochs):
+    step = tf.function(lambda iterator: strategy.run(replica_step, args=next(iterator)))
+    for _ in range(epochs):
+        iterator = iter(strategy.experimental_distribute_dataset(dataset))
+        for _ in range(len(dataset)):
+            step(iterator)
+
+
+def by_all_reduce(strategy, model, dataset, epochs):
+    """One device's step after an all-reduce of the gradients by hand."""
+    loss_of = cross_entropy(from_logits=True, reduction="sum")
+
+    def replica_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x)) / count(y) + tf.add_n(model.losses) / 4
+        context = tf.distribute.get_replica_context()
+        summed = context.all_reduce("SUM", tape.gradient(loss, model.trainable_variables))
+        for variable, gradient in zip(model.trainable_variables, summed, strict=True):
+            variable.assign_sub(model.optimizer.learning_rate * gradient)
+
+    step_through(strategy, replica_step, dataset, epochs)
+
+
+def test_other_right_loops_pass():
+    assert_solution_passes(TRAIN, trainer(), seeds=range(3))
+    assert_solution_passes(TRAIN, by_all_reduce, seeds=range(3))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (
+            trainer(
+                lambda y, z: (
+                    tf.reduce_sum(cross_entropy(from_logits=True, reduction="none")(y, z)) / 16
+                )
+            ),
+            "nominal_batch",
+        ),
+        (trainer(cross_entropy(from_logits=True)), "mean_of_means"),
+        (trainer(lambda y, z: cross_entropy(from_logits=True)(y, z) / replicas()), "divided_twice"),
+        (
+            trainer(
+                lambda y, z: tf.reduce_mean(cross_entropy(from_logits=True, reduction="none")(y, z))
+            ),
+            "not_divided",
+        ),
+        (trainer(penalty=lambda whole: whole), "l2_unscaled"),
+        (trainer(penalty=lambda whole: 0.0), "no_penalty"),
+        (trainer(epochs=1), "one_epoch"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_loops_that_scale_wrongly_are_named(wrong, mistake):
+    assert_mistake_is_caught(TRAIN, wrong, mistake)
+
+
+def test_what_the_check_expects_is_what_fit_does_on_one_device():
+    inputs = TRAIN.inputs(1)
+    layer = keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(training_loop_03._L2))
+    model = keras.Sequential([keras.Input((4,)), layer])
+    model.compile(
+        keras.optimizers.SGD(training_loop_03._RATE), loss=cross_entropy(from_logits=True)
+    )
+    model.set_weights([inputs["kernel"], np.zeros(3)])
+    model.fit(
+        inputs["x"],
+        inputs["y"],
+        batch_size=training_loop_03._BATCH,
+        epochs=inputs["epochs"],
+        shuffle=False,
+        verbose=0,
+    )
+    assert TRAIN.judge(inputs, {"kernel": layer.kernel.numpy(), "bias": layer.bias.numpy()}).passed
