@@ -1,7 +1,7 @@
 """Mixed precision for one block of code; what was set before comes back.
 
-    with mixed_precision("mixed_bfloat16"):
-        model = build()
+with mixed_precision("mixed_bfloat16"):
+    model = build()
 """
 
 from __future__ import annotations

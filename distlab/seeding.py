@@ -1,6 +1,6 @@
 """Seeds: the same numbers on every run.
 
-    set_seed(42, deterministic=True)
+set_seed(42, deterministic=True)
 """
 
 from __future__ import annotations

@@ -26,6 +26,9 @@ FRESH_BYTES = 5 * GIGABYTE  # TensorFlow, JupyterLab and the downloads beside th
 UPDATE_BYTES = 1 * GIGABYTE
 STAMP = ".distlab-environment.json"  # in .venv: says that it is ours, and whether it is whole
 
+# What uv and pip say of every package: a few hundred lines that nobody reads.
+SILENT = (" + ", "Requirement already satisfied")
+
 # What pip and uv write when they cannot reach their index, in lower case.
 UNREACHABLE = (
     "connection refused",
@@ -85,7 +88,7 @@ class Machine:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True
         )
         for line in process.stdout:
-            if not line.startswith(" + "):  # uv's list of every package
+            if not line.startswith(SILENT):
                 print("  " + line.rstrip(), flush=True)
             last.append(line.rstrip())
         return process.wait(), list(last)
