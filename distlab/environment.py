@@ -10,7 +10,9 @@ Importing this module imports no TensorFlow:
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
+import logging
 import os
 import platform
 import sys
@@ -62,19 +64,23 @@ def prepare(environ: dict[str, str] | os._Environ[str] = os.environ) -> None:
     environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 
+@functools.cache  # once in a process: a level that the user sets afterwards stays
 def load_tensorflow() -> None:
     """Imports TensorFlow, without the log lines that it prints on every machine.
 
-    They come before any setting is read, so no variable can switch them off. Whatever else is
-    printed meanwhile is passed on.
+    Those of its C++ come before any setting is read, so no variable can switch them off;
+    whatever else is printed meanwhile is passed on. Its Python logger then tells warnings, not
+    the name of every device at every reduction.
     """
     prepare()
-    if "tensorflow" in sys.modules:
-        return
-    with _without_noise():
-        import tensorflow as tf
+    if "tensorflow" not in sys.modules:
+        with _without_noise():
+            import tensorflow as tf
 
-        tf.config.list_physical_devices()  # logical devices can still be made after this
+            tf.config.list_physical_devices()  # logical devices can still be made after this
+    logger = logging.getLogger("tensorflow")
+    if logger.level == logging.INFO:  # TensorFlow's own choice
+        logger.setLevel(logging.WARNING)
 
 
 # Said by TensorFlow 2.21 on every Linux machine without a GPU, and by oneDNN everywhere.

@@ -59,3 +59,13 @@ def test_tensorflow_loads_without_its_usual_noise_and_real_messages_pass(run_pyt
         "print(os.read(r, 10000))"
     )
     assert run_python(code).strip() == r"b'E0000 a real error\n'"
+
+
+def test_tensorflows_python_logger_tells_warnings_unless_the_user_chose(run_python):
+    code = (
+        "import logging, sys; sys.ps1 = '> '  # as in a notebook, where TensorFlow talks more\n"
+        "import distlab; distlab.make_strategy\n"
+        "logger = logging.getLogger('tensorflow'); print(logger.level)\n"
+        "logger.setLevel(logging.INFO); distlab.describe; print(logger.level)"
+    )
+    assert run_python(code).split() == ["30", "20"]

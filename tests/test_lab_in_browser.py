@@ -18,44 +18,38 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+from nbformat import NotebookNode
 from playwright.sync_api import Locator, Page, expect, sync_playwright
-
-from distlab.course import lay_course
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, _NAMES)), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
+ROOT = Path(__file__).resolve().parent.parent
 LESSON, EXERCISE = "notebooks/00_start_here.ipynb", "exercises/00_start_here.ipynb"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the notebook in front; others may be open
 WAIT_MILLISECS = 60_000
 RUN_MILLISECS = 120_000  # a whole notebook with TensorFlow, on a busy machine
 
-# A course of one lesson, small and without TensorFlow: here the path is tested, not the lesson.
-LESSON_CELLS = [
-    "# Start here",
-    "import sys\nprint('kernel of', sys.prefix)",
-    "print('replicas:', 2 * 2)",
-]
-EXERCISE_CELLS = [
-    "# Start here: exercise",
-    "def double(number):\n    raise NotImplementedError",
-    "try:\n    print('passed' if double(4) == 8 else f'not yet: yours gave {double(4)}')\n"
-    "except NotImplementedError:\n    print('not started')",
-]
+WRONG = """# task: slices
+def split(examples, replicas):
+    whole, rest = divmod(examples, replicas)
+    return [whole + (replica < rest) for replica in range(replicas)]"""
+RIGHT = """# task: slices
+def split(examples, replicas):
+    piece = math.ceil(examples / replicas)
+    return [max(0, min(piece, examples - piece * replica)) for replica in range(replicas)]"""
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address, with its token, of a JupyterLab in a freshly laid folder."""
     base = tmp_path_factory.mktemp("lab")
-    for name, cells in ((LESSON, LESSON_CELLS), (EXERCISE, EXERCISE_CELLS)):
-        _write_notebook(base / "course" / name, cells)
-    lay_course(base / "mine", course=base / "course")
-    code = "import sys, pathlib; from distlab.lab import open_lab; "
-    code += "open_lab(pathlib.Path(sys.argv[1]), open_browser=False, port=int(sys.argv[2]))"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(base / "mine"), str(_free_port())],
+        [
+            *(sys.executable, "-m", "distlab.cli", "lab", str(base / "mine")),
+            *("--no-browser", "--port", str(_free_port())),
+        ],
         env=_own_settings(base),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -94,26 +88,39 @@ def test_the_first_page_is_lesson_00_and_it_runs(lab: str, page: Page):
     page.on("request", lambda request: asked.append(request.url))
     page.goto(lab)
     expect(_cells(page).first.locator("h1")).to_contain_text("Start here")
-    _run_all(page)
-    # The kernel is that of the environment JupyterLab was started from.
-    expect(_output(page, 1)).to_contain_text(f"kernel of {sys.prefix}")
-    expect(_output(page, 2)).to_have_text("replicas: 4")
+    _clear_all_outputs(page)
+    _run_all(page, LESSON)
+    picture = _cells(page).nth(_cell(LESSON, "draw_shares(images, seen)")).locator("img")
+    expect(picture).to_be_visible()
+    expect(_output(page, _cell(LESSON, '"digits seen"'))).to_contain_text(
+        "digits seen: 42 = 42 expected"
+    )
+    expect(page.locator(f"{PANEL} [data-mime-type='application/vnd.jupyter.error']")).to_have_count(
+        0
+    )
+    # What TensorFlow says while it loads is not what a reader came for.
+    expect(
+        page.locator(f"{PANEL} [data-mime-type='application/vnd.jupyter.stderr']")
+    ).to_have_count(0)
     expect(page.get_by_text("Jupyter news")).to_have_count(0)
     outside = [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:"))]
     assert outside == []
 
 
 def test_an_exercise_is_answered_wrongly_and_then_rightly(lab: str, page: Page):
+    task, check = _cell(EXERCISE, "# task: slices"), _cell(EXERCISE, 'dl.check("slices")')
     page.goto(_at(lab, EXERCISE))
-    expect(_cells(page).first.locator("h1")).to_contain_text("exercise")
-    _run_all(page)
-    expect(_output(page, 2)).to_have_text("not started")
-    _answer(page, 1, "def double(number):\n    return number + 1")
-    _run(page, 2)
-    expect(_output(page, 2)).to_have_text("not yet: yours gave 5")
-    _answer(page, 1, "def double(number):\n    return 2 * number")
-    _run(page, 2)
-    expect(_output(page, 2)).to_have_text("passed")
+    expect(_cells(page).first.locator("h1")).to_contain_text("Exercise")
+    _clear_all_outputs(page)
+    _run_all(page, EXERCISE)
+    expect(_output(page, check)).to_contain_text("slices: not started (0 of 2 points)")
+    _answer(page, task, WRONG)
+    _run(page, check)
+    expect(_output(page, check)).to_contain_text("slices: not yet")
+    expect(_output(page, check)).to_contain_text("This looks like even_split")
+    _answer(page, task, RIGHT)
+    _run(page, check)
+    expect(_output(page, check)).to_contain_text("slices: passed (2 of 2 points)")
 
 
 def test_without_its_token_the_server_lets_nobody_in(lab: str, page: Page):
@@ -134,13 +141,37 @@ def _ran(page: Page, cell: int) -> None:
     expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=RUN_MILLISECS)
 
 
-def _run_all(page: Page) -> None:
+def _run_all(page: Page, notebook: str) -> None:
     """Waits for the kernel, then chooses Run > Run All Cells, and waits for the last code cell."""
     idle = page.locator(f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]")
     expect(idle).to_be_visible()
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-    _ran(page, _cells(page).count() - 1)
+    _choose(page, "Run", "Run All Cells")
+    _ran(page, max(index for index, cell in enumerate(_read(notebook)) if cell.cell_type == "code"))
+
+
+def _clear_all_outputs(page: Page) -> None:
+    """So that nothing which is seen later was stored before."""
+    _choose(page, "Edit", "Clear Outputs of All Cells")
+    expect(page.locator(f"{PANEL} .jp-OutputArea-output")).to_have_count(0)
+
+
+def _choose(page: Page, menu: str, item: str) -> None:
+    page.get_by_role("menuitem", name=menu, exact=True).click()
+    page.get_by_role("menuitem", name=item, exact=True).click()
+
+
+def _read(notebook: str) -> list[NotebookNode]:
+    return list(nbformat.read(ROOT / notebook, as_version=4).cells)
+
+
+def _cell(notebook: str, source: str) -> int:
+    """The place of the one code cell with this in its source."""
+    (found,) = [
+        index
+        for index, cell in enumerate(_read(notebook))
+        if cell.cell_type == "code" and source in cell.source
+    ]
+    return found
 
 
 def _run(page: Page, cell: int) -> None:
@@ -162,13 +193,6 @@ def _answer(page: Page, cell: int, source: str) -> None:
 def _at(lab: str, notebook: str) -> str:
     # Reset: JupyterLab would open again, beside it, what an earlier test had open.
     return re.sub(r"/lab(/tree/[^?]*)?\?", f"/lab/tree/{notebook}?reset&", lab)
-
-
-def _write_notebook(path: Path, cells: list[str]) -> None:
-    made = [nbformat.v4.new_markdown_cell(cells[0]), *map(nbformat.v4.new_code_cell, cells[1:])]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(nbformat.v4.new_notebook(cells=made, metadata=kernel), path)
 
 
 def _own_settings(base: Path) -> dict[str, str]:

@@ -176,7 +176,8 @@ for step, (_, images_of) in enumerate(distributed, 1):
 #
 # Why not 3, 3, 2, 2? TensorFlow cuts a batch, in order, into pieces of 10 / 4 rounded *up*, which
 # is 3. What is left for the last replicas may be less. It may even be nothing: you will meet that
-# in the exercise.
+# in the exercise. (Data read straight from files can be cut in another way, as lesson 03 shows. So
+# look, or count; do not assume.)
 
 # %% [markdown]
 # ## Which replica saw which example
