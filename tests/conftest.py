@@ -1,8 +1,13 @@
 """What every test process shares: four logical devices, and the data set kept in one place."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 import distlab as dl
+from distlab.warm.process import WarmProcess, can_fork
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,24 +19,39 @@ def devices():
     return dl.split_devices(4)
 
 
-@pytest.fixture
-def run_python(tmp_path):
-    """Runs code in a fresh interpreter and returns what it printed, or fails with its error."""
-    import os
-    import subprocess
-    import sys
+@pytest.fixture(scope="session")
+def warm_python():
+    """A process with TensorFlow imported and unused, and the environment that it was given."""
+    environ = dict(os.environ)
+    with WarmProcess(preload=("tensorflow", "keras"), env=environ) as warm:
+        yield warm, environ
 
-    def run(code, *, environ=None, fails=False):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, **(environ or {})},
-            timeout=120,
-            check=False,
-        )
-        assert (done.returncode != 0) == fails, done.stdout + done.stderr
-        return done.stderr if fails else done.stdout
+
+@pytest.fixture
+def run_python(tmp_path, request):
+    """Runs code in a process of its own and returns what it printed, or fails with its error.
+
+    With `warm=True` the process is forked where that can be done, and spared TensorFlow's import:
+    for code in which that import is not what is tested.
+    """
+
+    def run(code, *, environ=None, fails=False, warm=False):
+        out, err = tmp_path / "stdout", tmp_path / "stderr"
+        with out.open("w") as stdout, err.open("w") as stderr:
+            options = {"cwd": tmp_path, "stdout": stdout, "stderr": stderr}
+            if warm and can_fork():
+                process, base = request.getfixturevalue("warm_python")
+                task = process.spawn(["-c", code], env={**base, **(environ or {})}, **options)
+                code = task.wait(timeout_secs=120)
+            else:
+                code = subprocess.run(
+                    [sys.executable, "-c", code],
+                    env={**os.environ, **(environ or {})},
+                    timeout=120,
+                    check=False,
+                    **options,
+                ).returncode
+        assert (code != 0) == fails, out.read_text() + err.read_text()
+        return (err if fails else out).read_text()
 
     return run

@@ -40,7 +40,7 @@ def test_a_misspelt_kind_is_answered_with_the_near_one():
 
 def test_a_gpu_where_there_is_none_is_a_device_error(run_python):
     code = "import distlab as dl; dl.split_devices(2, kind='gpu')"
-    message = run_python(code, environ={"CUDA_VISIBLE_DEVICES": "-1"}, fails=True)
+    message = run_python(code, environ={"CUDA_VISIBLE_DEVICES": "-1"}, fails=True, warm=True)
     assert "split_devices(2, kind='gpu')\n  found: no GPU that TensorFlow can see" in message
 
 
@@ -49,12 +49,12 @@ def test_the_largest_number_of_devices_works(run_python):
         "import distlab as dl; dl.split_devices(64, kind='cpu')\n"
         "import tensorflow as tf; print(len(tf.config.list_logical_devices('CPU')))"
     )
-    assert run_python(code).split()[-1] == "64"
+    assert run_python(code, warm=True).split()[-1] == "64"
 
 
 def test_doctor_can_be_asked_before_devices_are_split(run_python):
     code = "import distlab as dl; dl.doctor(); print(len(dl.split_devices(3)))"
-    assert run_python(code).split()[-1] == "3"
+    assert run_python(code, warm=True).split()[-1] == "3"
 
 
 class FakeConfig:

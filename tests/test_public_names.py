@@ -87,7 +87,7 @@ def test_without_an_extra_the_error_names_it(run_python):
         "import distlab\n"
         "distlab.load_dataset('digits')"
     )
-    assert 'to do: pip install "distlab[data]"' in run_python(hide, fails=True)
+    assert 'to do: pip install "distlab[data]"' in run_python(hide, fails=True, warm=True)
 
 
 def test_every_module_imports_by_itself_name():

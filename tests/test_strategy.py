@@ -62,7 +62,7 @@ print(description.kind, description.workers, "|", description.why, flush=True)
 os._exit(0)
 """
     assert (
-        run_python(code)
+        run_python(code, warm=True)
         .strip()
         .endswith("parameter_server 1 | TF_CONFIG names a cluster of 3 tasks")
     )
