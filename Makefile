@@ -24,10 +24,10 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test check env env-lab lint types notebooks notebooks-check tests regression \
-	regression-cold format docs constraints clean
+	regression-cold regression-tampered format docs constraints clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' Makefile
 
 lab: env-lab  ## make .venv if needed, and open JupyterLab at lesson 00 in my-lab/, your own copy
 	@$(BIN)/distlab lab my-lab $(LAB_ARGS)
@@ -67,6 +67,9 @@ regression: env  ## run all notebooks again and compare every output
 
 regression-cold:  ## the same, each notebook in a process of its own making
 	@DISTLAB_WARM=0 $(MAKE) --no-print-directory regression
+
+regression-tampered: env  ## tamper with every notebook, and hold that the regression notices
+	$(call stage,tampered notebooks,$(PY) tools/tamper.py)
 
 format: env  ## let ruff lay out the code and repair what it can
 	$(PY) -m ruff check --fix .
