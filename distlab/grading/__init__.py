@@ -1,6 +1,7 @@
 """Checks that grade an exercise: in the notebook now, over a folder of submissions later.
 
-To add one, write `distlab/grading/lesson_NN_slug.py` with a tuple `CHECKS`:
+To add one, write `distlab/grading/lesson_NN_slug.py` (a package of that name, where it grows) with
+a tuple `CHECKS`:
 
     import numpy as np
     from distlab.grading import Check, Mistake, Verdict, expect_close

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, islice
@@ -13,20 +12,13 @@ import numpy as np
 from distlab.batching import split_batch
 from distlab.grading.checks import Check, Criterion, Inputs, Mistake, Plain, Verdict
 from distlab.grading.comparing import expect_close, expect_equal, expect_true
+from distlab.grading.replicas import mirrored
 
 _KINDS = {
     "equal": "equal shares",
     "smaller": "a smaller last share",
     "nothing": "a replica that gets nothing",
 }
-
-
-@functools.cache
-def _strategy(replicas: int) -> Any:
-    from distlab.devices import split_devices
-    from distlab.strategy.making import make_strategy
-
-    return make_strategy("mirrored", devices=split_devices(4)[:replicas])
 
 
 # Task 1: slices
@@ -143,7 +135,7 @@ def _brightness_call(brightness: Callable[..., Any], inputs: Inputs) -> Plain:
     import tensorflow as tf
 
     dataset = tf.data.Dataset.from_tensor_slices(inputs["pixels"]).batch(inputs["batch"])
-    return brightness(_strategy(inputs["replicas"]), dataset)
+    return brightness(mirrored(inputs["replicas"]), dataset)
 
 
 def _images_of_each(inputs: Inputs) -> list[int]:
@@ -228,7 +220,7 @@ def _who_saw_call(who_saw: Callable[..., Any], inputs: Inputs) -> Plain:
     import tensorflow as tf
 
     dataset = tf.data.Dataset.from_tensor_slices(inputs["numbers"]).batch(inputs["batch"])
-    return who_saw(_strategy(inputs["replicas"]), dataset)
+    return who_saw(mirrored(inputs["replicas"]), dataset)
 
 
 def _seen(inputs: Inputs, batches: slice = slice(None)) -> list[list[int]]:

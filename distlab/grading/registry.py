@@ -1,4 +1,4 @@
-"""Finds checks: every `distlab/grading/lesson_NN_slug.py` holds `CHECKS`.
+"""Finds checks: every `distlab/grading/lesson_NN_slug`, a module or a package, holds `CHECKS`.
 
     find_check("combine_gradients")
     for check in all_checks(): ...

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distlab.grading import training_loop_03
+from distlab.grading.lesson_03_custom_training_loop import training_loop
 from distlab.grading.registry import checks_of
 from distlab.grading.running import run_check
 from tests.lessons.support import (
@@ -312,16 +312,14 @@ def test_loops_that_scale_wrongly_are_named(wrong, mistake):
 
 def test_what_the_check_expects_is_what_fit_does_on_one_device():
     inputs = TRAIN.inputs(1)
-    layer = keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(training_loop_03._L2))
+    layer = keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(training_loop._L2))
     model = keras.Sequential([keras.Input((4,)), layer])
-    model.compile(
-        keras.optimizers.SGD(training_loop_03._RATE), loss=cross_entropy(from_logits=True)
-    )
+    model.compile(keras.optimizers.SGD(training_loop._RATE), loss=cross_entropy(from_logits=True))
     model.set_weights([inputs["kernel"], np.zeros(3)])
     model.fit(
         inputs["x"],
         inputs["y"],
-        batch_size=training_loop_03._BATCH,
+        batch_size=training_loop._BATCH,
         epochs=inputs["epochs"],
         shuffle=False,
         verbose=0,

@@ -1,45 +1,17 @@
-"""Checks of mirrored variables: one that a step makes, and ones whose copies drifted apart.
-
-`mirrored` and `give_each` are what the other checks that need replicas use as well.
-"""
+"""Two checks of lesson 01: a variable that a step makes, and variables whose copies drifted."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
 from distlab.grading.comparing import expect_equal, expect_true
+from distlab.grading.replicas import give_each, mirrored
 
 _REPLICAS = 4
-
-
-@functools.cache
-def mirrored(replicas: int) -> Any:
-    """Returns a mirrored strategy, always the same for the same number of replicas.
-
-    Args:
-        replicas: Replicas, at most 4.
-    """
-    from distlab.devices import split_devices
-    from distlab.strategy.making import make_strategy
-
-    return make_strategy("mirrored", devices=split_devices(4)[:replicas])
-
-
-def give_each(strategy: Any, values: Sequence[Any]) -> Any:
-    """Returns one value for each replica, as a distributed data set would give them.
-
-    Args:
-        strategy: A strategy of this process.
-        values: A tensor for each replica.
-    """
-    return strategy.experimental_distribute_values_from_function(
-        lambda context: values[context.replica_id_in_sync_group]
-    )
 
 
 # A variable made in a step

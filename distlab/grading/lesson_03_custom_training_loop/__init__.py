@@ -3,7 +3,7 @@
 All are graded by gradients and weights under SGD: Adam would hide a constant factor.
 """
 
-from distlab.grading.loss_scaling_03 import LOSS_CHECKS
-from distlab.grading.training_loop_03 import LOOP_CHECKS
+from distlab.grading.lesson_03_custom_training_loop.loss_scaling import LOSS_CHECKS
+from distlab.grading.lesson_03_custom_training_loop.training_loop import LOOP_CHECKS
 
 CHECKS = (*LOSS_CHECKS, *LOOP_CHECKS)

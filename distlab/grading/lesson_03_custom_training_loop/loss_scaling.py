@@ -11,15 +11,14 @@ import numpy as np
 from distlab.batching import split_batch
 from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
 from distlab.grading.comparing import expect_close
-from distlab.grading.replica_gradients_03 import (
-    REPLICAS,
-    four_replicas,
+from distlab.grading.lesson_03_custom_training_loop.gradients import (
     mean_of_means,
     one_device,
     share_of_each,
     softmax,
     summed_gradient,
 )
+from distlab.grading.replicas import MOST_REPLICAS, mirrored
 
 # --- repair_losses --------------------------------------------------------------------------
 
@@ -43,7 +42,7 @@ def _repair_inputs(seed: int) -> Inputs:
 def _two_heads() -> Any:
     import keras
 
-    with four_replicas().scope():
+    with mirrored(MOST_REPLICAS).scope():
         inputs = keras.Input((5,))
         penalty = keras.regularizers.L2(_PENALTY)
         body = keras.layers.Dense(4, use_bias=False, kernel_regularizer=penalty)(inputs)
@@ -132,7 +131,7 @@ def _exact_inputs(seed: int) -> Inputs:
 def _three_weights() -> Any:
     import tensorflow as tf
 
-    with four_replicas().scope():
+    with mirrored(MOST_REPLICAS).scope():
         return tf.Variable(tf.zeros(3))
 
 
@@ -183,7 +182,7 @@ def _is_mean_of_means(inputs: Inputs, outputs: Plain) -> bool:
 
 
 def _is_nan_on_empty(inputs: Inputs, outputs: Plain) -> bool:
-    empty = 0 in split_batch(len(inputs["y"]), REPLICAS)
+    empty = 0 in split_batch(len(inputs["y"]), MOST_REPLICAS)
     return empty and bool(np.isnan(outputs["loss"]))
 
 
@@ -204,19 +203,19 @@ LOSS_CHECKS = (
                 "divided_twice",
                 "The digit loss takes steps that are four times too short. Who else divides by "
                 "the number of replicas?",
-                when=_counts(0, 1 / REPLICAS),
+                when=_counts(0, 1 / MOST_REPLICAS),
             ),
             Mistake(
                 "not_divided",
                 "The odd loss takes steps that are four times too long. A replica's mean divides "
                 "by the examples of this replica only.",
-                when=_counts(1, REPLICAS),
+                when=_counts(1, MOST_REPLICAS),
             ),
             Mistake(
                 "l2_unscaled",
                 "The penalty pulls four times too hard. Each replica computes the whole of it, "
                 "and all are added.",
-                when=_counts(2, REPLICAS),
+                when=_counts(2, MOST_REPLICAS),
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Checks of lesson 01: the scope, unequal shares, a variable made in a step, drifting copies."""
+"""Two checks of lesson 01: what is made in the scope, and gradients of unequal shares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
 from distlab.grading.comparing import expect_close, expect_equal
-from distlab.grading.mirrored_variables import COUNT, DRIFT, give_each, mirrored
+from distlab.grading.replicas import give_each, mirrored
 
 # Task 1: scope
 
@@ -54,7 +54,7 @@ def _are_single(counts: list[int]) -> bool:
     return set(counts) == {1}
 
 
-_SCOPE = Check(
+SCOPE = Check(
     name="scope",
     function="make_model",
     title="Everything that a step changes has a copy on every device",
@@ -132,7 +132,7 @@ def _each_gets(value: Any) -> Plain:
     return {"on_replicas": np.broadcast_to(value, (_REPLICAS, 3))}
 
 
-_COMBINE = Check(
+COMBINE = Check(
     name="combine_gradients",
     function="combine",
     title="The gradient of the global batch from unequal shares",
@@ -197,5 +197,3 @@ _COMBINE = Check(
 
 
 # Tasks 3 and 4 are about mirrored variables alone.
-
-CHECKS = (_SCOPE, _COMBINE, COUNT, DRIFT)

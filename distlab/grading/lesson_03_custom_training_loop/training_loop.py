@@ -10,14 +10,13 @@ import numpy as np
 
 from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
 from distlab.grading.comparing import expect_close, expect_true
-from distlab.grading.replica_gradients_03 import (
-    REPLICAS,
-    four_replicas,
+from distlab.grading.lesson_03_custom_training_loop.gradients import (
     mean_of_means,
     one_device,
     share_of_each,
     softmax,
 )
+from distlab.grading.replicas import MOST_REPLICAS, mirrored
 
 # --- train_in_calls -------------------------------------------------------------------------
 
@@ -26,7 +25,7 @@ def _calls_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     steps = [int(n) for n in draw.permutation([2, 3, 4])]
     # More batches than are asked for, so that a step too many is seen and not an error.
-    values = draw.integers(1, 10, size=(sum(steps) + 4) * REPLICAS).astype("float32")
+    values = draw.integers(1, 10, size=(sum(steps) + 4) * MOST_REPLICAS).astype("float32")
     return {"steps": steps, "values": values}
 
 
@@ -34,14 +33,14 @@ def _calls_inputs(seed: int) -> Inputs:
 def _total() -> Any:
     import tensorflow as tf
 
-    with four_replicas().scope():
+    with mirrored(MOST_REPLICAS).scope():
         return tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
 
 
 def _calls_call(train_in_calls: Callable[..., Any], inputs: Inputs) -> Plain:
     import tensorflow as tf
 
-    strategy, total = four_replicas(), _total()
+    strategy, total = mirrored(MOST_REPLICAS), _total()
     total.assign(0.0)
     seen: list[str] = []
 
@@ -49,15 +48,15 @@ def _calls_call(train_in_calls: Callable[..., Any], inputs: Inputs) -> Plain:
     def replica_step(batch: Any) -> Any:
         seen.append(_where())
         total.assign_add(tf.reduce_sum(batch))
-        return tf.reduce_sum(batch) / REPLICAS
+        return tf.reduce_sum(batch) / MOST_REPLICAS
 
-    data = tf.data.Dataset.from_tensor_slices(inputs["values"]).batch(REPLICAS)
+    data = tf.data.Dataset.from_tensor_slices(inputs["values"]).batch(MOST_REPLICAS)
     iterator = iter(strategy.experimental_distribute_dataset(data))
     losses = train_in_calls(strategy, replica_step, iterator, list(inputs["steps"]))
     return {
         "losses": None if losses is None else [float(loss) for loss in losses],
         "total": total.numpy(),
-        "times called": len(seen) / REPLICAS,
+        "times called": len(seen) / MOST_REPLICAS,
         "eager": "eager" in seen,
         "looped": "loop" in seen,
     }
@@ -78,13 +77,13 @@ def _where() -> str:
 
 
 def _calls_results(inputs: Inputs, *, fewer: int = 0, summed: bool = False) -> Plain:
-    batches = inputs["values"].reshape(-1, REPLICAS).mean(axis=1)
+    batches = inputs["values"].reshape(-1, MOST_REPLICAS).mean(axis=1)
     losses, start = [], 0
     for steps in inputs["steps"]:
         taken = batches[start : start + steps - fewer]
         losses.append(float(taken.sum() if summed else taken.mean()))
         start += steps - fewer
-    return {"losses": losses, "total": REPLICAS * batches[:start].sum()}
+    return {"losses": losses, "total": MOST_REPLICAS * batches[:start].sum()}
 
 
 def _calls_judge(inputs: Inputs, outputs: Plain) -> Verdict:
@@ -136,7 +135,7 @@ def _train_call(train: Callable[..., Any], inputs: Inputs) -> Plain:
     import keras
     import tensorflow as tf
 
-    strategy = four_replicas()
+    strategy = mirrored(MOST_REPLICAS)
     with strategy.scope():
         dense = keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(_L2))
         model = keras.Sequential([keras.Input((4,)), dense])
@@ -258,7 +257,7 @@ LOOP_CHECKS = (
             Mistake(
                 "divided_twice",
                 "Keras has divided by the number of replicas, and so have you.",
-                yields=_trains(weight_of=lambda share: mean_of_means(share) / REPLICAS),
+                yields=_trains(weight_of=lambda share: mean_of_means(share) / MOST_REPLICAS),
                 atol=1e-4,
             ),
             Mistake(
@@ -270,7 +269,7 @@ LOOP_CHECKS = (
             Mistake(
                 "l2_unscaled",
                 "Every replica adds the whole penalty, so it counts four times.",
-                yields=_trains(penalties=REPLICAS),
+                yields=_trains(penalties=MOST_REPLICAS),
                 atol=1e-4,
             ),
             Mistake(

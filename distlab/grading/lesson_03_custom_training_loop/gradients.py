@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from distlab.batching import split_batch
-
-REPLICAS = 4
-
-
-@functools.cache
-def four_replicas() -> Any:
-    """The strategy of both modules, made once."""
-    from distlab.devices import split_devices
-    from distlab.strategy.making import make_strategy
-
-    return make_strategy("mirrored", devices=split_devices(REPLICAS))
+from distlab.grading.replicas import MOST_REPLICAS, mirrored
 
 
 def summed_gradient(loss_of: Callable[..., Any], weights: Any, arrays: tuple[Any, ...]) -> Any:
@@ -32,8 +21,8 @@ def summed_gradient(loss_of: Callable[..., Any], weights: Any, arrays: tuple[Any
     """
     import tensorflow as tf
 
-    strategy = four_replicas()
-    piece = -(-len(arrays[0]) // REPLICAS)
+    strategy = mirrored(MOST_REPLICAS)
+    piece = -(-len(arrays[0]) // MOST_REPLICAS)
 
     def part(array: Any) -> Any:
         def of(context: Any) -> Any:
@@ -64,7 +53,7 @@ def softmax(logits: Any) -> Any:
 
 def share_of_each(examples: int) -> Any:
     """For each example, how many its replica has."""
-    shares = split_batch(examples, REPLICAS)
+    shares = split_batch(examples, MOST_REPLICAS)
     return np.repeat(shares, shares).astype("float64")
 
 
@@ -75,4 +64,4 @@ def one_device(share: Any) -> Any:
 
 def mean_of_means(share: Any) -> Any:
     """The weight of each example where replicas' means are averaged."""
-    return 1 / (REPLICAS * share)
+    return 1 / (MOST_REPLICAS * share)
