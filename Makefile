@@ -7,6 +7,7 @@ BOOTSTRAP = $(shell for name in python3 python python3.13 python3.12 python3.11;
 ENVIRONMENT = $(or $(BOOTSTRAP),$(PYTHON),$(error no Python found on PATH: \
 	install Python 3.11 to 3.13, then run the same command again)) tools/make_environment.py
 PICK = $(if $(PYTHON),--python $(PYTHON)) $(ENV_ARGS)
+CHECK_EXTRAS = test,docs,legacy
 BIN := .venv/bin
 PY := $(BIN)/python
 
@@ -40,7 +41,7 @@ test: env  ## make .venv if needed, and run every check that CI runs
 check: test
 
 env:  ## make .venv with everything the checks need
-	@$(ENVIRONMENT) --extras $(or $(EXTRAS),test,docs,legacy) $(PICK)
+	@$(ENVIRONMENT) --extras $(or $(EXTRAS),$(CHECK_EXTRAS)) $(PICK)
 
 env-lab:
 	@$(ENVIRONMENT) --extras $(or $(EXTRAS),lab) $(PICK)
