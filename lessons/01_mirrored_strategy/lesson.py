@@ -457,7 +457,7 @@ dl.show("more than 0.001 apart", bool(apart(one, plain) > 1e-3))
 #
 # <details><summary>Answer</summary>
 #
-# The last batch has 1437 - 44 * 32 = 29 digits: 15 on one replica, 14 on the other. Keras's `fit`
+# The last batch has 1437 - 44 * 32 = 29 digits: 16 on one replica, 13 on the other. Keras's `fit`
 # takes the mean of the two means, as we did with three digits. `dl.distribute` weighs every example
 # alike. With `train.take(44)`, which has full batches only, both agree: try it.
 # </details>
@@ -496,4 +496,5 @@ dl.show("more than 0.001 apart", bool(apart(one, plain) > 1e-3))
 #   find a mistake, and one gives you a tool to keep.
 # - Your own model: put its `build` in place of ours and run the last section again. If the weights
 #   come out apart, look for dropout or batch normalisation; each has its place later.
-# - Lesson 03 writes the whole training loop by hand, with the mistakes that people make in it.
+# - [Lesson 03](03_custom_training_loop.ipynb) writes the whole training loop by hand, with the
+#   mistakes that people make in it.

@@ -332,6 +332,13 @@ def test_a_checkpoint_keeps_only_the_first_copy(tmp_path):
     assert [float(copy) for copy in copies] == [5.0, 5.0]
 
 
+def test_the_last_batch_of_the_digits_is_shared_as_the_lesson_says():
+    train, _ = dl.load_dataset("digits", batch_size=32)
+    strategy = dl.make_strategy("mirrored", devices=2)
+    *_, (_, labels) = strategy.experimental_distribute_dataset(train)
+    assert [len(part) for part in strategy.experimental_local_results(labels)] == [16, 13]
+
+
 def test_keras_own_fit_is_one_device_with_full_batches_only():
     strategy = dl.make_strategy("mirrored", devices=2)
     x = np.random.default_rng(0).normal(size=(11, 3)).astype("float32")
