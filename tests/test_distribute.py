@@ -333,3 +333,44 @@ def test_losses_whose_share_is_not_known_are_refused():
     build = builder(loss=LOSS(reduction="mean_with_sample_weight"))
     with pytest.raises(ModelError, match="losses with the reduction 'mean_with_sample_weight'"):
         train(dl.distribute(build, strategy_of("mirrored", 2)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "found"),
+    [
+        (
+            "mirrored",
+            lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
+            "gradient_accumulation_steps=2",
+        ),
+        (
+            "mirrored",
+            lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=3),
+            "ema_overwrite_frequency=3",
+        ),
+        ("central_storage", lambda: keras.optimizers.SGD(0.1, use_ema=True), "use_ema=True"),
+        ("central_storage", OPTIMIZERS["loss_scale"], "a LossScaleOptimizer"),
+        ("central_storage", keras.optimizers.Muon, "Muon"),
+    ],
+)
+def test_an_optimizer_that_cannot_train_there_is_refused(monkeypatch, kind, make, found):
+    monkeypatch.setitem(OPTIMIZERS, "refused", make)
+    with pytest.raises(ModelError, match=f"{found}, which does not work on 2 replicas there"):
+        dl.distribute(builder("refused"), strategy_of(kind, 2))
+    dl.distribute(builder("refused"), strategy_of("one_device"))
+
+
+def test_an_optimizer_that_a_later_compile_brings_is_looked_at_too():
+    strategy = strategy_of("mirrored", 2)
+    model = dl.distribute(builder(), strategy)
+    with strategy.scope():
+        model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), loss=LOSS())
+    with pytest.raises(ModelError, match="train with SGD under a strategy of kind 'mirrored'"):
+        train(model)
+
+
+def test_an_average_of_the_weights_is_kept_as_on_one_device(monkeypatch):
+    monkeypatch.setitem(OPTIMIZERS, "ema", lambda: keras.optimizers.SGD(0.1, use_ema=True))
+    assert_same(
+        train(dl.distribute(builder("ema"), strategy_of("mirrored", 2))), train(builder("ema")())
+    )

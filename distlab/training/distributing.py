@@ -20,6 +20,7 @@ from distlab.errors import InvalidArgument, ModelError
 from distlab.strategy.describing import describe
 from distlab.training import keras_private
 from distlab.training.functions import make_test_function, make_train_function
+from distlab.training.optimizers import check_optimizer
 
 # Strategies of one process; those of a cluster need more than a train function.
 SUPPORTED_KINDS = ("default", "one_device", "mirrored", "central_storage")
@@ -48,8 +49,9 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
     Raises:
         InvalidArgument: `strategy` is none, or of another kind.
         ModelError: `build` does not make a new compiled model, the model has its own
-            `train_step`, `test_step` or `compute_loss`, or its losses are reduced in a way
-            whose share per replica is not known.
+            `train_step`, `test_step` or `compute_loss`, or its optimizer cannot train there.
+            `fit` raises it where the losses are reduced in a way whose share per replica is
+            not known.
     """
     if not isinstance(strategy, tf.distribute.Strategy):
         raise InvalidArgument(
@@ -118,3 +120,4 @@ def _check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             do="write the loop by hand, as lesson 03 does, or express it as a loss, a metric "
             "or a layer",
         )
+    check_optimizer(model)

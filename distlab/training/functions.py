@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from distlab.strategy.describing import describe
 from distlab.training import keras_private, replica_step
+from distlab.training.optimizers import check_optimizer
 
 
 def make_train_function(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
@@ -22,7 +23,11 @@ def make_train_function(model: keras.Model) -> Callable[[Any], dict[str, tf.Tens
 
     Args:
         model: A compiled model, built in its strategy's scope.
+
+    Raises:
+        ModelError: Its optimizer cannot train under its strategy.
     """
+    check_optimizer(model)  # here too: a later compile may have brought another
     step = replica_step.train_step(model)
 
     def train_on(data: Any) -> None:
