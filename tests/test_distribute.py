@@ -124,6 +124,16 @@ def test_several_steps_in_one_execution_stop_where_the_data_stop(kind, steps):
     assert_same(train(dl.distribute(build, strategy_of(kind, replicas))), one_device())
 
 
+def test_several_steps_stop_where_data_of_unknown_length_stop():
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH).take(2)
+    data = data.filter(lambda x, y: True)  # its length is not known; a second execution is empty
+    assert data.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    build = builder(steps_per_execution=2)
+    model, plain = dl.distribute(build, strategy_of("mirrored", 2)), build()
+    assert_same(train(model, data), train(plain, data))
+    assert model.optimizer.iterations.numpy() == EPOCHS * 2
+
+
 def test_a_model_without_an_input_is_built_without_drawing_a_batch():
     drawn = []
 
