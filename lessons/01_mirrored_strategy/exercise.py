@@ -196,5 +196,5 @@ dl.check("find_drifted")
 # ## Next steps
 #
 # - [Lesson 01](../notebooks/01_mirrored_strategy.ipynb), if a check sent you back to it.
-# - [Lesson 03](../notebooks/03_custom_training_loop.ipynb) puts these pieces into a training loop of
-#   your own.
+# - [Lesson 03](../notebooks/03_custom_training_loop.ipynb) puts these pieces into a training loop
+#   of your own.
