@@ -40,6 +40,7 @@
 import distlab as dl
 
 devices = dl.split_devices(4)
+dl.show("data set", "digits, part of distlab: nothing is downloaded")
 
 # %% [markdown]
 # This must come first in a fresh kernel. Later it fails with "TensorFlow is already running":
