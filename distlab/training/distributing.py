@@ -39,6 +39,11 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
 
     The batch size that a data set or `fit` is given is the GLOBAL one.
 
+    What still differs from one device on several replicas: BatchNormalization needs
+    `synchronized=True`, Dropout draws the same mask on every replica, a loss over masked steps
+    weighs replicas by examples, and with several outputs the logged loss of each output (not
+    their sum, nor the weights) is a mean over replicas.
+
     Args:
         build: Takes nothing, returns a new compiled `keras.Model`, as for one device.
         strategy: Of kind "default", "one_device", "mirrored" or "central_storage".
