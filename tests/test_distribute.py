@@ -1,7 +1,5 @@
 """N replicas with global batch B take the steps of one device with batch B."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -9,73 +7,22 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import InvalidArgument, ModelError
-
-EXAMPLES, BATCH, EPOCHS = 73, 32, 2  # the last batch has 9: shares 5 and 4 on two replicas
-DRAW = np.random.default_rng(0)
-X = DRAW.normal(size=(EXAMPLES, 8)).astype("float32")
-Y = DRAW.integers(0, 4, EXAMPLES)
-
-OPTIMIZERS = {
-    "sgd": lambda: keras.optimizers.SGD(0.5),
-    "sgd_momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
-    "adam": lambda: keras.optimizers.Adam(1e-2),
-    "adam_clipnorm": lambda: keras.optimizers.Adam(1e-2, clipnorm=0.1),
-    "sgd_global_clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.5),
-    "adamw": lambda: keras.optimizers.AdamW(1e-2, weight_decay=0.1),
-    "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
-}
-LOSS = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
-
-
-def shuffled():
-    dataset = tf.data.Dataset.from_tensor_slices((X, Y))
-    return dataset.shuffle(EXAMPLES, seed=1).batch(BATCH)
-
-
-def builder(optimizer="adam", *, loss=None, built=True, **compiled):
-    def build():
-        keras.utils.set_random_seed(3)
-        l2 = keras.regularizers.L2(1e-2)
-        layers = [
-            keras.layers.Dense(6, activation="tanh", kernel_regularizer=l2),
-            keras.layers.Dense(4),
-        ]
-        model = keras.Sequential([keras.Input((8,)), *layers] if built else layers)
-        model.compile(
-            optimizer=OPTIMIZERS[optimizer](),
-            loss=LOSS() if loss is None else loss,
-            metrics=["accuracy"],
-            **compiled,
-        )
-        return model
-
-    return build
-
-
-def train(model, data=None, **options):
-    data = shuffled() if data is None else data
-    history = model.fit(data, epochs=EPOCHS, verbose=0, shuffle=False, **options)
-    return history.history, [weight.numpy() for weight in model.trainable_variables]
-
-
-@functools.cache
-def one_device(optimizer="adam"):
-    """The reference: plain Keras, no strategy."""
-    return train(builder(optimizer)())
-
-
-def assert_same(run, reference, *, atol=1e-6):
-    (logs, weights), (reference_logs, reference_weights) = run, reference
-    for weight, expected in zip(weights, reference_weights, strict=True):
-        np.testing.assert_allclose(weight, expected, atol=atol)
-    assert logs.keys() == reference_logs.keys()
-    for name, values in logs.items():
-        np.testing.assert_allclose(values, reference_logs[name], atol=1e-5, err_msg=name)
-
-
-@functools.cache
-def strategy_of(kind, replicas=None):
-    return dl.make_strategy(kind, devices=replicas)
+from tests.distribution import (
+    BATCH,
+    DRAW,
+    EPOCHS,
+    EXAMPLES,
+    LOSS,
+    OPTIMIZERS,
+    X,
+    Y,
+    assert_same,
+    builder,
+    one_device,
+    shuffled,
+    strategy_of,
+    train,
+)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -117,7 +64,7 @@ def test_keras_alone_does_not_under_a_mirrored_strategy():
 
 
 @pytest.mark.parametrize("kind", ["one_device", "mirrored", "central_storage"])
-@pytest.mark.parametrize("steps", [2, 5])
+@pytest.mark.parametrize("steps", [2, 3])
 def test_several_steps_in_one_execution_stop_where_the_data_stop(kind, steps):
     build = builder(steps_per_execution=steps)
     replicas = None if kind == "one_device" else 2
@@ -339,48 +286,32 @@ def test_a_model_with_its_own_step_is_refused(method):
         dl.distribute(build, strategy_of("mirrored", 2))
 
 
-def test_losses_whose_share_is_not_known_are_refused():
-    build = builder(loss=LOSS(reduction="mean_with_sample_weight"))
-    with pytest.raises(ModelError, match="losses with the reduction 'mean_with_sample_weight'"):
+def test_a_loss_that_is_not_one_number_is_refused():
+    build = builder(loss=LOSS(reduction="none", name="each"))
+    with pytest.raises(ModelError, match="a loss 'each' with reduction='none', which leaves no"):
         train(dl.distribute(build, strategy_of("mirrored", 2)))
 
 
 @pytest.mark.parametrize(
-    ("kind", "make", "found"),
+    ("make", "found"),
     [
-        (
-            "mirrored",
-            lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
-            "gradient_accumulation_steps=2",
-        ),
-        (
-            "mirrored",
-            lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=3),
-            "ema_overwrite_frequency=3",
-        ),
-        ("central_storage", lambda: keras.optimizers.SGD(0.1, use_ema=True), "use_ema=True"),
-        ("central_storage", OPTIMIZERS["loss_scale"], "a LossScaleOptimizer"),
-        ("central_storage", keras.optimizers.Muon, "Muon"),
+        (lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), "gradient_accumu.*=2"),
+        (lambda: keras.optimizers.SGD(0.1, use_ema=True), "use_ema=True"),
+        (OPTIMIZERS["loss_scale"], "a LossScaleOptimizer"),
+        (keras.optimizers.Muon, "Muon"),
     ],
 )
-def test_an_optimizer_that_cannot_train_there_is_refused(monkeypatch, kind, make, found):
+def test_an_optimizer_that_cannot_share_one_copy_is_refused(monkeypatch, make, found):
     monkeypatch.setitem(OPTIMIZERS, "refused", make)
-    with pytest.raises(ModelError, match=f"{found}, which does not work on 2 replicas there"):
-        dl.distribute(builder("refused"), strategy_of(kind, 2))
-    dl.distribute(builder("refused"), strategy_of("one_device"))
+    with pytest.raises(ModelError, match=f"{found}, which cannot update the one copy"):
+        dl.distribute(builder("refused"), strategy_of("central_storage", 2))
+    dl.distribute(builder("refused"), strategy_of("mirrored", 2))
 
 
 def test_an_optimizer_that_a_later_compile_brings_is_looked_at_too():
-    strategy = strategy_of("mirrored", 2)
+    strategy = strategy_of("central_storage", 2)
     model = dl.distribute(builder(), strategy)
     with strategy.scope():
-        model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), loss=LOSS())
-    with pytest.raises(ModelError, match="train with SGD under a strategy of kind 'mirrored'"):
+        model.compile(keras.optimizers.SGD(use_ema=True), loss=LOSS())
+    with pytest.raises(ModelError, match="train with SGD under CentralStorageStrategy"):
         train(model)
-
-
-def test_an_average_of_the_weights_is_kept_as_on_one_device(monkeypatch):
-    monkeypatch.setitem(OPTIMIZERS, "ema", lambda: keras.optimizers.SGD(0.1, use_ema=True))
-    assert_same(
-        train(dl.distribute(builder("ema"), strategy_of("mirrored", 2))), train(builder("ema")())
-    )

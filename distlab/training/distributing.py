@@ -18,12 +18,14 @@ import tensorflow as tf
 
 from distlab.errors import InvalidArgument, ModelError
 from distlab.strategy.describing import describe
-from distlab.training import keras_private
+from distlab.training.explaining import targets_explained
+from distlab.training.fitting import Fitting
 from distlab.training.functions import make_test_function, make_train_function
+from distlab.training.keras_private import models
 from distlab.training.optimizers import check_optimizer
 
 # Strategies of one process; those of a cluster need more than a train function.
-SUPPORTED_KINDS = ("default", "one_device", "mirrored", "central_storage")
+SUPPORTED_KINDS = ("default", "one_device", "mirrored", "central_storage", "tpu")
 
 # What a model's class may override that our train function would pass over in silence.
 _CUSTOM = ("train_step", "test_step", "compute_loss")
@@ -34,19 +36,26 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
 
     `build` runs inside the strategy's scope. The model that comes back is the one it made, with
     Keras's own `fit`, `evaluate`, `predict` and `save`; what `fit` and `evaluate` run for a
-    batch is ours. Each example has the same weight, also in a partial last batch; clipping and
-    loss scaling see the gradient of the global batch; regularisers count once.
+    batch is ours. Each example has the same weight, also in a partial last batch, under masks and
+    sample weights; clipping, accumulation and loss scaling see the gradient of the global batch;
+    regularisers count once. The batch size that a data set or `fit` is given is the GLOBAL one.
 
-    The batch size that a data set or `fit` is given is the GLOBAL one.
+    Layers: what a BatchNormalization (or any layer) writes is averaged over the replicas by their
+    shares; the statistics themselves are those of one device with `synchronized=True`. Dropout
+    and other seeded layers draw by (seed, `optimizer.iterations`, replica): differently on each
+    replica, the same in a second run, and not what one device draws.
 
-    What still differs from one device on several replicas: BatchNormalization needs
-    `synchronized=True`, Dropout draws the same mask on every replica, a loss over masked steps
-    weighs replicas by examples, and with several outputs the logged loss of each output (not
-    their sum, nor the weights) is a mean over replicas.
+    `steps_per_execution` is honoured. Where it is left at 1, the second epoch and later ones take
+    as many steps in one execution as fit into 0.2 s, unless a callback listens to batches. Data
+    that workers share are sharded by example (DATA), unless their options name a policy; FILE
+    reads less and changes which examples form a global batch.
+
+    Under TPUStrategy the same functions are used, and none of it was run: the check for a finite
+    loss is dropped by XLA, and partial batches need `drop_remainder=True`.
 
     Args:
         build: Takes nothing, returns a new compiled `keras.Model`, as for one device.
-        strategy: Of kind "default", "one_device", "mirrored" or "central_storage".
+        strategy: Of kind "default", "one_device", "mirrored", "central_storage" or "tpu".
 
     Returns:
         The model.
@@ -55,8 +64,7 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
         InvalidArgument: `strategy` is none, or of another kind.
         ModelError: `build` does not make a new compiled model, the model has its own
             `train_step`, `test_step` or `compute_loss`, or its optimizer cannot train there.
-            `fit` raises it where the losses are reduced in a way whose share per replica is
-            not known.
+            `fit` raises it for a loss that is not finite, with the step and the replica.
     """
     if not isinstance(strategy, tf.distribute.Strategy):
         raise InvalidArgument(
@@ -77,9 +85,15 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
     if model.built:
         with strategy.scope():
             model.optimizer.build(model.trainable_variables)
-    keras_private.build_without_drawing(model)
-    keras_private.replace_function_makers(
-        model, {"train": make_train_function, "test": make_test_function}
+    fitting = Fitting(model)
+    models.build_without_drawing(model, fitting.on_data, targets_explained)
+    models.replace_function_makers(
+        model,
+        {
+            "train": lambda model: make_train_function(model, check_finite=fitting.check_finite),
+            "test": make_test_function,
+            "predict": models.make_predict_function,
+        },
     )
     return model
 
@@ -109,7 +123,7 @@ def _build(build: Callable[[], keras.Model], strategy: tf.distribute.Strategy) -
 
 
 def _check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    if not keras_private.built_in_scope_of(model, strategy):
+    if not models.built_in_scope_of(model, strategy):
         raise ModelError(
             asked="distribute(build, strategy)",
             found="a model, or its optimizer, that was made outside the strategy's scope: its "
@@ -117,7 +131,7 @@ def _check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             do="create the layers and the optimizer inside build(), which distribute calls in "
             "the scope",
         )
-    custom = [method for method in _CUSTOM if keras_private.overrides(model, method)]
+    custom = [method for method in _CUSTOM if models.overrides(model, method)]
     if custom:
         raise ModelError(
             asked=f"distribute(build, strategy) with a {type(model).__name__}",

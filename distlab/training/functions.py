@@ -14,26 +14,64 @@ import keras
 import tensorflow as tf
 
 from distlab.strategy.describing import describe
-from distlab.training import keras_private, replica_step
+from distlab.training import replica_step
+from distlab.training.keras_private import losses, optimizers, states
 from distlab.training.optimizers import check_optimizer
+from distlab.training.splitting import split
 
 
-def make_train_function(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
+def make_train_function(
+    model: keras.Model, *, check_finite: bool = True
+) -> Callable[[Any], dict[str, tf.Tensor]]:
     """Returns what `fit` calls to train.
 
     Args:
         model: A compiled model, built in its strategy's scope.
+        check_finite: Whether to stop where the loss is not a number. Under a
+            `LossScaleOptimizer`, which skips such steps, it never does.
 
     Raises:
         ModelError: Its optimizer cannot train under its strategy.
     """
     check_optimizer(model)  # here too: a later compile may have brought another
-    step = replica_step.train_step(model)
+    _prepare(model)
+    strategy, optimizer = model.distribute_strategy, model.optimizer
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    step = replica_step.train_step(model, check_finite=check_finite and not scales)
 
-    def train_on(data: Any) -> None:
+    def learn(data: Any) -> replica_step.Seen:
+        seen, gradients = step(data)
+        replica_step.apply(model, gradients)
+        return seen
+
+    def accumulate(data: Any, is_update: tf.Tensor) -> None:
+        """As `learn`, in two halves: between them is a condition, which no replica may hold."""
+
+        def gradients_of(data: Any) -> replica_step.Gradients:
+            seen, gradients = step(data)
+            replica_step.update_metrics(model, seen, replicas=strategy.num_replicas_in_sync)
+            return gradients
+
+        gradients = strategy.run(gradients_of, args=(data,))
+
+        def apply(*, update: bool) -> None:
+            with optimizers.accumulating(optimizer, update=update):
+                strategy.run(lambda part: replica_step.apply(model, part), args=(gradients,))
+
+        tf.cond(is_update, lambda: apply(update=True), lambda: apply(update=False))
+
+    def train_on(batch: Any) -> None:
+        data = split(strategy, batch)
+        is_update = optimizers.is_update_step(optimizer)
         # Around `run` and not inside it: replicas are traced in turns, in threads.
-        with keras_private.gradients_already_reduced(model.optimizer):
-            _run(model, step, data)
+        with (
+            optimizers.gradients_already_reduced(optimizer),
+            optimizers.overwriting_after(optimizer),
+        ):
+            if is_update is None:
+                _run(model, learn, data)
+            else:
+                accumulate(data, is_update)
 
     return _execution(model, train_on)
 
@@ -44,26 +82,36 @@ def make_test_function(model: keras.Model) -> Callable[[Any], dict[str, tf.Tenso
     Args:
         model: A compiled model, built in its strategy's scope.
     """
+    _prepare(model)
     step = replica_step.test_step(model)
-    return _execution(model, lambda data: _run(model, step, data))
+    strategy = model.distribute_strategy
+    return _execution(model, lambda batch: _run(model, step, split(strategy, batch)))
+
+
+def _prepare(model: keras.Model) -> None:
+    losses.prepare(model)
+    states.prepare(model)
 
 
 def _run(model: keras.Model, step: Callable[[Any], replica_step.Seen], data: Any) -> None:
     """Runs a step on every replica, metrics included."""
     strategy = model.distribute_strategy
+    replicas = strategy.num_replicas_in_sync
 
     def step_with_metrics(data: Any) -> None:
-        replica_step.update_metrics(model, step(data))
+        replica_step.update_metrics(model, step(data), replicas=replicas)
 
     if describe(strategy).kind != "central_storage":
         strategy.run(step_with_metrics, args=(data,))
         return
-    # There each metric has one variable for all replicas, and Keras's `assign(self + value)`
-    # would add the old total once for every replica: update it once, with what all have seen.
+    # There each variable has one copy for all replicas: Keras's `assign(self + value)` in a
+    # metric would add the old total once for every replica. Write once, with what all have seen.
     seen = strategy.run(step, args=(data,))
     parts = [strategy.experimental_local_results(part) for part in tf.nest.flatten(seen)]
-    replicas = [tf.nest.pack_sequence_as(seen, list(part)) for part in zip(*parts, strict=True)]
-    replica_step.update_metrics(model, replica_step.join(replicas))
+    each = [tf.nest.pack_sequence_as(seen, list(part)) for part in zip(*parts, strict=True)]
+    joined = replica_step.join(each)
+    states.assign(model, joined["written"])
+    replica_step.update_metrics(model, joined, replicas=1)
 
 
 def _execution(
@@ -75,38 +123,32 @@ def _execution(
         jit = True if alone and model.jit_compile else None
         on_batch = tf.function(on_batch, autograph=False, reduce_retracing=True, jit_compile=jit)
 
-    def one_step(iterator: Any) -> dict[str, tf.Tensor]:
-        on_batch(iterator.get_next())
-        return dict(model.get_metrics_result())
-
-    def several_steps(iterator: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    def several_steps(iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         def train(batch: Any) -> tf.Tensor:
             on_batch(batch.get_value())
             return tf.constant(True)
 
         def body(done: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            # Asking whether there is one more, as Keras does not: without, what does not depend
+            # on data (counting the step, weight decay) would be done once more at the end.
             batch = iterator.get_next_as_optional()
             more = tf.cond(batch.has_value(), lambda: train(batch), lambda: tf.constant(False))
             return done + tf.cast(more, tf.int32), more
 
         done, _ = tf.while_loop(
-            lambda done, more: more & (done < model.steps_per_execution),
-            body,
-            (tf.constant(0), tf.constant(True)),
+            lambda done, more: more & (done < steps), body, (tf.constant(0), tf.constant(True))
         )
         return done, dict(model.get_metrics_result())
 
     if not model.run_eagerly:
-        one_step = tf.function(one_step, autograph=False)
         several_steps = tf.function(several_steps, autograph=False)
 
     def execute(iterator: Any) -> dict[str, tf.Tensor]:
         if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
             on_batch(next(iterator))  # train_on_batch and test_on_batch give a generator
             return dict(model.get_metrics_result())
-        if model.steps_per_execution == 1:
-            return dict(one_step(iterator))
-        done, logs = several_steps(iterator)
+        # The number is an argument, so that another one needs no second trace.
+        done, logs = several_steps(iterator, tf.constant(model.steps_per_execution))
         if not done:
             raise StopIteration
         return dict(logs)

@@ -1,68 +1,119 @@
 """What one replica does in one step, so that N replicas take the step of one device.
 
-Each replica weighs the mean loss of its examples by its share of the global batch, which is
-counted, not assumed: a partial batch, or a replica without examples, is then exact. Gradients
-are summed over the replicas, and only then does the optimizer see them.
+Each replica computes its part of the loss of the global batch: its share is counted, not
+assumed, so a partial batch, or a replica without examples, is exact. Gradients are summed over
+the replicas, and only then does the optimizer see them.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from distlab.training import keras_private
+from distlab.training.keras_private import losses, models, optimizers, states
 
-# What a replica saw: "y", "y_pred", "sample_weight" (where there is one), the mean "loss" of its
-# examples and how many "examples" these were.
+# What a replica saw: "y", "y_pred", "masks" of these, "sample_weight" (where there is one) and
+# "x" (where metrics want it); its part of the "loss" and of the losses of single "outputs"; how
+# many examples are "in_all" the batch; what its layers have "written".
 Seen = dict[str, Any]
 
+# The gradients of the global batch, by position of the trainable variable (those that have one).
+Gradients = dict[str, Any]
 
-def train_step(model: keras.Model) -> Callable[[Any], Seen]:
-    """Returns the function that trains on one replica's part of a batch.
+# What marks the message of a loss that is not finite, which names a step and a replica.
+NOT_FINITE = "distlab: the loss is not finite"
 
-    Run it by `strategy.run` inside `keras_private.gradients_already_reduced`.
+
+def train_step(
+    model: keras.Model, *, check_finite: bool
+) -> Callable[[Any], tuple[Seen, Gradients]]:
+    """Returns the function that learns from one replica's part of a batch.
+
+    It returns what was seen, and the gradients of the global batch, the same on all replicas.
+    `apply` takes the step with them.
 
     Args:
-        model: A compiled model, built in the strategy's scope.
+        model: A prepared model.
+        check_finite: Whether to stop before the update where the loss is not a number.
     """
 
-    def step(data: Any) -> Seen:
-        context = tf.distribute.get_replica_context()
+    def step(data: Any) -> tuple[Seen, Gradients]:
+        batches = optimizers.batches_seen(model.optimizer)
         with tf.GradientTape() as tape:
-            seen, in_batch = _forward(model, data, training=True)
-            loss = seen["loss"]
-            scaled = model.optimizer.scale_loss(
-                loss * tf.cast(seen["examples"] / in_batch, loss.dtype)
+            seen, batch = _forward(model, data, step=batches, training=True)
+            scaled = model.optimizer.scale_loss(seen["loss"])
+        gradients = tape.gradient(scaled, model.trainable_variables)
+        there = {str(i): one for i, one in enumerate(gradients) if one is not None}
+        if seen["written"]:
+            # Statistics of no examples are not numbers, nor is what is derived from them.
+            there = tf.cond(
+                batch.examples > 0,
+                lambda: there,
+                lambda: tf.nest.map_structure(tf.zeros_like, there, expand_composites=True),
             )
-        variables = model.trainable_variables
-        gradients = _sum_over_replicas(context, tape.gradient(scaled, variables))
-        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return seen
+        if check_finite:
+            there = _if_finite(seen["loss"], there, step=batches)
+        if there:
+            context = tf.distribute.get_replica_context()
+            summed = context.all_reduce(tf.distribute.ReduceOp.SUM, list(there.values()))
+            there = dict(zip(there, summed, strict=True))
+        return seen, there
 
     return step
+
+
+def apply(model: keras.Model, gradients: Gradients) -> None:
+    """Takes the optimizer's step, in a replica's function.
+
+    Run it inside `optimizers.gradients_already_reduced`.
+
+    Args:
+        model: A compiled model.
+        gradients: What `train_step` returned.
+    """
+    variables = model.trainable_variables
+    if not variables:
+        warnings.warn("The model does not have any trainable weights.", stacklevel=2)
+        return
+    pairs = [(gradients.get(str(index)), one) for index, one in enumerate(variables)]
+    model.optimizer.apply_gradients(pairs)
 
 
 def test_step(model: keras.Model) -> Callable[[Any], Seen]:
     """Returns the function that evaluates one replica's part of a batch.
 
     Args:
-        model: A compiled model, built in the strategy's scope.
+        model: A prepared model.
     """
-    return lambda data: _forward(model, data, training=False)[0]
+
+    def step(data: Any) -> Seen:
+        so_far = tf.cast(tf.convert_to_tensor(models.examples_logged(model)), tf.int64)
+        return _forward(model, data, step=so_far, training=False)[0]
+
+    return step
 
 
-def update_metrics(model: keras.Model, seen: Seen) -> None:
+def update_metrics(model: keras.Model, seen: Seen, *, replicas: int) -> None:
     """Adds what was seen to the model's metrics.
 
     Args:
         model: A compiled model.
         seen: What a step returned on this replica, or on all of them together.
+        replicas: Over how many replicas this is called for one batch.
     """
-    keras_private.track_loss(model, seen["loss"], seen["examples"])
-    model.compute_metrics(None, seen["y"], seen["y_pred"], seen.get("sample_weight"))
+    # The parts add up to the batch's loss, which counts once for each of its examples.
+    models.track_loss(model, seen["loss"] * replicas, seen["in_all"] / replicas)
+    outputs = [part * replicas for part in seen["outputs"]]
+    losses.log_outputs(model, outputs, tf.constant(1 / replicas))
+    y_pred = tf.nest.flatten(seen["y_pred"])
+    for index, mask in seen["masks"].items():
+        y_pred[int(index)] = models.with_mask(y_pred[int(index)], mask)
+    y_pred = tf.nest.pack_sequence_as(seen["y_pred"], y_pred)
+    model.compute_metrics(seen.get("x"), seen["y"], y_pred, seen.get("sample_weight"))
 
 
 def join(parts: list[Seen]) -> Seen:
@@ -71,46 +122,56 @@ def join(parts: list[Seen]) -> Seen:
     Args:
         parts: What each replica saw, in replica order.
     """
-    shares = tf.stack([part["examples"] for part in parts])
-    losses = tf.stack([part["loss"] for part in parts])
-    examples = tf.reduce_sum(shares)
-    joined = {
-        name: tf.nest.map_structure(lambda *arrays: tf.concat(arrays, 0), *[p[name] for p in parts])
-        for name in parts[0]
-        if name not in ("loss", "examples")
-    }
-    loss = tf.reduce_sum(losses * tf.cast(shares, losses.dtype)) / tf.cast(examples, losses.dtype)
-    return joined | {"loss": loss, "examples": examples}
+
+    def joined(name: str) -> Any:
+        each = [part[name] for part in parts]
+        if name in ("loss", "outputs"):
+            return tf.nest.map_structure(lambda *values: tf.add_n(values), *each)
+        if name in ("in_all", "written"):
+            return each[0]
+        return tf.nest.map_structure(lambda *arrays: tf.concat(arrays, 0), *each)
+
+    return {name: joined(name) for name in parts[0]}
 
 
-def _forward(model: keras.Model, data: Any, *, training: bool) -> tuple[Seen, tf.Tensor]:
-    """Returns what this replica saw, and the number of examples in the global batch."""
+def _forward(
+    model: keras.Model, data: Any, *, step: tf.Tensor, training: bool
+) -> tuple[Seen, losses.Batch]:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     examples = _count_examples(x)
     context = tf.distribute.get_replica_context()
-    in_batch = context.all_reduce(tf.distribute.ReduceOp.SUM, examples)
-    y_pred = model(x, training=training)
-    loss = keras_private.compiled_loss(model, y, y_pred, sample_weight)
-    if keras_private.reduces_by_sum(model):
-        # As the mean over this replica's examples that has the same sum over the replicas.
-        loss = tf.math.divide_no_nan(
-            loss * tf.cast(in_batch, loss.dtype), tf.cast(examples, loss.dtype)
-        )
-    for extra in model.losses:
-        loss += tf.cast(tf.reduce_sum(extra), loss.dtype)
-    seen = {"y": y, "y_pred": y_pred, "loss": loss, "examples": examples}
+    in_all = context.all_reduce(tf.distribute.ReduceOp.SUM, examples)
+    batch = losses.Batch(examples, in_all)
+    with states.step_of(model, step=step) as written, losses.part_of(batch) as outputs:
+        y_pred = models.predict(model, x, training=training)
+        loss = losses.compiled(model, y, y_pred, sample_weight)
+    masks = {str(i): models.mask_of(part) for i, part in enumerate(tf.nest.flatten(y_pred))}
+    seen = {
+        "y": y,
+        "y_pred": y_pred,
+        "masks": {index: mask for index, mask in masks.items() if mask is not None},
+        "loss": loss,
+        "outputs": outputs,
+        "in_all": in_all,
+        "written": states.agree(model, written, batch.share),
+    }
     if sample_weight is not None:
         seen["sample_weight"] = sample_weight
-    return seen, in_batch
+    if models.overrides(model, "compute_metrics"):
+        seen["x"] = x
+    return seen, batch
+
+
+def _if_finite(loss: tf.Tensor, gradients: Gradients, *, step: tf.Tensor) -> Gradients:
+    """Returns the gradients once the loss is known to be finite: no replica updates before."""
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    told = [NOT_FINITE, step, replica, loss]
+    # The bare operation: tf.debugging.Assert wraps it in a condition, which costs more.
+    check = tf.raw_ops.Assert(condition=tf.math.is_finite(loss), data=told, summarize=1)
+    with tf.control_dependencies([check]):
+        return {name: tf.identity(gradient) for name, gradient in gradients.items()}
 
 
 def _count_examples(x: Any) -> tf.Tensor:
     first = next(part for part in tf.nest.flatten(x) if part is not None)
     return tf.cast(tf.shape(first)[0], tf.float32)
-
-
-def _sum_over_replicas(context: Any, gradients: list[Any]) -> list[Any]:
-    """One all-reduce for all gradients; where a variable has none, it stays None."""
-    there = [gradient for gradient in gradients if gradient is not None]
-    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, there))
-    return [None if gradient is None else next(summed) for gradient in gradients]

@@ -1,0 +1,246 @@
+"""A Keras model: where it was made, what its class overrides, what `fit` asks of it."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src import backend
+
+
+def built_in_scope_of(model: keras.Model, strategy: tf.distribute.Strategy) -> bool:
+    """Whether the model, and its optimizer, were made inside `strategy.scope()`.
+
+    Args:
+        model: A compiled model.
+        strategy: The strategy that shall train it.
+    """
+    if not strategy_matters(strategy):
+        return True
+    inside = model._distribute_strategy is strategy
+    optimizers = (model.optimizer, getattr(model.optimizer, "inner_optimizer", None))
+    return inside and all(
+        optimizer._distribution_strategy is strategy
+        for optimizer in optimizers
+        if optimizer is not None
+    )
+
+
+def strategy_matters(strategy: tf.distribute.Strategy) -> bool:
+    """Whether variables must be made inside the scope: not under TensorFlow's default.
+
+    Args:
+        strategy: Any strategy.
+    """
+    return type(strategy).__name__ != "_DefaultDistributionStrategy"
+
+
+def overrides(model: keras.Model, method: str) -> bool:
+    """Whether the model's class brings its own `train_step`, `compute_loss` and the like.
+
+    Args:
+        model: A Keras model.
+        method: The method's name.
+    """
+    return getattr(type(model), method) is not getattr(keras.Model, method)
+
+
+def layers(model: keras.Model) -> Iterator[keras.layers.Layer]:
+    """Yields the model and every layer in it, also layers of layers.
+
+    Args:
+        model: A Keras model.
+    """
+    yield from model._flatten_layers()
+
+
+def predict(model: keras.Model, x: Any, *, training: bool) -> Any:
+    """Calls the model as Keras's own steps do.
+
+    Args:
+        model: A compiled model.
+        x: Inputs of one replica.
+        training: Whether layers shall behave as in training.
+    """
+    return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def mask_of(tensor: Any) -> tf.Tensor | None:
+    """Returns the mask that layers before handed on with a tensor.
+
+    Args:
+        tensor: A prediction.
+    """
+    return getattr(tensor, "_keras_mask", None)
+
+
+def with_mask(tensor: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Returns the tensor, carrying a mask for the losses and metrics that get it.
+
+    Args:
+        tensor: A prediction.
+        mask: Which of its entries count.
+    """
+    tensor._keras_mask = mask
+    return tensor
+
+
+def track_loss(model: keras.Model, loss: tf.Tensor, weight: tf.Tensor) -> None:
+    """Adds a loss to the metric that `fit` reports as "loss".
+
+    Args:
+        model: A compiled model.
+        loss: A scalar.
+        weight: How much it counts.
+    """
+    model._loss_tracker.update_state(loss, sample_weight=weight)
+
+
+def examples_logged(model: keras.Model) -> tf.Tensor:
+    """Returns how many examples the reported loss is the mean of, on this replica.
+
+    Args:
+        model: A compiled model.
+    """
+    return tf.convert_to_tensor(model._loss_tracker.count)
+
+
+def replace_function_makers(model: keras.Model, makers: dict[str, Callable[..., Any]]) -> None:
+    """Lets `make_train_function` and its like on this one model build ours.
+
+    They are replaced rather than their products, because `compile` throws the products away
+    and `fit` asks for new ones.
+
+    Args:
+        model: A compiled model.
+        makers: For "train" and "test", what takes the model and returns the function that
+            `fit` and `evaluate` call with an iterator.
+    """
+    for mode, make in makers.items():
+        attribute = f"{mode}_function"
+
+        def maker(
+            self: keras.Model,
+            force: bool = False,
+            *,
+            attribute: str = attribute,
+            make: Callable[..., Any] = make,
+        ) -> None:
+            if getattr(self, attribute) is None or force:
+                setattr(self, attribute, make(self))
+
+        setattr(model, f"make_{attribute}", types.MethodType(maker, model))
+        setattr(model, attribute, None)
+
+
+def build_without_drawing(
+    model: keras.Model,
+    on_data: Callable[[Any], None],
+    explain: Callable[[keras.Model, Any], contextlib.AbstractContextManager[None]],
+) -> None:
+    """Lets `fit` learn the shapes from the data set's own description.
+
+    Keras draws a batch to learn them, which shifts the order of later epochs against one
+    device's, and hands the batch to `strategy.reduce`.
+
+    Args:
+        model: A compiled model.
+        on_data: Called with Keras's iterator over epochs, before the model is built for it.
+        explain: Makes a context to build the model in, of the model and of the data's specs.
+    """
+
+    def symbolic_build(self: keras.Model, iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is not None:
+            on_data(iterator)
+            data_batch = spec_of_replica(iterator)
+        with self.distribute_strategy.scope(), explain(self, data_batch):
+            self._symbolic_build(data_batch=data_batch)
+
+    model._maybe_symbolic_build = types.MethodType(symbolic_build, model)
+
+
+def make_predict_function(model: keras.Model) -> Callable[[list[Any]], Any]:
+    """Returns Keras's own function for `predict`, which first builds a model that is not built.
+
+    Keras would make the variables inside the replicas' function.
+
+    Args:
+        model: A model.
+    """
+    type(model).make_predict_function(model, force=True)
+    function = model.predict_function
+
+    def predict(batches: list[Any]) -> Any:
+        if not model.built:
+            spec = one_replica(tf.nest.map_structure(tf.type_spec_from_value, batches[0]))
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
+            with model.distribute_strategy.scope():
+                inputs = keras.tree.map_structure(
+                    lambda part: keras.KerasTensor((None, *part.shape[1:]), part.dtype.name), x
+                )
+                backend.compute_output_spec(model, inputs, training=False)
+        return function(batches)
+
+    return predict
+
+
+def batches_in(iterator: Any) -> int | None:
+    """Returns how many batches the data of an iterator over epochs have; None if unknown.
+
+    Args:
+        iterator: Keras's `TFEpochIterator`.
+    """
+    return iterator.data_adapter.num_batches  # type: ignore[no-any-return]
+
+
+def undistributed(iterator: Any) -> tf.data.Dataset | None:
+    """Returns the data set of an iterator over epochs; None if it came distributed already.
+
+    Args:
+        iterator: Keras's `TFEpochIterator`.
+    """
+    data = iterator.data_adapter.get_tf_dataset()
+    return data if isinstance(data, tf.data.Dataset) else None
+
+
+def iterate(iterator: Any, data: Any) -> None:
+    """Lets an iterator over epochs take its batches from here.
+
+    Args:
+        iterator: Keras's `TFEpochIterator`.
+        data: A data set, distributed or not.
+    """
+    iterator._distributed_dataset = data
+
+
+def spec_of_replica(iterator: Any) -> Any:
+    """Returns what one replica gets of an iterator over epochs, as specs.
+
+    Args:
+        iterator: Keras's `TFEpochIterator`.
+    """
+    return one_replica(iterator._distributed_dataset.element_spec)
+
+
+def one_replica(element_spec: Any) -> Any:
+    """Returns what one replica gets of a distributed data set, as specs.
+
+    Args:
+        element_spec: The `element_spec` of a distributed data set.
+    """
+    return tf.nest.map_structure(
+        lambda spec: getattr(spec, "_value_specs", [spec])[0], element_spec
+    )
+
+
+def profiles(callback: keras.callbacks.TensorBoard) -> bool:
+    """Whether a TensorBoard callback is to profile some of the batches.
+
+    Args:
+        callback: The callback.
+    """
+    return bool(callback._start_batch > 0)

@@ -1,0 +1,129 @@
+"""The parts of an optimizer's step that must see what all replicas did."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Returns the optimizer that makes the step: what a `LossScaleOptimizer` holds, or itself.
+
+    Args:
+        optimizer: The optimizer a model was compiled with.
+    """
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def batches_seen(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
+    """Returns how many batches the optimizer has seen, also those it only accumulated.
+
+    Args:
+        optimizer: The optimizer a model was compiled with.
+    """
+    return tf.convert_to_tensor(inner(optimizer)._iterations)
+
+
+@contextlib.contextmanager
+def gradients_already_reduced(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """Inside the block the optimizer takes gradients that are the same on all replicas.
+
+    Keras sums gradients over replicas as the last thing before the update, so clipping, loss
+    scales and checks for infinities see one replica's only. Here that sum is the identity.
+
+    Args:
+        optimizer: The optimizer, or a `LossScaleOptimizer` around one.
+    """
+    with contextlib.ExitStack() as patches:
+        for one in {id(one): one for one in (optimizer, inner(optimizer))}.values():
+            patches.enter_context(_replaced(one, "_all_reduce_sum_gradients", list))
+        yield
+
+
+def is_update_step(optimizer: keras.optimizers.Optimizer) -> tf.Tensor | None:
+    """Whether the next batch ends an accumulation of gradients; None if none is asked for.
+
+    Args:
+        optimizer: The optimizer a model was compiled with.
+    """
+    steps = inner(optimizer).gradient_accumulation_steps
+    return None if not steps else tf.equal((batches_seen(optimizer) + 1) % steps, 0)
+
+
+@contextlib.contextmanager
+def accumulating(optimizer: keras.optimizers.Optimizer, *, update: bool) -> Iterator[None]:
+    """Inside the block `apply` adds to the accumulated gradients, or takes the step with them.
+
+    Keras decides between the two by a condition inside the replica's step, where no condition
+    may hold an update of a variable on several replicas.
+
+    Args:
+        optimizer: A built optimizer with `gradient_accumulation_steps`.
+        update: Whether to take the step.
+    """
+    one = inner(optimizer)
+
+    def apply(gradients: list[tf.Tensor], variables: list[Any]) -> None:
+        sums = [one._accumulated_gradients[one._get_variable_index(v)] for v in variables]
+        if update:
+            steps = one.gradient_accumulation_steps
+            means = [(new + old) / steps for new, old in zip(gradients, sums, strict=True)]
+            means = one._clip_gradients(means)
+            one._apply_weight_decay(variables)
+            one._backend_update_step(means, variables, one.learning_rate)
+            one._backend_reset_gradient_accumulators()
+        else:
+            one._backend_increment_gradient_accumulators(gradients, sums)
+        one._update_model_variables_moving_average(one._trainable_variables)
+
+    with _replaced(one, "_backend_apply_gradients", apply):
+        yield
+
+
+@contextlib.contextmanager
+def overwriting_after(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """Moves `ema_overwrite_frequency` from the replica's step to the end of the block.
+
+    Keras replaces weights by their average under a condition inside the replica's step, where
+    no condition may hold an update of a variable on several replicas.
+
+    Args:
+        optimizer: The optimizer a model was compiled with.
+    """
+    one = inner(optimizer)
+    if not (one.use_ema and one.ema_overwrite_frequency):
+        yield
+        return
+    step = tf.convert_to_tensor(one.iterations)
+    due = tf.equal((step + 1) % one.ema_overwrite_frequency, 0)
+    batches = batches_seen(optimizer)
+    with _replaced(one, "ema_overwrite_frequency", None):
+        yield
+    # A step that a LossScaleOptimizer skipped is none.
+    due &= batches_seen(optimizer) > batches
+
+    def overwrite() -> None:
+        one._overwrite_model_variables_with_average_value(one._trainable_variables)
+        for variable in one._trainable_variables:
+            if variable.constraint is not None:  # Keras applies it last, in every step
+                one._distribution_strategy.extended.update(
+                    variable.value, lambda v, c=variable.constraint: v.assign(c(v))
+                )
+
+    tf.cond(due, overwrite, lambda: None)
+
+
+@contextlib.contextmanager
+def _replaced(one: keras.optimizers.Optimizer, name: str, value: Any) -> Iterator[None]:
+    """Sets an attribute of this one optimizer, past Keras's own bookkeeping, for a block."""
+    kept = {name: one.__dict__[name]} if name in one.__dict__ else {}
+    one.__dict__[name] = value
+    try:
+        yield
+    finally:
+        del one.__dict__[name]
+        one.__dict__.update(kept)

@@ -1,0 +1,213 @@
+"""What layers remember from step to step: random seeds, moving statistics, losses of a call.
+
+Keras keeps one copy of each on every replica and lets the copies go their own ways (moving
+statistics), or the same way where they should differ (seeds). Under CentralStorageStrategy,
+which keeps one copy of all, it stops. Here a replica draws its own numbers, and what a layer
+writes is averaged over the replicas, each by its share of the batch.
+
+    prepare(model)                                     # once
+    with step_of(model, step=step) as written:         # in the replica's function
+        ...                                            # the forward pass
+    written = agree(model, written, share)             # in the replica's function, after it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+
+from distlab.strategy.describing import describe
+from distlab.training.keras_private import models
+
+_NOW = threading.local()  # a replica is traced in a thread of its own
+
+# The seed that each generator was made with: its state moves on.
+_BASE_SEEDS: WeakKeyDictionary[keras.random.SeedGenerator, int] = WeakKeyDictionary()
+
+# What an error says that comes from keras.random without a seed.
+UNSEEDED = "distlab: keras.random without a seed"
+
+# By position among the model's variables: what a layer wrote on this replica.
+Written = dict[str, tf.Tensor]
+
+
+def prepare(model: keras.Model) -> None:
+    """Lets the model's layers keep apart what each replica writes, within `step_of`.
+
+    Args:
+        model: A built model.
+    """
+    for layer in models.layers(model):
+        if not isinstance(layer._losses, _LossesOfReplica):
+            layer.__dict__["_losses"] = _LossesOfReplica()
+        for generator in layer._seed_generators:
+            _BASE_SEEDS.setdefault(generator, int(generator.state.value.numpy()[0]))
+            generator.next = _Drawing(generator)
+    for index, variable in enumerate(_written_by_layers(model)):
+        variable._direct_assign = _Writing(variable, str(index))
+
+
+@contextlib.contextmanager
+def step_of(model: keras.Model, *, step: tf.Tensor) -> Iterator[Written]:
+    """Inside the block layers draw and write as this replica in this step.
+
+    Call it in a replica's function.
+
+    Args:
+        model: A prepared model.
+        step: Number of the step, an integer scalar. The same step draws the same numbers.
+
+    Yields:
+        What the layers wrote; filled as they do.
+    """
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    _NOW.key = tf.zeros(2, tf.int64)
+    # The 0 comes last because the second word is what was folded in last, and what Keras counts
+    # draws in: the second draw of one replica would be the first of the next.
+    for number in (step, replica, 0):
+        number = tf.cast(number, tf.int64)
+        _NOW.key = tf.random.experimental.stateless_fold_in(_NOW.key, number)
+    written: Written = {}
+    _NOW.written = written
+    _NOW.central = describe(model.distribute_strategy).kind == "central_storage"
+    alone = model.distribute_strategy.num_replicas_in_sync == 1
+    shared = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    if not alone:
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, _Refusing())
+    if not _NOW.central:
+        for layer in models.layers(model):
+            for generator in layer._seed_generators:
+                generator.state.assign(_seed_now(generator))
+    try:
+        yield written
+    finally:
+        del _NOW.key, _NOW.written, _NOW.central
+        if not alone:
+            global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, shared)
+
+
+def agree(model: keras.Model, written: Written, share: tf.Tensor) -> Written:
+    """Returns what the layers wrote, averaged over the replicas, and gives every copy that.
+
+    Call it in a replica's function. Where all replicas share one copy (CentralStorageStrategy)
+    nothing is assigned: hand what comes back to `assign`, outside of `strategy.run`.
+
+    Args:
+        model: A prepared model.
+        written: What the layers of this replica wrote.
+        share: This replica's part of the global batch, from 0 to 1. One without examples has
+            seen no statistics.
+    """
+    context = tf.distribute.get_replica_context()
+    names = [name for name, value in written.items() if value.dtype.is_floating]
+    parts = [
+        tf.where(share > 0, written[name] * tf.cast(share, written[name].dtype), 0)
+        for name in names
+    ]
+    if parts and context.num_replicas_in_sync > 1:
+        parts = context.all_reduce(tf.distribute.ReduceOp.SUM, parts)
+        written = written | dict(zip(names, parts, strict=True))
+        if describe(model.distribute_strategy).kind != "central_storage":
+            assign(model, {name: written[name] for name in names})
+    return written
+
+
+def assign(model: keras.Model, written: Written) -> None:
+    """Gives the variables what `agree` returned.
+
+    Args:
+        model: A prepared model.
+        written: By position of the variable.
+    """
+    variables = _written_by_layers(model)
+    for name, value in written.items():
+        variables[int(name)].value.assign(value)
+
+
+def _written_by_layers(model: keras.Model) -> list[Any]:
+    """Variables that a layer may write in its call; a synchronised one does so alike anyway.
+
+    CentralStorageStrategy has one copy, which no replica may write.
+    """
+    central = describe(model.distribute_strategy).kind == "central_storage"
+    seeds = {id(g.state) for layer in models.layers(model) for g in layer._seed_generators}
+    found: dict[int, Any] = {}
+    for layer in models.layers(model):
+        if central or not getattr(layer, "synchronized", False):
+            found |= {id(v): v for v in layer._non_trainable_variables if id(v) not in seeds}
+    return list(found.values())
+
+
+def _seed_now(generator: keras.random.SeedGenerator) -> tf.Tensor:
+    base = tf.constant([_BASE_SEEDS[generator], 0], tf.int64)
+    return tf.cast(tf.bitwise.bitwise_xor(base, _NOW.key), generator.state.dtype)
+
+
+class _Drawing:
+    """`next` of a seed generator; with one state for all replicas, without touching it."""
+
+    def __init__(self, generator: keras.random.SeedGenerator) -> None:
+        self.generator = generator
+        self.next = type(generator).next
+
+    def __call__(self, ordered: bool = True) -> tf.Tensor:
+        if not getattr(_NOW, "central", False):
+            return self.next(self.generator, ordered)
+        drawn = _NOW.key
+        _NOW.key = tf.random.experimental.stateless_fold_in(_NOW.key, 0)
+        return tf.bitwise.bitwise_xor(
+            drawn, tf.constant([_BASE_SEEDS[self.generator], 0], tf.int64)
+        )
+
+
+class _Refusing:
+    """In place of the generator that all layers without a seed share."""
+
+    def next(self, ordered: bool = True) -> tf.Tensor:
+        raise ValueError(UNSEEDED)
+
+
+class _Writing:
+    """Assignment to a variable of a layer, which a step keeps in mind."""
+
+    def __init__(self, variable: Any, name: str) -> None:
+        self.variable = variable
+        self.name = name
+        self.assign = type(variable)._direct_assign
+
+    def __call__(self, value: tf.Tensor) -> None:
+        written = getattr(_NOW, "written", None)
+        if written is not None:
+            written[self.name] = value
+        if written is None or not _NOW.central:
+            self.assign(self.variable, value)
+
+
+class _LossesOfReplica(threading.local):
+    """The list in which a layer keeps what was given to `add_loss`, one for each thread."""
+
+    def __init__(self) -> None:
+        self.losses: list[tf.Tensor] = []
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.losses[index]
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    def append(self, loss: tf.Tensor) -> None:
+        self.losses.append(loss)
+
+    def extend(self, losses: list[tf.Tensor]) -> None:
+        self.losses.extend(losses)
+
+    def clear(self) -> None:
+        self.losses.clear()

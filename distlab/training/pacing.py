@@ -1,0 +1,117 @@
+"""How many steps `fit` takes in one execution, where the model was compiled with no number.
+
+Between executions Python runs: callbacks, the progress bar, an interrupt. For a small model that
+costs more than the step. So from the second epoch on an execution takes as many steps as fit
+into a fifth of a second, by what the first epoch took; results do not depend on the number.
+"""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import Any
+
+import keras
+
+from distlab.errors import DatasetError
+from distlab.training.keras_private import models
+
+# Long enough to hide what Python costs, short enough for progress and interrupts.
+EXECUTION_SECS = 0.2
+MOST_STEPS = 128
+
+_LISTENING = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+
+
+class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
+    """Sets `steps_per_execution` before each epoch, unless the model was compiled with one.
+
+    It stays 1 where a callback listens to batches: one that has its own `on_train_batch_end` or
+    the like. A callback that minds executions of several steps as little as Keras's progress
+    bar says so by an attribute `listens_to_executions = True`; if it has `every_steps` too,
+    executions end there.
+
+    Args:
+        callbacks: What `fit` was given.
+        asked: What the model was compiled with.
+
+    Attributes:
+        iterator: Keras's iterator over the epochs of this `fit`, set before the first.
+    """
+
+    def __init__(self, callbacks: list[keras.callbacks.Callback], *, asked: int) -> None:
+        super().__init__()
+        self.iterator: Any = None
+        self._free = asked == 1 and not any(listens(callback) for callback in callbacks)
+        marks = [getattr(callback, "every_steps", None) for callback in callbacks]
+        self._mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
+        self._timed_from, self._last_batch = 0.0, 0
+        self._secs_per_step: float | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Chooses for this epoch."""
+        if self._free and self._secs_per_step is not None:
+            steps = int(EXECUTION_SECS / max(self._secs_per_step, 1e-9))
+            # With `steps_per_epoch` Keras goes on in the same iterator: end where it ends.
+            marks = math.gcd(self._mark, self.iterator.steps_per_epoch or 0)
+            steps = choose(min(steps, MOST_STEPS), marks)
+            self.model.steps_per_execution = self.iterator.steps_per_execution = steps
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Times the first epoch, from the end of its first step: that one is traced."""
+        if batch == 0:
+            self._timed_from = perf_counter()
+        self._last_batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Keeps what a step took in the first epoch, if it had more than one.
+
+        Raises:
+            DatasetError: The epoch had no batch.
+        """
+        if not logs:  # only now is it known of data whose length is not
+            raise no_batch()
+        if self._secs_per_step is None and self._last_batch > 0:
+            self._secs_per_step = (perf_counter() - self._timed_from) / self._last_batch
+
+
+def no_batch() -> DatasetError:
+    """Returns the error of a data set that has nothing to train on."""
+    return DatasetError(
+        asked="fit or evaluate a distributed model",
+        found="a data set without a batch",
+        do="look at its filters and take(), and at batch(..., drop_remainder=True)",
+    )
+
+
+def choose(most: int, multiple: int) -> int:
+    """Returns the largest number of steps, at least 1, that is at most `most`.
+
+    Args:
+        most: Limit, 0 or more.
+        multiple: If not 0, what the number must divide.
+    """
+    candidates = range(1, max(most, 1) + 1)
+    return max(n for n in candidates if not multiple or multiple % n == 0)
+
+
+def listens(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback is to be called after every single batch.
+
+    Args:
+        callback: Any Keras callback.
+    """
+    if getattr(callback, "listens_to_executions", False):
+        return False
+    if isinstance(callback, keras.callbacks.ModelCheckpoint | keras.callbacks.BackupAndRestore):
+        return bool(callback.save_freq != "epoch")
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        return callback.update_freq != "epoch" or models.profiles(callback)
+    if isinstance(callback, keras.callbacks.ProgbarLogger | keras.callbacks.History):
+        return False
+    own, none = type(callback), keras.callbacks.Callback
+    # Keras's LambdaCallback sets its methods on the instance.
+    return any(
+        name in vars(callback) or getattr(own, name) is not getattr(none, name)
+        for name in _LISTENING
+    )

@@ -1,0 +1,76 @@
+"""A small model, its data, and the comparison of two trainings of it."""
+
+import functools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import distlab as dl
+
+EXAMPLES, BATCH, EPOCHS = 73, 32, 2  # the last batch has 9: shares 5 and 4 on two replicas
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(EXAMPLES, 8)).astype("float32")
+Y = DRAW.integers(0, 4, EXAMPLES)
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.5),
+    "sgd_momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+    "adam": lambda: keras.optimizers.Adam(1e-2),
+    "adam_clipnorm": lambda: keras.optimizers.Adam(1e-2, clipnorm=0.1),
+    "sgd_global_clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.5),
+    "adamw": lambda: keras.optimizers.AdamW(1e-2, weight_decay=0.1),
+    "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
+}
+LOSS = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+
+
+def shuffled():
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y))
+    return dataset.shuffle(EXAMPLES, seed=1).batch(BATCH)
+
+
+def builder(optimizer="adam", *, loss=None, built=True, **compiled):
+    def build():
+        keras.utils.set_random_seed(3)
+        l2 = keras.regularizers.L2(1e-2)
+        layers = [
+            keras.layers.Dense(6, activation="tanh", kernel_regularizer=l2),
+            keras.layers.Dense(4),
+        ]
+        model = keras.Sequential([keras.Input((8,)), *layers] if built else layers)
+        model.compile(
+            optimizer=OPTIMIZERS[optimizer](),
+            loss=LOSS() if loss is None else loss,
+            metrics=["accuracy"],
+            **compiled,
+        )
+        return model
+
+    return build
+
+
+def train(model, data=None, **options):
+    data = shuffled() if data is None else data
+    history = model.fit(data, epochs=EPOCHS, verbose=0, shuffle=False, **options)
+    return history.history, [weight.numpy() for weight in model.trainable_variables]
+
+
+@functools.cache
+def one_device(optimizer="adam"):
+    """The reference: plain Keras, no strategy."""
+    return train(builder(optimizer)())
+
+
+def assert_same(run, reference, *, atol=1e-6):
+    (logs, weights), (reference_logs, reference_weights) = run, reference
+    for weight, expected in zip(weights, reference_weights, strict=True):
+        np.testing.assert_allclose(weight, expected, atol=atol)
+    assert logs.keys() == reference_logs.keys()
+    for name, values in logs.items():
+        np.testing.assert_allclose(values, reference_logs[name], atol=1e-5, err_msg=name)
+
+
+@functools.cache
+def strategy_of(kind, replicas=None):
+    return dl.make_strategy(kind, devices=replicas)

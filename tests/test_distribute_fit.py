@@ -1,0 +1,356 @@
+"""What users do with `fit`: their data, their callbacks, their mistakes."""
+
+import inspect
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import distlab as dl
+from distlab.errors import DatasetError, InvalidArgument, ModelError
+from distlab.training import pacing
+from distlab.training.pacing import choose, listens
+from distlab.training.sharding import choose_sharding
+from tests.distribution import (
+    BATCH,
+    EPOCHS,
+    EXAMPLES,
+    LOSS,
+    X,
+    Y,
+    assert_same,
+    builder,
+    shuffled,
+    strategy_of,
+    train,
+)
+
+BOTH = pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
+
+
+def batches():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+
+
+def distributed(build=None, kind="mirrored", replicas=2):
+    return dl.distribute(build or builder(), strategy_of(kind, replicas))
+
+
+def fit(model, data, **options):
+    history = model.fit(data, verbose=0, shuffle=False, **options)
+    return history.history, [weight.numpy() for weight in model.trainable_variables]
+
+
+# Data
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (lambda: batches().repeat(), {"epochs": 2, "steps_per_epoch": 4}),
+        (lambda: batches().repeat(3), {"epochs": 3, "steps_per_epoch": 2}),
+        (lambda: batches().repeat(), {"epochs": 3, "initial_epoch": 1, "steps_per_epoch": 2}),
+        (shuffled, {"epochs": 2, "validation_data": None, "validation_freq": 2}),
+        (shuffled, {"epochs": 2, "validation_data": None, "validation_steps": 1}),
+    ],
+    ids=["endless", "part of it", "initial_epoch", "validation", "part of that"],
+)
+@BOTH
+def test_data_sets_of_all_kinds(kind, data, options):
+    if "validation_data" in options:
+        options = options | {"validation_data": batches()}
+    model, plain = distributed(kind=kind), builder()()
+    assert_same(fit(model, data(), **options), fit(plain, data(), **options))
+    assert model.optimizer.iterations.numpy() == plain.optimizer.iterations.numpy()
+
+
+def test_data_of_unknown_length_take_as_many_steps_as_they_have_batches():
+    """Keras alone counts one more in each epoch, and updates what needs no data."""
+    model, plain = distributed(), builder()()
+    unknown = batches().filter(lambda x, y: True)
+    assert_same(fit(model, unknown, epochs=2), fit(plain, batches(), epochs=2))
+    assert model.optimizer.iterations.numpy() == 2 * 3
+    plain = builder()()
+    fit(plain, unknown, epochs=2)
+    assert plain.optimizer.iterations.numpy() == 2 * 4
+
+
+def test_a_data_set_that_is_distributed_already():
+    strategy = strategy_of("mirrored", 2)
+    data = strategy.experimental_distribute_dataset(batches())
+    run = fit(distributed(), data, epochs=2)
+    assert_same(run, fit(builder()(), batches(), epochs=2))
+
+
+def test_a_data_set_made_for_each_worker_by_a_function_of_ones_own():
+    """There the batch is the replica's: two of 16 make the global batch of 32."""
+    strategy = strategy_of("mirrored", 2)
+    halves = tf.data.Dataset.from_tensor_slices((X[:64], Y[:64])).batch(BATCH // 2)
+    data = strategy.distribute_datasets_from_function(lambda context: halves)
+    whole = tf.data.Dataset.from_tensor_slices((X[:64], Y[:64])).batch(BATCH)
+    assert_same(fit(distributed(), data, epochs=2), fit(builder()(), whole, epochs=2))
+
+
+def first_batch_of_two_workers(dataset):
+    from tensorflow.python.data.experimental.ops.distribute import _AutoShardDataset
+
+    workers = [_AutoShardDataset(dataset, num_workers=2, index=index) for index in range(2)]
+    return np.sort(np.concatenate([next(iter(worker)).numpy() for worker in workers]))
+
+
+def test_workers_share_examples_and_not_files_unless_asked_to(tmp_path):
+    names = [str(tmp_path / f"{index}.tfrecord") for index in range(4)]
+    for index, name in enumerate(names):
+        with tf.io.TFRecordWriter(name) as file:
+            for number in range(3 * index, 3 * index + 3):
+                file.write(str(number).encode())
+    data = tf.data.TFRecordDataset(names).map(lambda text: tf.strings.to_number(text, tf.int32))
+    data = data.batch(4)
+    np.testing.assert_array_equal(first_batch_of_two_workers(choose_sharding(data)), range(8))
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    by_file = choose_sharding(data.with_options(options))
+    others = [0, 1, 2, 3, 4, 5, 6, 9]
+    assert list(first_batch_of_two_workers(by_file)) == others
+    assert list(first_batch_of_two_workers(data)) == others  # where TensorFlow chooses
+
+
+# evaluate, predict, save
+
+
+@BOTH
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_predict_keeps_the_order(kind, replicas):
+    model, plain = distributed(kind=kind, replicas=replicas), builder()()
+    expected = plain.predict(X, verbose=0)
+    for data, size in ((X, 32), (X, EXAMPLES), (batches().map(lambda x, y: x), None)):
+        found = model.predict(data, batch_size=size, verbose=0)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    unknown = batches().map(lambda x, y: x).filter(lambda x: True)
+    np.testing.assert_allclose(model.predict(unknown, verbose=0), expected, atol=1e-6)
+
+
+@BOTH
+def test_a_model_that_was_never_built_can_evaluate_and_predict_first(kind):
+    model = distributed(builder(built=False), kind)
+    assert model.predict(X, verbose=0).shape == (EXAMPLES, 4)
+    model = distributed(builder(built=False), kind)
+    plain = builder(built=False)()
+    assert model.evaluate(batches(), verbose=0) == pytest.approx(
+        plain.evaluate(batches(), verbose=0)
+    )
+
+
+@BOTH
+def test_a_saved_model_goes_on_under_a_strategy_where_it_stopped(kind, tmp_path):
+    model, plain = distributed(kind=kind), builder()()
+    for one in (model, plain):
+        fit(one, batches(), epochs=1)
+    model.save(tmp_path / "model.keras")
+
+    def load():
+        return keras.saving.load_model(tmp_path / "model.keras")
+
+    again = distributed(load, kind)
+    assert_same(fit(again, batches(), epochs=2), fit(plain, batches(), epochs=2))
+
+
+# Callbacks
+
+
+class Reports(keras.callbacks.Callback):
+    def __init__(self, **flags):
+        super().__init__()
+        self.ends, self.steps = [], []
+        self.__dict__.update(flags)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ends.append(batch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.steps.append(self.model.steps_per_execution)
+
+
+def test_kerass_callbacks_see_and_do_the_same(tmp_path):
+    def callbacks(name):
+        return [
+            keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=0.5),
+            keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10, factor=0.5),
+            keras.callbacks.ModelCheckpoint(
+                tmp_path / f"{name}.weights.h5", save_weights_only=True
+            ),
+            keras.callbacks.CSVLogger(tmp_path / f"{name}.csv"),
+            keras.callbacks.TensorBoard(tmp_path / name),
+        ]
+
+    options = {"epochs": 6, "validation_data": batches()}
+    model, plain = distributed(), builder()()
+    run = fit(model, shuffled(), callbacks=callbacks("model"), **options)
+    reference = fit(plain, shuffled(), callbacks=callbacks("plain"), **options)
+    assert_same(run, reference)
+    assert 1 < len(run[0]["loss"]) < 6
+    model.load_weights(tmp_path / "plain.weights.h5")
+    assert list((tmp_path / "model").rglob("events.out*"))
+
+
+def test_the_number_of_steps_in_an_execution_is_chosen_after_the_first_epoch(monkeypatch):
+    clock = itertools.count(step=2**-6)  # seconds: two steps of an epoch take one tick
+    monkeypatch.setattr(pacing, "perf_counter", lambda: next(clock))
+    listening, indifferent = Reports(), Reports(listens_to_executions=True)
+    model = distributed()
+    fit(model, batches(), epochs=2, callbacks=[listening])
+    assert (listening.ends, listening.steps) == ([0, 1, 2] * 2, [1, 1])
+    fit(model, batches(), epochs=2, callbacks=[indifferent])
+    assert indifferent.steps == [1, 25]
+    assert model.steps_per_execution == 1
+
+
+def test_what_the_model_was_compiled_with_stays():
+    report = Reports(listens_to_executions=True)
+    fit(distributed(builder(steps_per_execution=2)), batches(), epochs=2, callbacks=[report])
+    assert report.steps == [2, 2]
+
+
+def test_executions_end_where_an_epoch_of_an_endless_data_set_does_and_at_a_callbacks_mark():
+    report = Reports(listens_to_executions=True, every_steps=4)
+    model = distributed()
+    fit(model, batches().repeat(), epochs=3, steps_per_epoch=6, callbacks=[report])
+    assert set(report.steps[1:]) <= {1, 2}
+    assert model.optimizer.iterations.numpy() == 3 * 6
+    assert choose(20, 0) == 20
+    assert choose(20, 12) == 12
+    assert choose(5, 12) == 4
+    assert choose(0, 7) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "listening"),
+    [
+        (lambda: keras.callbacks.EarlyStopping(), False),
+        (lambda: keras.callbacks.ModelCheckpoint("x.keras"), False),
+        (lambda: keras.callbacks.ModelCheckpoint("x.keras", save_freq=10), True),
+        (lambda: keras.callbacks.TensorBoard("x"), False),
+        (lambda: keras.callbacks.TensorBoard("x", update_freq=10), True),
+        (lambda: keras.callbacks.TensorBoard("x", profile_batch=2), True),
+        (lambda: keras.callbacks.LambdaCallback(on_train_batch_end=print), True),
+        (lambda: keras.callbacks.LambdaCallback(on_epoch_end=print), False),
+    ],
+)
+def test_which_of_kerass_callbacks_listen_to_batches(make, listening):
+    assert listens(make()) == listening
+
+
+def test_progress_is_kerass_own(capsys):
+    distributed().fit(batches(), epochs=2, shuffle=False)
+    shown = capsys.readouterr().out
+    assert "Epoch 2/2" in shown
+    assert "3/3" in shown
+    assert "accuracy:" in shown
+
+
+def test_fit_has_the_signature_of_kerass():
+    model = distributed()
+    assert inspect.signature(model.fit) == inspect.signature(builder()().fit)
+    callbacks = keras.callbacks.CallbackList([], add_history=True, model=model)
+    model.fit(batches(), verbose=0, callbacks=callbacks, shuffle=False)
+    assert not [one for one in callbacks.callbacks if type(one).__module__.startswith("distlab")]
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_loss_that_is_not_finite_is_told_with_its_step_and_replica(steps):
+    x = X[:64].copy()
+    x[50] = np.nan  # the second batch's second half
+    data = tf.data.Dataset.from_tensor_slices((x, Y[:64])).batch(BATCH)
+    model = distributed(builder("sgd_momentum", steps_per_execution=steps))
+    with pytest.raises(ModelError) as error:
+        model.fit(data, verbose=0)
+    assert error.value.found.startswith("a loss of nan on replica 1 in step 2, counted as")
+    assert "TerminateOnNaN" in error.value.do
+    assert all(np.isfinite(weight.numpy()).all() for weight in model.weights)
+    plain = builder("sgd_momentum")()
+    _, expected = fit(plain, data.take(1))
+    for weight, reference in zip(model.trainable_variables, expected, strict=True):
+        np.testing.assert_allclose(weight.numpy(), reference, atol=1e-6)
+
+
+def test_terminate_on_nan_ends_training_as_it_does_in_keras():
+    data = tf.data.Dataset.from_tensor_slices((X * np.nan, Y)).batch(BATCH)
+    history = distributed().fit(data, verbose=0, callbacks=[keras.callbacks.TerminateOnNaN()])
+    assert np.isnan(history.history["loss"]).all()
+
+
+def test_an_empty_data_set_is_refused():
+    for run in (lambda m: m.fit(batches().take(0)), lambda m: m.evaluate(batches().take(0))):
+        with pytest.raises(DatasetError, match="found: a data set without a batch"):
+            run(distributed())
+
+
+def test_an_empty_data_set_of_unknown_length_is_refused():
+    nothing = batches().filter(lambda x, y: False)
+    with pytest.raises(DatasetError, match="found: a data set without a batch"):
+        distributed().fit(nothing, verbose=0)
+
+
+def test_a_data_set_that_runs_out_early_is_refused():
+    with pytest.raises(DatasetError) as error:
+        distributed().fit(batches(), steps_per_epoch=5)
+    assert error.value.asked == "fit(..., steps_per_epoch=5)"
+    assert error.value.found == "a data set of 3 batches, which runs out early"
+
+
+def test_more_steps_in_an_execution_than_in_an_epoch_are_refused():
+    with pytest.raises(InvalidArgument) as error:
+        distributed(builder(steps_per_execution=5)).fit(batches())
+    assert error.value.asked == "fit with steps_per_execution=5"
+    assert error.value.do == "compile with at most 3, or leave it out: it is chosen then"
+
+
+def test_data_of_another_shape_than_the_model_takes_are_told_by_name_and_shapes():
+    def build():
+        model = keras.Sequential([keras.Input((8,), name="features"), keras.layers.Dense(4)])
+        model.compile("sgd", LOSS())
+        return model
+
+    with pytest.raises(DatasetError) as error:
+        distributed(build).fit(X[:, :6], Y)
+    assert error.value.found == (
+        "batches of shape (None, 6) for its input 'features', which takes (None, 8)"
+    )
+
+
+def test_targets_of_another_shape_than_the_loss_takes_are_told_with_the_outputs():
+    def build():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4, name="logits")])
+        model.compile("sgd", LOSS())
+        return model
+
+    with pytest.raises(DatasetError) as error:
+        distributed(build).fit(X, np.tile(Y[:, None], 3))
+    assert "targets of shape (None, 3)" in error.value.found
+    assert "outputs 'logits' (None, 4)" in error.value.found
+
+
+class Noise(keras.layers.Layer):
+    def call(self, x):
+        return x + keras.random.normal((8,))
+
+
+@BOTH
+def test_randomness_without_a_seed_in_a_step_is_explained(kind):
+    def build():
+        model = keras.Sequential([keras.Input((8,)), Noise(), keras.layers.Dense(4)])
+        model.compile("sgd", LOSS())
+        return model
+
+    model = distributed(build, kind)
+    with pytest.raises(ModelError, match=r"keras.random.SeedGenerator\(seed\)"):
+        model.fit(batches(), verbose=0)
+
+
+def test_train_takes_the_epochs_that_the_others_compare():
+    assert len(train(distributed())[0]["loss"]) == EPOCHS
