@@ -25,6 +25,7 @@ FLOORS = {
     "diagnostics": 3,
     "cluster": 3,
     "training": 4,
+    "parity": 5,
     "notebooks": 5,
     "grading": 5,
     "pictures": 6,

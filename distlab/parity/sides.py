@@ -1,0 +1,199 @@
+"""The two sides of the comparison: one device, which is plain Keras, and the strategy.
+
+one = one_device(case, note)
+under_strategy(case, one.start, note)
+
+`note` is called after each step with the copies of each weight.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from distlab.errors import ModelError
+from distlab.parity.batches import Batches
+from distlab.parity.randomness import Randomness, switch_off
+from distlab.parity.structure import (
+    ASKED,
+    Start,
+    build_symbolically,
+    check_same,
+    copies,
+    layers_of,
+)
+from distlab.strategy.describing import describe, short_name
+from distlab.training.distributing import distribute
+
+Train = Literal["distribute", "keras"] | Callable[[keras.Model, tf.data.Dataset], Any]
+Copies = tuple[np.ndarray, ...]
+Note = Callable[[list[Copies]], None]
+
+# What a mantissa of each type rounds to, relative to the number.
+_ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is compared.
+
+    Attributes:
+        build: Makes the user's compiled model.
+        strategy: The strategy.
+        train: Who takes the steps under the strategy.
+        batches: What both sides train on.
+        changes: What is done to each model before it trains, for experiments.
+    """
+
+    build: Callable[[], keras.Model]
+    strategy: tf.distribute.Strategy
+    train: Train
+    batches: Batches
+    changes: tuple[Callable[[keras.Model], None], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side, after its steps.
+
+    Attributes:
+        model: The model that trained.
+        start: Its weights before the first step.
+        randomness: What was switched off in it.
+    """
+
+    model: keras.Model
+    start: Start
+    randomness: Randomness
+
+    def rounding(self) -> float:
+        """Returns what the coarsest type that the model computes in rounds to."""
+        kinds = {layer.compute_dtype for layer in layers_of(self.model)}
+        return max(_ROUNDING.get(kind, 0.0) for kind in kinds)
+
+
+def rounding_of(dtype: str) -> float:
+    """Returns what a type rounds to, relative to the number; 0 for whole numbers.
+
+    Args:
+        dtype: The type's name.
+    """
+    return _ROUNDING.get(dtype, 0.0)
+
+
+def one_device(case: Case, note: Note, *, start: Start | None = None) -> Side:
+    """Trains with Keras's own `fit`, without a strategy.
+
+    Args:
+        case: What is compared.
+        note: Called after each step.
+        start: Where to start; None for what build() draws.
+    """
+    with _same_kind_of_device(case.strategy):
+        side = _build(case, start)
+        _fit(side.model, case.batches, note)
+    return side
+
+
+def under_strategy(case: Case, start: Start, note: Note) -> Side:
+    """Trains under the strategy, from the weights of the other side.
+
+    Args:
+        case: What is compared.
+        start: Where to start.
+        note: Called after each step.
+    """
+    sides: list[Side] = []
+
+    def build() -> keras.Model:
+        sides.append(_build(case, start))
+        return sides[0].model
+
+    if case.train == "distribute":
+        _fit(distribute(build, case.strategy), case.batches, note)
+        return sides[0]
+    with case.strategy.scope():
+        model = build()
+    if case.train == "keras":
+        _fit(model, case.batches, note)
+        return sides[0]
+    assert not isinstance(case.train, str)
+    with case.strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    for step in range(len(case.batches.elements)):
+        case.train(model, case.batches.single(step))
+        note([copies(weight) for weight in model.weights])
+    return sides[0]
+
+
+def _build(case: Case, start: Start | None) -> Side:
+    model = case.build()
+    _check_model(model)
+    if not model.built:
+        build_symbolically(model, case.batches.spec)
+    own = Start.of(model)
+    if start is not None:
+        check_same(start, own)
+        for weight, value in zip(own.weights, start.values, strict=True):
+            weight.assign(value)
+        own = replace(own, values=start.values)
+    randomness = switch_off(model)
+    for change in case.changes:
+        change(model)
+    # Alike on both sides: Keras compiles by XLA on one device only, and several steps in one
+    # execution would hide the weights in between.
+    model.jit_compile = False
+    model.steps_per_execution = 1
+    return Side(model=model, start=own, randomness=randomness)
+
+
+def _check_model(model: Any) -> None:
+    if isinstance(model, keras.Model) and model.compiled and model.optimizer is not None:
+        return
+    raise ModelError(
+        asked=ASKED,
+        found="a model that was not compiled"
+        if isinstance(model, keras.Model)
+        else f"build() returned {type(model).__name__}, not a keras.Model",
+        do="let build() call model.compile(optimizer=..., loss=...) and return the model",
+    )
+
+
+class _Recorder(keras.callbacks.Callback):  # type: ignore[misc]
+    def __init__(self, note: Note) -> None:
+        super().__init__()
+        self.note, self.steps = note, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps += 1
+        self.note([copies(weight) for weight in self.model.weights])
+
+
+def _fit(model: keras.Model, batches: Batches, note: Note) -> None:
+    recorder = _Recorder(note)
+    model.fit(batches.dataset(), verbose=0, shuffle=False, callbacks=[recorder])
+    if recorder.steps != len(batches.elements):
+        raise ModelError(
+            asked=ASKED,
+            found=f"fit reported {recorder.steps} steps for {len(batches.elements)} batches",
+            do="compile without steps_per_execution",
+        )
+
+
+@contextlib.contextmanager
+def _same_kind_of_device(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Beside a strategy on CPUs one device is a CPU too, also where there is a GPU."""
+    cpus = describe(strategy).kind != "default" and all(
+        short_name(device).startswith("CPU") for device in strategy.extended.worker_devices
+    )
+    if cpus and tf.config.list_logical_devices("GPU"):
+        with tf.device("CPU:0"):
+            yield
+    else:
+        yield
