@@ -1,0 +1,11 @@
+"""Checks of lesson 07: the head, the loss scale, a loop, a memory budget, a choice.
+
+What is trained is trained with SGD: Adam would hide a gradient that was never unscaled.
+"""
+
+from distlab.grading.lesson_07_mixed_precision.heads import HEAD
+from distlab.grading.lesson_07_mixed_precision.loops import TRAIN
+from distlab.grading.lesson_07_mixed_precision.loss_scale import UPDATE
+from distlab.grading.lesson_07_mixed_precision.planning import CHOICE, MEMORY
+
+CHECKS = (HEAD, UPDATE, TRAIN, MEMORY, CHOICE)

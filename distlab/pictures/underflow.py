@@ -1,0 +1,203 @@
+"""What float16 keeps of a gradient, at one scale of the loss or at several: lesson 07.
+
+lost_in_float16(gradient, scale=256)                          # Lost(zero=0.12, infinite=0.0)
+draw_underflow({"layer 1": g1, "layer 2": g2}, scales=(1, 2**8, 2**30))
+draw_training({"float32": losses, "float16": others}, every_steps=10)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# As powers of two: what is not above the first becomes 0, below the second loses digits,
+# and from the third on there is only infinity (65520, halfway beyond the largest, 65504).
+ZERO_UP_TO, DIGITS_LOST_BELOW, INFINITE_FROM = -25.0, -14.0, math.log2(65520)
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; the hatches say it again.
+_KEPT, _ZERO, _INFINITE = "#0072B2", "#D55E00", "#CC79A7"
+_HATCHES = {_KEPT: "", _ZERO: "////", _INFINITE: "xxxx"}
+_NAMES = {_ZERO: "becomes 0", _KEPT: "is kept", _INFINITE: "becomes infinite"}
+_CURVES = (("0.3", "", 0), (_ZERO, "x", 8), ("#009E73", "o", 6), (_KEPT, "^", 4))
+_ROW_HEIGHT = 0.9  # of the distance of two rows
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What float16 does not keep.
+
+    Args:
+        zero: Share of the numbers, 0 to 1, that become 0.
+        infinite: Share that becomes infinite, or no number at all.
+    """
+
+    zero: float
+    infinite: float
+
+
+def lost_in_float16(gradient: Any, *, scale: float = 1.0) -> Lost:
+    """Rounds a scaled gradient to float16 and counts what is lost.
+
+    Numbers that are 0 already, as behind a `relu` that is off, are left out of the count.
+
+    Args:
+        gradient: Numbers of any shape, in float32 or wider.
+        scale: What the loss, and so the gradient, is multiplied by.
+    """
+    import numpy as np
+
+    there = _nonzero(gradient)
+    if there.size == 0:
+        return Lost(0.0, 0.0)
+    with np.errstate(over="ignore"):
+        rounded = (there * scale).astype(np.float16)
+    return Lost(float(np.mean(rounded == 0)), float(np.mean(~np.isfinite(rounded))))
+
+
+def draw_underflow(gradients: Mapping[str, Any], *, scales: Sequence[float] = (1.0,)) -> Figure:
+    """Draws how large gradients are, and which of them float16 keeps: a panel for each scale.
+
+    Each layer is a row, with a histogram of the exponents of its gradient. What lies in the
+    grey on the left becomes 0 in float16, on the right infinite; left of the dotted line it
+    loses digits. Beside each row stands the share that becomes 0 or infinite.
+
+    Args:
+        gradients: For each row, in the order from the top, its name and its gradient.
+        scales: What the loss is multiplied by, one for each panel: try your own.
+
+    Returns:
+        The figure, closed, so that a notebook shows it once.
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Patch
+
+    figure: Figure
+    figure, axes = plt.subplots(
+        1,
+        len(scales),
+        figsize=(1.1 + 3.2 * max(len(scales), 1.5), 0.9 + 0.36 * max(len(gradients), 3)),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    low, high = _range(gradients, scales)
+    for ax, scale in zip(axes[0], scales, strict=True):
+        for row, gradient in enumerate(gradients.values()):
+            _draw_row(ax, gradient, scale, bottom=len(gradients) - 1 - row, low=low, high=high)
+        _draw_limits(ax, low, high)
+        ax.set_title(f"scale {_power(scale)}", fontsize=10)
+        ax.set_xlabel("size of a number, as a power of two", fontsize=9)
+        ax.set_ylim(-0.1, len(gradients) + 0.05)
+    middles = [row + 0.42 for row in reversed(range(len(gradients)))]
+    axes[0][0].set_yticks(middles, list(gradients))
+    handles = [
+        Patch(facecolor=colour, hatch=_HATCHES[colour], edgecolor="white", label=name)
+        for colour, name in _NAMES.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    plt.close(figure)
+    return figure
+
+
+def draw_training(
+    curves: Mapping[str, Sequence[float]], *, every_steps: int, level: tuple[str, float]
+) -> Figure:
+    """Draws losses by step, the first curve broad, so that others lying on it can be seen.
+
+    Args:
+        curves: For each run, at most four, its loss after each `every_steps` steps.
+        every_steps: Steps from one loss to the next.
+        level: Name and height of a dotted line, such as the loss of guessing.
+
+    Returns:
+        The figure, closed, so that a notebook shows it once.
+    """
+    import matplotlib.pyplot as plt
+
+    figure: Figure
+    figure, ax = plt.subplots(figsize=(6.4, 3.0), layout="constrained")
+    for (name, losses), (colour, marker, size) in zip(curves.items(), _CURVES, strict=False):
+        steps = [every_steps * (index + 1) for index in range(len(losses))]
+        look = {"linewidth": 9, "alpha": 0.35} if marker == "" else {"linewidth": 1.3}
+        ax.plot(steps, losses, color=colour, marker=marker, markersize=size, label=name, **look)
+    name, height = level
+    ax.axhline(height, color="0.4", linestyle=":", linewidth=1, label=name, zorder=0)
+    ax.set(xlabel="step", ylabel="loss")
+    ax.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False, fontsize=9)
+    plt.close(figure)
+    return figure
+
+
+def _draw_row(ax: Axes, gradient: Any, scale: float, *, bottom: int, low: int, high: int) -> None:
+    import numpy as np
+
+    exponents = np.clip(np.log2(_nonzero(gradient) * scale), low, high)
+    # Bins of a whole power of two: the limit of 0 then falls between two of them.
+    counts, edges = np.histogram(exponents, bins=np.arange(low, high + 1))
+    heights = counts / max(counts.max(), 1) * _ROW_HEIGHT
+    starts, heights = edges[:-1][counts > 0], heights[counts > 0]
+    for colour, wanted in (
+        (_ZERO, starts < ZERO_UP_TO),
+        (_KEPT, (starts >= ZERO_UP_TO) & (starts < 16)),
+        (_INFINITE, starts >= 16),
+    ):
+        ax.bar(
+            starts[wanted],
+            heights[wanted],
+            width=1.0,
+            bottom=bottom,
+            align="edge",
+            color=colour,
+            hatch=_HATCHES[colour],
+            edgecolor="white",
+            linewidth=0.4,
+        )
+    lost = lost_in_float16(gradient, scale=scale)
+    share = lost.zero + lost.infinite
+    text = "all kept" if share == 0 else f"{share:.0%} lost" if share >= 0.005 else "< 1% lost"
+    beside = ax.get_yaxis_transform()  # x in widths of the panel
+    ax.text(1.02, bottom + 0.42, text, transform=beside, va="center", fontsize=8)
+
+
+def _draw_limits(ax: Axes, low: int, high: int) -> None:
+    ax.axvspan(low, ZERO_UP_TO, color="0.90", zorder=0, linewidth=0)
+    ax.axvspan(INFINITE_FROM, high, color="0.90", zorder=0, linewidth=0)
+    ax.axvline(ZERO_UP_TO, color="black", linewidth=1.2)
+    ax.axvline(INFINITE_FROM, color="black", linewidth=1.2)
+    ax.axvline(DIGITS_LOST_BELOW, color="0.5", linewidth=0.8, linestyle=":")
+    ax.set_xlim(low, high)
+    ax.set_xticks(range(-10 * (-low // 10), high + 1, 10))
+    ax.tick_params(labelsize=8)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _range(gradients: Mapping[str, Any], scales: Sequence[float]) -> tuple[int, int]:
+    """The exponents that all panels show, float16's limits among them."""
+    import numpy as np
+
+    sizes = [np.log2(there) for g in gradients.values() if (there := _nonzero(g)).size]
+    # Of the smallest a few in a hundred may be anywhere: they are drawn in the first bin.
+    lowest = [float(np.percentile(size, 2)) + math.log2(min(scales)) for size in sizes]
+    highest = [float(size.max()) + math.log2(max(scales)) for size in sizes]
+    low, high = min([ZERO_UP_TO, *lowest]), max([INFINITE_FROM, *highest])
+    return math.floor(low) - 2, math.ceil(high) + 2
+
+
+def _nonzero(gradient: Any) -> Any:
+    import numpy as np
+
+    numbers = np.abs(np.asarray(gradient, dtype=np.float64)).ravel()
+    return numbers[numbers > 0]
+
+
+def _power(scale: float) -> str:
+    exponent = math.log2(scale)
+    return f"$2^{{{exponent:.0f}}}$" if exponent == round(exponent) and exponent else f"{scale:g}"

@@ -1,0 +1,259 @@
+# %% [markdown]
+# # Exercise: mixed precision with MirroredStrategy
+#
+# For [lesson 07](../notebooks/07_mixed_precision.ipynb). You write what Keras writes for you, and
+# one thing that it gets wrong on several replicas. A CPU rounds to 16 bits as a GPU does, so all
+# that is checked here is true there. What is trained is trained with SGD: Adam would hide half of
+# the mistakes.
+
+# %% [markdown]
+# ## Overview
+#
+# | task | what you do | minutes | difficulty |
+# |---|---|---|---|
+# | 1. `float32_head` | repair a head that loses small probabilities | 5 | easy |
+# | 2. `scaled_update` | a loss scale that finds itself, on four replicas | 25 | hard |
+# | 3. `train_float16` | a whole loop in float16, with a fixed scale | 15 | medium |
+# | 4. `training_bytes` | a memory budget for one replica | 10 | medium |
+# | 5. `choose_policy` | which policy for which device | 5 | easy |
+#
+# Write your answers in the cells that start with `# task:`, run them, then run the check below.
+# If you get stuck, open the hint. Task 2 is the heart of it, and the tasks after it do not need
+# it.
+
+# %%
+import keras
+import tensorflow as tf
+
+import distlab as dl
+
+devices = dl.split_devices(4)
+strategy = dl.make_strategy("mirrored", devices=devices)
+dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
+
+# %% [markdown]
+# ## Task 1: a head that forgets
+#
+# `head` makes the last layer of a model under the policy `mixed_float16`. It works, and every
+# probability below 6e-8 is zero. Run the check before you change anything, then repair it.
+#
+# - `features` is what the body of the model returns, a float16 Keras tensor.
+# - It returns the probabilities of the classes, in float32, and right also where they are 1e-12.
+# - Change one line, or two.
+#
+# <details><summary>Hint</summary>
+#
+# Every layer takes `dtype`, which overrules the policy. It is not enough that the last thing is
+# float32: the softmax must be.
+# </details>
+
+
+# %%
+# task: float32_head
+def head(features, classes):
+    ### BEGIN SOLUTION
+    scores = keras.layers.Dense(classes)(features)
+    return keras.layers.Activation("softmax", dtype="float32")(scores)
+    ### STUB
+    return keras.layers.Dense(classes, activation="softmax")(features)
+    ### END SOLUTION
+
+
+# %%
+dl.check("float32_head")
+
+# %% [markdown]
+# **Try next:** add `keras.layers.Activation("linear", dtype="float32")` behind the first version.
+# What does the check say?
+
+# %% [markdown]
+# ## Task 2: the loss scale, on four replicas
+#
+# Each replica has multiplied its share of the loss by `scale`, and asked the tape. Write what
+# comes then. `scaled_update` runs **on every replica, inside `strategy.run`**.
+#
+# - `gradient` is this replica's gradient of the scaled loss, a float32 vector that has been
+#   through float16: some of its numbers may be infinite or NaN, on this replica or on another.
+# - `scale` (float32) and `good_steps` (int32) are what you returned in the step before.
+# - It returns three things: `(step, scale, good_steps)`.
+# - `step` is the gradient of the global batch, unscaled, and clipped to the norm `clip_norm`.
+#   It is zero where the step is skipped.
+# - After an overflow anywhere the scale is halved and the count starts at 0.
+# - When `grow_every` good steps in a row are complete, the scale doubles and the count starts at
+#   0.
+# - All replicas return the same. About 9 lines.
+#
+# <details><summary>Hint 1: the order</summary>
+#
+# Reduce, check, unscale, clip, step or skip. `tf.reduce_all(tf.math.is_finite(v))` is one
+# boolean. The shares are parts of one mean: they are added up.
+# </details>
+#
+# <details><summary>Hint 2: a choice without an <code>if</code></summary>
+#
+# `tf.where(finite, a, b)` takes `a` or `b`, for each of the three things you return. It drops the
+# NaN in the one that it does not take.
+# </details>
+
+
+# %%
+# task: scaled_update
+def scaled_update(gradient, scale, good_steps, clip_norm, grow_every):
+    ### BEGIN SOLUTION
+    context = tf.distribute.get_replica_context()
+    total = context.all_reduce("SUM", gradient)
+    finite = tf.reduce_all(tf.math.is_finite(total))
+
+    step = tf.clip_by_norm(total / scale, clip_norm)
+    step = tf.where(finite, step, tf.zeros_like(step))
+
+    good_steps = tf.where(finite, good_steps + 1, 0)
+    row_complete = good_steps == grow_every
+    good_steps = tf.where(row_complete, 0, good_steps)
+    factor = tf.where(finite, tf.where(row_complete, 2.0, 1.0), 0.5)
+    return step, scale * factor, good_steps
+    ### END SOLUTION
+
+
+# %%
+dl.check("scaled_update")
+
+# %% [markdown]
+# **Try next:** move the check in front of the reduction. Which replicas skip now, and what would
+# their weights be after ten more steps?
+
+# %% [markdown]
+# ## Task 3: a loop in float16
+#
+# Now a loop around a model, with a scale that stays as it is. The model's inputs are tiny, and so
+# are its gradients: about 1e-8, which is 0 in float16.
+#
+# - `train(strategy, model, optimizer, dataset, scale)` goes through `dataset` once.
+# - `model` and `optimizer` (plain SGD) were made in the scope, under `mixed_float16`. The model
+#   returns float32.
+# - `dataset` has batches of `(x, y)`, not yet distributed. All shares are equal here.
+# - The loss is the mean squared error over the global batch.
+# - It returns a list: the loss of each global batch, before the update, as it is logged. About 16
+#   lines.
+#
+# <details><summary>Hint</summary>
+#
+# It is the loop of lesson 03 with two lines more: `loss * scale` inside the tape, and the
+# division of each gradient before `optimizer.apply`. Return the loss, not the scaled one.
+# </details>
+
+
+# %%
+# task: train_float16
+def train(strategy, model, optimizer, dataset, scale):
+    ### BEGIN SOLUTION
+    weights = model.trainable_variables
+    error_of = keras.losses.MeanSquaredError(reduction="none")
+
+    def replica_step(x, y):
+        global_batch = len(x) * strategy.num_replicas_in_sync
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(error_of(y, model(x, training=True))) / global_batch
+            scaled = loss * scale
+        gradients = [g / scale for g in tape.gradient(scaled, weights)]
+        optimizer.apply(gradients, weights)
+        return loss
+
+    @tf.function
+    def step(batch):
+        return strategy.reduce("SUM", strategy.run(replica_step, args=batch), axis=None)
+
+    return [float(step(batch)) for batch in strategy.experimental_distribute_dataset(dataset)]
+    ### END SOLUTION
+
+
+# %%
+dl.check("train_float16")
+
+# %% [markdown]
+# **Try next:** put a `LossScaleOptimizer` around the optimizer, and take your two lines out
+# again.
+
+# %% [markdown]
+# ## Task 4: a memory budget
+#
+# How many bytes does training with Adam take on **one replica** of a `MirroredStrategy`?
+#
+# - `parameters` is how many weights the model has, `activations` how many numbers its layers
+#   return for one example (all are kept for the way back).
+# - `global_batch` is shared equally among `replicas`.
+# - `policy` is `"float32"`, `"mixed_float16"` or `"mixed_bfloat16"`.
+# - It returns a dictionary with the bytes of `"weights"`, `"gradients"` (those of the weights),
+#   `"optimizer"` and `"activations"`. Leave out what lives only for a moment. About 8 lines.
+#
+# <details><summary>Hint</summary>
+#
+# Look at the table of the lesson again: which of the four changed with the policy?
+# </details>
+
+
+# %%
+# task: training_bytes
+def training_bytes(parameters, activations, global_batch, replicas, policy):
+    ### BEGIN SOLUTION
+    computed = 4 if policy == "float32" else 2
+    return {
+        "weights": 4 * parameters,
+        "gradients": 4 * parameters,
+        "optimizer": 2 * 4 * parameters,
+        "activations": computed * activations * global_batch // replicas,
+    }
+    ### END SOLUTION
+
+
+# %%
+dl.check("training_bytes")
+
+# %% [markdown]
+# **Try next:** a model has 25 million weights and 20 million activations for an example. How
+# large can the per-replica batch be in 16 GB, in float32 and in 16 bits?
+
+# %% [markdown]
+# ## Task 5: choose
+#
+# Which policy would you try first on each of these, for speed, and does it need a loss scale?
+# `choose(device)` gets one of the names and returns two things: the policy, and `True` or
+# `False`.
+#
+# | device | what it is |
+# |---|---|
+# | `"T4"` | a GPU of the Turing kind, frequent on Colab |
+# | `"V100"` | a GPU of the Volta kind |
+# | `"H200"` | a GPU of the Hopper kind |
+# | `"TPU v5e"` | a TPU |
+# | `"GTX 1080"` | a GPU of the Pascal kind, before Volta |
+#
+# <details><summary>Hint</summary>
+#
+# The table at the end of the lesson. Where both kinds of 16 bits are fast, take the one that
+# needs no care.
+# </details>
+
+
+# %%
+# task: choose_policy
+def choose(device):
+    ### BEGIN SOLUTION
+    if device in ("T4", "V100"):
+        return "mixed_float16", True
+    if device in ("H200", "TPU v5e"):
+        return "mixed_bfloat16", False
+    return "float32", False
+    ### END SOLUTION
+
+
+# %%
+dl.check("choose_policy")
+
+# %% [markdown]
+# ## Next steps
+#
+# - Take a model of your own through one epoch in each policy, with `dl.distribute(build,
+#   strategy)`, and compare the losses. If you have a GPU, measure speed and memory with the
+#   last code of [the lesson](../notebooks/07_mixed_precision.ipynb).
+# - Draw its gradients with `distlab.pictures.underflow.draw_underflow` before you choose float16.

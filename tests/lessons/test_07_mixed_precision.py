@@ -1,0 +1,356 @@
+"""The checks of lesson 07: right answers pass, each wrong one is told by its name."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distlab.grading.lesson_07_mixed_precision import loops
+from distlab.grading.registry import checks_of
+from distlab.grading.running import run_check
+from tests.lessons.support import (
+    assert_mistake_is_caught,
+    assert_solution_passes,
+    assert_stub_earns_nothing,
+    load_solution,
+    load_stub,
+    problems_of,
+)
+
+STEM = "07_mixed_precision"
+CHECKS = {check.name: check for check in checks_of(STEM)}
+HEAD, UPDATE, TRAIN, MEMORY, CHOICE = CHECKS.values()
+solution = functools.cache(functools.partial(load_solution, STEM))
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_every_check_is_complete(check):
+    assert problems_of(check) == []
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_solution_passes(check):
+    seeds = range(6) if check is TRAIN else range(20)  # a compiled loop takes its time
+    assert_solution_passes(check, solution()[check.function], seeds=seeds)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_exercise_as_handed_out_earns_nothing(check):
+    status = "not yet" if check is HEAD else "not started"
+    assert_stub_earns_nothing(check, load_stub(STEM)[check.function], status=status)
+
+
+# --- float32_head
+
+
+def dense_then(*activations, **options):
+    """A head of one layer of scores and these activations, (name, dtype) each."""
+
+    def head(features, classes):
+        features = keras.layers.Dense(classes, **options)(features)
+        for name, dtype in activations:
+            features = keras.layers.Activation(name, dtype=dtype)(features)
+        return features
+
+    return head
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        dense_then(activation="softmax", dtype="float32"),
+        dense_then(("linear", "float32"), ("softmax", "float32")),
+        lambda features, classes: keras.ops.softmax(
+            keras.ops.cast(keras.layers.Dense(classes, use_bias=False)(features), "float32")
+        ),
+    ],
+    ids=["one_layer", "cast_before", "ops"],
+)
+def test_other_right_heads_pass(right):
+    assert_solution_passes(HEAD, right, seeds=range(5))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (dense_then(activation="softmax"), "softmax_float16"),
+        (dense_then(("softmax", None), ("linear", "float32")), "cast_after_softmax"),
+        (dense_then(("linear", "float32")), "no_softmax"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_heads_that_lose_something_are_named(wrong, mistake):
+    assert_mistake_is_caught(HEAD, wrong, mistake)
+
+
+def test_scores_earn_nothing_for_their_dtype():
+    assert run_check(HEAD, dense_then(("linear", "float32"))).earned == 0
+
+
+# --- scaled_update
+
+
+def update(
+    *, reduce="SUM", check="total", unscale=True, clip="after", skip=True, shrink=0.5, late=0
+):
+    """An answer to `scaled_update` with one thing done otherwise."""
+
+    def scaled_update(gradient, scale, good_steps, clip_norm, grow_every):
+        context = tf.distribute.get_replica_context()
+        total = context.all_reduce(reduce, gradient) if reduce else gradient
+        looked_at = gradient if check == "own" else total
+        finite = tf.reduce_all(tf.math.is_finite(looked_at))
+        step = tf.clip_by_norm(total, clip_norm) if clip == "before" else total
+        step = step / scale if unscale else step
+        step = tf.clip_by_norm(step, clip_norm) if clip == "after" else step
+        step = tf.where(finite, step, 0.0) if skip else step
+        good = tf.where(finite, good_steps + 1, 0)
+        grow = good >= grow_every + late
+        scale = scale * tf.where(finite, tf.where(grow, 2.0, 1.0), shrink)
+        return step, scale, tf.where(grow, 0, good)
+
+    return scaled_update
+
+
+def by_branches(gradient, scale, good_steps, clip_norm, grow_every):
+    """The same with Python's `if`, and the clipping by hand."""
+    context = tf.distribute.get_replica_context()
+    total = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient) / scale
+    if not np.isfinite(total.numpy()).all():
+        return tf.zeros(3), scale / 2, 0
+    step = total * min(1.0, clip_norm / float(tf.norm(total)))
+    if good_steps + 1 == grow_every:
+        return step, scale * 2, 0
+    return step, scale, good_steps + 1
+
+
+def counts_on_after_an_overflow(gradient, scale, good_steps, clip_norm, grow_every):
+    right = update()(gradient, scale, good_steps, clip_norm, grow_every)
+    skipped = right[1] < scale
+    return right[0], right[1], tf.where(skipped, good_steps, right[2])
+
+
+def test_other_right_updates_pass():
+    assert_solution_passes(UPDATE, update(), seeds=range(5))
+    assert_solution_passes(UPDATE, by_branches, seeds=range(5))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (update(clip="before"), "clip_before_unscale"),
+        (update(skip=False), "no_skip_on_inf"),
+        (update(check="own"), "local_finite_check"),
+        (update(check="own", skip=False), "local_finite_check"),
+        (update(reduce=None), "not_reduced"),
+        (update(clip=None), "never_clipped"),
+        (update(unscale=False), "never_unscaled"),
+        (update(unscale=False, clip=None), "never_unscaled"),
+        (update(reduce="MEAN"), "mean_for_sum"),
+        (update(shrink=1.0), "never_halved"),
+        (update(late=10**6), "never_grows"),
+        (update(late=1), "one_step_late"),
+        (counts_on_after_an_overflow, "counter_not_reset"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_updates_that_go_wrong_are_named(wrong, mistake):
+    assert_mistake_is_caught(UPDATE, wrong, mistake)
+
+
+def test_standing_still_earns_nothing_for_the_skipped_steps():
+    def still(gradient, scale, good_steps, clip_norm, grow_every):
+        return tf.zeros(3), scale, good_steps
+
+    assert run_check(UPDATE, still).earned == 0
+
+
+def test_what_the_check_expects_is_what_keras_does_on_one_device():
+    inputs = UPDATE.inputs(1)
+    weight = keras.Variable(np.zeros(3))
+    inner = keras.optimizers.SGD(1.0, clipnorm=1.0)
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        inner, initial_scale=1024.0, dynamic_growth_steps=3
+    )
+    optimizer.build([weight])
+    steps, scales, good = [], [], []
+    for gradients in inputs["gradients"]:
+        scale = float(optimizer.dynamic_scale)
+        with np.errstate(over="ignore"):
+            parts = [(g * scale).astype("float16").astype("float32") for g in gradients]
+        before = weight.numpy()
+        optimizer.apply([tf.constant(np.sum(parts, axis=0))], [weight])
+        steps.append([before - weight.numpy()] * 4)
+        scales.append([float(optimizer.dynamic_scale)] * 4)
+        good.append([int(optimizer.step_counter)] * 4)
+    outputs = {"steps": np.array(steps), "scales": np.array(scales), "good": np.array(good)}
+    assert UPDATE.judge(inputs, outputs).passed
+
+
+# --- train_float16
+
+
+def trainer(*, multiply=True, divide=True, share="global", log="loss"):
+    """An answer to `train` with one thing done otherwise."""
+
+    def train(strategy, model, optimizer, dataset, scale):
+        weights = model.trainable_variables
+        parts = {"global": 16, "own": 4, "twice": 64}[share]
+
+        def replica_step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((model(x) - y) ** 2) / parts
+                scaled = loss * scale if multiply else loss
+            gradients = tape.gradient(scaled, weights)
+            optimizer.apply([g / scale if divide else g for g in gradients], weights)
+            return scaled if log == "scaled" else loss
+
+        losses = []
+        for batch in strategy.experimental_distribute_dataset(dataset):
+            loss = strategy.run(replica_step, args=batch)
+            how = "MEAN" if log == "mean" else "SUM"
+            losses.append(strategy.reduce(how, loss, axis=None))
+        return losses
+
+    return train
+
+
+def by_keras_loss(strategy, model, optimizer, dataset, scale):
+    """Keras's default reduction, which divides by the replicas, and a compiled loop."""
+    mean_loss = keras.losses.MeanSquaredError()
+
+    @tf.function
+    def step(batch):
+        def replica_step(x, y):
+            with tf.GradientTape() as tape:
+                loss = mean_loss(y, model(x))
+                scaled = tf.cast(scale, tf.float32) * loss
+            gradients = tape.gradient(scaled, model.trainable_variables)
+            optimizer.apply_gradients(
+                (g / scale, w) for g, w in zip(gradients, model.trainable_variables, strict=True)
+            )
+            return loss
+
+        return strategy.reduce("SUM", strategy.run(replica_step, args=batch), axis=None)
+
+    return [step(batch).numpy() for batch in strategy.experimental_distribute_dataset(dataset)]
+
+
+def test_another_right_loop_passes():
+    assert_solution_passes(TRAIN, by_keras_loss, seeds=range(3))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake", "earned"),
+    [
+        (trainer(divide=False), "never_unscaled", 0),
+        (trainer(multiply=False, divide=False), "never_scaled", 0),
+        (trainer(multiply=False), "never_scaled", 0),
+        (trainer(share="own"), "not_divided", 0),
+        (trainer(share="twice"), "divided_twice", 0),
+        (trainer(log="scaled"), "scaled_loss_logged", 2),
+        (trainer(log="mean"), "one_replica_logged", 2),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_loops_that_lose_or_explode_are_named(wrong, mistake, earned):
+    assert assert_mistake_is_caught(TRAIN, wrong, mistake).earned == earned
+
+
+def test_the_gradients_of_the_loop_are_lost_in_float16_and_saved_by_the_scale():
+    inputs = TRAIN.inputs(2)
+    x, error = inputs["x"][:16], -inputs["y"][:16]
+    gradient = np.abs(2 * x.T @ error / 16)
+    assert (gradient.astype("float16") == 0).all()
+    assert (gradient * loops._SCALE).astype("float16").all()
+
+
+# --- training_bytes
+
+
+def budget(*, narrow=("activations",), policies=("float16", "bfloat16"), slots=2, share=True):
+    def training_bytes(parameters, activations, global_batch, replicas, policy):
+        def size(part):
+            small = part in narrow and policy.removeprefix("mixed_") in policies
+            return 2 if small else 4
+
+        examples = global_batch / replicas if share else global_batch
+        return {
+            "weights": parameters * size("weights"),
+            "gradients": parameters * size("gradients"),
+            "optimizer": slots * parameters * size("optimizer"),
+            "activations": activations * examples * size("activations"),
+        }
+
+    return training_bytes
+
+
+EVERYTHING = ("weights", "gradients", "optimizer", "activations")
+
+
+def weights_shared_out(parameters, activations, global_batch, replicas, policy):
+    whole = budget()(parameters / replicas, activations, global_batch, replicas, policy)
+    return {part: round(count, 6) for part, count in whole.items()}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (budget(narrow=EVERYTHING), "all_halved"),
+        (budget(narrow=("activations", "optimizer")), "optimizer_state_halved"),
+        (budget(narrow=("activations", "weights")), "weights_halved"),
+        (budget(narrow=("activations", "gradients")), "gradients_halved"),
+        (budget(narrow=()), "nothing_halved"),
+        (budget(policies=("float16",)), "bfloat16_forgotten"),
+        (budget(share=False), "global_batch_on_each"),
+        (budget(slots=1), "one_slot"),
+        (weights_shared_out, "weights_shared_out"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_budgets_are_named(wrong, mistake):
+    assert_mistake_is_caught(MEMORY, wrong, mistake)
+
+
+def test_a_budget_of_whole_numbers_in_floats_passes():
+    assert_solution_passes(MEMORY, budget(), seeds=range(5))
+
+
+# --- choose_policy
+
+
+def but(**answers):
+    """The right choices, but for these; `_` stands for a space."""
+    other = {name.replace("_", " "): answer for name, answer in answers.items()}
+    return lambda device: other.get(device) or solution()["choose"](device)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (but(T4=("mixed_bfloat16", False)), "bf16_fast_on_t4"),
+        (but(V100=("mixed_bfloat16", False)), "bf16_fast_on_t4"),
+        (but(TPU_v5e=("mixed_float16", True)), "fp16_on_tpu"),
+        (but(GTX_1080=("mixed_float16", True)), "fast_without_units"),
+        (but(H200=("mixed_bfloat16", True)), "bfloat16_scaled"),
+        (but(T4=("mixed_float16", False)), "float16_unscaled"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_choices_are_named_and_cost_their_share(wrong, mistake):
+    assert assert_mistake_is_caught(CHOICE, wrong, mistake).earned == 1.6
+
+
+def test_a_wrong_choice_is_told_its_reason_and_not_the_answer():
+    report = run_check(CHOICE, but(H200=("mixed_float16", True)))
+    (wrong,) = [criterion for criterion in report.criteria if not criterion.passed]
+    assert wrong.message == "it works and is fast, but bfloat16 is so without any loss scale"
+    assert wrong.expected == ""
+
+
+def test_an_answer_of_another_form_is_told_what_is_asked():
+    report = run_check(CHOICE, lambda device: "mixed_float16")
+    assert "two things are asked for" in report.criteria[0].message
+    assert report.earned == 0
