@@ -1,0 +1,283 @@
+"""The checks of lesson 16: right answers pass, wrong ones are named; and what the lesson counts."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+import distlab as dl
+from distlab.grading.lesson_16_choosing_a_strategy import cases
+from distlab.grading.registry import checks_of
+from distlab.grading.running import run_check
+from tests.lessons.support import (
+    ROOT,
+    assert_mistake_is_caught,
+    assert_solution_passes,
+    assert_stub_earns_nothing,
+    load_solution,
+    load_stub,
+    problems_of,
+)
+
+STEM = "16_choosing_a_strategy"
+CHECKS = {check.name: check for check in checks_of(STEM)}
+CHOOSE, COMPARE = CHECKS.values()
+solution = functools.cache(functools.partial(load_solution, STEM))
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_every_check_is_complete(check):
+    assert problems_of(check) == []
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_solution_passes(check):
+    # Three draws are all that `compare_strategies` has; other seeds change only the numbers.
+    seeds = range(3) if check is COMPARE else range(20)
+    assert_solution_passes(check, solution()[check.function], seeds=seeds)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_exercise_as_handed_out_earns_nothing(check):
+    assert_stub_earns_nothing(check, load_stub(STEM)[check.function])
+
+
+# --- choose_and_defend
+
+
+def choose_but(**others):
+    right = solution()["choose"]
+    return lambda case: others.get(case, right(case))
+
+
+def test_no_strategy_where_the_device_does_not_matter_is_right_as_well():
+    assert_solution_passes(CHOOSE, choose_but(A=("default", "batch_too_small")), seeds=range(3))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        ({"A": ("mirrored", "copies_in_one_host")}, "more_devices_always"),
+        ({"B": ("mirrored", "always_faster")}, "more_devices_always"),
+        ({"F": ("central_storage", "copies_too_large")}, "more_devices_always"),
+        ({"C": ("mirrored", "hosts_step_together")}, "mirrored_across_hosts"),
+        ({"D": ("mirrored", "nobody_waits")}, "mirrored_across_hosts"),
+        ({"C": ("parameter_server", "hosts_step_together")}, "ps_for_bitwise"),
+        ({"E": ("mirrored", "copies_in_one_host")}, "mirrored_saves_memory"),
+        ({"B": ("mirrored", "less_memory_each")}, "mirrored_saves_memory"),
+    ],
+    ids=str,
+)
+def test_wrong_choices_are_named(wrong, mistake):
+    assert_mistake_is_caught(CHOOSE, choose_but(**wrong), mistake)
+
+
+def test_each_strategy_and_each_reason_earns_half_a_point():
+    assert run_check(CHOOSE, choose_but(B=("mirrored", "nobody_waits"))).earned == 5.5
+    assert run_check(CHOOSE, choose_but(B=("default", "nobody_waits"))).earned == 5
+    assert run_check(CHOOSE, lambda case: ("mirrored", "always_faster")).earned == 0.5
+
+
+ONLY = {
+    "A": {"one_device", "default"},
+    "B": {"mirrored"},
+    "C": {"multi_worker"},
+    "D": {"parameter_server"},
+    "E": {"central_storage"},
+    "F": {"none"},
+}
+
+
+@pytest.mark.parametrize("case", ONLY)
+def test_no_other_strategy_and_no_other_reason_passes(case):
+    strategy, reason = solution()["choose"](case)
+    passing = {
+        (s, r)
+        for s in cases.STRATEGIES
+        for r in cases.REASONS
+        if run_check(CHOOSE, choose_but(**{case: (s, r)}), seeds=[1]).passed
+    }
+    assert passing == {(s, reason) for s in ONLY[case]}
+    assert strategy in ONLY[case]
+
+
+@pytest.mark.parametrize("answer", [None, "mirrored", ("mirrored",), ("Mirrored", 3), 7], ids=str)
+def test_answers_of_another_form_fail_and_are_told_the_names(answer):
+    report = run_check(CHOOSE, choose_but(B=answer))
+    assert not report.passed
+    assert "not one of" in repr(report)
+
+
+def test_the_feedback_asks_and_never_tells_the_answer():
+    messages = [case.ask for case in cases._CASES.values()]
+    names = (*cases.STRATEGIES, *cases.REASONS)
+    assert not [(m, name) for m in messages for name in names if name in m.lower()]
+    report = run_check(CHOOSE, lambda case: ("tpu", "always_faster"))
+    assert all(not criterion.expected for criterion in report.criteria)
+
+
+def test_every_name_that_the_exercise_lists_is_one_the_check_knows():
+    text = (ROOT / "lessons" / STEM / "exercise.py").read_text(encoding="utf-8")
+    assert [name for name in (*cases.STRATEGIES, *cases.REASONS) if f'`"{name}"`' not in text] == []
+
+
+# --- compare_strategies
+
+
+def comparer(make=dl.distribute, same=None, copies=None):
+    """An answer to `compare_strategies`; each part may be replaced."""
+
+    def compare_strategies(build, dataset, strategies):
+        one = build()
+        expected = one.fit(dataset, verbose=0, shuffle=False).history["loss"]
+        table = {}
+        for name, strategy in strategies.items():
+            model = make(build, strategy)
+            found = model.fit(dataset, verbose=0, shuffle=False).history["loss"]
+            equal = same or (lambda a, b, *_: apart(a, b) <= 1e-5)
+            counted = len(strategy.experimental_local_results(model.weights[0].value))
+            table[name] = {
+                "equal": bool(equal(one, model, expected, found)),
+                "copies": copies(strategy) if copies else counted,
+            }
+        return table
+
+    return compare_strategies
+
+
+def apart(a, b, *, of="weights"):
+    pairs = zip(getattr(a, of), getattr(b, of), strict=True)
+    return max(np.abs(x.numpy() - y.numpy()).max() for x, y in pairs)
+
+
+def keras_own(build, strategy):
+    with strategy.scope():
+        return build()
+
+
+WRONG = {
+    "built_outside_scope": comparer(make=lambda build, strategy: build(), copies=lambda s: 1),
+    "keras_own_fit": comparer(make=keras_own),
+    "exact_equality": comparer(same=lambda a, b, *_: apart(a, b) == 0),
+    "compares_losses_only": comparer(same=lambda a, b, x, y: np.allclose(x, y, atol=1e-5)),
+    "counts_replicas": comparer(copies=lambda strategy: strategy.num_replicas_in_sync),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_wrong_comparisons_are_named(mistake):
+    assert_mistake_is_caught(COMPARE, WRONG[mistake], mistake)
+
+
+def test_trained_weights_alone_are_not_all_weights():
+    trained = comparer(same=lambda a, b, *_: apart(a, b, of="trainable_weights") <= 1e-5)
+    assert_mistake_is_caught(COMPARE, trained, "compares_losses_only")
+
+
+def test_one_model_for_all_strategies_is_named():
+    def one_for_all(build, dataset, strategies):
+        model = build()
+        return {name: dl.distribute(lambda: model, s).name for name, s in strategies.items()}
+
+    assert_mistake_is_caught(COMPARE, one_for_all, "one_model_for_all")
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"mirrored": True}, [1]], ids=str)
+def test_tables_of_another_form_earn_nothing(answer):
+    assert run_check(COMPARE, lambda *_: answer).earned == 0
+
+
+# --- what the lesson says and does not run
+
+
+def sizes_sent(kind, replicas):
+    """How many bytes of weights and gradients a compiled step sends from device to device."""
+    devices = dl.split_devices(4)[1 : 1 + replicas]
+    strategy = dl.make_strategy(kind, devices=devices)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(5, use_bias=False)])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+
+    def replica_step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x) ** 2)
+        weights = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, weights), weights)
+
+    step = tf.function(lambda x: strategy.run(replica_step, args=(x,)))
+    data = tf.data.Dataset.from_tensors(tf.ones((12, 8)))
+    (batch,) = strategy.experimental_distribute_dataset(data)
+    # TensorFlow keeps the graphs that it cut by device only while it is asked to.
+    context.enable_run_metadata()
+    step(batch)
+    metadata = context.export_run_metadata()
+    context.disable_run_metadata()
+    sent = [
+        node
+        for function in metadata.function_graphs
+        for graph in function.partition_graphs
+        for node in graph.node
+        # Control edges are sent as constants; the step counter is no float.
+        if node.op == "_Send"
+        and node.attr["T"].type == tf.float32.as_datatype_enum
+        and "/ctrl/" not in node.input[0]
+    ]
+    return len(sent) * 8 * 5 * 4, 8 * 5 * 4
+
+
+@pytest.fixture(scope="module")
+def lesson():
+    """The functions that the lesson defines, without running it."""
+    text = (ROOT / "lessons" / STEM / "lesson.py").read_text(encoding="utf-8")
+    start = text.index("def bytes_moved")
+    names = {}
+    exec(text[start : text.index("# %%", start)], names)
+    return names
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_compiled_step_sends_the_bytes_that_the_lesson_counts(lesson, kind, replicas):
+    sent, weights = sizes_sent(kind, replicas)
+    assert sent == lesson["bytes_moved"](kind, replicas, weights)
+
+
+def test_keras_own_evaluate_is_wrong_under_central_storage_as_well():
+    central = dl.make_strategy("central_storage", devices=2)
+
+    def build():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile(loss="mse")
+        model.set_weights([np.ones((4, 2)), np.zeros(2)])
+        return model
+
+    x, y = np.arange(32.0).reshape(8, 4), np.zeros((8, 2))
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(2)
+    one = build().evaluate(data, verbose=0)
+    assert keras_own(build, central).evaluate(data, verbose=0) != pytest.approx(one, rel=1e-2)
+    assert dl.distribute(build, central).evaluate(data, verbose=0) == pytest.approx(one, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: keras.optimizers.SGD(0.1, use_ema=True),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
+        lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
+        lambda: keras.optimizers.Muon(0.01),
+    ],
+    ids=["ema", "loss_scale", "accumulation", "muon"],
+)
+def test_keras_own_fit_stops_under_central_storage_where_the_lesson_says_so(optimizer):
+    def build():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile(optimizer(), loss="mse")
+        return model
+
+    model = keras_own(build, dl.make_strategy("central_storage", devices=2))
+    with pytest.raises((ValueError, RuntimeError), match=r"AggregatingVariable|merge_call|Cond"):
+        model.fit(np.ones((4, 4)), np.ones((4, 2)), verbose=0)

@@ -1,0 +1,90 @@
+"""The pictures of strategies put boxes, arrows and words where a reader looks for them."""
+
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from distlab.pictures.strategies import Layout, draw_card, draw_layouts
+
+MIRRORED = Layout(
+    "mirrored", ("first", "second"), (0, 1), (0, 1), ((1, 0, "gradients"), (0, 1, "their sum"))
+)
+CENTRAL = Layout("central", ("first", "store", "second"), (0, 2), (1,), ((1, 2, "weights"),))
+
+
+def words(axes):
+    return {text.get_text(): text.get_position() for text in axes.texts if text.get_text()}
+
+
+def arrows(axes):
+    """From where to where each arrow points, from the left edge of the first box."""
+    notes = [text for text in axes.texts if getattr(text, "arrow_patch", None)]
+    return [(note.xyann, note.xy) for note in notes]
+
+
+def filled(axes):
+    """Left edge and colour of the filled boxes."""
+    boxes = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    return [
+        (box.get_x(), to_hex(box.get_facecolor()))
+        for box in boxes
+        if to_hex(box.get_facecolor()) != "#ffffff"
+    ]
+
+
+def test_every_device_holds_what_its_layout_says():
+    axes = draw_layouts([CENTRAL]).axes[0]
+    places = words(axes)
+    assert places["first"][0] < places["store"][0] < places["second"][0]
+    boxes = sorted(filled(axes))
+    assert [colour for _, colour in boxes] == ["#e69f00", "#0072b2", "#e69f00"]
+    assert [text.get_text() for text in axes.texts].count("variables") == 1
+    assert [text.get_text() for text in axes.texts].count("a replica") == 2
+
+
+def test_an_arrow_goes_from_the_sender_to_the_receiver():
+    (back, there) = arrows(draw_layouts([MIRRORED]).axes[0])
+    assert back[0][0] > back[1][0]
+    assert there[0][0] < there[1][0]
+
+
+def test_two_arrows_between_the_same_devices_have_lanes_of_their_own():
+    axes = draw_layouts([MIRRORED]).axes[0]
+    (back, there) = arrows(axes)
+    assert abs(back[0][1] - there[0][1]) > 0.3
+    assert words(axes)["gradients"][1] > words(axes)["their sum"][1]
+
+
+def test_each_layout_has_a_row_of_its_own():
+    axes = draw_layouts([MIRRORED, CENTRAL]).axes[0]
+    assert words(axes)["mirrored"][1] > words(axes)["central"][1] + 1
+
+
+@pytest.fixture
+def card():
+    return draw_card([("Is it enough?", "default"), ("A TPU?", "tpu")], otherwise="mirrored").axes[
+        0
+    ]
+
+
+def test_a_yes_leads_right_and_a_no_down(card):
+    directions = [(end[0] - start[0], end[1] - start[1]) for start, end in arrows(card)]
+    rights = [move for move in directions if move[0] > 0 and move[1] == 0]
+    downs = [move for move in directions if move[0] == 0 and move[1] < 0]
+    assert (len(rights), len(downs)) == (2, 2)
+
+
+def test_questions_are_numbered_beside_their_answers_and_the_last_answer_is_below(card):
+    places = words(card)
+    assert places["1. Is it enough?"][1] == places["default"][1]
+    assert places["2. A TPU?"][1] == places["tpu"][1]
+    assert places["default"][0] > places["1. Is it enough?"][0]
+    assert places["mirrored"][1] < places["2. A TPU?"][1]
+
+
+def test_a_long_question_is_broken_into_lines():
+    question = "Do the weights and the state of the optimizer not fit on every device, but once?"
+    axes = draw_card([(question, "central_storage")], otherwise="mirrored").axes[0]
+    (text,) = [text for text in words(axes) if text.startswith("1.")]
+    assert max(len(line) for line in text.splitlines()) <= 58
+    assert " ".join(text.split()) == f"1. {question}"
