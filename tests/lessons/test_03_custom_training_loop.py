@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import distlab as dl
 from distlab.grading.lesson_03_custom_training_loop import training_loop
 from distlab.grading.registry import checks_of
 from distlab.grading.running import run_check
@@ -325,3 +326,92 @@ def test_what_the_check_expects_is_what_fit_does_on_one_device():
         verbose=0,
     )
     assert TRAIN.judge(inputs, {"kernel": layer.kernel.numpy(), "bias": layer.bias.numpy()}).passed
+
+
+# --- what the lesson says and does not run
+
+
+_TWO_LOOPS = """
+import distlab as dl
+
+CPUS = dl.split_devices(2, kind="cpu")
+import keras
+import tensorflow as tf
+
+data = tf.data.Dataset.from_tensor_slices((tf.ones((12, 4)), tf.ones((12, 3)))).batch(4)
+
+
+def train(strategy, *, optimizer, built):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        if built:
+            optimizer.build(model.trainable_variables)
+
+    def replica_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        weights = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, weights), weights)
+
+    @tf.function
+    def train_steps(iterator, steps):
+        for _ in tf.range(steps):
+            strategy.run(replica_step, args=next(iterator))
+
+    train_steps(iter(strategy.experimental_distribute_dataset(data)), tf.constant(3))
+    return train_steps.experimental_get_tracing_count()
+
+
+def outcome(strategy, make, *, built):
+    with strategy.scope():
+        optimizer = make()
+    try:
+        return f"{train(strategy, optimizer=optimizer, built=built)} traces"
+    except tf.errors.InvalidArgumentError as error:
+        said = "must feed a value for placeholder" in str(error)
+        return "crashes at a placeholder" if said else str(error)
+
+
+usual = tf.distribute.MirroredStrategy(CPUS)
+ours = dl.make_strategy("mirrored", devices=CPUS)
+for strategy in (usual, ours):
+    for make in (keras.optimizers.Adam, lambda: keras.optimizers.SGD(0.1, momentum=0.9)):
+        print([outcome(strategy, make, built=built) for built in (False, True)])
+"""
+
+
+def test_an_optimizer_first_made_in_the_loop_crashes_under_the_usual_all_reduce(
+    run_python, tmp_path
+):
+    """In a process of its own: that all-reduce knows one size of group in a process."""
+    script = tmp_path / "two_loops.py"  # AutoGraph reads the source of a loop from its file
+    script.write_text(_TWO_LOOPS)
+    code = f"import runpy; runpy.run_path({str(script)!r})"
+    lines = run_python(code, warm=True).splitlines()
+    assert (
+        lines == ["['crashes at a placeholder', '1 traces']"] * 2 + ["['2 traces', '1 traces']"] * 2
+    )
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_the_loop_of_the_solution_and_the_distributed_fit_end_alike(replicas):
+    strategy = dl.make_strategy("mirrored", devices=replicas)
+
+    def build():
+        penalty = keras.regularizers.L2(0.05)
+        layer = keras.layers.Dense(3, kernel_regularizer=penalty)
+        model = keras.Sequential([keras.Input((4,)), layer])
+        model.compile(keras.optimizers.SGD(0.3), loss=cross_entropy(from_logits=True))
+        model.set_weights([np.linspace(-1, 1, 12).reshape(4, 3), np.zeros(3)])
+        return model
+
+    draw = np.random.default_rng(1)
+    x, y = draw.normal(size=(42, 4)).astype("float32"), draw.integers(0, 3, size=42)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)  # the last batch has 10
+    with strategy.scope():
+        by_hand = build()
+    solution()["train"](strategy, by_hand, data, epochs=2)
+    by_fit = dl.distribute(build, strategy)
+    by_fit.fit(data, epochs=2, verbose=0, shuffle=False)
+    for ours, theirs in zip(by_hand.get_weights(), by_fit.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
