@@ -31,7 +31,7 @@ def test_two_replicas_take_the_steps_of_one_device(optimizer):
     assert_same(train(model), one_device(optimizer))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd_momentum", "adam_clipnorm"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd_momentum", "adam_clipnorm"])
 def test_central_storage_takes_them_too_and_logs_the_right_loss(optimizer):
     model = dl.distribute(builder(optimizer), strategy_of("central_storage", 2))
     assert_same(train(model), one_device(optimizer))
@@ -52,6 +52,15 @@ def test_validation_logs_are_those_of_one_device(kind):
 )
 def test_every_kind_and_number_of_replicas(kind, replicas):
     assert_same(train(dl.distribute(builder(), strategy_of(kind, replicas))), one_device())
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_strategy_made_elsewhere_with_tensorflows_own_all_reduce(steps):
+    """Keras's `fit` stops there with several steps in one execution."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    assert dl.describe(strategy).all_reduce == "CollectiveAllReduce"
+    model = dl.distribute(builder(steps_per_execution=steps), strategy)
+    assert_same(train(model), one_device())
 
 
 def test_keras_alone_does_not_under_a_mirrored_strategy():

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import DatasetError, InvalidArgument, ModelError
-from distlab.training import pacing
+from distlab.training import fitting, pacing
 from distlab.training.pacing import choose, listens
 from distlab.training.sharding import choose_sharding
 from tests.distribution import (
@@ -82,6 +82,17 @@ def test_a_data_set_that_is_distributed_already():
     data = strategy.experimental_distribute_dataset(batches())
     run = fit(distributed(), data, epochs=2)
     assert_same(run, fit(builder()(), batches(), epochs=2))
+
+
+@BOTH
+@pytest.mark.parametrize("known", [True, False])
+def test_batches_that_tensorflow_brings_to_the_devices_as_it_does_to_gpus(monkeypatch, kind, known):
+    monkeypatch.setattr(fitting, "splits", lambda strategy: False)
+    data = batches() if known else batches().filter(lambda x, y: True)
+    model = distributed(builder(steps_per_execution=2), kind, 4)
+    options = {"epochs": 2, "validation_data": batches()}
+    assert_same(fit(model, data, **options), fit(builder()(), batches(), **options))
+    assert model.optimizer.iterations.numpy() == 2 * 3
 
 
 def test_a_data_set_made_for_each_worker_by_a_function_of_ones_own():

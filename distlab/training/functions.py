@@ -124,20 +124,18 @@ def _execution(
         on_batch = tf.function(on_batch, autograph=False, reduce_retracing=True, jit_compile=jit)
 
     def several_steps(iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        def train(batch: Any) -> tf.Tensor:
+        # It asks whether there is one more batch, as Keras does not: without, what does not
+        # depend on data (counting the step, weight decay) would be done once more at the end. It
+        # asks in the loop's own condition: TensorFlow's usual all-reduce cannot be in another.
+        def more(done: tf.Tensor, batch: Any) -> tf.Tensor:
+            return (done < steps) & batch.has_value()
+
+        def step(done: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:
             on_batch(batch.get_value())
-            return tf.constant(True)
+            done += 1
+            return done, tf.cond(done < steps, iterator.get_next_as_optional, lambda: batch)
 
-        def body(done: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # Asking whether there is one more, as Keras does not: without, what does not depend
-            # on data (counting the step, weight decay) would be done once more at the end.
-            batch = iterator.get_next_as_optional()
-            more = tf.cond(batch.has_value(), lambda: train(batch), lambda: tf.constant(False))
-            return done + tf.cast(more, tf.int32), more
-
-        done, _ = tf.while_loop(
-            lambda done, more: more & (done < steps), body, (tf.constant(0), tf.constant(True))
-        )
+        done, _ = tf.while_loop(more, step, (tf.constant(0), iterator.get_next_as_optional()))
         return done, dict(model.get_metrics_result())
 
     if not model.run_eagerly:
