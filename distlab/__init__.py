@@ -17,16 +17,20 @@ if TYPE_CHECKING:
     from distlab.devices import split_devices as split_devices
     from distlab.diagnostics import doctor as doctor
     from distlab.grading.notebook import check as check
+    from distlab.parity.checking import check_parity as check_parity
     from distlab.precision import mixed_precision as mixed_precision
     from distlab.printing import show as show
     from distlab.seeding import set_seed as set_seed
     from distlab.strategy.describing import describe as describe
     from distlab.strategy.making import make_strategy as make_strategy
     from distlab.training.distributing import distribute as distribute
+    from distlab.training.resuming import Resume as Resume
 
 # The public names, and the room each one lives in.
 _ROOMS = {
+    "Resume": "training.resuming",
     "check": "grading.notebook",
+    "check_parity": "parity.checking",
     "describe": "strategy.describing",
     "distribute": "training.distributing",
     "doctor": "diagnostics",
@@ -43,8 +47,10 @@ _ROOMS = {
 _WITHOUT_TENSORFLOW = {"check", "doctor", "plan_batch", "show"}
 
 __all__ = [
+    "Resume",
     "__version__",
     "check",
+    "check_parity",
     "describe",
     "distribute",
     "doctor",

@@ -17,7 +17,6 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import keras
 import tensorflow as tf
@@ -25,12 +24,9 @@ from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from distlab.strategy.describing import describe
-from distlab.training.keras_private import models
+from distlab.training.keras_private import models, seeds
 
 _NOW = threading.local()  # a replica is traced in a thread of its own
-
-# The seed that each generator was made with: its state moves on.
-_BASE_SEEDS: WeakKeyDictionary[keras.random.SeedGenerator, int] = WeakKeyDictionary()
 
 # What an error says that comes from keras.random without a seed.
 UNSEEDED = "distlab: keras.random without a seed"
@@ -49,7 +45,7 @@ def prepare(model: keras.Model) -> None:
         if not isinstance(layer._losses, _LossesOfReplica):
             layer.__dict__["_losses"] = _LossesOfReplica()
         for generator in layer._seed_generators:
-            _BASE_SEEDS.setdefault(generator, int(generator.state.value.numpy()[0]))
+            seeds.keep_base(generator)
             generator.next = _Drawing(generator)
     for index, variable in enumerate(_written_by_layers(model)):
         variable._direct_assign = _Writing(variable, str(index))
@@ -138,16 +134,16 @@ def _written_by_layers(model: keras.Model) -> list[Any]:
     CentralStorageStrategy has one copy, which no replica may write.
     """
     central = describe(model.distribute_strategy).kind == "central_storage"
-    seeds = {id(g.state) for layer in models.layers(model) for g in layer._seed_generators}
+    seed_states = {id(g.state) for layer in models.layers(model) for g in layer._seed_generators}
     found: dict[int, Any] = {}
     for layer in models.layers(model):
         if central or not getattr(layer, "synchronized", False):
-            found |= {id(v): v for v in layer._non_trainable_variables if id(v) not in seeds}
+            found |= {id(v): v for v in layer._non_trainable_variables if id(v) not in seed_states}
     return list(found.values())
 
 
 def _seed_now(generator: keras.random.SeedGenerator) -> tf.Tensor:
-    base = tf.constant([_BASE_SEEDS[generator], 0], tf.int64)
+    base = tf.constant([seeds.base_of(generator), 0], tf.int64)
     return tf.cast(tf.bitwise.bitwise_xor(base, _NOW.key), generator.state.dtype)
 
 
@@ -164,7 +160,7 @@ class _Drawing:
         drawn = _NOW.key
         _NOW.key = tf.random.experimental.stateless_fold_in(_NOW.key, 0)
         return tf.bitwise.bitwise_xor(
-            drawn, tf.constant([_BASE_SEEDS[self.generator], 0], tf.int64)
+            drawn, tf.constant([seeds.base_of(self.generator), 0], tf.int64)
         )
 
 

@@ -1,0 +1,202 @@
+"""Checkpoints of a training on disk: each whole or not there, the newest few kept.
+
+save(folder, checkpoint, keep=3)
+checkpoint = newest(folder)            # the newest whole one, or None
+
+A checkpoint is a folder of two files that need no distlab to be read: `state.json`, and
+`values.npz` with the arrays that it names. There is no pickle: opening one runs no code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import warnings
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from distlab.errors import InvalidArgument
+
+FORMAT = 1
+
+_NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
+_UNFINISHED = ".unfinished-"
+_DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What one checkpoint holds.
+
+    Attributes:
+        epoch: Epochs that are done.
+        step: Steps that are done, over all epochs.
+        state: What goes into `state.json`.
+        values: Arrays by name, for `values.npz`.
+    """
+
+    epoch: int
+    step: int
+    state: dict[str, Any]
+    values: dict[str, np.ndarray]
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return f"epoch-{self.epoch:04d}-step-{self.step:08d}"
+
+
+def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
+    """Writes a checkpoint, then removes the oldest beyond `keep`.
+
+    It is written beside the others, brought to disk, and only then gets its name: whoever is
+    stopped in the middle finds the checkpoints that were there before.
+
+    Args:
+        folder: Where checkpoints are; made if need be.
+        checkpoint: What to write.
+        keep: How many to keep, this one included.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f"{_UNFINISHED}{checkpoint.name}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    arrays = {
+        key: {"dtype": value.dtype.name, "shape": list(value.shape)}
+        for key, value in checkpoint.values.items()
+    }
+    stored: dict[str, Any] = {key: _storable(v) for key, v in checkpoint.values.items()}
+    with (unfinished / "values.npz").open("wb") as file:
+        np.savez(file, **stored)
+        _to_disk(file.fileno())
+    with (unfinished / "state.json").open("w", encoding="utf-8") as text:
+        json.dump({"format": FORMAT, **checkpoint.state, "values": arrays}, text, indent=1)
+        text.flush()
+        _to_disk(text.fileno())
+    _folder_to_disk(unfinished)
+    final = folder / checkpoint.name
+    if final.exists():  # only one that was found damaged is ever reached again
+        _remove(final)
+    unfinished.rename(final)
+    _folder_to_disk(folder)
+    _prune(folder, final, keep)
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    """Returns the newest whole checkpoint, or None where there is none at all.
+
+    Args:
+        folder: Where checkpoints are.
+
+    Raises:
+        InvalidArgument: There are checkpoints, and none is whole, or the newest has a format
+            that this version does not know.
+    """
+    damaged = []
+    for path in reversed(_checkpoints(folder)):
+        try:
+            checkpoint = _read(path)
+        except InvalidArgument:  # not damaged: of another version
+            raise
+        except _DAMAGE as error:
+            damaged.append(f"{path.name} ({type(error).__name__}: {error})")
+            continue
+        if damaged:
+            warnings.warn(
+                f"Resume: {', '.join(damaged)} in {folder} is damaged; "
+                f"going on from {path.name}, the newest whole checkpoint",
+                UserWarning,
+                stacklevel=2,
+            )
+        return checkpoint
+    if damaged:
+        raise InvalidArgument(
+            asked=f"Resume({str(folder)!r})",
+            found=f"no whole checkpoint among {len(damaged)}: {', '.join(damaged)}",
+            do="bring back a copy of one, or remove the folder to train from the start",
+        )
+    return None
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """All that have the name of a checkpoint, the oldest first."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        name = _NAME.fullmatch(path.name)
+        if name and path.is_dir():
+            found.append((int(name[1]), int(name[2]), path))
+    return [path for _, _, path in sorted(found)]
+
+
+def _read(path: Path) -> Checkpoint:
+    state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    if state["format"] != FORMAT:
+        raise _unknown_format(path, state["format"])
+    with np.load(path / "values.npz", allow_pickle=False) as stored:
+        values = {
+            key: _as_was(stored[key], array["dtype"]) for key, array in state["values"].items()
+        }
+    for key, array in state["values"].items():
+        if list(values[key].shape) != array["shape"]:
+            raise ValueError(f"{key} has the shape {values[key].shape}")
+    position = state["position"]
+    return Checkpoint(
+        epoch=int(position["epoch"]), step=int(position["step"]), state=state, values=values
+    )
+
+
+def _unknown_format(path: Path, found: Any) -> InvalidArgument:
+    return InvalidArgument(
+        asked=f"Resume from {str(path)!r}",
+        found=f"a checkpoint of format {found!r}; this distlab reads format {FORMAT}",
+        do="take the version of distlab that wrote it, or another folder",
+    )
+
+
+def _storable(array: np.ndarray) -> np.ndarray:
+    """`.npz` knows NumPy's own types only; the others (bfloat16) go in as whole numbers."""
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.isbuiltin == 2 else array
+
+
+def _as_was(array: np.ndarray, dtype: str) -> np.ndarray:
+    return array if array.dtype.name == dtype else array.view(getattr(ml_dtypes, dtype))
+
+
+def _prune(folder: Path, saved: Path, keep: int) -> None:
+    """What is newer than the one just saved was found damaged, and counts for nothing."""
+    there = _checkpoints(folder)
+    older = there[: there.index(saved)]
+    for path in older[: max(0, len(older) - (keep - 1))]:
+        _remove(path)
+    for path in folder.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    """Takes the name away first, so that half a checkpoint never bears it."""
+    unnamed = path.with_name(f"{_UNFINISHED}{path.name}-removed")
+    shutil.rmtree(unnamed, ignore_errors=True)
+    path.rename(unnamed)
+    shutil.rmtree(unnamed, ignore_errors=True)
+
+
+def _to_disk(descriptor: int) -> None:
+    os.fsync(descriptor)
+
+
+def _folder_to_disk(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # Windows cannot open a folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,148 @@
+"""Whether a `tf.data` pipeline gives the same batches in the same order in another process.
+
+pipeline = inspect(dataset)
+pipeline.complaints          # stages that do not, each with what to do
+pipeline.must_be_read        # what comes later depends on what was read before
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+# Stages that give what their input gives, in its order, whatever was read before.
+_STEADY = {
+    *("AssertCardinality", "AssertNext", "AssertPrev", "AutoShard", "Batch", "CopyToDevice"),
+    *("Csv", "DenseToRagged", "DenseToSparseBatch", "Filter", "FixedLengthRecord", "FlatMap"),
+    *("GroupByReducer", "GroupByWindow", "IgnoreErrors", "Interleave", "LegacyRebatch", "List"),
+    *("Load", "Map", "MapAndBatch", "MatchingFiles", "Options", "PaddedBatch", "ParallelBatch"),
+    *("ParallelInterleave", "ParallelMap", "ParseExample", "Prefetch", "Range", "Rebatch"),
+    *("Restructured", "Scan", "Shard", "Skip", "SparseTensorSlice", "Sql", "TFRecord", "Take"),
+    *("TakeWhile", "Tensor", "TensorSlice", "TextLine", "Unbatch", "Unique", "Window", "Zip"),
+    *("Shuffle", "ShuffleAndRepeat", "Random"),
+}
+# Stages that open their input more than once, late, or never again: how often a shuffle below
+# one was opened depends on how far the pipeline was read.
+_REOPENING = {
+    *("Cache", "Concatenate", "DirectedInterleave", "LegacySnapshot", "Repeat"),
+    *("ShuffleAndRepeat", "Snapshot"),
+}
+_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """What a pipeline is like.
+
+    Attributes:
+        complaints: Its stages that may give other batches in another process.
+        must_be_read: Whether an epoch must be read, and not only opened, for the next one to
+            come in its order.
+        reshuffling: Its shuffles that give another order in each epoch, by name.
+        stages: All stages, the last first.
+    """
+
+    complaints: tuple[str, ...]
+    must_be_read: bool
+    reshuffling: tuple[tf.data.Dataset, ...]
+    stages: tuple[tf.data.Dataset, ...]
+
+
+def inspect(dataset: Any) -> Pipeline:
+    """Looks at each stage of a pipeline.
+
+    Args:
+        dataset: A `tf.data.Dataset`; anything else cannot be looked into.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        complaint = f"{type(dataset).__name__} cannot be looked into"
+        return Pipeline(complaints=(complaint,), must_be_read=False, reshuffling=(), stages=())
+    complaints: dict[str, None] = {}  # in order, each once
+    if dataset.options().deterministic is False:
+        complaints["the option deterministic=False gives up the order (leave it out)"] = None
+    reshuffling, stages, must_be_read = [], [], False
+    for stage, reopened in _walk(dataset, reopened=False):
+        stages.append(stage)
+        complaints |= dict.fromkeys(_complaints(stage))
+        if _reshuffles(stage):
+            reshuffling.append(stage)
+            must_be_read |= reopened or _name(stage) in _REOPENING
+    return Pipeline(
+        complaints=tuple(complaints),
+        must_be_read=must_be_read,
+        reshuffling=tuple(reshuffling),
+        stages=tuple(stages),
+    )
+
+
+def _walk(stage: Any, *, reopened: bool) -> Iterator[tuple[Any, bool]]:
+    yield stage, reopened
+    for below in stage._inputs():
+        if isinstance(below, tf.data.Dataset):
+            yield from _walk(below, reopened=reopened or _name(stage) in _REOPENING)
+
+
+def _name(stage: tf.data.Dataset) -> str:
+    return type(stage).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
+
+
+def _complaints(stage: Any) -> Iterator[str]:
+    name = _name(stage)
+    opaque = name == "Variant" and not stage._inputs()
+    if opaque or name not in _STEADY | _REOPENING | {"Variant"}:
+        yield f"{type(stage).__name__} is not a stage that Resume knows"
+    if hasattr(stage, "_seed2") and not _seeded(stage._seed, stage._seed2):
+        yield f"{name} has no seed (give one: seed=...)"
+    if getattr(stage, "_rerandomize", False):
+        yield f"{name} draws anew in each epoch (leave out rerandomize_each_iteration)"
+    if getattr(stage, "_deterministic", None) == "false" or _interleaves_in_any_order(stage):
+        yield f"{name} has deterministic=False (leave it out)"
+    for function in stage._functions():
+        yield from _complaints_of_function(name, function.function)
+
+
+def _complaints_of_function(stage: str, function: Any) -> Iterator[str]:
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+    operations = {node.op for node in nodes}
+    if operations & _PYTHON:
+        yield (
+            f"{stage} calls Python (a generator, py_function or numpy_function), and whether that "
+            "gives the same again is not known"
+        )
+    for node in nodes:
+        if "seed" in node.attr and "seed2" in node.attr:
+            if not (node.attr["seed"].i or node.attr["seed2"].i):
+                yield f"{stage} draws random numbers without a seed ({node.op}: set_seed first)"
+            elif stage.startswith("Parallel"):
+                yield (
+                    f"{stage} draws random numbers in parallel, so in any order ({node.op}: leave "
+                    "out num_parallel_calls, or take tf.random.stateless_*)"
+                )
+        if node.op.startswith(("Assign", "Stateful", "Rng")) and "Partitioned" not in node.op:
+            yield f"{stage} changes a variable ({node.op}), which is not put back"
+        if node.op.startswith("Shuffle") or node.op == "RandomDataset":
+            yield f"{stage} shuffles inside its function, which cannot be looked into"
+    if any(tensor.dtype == tf.variant for tensor in function.captured_inputs):
+        yield f"{stage} reads another data set inside its function, which cannot be looked into"
+
+
+def _reshuffles(stage: Any) -> bool:
+    again: bool = getattr(stage, "_reshuffle_each_iteration", _name(stage) == "ShuffleAndRepeat")
+    return again
+
+
+def _interleaves_in_any_order(stage: Any) -> bool:
+    """An interleave keeps its `deterministic` nowhere but in the operation."""
+    if _name(stage) != "ParallelInterleave":
+        return False
+    graph = tf.compat.v1.GraphDef.FromString(stage._as_serialized_graph().numpy())
+    orders = [n.attr["deterministic"].s for n in graph.node if "ParallelInterleave" in n.op]
+    return b"false" in orders
+
+
+def _seeded(seed: Any, seed2: Any) -> bool:
+    return any(int(tf.get_static_value(value) or 0) for value in (seed, seed2))

@@ -1,0 +1,162 @@
+"""All variables of a training as NumPy arrays, and back, under any strategy of one process.
+
+entries, values = read(model)
+check(model, entries)                  # raises where they are another model's
+write(model, entries, values)
+
+What replicas hold in common is stored once. What differs between them (the metrics of an epoch
+that is not over, for one) is stored for each, so that the same strategy gets the same bits back,
+and another one the same total.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from distlab.errors import ModelError
+
+# What is stored of one variable, beside its values: all that a reader of JSON needs.
+Entry = dict[str, Any]
+
+_GROUPS = ("model", "optimizer", "metrics")
+
+
+def read(model: keras.Model) -> tuple[list[Entry], dict[str, np.ndarray]]:
+    """Returns what describes each variable, and the values by key.
+
+    Args:
+        model: A built model with a built optimizer. Random seeds count as its variables.
+    """
+    entries, values = [], {}
+    for group in _GROUPS:
+        for index, variable in enumerate(_variables(model, group)):
+            copies = [copy.numpy() for copy in _copies(model, variable)]
+            each = _summed_over_replicas(variable) or any(
+                copy.tobytes() != copies[0].tobytes() for copy in copies[1:]
+            )
+            key = f"{group}/{index:03d}/{variable.path}"
+            values[key] = np.stack(copies) if each else copies[0]
+            entries.append({**_describe(group, variable), "key": key, "of_each_replica": each})
+    return entries, values
+
+
+def check(model: keras.Model, entries: list[Entry], *, optimizer: str, metrics: bool) -> None:
+    """Raises where the entries are those of another model, optimizer or (if asked) metrics.
+
+    Args:
+        model: A built model.
+        entries: As `read` returned them.
+        optimizer: What `name_optimizer` returned then.
+        metrics: Whether the metrics have to be the same.
+
+    Raises:
+        ModelError: They differ; the first variable that does is named.
+    """
+    ours = name_optimizer(model)
+    if ours != optimizer:
+        raise ModelError(
+            asked="resume from a checkpoint",
+            found=f"a checkpoint of the optimizer {optimizer}, and a model with {ours}",
+            do="compile the model as before, or give Resume another folder",
+        )
+    for group in _GROUPS if metrics else _GROUPS[:2]:
+        stored = [entry for entry in entries if entry["group"] == group]
+        found = [_describe(group, variable) for variable in _variables(model, group)]
+        for theirs, here in itertools.zip_longest(stored, found):
+            if theirs is None or here is None or _identity(theirs) != _identity(here):
+                raise ModelError(
+                    asked="resume from a checkpoint",
+                    found=f"another {group}: the checkpoint has {_name(theirs)} where this one "
+                    f"has {_name(here)}",
+                    do="build and compile the model as before, or give Resume another folder",
+                )
+
+
+def write(
+    model: keras.Model, entries: list[Entry], values: dict[str, np.ndarray], *, metrics: bool
+) -> None:
+    """Gives the variables the values.
+
+    Args:
+        model: A model that passed `check`.
+        entries: As `read` returned them.
+        values: As `read` returned them.
+        metrics: Whether to write the metrics too.
+    """
+    for group in _GROUPS if metrics else _GROUPS[:2]:
+        stored = [entry for entry in entries if entry["group"] == group]
+        for entry, variable in zip(stored, _variables(model, group), strict=True):
+            copies = _copies(model, variable)
+            value = values[entry["key"]]
+            if not entry["of_each_replica"]:
+                shares: Sequence[Any] = [value] * len(copies)
+            elif len(value) == len(copies):
+                shares = list(value)
+            else:
+                shares = _shared_anew(value, len(copies), variable)
+            for copy, share in zip(copies, shares, strict=True):
+                copy.assign(share)
+
+
+def name_optimizer(model: keras.Model) -> str:
+    """Returns "Adam", or "LossScaleOptimizer around Adam".
+
+    Args:
+        model: A compiled model.
+    """
+    inner = getattr(model.optimizer, "inner_optimizer", None)
+    name = type(model.optimizer).__name__
+    return name if inner is None else f"{name} around {type(inner).__name__}"
+
+
+def _variables(model: keras.Model, group: str) -> list[keras.Variable]:
+    if group == "optimizer":
+        return list(model.optimizer.variables)
+    return list(model.variables if group == "model" else model.metrics_variables)
+
+
+def _copies(model: keras.Model, variable: keras.Variable) -> tuple[Any, ...]:
+    copies: tuple[Any, ...] = model.distribute_strategy.experimental_local_results(variable.value)
+    return copies
+
+
+def _summed_over_replicas(variable: keras.Variable) -> bool:
+    value = variable.value
+    on_read = getattr(value, "synchronization", None) == tf.VariableSynchronization.ON_READ
+    return bool(on_read and value.aggregation == tf.VariableAggregation.SUM)
+
+
+def _shared_anew(value: np.ndarray, replicas: int, variable: keras.Variable) -> list[np.ndarray]:
+    """For another number of replicas: the same total, or what Keras itself saves, the first."""
+    if not _summed_over_replicas(variable):
+        return [value[0]] * replicas
+    total = value.sum(axis=0, dtype=value.dtype)
+    return [total] + [np.zeros_like(total)] * (replicas - 1)
+
+
+def _describe(group: str, variable: keras.Variable) -> Entry:
+    return {
+        "group": group,
+        "path": variable.path,
+        "shape": list(variable.shape),
+        "dtype": str(variable.dtype),
+    }
+
+
+def _identity(entry: Entry) -> tuple[Any, ...]:
+    """Keras counts layers of a kind over the whole process: `dense_3` may have been `dense`."""
+    path = re.sub(r"_\d+(?=[_/]|$)", "", entry["path"])
+    return path, tuple(entry["shape"]), entry["dtype"]
+
+
+def _name(entry: Entry | None) -> str:
+    if entry is None:
+        return "no variable"
+    return f"{entry['path']} {tuple(entry['shape'])} {entry['dtype']}"
