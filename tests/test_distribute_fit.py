@@ -174,14 +174,11 @@ def test_a_saved_model_goes_on_under_a_strategy_where_it_stopped(kind, tmp_path)
 class Reports(keras.callbacks.Callback):
     def __init__(self, **flags):
         super().__init__()
-        self.ends, self.steps = [], []
+        self.ends = []
         self.__dict__.update(flags)
 
     def on_train_batch_end(self, batch, logs=None):
         self.ends.append(batch)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.steps.append(self.model.steps_per_execution)
 
 
 def test_kerass_callbacks_see_and_do_the_same(tmp_path):
@@ -206,34 +203,56 @@ def test_kerass_callbacks_see_and_do_the_same(tmp_path):
     assert list((tmp_path / "model").rglob("events.out*"))
 
 
-def test_the_number_of_steps_in_an_execution_is_chosen_after_the_first_epoch(monkeypatch):
-    clock = itertools.count(step=2**-6)  # seconds: two steps of an epoch take one tick
-    monkeypatch.setattr(pacing, "perf_counter", lambda: next(clock))
+@pytest.fixture
+def clock(monkeypatch):
+    """A step of an epoch of three takes 2**-7 s: 25 fit into an execution."""
+    ticks = itertools.count(step=2**-6)
+    monkeypatch.setattr(pacing, "perf_counter", lambda: next(ticks))
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_number_of_steps_in_an_execution_is_chosen_after_the_first_epoch():
     listening, indifferent = Reports(), Reports(listens_to_executions=True)
     model = distributed()
     fit(model, batches(), epochs=2, callbacks=[listening])
-    assert (listening.ends, listening.steps) == ([0, 1, 2] * 2, [1, 1])
+    assert listening.ends == [0, 1, 2, 0, 1, 2]
     fit(model, batches(), epochs=2, callbacks=[indifferent])
-    assert indifferent.steps == [1, 25]
+    assert indifferent.ends == [0, 1, 2, 24]
+    assert model.optimizer.iterations.numpy() == 4 * 3
     assert model.steps_per_execution == 1
 
 
 def test_what_the_model_was_compiled_with_stays():
     report = Reports(listens_to_executions=True)
     fit(distributed(builder(steps_per_execution=2)), batches(), epochs=2, callbacks=[report])
-    assert report.steps == [2, 2]
+    assert report.ends == [1, 3, 1, 3]
 
 
+@pytest.mark.usefixtures("clock")
 def test_executions_end_where_an_epoch_of_an_endless_data_set_does_and_at_a_callbacks_mark():
     report = Reports(listens_to_executions=True, every_steps=4)
     model = distributed()
-    fit(model, batches().repeat(), epochs=3, steps_per_epoch=6, callbacks=[report])
-    assert set(report.steps[1:]) <= {1, 2}
-    assert model.optimizer.iterations.numpy() == 3 * 6
+    fit(model, batches().repeat(), epochs=2, steps_per_epoch=6, callbacks=[report])
+    assert report.ends == [0, 1, 2, 3, 4, 5, 1, 3, 5]
+    assert model.optimizer.iterations.numpy() == 2 * 6
     assert choose(20, 0) == 20
     assert choose(20, 12) == 12
     assert choose(5, 12) == 4
     assert choose(0, 7) == 1
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("steps", [None, 2])
+def test_validation_takes_the_steps_that_it_is_given_whatever_was_chosen(recwarn, steps):
+    options = {"epochs": 3, "validation_data": batches(), "validation_steps": steps}
+
+    class Predicts(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            assert len(self.model.predict(batches(), steps=2, verbose=0)) == 2 * BATCH
+
+    run = fit(distributed(), batches(), callbacks=[Predicts()], **options)
+    assert_same(run, fit(builder()(), batches(), **options))
+    assert not [warning for warning in recwarn if "ran out of data" in str(warning.message)]
 
 
 @pytest.mark.parametrize(

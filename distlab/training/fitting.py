@@ -29,10 +29,12 @@ class Fitting:
     Attributes:
         check_finite: Whether training stops at a loss that is not finite. Not where Keras's
             `TerminateOnNaN` is there to end it.
+        test_steps: How many steps `evaluate` takes in one execution.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.check_finite = True
+        self.test_steps = model.steps_per_execution
         self._model = model
         self._pace: ChosenSteps | None = None
         keras_fit = model.fit
@@ -55,14 +57,12 @@ class Fitting:
         self._check_finite(
             not any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks)
         )
-        asked = self._model.steps_per_execution
-        self._pace = pace = ChosenSteps(callbacks, asked=asked)
+        self._pace = pace = ChosenSteps(callbacks, asked=self._model.steps_per_execution)
         pace.set_model(self._model)
         callbacks.append(pace)
         try:
             yield
         finally:
-            self._model.steps_per_execution = asked
             callbacks.remove(pace)
             self._pace = None
 
@@ -88,9 +88,16 @@ class Fitting:
             raise no_batch()
         self._choose_iteration(iterator)
         check_inputs(self._model, models.spec_of_replica(iterator))
-        if self._pace is not None and self._pace.iterator is None:  # the data `fit` trains on
-            self._pace.iterator = iterator
-            _check_length(iterator, batches, self._model.steps_per_execution)
+        if self._pace is None:
+            self.test_steps = self._model.steps_per_execution
+        elif self._pace.begin(iterator):
+            _check_length(iterator, batches, self._pace.steps)
+        else:
+            self.test_steps = self._pace.validate(iterator)
+
+    def train_steps(self) -> int:
+        """Returns how many steps `fit` takes in one execution, now."""
+        return self._model.steps_per_execution if self._pace is None else self._pace.steps
 
     def _choose_iteration(self, iterator: Any) -> None:
         data, strategy = models.undistributed(iterator), self._model.distribute_strategy

@@ -21,12 +21,13 @@ from distlab.training.splitting import split
 
 
 def make_train_function(
-    model: keras.Model, *, check_finite: bool = True
+    model: keras.Model, *, steps: Callable[[], int], check_finite: bool = True
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """Returns what `fit` calls to train.
 
     Args:
         model: A compiled model, built in its strategy's scope.
+        steps: Returns how many steps the next execution is to take.
         check_finite: Whether to stop where the loss is not a number. Under a
             `LossScaleOptimizer`, which skips such steps, it never does.
 
@@ -73,19 +74,22 @@ def make_train_function(
             else:
                 accumulate(data, is_update)
 
-    return _execution(model, train_on)
+    return _execution(model, train_on, steps)
 
 
-def make_test_function(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
+def make_test_function(
+    model: keras.Model, *, steps: Callable[[], int]
+) -> Callable[[Any], dict[str, tf.Tensor]]:
     """Returns what `evaluate`, and validation in `fit`, call.
 
     Args:
         model: A compiled model, built in its strategy's scope.
+        steps: Returns how many steps the next execution is to take.
     """
     _prepare(model)
     step = replica_step.test_step(model)
     strategy = model.distribute_strategy
-    return _execution(model, lambda batch: _run(model, step, split(strategy, batch)))
+    return _execution(model, lambda batch: _run(model, step, split(strategy, batch)), steps)
 
 
 def _prepare(model: keras.Model) -> None:
@@ -115,7 +119,7 @@ def _run(model: keras.Model, step: Callable[[Any], replica_step.Seen], data: Any
 
 
 def _execution(
-    model: keras.Model, on_batch: Callable[[Any], None]
+    model: keras.Model, on_batch: Callable[[Any], None], steps: Callable[[], int]
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     if not model.run_eagerly:
         # XLA cannot place variables of several logical devices; Keras leaves it off there too.
@@ -123,17 +127,17 @@ def _execution(
         jit = True if alone and model.jit_compile else None
         on_batch = tf.function(on_batch, autograph=False, reduce_retracing=True, jit_compile=jit)
 
-    def several_steps(iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    def several_steps(iterator: Any, most: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         # It asks whether there is one more batch, as Keras does not: without, what does not
         # depend on data (counting the step, weight decay) would be done once more at the end. It
         # asks in the loop's own condition: TensorFlow's usual all-reduce cannot be in another.
         def more(done: tf.Tensor, batch: Any) -> tf.Tensor:
-            return (done < steps) & batch.has_value()
+            return (done < most) & batch.has_value()
 
         def step(done: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:
             on_batch(batch.get_value())
             done += 1
-            return done, tf.cond(done < steps, iterator.get_next_as_optional, lambda: batch)
+            return done, tf.cond(done < most, iterator.get_next_as_optional, lambda: batch)
 
         done, _ = tf.while_loop(more, step, (tf.constant(0), iterator.get_next_as_optional()))
         return done, dict(model.get_metrics_result())
@@ -146,7 +150,7 @@ def _execution(
             on_batch(next(iterator))  # train_on_batch and test_on_batch give a generator
             return dict(model.get_metrics_result())
         # The number is an argument, so that another one needs no second trace.
-        done, logs = several_steps(iterator, tf.constant(model.steps_per_execution))
+        done, logs = several_steps(iterator, tf.constant(steps()))
         if not done:
             raise StopIteration
         return dict(logs)

@@ -20,11 +20,18 @@ from distlab.training.keras_private import models
 EXECUTION_SECS = 0.2
 MOST_STEPS = 128
 
-_LISTENING = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_LISTENING = (
+    "on_batch_begin",
+    "on_batch_end",
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_test_batch_begin",
+    "on_test_batch_end",
+)
 
 
 class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
-    """Sets `steps_per_execution` before each epoch, unless the model was compiled with one.
+    """Chooses `steps` before each epoch, unless the model was compiled with a number.
 
     It stays 1 where a callback listens to batches: one that has its own `on_train_batch_end` or
     the like. A callback that minds executions of several steps as little as Keras's progress
@@ -36,26 +43,50 @@ class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
         asked: What the model was compiled with.
 
     Attributes:
-        iterator: Keras's iterator over the epochs of this `fit`, set before the first.
+        steps: How many steps `fit` takes in one execution. The model's own
+            `steps_per_execution` stays, for what a callback does with the model.
     """
 
     def __init__(self, callbacks: list[keras.callbacks.Callback], *, asked: int) -> None:
         super().__init__()
-        self.iterator: Any = None
+        self.steps = asked
+        self._iterator: Any = None
         self._free = asked == 1 and not any(listens(callback) for callback in callbacks)
         marks = [getattr(callback, "every_steps", None) for callback in callbacks]
         self._mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
         self._timed_from, self._last_batch = 0.0, 0
         self._secs_per_step: float | None = None
 
+    def begin(self, iterator: Any) -> bool:
+        """Takes the data that `fit` trains on, which come first; False if it has them.
+
+        Args:
+            iterator: Keras's iterator over epochs.
+        """
+        is_first = self._iterator is None
+        if is_first:
+            self._iterator = iterator
+        return is_first
+
+    def validate(self, iterator: Any) -> int:
+        """Returns how many steps an execution takes over other data, within this `fit`.
+
+        Args:
+            iterator: Keras's iterator over epochs.
+        """
+        return self._for(iterator, self.steps) if self._free else self.steps
+
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Chooses for this epoch."""
         if self._free and self._secs_per_step is not None:
-            steps = int(EXECUTION_SECS / max(self._secs_per_step, 1e-9))
-            # With `steps_per_epoch` Keras goes on in the same iterator: end where it ends.
-            marks = math.gcd(self._mark, self.iterator.steps_per_epoch or 0)
-            steps = choose(min(steps, MOST_STEPS), marks)
-            self.model.steps_per_execution = self.iterator.steps_per_execution = steps
+            most = min(MOST_STEPS, int(EXECUTION_SECS / max(self._secs_per_step, 1e-9)))
+            self.steps = self._for(self._iterator, most)
+
+    def _for(self, iterator: Any, most: int) -> int:
+        # With a number of steps Keras goes on in the same iterator: end where the epoch does.
+        steps = choose(most, math.gcd(self._mark, iterator.steps_per_epoch or 0))
+        iterator.steps_per_execution = steps
+        return steps
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Times the first epoch, from the end of its first step: that one is traced."""
