@@ -126,6 +126,24 @@ def test_a_loss_that_is_a_mean_by_sample_weights(kind):
     assert_equal_to_one_device(build, in_order(), kind, 3)
 
 
+@BOTH
+def test_a_loss_that_ignores_a_class(kind):
+    build = sequential(dense(), loss=LOSS(ignore_class=1))
+    assert_equal_to_one_device(build, in_order(), kind, 3)
+
+
+def mean_of_squares(y_true, y_pred):
+    return keras.ops.mean((keras.ops.one_hot(y_true, 4) - y_pred) ** 2)
+
+
+@BOTH
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_loss_function_that_averages_by_itself(kind, weighted):
+    build = sequential(dense(), loss=mean_of_squares)
+    weights = [np.full(EXAMPLES, 0.5, "float32")] if weighted else []
+    assert_equal_to_one_device(build, in_order(X, Y, *weights), kind, 3)
+
+
 class AddsLoss(keras.layers.Layer):
     """The mean of its inputs' squares, beside them a batch normalisation that all wait at."""
 

@@ -527,6 +527,6 @@ for name, metric in {"loss": mean_of_losses, "accuracy": accuracy}.items():
 #
 # - [The exercise](../exercises/03_custom_training_loop.ipynb): repair three losses, then build
 #   the loop.
-# - Your own model: put your `build` in place of ours, with SGD, and compare the weights of
-#   `dl.distribute(build, strategy).fit(...)` and of plain `fit` after a few steps. Take dropout
-#   out first: its random numbers differ.
+# - Your own model, and your own loop: `dl.check_parity(build, data, strategy=strategy,
+#   train=my_loop)` compares every weight with one device's, step by step, and looks for the cause
+#   where they differ. `my_loop(model, data)` trains on what it is given.

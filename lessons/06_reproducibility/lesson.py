@@ -292,6 +292,10 @@ for _ in data:
 dl.show("next, after a restart with its place", order(data.skip(5)), expected=left)
 
 # %% [markdown]
+# In `fit` the callback `dl.Resume("checkpoints", every_steps=100)` does both for you: it saves
+# weights, optimizer and place, and after a restart goes there.
+
+# %% [markdown]
 # ## Dropout: one mask for all replicas
 #
 # Now two replicas. A dropout layer is made in the scope and gets ones, so that what comes out *is*

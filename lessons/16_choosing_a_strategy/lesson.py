@@ -508,6 +508,7 @@ dl.show("two such hosts, a model for a laptop", choose(several_hosts=True, one_i
 # - [The exercise](../exercises/16_choosing_a_strategy.ipynb): six cases to decide and defend, and
 #   the table as a function of your own.
 # - Your own model: put your `build` and your data in place of ours, and run "Your model under each
-#   strategy" again. If a line is not equal, look for what sees the batch as a whole (batch
-#   normalisation) or draws random numbers (dropout).
+#   strategy" again. If a line is not equal, `dl.check_parity(build, data, strategy=strategy)` names
+#   the first weight that moved, and looks for the cause: what sees the batch as a whole (batch
+#   normalisation), what draws random numbers (dropout).
 # - [Lesson 03](03_custom_training_loop.ipynb) has the loop whose mistake we rehearsed.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -154,19 +155,26 @@ class _PartOfLoss:
     def __init__(self, loss: keras.losses.Loss) -> None:
         self.loss = loss
         self.name = loss.name
+        loss.call = _Noted(loss.call)
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
+        _NOW.values = None
         value = self.loss(y_true, y_pred, sample_weight)
         batch = getattr(_NOW, "batch", None)
         if batch is None or self.loss.reduction == "sum":
             return value
-        # Keras divides a mean by the number of replicas wherever a scope is entered.
-        value *= tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, value.dtype)
-        return value * tf.cast(self._share(batch, y_pred, sample_weight), value.dtype)
+        masks = [models.mask_of(y_pred), models.mask_of(_NOW.values)]
+        masks = [tf.cast(mask, tf.bool) for mask in masks if mask is not None]
+        mask = functools.reduce(tf.logical_and, masks) if masks else None
+        one_number = _NOW.values is not None and _NOW.values.shape.rank == 0
+        if not one_number or sample_weight is not None or mask is not None:
+            # Keras divides what it averages by the number of replicas, wherever a scope is
+            # entered. One number, from a function that averages by itself, it leaves alone.
+            value *= tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, value.dtype)
+        return value * tf.cast(self._share(batch, mask, sample_weight), value.dtype)
 
-    def _share(self, batch: Batch, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+    def _share(self, batch: Batch, mask: tf.Tensor | None, sample_weight: Any) -> tf.Tensor:
         """Part of what the mean is taken over that is on this replica."""
-        mask = models.mask_of(y_pred)
         by_weight = self.loss.reduction == "mean_with_sample_weight"
         if mask is None and not (by_weight and sample_weight is not None):
             return batch.share
@@ -177,6 +185,17 @@ class _PartOfLoss:
             here = tf.reduce_sum(tf.cast(mask, tf.float32))
         context = tf.distribute.get_replica_context()
         return tf.math.divide_no_nan(here, context.all_reduce(tf.distribute.ReduceOp.SUM, here))
+
+
+class _Noted:
+    """A loss's `call`, which keeps in mind what it returned: the losses before they are reduced."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = getattr(call, "call", call)  # a loss may be in several models
+
+    def __call__(self, y_true: Any, y_pred: Any) -> tf.Tensor:
+        _NOW.values = values = self.call(y_true, y_pred)
+        return values
 
 
 class _Recorded:
