@@ -25,7 +25,7 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test check env env-lab lint types notebooks notebooks-check tests regression \
-	regression-cold regression-tampered format docs constraints clean
+	regression-cold regression-tampered support-matrix bench format docs constraints clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' Makefile
@@ -75,6 +75,12 @@ regression-tampered: env  ## tamper with every notebook, and hold that the regre
 format: env  ## let ruff lay out the code and repair what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+support-matrix: env  ## run every cell of the support matrix, and write docs/support_matrix.md and README's part
+	$(call stage,support matrix,$(PY) tools/support_matrix.py --write)
+
+bench: env  ## time training against its peers, and weigh its memory (about 20 minutes, quiet machine)
+	$(call stage,benchmarks,$(PY) benchmarks/fit.py && $(PY) benchmarks/memory.py)
 
 docs: env  ## build the site into build/site (the notebooks are its pages)
 	@rm -rf build/docs && mkdir -p build/docs && cp -R docs/. notebooks exercises build/docs/

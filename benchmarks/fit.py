@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -21,21 +22,35 @@ from side_by_side import compare
 
 import distlab as dl
 
-STEPS, EPOCHS = 100, 6
+EPOCHS = 6
 SUM = tf.distribute.ReduceOp.SUM
 
 
-def mlp() -> tuple[keras.Sequential, tuple[int, ...], int]:
-    """The MLP of most tutorials, the shape of an example, and the global batch."""
+@dataclass(frozen=True)
+class Task:
+    """What is trained: a model, and data of its shape."""
+
+    make: Callable[[], keras.Sequential]
+    shape: tuple[int, ...]
+    batch: int
+    steps: int
+
+
+def mlp() -> keras.Sequential:
+    """The MLP of most tutorials."""
     layers = [keras.layers.Dense(units, activation="relu") for units in (256, 128)]
-    return keras.Sequential([keras.Input((784,)), *layers, keras.layers.Dense(10)]), (784,), 128
+    return keras.Sequential([keras.Input((784,)), *layers, keras.layers.Dense(10)])
 
 
-def cnn() -> tuple[keras.Sequential, tuple[int, ...], int]:
-    """A small convolutional network, the shape of an example, and the global batch."""
+def cnn() -> keras.Sequential:
+    """A small convolutional network."""
     conv = [keras.layers.Conv2D(filters, 3, activation="relu") for filters in (16, 32)]
     head = [keras.layers.MaxPooling2D(), keras.layers.Flatten(), keras.layers.Dense(10)]
-    return keras.Sequential([keras.Input((28, 28, 1)), *conv, *head]), (28, 28, 1), 64
+    return keras.Sequential([keras.Input((28, 28, 1)), *conv, *head])
+
+
+MLP = Task(mlp, shape=(784,), batch=128, steps=100)
+CNN = Task(cnn, shape=(28, 28, 1), batch=64, steps=20)
 
 
 class EpochTimes(keras.callbacks.Callback):
@@ -57,20 +72,19 @@ class EpochTimes(keras.callbacks.Callback):
 class Bench:
     """One model on one number of replicas, trained in all ways."""
 
-    def __init__(self, make: Callable[[], tuple[keras.Sequential, tuple[int, ...], int]]) -> None:
-        self.make = make
-        _, shape, batch = make()
+    def __init__(self, task: Task) -> None:
+        self.task, self.steps = task, task.steps
         draw = np.random.default_rng(0)
-        x = draw.normal(size=(STEPS * batch, *shape)).astype("float32")
-        y = draw.integers(0, 10, STEPS * batch)
-        self.data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch).cache().prefetch(2)
+        x = draw.normal(size=(task.steps * task.batch, *task.shape)).astype("float32")
+        y = draw.integers(0, 10, task.steps * task.batch)
+        self.data = tf.data.Dataset.from_tensor_slices((x, y)).batch(task.batch).cache().prefetch(2)
         for _ in self.data:  # fills the cache
             pass
         self.call_costs: dict[str, float] = {}
 
     def build(self, steps_per_execution: int = 1) -> keras.Model:
         """Compiles the model, as for one device."""
-        model, _, _ = self.make()
+        model = self.task.make()
         model.compile(
             optimizer=keras.optimizers.SGD(0.01),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -85,8 +99,8 @@ class Bench:
             clock, start = EpochTimes(), time.perf_counter()
             model.fit(self.data, epochs=EPOCHS, verbose=0, callbacks=[clock], shuffle=False)
             whole = time.perf_counter() - start
-            per_step = (clock.times[-1] - clock.times[1]) / (EPOCHS - 1) / STEPS
-            self.call_costs[name] = (whole - per_step * STEPS * EPOCHS) * 1000
+            per_step = (clock.times[-1] - clock.times[1]) / (EPOCHS - 1) / self.steps
+            self.call_costs[name] = (whole - per_step * self.steps * EPOCHS) * 1000
             return per_step * 1000
 
         return run
@@ -128,7 +142,7 @@ class Bench:
 
         @tf.function
         def one_epoch(iterator: Any) -> tf.Tensor:
-            for _ in tf.range(STEPS):
+            for _ in tf.range(self.steps):
                 strategy.run(step, args=(next(iterator),))
             return logged.result()
 
@@ -142,7 +156,7 @@ class Bench:
                 else:
                     for batch in data:
                         float(one_step(batch))
-            return (time.perf_counter() - times[1]) / (EPOCHS - 1) / STEPS * 1000
+            return (time.perf_counter() - times[1]) / (EPOCHS - 1) / self.steps * 1000
 
         return run
 
@@ -175,10 +189,10 @@ def one_device(bench: Bench) -> dict[str, Callable[[], float]]:
 
 
 CASES = {
-    "mlp, 2 replicas": (mlp, two_replicas),
-    "mlp, one device": (mlp, one_device),
-    "cnn, 2 replicas": (cnn, two_replicas),
-    "cnn, one device": (cnn, one_device),
+    "mlp, 2 replicas": (MLP, two_replicas),
+    "mlp, one device": (MLP, one_device),
+    "cnn, 2 replicas": (CNN, two_replicas),
+    "cnn, one device": (CNN, one_device),
 }
 
 
@@ -190,10 +204,10 @@ def main() -> None:
     options = parser.parse_args()
     dl.split_devices(2)
     for case in [options.only] if options.only else CASES:
-        make, ways = CASES[case]
+        task, ways = CASES[case]
         keras.utils.set_random_seed(0)
-        bench = Bench(make)
-        print(f"\n{case}, {options.rounds} rounds of {EPOCHS - 1} epochs of {STEPS} steps")
+        bench = Bench(task)
+        print(f"\n{case}, {options.rounds} rounds of {EPOCHS - 1} epochs of {task.steps} steps")
         compare(ways(bench), rounds=options.rounds, unit="ms/step")
         costs = ", ".join(f"{name} {cost:.0f}" for name, cost in bench.call_costs.items())
         print(f"ms a call of fit costs besides: {costs}")

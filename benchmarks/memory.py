@@ -27,7 +27,7 @@ def train(way: str) -> None:
     dl.split_devices(2)
     if way != "import alone":
         keras.utils.set_random_seed(0)
-        bench = fit.Bench(fit.mlp)
+        bench = fit.Bench(fit.MLP)
         strategy = dl.make_strategy("mirrored")
         if way == "distribute":
             bench.fit(way, dl.distribute(bench.build, strategy))()

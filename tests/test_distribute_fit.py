@@ -155,6 +155,29 @@ def test_a_model_that_was_never_built_can_evaluate_and_predict_first(kind):
 
 
 @BOTH
+def test_single_batches(kind):
+    build = builder("sgd_momentum")
+    model, plain = distributed(build, kind), build()
+    for method in ("train_on_batch", "test_on_batch"):
+        assert getattr(model, method)(X, Y) == pytest.approx(getattr(plain, method)(X, Y), 1e-5)
+    np.testing.assert_allclose(model.predict_on_batch(X), plain.predict_on_batch(X), atol=1e-6)
+
+
+def test_inputs_given_by_name_to_a_model_that_lists_them():
+    def build():
+        keras.utils.set_random_seed(3)
+        title, body = keras.Input((2,), name="title"), keras.Input((6,), name="body")
+        both = keras.layers.Concatenate()([title, body])
+        model = keras.Model([title, body], keras.layers.Dense(4)(both))
+        model.compile("sgd", LOSS())
+        return model
+
+    named = {"title": X[:, :2], "body": X[:, 2:]}
+    data = tf.data.Dataset.from_tensor_slices((named, Y)).batch(BATCH)
+    assert_same(fit(distributed(build), data), fit(build(), data))
+
+
+@BOTH
 def test_a_saved_model_goes_on_under_a_strategy_where_it_stopped(kind, tmp_path):
     model, plain = distributed(kind=kind), builder()()
     for one in (model, plain):
@@ -288,6 +311,34 @@ def test_fit_has_the_signature_of_kerass():
     assert not [one for one in callbacks.callbacks if type(one).__module__.startswith("distlab")]
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_callback_may_call_fit_itself():
+    class Again(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.fit(batches(), verbose=0, shuffle=False)
+
+    model = distributed()
+    fit(model, batches(), epochs=4, callbacks=[Again()])
+    assert model.optimizer.iterations.numpy() == 5 * 3
+
+
+def test_a_callback_derived_from_one_of_kerass_is_told_of_every_batch():
+    class Own(keras.callbacks.History):
+        def on_train_batch_end(self, batch, logs=None):
+            pass
+
+    assert listens(Own())
+    assert not listens(keras.callbacks.History())
+
+
+def test_a_later_compile_needs_no_scope():
+    model, plain = distributed(), builder()()
+    for one in (model, plain):
+        one.compile("adam", LOSS(), metrics=["accuracy"])
+    assert_same(fit(model, batches()), fit(plain, batches()))
+
+
 # Mistakes
 
 
@@ -363,6 +414,68 @@ def test_targets_of_another_shape_than_the_loss_takes_are_told_with_the_outputs(
         distributed(build).fit(X, np.tile(Y[:, None], 3))
     assert "targets of shape (None, 3)" in error.value.found
     assert "outputs 'logits' (None, 4)" in error.value.found
+
+
+def test_data_without_targets_are_told():
+    with pytest.raises(DatasetError, match="found: data without targets, and a model that was"):
+        distributed().fit(X, verbose=0)
+
+
+def test_what_the_targets_are_not_to_blame_for_is_told_as_keras_tells_it():
+    class Broken(keras.metrics.Mean):
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            raise ValueError("my own mistake")
+
+    def build():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+        model.compile("sgd", LOSS(), metrics=[Broken()])
+        return model
+
+    with pytest.raises(ValueError, match="my own mistake") as error:
+        distributed(build).fit(batches(), verbose=0)
+    assert not isinstance(error.value, DatasetError)
+
+
+def test_a_single_batch_whose_loss_is_not_finite_is_told_too():
+    with pytest.raises(ModelError, match="a loss of nan on replica 0 in step 1"):
+        distributed().train_on_batch(X * np.nan, Y)
+
+
+def test_an_optimizer_that_a_later_compile_brings_from_outside_is_refused():
+    model = distributed()
+    model.compile(keras.optimizers.Adam(), LOSS())
+    with pytest.raises(ModelError, match="its optimizer, that was made outside the strategy"):
+        fit(model, batches())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kernel_constraint": "unit_norm"},
+        {"optimizer": "nadam"},
+    ],
+)
+def test_what_central_storage_cannot_write_is_named(change):
+    def build():
+        layer = keras.layers.Dense(4, kernel_constraint=change.get("kernel_constraint"))
+        model = keras.Sequential([keras.Input((8,)), layer])
+        model.compile(change.get("optimizer", "sgd"), LOSS())
+        return model
+
+    with pytest.raises(ModelError, match="of which all replicas share one copy"):
+        distributed(build, "central_storage").fit(batches(), verbose=0)
+
+
+def test_statistics_that_are_written_twice_in_a_step_are_refused_under_central_storage():
+    def build():
+        inputs = keras.Input((4,))
+        shared = keras.layers.BatchNormalization()
+        model = keras.Model(inputs, shared(shared(inputs)))
+        model.compile("sgd", LOSS())
+        return model
+
+    with pytest.raises(ModelError, match="a layer that is called twice and keeps statistics"):
+        distributed(build, "central_storage").fit(X[:, :4], Y, verbose=0)
 
 
 class Noise(keras.layers.Layer):

@@ -144,6 +144,61 @@ def test_a_loss_function_that_averages_by_itself(kind, weighted):
     assert_equal_to_one_device(build, in_order(X, Y, *weights), kind, 3)
 
 
+class OwnCall(keras.losses.Loss):
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return mean_of_squares(y_true, y_pred)
+
+
+def test_a_loss_class_with_a_call_of_its_own():
+    assert_equal_to_one_device(sequential(dense(), loss=OwnCall()), in_order(), replicas=3)
+
+
+class AddsVector(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(0.01 * keras.ops.mean(x**2, axis=-1))  # one number an example: a sum
+        return x
+
+
+@BOTH
+def test_losses_of_layers_that_are_vectors_are_added_up(kind):
+    assert_equal_to_one_device(sequential(dense(6), AddsVector, dense()), in_order(), kind, 3)
+
+
+ONE_LEFT = slice(0, BATCH + 1)  # the last batch has one example
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+@BOTH
+def test_a_batch_with_fewer_examples_than_replicas(kind, eagerly):
+    """Pooling aborts the process where it gets none, and a mean over none is not a number."""
+    layers = [
+        lambda: keras.layers.Reshape((4, 2, 1)),
+        lambda: keras.layers.Conv2D(3, 2, padding="same"),
+        lambda: keras.layers.MaxPooling2D(2),
+        keras.layers.Flatten,
+        lambda: keras.layers.ActivityRegularization(l2=1e-2),
+    ]
+    build = sequential(*layers, dense(), run_eagerly=eagerly, metrics=["accuracy"])
+    assert_equal_to_one_device(build, in_order(X[ONE_LEFT], Y[ONE_LEFT]), kind, 4, epochs=1)
+
+
+@BOTH
+def test_a_loss_function_of_no_examples_is_nothing(kind):
+    build = sequential(dense(), loss=mean_of_squares)
+    assert_equal_to_one_device(build, in_order(X[ONE_LEFT], Y[ONE_LEFT]), kind, 4)
+
+
+@BOTH
+def test_a_model_without_targets(kind):
+    def build():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), AddsVector()])
+        model.compile(keras.optimizers.SGD(0.1))
+        return model
+
+    assert_equal_to_one_device(build, tf.data.Dataset.from_tensor_slices((X,)).batch(BATCH), kind)
+
+
 class AddsLoss(keras.layers.Layer):
     """The mean of its inputs' squares, beside them a batch normalisation that all wait at."""
 
@@ -225,6 +280,16 @@ def test_moving_statistics_of_each_replicas_own_batch_agree_on_every_replica(kin
     np.testing.assert_allclose(copies(model, mean)[0], plain.layers[1].moving_mean, atol=2e-2)
 
 
+def test_moving_statistics_behind_a_mask_agree_too():
+    layers = [embedding(mask_zero=True), lambda: keras.layers.BatchNormalization(synchronized=True)]
+    build = sequential(*layers, dense(5), shape=(6,))
+    model = dl.distribute(build, strategy_of("mirrored", 2))
+    model.fit(in_order(TOKENS, TOKENS), verbose=0)
+    first, other = copies(model, model.layers[1].moving_mean)
+    np.testing.assert_array_equal(first, other)
+    assert np.abs(first).max() > 1e-4
+
+
 def test_an_empty_replica_leaves_moving_statistics_alone():
     layers = [dense(6, use_bias=False), keras.layers.BatchNormalization]
     model = dl.distribute(sequential(*layers, dense()), strategy_of("mirrored", 4))
@@ -265,9 +330,12 @@ def test_replicas_draw_differently_and_the_same_again_in_a_second_run():
 @BOTH
 def test_dropout_trains_and_what_it_draws_depends_on_the_step_alone(kind):
     """A second model that starts with the first one's weights and step number goes on alike."""
-    build = sequential(dense(32), lambda: keras.layers.Dropout(0.5, seed=1), dense())
+    dropouts = [lambda seed=seed: keras.layers.Dropout(0.5, seed=seed) for seed in (1, 2)]
+    build = sequential(dense(32), *dropouts, dense())
     one, other = (dl.distribute(build, strategy_of(kind, 2)) for _ in range(2))
     one.fit(in_order(), verbose=0)
+    with other.distribute_strategy.scope():
+        other.optimizer.build(other.trainable_variables)
     other.set_weights(one.get_weights())
     for target, source in zip(other.optimizer.variables, one.optimizer.variables, strict=True):
         target.assign(source)
@@ -286,6 +354,28 @@ def test_frozen_layers_stay_as_they_are():
 
     model = assert_equal_to_one_device(build, in_order())
     assert model.optimizer.iterations.numpy() == 6
+
+
+def test_layers_that_are_unfrozen_before_the_first_fit_train():
+    def build():
+        model = sequential(dense(6), dense())()
+        model.layers[0].trainable = False
+        model.compile(keras.optimizers.Adam(1e-2), LOSS())
+        return model
+
+    model, plain = dl.distribute(build, strategy_of("mirrored", 2)), build()
+    for one in (model, plain):
+        one.layers[0].trainable = True
+        one.fit(in_order(), verbose=0, shuffle=False)
+    for weight, expected in zip(model.weights, plain.weights, strict=True):
+        np.testing.assert_allclose(weight.numpy(), expected.numpy(), atol=1e-6)
+
+
+def test_augmentation_that_draws_only_in_training_runs_where_there_is_no_strategy():
+    crop = [lambda: keras.layers.Reshape((4, 2, 1)), lambda: keras.layers.RandomCrop(2, 2, seed=1)]
+    build = sequential(*crop, keras.layers.Flatten, dense())
+    model = dl.distribute(build, strategy_of("default", None))
+    assert np.isfinite(model.fit(in_order(), verbose=0, shuffle=False).history["loss"]).all()
 
 
 # Optimizers

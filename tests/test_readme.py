@@ -6,7 +6,8 @@ import distlab as dl
 README = Path(__file__).resolve().parent.parent / "README.md"
 
 
-def test_the_code_of_the_readme_runs_and_learns():
+def test_the_code_of_the_readme_runs_and_learns(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     names = {}
     dl.set_seed(1)
@@ -14,6 +15,8 @@ def test_the_code_of_the_readme_runs_and_learns():
     history = names["model"].history.history
     assert history["loss"][-1] < history["loss"][0]
     assert "val_accuracy" in history
+    assert names["resume"].folder.is_dir()
+    assert "Equal: " in capsys.readouterr().out
 
 
 def test_the_targets_of_the_readme_are_in_the_makefile():

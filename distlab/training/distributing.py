@@ -22,7 +22,9 @@ from distlab.training.explaining import targets_explained
 from distlab.training.fitting import Fitting
 from distlab.training.functions import make_test_function, make_train_function
 from distlab.training.keras_private import models
-from distlab.training.optimizers import check_optimizer
+from distlab.training.legacy import distribute_legacy, is_legacy
+from distlab.training.optimizers import check_optimizer, check_scope
+from distlab.training.splitting import split
 
 # Strategies of one process; those of a cluster need more than a train function.
 SUPPORTED_KINDS = ("default", "one_device", "mirrored", "central_storage", "tpu")
@@ -49,6 +51,12 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
     as many steps in one execution as fit into 0.2 s, unless a callback listens to batches. Data
     that workers share are sharded by example (DATA), unless their options name a policy; FILE
     reads less and changes which examples form a global batch.
+
+    What is exact is what adds up over examples. A loss, or a metric, of the batch as a whole (dice,
+    contrastive pairs, a maximum) is each replica's own, and so is a mask in a BatchNormalization. A
+    single number that a layer gives to `add_loss` counts as a mean over its examples. Whole numbers
+    that a layer counts stay each replica's. Where a batch has fewer examples than replicas, a
+    replica works on one that does not count (or, beside a synchronised layer, on none).
 
     Under TPUStrategy the same functions are used, and none of it was run: the check for a finite
     loss is dropped by XLA, and partial batches need `drop_remainder=True`.
@@ -81,25 +89,29 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
             "by hand, as lesson 03 does",
         )
     model = _build(build, strategy)
+    if is_legacy(model):
+        return distribute_legacy(model, strategy)
     _check(model, strategy)
-    if model.built:
-        with strategy.scope():
-            model.optimizer.build(model.trainable_variables)
+    models.compile_in_scope(model)
     fitting = Fitting(model)
     models.build_without_drawing(model, fitting.on_data, targets_explained)
     models.replace_function_makers(
         model,
         {
-            "train": lambda model: make_train_function(model, check_finite=fitting.check_finite),
-            "test": make_test_function,
-            "predict": models.make_predict_function,
+            "train": lambda model: make_train_function(
+                model, steps=fitting.train_steps, check_finite=fitting.check_finite
+            ),
+            "test": lambda model: make_test_function(model, steps=lambda: fitting.test_steps),
+            "predict": lambda model: models.make_predict_function(
+                model, lambda batch: split(strategy, batch)[0]
+            ),
         },
     )
     return model
 
 
 def _build(build: Callable[[], keras.Model], strategy: tf.distribute.Strategy) -> keras.Model:
-    if isinstance(build, keras.Model) or not callable(build):
+    if isinstance(build, keras.Model) or is_legacy(build) or not callable(build):
         raise ModelError(
             asked=f"distribute({type(build).__name__}, strategy)",
             found="not a function that builds a model; a model that exists already was built "
@@ -108,6 +120,8 @@ def _build(build: Callable[[], keras.Model], strategy: tf.distribute.Strategy) -
         )
     with strategy.scope():
         model = build()
+    if is_legacy(model):
+        return model
     if not isinstance(model, keras.Model) or not model.compiled or model.optimizer is None:
         found = (
             "a model that was not compiled"
@@ -123,14 +137,7 @@ def _build(build: Callable[[], keras.Model], strategy: tf.distribute.Strategy) -
 
 
 def _check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    if not models.built_in_scope_of(model, strategy):
-        raise ModelError(
-            asked="distribute(build, strategy)",
-            found="a model, or its optimizer, that was made outside the strategy's scope: its "
-            "variables are not on the replicas",
-            do="create the layers and the optimizer inside build(), which distribute calls in "
-            "the scope",
-        )
+    check_scope(model, strategy)
     custom = [method for method in _CUSTOM if models.overrides(model, method)]
     if custom:
         raise ModelError(

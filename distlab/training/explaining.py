@@ -11,11 +11,35 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import DatasetError, ModelError
-from distlab.training.keras_private.states import UNSEEDED
+from distlab.training.keras_private.states import UNSEEDED, WRITTEN_TWICE
 from distlab.training.replica_step import NOT_FINITE
 
 _VALUES = re.compile(re.escape(f"[{NOT_FINITE}]") + r" \[(-?\d+)\] \[(\d+)\] \[(.*?)\]")
-_MADE_IN_STEP = "tf.function only supports singleton tf.Variables created on the first call"
+
+# What TensorFlow or distlab says inside a step: what it means, and what to do.
+_REFUSALS = {
+    UNSEEDED: (
+        "a layer that calls keras.random without a seed: replicas would draw from one state, "
+        "which none of them may write",
+        "make a generator in the layer's __init__, self.generator = "
+        "keras.random.SeedGenerator(seed), and give keras.random seed=self.generator",
+    ),
+    WRITTEN_TWICE: (
+        "a layer that is called twice and keeps statistics: under CentralStorageStrategy the "
+        "second call would not see what the first wrote",
+        "give each call a layer of its own, or take dl.make_strategy('mirrored')",
+    ),
+    "You must specify an aggregation method to update a": (
+        "something in the step that writes a variable of which all replicas share one copy "
+        "under CentralStorageStrategy: a weight constraint, an optimizer with a schedule of its "
+        "own (Nadam), a layer such as SpectralNormalization",
+        "leave it out, or take dl.make_strategy('mirrored')",
+    ),
+    "tf.function only supports singleton tf.Variables created on the first call": (
+        "a layer that makes a variable in the step",
+        "create weights and other layers in __init__() or build(), not in call()",
+    ),
+}
 
 
 @contextlib.contextmanager
@@ -26,8 +50,9 @@ def explained(model: keras.Model) -> Iterator[None]:
         model: The model that is trained.
 
     Raises:
-        ModelError: A loss is not finite, or a layer makes a variable in a step.
+        ModelError: A loss is not finite, or a layer does what no step under a strategy can.
     """
+    asked = f"train or evaluate the model {model.name!r}"
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
@@ -36,27 +61,16 @@ def explained(model: keras.Model) -> Iterator[None]:
             raise
         step, replica, loss = values.groups()
         raise ModelError(
-            asked=f"fit the model {model.name!r}",
+            asked=asked,
             found=f"a loss of {loss} on replica {replica} in step {int(step) + 1}, counted as "
             "optimizer.iterations does; the weights are those before it",
             do="look for a learning rate that is too large, a log or a division by 0, and NaN in "
             "the data; keras.callbacks.TerminateOnNaN() ends training there without an error",
         ) from error
     except ValueError as error:
-        if UNSEEDED in str(error):
-            raise ModelError(
-                asked=f"fit the model {model.name!r}",
-                found="a layer that calls keras.random without a seed: replicas would draw from "
-                "one state, which none of them may write",
-                do="make a generator in the layer's __init__, self.generator = "
-                "keras.random.SeedGenerator(seed), and give keras.random seed=self.generator",
-            ) from error
-        if _MADE_IN_STEP in str(error):
-            raise ModelError(
-                asked=f"fit the model {model.name!r}",
-                found="a layer that makes a variable in the step",
-                do="create weights and other layers in __init__() or build(), not in call()",
-            ) from error
+        for text, (found, do) in _REFUSALS.items():
+            if text in str(error):
+                raise ModelError(asked=asked, found=found, do=do) from error
         raise
 
 
@@ -72,7 +86,10 @@ def check_inputs(model: keras.Model, spec: Any) -> None:
     """
     x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
     inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
-    parts = keras.tree.flatten(x)
+    if isinstance(x, dict) and {tensor.name for tensor in inputs} <= set(x):
+        parts = [x[tensor.name] for tensor in inputs]  # as Keras does: by name
+    else:
+        parts = keras.tree.flatten(x)
     if len(inputs) != len(parts):
         return
     for expected, found in zip(inputs, parts, strict=True):
@@ -85,6 +102,25 @@ def check_inputs(model: keras.Model, spec: Any) -> None:
                 f"which takes {expected.shape}",
                 do="reshape the data in a map(), or change keras.Input in build()",
             )
+
+
+def check_targets(model: keras.Model, spec: Any) -> None:
+    """Raises where a loss compares with targets, and the data have none.
+
+    Args:
+        model: A compiled model.
+        spec: What one replica gets of a batch, as specs.
+
+    Raises:
+        DatasetError: There are no targets.
+    """
+    _, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
+    if y is None and model.loss is not None:
+        raise DatasetError(
+            asked=f"train or evaluate the model {model.name!r}",
+            found="data without targets, and a model that was compiled with a loss",
+            do="give pairs (x, y), or compile without a loss and let a layer call add_loss()",
+        )
 
 
 @contextlib.contextmanager
@@ -101,9 +137,10 @@ def targets_explained(model: keras.Model, spec: Any) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if not model.built:
-            raise  # the model itself refuses its inputs: Keras's text names the layer
         _, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
+        told_by_loss = any(word in str(error) for word in ("target", "y_true", "label"))
+        if not model.built or y is None or not told_by_loss:
+            raise  # Keras's text names the layer, or the user's own code is to blame
         targets = ", ".join(str(tuple(part.shape)) for part in keras.tree.flatten(y))
         names = getattr(model, "output_names", None) or [model.layers[-1].name]
         shapes = keras.tree.flatten(getattr(model, "outputs", None) or [])

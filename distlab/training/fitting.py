@@ -16,8 +16,9 @@ import keras
 
 from distlab.errors import DatasetError, InvalidArgument
 from distlab.strategy.describing import describe
-from distlab.training.explaining import check_inputs, explained
+from distlab.training.explaining import check_inputs, check_targets
 from distlab.training.keras_private import losses, models
+from distlab.training.optimizers import check_scope
 from distlab.training.pacing import ChosenSteps, no_batch
 from distlab.training.sharding import choose_sharding
 from distlab.training.splitting import can_be_split, splits
@@ -42,7 +43,7 @@ class Fitting:
         @functools.wraps(keras_fit)
         def fit(*args: Any, **kwargs: Any) -> keras.callbacks.History:
             bound = inspect.signature(keras_fit).bind(*args, **kwargs)
-            with self._around(bound.arguments), explained(model):
+            with self._around(bound.arguments):
                 return keras_fit(*bound.args, **bound.kwargs)
 
         model.fit = fit
@@ -57,6 +58,7 @@ class Fitting:
         self._check_finite(
             not any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks)
         )
+        outer = self._pace, self.test_steps  # of a `fit` that a callback of another calls
         self._pace = pace = ChosenSteps(callbacks, asked=self._model.steps_per_execution)
         pace.set_model(self._model)
         callbacks.append(pace)
@@ -64,7 +66,7 @@ class Fitting:
             yield
         finally:
             callbacks.remove(pace)
-            self._pace = None
+            self._pace, self.test_steps = outer
 
     def _check_finite(self, wanted: bool) -> None:
         if wanted != self.check_finite:
@@ -83,11 +85,14 @@ class Fitting:
             ModelError: A loss is not one number.
         """
         losses.check(self._model)
+        check_scope(self._model, self._model.distribute_strategy)
         batches = models.batches_in(iterator)
         if batches == 0:
             raise no_batch()
         self._choose_iteration(iterator)
-        check_inputs(self._model, models.spec_of_replica(iterator))
+        spec = models.spec_of_replica(iterator)
+        check_inputs(self._model, spec)
+        check_targets(self._model, spec)
         if self._pace is None:
             self.test_steps = self._model.steps_per_execution
         elif self._pace.begin(iterator):

@@ -15,9 +15,13 @@ import tensorflow as tf
 
 from distlab.strategy.describing import describe
 from distlab.training import replica_step
+from distlab.training.explaining import explained
 from distlab.training.keras_private import losses, optimizers, states
-from distlab.training.optimizers import check_optimizer
+from distlab.training.optimizers import check_optimizer, check_scope
 from distlab.training.splitting import split
+
+# A replica's step: takes its part of a batch, and how many examples all parts have (or None).
+Step = Callable[[Any, tf.Tensor | None], replica_step.Seen]
 
 
 def make_train_function(
@@ -35,25 +39,26 @@ def make_train_function(
         ModelError: Its optimizer cannot train under its strategy.
     """
     check_optimizer(model)  # here too: a later compile may have brought another
+    check_scope(model, model.distribute_strategy)
     _prepare(model)
     strategy, optimizer = model.distribute_strategy, model.optimizer
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     step = replica_step.train_step(model, check_finite=check_finite and not scales)
 
-    def learn(data: Any) -> replica_step.Seen:
-        seen, gradients = step(data)
+    def learn(data: Any, in_all: Any) -> replica_step.Seen:
+        seen, gradients = step(data, in_all)
         replica_step.apply(model, gradients)
         return seen
 
-    def accumulate(data: Any, is_update: tf.Tensor) -> None:
+    def accumulate(data: Any, in_all: Any, is_update: tf.Tensor) -> None:
         """As `learn`, in two halves: between them is a condition, which no replica may hold."""
 
-        def gradients_of(data: Any) -> replica_step.Gradients:
-            seen, gradients = step(data)
+        def gradients_of(data: Any, in_all: Any) -> replica_step.Gradients:
+            seen, gradients = step(data, in_all)
             replica_step.update_metrics(model, seen, replicas=strategy.num_replicas_in_sync)
             return gradients
 
-        gradients = strategy.run(gradients_of, args=(data,))
+        gradients = strategy.run(gradients_of, args=(data, in_all))
 
         def apply(*, update: bool) -> None:
             with optimizers.accumulating(optimizer, update=update):
@@ -62,7 +67,7 @@ def make_train_function(
         tf.cond(is_update, lambda: apply(update=True), lambda: apply(update=False))
 
     def train_on(batch: Any) -> None:
-        data = split(strategy, batch)
+        data, in_all = split(strategy, batch, pad=replica_step.pads(model))
         is_update = optimizers.is_update_step(optimizer)
         # Around `run` and not inside it: replicas are traced in turns, in threads.
         with (
@@ -70,9 +75,9 @@ def make_train_function(
             optimizers.overwriting_after(optimizer),
         ):
             if is_update is None:
-                _run(model, learn, data)
+                _run(model, learn, data, in_all)
             else:
-                accumulate(data, is_update)
+                accumulate(data, in_all, is_update)
 
     return _execution(model, train_on, steps)
 
@@ -89,7 +94,11 @@ def make_test_function(
     _prepare(model)
     step = replica_step.test_step(model)
     strategy = model.distribute_strategy
-    return _execution(model, lambda batch: _run(model, step, split(strategy, batch)), steps)
+
+    def evaluate_on(batch: Any) -> None:
+        _run(model, step, *split(strategy, batch, pad=replica_step.pads(model)))
+
+    return _execution(model, evaluate_on, steps)
 
 
 def _prepare(model: keras.Model) -> None:
@@ -97,21 +106,24 @@ def _prepare(model: keras.Model) -> None:
     states.prepare(model)
 
 
-def _run(model: keras.Model, step: Callable[[Any], replica_step.Seen], data: Any) -> None:
+def _run(model: keras.Model, step: Step, data: Any, in_all: tf.Tensor | None) -> None:
     """Runs a step on every replica, metrics included."""
     strategy = model.distribute_strategy
     replicas = strategy.num_replicas_in_sync
 
-    def step_with_metrics(data: Any) -> None:
-        replica_step.update_metrics(model, step(data), replicas=replicas)
+    def step_with_metrics(data: Any, in_all: Any) -> None:
+        replica_step.update_metrics(model, step(data, in_all), replicas=replicas)
 
     if describe(strategy).kind != "central_storage":
-        strategy.run(step_with_metrics, args=(data,))
+        strategy.run(step_with_metrics, args=(data, in_all))
         return
     # There each variable has one copy for all replicas: Keras's `assign(self + value)` in a
     # metric would add the old total once for every replica. Write once, with what all have seen.
-    seen = strategy.run(step, args=(data,))
-    parts = [strategy.experimental_local_results(part) for part in tf.nest.flatten(seen)]
+    seen = strategy.run(step, args=(data, in_all))
+    parts = [
+        (None,) * replicas if part is None else strategy.experimental_local_results(part)
+        for part in tf.nest.flatten(seen)
+    ]
     each = [tf.nest.pack_sequence_as(seen, list(part)) for part in zip(*parts, strict=True)]
     joined = replica_step.join(each)
     states.assign(model, joined["written"])
@@ -145,6 +157,7 @@ def _execution(
     if not model.run_eagerly:
         several_steps = tf.function(several_steps, autograph=False)
 
+    @explained(model)
     def execute(iterator: Any) -> dict[str, tf.Tensor]:
         if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
             on_batch(next(iterator))  # train_on_batch and test_on_batch give a generator

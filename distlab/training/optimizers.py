@@ -9,10 +9,32 @@ that names neither the optimizer nor its option.
 from __future__ import annotations
 
 import keras
+import tensorflow as tf
 
 from distlab.errors import ModelError
 from distlab.strategy.describing import describe
+from distlab.training.keras_private import models
 from distlab.training.keras_private.optimizers import inner
+
+
+def check_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    """Raises where the model, or its optimizer, was made outside the strategy's scope.
+
+    Args:
+        model: A compiled model.
+        strategy: The strategy that shall train it.
+
+    Raises:
+        ModelError: It was.
+    """
+    if not models.built_in_scope_of(model, strategy):
+        raise ModelError(
+            asked="distribute(build, strategy)",
+            found="a model, or its optimizer, that was made outside the strategy's scope: its "
+            "variables are not on the replicas",
+            do="create the layers and the optimizer inside build(), which distribute calls in "
+            "the scope; for a later compile(), create the optimizer `with strategy.scope():`",
+        )
 
 
 def check_optimizer(model: keras.Model) -> None:

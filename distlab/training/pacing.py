@@ -134,15 +134,19 @@ def listens(callback: keras.callbacks.Callback) -> bool:
     """
     if getattr(callback, "listens_to_executions", False):
         return False
+    own, none = type(callback), keras.callbacks.Callback
+    methods = [
+        # Keras's LambdaCallback sets its methods on the instance.
+        vars(callback).get(name, getattr(own, name))
+        for name in _LISTENING
+        if name in vars(callback) or getattr(own, name) is not getattr(none, name)
+    ]
+    if any(not getattr(method, "__module__", "").startswith("keras.") for method in methods):
+        return True
     if isinstance(callback, keras.callbacks.ModelCheckpoint | keras.callbacks.BackupAndRestore):
         return bool(callback.save_freq != "epoch")
     if isinstance(callback, keras.callbacks.TensorBoard):
         return callback.update_freq != "epoch" or models.profiles(callback)
-    if isinstance(callback, keras.callbacks.ProgbarLogger | keras.callbacks.History):
-        return False
-    own, none = type(callback), keras.callbacks.Callback
-    # Keras's LambdaCallback sets its methods on the instance.
-    return any(
-        name in vars(callback) or getattr(own, name) is not getattr(none, name)
-        for name in _LISTENING
+    return bool(methods) and not isinstance(
+        callback, keras.callbacks.ProgbarLogger | keras.callbacks.History
     )

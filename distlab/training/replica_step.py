@@ -15,9 +15,10 @@ import keras
 import tensorflow as tf
 
 from distlab.training.keras_private import losses, models, optimizers, states
+from distlab.training.splitting import share_of
 
-# What a replica saw: "y", "y_pred", "masks" of these, "sample_weight" (where there is one) and
-# "x" (where metrics want it); its part of the "loss" and of the losses of single "outputs"; how
+# What a replica saw: "y", "y_pred", "masks" of these, "sample_weight", "x" (what of them there is,
+# and metrics want); its part of the "loss" and of the losses of single "outputs"; how
 # many examples are "in_all" the batch; what its layers have "written".
 Seen = dict[str, Any]
 
@@ -28,9 +29,20 @@ Gradients = dict[str, Any]
 NOT_FINITE = "distlab: the loss is not finite"
 
 
+def pads(model: keras.Model) -> bool:
+    """Whether a replica without an example gets one that does not count, in place of none.
+
+    Not where layers look at the examples of all replicas together.
+
+    Args:
+        model: A model.
+    """
+    return not any(getattr(layer, "synchronized", False) for layer in models.layers(model))
+
+
 def train_step(
     model: keras.Model, *, check_finite: bool
-) -> Callable[[Any], tuple[Seen, Gradients]]:
+) -> Callable[[Any, tf.Tensor | None], tuple[Seen, Gradients]]:
     """Returns the function that learns from one replica's part of a batch.
 
     It returns what was seen, and the gradients of the global batch, the same on all replicas.
@@ -41,19 +53,19 @@ def train_step(
         check_finite: Whether to stop before the update where the loss is not a number.
     """
 
-    def step(data: Any) -> tuple[Seen, Gradients]:
+    def step(data: Any, in_all: tf.Tensor | None) -> tuple[Seen, Gradients]:
         batches = optimizers.batches_seen(model.optimizer)
         with tf.GradientTape() as tape:
-            seen, batch = _forward(model, data, step=batches, training=True)
+            seen, batch = _forward(model, data, in_all, step=batches, training=True)
             scaled = model.optimizer.scale_loss(seen["loss"])
         gradients = tape.gradient(scaled, model.trainable_variables)
         there = {str(i): one for i, one in enumerate(gradients) if one is not None}
-        if seen["written"]:
-            # Statistics of no examples are not numbers, nor is what is derived from them.
+        if there and (in_all is None or not pads(model)):
+            # A mean over no examples is not a number, nor is what is derived from it.
             there = tf.cond(
                 batch.examples > 0,
                 lambda: there,
-                lambda: tf.nest.map_structure(tf.zeros_like, there, expand_composites=True),
+                lambda: tf.nest.map_structure(_no_gradient, there, expand_composites=True),
             )
         if check_finite:
             there = _if_finite(seen["loss"], there, step=batches)
@@ -83,16 +95,16 @@ def apply(model: keras.Model, gradients: Gradients) -> None:
     model.optimizer.apply_gradients(pairs)
 
 
-def test_step(model: keras.Model) -> Callable[[Any], Seen]:
+def test_step(model: keras.Model) -> Callable[[Any, tf.Tensor | None], Seen]:
     """Returns the function that evaluates one replica's part of a batch.
 
     Args:
         model: A prepared model.
     """
 
-    def step(data: Any) -> Seen:
+    def step(data: Any, in_all: tf.Tensor | None) -> Seen:
         so_far = tf.cast(tf.convert_to_tensor(models.examples_logged(model)), tf.int64)
-        return _forward(model, data, step=so_far, training=False)[0]
+        return _forward(model, data, in_all, step=so_far, training=False)[0]
 
     return step
 
@@ -113,7 +125,7 @@ def update_metrics(model: keras.Model, seen: Seen, *, replicas: int) -> None:
     for index, mask in seen["masks"].items():
         y_pred[int(index)] = models.with_mask(y_pred[int(index)], mask)
     y_pred = tf.nest.pack_sequence_as(seen["y_pred"], y_pred)
-    model.compute_metrics(seen.get("x"), seen["y"], y_pred, seen.get("sample_weight"))
+    model.compute_metrics(seen.get("x"), seen.get("y"), y_pred, seen.get("sample_weight"))
 
 
 def join(parts: list[Seen]) -> Seen:
@@ -129,37 +141,45 @@ def join(parts: list[Seen]) -> Seen:
             return tf.nest.map_structure(lambda *values: tf.add_n(values), *each)
         if name in ("in_all", "written"):
             return each[0]
-        return tf.nest.map_structure(lambda *arrays: tf.concat(arrays, 0), *each)
+        return tf.nest.map_structure(
+            lambda *arrays: None if arrays[0] is None else tf.concat(arrays, 0), *each
+        )
 
     return {name: joined(name) for name in parts[0]}
 
 
 def _forward(
-    model: keras.Model, data: Any, *, step: tf.Tensor, training: bool
+    model: keras.Model, data: Any, in_all: tf.Tensor | None, *, step: tf.Tensor, training: bool
 ) -> tuple[Seen, losses.Batch]:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    examples = _count_examples(x)
-    context = tf.distribute.get_replica_context()
-    in_all = context.all_reduce(tf.distribute.ReduceOp.SUM, examples)
-    batch = losses.Batch(examples, in_all)
+    batch = _count(x, in_all)
     with states.step_of(model, step=step) as written, losses.part_of(batch) as outputs:
         y_pred = models.predict(model, x, training=training)
         loss = losses.compiled(model, y, y_pred, sample_weight)
     masks = {str(i): models.mask_of(part) for i, part in enumerate(tf.nest.flatten(y_pred))}
-    seen = {
+    arrays = {
         "y": y,
         "y_pred": y_pred,
         "masks": {index: mask for index, mask in masks.items() if mask is not None},
+        "sample_weight": sample_weight,
+        "x": x if models.overrides(model, "compute_metrics") else None,
+    }
+    seen = {name: array for name, array in arrays.items() if array is not None}
+    if in_all is not None and pads(model) and model.distribute_strategy.num_replicas_in_sync > 1:
+        real = tf.cast(batch.examples, tf.int32)  # without one that only fills a place
+        seen = tf.nest.map_structure(lambda part: None if part is None else part[:real], seen)
+    seen |= {
         "loss": loss,
         "outputs": outputs,
-        "in_all": in_all,
+        "in_all": batch.in_all,
         "written": states.agree(model, written, batch.share),
     }
-    if sample_weight is not None:
-        seen["sample_weight"] = sample_weight
-    if models.overrides(model, "compute_metrics"):
-        seen["x"] = x
     return seen, batch
+
+
+def _no_gradient(part: tf.Tensor) -> tf.Tensor:
+    """Zeros; the indices of a sparse gradient stay."""
+    return tf.zeros_like(part) if part.dtype.is_floating else part
 
 
 def _if_finite(loss: tf.Tensor, gradients: Gradients, *, step: tf.Tensor) -> Gradients:
@@ -172,6 +192,13 @@ def _if_finite(loss: tf.Tensor, gradients: Gradients, *, step: tf.Tensor) -> Gra
         return {name: tf.identity(gradient) for name, gradient in gradients.items()}
 
 
-def _count_examples(x: Any) -> tf.Tensor:
-    first = next(part for part in tf.nest.flatten(x) if part is not None)
-    return tf.cast(tf.shape(first)[0], tf.float32)
+def _count(x: Any, in_all: tf.Tensor | None) -> losses.Batch:
+    """Returns how many examples this replica has, of how many."""
+    context = tf.distribute.get_replica_context()
+    if in_all is not None:
+        index, replicas = context.replica_id_in_sync_group, context.num_replicas_in_sync
+        first, end = share_of(index, replicas, in_all)
+        return losses.Batch(tf.cast(end - first, tf.float32), tf.cast(in_all, tf.float32))
+    given = next(part for part in tf.nest.flatten(x) if part is not None)
+    examples = tf.cast(tf.shape(given)[0], tf.float32)
+    return losses.Batch(examples, context.all_reduce(tf.distribute.ReduceOp.SUM, examples))

@@ -41,27 +41,51 @@ def can_be_split(element_spec: Any) -> bool:
     return dense and all(part.shape.rank for part in parts)
 
 
-def split(strategy: tf.distribute.Strategy, batch: Any) -> Any:
-    """Returns a slice of the batch for each replica: pieces of ceil(n / replicas), in order.
-
-    This is how tf.distribute splits a batch that comes from memory: 10 examples on 4 replicas are
-    3, 3, 3 and 1.
+def split(
+    strategy: tf.distribute.Strategy, batch: Any, *, pad: bool = False
+) -> tuple[Any, tf.Tensor | None]:
+    """Returns a slice of the batch for each replica, in order; sizes differ by 1 at most.
 
     Args:
         strategy: The strategy that runs the step.
         batch: Tensors, or a structure of them; already distributed values stay as they are.
+        pad: Whether a replica for which no example is left gets the last one, for operations
+            that cannot take an empty batch. By `share_of` it knows that it has none.
+
+    Returns:
+        What to give to `strategy.run`, and how many examples the batch has: None where the
+        values came distributed.
     """
     replicas = strategy.num_replicas_in_sync
     parts = tf.nest.flatten(batch)
-    if replicas == 1 or any(isinstance(part, tf.distribute.DistributedValues) for part in parts):
-        return batch
-    parts = [tf.convert_to_tensor(p) if not tf.is_tensor(p) else p for p in parts]
-    size = -(-tf.shape(parts[0])[0] // replicas)
+    if any(isinstance(part, tf.distribute.DistributedValues) for part in parts):
+        return batch, None
+    parts = [
+        part if part is None or tf.is_tensor(part) else tf.convert_to_tensor(part) for part in parts
+    ]
+    examples = tf.shape(next(part for part in parts if part is not None))[0]
+    if replicas == 1:
+        return batch, examples
 
     def slice_of(context: tf.distribute.ValueContext) -> Any:
-        index = context.replica_id_in_sync_group
-        return tf.nest.pack_sequence_as(
-            batch, [part[index * size : (index + 1) * size] for part in parts]
-        )
+        first, end = share_of(context.replica_id_in_sync_group, replicas, examples)
+        if pad:
+            first = tf.minimum(first, examples - 1)
+            end = tf.maximum(end, first + 1)
+        slices = [None if part is None else part[first:end] for part in parts]
+        return tf.nest.pack_sequence_as(batch, slices)
 
-    return strategy.experimental_distribute_values_from_function(slice_of)
+    return strategy.experimental_distribute_values_from_function(slice_of), examples
+
+
+def share_of(replica: Any, replicas: int, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the first example of a replica, and the one behind its last.
+
+    Args:
+        replica: Its number, from 0.
+        replicas: How many there are.
+        examples: How many examples the batch has.
+    """
+    size, more = examples // replicas, examples % replicas
+    first = replica * size + tf.minimum(replica, more)
+    return first, first + size + tf.cast(replica < more, examples.dtype)

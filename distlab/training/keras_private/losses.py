@@ -42,6 +42,11 @@ class Batch:
         """Part of the global batch that this replica has, from 0 to 1."""
         return self.examples / self.in_all
 
+    @property
+    def is_there(self) -> tf.Tensor:
+        """1 if this replica has examples, else 0."""
+        return tf.cast(self.examples > 0, tf.float32)
+
 
 # Replicas are traced in turns, each in a thread of its own: what one replica is at is kept
 # apart from what another is at.
@@ -93,7 +98,7 @@ def prepare(model: keras.Model) -> None:
         model: A compiled model whose losses Keras has resolved.
     """
     compiled_loss = model._compile_loss
-    if compiled_loss is None:
+    if compiled_loss is None or not compiled_loss.built:
         return
     for index, entry in enumerate(compiled_loss._flat_losses):
         if not isinstance(entry.loss, _PartOfLoss):
@@ -123,17 +128,19 @@ def compiled(model: keras.Model, y: Any, y_pred: Any, sample_weight: Any) -> tf.
     if model._compile_loss is not None:
         parts.append(model._compile_loss(y, y_pred, sample_weight))
     for loss in model.losses:
-        # Regularisers of weights do not depend on the examples; what a layer gives to `add_loss`
-        # is taken for a mean over them, as Keras's activity regularisers are.
-        loss = tf.reduce_sum(tf.cast(loss, keras.backend.floatx()))
-        parts.append(loss * tf.cast(_NOW.batch.share, loss.dtype))
+        # Regularisers of weights do not depend on the examples. Of what a layer gives to
+        # `add_loss`, Keras adds up all numbers; a single one is taken for a mean over examples.
+        loss = tf.cast(loss, keras.backend.floatx())
+        share = _NOW.batch.share if loss.shape.rank == 0 else _NOW.batch.is_there
+        parts.append(tf.reduce_sum(loss) * tf.cast(share, loss.dtype))
     if not parts:
         raise ModelError(
             asked="train a distributed model",
             found="no loss: neither compile() nor a layer brings one",
             do="give compile() a loss, or let a layer call add_loss()",
         )
-    return tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
+    loss = tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
+    return tf.where(_NOW.batch.examples > 0, loss, 0)  # a mean over none is not a number
 
 
 def log_outputs(model: keras.Model, values: list[tf.Tensor], weight: tf.Tensor) -> None:
@@ -145,7 +152,7 @@ def log_outputs(model: keras.Model, values: list[tf.Tensor], weight: tf.Tensor) 
         weight: How much they count.
     """
     metrics = model._compile_loss.metrics if model._compile_loss is not None else []
-    for metric, value in zip(metrics, values, strict=True):
+    for metric, value in zip(metrics, values, strict=bool(values)):
         metric.update_state(value, sample_weight=weight)
 
 
@@ -158,15 +165,19 @@ class _PartOfLoss:
         loss.call = _Noted(loss.call)
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
+        batch = getattr(_NOW, "batch", None)
         _NOW.values = None
         value = self.loss(y_true, y_pred, sample_weight)
-        batch = getattr(_NOW, "batch", None)
-        if batch is None or self.loss.reduction == "sum":
+        values, _NOW.values = _NOW.values, None
+        if batch is None:
             return value
-        masks = [models.mask_of(y_pred), models.mask_of(_NOW.values)]
+        if self.loss.reduction == "sum":
+            return value * tf.cast(batch.is_there, value.dtype)
+        masks = [models.mask_of(y_pred), models.mask_of(values)]
         masks = [tf.cast(mask, tf.bool) for mask in masks if mask is not None]
         mask = functools.reduce(tf.logical_and, masks) if masks else None
-        one_number = _NOW.values is not None and _NOW.values.shape.rank == 0
+        # No values: a class with a `__call__` of its own, which Keras does not scale either.
+        one_number = values is None or values.shape.rank == 0
         if not one_number or sample_weight is not None or mask is not None:
             # Keras divides what it averages by the number of replicas, wherever a scope is
             # entered. One number, from a function that averages by itself, it leaves alone.

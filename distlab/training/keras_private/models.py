@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,6 +101,22 @@ def track_loss(model: keras.Model, loss: tf.Tensor, weight: tf.Tensor) -> None:
     model._loss_tracker.update_state(loss, sample_weight=weight)
 
 
+def compile_in_scope(model: keras.Model) -> None:
+    """Lets the model's `compile` make its optimizer and metrics where its variables are.
+
+    Args:
+        model: A model that was built in its strategy's scope.
+    """
+    keras_compile = model.compile
+
+    @functools.wraps(keras_compile)
+    def compile_(*args: Any, **kwargs: Any) -> None:
+        with model.distribute_strategy.scope():
+            keras_compile(*args, **kwargs)
+
+    model.compile = compile_
+
+
 def examples_logged(model: keras.Model) -> tf.Tensor:
     """Returns how many examples the reported loss is the mean of, on this replica.
 
@@ -158,18 +175,26 @@ def build_without_drawing(
             on_data(iterator)
             data_batch = spec_of_replica(iterator)
         with self.distribute_strategy.scope(), explain(self, data_batch):
-            self._symbolic_build(data_batch=data_batch)
+            try:
+                self._symbolic_build(data_batch=data_batch)
+            except Exception:
+                # Without a strategy Keras builds in the first step, and so may need no specs.
+                if self._distribute_strategy is not None or not self.built:
+                    raise
 
     model._maybe_symbolic_build = types.MethodType(symbolic_build, model)
 
 
-def make_predict_function(model: keras.Model) -> Callable[[list[Any]], Any]:
+def make_predict_function(
+    model: keras.Model, prepare: Callable[[Any], Any]
+) -> Callable[[list[Any]], Any]:
     """Returns Keras's own function for `predict`, which first builds a model that is not built.
 
     Keras would make the variables inside the replicas' function.
 
     Args:
         model: A model.
+        prepare: What is done to each batch first.
     """
     type(model).make_predict_function(model, force=True)
     function = model.predict_function
@@ -183,7 +208,7 @@ def make_predict_function(model: keras.Model) -> Callable[[list[Any]], Any]:
                     lambda part: keras.KerasTensor((None, *part.shape[1:]), part.dtype.name), x
                 )
                 backend.compute_output_spec(model, inputs, training=False)
-        return function(batches)
+        return function([prepare(batch) for batch in batches])
 
     return predict
 

@@ -31,6 +31,9 @@ _NOW = threading.local()  # a replica is traced in a thread of its own
 # What an error says that comes from keras.random without a seed.
 UNSEEDED = "distlab: keras.random without a seed"
 
+# And one from a layer that CentralStorageStrategy cannot have.
+WRITTEN_TWICE = "distlab: a variable is written twice in a step"
+
 # By position among the model's variables: what a layer wrote on this replica.
 Written = dict[str, tf.Tensor]
 
@@ -74,20 +77,18 @@ def step_of(model: keras.Model, *, step: tf.Tensor) -> Iterator[Written]:
     written: Written = {}
     _NOW.written = written
     _NOW.central = describe(model.distribute_strategy).kind == "central_storage"
-    alone = model.distribute_strategy.num_replicas_in_sync == 1
     shared = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
-    if not alone:
-        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, _Refusing())
-    if not _NOW.central:
-        for layer in models.layers(model):
-            for generator in layer._seed_generators:
-                generator.state.assign(_seed_now(generator))
     try:
+        if model.distribute_strategy.num_replicas_in_sync > 1:
+            global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, _Refusing())
+        if not _NOW.central:
+            for layer in models.layers(model):
+                for generator in layer._seed_generators:
+                    generator.state.assign(_seed_now(generator))
         yield written
     finally:
         del _NOW.key, _NOW.written, _NOW.central
-        if not alone:
-            global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, shared)
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, shared)
 
 
 def agree(model: keras.Model, written: Written, share: tf.Tensor) -> Written:
@@ -129,16 +130,14 @@ def assign(model: keras.Model, written: Written) -> None:
 
 
 def _written_by_layers(model: keras.Model) -> list[Any]:
-    """Variables that a layer may write in its call; a synchronised one does so alike anyway.
+    """Variables that a layer may write in its call, but for seeds.
 
-    CentralStorageStrategy has one copy, which no replica may write.
+    A synchronised layer writes alike on all replicas, but not where there is a mask.
     """
-    central = describe(model.distribute_strategy).kind == "central_storage"
     seed_states = {id(g.state) for layer in models.layers(model) for g in layer._seed_generators}
     found: dict[int, Any] = {}
     for layer in models.layers(model):
-        if central or not getattr(layer, "synchronized", False):
-            found |= {id(v): v for v in layer._non_trainable_variables if id(v) not in seed_states}
+        found |= {id(v): v for v in layer._non_trainable_variables if id(v) not in seed_states}
     return list(found.values())
 
 
@@ -158,7 +157,7 @@ class _Drawing:
         if not getattr(_NOW, "central", False):
             return self.next(self.generator, ordered)
         drawn = _NOW.key
-        _NOW.key = tf.random.experimental.stateless_fold_in(_NOW.key, 0)
+        _NOW.key = tf.random.experimental.stateless_fold_in(_NOW.key, tf.constant(0, tf.int64))
         return tf.bitwise.bitwise_xor(
             drawn, tf.constant([seeds.base_of(self.generator), 0], tf.int64)
         )
@@ -182,6 +181,8 @@ class _Writing:
     def __call__(self, value: tf.Tensor) -> None:
         written = getattr(_NOW, "written", None)
         if written is not None:
+            if _NOW.central and self.name in written:
+                raise ValueError(f"{WRITTEN_TWICE}: {self.variable.path}")
             written[self.name] = value
         if written is None or not _NOW.central:
             self.assign(self.variable, value)

@@ -1,0 +1,154 @@
+"""Models of the legacy tf_keras (Keras 2), whose own `fit` then takes the steps of one device.
+
+model = distribute(build, strategy)         # build() returns a compiled tf_keras.Model
+model.fit(train, epochs=3)
+
+tf_keras is an extra: this module is imported without it, and imports it for such a model only.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import tensorflow as tf
+
+from distlab.errors import ModelError
+from distlab.training.keras_private import legacy
+
+_CUSTOM = ("train_step", "test_step", "compute_loss", "make_train_function", "make_test_function")
+
+
+def is_legacy(model: Any) -> bool:
+    """Whether something is a tf_keras model, told by its class, without importing tf_keras.
+
+    Args:
+        model: Anything.
+    """
+    classes = type(model).__mro__
+    return any(c.__name__ == "Model" and c.__module__.startswith("tf_keras.") for c in classes)
+
+
+def distribute_legacy(model: Any, strategy: tf.distribute.Strategy) -> Any:
+    """Lets the `fit` and `evaluate` of a tf_keras model take the steps of one device.
+
+    Each example has the same weight, also in a partial last batch, under masks and sample weights;
+    clipping and loss scaling see the gradient of the global batch; regularisers count once, and
+    losses are logged as one device logs them. What of `distribute` a legacy model does not get:
+    faster data and steps (the rest of `fit` is tf_keras's), the check for a finite loss, the
+    errors about data, `Resume`, and moving statistics weighted by shares (BatchNormalization is
+    tf_keras's, dropout too: it draws differently on each replica).
+
+    Args:
+        model: A compiled `tf_keras.Model`, built in the strategy's scope.
+        strategy: The strategy.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ModelError: It is not compiled, was built elsewhere, has a step of its own, or an optimizer
+            or a loss that cannot be honoured.
+    """
+    _check(model, strategy)
+    for name, step in (("train_step", _train_step), ("test_step", _test_step)):
+        setattr(
+            model, name, types.MethodType(tf.autograph.experimental.do_not_convert(step), model)
+        )
+    model.train_function = model.test_function = None
+    return model
+
+
+def _train_step(model: Any, data: Any) -> dict[str, Any]:
+    _check_compiled(model)
+    optimizer = model.optimizer
+    scales = hasattr(optimizer, "get_scaled_loss")
+    with tf.GradientTape() as tape:
+        loss, seen, examples = _forward(model, data, training=True)
+        if scales:
+            loss = optimizer.get_scaled_loss(loss)
+    variables = model.trainable_variables
+    pairs = zip(tape.gradient(loss, variables), variables, strict=True)
+    gradients, variables = zip(*[pair for pair in pairs if pair[0] is not None], strict=True)
+    # What no examples give may be no number, as a mean over them is none.
+    there = tf.cast(examples > 0, tf.float32)
+    gradients = tf.nest.map_structure(
+        lambda part: (
+            tf.math.multiply_no_nan(part, tf.cast(there, part.dtype))
+            if part.dtype.is_floating
+            else part
+        ),
+        list(gradients),
+        expand_composites=True,
+    )
+    gradients = legacy.all_reduce(gradients)
+    if scales:
+        gradients = optimizer.get_unscaled_gradients(gradients)
+    optimizer.apply_gradients(
+        list(zip(gradients, variables, strict=True)), skip_gradients_aggregation=True
+    )
+    return dict(model.compute_metrics(*seen))
+
+
+def _test_step(model: Any, data: Any) -> dict[str, Any]:
+    _check_compiled(model)
+    return dict(model.compute_metrics(*_forward(model, data, training=False)[1]))
+
+
+def _forward(model: Any, data: Any, *, training: bool) -> tuple[Any, tuple[Any, ...], tf.Tensor]:
+    """Returns the loss, what metrics are computed from, and the number of examples here."""
+    import tf_keras
+
+    x, y, sample_weight = tf_keras.utils.unpack_x_y_sample_weight(data)
+    examples = tf.cast(tf.shape(tf.nest.flatten(x)[0])[0], tf.float32)
+    share = examples / legacy.all_reduce(examples)
+    y_pred = model(x, training=training)
+    legacy.prepare(model.compiled_loss, y_pred)
+    own = [
+        legacy.sum_of(tf.math.multiply_no_nan(part, tf.cast(share, part.dtype)))
+        for part in model.losses
+    ]
+    loss = model.compiled_loss(y, y_pred, sample_weight, regularization_losses=own)
+    return loss, (x, y, y_pred, sample_weight), examples
+
+
+def _check(model: Any, strategy: tf.distribute.Strategy) -> None:
+    import tf_keras
+
+    if model.optimizer is None or model.compiled_loss is None:
+        raise ModelError(
+            asked="distribute(build, strategy)",
+            found="a model that was not compiled",
+            do="let build() call model.compile(optimizer=..., loss=...) and return the model",
+        )
+    if model.distribute_strategy is not strategy:
+        raise ModelError(
+            asked="distribute(build, strategy)",
+            found="a model that was made outside the strategy's scope: its variables are not on "
+            "the replicas",
+            do="create the model inside build(), which distribute calls in the scope",
+        )
+    custom = [n for n in _CUSTOM if getattr(type(model), n) is not getattr(tf_keras.Model, n)]
+    if custom:
+        raise ModelError(
+            asked=f"distribute(build, strategy) with a {type(model).__name__}",
+            found=f"a custom {' and '.join(custom)}, which the distributed step cannot call",
+            do="write the loop by hand, as lesson 03 does, or express it as a loss, a metric "
+            "or a layer",
+        )
+    _check_compiled(model)
+
+
+def _check_compiled(model: Any) -> None:
+    """Raises for an optimizer or a loss that cannot be honoured: `compile` may bring another."""
+    if ".legacy." in type(model.optimizer).__module__:
+        found, do = "an optimizer of tf_keras.optimizers.legacy", "take one of tf_keras.optimizers"
+    elif any(getattr(one, "reduction", "") == "none" for one in tf.nest.flatten(model.loss)):
+        found, do = "a loss with reduction='none'", "leave reduction out, or give it 'sum'"
+    else:
+        return
+    raise ModelError(
+        asked=f"train the tf_keras model {model.name!r} under a strategy",
+        found=f"{found}, which cannot be honoured there",
+        do=do,
+    )

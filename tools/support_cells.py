@@ -1,0 +1,224 @@
+"""Measures the cells of the support matrix; `tools/support_matrix.py` runs it and writes them down.
+
+    python -m tools.support_cells keras cells.json      # one group of cells
+
+A cell compares a training with that of plain Keras on one device: the same model, data and global
+batch. The models are as small as can be, for what is asked is only whether numbers agree.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import distlab as dl
+from distlab.errors import DistlabError
+from distlab.training.distributing import distribute  # here: if it is broken, no cell is measured
+
+BATCH = 32
+DEVICES = ["CPU:0", "CPU:1"]
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(73, 8)).astype("float32")  # 64 are two whole batches
+Y = DRAW.integers(0, 4, 73)
+
+EQUAL, WRONG_LOG, DIFFERS, NAMED = "equal", "weights right, log wrong", "differs", "named error"
+# Where Keras or TensorFlow stops, in few words: a pattern of the error's text, and the words.
+CAUSES = {
+    "PerReplica": "PerReplica to Tensor",
+    "must feed a value for placeholder": "placeholder without a value",
+    "merge_call": "merge_call in a condition",
+    "must have the same size and shape": "adds up shares of different shapes",
+}
+
+Run = tuple[dict[str, Any], list[Any]]
+Cells = dict[str, dict[str, str]]
+
+
+def cell(run: Callable[[], Any], judge: Callable[[Any], str]) -> str:
+    """Returns what became of a training: what `judge` says of it, or how it ended."""
+    try:
+        return judge(run())
+    except DistlabError:
+        return NAMED
+    except Exception as error:  # whatever a library stops with is a finding
+        text = str(error)
+        known = [cause for pattern, cause in CAUSES.items() if pattern in text]
+        print(f"{type(error).__name__}: {text}", file=sys.stderr)
+        return f"crashes: {known[0] if known else type(error).__name__}"
+
+
+def against(reference: Run) -> Callable[[Run], str]:
+    """Returns what compares a training with one device's: weights to 1e-6, logs to 1e-5."""
+
+    def judge(run: Run) -> str:
+        (logs, weights), (expected_logs, expected) = run, reference
+        both = zip(weights, expected, strict=True)
+        if not all(np.allclose(one, other, rtol=0, atol=1e-6) for one, other in both):
+            return DIFFERS
+        logged = all(
+            np.allclose(values, expected_logs[name], rtol=1e-5, atol=1e-5)
+            for name, values in logs.items()
+        )
+        return EQUAL if logged else WRONG_LOG
+
+    return judge
+
+
+def in_order(x: Any = X[:64], y: Any = Y[:64], batch: int = BATCH) -> tf.data.Dataset:
+    """Returns the data in batches; workers share the examples of each."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(batch).with_options(options)
+
+
+def fit(model: Any, data: tf.data.Dataset | None = None, **options: Any) -> Run:
+    """Trains two epochs by the model's own `fit`, of Keras 3 or of tf_keras."""
+    data = in_order() if data is None else data
+    history = model.fit(data, epochs=2, verbose=0, shuffle=False, **options).history
+    return history, [weight.numpy() for weight in model.weights]
+
+
+def in_scope(build: Callable[[], Any], strategy: tf.distribute.Strategy) -> Any:
+    """Returns the model as Keras's documentation says to make it."""
+    with strategy.scope():
+        return build()
+
+
+def sequential(
+    *layers: Callable[[], Any],
+    library: Any = keras,
+    optimizer: Callable[[], Any] | None = None,
+    shape: tuple[int, ...] = (8,),
+    **compiled: Any,
+) -> Callable[[], Any]:
+    """Returns a function that builds and compiles a small model."""
+    layers = layers or (
+        lambda: library.layers.Dense(6, activation="tanh"),
+        lambda: library.layers.Dense(4),
+    )
+
+    def build() -> Any:
+        library.utils.set_random_seed(3)
+        model = library.Sequential([library.Input(shape), *(make() for make in layers)])
+        model.compile(
+            optimizer=optimizer() if optimizer else library.optimizers.SGD(0.1, momentum=0.9),
+            loss=library.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            jit_compile=False,  # it is off under a strategy: alike for one device
+            **compiled,
+        )
+        return model
+
+    return build
+
+
+def own_loop(build: Callable[[], Any], strategy: tf.distribute.Strategy) -> Run:
+    """Trains two epochs by a hand-written loop: one step a `tf.function`, the loss reduced."""
+    with strategy.scope():
+        model = build()
+        model.optimizer.build(model.trainable_variables)
+
+    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            logits = model(x, training=True)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            loss = tf.reduce_sum(losses) / BATCH
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def train(batch: Any) -> tf.Tensor:
+        return strategy.reduce("SUM", strategy.run(step, args=batch), axis=None)
+
+    data = strategy.experimental_distribute_dataset(in_order())
+    losses = [np.mean([train(batch).numpy() for batch in data]) for _ in range(2)]
+    return {"loss": losses}, [weight.numpy() for weight in model.weights]
+
+
+# The first table: which strategy trains with what.
+
+
+def theirs() -> tf.distribute.Strategy:
+    """Returns a MirroredStrategy with TensorFlow's own all-reduce."""
+    return tf.distribute.MirroredStrategy(DEVICES)
+
+
+STRATEGIES: dict[str, Callable[[], tf.distribute.Strategy]] = {
+    "default": lambda: dl.make_strategy("default"),
+    "one_device": lambda: dl.make_strategy("one_device"),
+    "mirrored, TensorFlow's all-reduce": theirs,
+    "mirrored, of `make_strategy`": lambda: dl.make_strategy("mirrored", devices=2),
+    "central_storage": lambda: dl.make_strategy("central_storage", devices=2),
+}
+
+
+def _of_keras(strategy: tf.distribute.Strategy, reference: Run) -> dict[str, Callable[[], str]]:
+    build, judge = sequential(), against(reference)
+    return {
+        "Keras 3 `fit`": lambda: cell(lambda: fit(in_scope(build, strategy)), judge),
+        "Keras 3 own loop": lambda: cell(lambda: own_loop(build, strategy), judge),
+        "`distribute`": lambda: cell(lambda: fit(distribute(build, strategy)), judge),
+    }
+
+
+def _of_tf_keras(strategy: tf.distribute.Strategy, reference: Run) -> dict[str, Callable[[], str]]:
+    import tf_keras
+
+    build, judge = sequential(library=tf_keras), against(reference)
+    both = "`distribute` of tf_keras"
+    return {
+        "tf_keras `fit`": lambda: cell(lambda: fit(in_scope(build, strategy)), judge),
+        both: lambda: cell(lambda: fit(distribute(build, strategy)), judge),
+    }
+
+
+def strategies(of: Callable[..., dict[str, Callable[[], str]]], library: Any) -> Cells:
+    """Measures every strategy that one process makes, on two logical CPUs."""
+    dl.split_devices(2, kind="cpu")
+    reference = fit(sequential(library=library)())
+    return {
+        name: {column: run() for column, run in of(make(), reference).items()}
+        for name, make in STRATEGIES.items()
+    }
+
+
+def workers() -> Cells:
+    """Measures MultiWorkerMirroredStrategy in one of two processes (TF_CONFIG names them).
+
+    The cell that crashes is the last, so that the two processes are in step before it.
+    """
+    import tf_keras
+
+    strategy = dl.make_strategy("multi_worker")
+    # What the reference has no strategy for is done first in each process, alike.
+    cells = _of_tf_keras(strategy, fit(sequential(library=tf_keras)()))
+    cells |= _of_keras(strategy, fit(sequential()()))
+    order = [name for name in cells if name != "Keras 3 `fit`"] + ["Keras 3 `fit`"]
+    return {"multi_worker, 2 processes": {column: cells[column]() for column in order}}
+
+
+def main(group: str, path: str) -> None:
+    """Measures one group of cells, and writes them to a file."""
+    from tools import support_features
+
+    groups: dict[str, Callable[[], Cells]] = {
+        "keras": lambda: strategies(_of_keras, keras),
+        "tf_keras": lambda: strategies(_of_tf_keras, importlib.import_module("tf_keras")),
+        "workers": workers,
+        "features": lambda: support_features.measure(0),
+        "more features": lambda: support_features.measure(1),
+    }
+    Path(path).write_text(json.dumps(groups[group]()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
