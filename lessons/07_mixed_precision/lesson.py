@@ -621,10 +621,10 @@ dl.show("largest batch", {p: largest_batch(p) for p in ("float32", "mixed_float1
 # half as large. A model that is all weights gains nothing.
 #
 # When a GPU runs out, TensorFlow says `ResourceExhaustedError: OOM when allocating tensor`. In
-# this order: a smaller per-replica batch (`dl.plan_batch` says what becomes of the learning rate);
-# 16 bits; compute activations again instead of keeping them (`keras.RematScope`). More replicas help only
-# where the batch is shared among them: a model whose *fixed* parts do not fit needs another kind
-# of parallelism (lesson 16).
+# this order: a smaller per-replica batch (`dl.plan_batch` says what becomes of the learning
+# rate); 16 bits; compute activations again instead of keeping them (`keras.RematScope`). More
+# replicas help only where the batch is shared among them: a model whose *fixed* parts do not fit
+# needs another kind of parallelism (lesson 16).
 #
 # ## On a GPU: speed and memory
 #
