@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from distlab.errors import InvalidArgument, ModelError, did_you_mean
 from distlab.parity.batches import Batches, read
@@ -46,7 +47,7 @@ def check_parity(
 
     `data` is read from its start: to see a partial last batch, give the end of an epoch, as
     `data.skip(n)`. Your model is not touched: `build` is called at least three times, and more
-    often where a cause is looked for. What `build` sets itself, such as TensorFlow's seed, stays.
+    often where a cause is looked for. Settings and seeds are put back, whatever happens.
     An error that Keras's `fit` or your loop raises under the strategy comes through as it is.
 
     Args:
@@ -216,10 +217,11 @@ def _check_arguments(
 
 @contextlib.contextmanager
 def _nothing_left_behind() -> Iterator[None]:
-    """TF32 is off inside; it, Keras's policy and the seeds of Python and NumPy come back."""
+    """TF32 is off inside; it, Keras's policy and all seeds come back."""
     tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
     policy = keras.config.dtype_policy()
     python, numpy = random.getstate(), np.random.get_state()
+    tensorflow = context.global_seed()  # there is no public way to ask
     log = tf.get_logger()
     level = log.level
     log.setLevel("ERROR")  # new models are traced anew, of which TensorFlow would warn
@@ -232,3 +234,4 @@ def _nothing_left_behind() -> Iterator[None]:
         keras.config.set_dtype_policy(policy)
         random.setstate(python)
         np.random.set_state(numpy)
+        tf.random.set_seed(tensorflow)

@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from distlab.parity.structure import layers_of
+
+# Any number that nobody else is likely to take.
+_OTHER_SEED = 8_675_321
 
 # What to set to zero; the layers of dropout inside attention and recurrent cells are found too.
 _RATES = {
@@ -65,7 +69,7 @@ def switch_off(model: keras.Model) -> Randomness:
 
 
 def reseed(model: keras.Model) -> None:
-    """Lets every layer that draws random numbers draw others.
+    """Lets every layer, and every operation, that draws random numbers draw others.
 
     Args:
         model: A model that nobody else uses.
@@ -73,6 +77,8 @@ def reseed(model: keras.Model) -> None:
     for layer in layers_of(model):
         for generator in _seeds(layer):
             generator.state.assign(generator.state + 12345)
+    # Operations without a seed of their own follow this one, from the next trace on.
+    tf.random.set_seed(_OTHER_SEED)
 
 
 def _rates(layer: keras.layers.Layer) -> list[str]:

@@ -17,9 +17,9 @@ import tensorflow as tf
 from distlab.training.keras_private import losses, models, optimizers, states
 from distlab.training.splitting import share_of
 
-# What a replica saw: "y", "y_pred", "masks" of these, "sample_weight", "x" (what of them there is,
-# and metrics want); its part of the "loss" and of the losses of single "outputs"; how
-# many examples are "in_all" the batch; what its layers have "written".
+# What a replica saw: "y", "y_pred", the "masks" of these, "sample_weight", "x" (those of them that
+# there are and metrics want); its part of the "loss" and of the losses of single "outputs"; how
+# many examples "in_all" the batch has; what its layers have "written".
 Seen = dict[str, Any]
 
 # The gradients of the global batch, by position of the trainable variable (those that have one).
@@ -60,7 +60,8 @@ def train_step(
             scaled = model.optimizer.scale_loss(seen["loss"])
         gradients = tape.gradient(scaled, model.trainable_variables)
         there = {str(i): one for i, one in enumerate(gradients) if one is not None}
-        if there and (in_all is None or not pads(model)):
+        alone = model.distribute_strategy.num_replicas_in_sync == 1
+        if there and not alone and (in_all is None or not pads(model)):
             # A mean over no examples is not a number, nor is what is derived from it.
             there = tf.cond(
                 batch.examples > 0,
