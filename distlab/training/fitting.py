@@ -109,7 +109,8 @@ class Fitting:
         if data is None:
             return
         if splits(strategy) and can_be_split(data.element_spec):
-            models.iterate(iterator, data.prefetch(2))
+            prefetches = type(data).__name__ == "_PrefetchDataset"
+            models.iterate(iterator, data if prefetches else data.prefetch(2))
         elif describe(strategy).workers > 1:
             data = strategy.experimental_distribute_dataset(choose_sharding(data))
             models.iterate(iterator, data)

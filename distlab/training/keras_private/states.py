@@ -67,13 +67,8 @@ def step_of(model: keras.Model, *, step: tf.Tensor) -> Iterator[Written]:
     Yields:
         What the layers wrote; filled as they do.
     """
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    _NOW.key = tf.zeros(2, tf.int64)
-    # The 0 comes last because the second word is what was folded in last, and what Keras counts
-    # draws in: the second draw of one replica would be the first of the next.
-    for number in (step, replica, 0):
-        number = tf.cast(number, tf.int64)
-        _NOW.key = tf.random.experimental.stateless_fold_in(_NOW.key, number)
+    generators = [one for layer in models.layers(model) for one in layer._seed_generators]
+    _NOW.key = _key_of(step) if generators else None
     written: Written = {}
     _NOW.written = written
     _NOW.central = describe(model.distribute_strategy).kind == "central_storage"
@@ -82,9 +77,8 @@ def step_of(model: keras.Model, *, step: tf.Tensor) -> Iterator[Written]:
         if model.distribute_strategy.num_replicas_in_sync > 1:
             global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, _Refusing())
         if not _NOW.central:
-            for layer in models.layers(model):
-                for generator in layer._seed_generators:
-                    generator.state.assign(_seed_now(generator))
+            for generator in generators:
+                generator.state.assign(_seed_now(generator))
         yield written
     finally:
         del _NOW.key, _NOW.written, _NOW.central
@@ -139,6 +133,17 @@ def _written_by_layers(model: keras.Model) -> list[Any]:
     for layer in models.layers(model):
         found |= {id(v): v for v in layer._non_trainable_variables if id(v) not in seed_states}
     return list(found.values())
+
+
+def _key_of(step: tf.Tensor) -> tf.Tensor:
+    """Two numbers that no other step, and no other replica in this step, has."""
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    key = tf.zeros(2, tf.int64)
+    # The 0 comes last because the second word is what was folded in last, and what Keras counts
+    # draws in: the second draw of one replica would be the first of the next.
+    for number in (step, replica, 0):
+        key = tf.random.experimental.stateless_fold_in(key, tf.cast(number, tf.int64))
+    return key
 
 
 def _seed_now(generator: keras.random.SeedGenerator) -> tf.Tensor:
