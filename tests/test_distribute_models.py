@@ -403,7 +403,7 @@ OPTIMIZERS = {
         keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), initial_scale=8.0
     ),
     "loss scale, overwrite": lambda: keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=1), initial_scale=1e38
+        keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=1), initial_scale=3e38
     ),
     "lion": lambda: keras.optimizers.Lion(1e-3),
 }
