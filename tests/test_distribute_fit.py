@@ -404,14 +404,15 @@ def test_data_of_another_shape_than_the_model_takes_are_told_by_name_and_shapes(
     )
 
 
-def test_targets_of_another_shape_than_the_loss_takes_are_told_with_the_outputs():
+@pytest.mark.parametrize("kind", ["mirrored", "default"])
+def test_targets_of_another_shape_than_the_loss_takes_are_told_with_the_outputs(kind):
     def build():
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4, name="logits")])
         model.compile("sgd", LOSS())
         return model
 
     with pytest.raises(DatasetError) as error:
-        distributed(build).fit(X, np.tile(Y[:, None], 3))
+        distributed(build, kind, None if kind == "default" else 2).fit(X, np.tile(Y[:, None], 3))
     assert "targets of shape (None, 3)" in error.value.found
     assert "outputs 'logits' (None, 4)" in error.value.found
 

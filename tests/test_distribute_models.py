@@ -183,6 +183,16 @@ def test_a_batch_with_fewer_examples_than_replicas(kind, eagerly):
 
 
 @BOTH
+def test_an_example_that_only_fills_a_place_is_in_no_mean_of_a_mask_or_of_weights(kind):
+    tokens = TOKENS[ONE_LEFT]
+    masked = sequential(embedding(mask_zero=True), dense(5), shape=(6,))
+    assert_equal_to_one_device(masked, in_order(tokens, tokens), kind, 4)
+    weights = np.linspace(0.5, 1, len(tokens), dtype="float32")
+    weighted = sequential(dense(), loss=LOSS(reduction="mean_with_sample_weight"))
+    assert_equal_to_one_device(weighted, in_order(X[ONE_LEFT], Y[ONE_LEFT], weights), kind, 4)
+
+
+@BOTH
 def test_a_loss_function_of_no_examples_is_nothing(kind):
     build = sequential(dense(), loss=mean_of_squares)
     assert_equal_to_one_device(build, in_order(X[ONE_LEFT], Y[ONE_LEFT]), kind, 4)
@@ -402,8 +412,10 @@ OPTIMIZERS = {
     "loss scale, accumulate": lambda: keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), initial_scale=8.0
     ),
+    # Every step is skipped: no average of the weights may take their place either.
     "loss scale, overwrite": lambda: keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=1), initial_scale=3e38
+        keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=1),
+        initial_scale=float("inf"),
     ),
     "lion": lambda: keras.optimizers.Lion(1e-3),
 }

@@ -42,10 +42,15 @@ class Batch:
         """Part of the global batch that this replica has, from 0 to 1."""
         return self.examples / self.in_all
 
-    @property
-    def is_there(self) -> tf.Tensor:
-        """1 if this replica has examples, else 0."""
-        return tf.cast(self.examples > 0, tf.float32)
+    def only_if_there(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns the value, or 0 if this replica has no example: then it counts for nothing.
+
+        It may even be no number (a mean over none), or that of an example in a place to fill.
+
+        Args:
+            value: What this replica computed.
+        """
+        return tf.where(self.examples > 0, value, 0)
 
 
 # Replicas are traced in turns, each in a thread of its own: what one replica is at is kept
@@ -130,17 +135,17 @@ def compiled(model: keras.Model, y: Any, y_pred: Any, sample_weight: Any) -> tf.
     for loss in model.losses:
         # Regularisers of weights do not depend on the examples. Of what a layer gives to
         # `add_loss`, Keras adds up all numbers; a single one is taken for a mean over examples.
-        loss = tf.cast(loss, keras.backend.floatx())
-        share = _NOW.batch.share if loss.shape.rank == 0 else _NOW.batch.is_there
-        parts.append(tf.reduce_sum(loss) * tf.cast(share, loss.dtype))
+        part = tf.reduce_sum(tf.cast(loss, keras.backend.floatx()))
+        if loss.shape.rank == 0:
+            part *= tf.cast(_NOW.batch.share, part.dtype)
+        parts.append(_NOW.batch.only_if_there(part))
     if not parts:
         raise ModelError(
             asked="train a distributed model",
             found="no loss: neither compile() nor a layer brings one",
             do="give compile() a loss, or let a layer call add_loss()",
         )
-    loss = tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
-    return tf.where(_NOW.batch.examples > 0, loss, 0)  # a mean over none is not a number
+    return tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
 
 
 def log_outputs(model: keras.Model, values: list[tf.Tensor], weight: tf.Tensor) -> None:
@@ -172,7 +177,7 @@ class _PartOfLoss:
         if batch is None:
             return value
         if self.loss.reduction == "sum":
-            return value * tf.cast(batch.is_there, value.dtype)
+            return batch.only_if_there(value)
         masks = [models.mask_of(y_pred), models.mask_of(values)]
         masks = [tf.cast(mask, tf.bool) for mask in masks if mask is not None]
         mask = functools.reduce(tf.logical_and, masks) if masks else None
@@ -182,7 +187,8 @@ class _PartOfLoss:
             # Keras divides what it averages by the number of replicas, wherever a scope is
             # entered. One number, from a function that averages by itself, it leaves alone.
             value *= tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, value.dtype)
-        return value * tf.cast(self._share(batch, mask, sample_weight), value.dtype)
+        share = self._share(batch, mask, sample_weight)
+        return batch.only_if_there(value * tf.cast(share, value.dtype))
 
     def _share(self, batch: Batch, mask: tf.Tensor | None, sample_weight: Any) -> tf.Tensor:
         """Part of what the mean is taken over that is on this replica."""
@@ -194,6 +200,7 @@ class _PartOfLoss:
             here = tf.reduce_sum(tf.cast(weights, tf.float32))
         else:
             here = tf.reduce_sum(tf.cast(mask, tf.float32))
+        here = batch.only_if_there(here)
         context = tf.distribute.get_replica_context()
         return tf.math.divide_no_nan(here, context.all_reduce(tf.distribute.ReduceOp.SUM, here))
 

@@ -12,6 +12,8 @@ import keras
 import tensorflow as tf
 from keras.src import backend
 
+from distlab.errors import DatasetError
+
 
 def built_in_scope_of(model: keras.Model, strategy: tf.distribute.Strategy) -> bool:
     """Whether the model, and its optimizer, were made inside `strategy.scope()`.
@@ -167,20 +169,23 @@ def build_without_drawing(
     Args:
         model: A compiled model.
         on_data: Called with Keras's iterator over epochs, before the model is built for it.
-        explain: Makes a context to build the model in, of the model and of the data's specs.
+        explain: Makes a context to build the model in, of the model and of the data's specs. It
+            raises a `DatasetError` for data that the model cannot take.
     """
 
     def symbolic_build(self: keras.Model, iterator: Any = None, data_batch: Any = None) -> None:
         if iterator is not None:
             on_data(iterator)
             data_batch = spec_of_replica(iterator)
-        with self.distribute_strategy.scope(), explain(self, data_batch):
-            try:
+        try:
+            with self.distribute_strategy.scope(), explain(self, data_batch):
                 self._symbolic_build(data_batch=data_batch)
-            except Exception:
-                # Without a strategy Keras builds in the first step, and so may need no specs.
-                if self._distribute_strategy is not None or not self.built:
-                    raise
+        except DatasetError:
+            raise
+        except Exception:
+            # Without a strategy Keras builds in the first step, and so may need no specs.
+            if self._distribute_strategy is not None or not self.built:
+                raise
 
     model._maybe_symbolic_build = types.MethodType(symbolic_build, model)
 
