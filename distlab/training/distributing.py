@@ -18,12 +18,12 @@ import tensorflow as tf
 
 from distlab.errors import InvalidArgument, ModelError
 from distlab.strategy.describing import describe
+from distlab.training.checks import check_methods, check_optimizer, check_scope
 from distlab.training.explaining import targets_explained
 from distlab.training.fitting import Fitting
 from distlab.training.functions import make_test_function, make_train_function
 from distlab.training.keras_private import models
 from distlab.training.legacy import distribute_legacy, is_legacy
-from distlab.training.optimizers import check_optimizer, check_scope
 from distlab.training.splitting import split
 
 # Strategies of one process; those of a cluster need more than a train function.
@@ -91,7 +91,9 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
     model = _build(build, strategy)
     if is_legacy(model):
         return distribute_legacy(model, strategy)
-    _check(model, strategy)
+    check_scope(model, strategy)
+    check_methods(model, base=keras.Model, methods=_CUSTOM)
+    check_optimizer(model)
     models.compile_in_scope(model)
     fitting = Fitting(model)
     models.build_without_drawing(model, fitting.on_data, targets_explained)
@@ -134,16 +136,3 @@ def _build(build: Callable[[], keras.Model], strategy: tf.distribute.Strategy) -
             do="let build() call model.compile(optimizer=..., loss=...) and return the model",
         )
     return model
-
-
-def _check(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    check_scope(model, strategy)
-    custom = [method for method in _CUSTOM if models.overrides(model, method)]
-    if custom:
-        raise ModelError(
-            asked=f"distribute(build, strategy) with a {type(model).__name__}",
-            found=f"a custom {' and '.join(custom)}, which the distributed step cannot call",
-            do="write the loop by hand, as lesson 03 does, or express it as a loss, a metric "
-            "or a layer",
-        )
-    check_optimizer(model)

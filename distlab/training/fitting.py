@@ -16,9 +16,10 @@ import keras
 
 from distlab.errors import DatasetError, InvalidArgument
 from distlab.strategy.describing import describe
+from distlab.training import pipelines
+from distlab.training.checks import check_scope
 from distlab.training.explaining import check_inputs, check_targets
 from distlab.training.keras_private import losses, models
-from distlab.training.optimizers import check_scope
 from distlab.training.pacing import ChosenSteps, no_batch
 from distlab.training.sharding import choose_sharding
 from distlab.training.splitting import can_be_split, splits
@@ -109,8 +110,8 @@ class Fitting:
         if data is None:
             return
         if splits(strategy) and can_be_split(data.element_spec):
-            prefetches = type(data).__name__ == "_PrefetchDataset"
-            models.iterate(iterator, data if prefetches else data.prefetch(2))
+            ready = pipelines.name_of(data) == "Prefetch"
+            models.iterate(iterator, data if ready else data.prefetch(2))
         elif describe(strategy).workers > 1:
             data = strategy.experimental_distribute_dataset(choose_sharding(data))
             models.iterate(iterator, data)

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from distlab.strategy.describing import describe
 from distlab.training import replica_step
+from distlab.training.checks import check_optimizer, check_scope
 from distlab.training.explaining import explained
 from distlab.training.keras_private import losses, optimizers, states
-from distlab.training.optimizers import check_optimizer, check_scope
 from distlab.training.splitting import split
 
 # A replica's step: takes its part of a batch, and how many examples all parts have (or None).

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from distlab.errors import ModelError
+from distlab.training.checks import check_methods
 from distlab.training.keras_private import legacy
 
 _CUSTOM = ("train_step", "test_step", "compute_loss", "make_train_function", "make_test_function")
@@ -128,14 +129,7 @@ def _check(model: Any, strategy: tf.distribute.Strategy) -> None:
             "the replicas",
             do="create the model inside build(), which distribute calls in the scope",
         )
-    custom = [n for n in _CUSTOM if getattr(type(model), n) is not getattr(tf_keras.Model, n)]
-    if custom:
-        raise ModelError(
-            asked=f"distribute(build, strategy) with a {type(model).__name__}",
-            found=f"a custom {' and '.join(custom)}, which the distributed step cannot call",
-            do="write the loop by hand, as lesson 03 does, or express it as a loss, a metric "
-            "or a layer",
-        )
+    check_methods(model, base=tf_keras.Model, methods=_CUSTOM)
     _check_compiled(model)
 
 

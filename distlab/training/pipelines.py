@@ -69,7 +69,7 @@ def inspect(dataset: Any) -> Pipeline:
         complaints |= dict.fromkeys(_complaints(stage))
         if _reshuffles(stage):
             reshuffling.append(stage)
-            must_be_read |= reopened or _name(stage) in _REOPENING
+            must_be_read |= reopened or name_of(stage) in _REOPENING
     return Pipeline(
         complaints=tuple(complaints),
         must_be_read=must_be_read,
@@ -82,15 +82,20 @@ def _walk(stage: Any, *, reopened: bool) -> Iterator[tuple[Any, bool]]:
     yield stage, reopened
     for below in stage._inputs():
         if isinstance(below, tf.data.Dataset):
-            yield from _walk(below, reopened=reopened or _name(stage) in _REOPENING)
+            yield from _walk(below, reopened=reopened or name_of(stage) in _REOPENING)
 
 
-def _name(stage: tf.data.Dataset) -> str:
+def name_of(stage: tf.data.Dataset) -> str:
+    """Returns what a data set's last stage does, as "Batch" or "ParallelMap".
+
+    Args:
+        stage: A data set.
+    """
     return type(stage).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
 
 
 def _complaints(stage: Any) -> Iterator[str]:
-    name = _name(stage)
+    name = name_of(stage)
     opaque = name == "Variant" and not stage._inputs()
     if opaque or name not in _STEADY | _REOPENING | {"Variant"}:
         yield f"{type(stage).__name__} is not a stage that Resume knows"
@@ -131,13 +136,13 @@ def _complaints_of_function(stage: str, function: Any) -> Iterator[str]:
 
 
 def _reshuffles(stage: Any) -> bool:
-    again: bool = getattr(stage, "_reshuffle_each_iteration", _name(stage) == "ShuffleAndRepeat")
+    again: bool = getattr(stage, "_reshuffle_each_iteration", name_of(stage) == "ShuffleAndRepeat")
     return again
 
 
 def _interleaves_in_any_order(stage: Any) -> bool:
     """An interleave keeps its `deterministic` nowhere but in the operation."""
-    if _name(stage) != "ParallelInterleave":
+    if name_of(stage) != "ParallelInterleave":
         return False
     graph = tf.compat.v1.GraphDef.FromString(stage._as_serialized_graph().numpy())
     orders = [n.attr["deterministic"].s for n in graph.node if "ParallelInterleave" in n.op]

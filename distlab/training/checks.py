@@ -1,12 +1,15 @@
-"""Which optimizers can train with the one copy of each variable that CentralStorage keeps.
+"""Whether a model can be trained as `distribute` does, asked before the first step.
 
-    check_optimizer(model)      # raises where Keras would stop in the middle of a step
+    check_scope(model, strategy)                       # made where its variables belong?
+    check_methods(model, base=keras.Model, ...)        # with Keras's own step?
+    check_optimizer(model)                             # by an optimizer that works there?
 
-There an optimizer can only update the weights and its slots for them. Keras stops with a text
-that names neither the optimizer nor its option.
+Keras stops in the middle of a step, with a text that names neither the cause nor the cure.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -37,8 +40,32 @@ def check_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         )
 
 
+def check_methods(model: Any, *, base: type, methods: tuple[str, ...]) -> None:
+    """Raises where the model's class brings a step of its own.
+
+    Args:
+        model: A model of Keras or tf_keras.
+        base: The class of models there.
+        methods: What is not to be overridden: our step would pass over it in silence.
+
+    Raises:
+        ModelError: It does.
+    """
+    own = [name for name in methods if getattr(type(model), name) is not getattr(base, name)]
+    if own:
+        raise ModelError(
+            asked=f"distribute(build, strategy) with a {type(model).__name__}",
+            found=f"a custom {' and '.join(own)}, which the distributed step cannot call",
+            do="write the loop by hand, as lesson 03 does, or express it as a loss, a metric "
+            "or a layer",
+        )
+
+
 def check_optimizer(model: keras.Model) -> None:
     """Raises where the model's optimizer cannot train under the model's strategy.
+
+    With the one copy of each variable that CentralStorageStrategy keeps, an optimizer can only
+    update the weights and its slots for them.
 
     Args:
         model: A compiled model.
