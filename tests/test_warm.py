@@ -15,6 +15,7 @@ import pytest
 from distlab.errors import InvalidArgument, ProcessError, UnsupportedEnvironment
 from distlab.warm import wire
 from distlab.warm.client import ForkRefused, Task, WarmClient
+from distlab.warm.keeper import Keeper
 from distlab.warm.process import WarmProcess, can_fork
 from distlab.warm.task import settings
 
@@ -42,10 +43,10 @@ def output(warm, argv=None, **options):
     return text
 
 
-def asleep(spawn, **options):
+def asleep(spawn, *, code=SLEEP, **options):
     """Returns a task that sleeps, once it does."""
     read, write = os.pipe()
-    task = spawn(["-c", SLEEP], stdout=write, **options)
+    task = spawn(["-c", code], stdout=write, **options)
     os.close(write)
     with os.fdopen(read) as lines:
         assert lines.readline() == "asleep\n"
@@ -287,3 +288,138 @@ def test_nothing_is_forked_on_macos(monkeypatch):
 def test_an_address_where_nothing_listens_is_told(tmp_path):
     with pytest.raises(ProcessError, match="No such file"):
         WarmClient(str(tmp_path / "socket")).spawn(["-c", ""])
+
+
+# Fresh tasks, networks, signals to one process, and the keeper of clusters
+
+
+def test_a_fresh_task_is_a_new_python_that_is_kept_all_the_same(warm):
+    loaded = "import sys; print('wave' in sys.modules, sys.argv[1:])"
+    with WarmProcess(preload=("wave",)) as other:
+        assert output(other, ["-c", loaded, "a"]) == "True ['a']\n"
+        assert output(other, ["-c", loaded, "a"], fresh=True) == "False ['a']\n"
+        task = asleep(other.spawn, fresh=True)
+        task.kill()
+        assert task.wait(timeout_secs=30) == -signal.SIGKILL
+        kept = asleep(other.spawn, fresh=True)
+    assert kept.wait(timeout_secs=30) == -signal.SIGKILL
+
+
+def test_a_fresh_task_may_differ_in_what_is_read_only_once(warm):
+    env = os.environ | {"PYTHONHASHSEED": "7", "KERAS_BACKEND": "other"}
+    code = "import os; print(os.environ['KERAS_BACKEND'])"
+    assert output(warm, ["-c", code], env=env, fresh=True) == "other\n"
+
+
+def test_a_fresh_task_may_call_a_function(warm, tmp_path):
+    (tmp_path / "added.py").write_text("def show(a, b): print(a + b['c'])")
+    given = {"call": "added:show", "args": [1, {"c": 2}], "cwd": tmp_path, "fresh": True}
+    assert output(warm, **given) == "3\n"
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_task_runs_in_the_network_of_a_process(warm, fresh):
+    code = (
+        "import ctypes, os, time; ctypes.CDLL(None).unshare(0x40000000) and "
+        "ctypes.CDLL(None).unshare(0x10000000 | 0x40000000); print('asleep', flush=True);"
+        "time.sleep(600)"
+    )
+    holder = asleep(warm.spawn, code=code)
+    there = f"/proc/{holder.pid}/ns/net"
+    seen = output(
+        warm,
+        ["-c", f"import os; print(os.readlink('/proc/self/ns/net'), os.readlink({there!r}))"],
+        network_of=holder.pid,
+        fresh=fresh,
+    ).split()
+    holder.kill()
+    assert seen[0] == seen[1] != str(Path("/proc/self/ns/net").readlink())
+
+
+def test_a_network_that_is_not_there_is_told_by_the_task(warm, tmp_path):
+    with (tmp_path / "err").open("w") as err:
+        task = warm.spawn(["-c", ""], network_of=2**22 + 1, stderr=err)
+        assert task.wait(timeout_secs=30) == 1
+    assert "No such file or directory" in (tmp_path / "err").read_text()
+
+
+def test_a_signal_may_reach_the_task_alone(warm):
+    code = (
+        "import os, signal, sys\n"
+        "from subprocess import PIPE, Popen\n"
+        # Not print: the signal may come while 'asleep' is still being printed.
+        "signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'heard\\n'))\n"
+        "child = Popen(['cat'], stdin=PIPE, stdout=PIPE)\n"
+        "print('asleep', flush=True)\n"
+        "sys.stdin.read()\n"
+        "print(child.communicate(b'alive')[0].decode(), flush=True)"
+    )
+    read, write = os.pipe()
+    stdin, finish = os.pipe()
+    task = warm.spawn(["-c", code], stdin=stdin, stdout=write)
+    os.close(write)
+    os.close(stdin)
+    with os.fdopen(read) as lines:
+        assert lines.readline() == "asleep\n"
+        task.send_signal(signal.SIGUSR1, to_group=False)
+        assert lines.readline() == "heard\n"
+        os.close(finish)
+        assert lines.readline() == "alive\n"  # its child, which the signal would have ended
+    assert task.wait(timeout_secs=30) == 0
+
+
+KEEPER = r"""
+import os, sys, time
+from distlab.warm.keeper import shared_keeper, task_environment
+keeper = shared_keeper()
+assert keeper is shared_keeper()
+env = task_environment({"ADDED": "yes", "HOME": None})
+print(keeper.folder, flush=True)
+code = (
+    "import os, time\n"
+    "print(os.getpid(), os.getppid(), os.environ['ADDED'], 'HOME' in os.environ, flush=True)\n"
+    "time.sleep(600)"
+)
+tasks = [keeper.spawn(["-c", code], env=env) for _ in range(2)]
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("warm_address", [False, True])
+def test_the_keeper_ends_tasks_when_their_owner_is_killed(warm, warm_address):
+    environ = os.environ | {"DISTLAB_WARM": "0"}
+    if warm_address:
+        environ = os.environ | {"DISTLAB_WARM_ADDRESS": warm.address}
+    command = [sys.executable, "-c", KEEPER]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as owner:
+        folder = Path(owner.stdout.readline().strip())
+        assert folder.is_dir()
+        told = [owner.stdout.readline().split() for _ in range(2)]
+        owner.kill()
+    assert all(rest == ["yes", "False"] for _, _, *rest in told)
+    [keeper] = {int(parent) for _, parent, *_ in told}
+    assert (keeper == warm.pid) == warm_address
+    assert all(is_gone(int(pid)) for pid, *_ in told)
+    assert warm_address or (is_gone(keeper) and not folder.exists())
+
+
+def test_an_address_where_nobody_answers_costs_the_keeper_nothing(tmp_path):
+    environ = os.environ | {"DISTLAB_WARM_ADDRESS": str(tmp_path / "socket")}
+    code = (
+        "import os\n"
+        "from distlab.warm import keeper\n"
+        "keeper._PRELOAD = ('json',)\n"
+        "one = keeper.shared_keeper()\n"
+        "print(one.spawn(['-c', 'raise SystemExit(3)'], env=keeper.task_environment({})).wait(60))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "3\n", done.stderr
+
+
+def test_a_setting_that_differs_makes_the_keeper_start_a_new_python(warm):
+    keeper = Keeper(WarmClient(warm.address), can_fork=True)
+    env = os.environ | {"KERAS_BACKEND": "other"}
+    code = "import sys, os; raise SystemExit(5 if 'distlab.warm.server' in sys.modules else 6)"
+    assert keeper.spawn(["-c", code], env=env).wait(timeout_secs=60) == 6

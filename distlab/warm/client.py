@@ -76,11 +76,16 @@ class Task:
                 select.select([self._connection], [], [], step)
         return code
 
-    def send_signal(self, number: int) -> None:
-        """Sends a signal to the task's whole process group; nothing if it has ended."""
+    def send_signal(self, number: int, *, to_group: bool = True) -> None:
+        """Sends a signal to the task; nothing if it has ended.
+
+        Args:
+            number: The signal.
+            to_group: Whether the processes that it started get it too.
+        """
         if self.poll() is None:
             try:
-                wire.send(self._connection, {"signal": int(number)})
+                wire.send(self._connection, {"signal": int(number), "to_group": to_group})
             except OSError:
                 self.poll()
 
@@ -115,6 +120,8 @@ class WarmClient:
         stdin: _Stream = subprocess.DEVNULL,
         stdout: _Stream = None,
         stderr: _Stream = None,
+        fresh: bool = False,
+        network_of: int | None = None,
         timeout_secs: float = 120,
     ) -> Task:
         """Forks a task and returns it once it runs.
@@ -129,6 +136,9 @@ class WarmClient:
             stdin: A file, a descriptor, `subprocess.DEVNULL`, or None for this process's own.
             stdout: Likewise.
             stderr: Likewise, or `subprocess.STDOUT`.
+            fresh: Whether the task is a new Python, which imports for itself; it is kept by the
+                warm process all the same.
+            network_of: A process in whose network namespace the task runs (Linux only).
             timeout_secs: How long the warm process may take, its warming included.
 
         Raises:
@@ -150,17 +160,18 @@ class WarmClient:
         env = dict(os.environ if env is None else env)
         request: dict[str, Any] = {"env": env, "cwd": str(folder)}
         request |= {"argv": list(argv)} if argv else {"call": call, "args": list(args)}
+        request |= {"fresh": fresh, "network_of": network_of}
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(timeout_secs)
         try:
             connection.connect(self.address)
             inbox = wire.Inbox()
             differing = differing_settings(_next(connection, inbox)["settings"], env)
-            if differing:
+            if differing and not fresh:
                 raise ForkRefused(
                     asked=asked,
                     found=f"{', '.join(differing)} differ from the warm process's own",
-                    do="start a fresh process, or a warm process with these settings",
+                    do="ask for fresh=True, or a warm process with these settings",
                 )
             with _Streams(stdin, stdout, stderr) as fds:
                 wire.send(connection, request, fds=fds)

@@ -7,19 +7,37 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
-def main() -> None:
-    """Runs the kernel until it is shut down."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the kernel until it is shut down.
+
+    Args:
+        arguments: Those of the command line; by default this process's.
+    """
     # IPython adds the folder again once all is loaded; a file in it must not shadow a package.
     if Path(sys.path[0]).resolve() == Path.cwd():
         del sys.path[0]
     _prepare_tensorflow_logger()
-    from ipykernel import kernelapp
-
+    arguments = sys.argv[1:] if arguments is None else arguments
     # What passes Python by (C++ logs, child processes) arrives at any time: it cannot be compared.
-    kernelapp.launch_new_instance([*sys.argv[1:], "--IPKernelApp.capture_fd_output=False"])
+    _application().launch_instance([*arguments, "--IPKernelApp.capture_fd_output=False"])
+
+
+def _application() -> Any:
+    from ipykernel.kernelapp import IPKernelApp
+
+    class KernelApplication(IPKernelApp):  # type: ignore[misc]
+        def init_iopub(self, context: Any) -> None:
+            """ZeroMQ throws away what waits beyond 1000 messages, the last one among them."""
+            context.sndhwm = 0
+            super().init_iopub(context)
+            context.sndhwm = 1000
+
+    return KernelApplication
 
 
 def _prepare_tensorflow_logger() -> None:

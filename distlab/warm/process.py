@@ -53,7 +53,8 @@ class WarmProcess:
     """A process that has imported what tasks need; it ends with its owner, and all tasks too.
 
     Args:
-        preload: The modules to import; those that cannot be are left out.
+        preload: The modules to import; those that cannot be are left out. With none it only
+            keeps tasks, which are then to be asked for with `fresh=True`.
         env: The environment it imports them in; by default this process's. Tasks whose
             environment differs in what is read only once are refused (`ForkRefused`).
 
@@ -72,11 +73,17 @@ class WarmProcess:
 
     def start(self) -> WarmProcess:
         """Starts it and returns at once; it warms in the background."""
-        if not can_fork():
+        if self._preload and not can_fork():
             raise UnsupportedEnvironment(
                 asked="a warm process",
                 found=f"{SWITCH_VARIABLE}={os.environ.get(SWITCH_VARIABLE)} on {sys.platform}",
-                do="start fresh processes; where can_fork() is False nothing may be forked",
+                do="start one without preload, as a keeper, and ask it for tasks with fresh=True",
+            )
+        if not hasattr(os, "fork"):
+            raise UnsupportedEnvironment(
+                asked="a process that keeps tasks",
+                found=f"{sys.platform}, where no process can be forked",
+                do="on Windows run this under WSL2",
             )
         self._folder = _private_folder()
         with socket.socket(socket.AF_UNIX) as listener:
@@ -134,7 +141,7 @@ class WarmProcess:
 
 def _private_folder() -> str:
     folder = tempfile.mkdtemp(prefix="distlab-")
-    if len(folder) > 90:  # a socket's path has room for 107 bytes
+    if len(folder) > 75:  # a socket's path has room for 107 bytes, and clusters have theirs below
         Path(folder).rmdir()
         folder = tempfile.mkdtemp(prefix="distlab-", dir="/tmp")
     return folder

@@ -125,7 +125,8 @@ class _Server:
         while (message := connection.inbox.pop()) is not None:
             if "signal" in message:
                 if connection.pid is not None:
-                    _signal_group(connection.pid, message["signal"])
+                    send = _signal_group if message["to_group"] else os.kill
+                    send(connection.pid, message["signal"])
             elif connection.pid is None and self._fork(connection):
                 message["env"] |= self._warmed.set_by_imports
                 self._become(message, connection.inbox.fds)

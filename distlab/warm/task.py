@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 
@@ -51,14 +51,16 @@ def become(request: Mapping[str, Any], fds: Sequence[int], *, parent_pid: int) -
         fds: What shall be standard input, output and error.
         parent_pid: The warm process; this one ends with it, whatever ends it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it ended before the line above
         os._exit(1)
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
     for fd in fds:
         os.close(fd)
+    if (pid := request.get("network_of")) is not None:
+        _enter_network_of(pid)
     # Limits (the `resource` module) belong here: after the streams, before anything of the task.
     os.environ.clear()
     os.environ.update(request["env"])
@@ -74,6 +76,8 @@ def become(request: Mapping[str, Any], fds: Sequence[int], *, parent_pid: int) -
 
 def run(request: Mapping[str, Any]) -> None:
     """Runs a task: `call`, a function by its name, or `argv`, as the command line of a Python."""
+    if request.get("fresh"):
+        _start_anew(request)
     sys.path[0] = request["cwd"]
     if "call" in request:
         sys.argv = [request["call"]]
@@ -92,6 +96,30 @@ def run(request: Mapping[str, Any]) -> None:
         sys.argv = list(argv)
         sys.path[0] = str(Path(argv[0]).resolve().parent)
         runpy.run_path(argv[0], run_name="__main__")
+
+
+def _start_anew(request: Mapping[str, Any]) -> NoReturn:
+    """Replaces this process by a new Python with the same task."""
+    argv = request.get("argv")
+    if argv is None:
+        call = {"call": request["call"], "args": request["args"], "cwd": request["cwd"]}
+        argv = ["-c", f"from distlab.warm import task; task.run({call!r})"]
+    os.execv(sys.executable, [sys.executable, *argv])
+
+
+def _enter_network_of(pid: int) -> None:
+    """Enters the network namespace of a process, and the user namespace that owns it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind in ("user", "net"):
+        there, here = f"/proc/{pid}/ns/{kind}", f"/proc/self/ns/{kind}"
+        if Path(there).readlink() == Path(here).readlink():
+            continue
+        fd = os.open(there, os.O_RDONLY)
+        try:
+            if libc.setns(fd, 0):
+                raise OSError(ctypes.get_errno(), f"cannot enter {there}")
+        finally:
+            os.close(fd)
 
 
 def _fresh_main() -> ModuleType:
