@@ -1,36 +1,61 @@
-"""What this process is told of a cluster: TF_CONFIG, or Slurm's variables.
+"""A cluster of TensorFlow: its tasks, their addresses, and which of them this process is.
 
-    spec = read_cluster()      # None where this process stands alone
-    spec.tasks                 # 3
+    spec = local_spec(workers=2, parameter_servers=1, ports=[20001, 20002, 20003])
+    spec.tasks_in_order()                 # (worker:0, worker:1, ps:0)
+    spec.tf_config(TaskName("worker", 1)) # the TF_CONFIG of that task
+    spec = read_cluster()                 # what this process was told; None where it stands alone
 
-TensorFlow is not needed to read it.
+TensorFlow is not needed for any of it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from distlab.errors import UnsupportedEnvironment
+from distlab.cluster.reading.checks import JOBS
+from distlab.cluster.reading.slurm import parse_slurm
+from distlab.cluster.reading.tf_config import parse_tf_config
+
+
+@dataclass(frozen=True)
+class TaskName:
+    """One task of a cluster: `TaskName("worker", 0)` is shown as worker:0.
+
+    Attributes:
+        job: One of `JOBS`.
+        index: Its number among the tasks of that job, from 0.
+    """
+
+    job: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.index}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
-    """The tasks of a cluster, and where it was read.
+    """The tasks of a cluster.
 
     Attributes:
-        jobs: Number of tasks of each job: "chief", "worker", "ps", "evaluator".
-        source: "TF_CONFIG" or "Slurm".
+        jobs: Number of tasks of each job, evaluators included.
+        addresses: "host:port" of each task by job, in index order; an evaluator has none, and
+            "" stands for a task of which this one was not told.
+        task: Which task this process is; None where it coordinates from outside.
+        source: Where this was read: "TF_CONFIG", "Slurm", or "here" where it was built.
     """
 
     jobs: Mapping[str, int]
     source: str
+    addresses: Mapping[str, tuple[str, ...]]
+    task: TaskName | None = None
 
     @property
     def tasks(self) -> int:
-        """Tasks that train or hold variables; an evaluator does neither."""
+        """Number of tasks that train or hold variables; an evaluator does neither."""
         return sum(count for job, count in self.jobs.items() if job != "evaluator")
 
     @property
@@ -38,40 +63,127 @@ class ClusterSpec:
         """Whether some tasks only hold variables."""
         return self.jobs.get("ps", 0) > 0
 
+    @property
+    def leader(self) -> TaskName:
+        """The task that saves for all: the chief, or else worker:0."""
+        return TaskName("chief" if self.jobs.get("chief") else "worker", 0)
+
+    @property
+    def trainers(self) -> tuple[TaskName, ...]:
+        """The tasks that step together where all of them train: chief and workers."""
+        return tuple(task for task in self.tasks_in_order() if task.job in ("chief", "worker"))
+
+    @property
+    def strategy(self) -> str | None:
+        """The strategy of this process; None for a task alone in its cluster.
+
+        A worker or parameter server under a coordinator has its coordinator's.
+        """
+        if self.task is not None and self.task.job == "evaluator":
+            return "one_device"
+        if self.has_parameter_servers:
+            return "parameter_server"
+        return "multi_worker" if self.tasks > 1 else None
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process only does what a coordinator tells it."""
+        is_worker = self.task is not None and self.task.job in ("worker", "ps")
+        return is_worker and self.has_parameter_servers
+
+    def tasks_in_order(self) -> tuple[TaskName, ...]:
+        """Returns every task: chief, workers, parameter servers, evaluators."""
+        return tuple(TaskName(job, index) for job in JOBS for index in range(self.jobs.get(job, 0)))
+
+    def address_of(self, task: TaskName) -> str | None:
+        """Returns a task's "host:port"; None for an evaluator, and where it was not told.
+
+        Args:
+            task: One of `tasks_in_order()`.
+        """
+        addresses = self.addresses.get(task.job, ())
+        return addresses[task.index] or None if task.index < len(addresses) else None
+
+    def tf_config(self, task: TaskName) -> str:
+        """Returns the text of a task's TF_CONFIG.
+
+        Args:
+            task: One of `tasks_in_order()`.
+        """
+        cluster = {job: _as_json(self.addresses[job]) for job in JOBS if self.addresses.get(job)}
+        return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})
+
+
+def count_tasks(jobs: Mapping[str, int]) -> str:
+    """Returns how many tasks of each job there are, in words: "2 workers, 1 parameter server".
+
+    Args:
+        jobs: Number of tasks of each job.
+    """
+    names = {"ps": "parameter server"}
+    counts = [(jobs[job], names.get(job, job)) for job in JOBS if jobs.get(job)]
+    return ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts)
+
+
+def _as_json(addresses: tuple[str, ...]) -> list[str] | dict[str, str]:
+    """Returns a list, or by index where some are left out, as TensorFlow reads both."""
+    if all(addresses):
+        return list(addresses)
+    return {str(index): address for index, address in enumerate(addresses) if address}
+
+
+def local_spec(
+    *,
+    workers: int,
+    ports: Sequence[int],
+    parameter_servers: int = 0,
+    chief: bool = False,
+    evaluator: bool = False,
+) -> ClusterSpec:
+    """Returns a cluster whose tasks are all on this machine.
+
+    Args:
+        workers: Number of workers.
+        ports: A port for each task but the evaluator, in the order of `tasks_in_order()`.
+        parameter_servers: Number of parameter servers.
+        chief: Whether there is a chief of its own; without, worker:0 acts as chief.
+        evaluator: Whether there is one more task that evaluates checkpoints.
+    """
+    counts = {"chief": int(chief), "worker": workers, "ps": parameter_servers}
+    rest = iter(ports)
+    addresses = {
+        job: tuple(f"127.0.0.1:{next(rest)}" for _ in range(count))
+        for job, count in counts.items()
+        if count
+    }
+    jobs = {job: count for job, count in counts.items() if count}
+    return ClusterSpec(
+        jobs=jobs | ({"evaluator": 1} if evaluator else {}), addresses=addresses, source="here"
+    )
+
 
 def read_cluster(environ: Mapping[str, str] | None = None) -> ClusterSpec | None:
     """Reads the cluster from the environment; None where nothing is set.
 
     TF_CONFIG comes first (TensorFlow, "Distributed training with TensorFlow: setting up
-    TF_CONFIG"), then Slurm's SLURM_STEP_NUM_TASKS, as TensorFlow's own resolver reads it.
+    TF_CONFIG"), then the variables of a Slurm step.
 
     Args:
         environ: Environment variables; the process's own when None.
 
     Raises:
-        UnsupportedEnvironment: TF_CONFIG is not the JSON that it must be.
+        UnsupportedEnvironment: There is a mistake in them; the first is explained.
     """
     environ = os.environ if environ is None else environ
     text = environ.get("TF_CONFIG", "").strip()
     if text:
-        jobs = _jobs(text)
-        return ClusterSpec(jobs=jobs, source="TF_CONFIG") if jobs else None
-    tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
-    if tasks.isdigit():
-        return ClusterSpec(jobs={"worker": int(tasks)}, source="Slurm")
-    return None
-
-
-def _jobs(text: str) -> dict[str, int]:
-    example = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, ' + (
-        '"task": {"type": "worker", "index": 0}}'
-    )
-    try:
-        cluster = json.loads(text).get("cluster", {})
-        return {job: len(addresses) for job, addresses in cluster.items()}
-    except (json.JSONDecodeError, AttributeError, TypeError) as error:
-        raise UnsupportedEnvironment(
-            asked=f"TF_CONFIG={text[:80]!r}",
-            found=f"it does not describe a cluster ({error})",
-            do=f"set it as in {example}, or unset it",
-        ) from error
+        described, source = parse_tf_config(text), "TF_CONFIG"
+    else:
+        described, source = parse_slurm(environ), "Slurm"
+    if described is None:
+        return None
+    jobs = {job: len(tasks) for job, tasks in described.addresses.items()}
+    task = None if described.task is None else TaskName(*described.task)
+    if task is not None and task.job == "evaluator":
+        jobs["evaluator"] = 1
+    return ClusterSpec(jobs=jobs, addresses=described.addresses, task=task, source=source)

@@ -1,0 +1,79 @@
+"""Which GPU each task of a cluster on this machine gets: one of its own, or none.
+
+    share_gpus(spec)                     # GpuShare(of_task={worker:0: "0", worker:1: "1"}, note="")
+
+Two tasks on one GPU would each take its whole memory. So where there are fewer GPUs than tasks
+that compute, all of them run on the CPU: they must be alike to step together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from distlab.cluster.spec import ClusterSpec, TaskName
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+_NONE = "-1"
+
+
+@dataclass(frozen=True)
+class GpuShare:
+    """Which GPU each task gets.
+
+    Attributes:
+        of_task: The CUDA_VISIBLE_DEVICES of each task, "-1" for none; empty without any GPU.
+        note: What a user should know of it; "" for nothing.
+    """
+
+    of_task: Mapping[TaskName, str]
+    note: str = ""
+
+    def device_of(self, task: TaskName) -> str:
+        """Returns where a task computes, in words.
+
+        Args:
+            task: Which.
+        """
+        gpu = self.of_task.get(task, _NONE)
+        return "CPU" if gpu == _NONE else f"GPU {gpu}"
+
+
+def visible_gpus(environ: Mapping[str, str] | None = None, driver: Path = _DRIVER) -> list[str]:
+    """Returns the GPUs that this process may use, without asking TensorFlow.
+
+    Args:
+        environ: Environment variables; the process's own when None.
+        driver: Where NVIDIA's driver lists them.
+    """
+    environ = os.environ if environ is None else environ
+    there = sorted(driver.iterdir()) if driver.is_dir() else []
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return [str(index) for index in range(len(there))]
+    names = [name.strip() for name in chosen.split(",")]
+    if _NONE in names:  # CUDA sees what is listed before it
+        names = names[: names.index(_NONE)]
+    return [name for name in names if name] if there else []
+
+
+def share_gpus(spec: ClusterSpec, gpus: list[str]) -> GpuShare:
+    """Gives each task that computes a GPU of its own, if there are enough of them.
+
+    Args:
+        spec: The cluster. With parameter servers its chief only coordinates.
+        gpus: From `visible_gpus`.
+    """
+    if not gpus:
+        return GpuShare({})
+    computing = ("worker",) if spec.has_parameter_servers else ("chief", "worker")
+    tasks = [task for task in spec.tasks_in_order() if task.job in computing]
+    share = dict.fromkeys(spec.tasks_in_order(), _NONE)
+    if len(gpus) >= len(tasks):
+        return GpuShare(share | dict(zip(tasks, gpus, strict=False)))
+    plural = "s" if len(gpus) > 1 else ""
+    return GpuShare(
+        share, f"{len(gpus)} GPU{plural} for {len(tasks)} tasks: all of them run on the CPU"
+    )

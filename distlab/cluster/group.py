@@ -1,0 +1,172 @@
+"""The processes of a cluster, one for each task: started, watched and ended together.
+
+    how = Start(argv=["train.py"], env={})
+    with TaskGroup(spec, how=lambda task: how, folder=folder) as group:
+        group.start()
+        group.ended()                     # {worker:1: -9}
+        group.start()                     # those that have ended, again
+
+Each is started and kept by a process outside of this one (`distlab.warm.keeper`), in a process
+group of its own, with its TF_CONFIG in its environment. When this process ends, they end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from distlab.cluster.spec import ClusterSpec, TaskName
+from distlab.warm.client import Task
+from distlab.warm.keeper import shared_keeper, task_environment
+
+# How long a task that was asked to end may take before it is killed.
+GRACE_SECS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How a task is started.
+
+    Attributes:
+        argv: What follows `python`.
+        env: Variables to set besides TF_CONFIG; None takes one out.
+        stdout: Where it writes; None is a file in the group's folder, `log_of`.
+        stderr: Likewise.
+        cwd: Its folder; None is this process's.
+        network_of: A process in whose network namespace it runs; None is the group's.
+    """
+
+    argv: list[str]
+    env: Mapping[str, str | None]
+    stdout: int | IO[Any] | None = None
+    stderr: int | IO[Any] | None = None
+    cwd: Path | None = None
+    network_of: int | None = None
+
+
+class TaskGroup:
+    """The processes of a cluster.
+
+    Args:
+        spec: The cluster.
+        how: Says how a task is started.
+        folder: Where the tasks' logs are, one file each.
+        network_of: A process in whose network namespace all run, but those whose `Start` names
+            another (Linux only).
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        *,
+        how: Callable[[TaskName], Start],
+        folder: Path,
+        network_of: int | None = None,
+    ) -> None:
+        self.spec = spec
+        self._how, self._folder, self._network_of = how, folder, network_of
+        self._tasks: dict[TaskName, Task] = {}
+
+    def log_of(self, task: TaskName) -> Path:
+        """Returns the file with what a task wrote to its own standard output and error.
+
+        Args:
+            task: Which.
+        """
+        return self._folder / f"{task.job}-{task.index}.log"
+
+    def start(self, tasks: Iterable[TaskName] | None = None) -> None:
+        """Starts tasks that do not run; all of the cluster by default.
+
+        Args:
+            tasks: Which.
+
+        Raises:
+            ProcessError: A process cannot be started.
+        """
+        for name in self.spec.tasks_in_order() if tasks is None else tasks:
+            if name not in self._tasks or self._tasks[name].poll() is not None:
+                self._tasks[name] = self._start(name)
+
+    def _start(self, name: TaskName) -> Task:
+        start = self._how(name)
+        env = task_environment({"TF_CONFIG": self.spec.tf_config(name), **start.env})
+        streams = (start.stdout, start.stderr)
+        with self.log_of(name).open("ab") if None in streams else contextlib.nullcontext() as log:
+            return shared_keeper().spawn(
+                start.argv,
+                env=env,
+                cwd=start.cwd,
+                stdout=log if start.stdout is None else start.stdout,
+                stderr=log if start.stderr is None else start.stderr,
+                network_of=start.network_of or self._network_of,
+            )
+
+    def pid(self, task: TaskName) -> int:
+        """Returns a task's process id.
+
+        Args:
+            task: One that was started.
+        """
+        return self._tasks[task].pid
+
+    def ended(self) -> dict[TaskName, int]:
+        """Returns the exit codes of the tasks that have ended; negative: the signal that did it."""
+        codes = {name: task.poll() for name, task in self._tasks.items()}
+        return {name: code for name, code in codes.items() if code is not None}
+
+    def running(self) -> tuple[TaskName, ...]:
+        """Returns the tasks that run, in order."""
+        ended = self.ended()
+        return tuple(n for n in self.spec.tasks_in_order() if n in self._tasks and n not in ended)
+
+    def send_signal(self, tasks: Iterable[TaskName], number: int, *, to_group: bool = True) -> None:
+        """Sends a signal to tasks; those that have ended are passed over.
+
+        Args:
+            tasks: Which.
+            number: The signal.
+            to_group: Whether the processes that they started get it too.
+        """
+        for name in tasks:
+            if name in self._tasks:
+                self._tasks[name].send_signal(number, to_group=to_group)
+
+    def stop(
+        self,
+        tasks: Iterable[TaskName] | None = None,
+        *,
+        number: int = signal.SIGTERM,
+        grace_secs: float = GRACE_SECS,
+    ) -> dict[TaskName, int]:
+        """Ends tasks, all by default: by a signal, and those that do not heed it by SIGKILL.
+
+        Args:
+            tasks: Which.
+            number: The signal that asks them to end.
+            grace_secs: How long they may take; 0 kills at once.
+
+        Returns:
+            Their exit codes.
+        """
+        names = list(self._tasks if tasks is None else tasks)
+        if grace_secs > 0:
+            self.send_signal(names, number)
+        deadline = time.monotonic() + grace_secs
+        for name in names:
+            left = max(deadline - time.monotonic(), 0)
+            with contextlib.suppress(TimeoutError):
+                self._tasks[name].wait(left)
+        self.send_signal(names, signal.SIGKILL)
+        return {name: self._tasks[name].wait(10) for name in names}
+
+    def __enter__(self) -> TaskGroup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(grace_secs=0)

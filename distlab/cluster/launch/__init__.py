@@ -1,0 +1,1 @@
+"""`distlab launch`: a script on every task of a cluster on this machine."""

@@ -1,0 +1,147 @@
+"""What the process of each task of `distlab launch` runs: a script, as `python script.py` would.
+
+    python -m distlab.cluster.launch.script 2 train.py --epochs 3      # 2 logical devices first
+    python -m distlab.cluster.launch.script 0 -m package.train         # none of them
+
+The process may be a fork of one that has imported TensorFlow. A script that sets a variable which
+is read by that import (TF_USE_LEGACY_KERAS) then starts over in a new Python, where it is heeded.
+"""
+
+from __future__ import annotations
+
+import builtins
+import faulthandler
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from distlab.devices import split_devices
+from distlab.warm.task import settings
+
+# What a task answers by writing the stacks of its threads to its stderr.
+STACKS_SIGNAL = signal.SIGUSR1
+
+# Read by the interpreter or the linker alone: to set them in a running Python changes nothing.
+_OF_THE_INTERPRETER = ("PYTHON", "LD_")
+
+
+def main() -> None:
+    """Runs what this process's arguments say: the number of logical devices, and a command."""
+    devices, command = int(sys.argv[1]), sys.argv[2:]
+    faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
+    # Into a pipe Python writes in blocks: late, and what it still has is lost by a kill.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if "tensorflow" in sys.modules:
+        _start_over_where_set_too_late(sys.argv[1:])
+    if devices:
+        _once_imported("tensorflow", lambda: split_devices(devices))
+    try:
+        run(command)
+    except (Exception, KeyboardInterrupt) as error:
+        _show(error)
+        sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def run(command: Sequence[str]) -> None:
+    """Runs a script or a module as `__main__`, in this process.
+
+    Args:
+        command: What would follow `python`: `["train.py", ...]` or `["-m", "package.train", ...]`.
+    """
+    sys.modules["__main__"] = main = ModuleType("__main__")
+    if command[0] == "-m":
+        sys.argv = list(command[1:])
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv, path = list(command), command[0]
+    if not Path(path).is_absolute():
+        path = f"{Path.cwd()}/{path}"  # as Python writes it, a leading ./ and all
+    sys.path[0] = str(Path(path).resolve().parent)
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    vars(main).update(__file__=path, __cached__=None, __loader__=loader, __builtins__=builtins)
+    with io.open_code(path) as source:
+        code = compile(source.read(), path, "exec", dont_inherit=True)
+    exec(code, vars(main))
+
+
+def _show(error: BaseException) -> None:
+    """Shows an error as Python would: from the script's own first frame on."""
+    rest = error.__traceback__
+    while rest is not None and rest.tb_frame.f_code.co_filename == __file__:
+        rest = rest.tb_next
+    sys.excepthook(type(error), error.with_traceback(rest), rest)
+
+
+def _start_over_where_set_too_late(argv: list[str]) -> None:
+    """Starts this fork over as a new Python when it sets what was read before the fork.
+
+    Not once TensorFlow is in use: in a new Python too that would then have been too late.
+    """
+    read, ours = settings(os.environ), os.getpid()
+
+    def look(event: str, args: tuple[Any, ...]) -> None:
+        if event not in ("os.putenv", "os.unsetenv") or os.getpid() != ours:
+            return
+        name, *value = map(os.fsdecode, args)
+        differs = settings({name: value[0]} if value else {}).get(name) != read.get(name)
+        if not differs or name.startswith(_OF_THE_INTERPRETER) or _in_use():
+            return
+        print(
+            f"distlab: the script sets {name}, which is read while TensorFlow is imported: this "
+            "task imports it anew, which takes seconds. Set outside of the script it does not.",
+            file=sys.__stderr__,
+        )
+        os.execv(sys.executable, [sys.executable, "-m", "distlab.cluster.launch.script", *argv])
+
+    sys.addaudithook(look)
+
+
+def _in_use() -> bool:
+    context = sys.modules["tensorflow.python.eager.context"]
+    return bool(context.context()._initialized)
+
+
+def _once_imported(name: str, then: Callable[[], object]) -> None:
+    """Calls a function as soon as a module is imported; at once, if it is."""
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _Import(name, then))
+
+
+class _Import(importlib.abc.MetaPathFinder):
+    """Finds one module as all others do, and has a function called at its end."""
+
+    def __init__(self, name: str, then: Callable[[], object]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Called by the import system."""
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec and spec.loader:
+            execute = spec.loader.exec_module
+
+            def both(module: ModuleType) -> None:
+                execute(module)
+                self._then()
+
+            spec.loader.exec_module = both  # type: ignore[method-assign]
+        return spec
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""A cluster of real processes on this machine, to talk to from a notebook or a script.
+
+    with LocalCluster(workers=2) as cluster:
+        cluster.run(train, 3)                       # one result a task, in task order
+        cluster.kill("worker:1")
+        cluster.restart()
+
+Each task is a Jupyter kernel in a process of its own, with its own TF_CONFIG, kept by a process
+outside of this one: all end when this process does, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from distlab.cluster.explaining import OPEN_SERVERS
+from distlab.cluster.group import GRACE_SECS
+from distlab.cluster.isolation import Isolation
+from distlab.cluster.local.kernel_group import KernelGroup
+from distlab.cluster.local.layout import MOST_RESTARTS, Layout, check_count
+from distlab.cluster.local.persisting import Persistence
+from distlab.cluster.local.recording import Output
+from distlab.cluster.local.running import Runner
+from distlab.cluster.local.status import ClusterStatus, status_of
+from distlab.cluster.spec import TaskName
+from distlab.errors import InvalidArgument, ProcessError, did_you_mean
+
+NOTICE = f"While a cluster runs, {OPEN_SERVERS} LocalCluster(isolate=True) closes that."
+
+_Tasks = str | Iterable[str] | None
+
+_clusters: list[weakref.ref[LocalCluster]] = []
+_said: set[str] = set()
+
+
+class LocalCluster:
+    """Workers, parameter servers and more, each a real process on this machine.
+
+    What runs on a task prints here, under the task's name, in task order. Tasks that were ended
+    by a failure, a time limit or `kill` are started again by `restart`.
+
+    Args:
+        workers: Number of workers.
+        parameter_servers: Number of parameter servers. With any, they and the workers start
+            their TensorFlow servers at once, and a chief coordinates.
+        chief: Whether there is a chief of its own; by default with parameter servers only.
+            Without one, worker:0 is the chief.
+        evaluator: Whether there is a task that evaluates checkpoints beside the training.
+        devices_per_worker: Logical devices of the chief and of each worker, as `split_devices`
+            makes them.
+        restart: How often `run` may start all tasks again and call its function anew, when a
+            task dies meanwhile.
+        isolate: Whether the tasks run in a network of their own (Linux only), where nobody
+            else reaches their servers.
+        env: Environment variables for all tasks; None takes one out.
+        start_timeout_secs: How long the tasks may take to start.
+
+    Raises:
+        InvalidArgument: An argument cannot be meant.
+        TaskFailed: A task ended while it started.
+        TaskTimeout: A task did not start in time.
+        UnsupportedEnvironment: This system has no such processes (Windows), or no such network.
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        parameter_servers: int = 0,
+        *,
+        chief: bool | None = None,
+        evaluator: bool = False,
+        devices_per_worker: int = 1,
+        restart: int = 0,
+        isolate: bool = False,
+        env: Mapping[str, str | None] | None = None,
+        start_timeout_secs: float = 120,
+    ) -> None:
+        layout = Layout(
+            workers=workers,
+            parameter_servers=parameter_servers,
+            chief=parameter_servers > 0 if chief is None else chief,
+            evaluator=evaluator,
+            devices_per_worker=devices_per_worker,
+        )
+        check_count("restart", restart, least=0, most=MOST_RESTARTS)
+        self._start_timeout_secs, self._has_run = start_timeout_secs, False
+        opened = contextlib.ExitStack()
+        self._close = weakref.finalize(self, _close, opened, os.getpid())
+        try:
+            network = opened.enter_context(Isolation()) if isolate else None
+            if network is None:
+                _say_once(NOTICE)
+            self._kernels = opened.enter_context(
+                contextlib.closing(
+                    KernelGroup(layout, env=env or {}, network_of=network.pid if network else None)
+                )
+            )
+            self._kernels.start(timeout_secs=start_timeout_secs)
+        except BaseException:
+            self.close()
+            raise
+        self._runner = Runner(self._kernels)
+        self._persistence = Persistence(
+            self._runner, self._kernels, restarts=restart, start_timeout_secs=start_timeout_secs
+        )
+        _clusters[:] = [known for known in _clusters if known()] + [weakref.ref(self)]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of all tasks: chief, workers, parameter servers, evaluator."""
+        return tuple(map(str, self._kernels.spec.tasks_in_order()))
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        tasks: _Tasks = None,
+        timeout_secs: float = 600,
+    ) -> list[Any]:
+        """Calls a function on tasks at once and returns one result a task, in task order.
+
+        The function is sent with its code, also one of a notebook or a test. Tensors and
+        variables come back as NumPy arrays. What it prints is shown here, task by task.
+
+        Args:
+            function: What to call there.
+            args: Its arguments.
+            tasks: "worker", "worker:0" or several of these; by default all.
+            timeout_secs: How long it may take.
+
+        Raises:
+            InvalidArgument: There is no such task, or the function cannot be sent.
+            TaskFailed: A task failed: the error has its name and traceback. The others were
+                stopped.
+            TaskTimeout: Tasks did not finish in time: the error says where they were.
+            ProcessError: A task is down or busy.
+        """
+        names, is_first = self._named(tasks), not self._has_run
+        self._has_run = True
+        return self._persistence.call(
+            function, args, names, timeout_secs=timeout_secs, may_move=is_first
+        )
+
+    def execute(
+        self, code: str, *, tasks: _Tasks = None, timeout_secs: float = 600, show: bool = False
+    ) -> dict[str, list[Output]]:
+        """Runs a cell on tasks at once and returns the outputs of each.
+
+        Args:
+            code: The cell's text.
+            tasks: As for `run`.
+            timeout_secs: How long it may take.
+            show: Whether outputs are shown here as well, as `%%workers` does.
+
+        Returns:
+            By task, the outputs as notebooks keep them.
+
+        Raises:
+            TaskFailed: As for `run`.
+            ProcessError: As for `run`.
+        """
+        names = self._named(tasks)
+        self._has_run = True
+        outputs = self._runner.run_cell(code, names, timeout_secs=timeout_secs, show=show)
+        return {str(task): theirs for task, theirs in outputs.items()}
+
+    def tf_config(self, task: str) -> dict[str, Any]:
+        """Returns what a task finds in its TF_CONFIG.
+
+        Args:
+            task: Its name.
+        """
+        config: dict[str, Any] = json.loads(self._kernels.spec.tf_config(self._one(task)))
+        return config
+
+    def kill(self, tasks: _Tasks) -> None:
+        """Ends tasks at once, as SIGKILL does; they have no chance to save anything.
+
+        Args:
+            tasks: As for `run`.
+        """
+        self._kernels.group.stop(self._named(tasks), grace_secs=0)
+
+    def interrupt(self) -> None:
+        """Ends what tasks run, from another thread: by SIGINT, two seconds later by SIGKILL."""
+        busy = self._busy()
+        self._kernels.group.send_signal(busy, signal.SIGINT)
+        deadline = time.monotonic() + GRACE_SECS
+        while self._busy() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._kernels.group.stop([task for task in busy if task in self._busy()], grace_secs=0)
+
+    def restart(self, tasks: _Tasks = None) -> None:
+        """Starts tasks again, at the same addresses if these are free; what they held is lost.
+
+        Args:
+            tasks: As for `run`. By default, where there are parameter servers, all that are
+                down; else all, for workers that lost a peer cannot go on with its successor.
+
+        Raises:
+            TaskFailed: A task ended while it started.
+            TaskTimeout: A task did not start in time.
+        """
+        kernels, names = self._kernels, self._named(tasks)
+        if tasks is None and kernels.spec.has_parameter_servers:
+            names = [name for name in names if name not in kernels.group.running()]
+        kernels.group.stop(names, grace_secs=0)
+        if tuple(names) == kernels.spec.tasks_in_order() and not kernels.ports_are_free():
+            kernels.take_other_ports()
+        kernels.start(names, timeout_secs=self._start_timeout_secs)
+
+    def status(self) -> ClusterStatus:
+        """Returns what each task is doing."""
+        self._named(None)
+        return status_of(self._kernels)
+
+    def logs(self, task: str) -> str:
+        """Returns what a task wrote past Python, TensorFlow's C++ above all, and what was too long.
+
+        Args:
+            task: Its name.
+        """
+        return self._kernels.group.log_of(self._one(task)).read_text(errors="replace")
+
+    def stacks(self, task: str) -> str:
+        """Returns where a task's threads are, also of one that hangs.
+
+        Args:
+            task: Its name.
+        """
+        return self._kernels.stacks(self._one(task))
+
+    def close(self) -> None:
+        """Ends all tasks at once; nothing of the cluster remains."""
+        self._close()
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LocalCluster({', '.join(self.tasks)})"
+
+    def _busy(self) -> list[TaskName]:
+        kernels = self._kernels
+        return [task for task in kernels.group.running() if kernels.by_task[task].is_busy]
+
+    def _one(self, task: str) -> TaskName:
+        return self._named(task)[0]
+
+    def _named(self, tasks: _Tasks) -> list[TaskName]:
+        if not self._close.alive:
+            raise ProcessError(
+                asked=f"tasks of {self!r}",
+                found="the cluster is closed",
+                do="make another: cluster = LocalCluster(...)",
+            )
+        there = self._kernels.spec.tasks_in_order()
+        if tasks is None:
+            return list(there)
+        asked = [tasks] if isinstance(tasks, str) else list(tasks)
+        names = {name for name in there if str(name) in asked or name.job in asked}
+        known = {str(name) for name in there} | {name.job for name in there}
+        if unknown := [one for one in asked if one not in known]:
+            raise InvalidArgument(
+                asked=f"tasks={tasks!r}",
+                found=f"the cluster has no {unknown[0]!r}",
+                do=did_you_mean(str(unknown[0]), sorted(known)),
+            )
+        return [name for name in there if name in names]
+
+
+def newest_open() -> LocalCluster | None:
+    """Returns the cluster that was started last of those that are open."""
+    there = [cluster for reference in _clusters if (cluster := reference())]
+    return next((cluster for cluster in reversed(there) if cluster._close.alive), None)
+
+
+def _close(opened: contextlib.ExitStack, owner: int) -> None:
+    if os.getpid() == owner:  # and not a fork of the process whose tasks they are
+        opened.close()
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        print(text)  # noqa: T201

@@ -1,0 +1,90 @@
+"""The cell magic `%%workers`, which runs a cell on the tasks of a cluster.
+
+    %load_ext distlab
+
+    %%workers worker:0 --timeout 60
+    import tensorflow as tf
+
+What each task shows stands under its name, in task order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import threading
+from typing import Any, NoReturn
+
+from distlab.cluster.local.cluster import LocalCluster, newest_open
+from distlab.errors import DistlabError, InvalidArgument, ProcessError
+from distlab.warm.keeper import shared_keeper
+
+_USAGE = "%%workers [TASK ...] [--timeout SECS] [--cluster NAME]"
+
+
+def register(shell: Any) -> None:
+    """Gives an IPython shell the magic, and lets the process warm that tasks are forked from.
+
+    Args:
+        shell: The shell, as `%load_ext` hands it over.
+    """
+
+    def workers(line: str, cell: str) -> None:
+        """Runs the cell on tasks of a `LocalCluster`: %%workers [TASK ...] [--timeout SECS].
+
+        Without names it runs on all tasks of the cluster that was made last; `worker:0` and
+        `ps` name tasks, `--cluster NAME` the variable of another cluster.
+        """
+        try:
+            options = _parse(line)
+            cluster = _cluster(shell, options.cluster)
+            cluster.execute(
+                cell, tasks=options.tasks or None, timeout_secs=options.timeout, show=True
+            )
+        except DistlabError as problem:
+            # The frames of this function would hide what the task said.
+            text = f"{type(problem).__name__}: {problem}"
+            problem._render_traceback_ = lambda: text.splitlines()  # type: ignore[attr-defined]
+            raise
+
+    shell.register_magic_function(workers, "cell", "workers")
+    threading.Thread(target=_warm, daemon=True).start()
+
+
+def _warm() -> None:
+    with contextlib.suppress(DistlabError):  # the first cluster says what does not work here
+        shared_keeper()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InvalidArgument(asked=self.prog, found=message, do=f"write {_USAGE}")
+
+
+def _parse(line: str) -> argparse.Namespace:
+    parser = _Parser(prog=f"%%workers {line}".rstrip(), add_help=False, allow_abbrev=False)
+    parser.add_argument("tasks", nargs="*")
+    parser.add_argument("--timeout", type=float, default=600)
+    parser.add_argument("--cluster")
+    return parser.parse_args(shlex.split(line.replace(",", " ")))
+
+
+def _cluster(shell: Any, name: str | None) -> LocalCluster:
+    if name is not None:
+        named = shell.user_ns.get(name)
+        if isinstance(named, LocalCluster):
+            return named
+        raise InvalidArgument(
+            asked=f"%%workers --cluster {name}",
+            found=f"{name} is no LocalCluster here",
+            do="give the name of the variable that holds it",
+        )
+    cluster = newest_open()
+    if cluster is None:
+        raise ProcessError(
+            asked="%%workers",
+            found="no cluster is open",
+            do="make one in a cell before: cluster = dl.LocalCluster(workers=2)",
+        )
+    return cluster

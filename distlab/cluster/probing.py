@@ -1,0 +1,194 @@
+"""Asks from outside whether the tasks of a cluster answer, and why one does not.
+
+probe("host2:2222", timeout_secs=1)              # Probe(address='host2:2222', state='refused')
+unanswering({"worker:1": "host2:2222"})          # {'worker:1': Probe(...)}; empty when all answer
+
+A server of TensorFlow says something as soon as it is spoken to, whatever its Python is doing:
+also one that waits for others, and not one that is stopped. Nothing is asked of it.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from distlab.cluster.reading.addresses import Mistake, parse_address
+from distlab.errors import InvalidArgument
+
+State = Literal[
+    "answers", "refused", "no route", "unknown name", "silent", "mute", "closed", "other"
+]
+
+# What is known, and what to check.
+_WORDS = {
+    "answers": ("a TensorFlow server answers", ""),
+    "refused": (
+        "the machine is there and nothing listens on that port",
+        "has the task been started, and does it still run?",
+    ),
+    "no route": ("there is no way to that machine", "is it on, and on the same network?"),
+    "unknown name": (
+        "no machine of that name is known here",
+        "is the name right, and known to DNS or /etc/hosts?",
+    ),
+    "silent": (
+        "nothing comes back",
+        "does a firewall drop what is sent to that port? Is the machine on?",
+    ),
+    "mute": (
+        "the port is open and whoever holds it says nothing",
+        "is the process stopped, or its machine overloaded?",
+    ),
+    "closed": (
+        "the connection is closed at once",
+        "does something forward the port (docker, kubectl) to where nothing listens?",
+    ),
+    "other": (
+        "something that is no TensorFlow server answers",
+        "which program holds the port (ss -ltnp on that machine)?",
+    ),
+}
+
+# How HTTP/2 opens, which gRPC speaks: a greeting and an empty frame of settings. The server
+# answers with its own settings, frame type 4.
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+_FRAME_HEADER_BYTES, _SETTINGS = 9, 4
+
+# The most telling first, of what the addresses of one name say.
+_TELLING: tuple[State, ...] = (
+    *("answers", "mute", "other", "closed", "refused", "silent", "no route", "unknown name"),
+)
+
+_Name = TypeVar("_Name")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What came back from an address.
+
+    Attributes:
+        address: "host:port".
+        state: "answers", or in what way it does not.
+    """
+
+    address: str
+    state: State
+
+    @property
+    def answers(self) -> bool:
+        """Whether a TensorFlow server is there."""
+        return self.state == "answers"
+
+    @property
+    def found(self) -> str:
+        """What is known, in words."""
+        return _WORDS[self.state][0]
+
+    @property
+    def check(self) -> str:
+        """What to check; empty where all is well."""
+        return _WORDS[self.state][1]
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.found}"
+
+
+def probe(address: str, *, timeout_secs: float = 2.0) -> Probe:
+    """Speaks to an address and says what came back; changes nothing there.
+
+    Args:
+        address: "host:port".
+        timeout_secs: How long to wait before calling it silent. To look a name up may take
+            longer: the system's resolver has its own patience.
+
+    Raises:
+        InvalidArgument: It is no address.
+    """
+    try:
+        where = parse_address(address)
+    except Mistake as mistake:
+        raise InvalidArgument(
+            asked=f"probe({address!r})", found=mistake.found, do=mistake.do
+        ) from mistake
+    deadline = time.monotonic() + timeout_secs
+    try:
+        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return Probe(address=address, state="unknown name")
+    states = []
+    for left, (family, _, _, _, sockaddr) in zip(range(len(found), 0, -1), found, strict=True):
+        # A name may have several addresses: each gets its share of the time.
+        share = max((deadline - time.monotonic()) / left, 0.001)
+        state = _state(family, sockaddr, share)
+        if state == "closed":  # perhaps at this moment only, by a process that is ending
+            state = _state(family, sockaddr, share)
+        states.append(state)
+        if states[-1] == "answers":
+            break
+    return Probe(address=address, state=min(states, key=_TELLING.index))
+
+
+def unanswering(addresses: Mapping[_Name, str], *, timeout_secs: float = 2.0) -> dict[_Name, Probe]:
+    """Probes many addresses at once and returns those that do not answer, in order.
+
+    Args:
+        addresses: "host:port" by task, or by any other name.
+        timeout_secs: As for `probe`.
+    """
+    if not addresses:
+        return {}
+    with ThreadPoolExecutor(max_workers=min(len(addresses), 32)) as threads:
+        probes = threads.map(lambda one: probe(one, timeout_secs=timeout_secs), addresses.values())
+        return {name: one for name, one in zip(addresses, probes, strict=True) if not one.answers}
+
+
+def doubt_of(address: str) -> str:
+    """Returns a doubt where a task's own address is no address of this machine; else "".
+
+    Args:
+        address: "host:port".
+    """
+    try:
+        found = socket.getaddrinfo(parse_address(address).host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return ""  # only others need to know the name
+    if any(_can_bind(family, sockaddr) for family, _, _, _, sockaddr in found):
+        return ""
+    return f"{address} is no address of this machine: is this the TF_CONFIG of another task?"
+
+
+def _can_bind(family: int, sockaddr: Any) -> bool:
+    with socket.socket(family) as one:
+        try:
+            one.bind(sockaddr)
+        except OSError:
+            return False
+    return True
+
+
+def _state(family: int, sockaddr: Any, timeout_secs: float) -> State:
+    with socket.socket(family) as one:
+        one.settimeout(timeout_secs)
+        try:
+            one.connect(sockaddr)
+        except TimeoutError:
+            return "silent"
+        except ConnectionRefusedError:
+            return "refused"
+        except OSError:
+            return "no route"
+        try:
+            one.sendall(_GREETING)
+            header = one.recv(_FRAME_HEADER_BYTES)
+        except TimeoutError:
+            return "mute"
+        except OSError:
+            return "closed"
+    if not header:
+        return "closed"
+    is_settings = len(header) == _FRAME_HEADER_BYTES and header[3] == _SETTINGS
+    return "answers" if is_settings else "other"

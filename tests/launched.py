@@ -1,0 +1,136 @@
+"""Runs `distlab launch` as a user would, on scripts that a test writes.
+
+    with Launch(["--workers", "2", "train.py"], tmp_path) as launch:
+        launch.wait_for("step 3")          # until a line of it says so
+        launch.signal(signal.SIGTERM)
+    launch.code, launch.out, launch.err
+
+Its tasks are forked from the warm process of the tests, unless `own_keeper`.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+
+from distlab.warm.keeper import shared_keeper
+from distlab.warm.process import ADDRESS_VARIABLE
+
+# Started in the background, a process ignores SIGINT, and its children do.
+_COMMAND = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from distlab.cli import main
+sys.exit(main())
+"""
+
+
+class Launch:
+    """A running or ended `distlab launch`."""
+
+    def __init__(self, args, folder, *, env=None, own_keeper=False, stdout=None):
+        environ = {**os.environ, **(env or {})}
+        environ.pop(ADDRESS_VARIABLE, None)
+        if not own_keeper:
+            environ[ADDRESS_VARIABLE] = shared_keeper().address
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND, "launch", *map(str, args)],
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if stdout is None else stdout,
+            stderr=subprocess.PIPE,
+        )
+        self.pid = self._process.pid
+        self._said = {"out": bytearray(), "err": bytearray()}
+        self._threads = [
+            threading.Thread(target=self._read, args=(name, stream), daemon=True)
+            for name, stream in (("out", self._process.stdout), ("err", self._process.stderr))
+            if stream is not None
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, name, stream):
+        while data := os.read(stream.fileno(), 1 << 16):
+            self._said[name] += data
+        stream.close()
+
+    @property
+    def out(self):
+        return self._said["out"].decode(errors="surrogateescape")
+
+    @property
+    def err(self):
+        return self._said["err"].decode(errors="surrogateescape")
+
+    @property
+    def code(self):
+        return self._process.returncode
+
+    def wait_for(self, pattern, timeout_secs=60):
+        """Returns the match once the output has it."""
+        deadline = time.monotonic() + timeout_secs
+        while not (match := re.search(pattern, self.out + self.err)):
+            assert self._process.poll() is None and time.monotonic() < deadline, self.all()
+            time.sleep(0.01)
+        return match
+
+    def is_running(self):
+        return self._process.poll() is None
+
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    def wait(self, timeout_secs=60):
+        self._process.wait(timeout_secs)
+        for thread in self._threads:
+            thread.join(10)
+        return self
+
+    def all(self):
+        return f"--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._process.poll() is None:
+            self._process.kill()
+        self.wait()
+
+
+def launched(args, folder, *, code=0, timeout_secs=60, **options):
+    """Returns a `Launch` that has ended, with the exit code that it shall have."""
+    with Launch(args, folder, **options) as launch:
+        launch.wait(timeout_secs)
+    assert launch.code == code, f"{launch.code=}\n{launch.all()}"
+    return launch
+
+
+def write(folder, text, name="train.py"):
+    """Writes a script, and returns its name."""
+    pathlib.Path(folder, name).write_text(textwrap.dedent(text))
+    return name
+
+
+def own_lines(launch):
+    """Returns what the launcher itself says, without what it says at the start."""
+    mine = [line for line in launch.err.splitlines() if line.startswith("distlab launch: ")]
+    return [
+        line.removeprefix("distlab launch: ")
+        for line in mine
+        if "without authentication" not in line and not re.search(r"tasks share \d+ core", line)
+    ]
+
+
+def are_gone(pids, timeout_secs=10):
+    """Whether processes end within a time."""
+    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return psutil.wait_procs(processes, timeout=timeout_secs)[1] == []

@@ -1,0 +1,88 @@
+"""What tests of LocalCluster run on its tasks, and how they wait for them."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+
+def my_index():
+    import json
+
+    return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+
+
+def all_reduce(value=1.0, *, then=None):
+    """Sums a value over the workers, then does something to one of them, then sums it again."""
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+    @tf.function
+    def step():
+        return strategy.run(
+            lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(value))
+        )
+
+    total = step()
+    if then is not None:
+        then(my_index())
+        total = step()
+    return total
+
+
+def fail_on_1(index):
+    if index == 1:
+        raise ValueError("boom")
+
+
+def die_on_1(index):
+    if index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_on_1(index):
+    if index == 1:
+        threading.Event().wait()
+
+
+def sleep_forever(folder):
+    Path(folder, str(my_index())).touch()
+    threading.Event().wait()
+
+
+def wait_until(condition, timeout_secs=60):
+    deadline = time.monotonic() + timeout_secs
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # between looks at other processes
+
+
+def call_in_background(function, *args, **kwargs):
+    """Returns a function that waits for the result."""
+    done = []
+
+    def call():
+        try:
+            done.append(function(*args, **kwargs))
+        except BaseException as problem:
+            done.append(problem)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+
+    def result():
+        thread.join(60)
+        return done[0]
+
+    return result
+
+
+def listener_on(address):
+    listening = socket.socket()
+    host, port = address.split(":")
+    listening.bind((host, int(port)))
+    listening.listen()
+    return listening
