@@ -79,7 +79,16 @@ os._exit(0)
             "parameter_server",
             "TF_CONFIG names a cluster of 3 tasks",
         ),
-        ({"SLURM_STEP_NUM_TASKS": "4"}, "multi_worker", "Slurm names a cluster of 4 tasks"),
+        (
+            {
+                "SLURM_STEP_NUM_TASKS": "4",
+                "SLURM_STEP_NODELIST": "node[1-2]",
+                "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+                "SLURM_PROCID": "0",
+            },
+            "multi_worker",
+            "Slurm names a cluster of 4 tasks",
+        ),
         ({"SLURM_STEP_NUM_TASKS": "1"}, "one_device", "there is no cluster, no TPU and no GPU"),
         ({"TPU_NAME": "local"}, "tpu", "there is a TPU"),
         (

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import tensorflow as tf
 
-from distlab.cluster.spec import ClusterSpec, read_cluster
-from distlab.errors import DeviceError, InvalidArgument, UnsupportedEnvironment, did_you_mean
+from distlab.cluster.spec import read_cluster
+from distlab.errors import DeviceError, InvalidArgument, did_you_mean
+from distlab.strategy.clusters import make_on_cluster
 from distlab.strategy.describing import CLUSTER_KINDS, short_name
+from distlab.strategy.meeting import Patience
 
 Kind = Literal[
     "auto",
@@ -36,11 +38,20 @@ def make_strategy(
     *,
     devices: Sequence[str] | int | None = None,
     cross_device_ops: tf.distribute.CrossDeviceOps | None = None,
+    variable_partitioner: Any = None,
+    timeout_secs: float = 300,
+    heartbeat_secs: float = 10,
 ) -> tf.distribute.Strategy:
     """Makes a `tf.distribute` strategy by name.
 
     "auto" looks, in this order, for a cluster of more than one task (TF_CONFIG, then Slurm), a
     TPU, several GPUs, and else takes one device; `describe` says why.
+
+    One script serves every task of a cluster: a worker or parameter server of a
+    "parameter_server" cluster does not return from this call, but serves the coordinator until
+    it gets SIGTERM; the evaluator gets "one_device". Each worker of a cluster computes on all its
+    GPUs, or where it has none on all its logical CPUs. The strategy of a cluster comes first in
+    a process, before any tensor, variable, model or data set.
 
     Args:
         kind: Which strategy.
@@ -48,14 +59,27 @@ def make_strategy(
             "central_storage". None means all GPUs, or all logical CPUs where there is none.
         cross_device_ops: How replicas add their gradients. None chooses the fastest correct
             one: NCCL between whole GPUs, `ReductionToOneDevice` between logical devices.
+        variable_partitioner: For "parameter_server": splits large variables over the parameter
+            servers (`tf.distribute.experimental.partitioners`). For raw `tf.Variable`s only,
+            those of Keras 3 cannot be split.
+        timeout_secs: How long to wait for the other tasks of a cluster. A notebook's cluster
+            is there in a second; five minutes are for a batch system that starts tasks one after
+            the other.
+        heartbeat_secs: For "multi_worker": how long a task may be silent, once it has come,
+            before the others give it up. One that ends is noticed at once.
 
     Returns:
         The strategy, TensorFlow's own.
 
     Raises:
-        InvalidArgument: `kind` is misspelt, or takes no `devices`.
-        DeviceError: A device is not there, or there is no TPU.
-        UnsupportedEnvironment: The kind needs a cluster and none is described.
+        InvalidArgument: `kind` is misspelt, or an argument is not for it or cannot be meant.
+        DeviceError: A device is not there, there is no TPU, or TensorFlow was used before a
+            cluster's strategy was made.
+        UnsupportedEnvironment: The kind needs a cluster and none is described, the description
+            has a mistake, this task's port is in use, or tasks were told of different clusters
+            or have different numbers of devices.
+        TaskTimeout: Other tasks have not come in time; it names them, and what to check.
+        SystemExit: This task has served, and was told to end.
     """
     if kind not in KINDS:
         raise InvalidArgument(
@@ -64,7 +88,7 @@ def make_strategy(
             do=did_you_mean(str(kind), KINDS),
         )
     why = f'"{kind}" was asked for'
-    if kind == "auto":
+    if kind == "auto" or (kind in CLUSTER_KINDS and _is_evaluator()):
         kind, why = _choose()
     if devices is not None and kind not in _TAKE_DEVICES:
         raise InvalidArgument(
@@ -72,7 +96,20 @@ def make_strategy(
             found=f"{kind!r} finds its own devices",
             do=f"leave devices out, or use one of {', '.join(map(repr, _TAKE_DEVICES))}",
         )
-    strategy = _make(kind, devices, cross_device_ops)
+    splits = variable_partitioner is not None and not _is_evaluator()
+    if splits and kind != "parameter_server":
+        raise InvalidArgument(
+            asked=f"make_strategy({kind!r}, variable_partitioner=...)",
+            found="only parameter servers hold parts of variables",
+            do="leave variable_partitioner out, or use 'parameter_server'",
+        )
+    if kind in CLUSTER_KINDS:
+        patience = Patience(timeout_secs=timeout_secs, heartbeat_secs=heartbeat_secs)
+        strategy = make_on_cluster(
+            kind, read_cluster(), patience=patience, variable_partitioner=variable_partitioner
+        )
+    else:
+        strategy = _make(kind, devices, cross_device_ops)
     if kind != "default":  # TensorFlow's default strategy is one object for everyone
         strategy._distlab_origin = (kind, why)
     return strategy
@@ -81,9 +118,11 @@ def make_strategy(
 def _choose() -> tuple[Kind, str]:
     """Decides what "auto" means here, and says why."""
     cluster = read_cluster()
-    if cluster is not None and cluster.tasks > 1:
-        kind: Kind = "parameter_server" if cluster.has_parameter_servers else "multi_worker"
-        return kind, f"{cluster.source} names a cluster of {cluster.tasks} tasks"
+    if cluster is not None and cluster.strategy == "one_device":
+        return "one_device", "this task is the evaluator, which computes alone"
+    if cluster is not None and cluster.strategy is not None:
+        why = f"{cluster.source} names a cluster of {cluster.tasks} tasks"
+        return cast(Kind, cluster.strategy), why
     if _tpu_is_there():
         return "tpu", "there is a TPU"
     gpus = tf.config.list_logical_devices("GPU")
@@ -94,6 +133,11 @@ def _choose() -> tuple[Kind, str]:
     return "one_device", "there is no cluster, no TPU and no GPU"
 
 
+def _is_evaluator() -> bool:
+    cluster = read_cluster()
+    return cluster is not None and cluster.strategy == "one_device"
+
+
 def _make(kind: str, devices: Sequence[str] | int | None, operations: Any) -> Any:
     if kind == "default":
         # The strategy of code that uses none: TensorFlow gives it out only outside any scope.
@@ -101,8 +145,6 @@ def _make(kind: str, devices: Sequence[str] | int | None, operations: Any) -> An
             return tf.distribute.get_strategy()
     if kind == "tpu":
         return _make_tpu()
-    if kind in CLUSTER_KINDS:
-        return _make_on_cluster(kind, read_cluster())
     names = _find_devices(kind, devices)
     if kind == "one_device":
         return tf.distribute.OneDeviceStrategy(names[0])
@@ -182,22 +224,3 @@ def _make_tpu() -> Any:
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
     return tf.distribute.TPUStrategy(resolver)
-
-
-def _make_on_cluster(kind: str, cluster: ClusterSpec | None) -> Any:
-    servers = cluster is not None and cluster.has_parameter_servers
-    if kind == "parameter_server" and not servers:
-        raise UnsupportedEnvironment(
-            asked="make_strategy('parameter_server')",
-            found="no parameter server: "
-            + ("TF_CONFIG is not set" if cluster is None else f"{cluster.source} names none"),
-            do="set TF_CONFIG to a cluster with 'chief', 'worker' and 'ps' in the process that "
-            "coordinates, and start a tf.distribute.Server in each of the others",
-        )
-    resolver = None
-    if cluster is not None and cluster.source == "Slurm":
-        resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
-    if kind == "parameter_server":
-        resolver = resolver or tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        return tf.distribute.ParameterServerStrategy(resolver)
-    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
