@@ -276,12 +276,6 @@ def test_something_that_is_no_strategy_is_refused():
     assert error.value.do == 'make one: distribute(build, distlab.make_strategy("mirrored"))'
 
 
-def test_a_strategy_of_several_processes_is_refused(monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(InvalidArgument, match="with a strategy of kind 'multi_worker'"):
-        dl.distribute(builder(), dl.make_strategy("multi_worker"))
-
-
 @pytest.mark.parametrize("method", ["train_step", "test_step", "compute_loss"])
 def test_a_model_with_its_own_step_is_refused(method):
     own = type("Own", (keras.Sequential,), {method: lambda self, *args, **kwargs: {}})

@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
-from distlab.errors import ModelError
+from distlab.errors import DatasetError, ModelError
 from distlab.training.legacy import is_legacy
+from tests.clusters import run_on_tasks
 from tests.distribution import BATCH, DRAW, EPOCHS, EXAMPLES, X, Y, assert_same, strategy_of
 
 tf_keras = pytest.importorskip("tf_keras", reason="the legacy extra is not installed")
@@ -290,3 +291,37 @@ def test_tf_keras_itself_refuses_a_loss_scale_under_central_storage():
     build = sequential(optimizer=lambda: tf_keras.mixed_precision.LossScaleOptimizer(SGD()))
     with pytest.raises(ValueError, match="Loss scaling is not supported with"):
         dl.distribute(build, strategy_of("central_storage", 2))
+
+
+def of_workers_or_one_device(make):
+    """Trainings that workers do together and one device alone."""
+    clipped = make(sequential(optimizer=OPTIMIZERS["clipnorm"]))
+    trained = train(clipped, validation_data=(X[:50], Y[:50]))
+    model = make(sequential())
+    few = model.fit(X[:33], Y[:33], batch_size=BATCH, shuffle=False, verbose=0)
+    loss, accuracy = model.evaluate(in_order(), verbose=0)
+    predicted = [model.predict(data, verbose=0) for data in (X, in_order())]
+    return [trained, (few.history | {"evaluated": [loss, accuracy]}, predicted)]
+
+
+def on_workers():
+    strategy = dl.make_strategy("multi_worker")
+    found = {"runs": of_workers_or_one_device(lambda build: dl.distribute(build, strategy))}
+    model = dl.distribute(sequential(), strategy)
+    tf.random.set_seed(None)  # as where nobody has set one
+    shuffled = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(EXAMPLES).batch(BATCH)
+    for name, wrong in {"data": (shuffled,), "arrays": (X, Y)}.items():
+        try:
+            model.fit(*wrong, verbose=0)
+        except DatasetError as error:
+            found[name] = error.found
+    return found
+
+
+def test_two_workers_take_the_steps_of_one_device(tmp_path):
+    expected = of_workers_or_one_device(lambda build: build())
+    for worker in run_on_tasks("test_distribute_legacy:on_workers", tmp_path):
+        for run, reference in zip(worker["runs"], expected, strict=True):
+            assert_same(run, reference)
+        for name in ("data", "arrays"):
+            assert worker[name].startswith("Shuffle has no seed (give one: seed=...): each worker")

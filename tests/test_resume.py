@@ -2,9 +2,13 @@
 
 import contextlib
 import functools
+import itertools
 import json
+import os
 import pathlib
 import shutil
+import signal
+import threading
 import warnings
 
 import keras
@@ -14,8 +18,10 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import DatasetError, InvalidArgument, ModelError
-from distlab.training import checkpoints, pipelines
-from distlab.training.recording import Position
+from distlab.training import pipelines
+from distlab.training.resume import checkpoints
+from distlab.training.resume.recording import Position
+from distlab.training.workers import agreeing
 
 EXAMPLES, BATCH, BATCHES = 22, 4, 6  # the last batch is a partial one
 RNG = np.random.default_rng(0)
@@ -672,6 +678,12 @@ def test_arguments_that_cannot_be_meant_are_refused(tmp_path):
     for options in ({"every_steps": 0}, {"every_steps": True}, {"keep": 0}, {"keep": 1.5}):
         with pytest.raises(InvalidArgument, match="found: not a whole number from 1 on"):
             dl.Resume(tmp_path, **options)
+    for secs in (0, -1.0, "60", True):
+        with pytest.raises(
+            InvalidArgument, match="found: not a number of seconds above 0"
+        ) as error:
+            dl.Resume(tmp_path, every_secs=secs)
+        assert error.value.do == "give such a number, for example every_secs=60"
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidArgument, match="found: a file of that name"):
         dl.Resume(tmp_path / "file")
@@ -693,6 +705,106 @@ def test_what_a_callback_keeps_and_cannot_be_stored_is_named(tmp_path):
     with pytest.warns(UserWarning, match="holds the state of Diary, and fit was given no such"):
         fit(make("keras"), dl.Resume(tmp_path / "d"), Diary(), epochs=1)
         fit(make("keras"), dl.Resume(tmp_path / "d"), epochs=2)
+
+
+class Sends(keras.callbacks.Callback):
+    """Sends this process SIGTERM, some times, in the course of a step."""
+
+    def __init__(self, *, in_step, times=1):
+        super().__init__()
+        self.step, self.times = in_step, times
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.model.optimizer.iterations == self.step - 1:
+            for _ in range(self.times):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def listener():
+    """The calls of a handler of SIGTERM that was there before `fit`."""
+    calls = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: calls.append(number))
+    yield calls
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("kind", ["default", "mirrored", "central_storage", "keras"])
+def test_who_is_asked_to_leave_saves_first_and_then_leaves(tmp_path, kind, listener, capsys):
+    expected, history, _ = undisturbed(kind=kind)
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as leaves:
+        fit(make(kind), dl.Resume(tmp_path), Sends(in_step=8), verbose=2)
+    assert leaves.value.code == 143
+    assert names(tmp_path) == [THREE[1], THREE[2]]
+    assert f"SIGTERM): saved step 8 in {tmp_path}, and ends with exit" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) is handler and listener == []
+    model = make(kind, seed=2)
+    assert fit(model, dl.Resume(tmp_path), NEVER).history == history.history
+    assert_same(state_of(model), state_of(expected))
+
+
+def test_who_is_asked_twice_leaves_the_rest_to_whoever_listened_before(tmp_path, listener):
+    with pytest.raises(SystemExit):
+        fit(make("keras"), dl.Resume(tmp_path), Sends(in_step=2, times=2))
+    assert listener == [signal.SIGTERM]
+
+
+def test_who_is_asked_while_the_last_callbacks_run_is_asked_again_after_fit(tmp_path, listener):
+    asks = keras.callbacks.LambdaCallback(
+        on_train_end=lambda logs: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    fit(make("keras"), dl.Resume(tmp_path), asks, epochs=1)
+    assert listener == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("kind", ["default", "keras"])
+def test_a_fit_that_fails_does_not_keep_the_signal(tmp_path, listener, kind):
+    with pytest.raises(Stopped):
+        fit(make(kind), dl.Resume(tmp_path), Stop(after=(0, 1)))
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert listener == [signal.SIGTERM]
+
+
+def test_only_resume_listens_and_only_in_the_main_thread(tmp_path, listener):
+    fit(make("keras"), Sends(in_step=2), epochs=1)
+    assert listener == [signal.SIGTERM]
+    training = threading.Thread(
+        target=fit,
+        args=(make("keras"), dl.Resume(tmp_path), Sends(in_step=2)),
+        kwargs={"epochs": 1},
+    )
+    training.start()
+    training.join()
+    assert listener == [signal.SIGTERM] * 2
+
+
+def test_a_process_that_is_asked_to_leave_ends_with_a_code_that_means_restart(
+    tmp_path, warm_python
+):
+    code = """
+import sys
+import distlab as dl
+sys.path.insert(0, {tests!r})
+import test_resume as here
+here.fit(here.make(), dl.Resume("c"), here.Sends(in_step=8))
+"""
+    process, environ = warm_python
+    argv = ["-c", code.format(tests=str(pathlib.Path(__file__).parent))]
+    with (tmp_path / "err").open("w") as err:
+        task = process.spawn(argv, env=environ, cwd=tmp_path, stdout=err, stderr=err)
+        assert task.wait(timeout_secs=120) == 143, (tmp_path / "err").read_text()
+    assert checkpoints.newest(tmp_path / "c").step == 8
+
+
+def test_checkpoints_by_the_clock(tmp_path, monkeypatch):
+    ticks = itertools.count(step=4)  # seconds, from one look to the next
+    monkeypatch.setattr(agreeing, "monotonic", lambda: next(ticks))
+    fit(make(), dl.Resume(tmp_path, every_secs=8, keep=9), NEVER, epochs=1)
+    assert [int(name[-2:]) for name in names(tmp_path)] == [2, 4, 6, 6]
+    # Steps and seconds, whichever is over first.
+    fit(make(), dl.Resume(tmp_path / "b", every_secs=8, every_steps=3, keep=9), NEVER, epochs=1)
+    assert [int(name[-2:]) for name in names(tmp_path / "b")] == [2, 3, 5, 6, 6]
 
 
 def test_a_line_says_from_where_it_goes_on(folder, capsys):

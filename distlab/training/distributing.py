@@ -24,10 +24,14 @@ from distlab.training.fitting import Fitting
 from distlab.training.functions import make_test_function, make_train_function
 from distlab.training.keras_private import models
 from distlab.training.legacy import distribute_legacy, is_legacy
+from distlab.training.parameter_server.checking import check_strategy
+from distlab.training.parameter_server.fitting import fit_on_servers
+from distlab.training.predicting import make_predict_function
 from distlab.training.splitting import split
-
-# Strategies of one process; those of a cluster need more than a train function.
-SUPPORTED_KINDS = ("default", "one_device", "mirrored", "central_storage", "tpu")
+from distlab.training.workers.ending import ended_together
+from distlab.training.workers.exchanging import workers_of
+from distlab.training.workers.logs import read_logs_together
+from distlab.training.workers.writing import write_as_chief
 
 # What a model's class may override that our train function would pass over in silence.
 _CUSTOM = ("train_step", "test_step", "compute_loss")
@@ -48,9 +52,26 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
     replica, the same in a second run, and not what one device draws.
 
     `steps_per_execution` is honoured. Where it is left at 1, the second epoch and later ones take
-    as many steps in one execution as fit into 0.2 s, unless a callback listens to batches. Data
-    that workers share are sharded by example (DATA), unless their options name a policy; FILE
-    reads less and changes which examples form a global batch.
+    as many steps in one execution as fit into 0.2 s, unless a callback listens to batches.
+
+    Several workers (MultiWorkerMirroredStrategy) run the same script. Each reads the whole data set
+    and takes its part of every batch, so all must read it in one order: a shuffle without a seed is
+    refused. (An auto-shard policy named in the data's options is kept: FILE reads less, and changes
+    which examples form a batch.) Logs are those of all workers, the same on each, and what stops
+    one stops all in that step. `predict` gives every worker all predictions. What `save` and
+    Keras's callbacks write, the chief writes, and all can read once the call returns. An exception
+    of one worker ends the others with its text, and one that is lost is named.
+
+    With parameter servers (ParameterServerStrategy) the coordinator calls `fit`, which sends each
+    step to the worker that is free first; workers wait for nobody. One worker takes the steps of
+    one device. With several a step may start from weights that are a few steps old; each batch of
+    an epoch is trained on once, and logs are exact for what was run. Workers read the data
+    themselves where all would read the same, from files that all can see; else the coordinator
+    reads, and warns. A few steps are under way while callbacks run, unless one listens to batches:
+    it sees one step at a time. With `steps_per_execution` so many steps are sent at once. The step
+    of a lost worker is run by another, so it may be applied twice; a lost server ends `fit`.
+    Moving statistics, and optimizer slots that are assigned (momentum), may lose one of two
+    updates that come at once; weights lose none. The coordinator itself computes `predict`.
 
     What is exact is what adds up over examples. A loss, or a metric, of the batch as a whole (dice,
     contrastive pairs, a maximum) is each replica's own, and so is a mask in a BatchNormalization. A
@@ -63,16 +84,19 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
 
     Args:
         build: Takes nothing, returns a new compiled `keras.Model`, as for one device.
-        strategy: Of kind "default", "one_device", "mirrored", "central_storage" or "tpu".
+        strategy: Any that `make_strategy` makes.
 
     Returns:
         The model.
 
     Raises:
-        InvalidArgument: `strategy` is none, or of another kind.
+        InvalidArgument: `strategy` is none.
         ModelError: `build` does not make a new compiled model, the model has its own
             `train_step`, `test_step` or `compute_loss`, or its optimizer cannot train there.
             `fit` raises it for a loss that is not finite, with the step and the replica.
+        DeviceError: Workers beside parameter servers have several GPUs each.
+        ProcessError: Another worker has failed or was lost, or a parameter server was. `fit`,
+            `evaluate`, `predict` and `save` raise it too.
     """
     if not isinstance(strategy, tf.distribute.Strategy):
         raise InvalidArgument(
@@ -81,13 +105,8 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
             do='make one: distribute(build, distlab.make_strategy("mirrored"))',
         )
     kind = describe(strategy).kind
-    if kind not in SUPPORTED_KINDS:
-        raise InvalidArgument(
-            asked=f"distribute(build, strategy) with a strategy of kind {kind!r}",
-            found="a strategy that spans more than this process",
-            do="take one of " + ", ".join(map(repr, SUPPORTED_KINDS)) + ", or write the loop "
-            "by hand, as lesson 03 does",
-        )
+    if kind == "parameter_server":
+        check_strategy(strategy)
     model = _build(build, strategy)
     if is_legacy(model):
         return distribute_legacy(model, strategy)
@@ -95,17 +114,27 @@ def distribute(build: Callable[[], keras.Model], strategy: tf.distribute.Strateg
     check_methods(model, base=keras.Model, methods=_CUSTOM)
     check_optimizer(model)
     models.compile_in_scope(model)
+    if kind == "parameter_server":
+        return fit_on_servers(model)
+    workers = workers_of(strategy)
+    read_logs_together(model, workers)
+    write_as_chief(model, workers)
     fitting = Fitting(model)
     models.build_without_drawing(model, fitting.on_data, targets_explained)
     models.replace_function_makers(
         model,
         {
             "train": lambda model: make_train_function(
-                model, steps=fitting.train_steps, check_finite=fitting.check_finite
+                model,
+                steps=fitting.train_steps,
+                check_finite=fitting.check_finite,
+                see=fitting.see if workers.count > 1 else None,
             ),
             "test": lambda model: make_test_function(model, steps=lambda: fitting.test_steps),
-            "predict": lambda model: models.make_predict_function(
-                model, lambda batch: split(strategy, batch)[0]
+            "predict": lambda model: (
+                make_predict_function(model)
+                if workers.count > 1
+                else models.make_predict_function(model, lambda batch: split(strategy, batch)[0])
             ),
         },
     )
@@ -120,7 +149,7 @@ def _build(build: Callable[[], keras.Model], strategy: tf.distribute.Strategy) -
             "outside the strategy's scope",
             do="write `def build(): ...; return model` and give distribute(build, strategy)",
         )
-    with strategy.scope():
+    with ended_together(workers_of(strategy), "build"), strategy.scope():
         model = build()
     if is_legacy(model):
         return model

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import DatasetError, ModelError
+from distlab.strategy.describing import describe
 from distlab.training.keras_private.states import UNSEEDED, WRITTEN_TWICE
 from distlab.training.replica_step import NOT_FINITE
 
@@ -60,10 +61,13 @@ def explained(model: keras.Model) -> Iterator[None]:
         if values is None:
             raise
         step, replica, loss = values.groups()
+        where, weights = f"replica {replica}", "the weights are those before it"
+        if describe(model.distribute_strategy).kind == "parameter_server":
+            where, weights = "a worker", "the weights may have later steps of other workers"
         raise ModelError(
             asked=asked,
-            found=f"a loss of {loss} on replica {replica} in step {int(step) + 1}, counted as "
-            "optimizer.iterations does; the weights are those before it",
+            found=f"a loss of {loss} on {where} in step {int(step) + 1}, counted as "
+            f"optimizer.iterations does; {weights}",
             do="look for a learning rate that is too large, a log or a division by 0, and NaN in "
             "the data; keras.callbacks.TerminateOnNaN() ends training there without an error",
         ) from error
@@ -72,6 +76,31 @@ def explained(model: keras.Model) -> Iterator[None]:
             if text in str(error):
                 raise ModelError(asked=asked, found=found, do=do) from error
         raise
+
+
+@contextlib.contextmanager
+def files_explained() -> Iterator[None]:
+    """Inside the block, data of which workers cannot share the files are told as `DatasetError`.
+
+    Raises:
+        DatasetError: There are fewer files than workers, or none.
+    """
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
+        few = re.search(
+            r"the dataset only has (\d+) file.*? the required (\d+)", str(error.message)
+        )
+        if few is None and "unshardable source dataset" not in str(error.message):
+            raise
+        raise DatasetError(
+            asked="share the files of a data set (the auto-shard policy FILE)",
+            found="a data set that is read from no files"
+            if few is None
+            else f"{few[1]} files for {few[2]} workers",
+            do="write at least one file for each worker, or leave the policy out: each then reads "
+            "all examples and keeps its part of every batch (DATA)",
+        ) from error
 
 
 def check_inputs(model: keras.Model, spec: Any) -> None:

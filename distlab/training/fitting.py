@@ -9,24 +9,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
 from distlab.errors import DatasetError, InvalidArgument
-from distlab.strategy.describing import describe
 from distlab.training import pipelines
 from distlab.training.checks import check_scope
-from distlab.training.explaining import check_inputs, check_targets
+from distlab.training.explaining import check_inputs, check_targets, files_explained
 from distlab.training.keras_private import losses, models
 from distlab.training.pacing import ChosenSteps, no_batch
-from distlab.training.sharding import choose_sharding
+from distlab.training.predicting import WholeBatches
+from distlab.training.sharding import check_order, choose_sharding, is_shared_by_example
 from distlab.training.splitting import can_be_split, splits
+from distlab.training.workers.agreeing import Agreement
+from distlab.training.workers.alike import Read, check_arguments, check_lengths
+from distlab.training.workers.ending import ended_together
+from distlab.training.workers.exchanging import workers_of
+from distlab.training.workers.writing import callbacks_elsewhere
 
 
 class Fitting:
     """Keras's `fit` of one distributed model, and what is known while it runs.
+
+    Several workers agree on all that each would choose for itself.
 
     Attributes:
         check_finite: Whether training stops at a loss that is not finite. Not where Keras's
@@ -39,35 +46,68 @@ class Fitting:
         self.test_steps = model.steps_per_execution
         self._model = model
         self._pace: ChosenSteps | None = None
-        keras_fit = model.fit
-
-        @functools.wraps(keras_fit)
-        def fit(*args: Any, **kwargs: Any) -> keras.callbacks.History:
-            bound = inspect.signature(keras_fit).bind(*args, **kwargs)
-            with self._around(bound.arguments):
-                return keras_fit(*bound.args, **bound.kwargs)
-
-        model.fit = fit
+        self._agreement: Agreement | None = None
+        self._workers = workers_of(model.distribute_strategy)
+        model.fit = within(self._around_fit, model.fit)
+        if self._workers.count > 1:
+            model.evaluate = within(self._around, model.evaluate)
+            model.predict = within(self._around_predict, model.predict)
 
     @contextlib.contextmanager
-    def _around(self, arguments: dict[str, Any]) -> Iterator[None]:
-        given = arguments.get("callbacks")
-        if isinstance(given, keras.callbacks.CallbackList):
-            callbacks = given.callbacks
-        else:
-            callbacks = arguments["callbacks"] = keras.tree.flatten(given or [])
-        self._check_finite(
-            not any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks)
+    def _around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
+        with ended_together(self._workers, method, at=self._at), files_explained():
+            yield
+
+    def _at(self) -> str:
+        return f", after step {self._model.optimizer.iterations.numpy()}"
+
+    @contextlib.contextmanager
+    def _around_predict(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
+        callbacks = _callbacks_in(arguments)
+        whole_batches = WholeBatches(self._workers)
+        whole_batches.set_model(self._model)
+        callbacks.append(whole_batches)
+        with self._around(method, arguments):
+            try:
+                yield
+            finally:
+                callbacks.remove(whole_batches)
+
+    @contextlib.contextmanager
+    def _around_fit(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
+        callbacks = _callbacks_in(arguments)
+        with (
+            self._around(method, arguments),
+            callbacks_elsewhere(callbacks, self._workers),
+            self._leading(arguments, callbacks),
+        ):
+            yield
+            self._workers.exchange(None)  # all files are whole when `fit` returns
+
+    @contextlib.contextmanager
+    def _leading(
+        self, arguments: dict[str, Any], callbacks: list[keras.callbacks.Callback]
+    ) -> Iterator[None]:
+        workers = self._workers
+        check_arguments(workers, arguments, callbacks)
+        finite = not any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks)
+        self._check_finite(all(workers.exchange(finite)))
+        # Those of a `fit` that a callback of another calls.
+        outer = self._pace, self._agreement, self.test_steps
+        self._agreement = agreement = Agreement(workers)
+        self._pace = pace = ChosenSteps(
+            callbacks, asked=self._model.steps_per_execution, workers=workers
         )
-        outer = self._pace, self.test_steps  # of a `fit` that a callback of another calls
-        self._pace = pace = ChosenSteps(callbacks, asked=self._model.steps_per_execution)
-        pace.set_model(self._model)
-        callbacks.append(pace)
+        ours: list[keras.callbacks.Callback] = [pace, agreement]
+        for callback in ours:
+            callback.set_model(self._model)
+        callbacks += ours
         try:
             yield
         finally:
-            callbacks.remove(pace)
-            self._pace, self.test_steps = outer
+            agreement.stop_listening()
+            callbacks[:] = [callback for callback in callbacks if callback not in ours]
+            self._pace, self._agreement, self.test_steps = outer
 
     def _check_finite(self, wanted: bool) -> None:
         if wanted != self.check_finite:
@@ -88,6 +128,7 @@ class Fitting:
         losses.check(self._model)
         check_scope(self._model, self._model.distribute_strategy)
         batches = models.batches_in(iterator)
+        check_lengths(self._workers, batches, steps=iterator.steps_per_epoch)
         if batches == 0:
             raise no_batch()
         self._choose_iteration(iterator)
@@ -101,6 +142,15 @@ class Fitting:
         else:
             self.test_steps = self._pace.validate(iterator)
 
+    def see(self, read: Read) -> None:
+        """Takes note of what `fit` has read, for workers to compare.
+
+        Args:
+            read: What an execution has read here.
+        """
+        if self._agreement is not None:
+            self._agreement.see(read)
+
     def train_steps(self) -> int:
         """Returns how many steps `fit` takes in one execution, now."""
         return self._model.steps_per_execution if self._pace is None else self._pace.steps
@@ -109,10 +159,12 @@ class Fitting:
         data, strategy = models.undistributed(iterator), self._model.distribute_strategy
         if data is None:
             return
-        if splits(strategy) and can_be_split(data.element_spec):
+        check_order(data, self._workers)
+        by_example = self._workers.count == 1 or is_shared_by_example(data)
+        if by_example and splits(strategy) and can_be_split(data.element_spec):
             ready = pipelines.name_of(data) == "Prefetch"
             models.iterate(iterator, data if ready else data.prefetch(2))
-        elif describe(strategy).workers > 1:
+        elif self._workers.count > 1:
             data = strategy.experimental_distribute_dataset(choose_sharding(data))
             models.iterate(iterator, data)
 
@@ -131,3 +183,31 @@ def _check_length(iterator: Any, batches: int | None, steps_per_execution: int) 
             found=f"epochs of {steps} steps",
             do=f"compile with at most {steps}, or leave it out: it is chosen then",
         )
+
+
+def _callbacks_in(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
+    """The list that a method's callbacks are in, which can be added to."""
+    given = arguments.get("callbacks")
+    if isinstance(given, keras.callbacks.CallbackList):
+        callbacks: list[keras.callbacks.Callback] = given.callbacks
+        return callbacks
+    callbacks = arguments["callbacks"] = keras.tree.flatten(given or [])
+    return callbacks
+
+
+def within(around: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a model's method that runs in a context.
+
+    Args:
+        around: Makes the context, of the method's name and its arguments.
+        method: The bound method.
+    """
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        with around(method.__name__, bound.arguments):
+            return method(*bound.args, **bound.kwargs)
+
+    return wrapped

@@ -16,16 +16,21 @@ import tensorflow as tf
 from distlab.strategy.describing import describe
 from distlab.training import replica_step
 from distlab.training.checks import check_optimizer, check_scope
-from distlab.training.explaining import explained
+from distlab.training.executions import make_execution
 from distlab.training.keras_private import losses, optimizers, states
 from distlab.training.splitting import split
+from distlab.training.workers.alike import Read
 
 # A replica's step: takes its part of a batch, and how many examples all parts have (or None).
 Step = Callable[[Any, tf.Tensor | None], replica_step.Seen]
 
 
 def make_train_function(
-    model: keras.Model, *, steps: Callable[[], int], check_finite: bool = True
+    model: keras.Model,
+    *,
+    steps: Callable[[], int],
+    check_finite: bool = True,
+    see: Callable[[Read], None] | None = None,
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """Returns what `fit` calls to train.
 
@@ -34,13 +39,14 @@ def make_train_function(
         steps: Returns how many steps the next execution is to take.
         check_finite: Whether to stop where the loss is not a number. Under a
             `LossScaleOptimizer`, which skips such steps, it never does.
+        see: Takes what each execution has read.
 
     Raises:
         ModelError: Its optimizer cannot train under its strategy.
     """
     check_optimizer(model)  # here too: a later compile may have brought another
     check_scope(model, model.distribute_strategy)
-    _prepare(model)
+    prepare(model)
     strategy, optimizer = model.distribute_strategy, model.optimizer
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     step = replica_step.train_step(model, check_finite=check_finite and not scales)
@@ -79,7 +85,7 @@ def make_train_function(
             else:
                 accumulate(data, in_all, is_update)
 
-    return _execution(model, train_on, steps)
+    return make_execution(model, train_on, steps=steps, see=see)
 
 
 def make_test_function(
@@ -91,17 +97,22 @@ def make_test_function(
         model: A compiled model, built in its strategy's scope.
         steps: Returns how many steps the next execution is to take.
     """
-    _prepare(model)
+    prepare(model)
     step = replica_step.test_step(model)
     strategy = model.distribute_strategy
 
     def evaluate_on(batch: Any) -> None:
         _run(model, step, *split(strategy, batch, pad=replica_step.pads(model)))
 
-    return _execution(model, evaluate_on, steps)
+    return make_execution(model, evaluate_on, steps=steps)
 
 
-def _prepare(model: keras.Model) -> None:
+def prepare(model: keras.Model) -> None:
+    """Lets the model's losses and layers know of replicas; any number of times.
+
+    Args:
+        model: A built model.
+    """
     losses.prepare(model)
     states.prepare(model)
 
@@ -128,44 +139,3 @@ def _run(model: keras.Model, step: Step, data: Any, in_all: tf.Tensor | None) ->
     joined = replica_step.join(each)
     states.assign(model, joined["written"])
     replica_step.update_metrics(model, joined, replicas=1)
-
-
-def _execution(
-    model: keras.Model, on_batch: Callable[[Any], None], steps: Callable[[], int]
-) -> Callable[[Any], dict[str, tf.Tensor]]:
-    if not model.run_eagerly:
-        # XLA cannot place variables of several logical devices; Keras leaves it off there too.
-        alone = model.distribute_strategy.num_replicas_in_sync == 1
-        jit = True if alone and model.jit_compile else None
-        on_batch = tf.function(on_batch, autograph=False, reduce_retracing=True, jit_compile=jit)
-
-    def several_steps(iterator: Any, most: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        # It asks whether there is one more batch, as Keras does not: without, what does not
-        # depend on data (counting the step, weight decay) would be done once more at the end. It
-        # asks in the loop's own condition: TensorFlow's usual all-reduce cannot be in another.
-        def more(done: tf.Tensor, batch: Any) -> tf.Tensor:
-            return (done < most) & batch.has_value()
-
-        def step(done: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:
-            on_batch(batch.get_value())
-            done += 1
-            return done, tf.cond(done < most, iterator.get_next_as_optional, lambda: batch)
-
-        done, _ = tf.while_loop(more, step, (tf.constant(0), iterator.get_next_as_optional()))
-        return done, dict(model.get_metrics_result())
-
-    if not model.run_eagerly:
-        several_steps = tf.function(several_steps, autograph=False)
-
-    @explained(model)
-    def execute(iterator: Any) -> dict[str, tf.Tensor]:
-        if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
-            on_batch(next(iterator))  # train_on_batch and test_on_batch give a generator
-            return dict(model.get_metrics_result())
-        # The number is an argument, so that another one needs no second trace.
-        done, logs = several_steps(iterator, tf.constant(steps()))
-        if not done:
-            raise StopIteration
-        return dict(logs)
-
-    return execute

@@ -8,14 +8,21 @@ tf_keras is an extra: this module is imported without it, and imports it for suc
 
 from __future__ import annotations
 
+import contextlib
 import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from distlab.errors import ModelError
+from distlab.strategy.describing import describe
 from distlab.training.checks import check_methods
+from distlab.training.fitting import within
 from distlab.training.keras_private import legacy
+from distlab.training.sharding import check_order, choose_sharding
+from distlab.training.workers.ending import ended_together
+from distlab.training.workers.exchanging import workers_of
 
 _CUSTOM = ("train_step", "test_step", "compute_loss", "make_train_function", "make_test_function")
 
@@ -35,10 +42,11 @@ def distribute_legacy(model: Any, strategy: tf.distribute.Strategy) -> Any:
 
     Each example has the same weight, also in a partial last batch, under masks and sample weights;
     clipping and loss scaling see the gradient of the global batch; regularisers count once, and
-    losses are logged as one device logs them. What of `distribute` a legacy model does not get:
-    faster data and steps (the rest of `fit` is tf_keras's), the check for a finite loss, the
-    errors about data, `Resume`, and moving statistics weighted by shares (BatchNormalization is
-    tf_keras's, dropout too: it draws differently on each replica).
+    losses are logged as one device logs them. On several workers data are read by example and in
+    one order, and all end together. What of `distribute` a legacy model does not get: faster data
+    and steps (the rest of `fit` is tf_keras's, also who writes files and when all stop), the check
+    for a finite loss, the other errors about data, `Resume`, and moving statistics weighted by
+    shares (BatchNormalization is tf_keras's, dropout too: it draws differently on each replica).
 
     Args:
         model: A compiled `tf_keras.Model`, built in the strategy's scope.
@@ -57,7 +65,29 @@ def distribute_legacy(model: Any, strategy: tf.distribute.Strategy) -> Any:
             model, name, types.MethodType(tf.autograph.experimental.do_not_convert(step), model)
         )
     model.train_function = model.test_function = None
+    if workers_of(strategy).count > 1:
+        for name in ("fit", "evaluate", "predict"):
+            setattr(model, name, within(_on_workers(model), getattr(model, name)))
     return model
+
+
+def _on_workers(model: Any) -> Callable[..., contextlib.AbstractContextManager[None]]:
+    """Lets a method read its data by example and in one order, and end with the other workers."""
+    workers = workers_of(model.distribute_strategy)
+
+    @contextlib.contextmanager
+    def around(method: str, arguments: dict[str, Any]) -> Iterator[None]:
+        with ended_together(workers, method):
+            data = arguments.get("x")
+            if isinstance(data, tf.data.Dataset):
+                check_order(data, workers)
+                arguments["x"] = choose_sharding(data)
+            elif method == "fit" and arguments.get("shuffle", True):
+                # As tf_keras shuffles arrays.
+                check_order(tf.data.Dataset.range(2).shuffle(2), workers)
+            yield
+
+    return around
 
 
 def _train_step(model: Any, data: Any) -> dict[str, Any]:
@@ -128,6 +158,12 @@ def _check(model: Any, strategy: tf.distribute.Strategy) -> None:
             found="a model that was made outside the strategy's scope: its variables are not on "
             "the replicas",
             do="create the model inside build(), which distribute calls in the scope",
+        )
+    if describe(strategy).kind == "parameter_server":
+        raise ModelError(
+            asked="distribute(build, strategy) with a tf_keras model and parameter servers",
+            found="the fit of tf_keras, which cannot send its steps to workers",
+            do="build the model with keras (Keras 3)",
         )
     check_methods(model, base=tf_keras.Model, methods=_CUSTOM)
     _check_compiled(model)

@@ -15,6 +15,7 @@ import keras
 
 from distlab.errors import DatasetError
 from distlab.training.keras_private import models
+from distlab.training.workers.exchanging import Workers
 
 # Long enough to hide what Python costs, short enough for progress and interrupts.
 EXECUTION_SECS = 0.2
@@ -38,22 +39,31 @@ class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
     bar says so by an attribute `listens_to_executions = True`; if it has `every_steps` too,
     executions end there.
 
+    Several workers take the same number: what suits the callbacks of all, by the chief's clock.
+
     Args:
         callbacks: What `fit` was given.
         asked: What the model was compiled with.
+        workers: Those that train together.
 
     Attributes:
         steps: How many steps `fit` takes in one execution. The model's own
             `steps_per_execution` stays, for what a callback does with the model.
     """
 
-    def __init__(self, callbacks: list[keras.callbacks.Callback], *, asked: int) -> None:
+    def __init__(
+        self, callbacks: list[keras.callbacks.Callback], *, asked: int, workers: Workers
+    ) -> None:
         super().__init__()
         self.steps = asked
         self._iterator: Any = None
-        self._free = asked == 1 and not any(listens(callback) for callback in callbacks)
+        self._workers = workers
+        free = asked == 1 and not any(listens(callback) for callback in callbacks)
         marks = [getattr(callback, "every_steps", None) for callback in callbacks]
-        self._mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
+        mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
+        wishes = workers.exchange([free, mark])
+        self._free = all(free for free, _ in wishes)
+        self._mark = math.gcd(*(mark for _, mark in wishes))
         self._timed_from, self._last_batch = 0.0, 0
         self._secs_per_step: float | None = None
 
@@ -103,7 +113,8 @@ class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
         if not logs:  # only now is it known of data whose length is not
             raise no_batch()
         if self._secs_per_step is None and self._last_batch > 0:
-            self._secs_per_step = (perf_counter() - self._timed_from) / self._last_batch
+            secs = (perf_counter() - self._timed_from) / self._last_batch
+            self._secs_per_step = self._workers.from_chief(secs)
 
 
 def no_batch() -> DatasetError:

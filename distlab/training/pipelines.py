@@ -2,6 +2,7 @@
 
 pipeline = inspect(dataset)
 pipeline.complaints          # stages that do not, each with what to do
+pipeline.unordered           # those of them after which other examples come together
 pipeline.must_be_read        # what comes later depends on what was read before
 """
 
@@ -33,12 +34,26 @@ _REOPENING = {
 _PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
+@dataclass(frozen=True)
+class Complaint:
+    """Why a stage may give other batches in another process.
+
+    Attributes:
+        text: The stage, what is wrong with it, and what to do.
+        of_order: Whether it surely gives other examples, or the same in another order.
+    """
+
+    text: str
+    of_order: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """What a pipeline is like.
 
     Attributes:
         complaints: Its stages that may give other batches in another process.
+        unordered: Those of them that surely give other examples, or in another order.
         must_be_read: Whether an epoch must be read, and not only opened, for the next one to
             come in its order.
         reshuffling: Its shuffles that give another order in each epoch, by name.
@@ -46,6 +61,7 @@ class Pipeline:
     """
 
     complaints: tuple[str, ...]
+    unordered: tuple[str, ...]
     must_be_read: bool
     reshuffling: tuple[tf.data.Dataset, ...]
     stages: tuple[tf.data.Dataset, ...]
@@ -59,10 +75,13 @@ def inspect(dataset: Any) -> Pipeline:
     """
     if not isinstance(dataset, tf.data.Dataset):
         complaint = f"{type(dataset).__name__} cannot be looked into"
-        return Pipeline(complaints=(complaint,), must_be_read=False, reshuffling=(), stages=())
-    complaints: dict[str, None] = {}  # in order, each once
+        return Pipeline(
+            complaints=(complaint,), unordered=(), must_be_read=False, reshuffling=(), stages=()
+        )
+    complaints: dict[Complaint, None] = {}  # in order, each once
     if dataset.options().deterministic is False:
-        complaints["the option deterministic=False gives up the order (leave it out)"] = None
+        text = "the option deterministic=False gives up the order (leave it out)"
+        complaints[Complaint(text, of_order=True)] = None
     reshuffling, stages, must_be_read = [], [], False
     for stage, reopened in _walk(dataset, reopened=False):
         stages.append(stage)
@@ -71,7 +90,8 @@ def inspect(dataset: Any) -> Pipeline:
             reshuffling.append(stage)
             must_be_read |= reopened or name_of(stage) in _REOPENING
     return Pipeline(
-        complaints=tuple(complaints),
+        complaints=tuple(complaint.text for complaint in complaints),
+        unordered=tuple(complaint.text for complaint in complaints if complaint.of_order),
         must_be_read=must_be_read,
         reshuffling=tuple(reshuffling),
         stages=tuple(stages),
@@ -94,45 +114,51 @@ def name_of(stage: tf.data.Dataset) -> str:
     return type(stage).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
 
 
-def _complaints(stage: Any) -> Iterator[str]:
+def _complaints(stage: Any) -> Iterator[Complaint]:
     name = name_of(stage)
     opaque = name == "Variant" and not stage._inputs()
     if opaque or name not in _STEADY | _REOPENING | {"Variant"}:
-        yield f"{type(stage).__name__} is not a stage that Resume knows"
+        yield Complaint(f"{type(stage).__name__} is not a stage that Resume knows")
     if hasattr(stage, "_seed2") and not _seeded(stage._seed, stage._seed2):
-        yield f"{name} has no seed (give one: seed=...)"
+        yield Complaint(f"{name} has no seed (give one: seed=...)", of_order=True)
     if getattr(stage, "_rerandomize", False):
-        yield f"{name} draws anew in each epoch (leave out rerandomize_each_iteration)"
+        text = "draws anew in each epoch (leave out rerandomize_each_iteration)"
+        yield Complaint(f"{name} {text}", of_order=True)
     if getattr(stage, "_deterministic", None) == "false" or _interleaves_in_any_order(stage):
-        yield f"{name} has deterministic=False (leave it out)"
+        yield Complaint(f"{name} has deterministic=False (leave it out)", of_order=True)
     for function in stage._functions():
         yield from _complaints_of_function(name, function.function)
 
 
-def _complaints_of_function(stage: str, function: Any) -> Iterator[str]:
+def _complaints_of_function(stage: str, function: Any) -> Iterator[Complaint]:
     graph = function.graph.as_graph_def()
     nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
     operations = {node.op for node in nodes}
     if operations & _PYTHON:
-        yield (
+        yield Complaint(
             f"{stage} calls Python (a generator, py_function or numpy_function), and whether that "
             "gives the same again is not known"
         )
     for node in nodes:
         if "seed" in node.attr and "seed2" in node.attr:
             if not (node.attr["seed"].i or node.attr["seed2"].i):
-                yield f"{stage} draws random numbers without a seed ({node.op}: set_seed first)"
+                yield Complaint(
+                    f"{stage} draws random numbers without a seed ({node.op}: set_seed first)",
+                    of_order=node.op == "RandomShuffle",  # as Keras shuffles arrays
+                )
             elif stage.startswith("Parallel"):
-                yield (
+                yield Complaint(
                     f"{stage} draws random numbers in parallel, so in any order ({node.op}: leave "
                     "out num_parallel_calls, or take tf.random.stateless_*)"
                 )
         if node.op.startswith(("Assign", "Stateful", "Rng")) and "Partitioned" not in node.op:
-            yield f"{stage} changes a variable ({node.op}), which is not put back"
+            yield Complaint(f"{stage} changes a variable ({node.op}), which is not put back")
         if node.op.startswith("Shuffle") or node.op == "RandomDataset":
-            yield f"{stage} shuffles inside its function, which cannot be looked into"
+            text = "shuffles inside its function, which cannot be looked into"
+            yield Complaint(f"{stage} {text}")
     if any(tensor.dtype == tf.variant for tensor in function.captured_inputs):
-        yield f"{stage} reads another data set inside its function, which cannot be looked into"
+        text = "reads another data set inside its function, which cannot be looked into"
+        yield Complaint(f"{stage} {text}")
 
 
 def _reshuffles(stage: Any) -> bool:

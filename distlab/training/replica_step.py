@@ -15,7 +15,9 @@ import keras
 import tensorflow as tf
 
 from distlab.training.keras_private import losses, models, optimizers, states
-from distlab.training.splitting import share_of
+from distlab.training.reducing import sum_over_replicas
+from distlab.training.splitting import at_least_one, share_of
+from distlab.training.workers.exchanging import workers_of
 
 # What a replica saw: "y", "y_pred", the "masks" of these, "sample_weight", "x" (those of them that
 # there are and metrics want); its part of the "loss" and of the losses of single "outputs"; how
@@ -40,21 +42,23 @@ def pads(model: keras.Model) -> bool:
     return not any(getattr(layer, "synchronized", False) for layer in models.layers(model))
 
 
-def train_step(
-    model: keras.Model, *, check_finite: bool
-) -> Callable[[Any, tf.Tensor | None], tuple[Seen, Gradients]]:
+def train_step(model: keras.Model, *, check_finite: bool) -> Callable[..., tuple[Seen, Gradients]]:
     """Returns the function that learns from one replica's part of a batch.
 
     It returns what was seen, and the gradients of the global batch, the same on all replicas.
-    `apply` takes the step with them.
+    `apply` takes the step with them. Random layers draw by the number of the step: what the
+    optimizer has counted, unless a third argument says it.
 
     Args:
         model: A prepared model.
         check_finite: Whether to stop before the update where the loss is not a number.
     """
+    several_workers = workers_of(model.distribute_strategy).count > 1
 
-    def step(data: Any, in_all: tf.Tensor | None) -> tuple[Seen, Gradients]:
-        batches = optimizers.batches_seen(model.optimizer)
+    def step(
+        data: Any, in_all: tf.Tensor | None, number: tf.Tensor | None = None
+    ) -> tuple[Seen, Gradients]:
+        batches = optimizers.batches_seen(model.optimizer) if number is None else number
         with tf.GradientTape() as tape:
             seen, batch = _forward(model, data, in_all, step=batches, training=True)
             scaled = model.optimizer.scale_loss(seen["loss"])
@@ -68,12 +72,17 @@ def train_step(
                 lambda: there,
                 lambda: tf.nest.map_structure(_no_gradient, there, expand_composites=True),
             )
-        if check_finite:
-            there = _if_finite(seen["loss"], there, step=batches)
+        if check_finite and not several_workers:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            there = _if_finite(seen["loss"], there, step=batches, replica=replica)
         if there:
-            context = tf.distribute.get_replica_context()
-            summed = context.all_reduce(tf.distribute.ReduceOp.SUM, list(there.values()))
-            there = dict(zip(there, summed, strict=True))
+            # Where one worker stopped the others would wait for it: all look at all losses.
+            told = [_at_own_place(seen["loss"])] if check_finite and several_workers else []
+            summed = sum_over_replicas([*there.values(), *told])
+            there = dict(zip(there, summed, strict=False))
+            for all_losses in summed[len(there) :]:
+                worst = tf.argmin(tf.cast(tf.math.is_finite(all_losses), tf.int32))
+                there = _if_finite(all_losses[worst], there, step=batches, replica=worst)
         return seen, there
 
     return step
@@ -96,16 +105,17 @@ def apply(model: keras.Model, gradients: Gradients) -> None:
     model.optimizer.apply_gradients(pairs)
 
 
-def test_step(model: keras.Model) -> Callable[[Any, tf.Tensor | None], Seen]:
+def test_step(model: keras.Model) -> Callable[..., Seen]:
     """Returns the function that evaluates one replica's part of a batch.
 
     Args:
         model: A prepared model.
     """
 
-    def step(data: Any, in_all: tf.Tensor | None) -> Seen:
-        so_far = tf.cast(tf.convert_to_tensor(models.examples_logged(model)), tf.int64)
-        return _forward(model, data, in_all, step=so_far, training=False)[0]
+    def step(data: Any, in_all: tf.Tensor | None, number: tf.Tensor | None = None) -> Seen:
+        if number is None:
+            number = tf.cast(tf.convert_to_tensor(models.examples_logged(model)), tf.int64)
+        return _forward(model, data, in_all, step=number, training=False)[0]
 
     return step
 
@@ -152,8 +162,11 @@ def join(parts: list[Seen]) -> Seen:
 def _forward(
     model: keras.Model, data: Any, in_all: tf.Tensor | None, *, step: tf.Tensor, training: bool
 ) -> tuple[Seen, losses.Batch]:
+    alone = model.distribute_strategy.num_replicas_in_sync == 1
+    batch = _count(keras.utils.unpack_x_y_sample_weight(data)[0], in_all)
+    if in_all is None and pads(model) and not alone:
+        data = at_least_one(data)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    batch = _count(x, in_all)
     with states.step_of(model, step=step) as written, losses.part_of(batch) as outputs:
         y_pred = models.predict(model, x, training=training)
         loss = losses.compiled(model, y, y_pred, sample_weight)
@@ -166,7 +179,7 @@ def _forward(
         "x": x if models.overrides(model, "compute_metrics") else None,
     }
     seen = {name: array for name, array in arrays.items() if array is not None}
-    if in_all is not None and pads(model) and model.distribute_strategy.num_replicas_in_sync > 1:
+    if pads(model) and not alone:
         real = tf.cast(batch.examples, tf.int32)  # without one that only fills a place
         seen = tf.nest.map_structure(lambda part: None if part is None else part[:real], seen)
     seen |= {
@@ -183,9 +196,17 @@ def _no_gradient(part: tf.Tensor) -> tf.Tensor:
     return tf.zeros_like(part) if part.dtype.is_floating else part
 
 
-def _if_finite(loss: tf.Tensor, gradients: Gradients, *, step: tf.Tensor) -> Gradients:
+def _at_own_place(loss: tf.Tensor) -> tf.Tensor:
+    """Zeros but for the loss of this replica, so that their sum has the losses of all."""
+    context = tf.distribute.get_replica_context()
+    replicas = tf.range(context.num_replicas_in_sync)
+    return tf.where(replicas == context.replica_id_in_sync_group, loss, 0)
+
+
+def _if_finite(
+    loss: tf.Tensor, gradients: Gradients, *, step: tf.Tensor, replica: tf.Tensor
+) -> Gradients:
     """Returns the gradients once the loss is known to be finite: no replica updates before."""
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     told = [NOT_FINITE, step, replica, loss]
     # The bare operation: tf.debugging.Assert wraps it in a condition, which costs more.
     check = tf.raw_ops.Assert(condition=tf.math.is_finite(loss), data=told, summarize=1)

@@ -24,7 +24,7 @@ def splits(strategy: tf.distribute.Strategy) -> bool:
     kind = describe(strategy).kind
     if kind == "default":
         return True  # nothing to split, and no devices to ask for
-    if kind not in ("one_device", "mirrored", "central_storage"):
+    if kind not in ("one_device", "mirrored", "central_storage", "multi_worker"):
         return False
     devices = strategy.extended.worker_devices
     return all(tf.DeviceSpec.from_string(device).device_type == "CPU" for device in devices)
@@ -76,6 +76,23 @@ def split(
         return tf.nest.pack_sequence_as(batch, slices)
 
     return strategy.experimental_distribute_values_from_function(slice_of), examples
+
+
+def at_least_one(batch: Any) -> Any:
+    """Returns a batch without an example with one of zeros, and any other as it is.
+
+    Args:
+        batch: One replica's part of a batch. Parts that are not dense stay empty.
+    """
+
+    def filled(part: Any) -> Any:
+        if not isinstance(part, tf.Tensor) or not part.shape.rank:
+            return part
+        shape = tf.shape(part)
+        missing = tf.maximum(1 - shape[:1], 0)
+        return tf.concat([part, tf.zeros(tf.concat([missing, shape[1:]], 0), part.dtype)], 0)
+
+    return tf.nest.map_structure(filled, batch)
 
 
 def share_of(replica: Any, replicas: int, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

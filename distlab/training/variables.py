@@ -1,4 +1,4 @@
-"""All variables of a training as NumPy arrays, and back, under any strategy of one process.
+"""All variables of a training as NumPy arrays, and back, under any strategy.
 
 entries, values = read(model)
 check(model, entries)                  # raises where they are another model's
@@ -6,11 +6,13 @@ write(model, entries, values)
 
 What replicas hold in common is stored once. What differs between them (the metrics of an epoch
 that is not over, for one) is stored for each, so that the same strategy gets the same bits back,
-and another one the same total.
+and another one the same total. Where replicas are spread over several workers, all of them call
+`read` and `write` together, and read the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.errors import ModelError
+from distlab.training.workers.exchanging import Workers, workers_of
 
 # What is stored of one variable, beside its values: all that a reader of JSON needs.
 Entry = dict[str, Any]
@@ -34,16 +37,19 @@ def read(model: keras.Model) -> tuple[list[Entry], dict[str, np.ndarray]]:
     Args:
         model: A built model with a built optimizer. Random seeds count as its variables.
     """
+    workers = workers_of(model.distribute_strategy)
+    variables = [
+        (f"{group}/{index:03d}/{variable.path}", group, variable)
+        for group in _GROUPS
+        for index, variable in enumerate(_variables(model, group))
+    ]
+    copies = {key: [c.numpy() for c in _copies(model, variable)] for key, _, variable in variables}
+    differing = _differing(copies, workers)
     entries, values = [], {}
-    for group in _GROUPS:
-        for index, variable in enumerate(_variables(model, group)):
-            copies = [copy.numpy() for copy in _copies(model, variable)]
-            each = _summed_over_replicas(variable) or any(
-                copy.tobytes() != copies[0].tobytes() for copy in copies[1:]
-            )
-            key = f"{group}/{index:03d}/{variable.path}"
-            values[key] = np.stack(copies) if each else copies[0]
-            entries.append({**_describe(group, variable), "key": key, "of_each_replica": each})
+    for key, group, variable in variables:
+        each = key in differing or is_summed(variable)
+        values[key] = _of_all(np.stack(copies[key]), workers) if each else copies[key][0]
+        entries.append({**_describe(group, variable), "key": key, "of_each_replica": each})
     return entries, values
 
 
@@ -90,18 +96,21 @@ def write(
         values: As `read` returned them.
         metrics: Whether to write the metrics too.
     """
+    workers = workers_of(model.distribute_strategy)
     for group in _GROUPS if metrics else _GROUPS[:2]:
         stored = [entry for entry in entries if entry["group"] == group]
         for entry, variable in zip(stored, _variables(model, group), strict=True):
             copies = _copies(model, variable)
+            replicas = len(copies) * workers.count
             value = values[entry["key"]]
             if not entry["of_each_replica"]:
-                shares: Sequence[Any] = [value] * len(copies)
-            elif len(value) == len(copies):
+                shares: Sequence[Any] = [value] * replicas
+            elif len(value) == replicas:
                 shares = list(value)
             else:
-                shares = _shared_anew(value, len(copies), variable)
-            for copy, share in zip(copies, shares, strict=True):
+                shares = _shared_anew(value, replicas, variable)
+            first = len(copies) * workers.index
+            for copy, share in zip(copies, shares[first : first + len(copies)], strict=True):
                 copy.assign(share)
 
 
@@ -127,7 +136,37 @@ def _copies(model: keras.Model, variable: keras.Variable) -> tuple[Any, ...]:
     return copies
 
 
-def _summed_over_replicas(variable: keras.Variable) -> bool:
+def _differing(copies: dict[str, list[np.ndarray]], workers: Workers) -> set[str]:
+    """The variables whose copies are not the same on all replicas, by key."""
+    here = {
+        key
+        for key, (first, *others) in copies.items()
+        if any(other.tobytes() != first.tobytes() for other in others)
+    }
+    if workers.count == 1:
+        return here
+    said = workers.exchange(
+        [
+            # Each worker's name is another, as such a variable's values are.
+            workers.name if key in here else hashlib.blake2b(first.tobytes()).hexdigest()
+            for key, (first, *_) in copies.items()
+        ]
+    )
+    return {key for key, *each in zip(copies, *said, strict=True) if len(set(each)) > 1}
+
+
+def _of_all(values: np.ndarray, workers: Workers) -> np.ndarray:
+    """The copies of all workers, where one has `values`."""
+    parts = workers.gather(values.tobytes())
+    return np.concatenate([np.frombuffer(p, values.dtype).reshape(values.shape) for p in parts])
+
+
+def is_summed(variable: keras.Variable) -> bool:
+    """Whether each replica counts for itself, and the value is the sum of all, as of a metric.
+
+    Args:
+        variable: A variable that was made under a strategy, or none.
+    """
     value = variable.value
     on_read = getattr(value, "synchronization", None) == tf.VariableSynchronization.ON_READ
     return bool(on_read and value.aggregation == tf.VariableAggregation.SUM)
@@ -135,7 +174,7 @@ def _summed_over_replicas(variable: keras.Variable) -> bool:
 
 def _shared_anew(value: np.ndarray, replicas: int, variable: keras.Variable) -> list[np.ndarray]:
     """For another number of replicas: the same total, or what Keras itself saves, the first."""
-    if not _summed_over_replicas(variable):
+    if not is_summed(variable):
         return [value[0]] * replicas
     total = value.sum(axis=0, dtype=value.dtype)
     return [total] + [np.zeros_like(total)] * (replicas - 1)

@@ -49,15 +49,33 @@ def running_fit(model: keras.Model) -> RunningFit | None:
     Args:
         model: The model that is trained.
     """
+    kept = _variables_of(model, "fit")
+    if kept is None:
+        return None
+    return RunningFit(
+        iterator=kept["epoch_iterator"],
+        callbacks=kept["callbacks"].callbacks,
+        initial_epoch=kept["initial_epoch"],
+    )
+
+
+def running_predict(model: keras.Model) -> Any:
+    """Returns the `TFEpochIterator` of the model's running `predict`.
+
+    Args:
+        model: The model that predicts.
+    """
+    kept = _variables_of(model, "predict")
+    assert kept is not None, "called outside of predict"
+    return kept["epoch_iterator"]
+
+
+def _variables_of(model: keras.Model, method: str) -> dict[str, Any] | None:
     frame = inspect.currentframe()
     while frame is not None:
-        kept = frame.f_locals if frame.f_code.co_name == "fit" else {}
+        kept = frame.f_locals if frame.f_code.co_name == method else {}
         if kept.get("self") is model and "epoch_iterator" in kept:
-            return RunningFit(
-                iterator=kept["epoch_iterator"],
-                callbacks=kept["callbacks"].callbacks,
-                initial_epoch=kept["initial_epoch"],
-            )
+            return kept
         frame = frame.f_back
     return None
 

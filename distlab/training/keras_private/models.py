@@ -191,7 +191,10 @@ def build_without_drawing(
 
 
 def make_predict_function(
-    model: keras.Model, prepare: Callable[[Any], Any]
+    model: keras.Model,
+    prepare: Callable[[Any], Any],
+    *,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> Callable[[list[Any]], Any]:
     """Returns Keras's own function for `predict`, which first builds a model that is not built.
 
@@ -200,22 +203,35 @@ def make_predict_function(
     Args:
         model: A model.
         prepare: What is done to each batch first.
+        strategy: Where the variables are made; None is where the function runs.
     """
     type(model).make_predict_function(model, force=True)
     function = model.predict_function
 
     def predict(batches: list[Any]) -> Any:
-        if not model.built:
-            spec = one_replica(tf.nest.map_structure(tf.type_spec_from_value, batches[0]))
-            x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
-            with model.distribute_strategy.scope():
-                inputs = keras.tree.map_structure(
-                    lambda part: keras.KerasTensor((None, *part.shape[1:]), part.dtype.name), x
-                )
-                backend.compute_output_spec(model, inputs, training=False)
+        build_for(model, batches[0], strategy or model.distribute_strategy)
         return function([prepare(batch) for batch in batches])
 
     return predict
+
+
+def build_for(model: keras.Model, batch: Any, strategy: tf.distribute.Strategy) -> None:
+    """Makes the weights of a model that is not built.
+
+    Args:
+        model: A model.
+        batch: What it is to predict, as `predict` reads it.
+        strategy: Where the variables are made.
+    """
+    if model.built:
+        return
+    spec = one_replica(tf.nest.map_structure(tf.type_spec_from_value, batch))
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
+    with strategy.scope():
+        inputs = keras.tree.map_structure(
+            lambda part: keras.KerasTensor((None, *part.shape[1:]), part.dtype.name), x
+        )
+        backend.compute_output_spec(model, inputs, training=False)
 
 
 def batches_in(iterator: Any) -> int | None:

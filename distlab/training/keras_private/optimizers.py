@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,8 +119,28 @@ def overwriting_after(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replaced(one: keras.optimizers.Optimizer, name: str, value: Any) -> Iterator[None]:
-    """Sets an attribute of this one optimizer, past Keras's own bookkeeping, for a block."""
+def counting_at_once(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """Inside the block the optimizer counts a step in one operation on the variable.
+
+    Keras reads, adds and writes: where several workers share the variable, counts get lost.
+
+    Args:
+        optimizer: The optimizer a model was compiled with.
+    """
+    counts = {id(one._iterations): one._iterations for one in (optimizer, inner(optimizer))}
+    with contextlib.ExitStack() as patches:
+        for count in counts.values():
+            patches.enter_context(_replaced(count, "assign_add", functools.partial(_add, count)))
+        yield
+
+
+def _add(variable: Any, value: Any) -> None:
+    variable.value.assign_add(tf.cast(value, variable.dtype))
+
+
+@contextlib.contextmanager
+def _replaced(one: Any, name: str, value: Any) -> Iterator[None]:
+    """Sets an attribute of this one object, past Keras's own bookkeeping, for a block."""
     kept = {name: one.__dict__[name]} if name in one.__dict__ else {}
     one.__dict__[name] = value
     try:

@@ -25,6 +25,7 @@ from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from distlab.strategy.describing import describe
 from distlab.training.keras_private import models, seeds
+from distlab.training.reducing import sum_over_replicas
 
 _NOW = threading.local()  # a replica is traced in a thread of its own
 
@@ -71,17 +72,19 @@ def step_of(model: keras.Model, *, step: tf.Tensor) -> Iterator[Written]:
     _NOW.key = _key_of(step) if generators else None
     written: Written = {}
     _NOW.written = written
-    _NOW.central = describe(model.distribute_strategy).kind == "central_storage"
+    kind = describe(model.distribute_strategy).kind
+    _NOW.central = kind == "central_storage"
+    _NOW.shared = kind in ("central_storage", "parameter_server")
     shared = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     try:
         if model.distribute_strategy.num_replicas_in_sync > 1:
             global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, _Refusing())
-        if not _NOW.central:
+        if not _NOW.shared:
             for generator in generators:
                 generator.state.assign(_seed_now(generator))
         yield written
     finally:
-        del _NOW.key, _NOW.written, _NOW.central
+        del _NOW.key, _NOW.written, _NOW.central, _NOW.shared
         global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, shared)
 
 
@@ -104,7 +107,7 @@ def agree(model: keras.Model, written: Written, share: tf.Tensor) -> Written:
         for name in names
     ]
     if parts and context.num_replicas_in_sync > 1:
-        parts = context.all_reduce(tf.distribute.ReduceOp.SUM, parts)
+        parts = sum_over_replicas(parts)
         written = written | dict(zip(names, parts, strict=True))
         if describe(model.distribute_strategy).kind != "central_storage":
             assign(model, {name: written[name] for name in names})
@@ -152,14 +155,14 @@ def _seed_now(generator: keras.random.SeedGenerator) -> tf.Tensor:
 
 
 class _Drawing:
-    """`next` of a seed generator; with one state for all replicas, without touching it."""
+    """`next` of a seed generator; where all share one state, without touching it."""
 
     def __init__(self, generator: keras.random.SeedGenerator) -> None:
         self.generator = generator
         self.next = type(generator).next
 
     def __call__(self, ordered: bool = True) -> tf.Tensor:
-        if not getattr(_NOW, "central", False):
+        if not getattr(_NOW, "shared", False):
             return self.next(self.generator, ordered)
         drawn = _NOW.key
         _NOW.key = tf.random.experimental.stateless_fold_in(_NOW.key, tf.constant(0, tf.int64))

@@ -2,6 +2,7 @@
 
 save(folder, checkpoint, keep=3)
 checkpoint = newest(folder)            # the newest whole one, or None
+checkpoint = newest_of_all(folder, workers)   # the one that the chief finds, on every worker
 
 A checkpoint is a folder of two files that need no distlab to be read: `state.json`, and
 `values.npz` with the arrays that it names. There is no pickle: opening one runs no code.
@@ -17,6 +18,7 @@ import shutil
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ import ml_dtypes
 import numpy as np
 
 from distlab.errors import InvalidArgument
+from distlab.training.workers.exchanging import Workers
 
 FORMAT = 1
 
@@ -127,14 +130,69 @@ def newest(folder: Path) -> Checkpoint | None:
     return None
 
 
+def newer(folder: Path, than: Checkpoint | None) -> Iterator[Checkpoint]:
+    """Yields whole checkpoints as they come, the oldest first.
+
+    Args:
+        folder: Where checkpoints are, or will be.
+        than: Only what comes after this one; None for all.
+
+    Raises:
+        InvalidArgument: One has a format that this version does not know.
+    """
+    for path in _checkpoints(folder):
+        if than is None or _place_of(path) > (than.epoch, than.step):
+            try:
+                yield _read(path)
+            except InvalidArgument:  # not damaged: of another version
+                raise
+            except _DAMAGE:
+                continue  # removed meanwhile, because it is no longer among the newest
+
+
+def newest_of_all(folder: Path, workers: Workers) -> Checkpoint | None:
+    """Returns on every worker the newest whole checkpoint that the chief finds.
+
+    Args:
+        folder: Where checkpoints are, for all workers.
+        workers: Those that call this together.
+
+    Raises:
+        InvalidArgument: As `newest` raises it on the chief, or a worker cannot read what the
+            chief has found.
+    """
+    found = workers.attempt(lambda: newest(folder) if workers.is_chief else None)
+    name = workers.from_chief(None if found is None else found.name)
+    if name is None:
+        return None
+
+    def read() -> Checkpoint:
+        if found is not None:
+            return found
+        try:
+            return _read(folder / name)
+        except _DAMAGE as error:
+            raise InvalidArgument(
+                asked=f"Resume({str(folder)!r}) on {workers.count} workers",
+                found=f"{workers.name} cannot read {name}, which the chief has found in its "
+                f"folder of that name ({type(error).__name__}: {error})",
+                do="give all workers one folder that they share, such as one on a network disk",
+            ) from error
+
+    return workers.attempt(read)
+
+
 def _checkpoints(folder: Path) -> list[Path]:
     """All that have the name of a checkpoint, the oldest first."""
-    found = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        name = _NAME.fullmatch(path.name)
-        if name and path.is_dir():
-            found.append((int(name[1]), int(name[2]), path))
-    return [path for _, _, path in sorted(found)]
+    there = folder.iterdir() if folder.is_dir() else ()
+    found = [path for path in there if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=_place_of)
+
+
+def _place_of(path: Path) -> tuple[int, int]:
+    """Epochs and steps that are done, by the name."""
+    epoch, step = _NAME.fullmatch(path.name).groups()  # type: ignore[union-attr]
+    return int(epoch), int(step)
 
 
 def _read(path: Path) -> Checkpoint:

@@ -24,6 +24,7 @@ import numpy as np
 # Of these callbacks only what is named here, or nothing: the rest is about this process, its
 # screen, its speed, its writers and profilers.
 _ONLY = {
+    "Agreement": (),
     "ChosenSteps": (),
     "ProgbarLogger": (),
     "TensorBoard": ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
@@ -110,6 +111,19 @@ def restore(
             continue
         for attribute, stored in state.items():
             setattr(there[name], attribute, _decode(stored, values))
+
+
+def known(
+    callbacks: Iterable[keras.callbacks.Callback], states: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Returns the states of those callbacks that are there.
+
+    Args:
+        callbacks: The callbacks of a `fit`, in order.
+        states: What `changes` returned.
+    """
+    there = dict(_named(callbacks))
+    return {name: state for name, state in states.items() if name in there}
 
 
 def _named(

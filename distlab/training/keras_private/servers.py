@@ -1,0 +1,53 @@
+"""What a model on parameter servers, and whoever evaluates it beside, asks of Keras."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+
+@contextlib.contextmanager
+def without_strategy(model: keras.Model) -> Iterator[None]:
+    """Inside the block the model takes itself for one that no strategy distributes.
+
+    Args:
+        model: A built model.
+    """
+    strategy, model._distribute_strategy = model._distribute_strategy, None
+    try:
+        yield
+    finally:
+        model._distribute_strategy = strategy
+
+
+def given_as_dataset(iterator: Any) -> bool:
+    """Whether the data of an iterator over epochs are a `tf.data.Dataset` of the caller's own.
+
+    Args:
+        iterator: Keras's `TFEpochIterator`.
+    """
+    return isinstance(iterator.data_adapter, TFDatasetAdapter)
+
+
+def iterated(iterator: Any) -> Any:
+    """Returns what an iterator over epochs takes its batches from.
+
+    Args:
+        iterator: Keras's `TFEpochIterator`.
+    """
+    return iterator._distributed_dataset
+
+
+def build(model: keras.Model, element_spec: Any) -> None:
+    """Makes every variable of the model, its optimizer and its metrics that is not there yet.
+
+    Args:
+        model: A compiled model.
+        element_spec: What its data say of their batches.
+    """
+    with model.distribute_strategy.scope():
+        model._symbolic_build(data_batch=element_spec)

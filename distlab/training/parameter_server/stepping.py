@@ -1,0 +1,169 @@
+"""The functions that are scheduled: steps on a worker.
+
+    steps = Steps(model, train_on)
+    remote = steps.schedule(coordinator, work, number=240)
+    done, part = ended(remote.get())      # batches taken, and what they add to the metrics
+
+Where workers read the data, a step looks for the batch of its number. A worker that has passed it
+already (the batch was another's, who was lost) takes none, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from distlab.training import replica_step
+from distlab.training.keras_private import optimizers
+from distlab.training.parameter_server.reading import Work
+from distlab.training.parameter_server.tallying import part_of_metrics, size_of_part
+from distlab.training.splitting import split
+
+# Takes a batch and the number of the step; returns what it adds to the metrics.
+OnBatch = Callable[[Any, tf.Tensor], tf.Tensor]
+
+
+def training(model: keras.Model, *, check_finite: bool) -> OnBatch:
+    """Returns the step that learns.
+
+    Args:
+        model: A prepared model.
+        check_finite: Whether to stop where the loss is not a number. Under a
+            `LossScaleOptimizer`, which skips such steps, it never does.
+    """
+    strategy, optimizer = model.distribute_strategy, model.optimizer
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    step = replica_step.train_step(model, check_finite=check_finite and not scales)
+
+    def learn(data: Any, examples: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        seen, gradients = step(data, examples, number)
+        replica_step.apply(model, gradients)
+        return part_of_metrics(model, seen)
+
+    def on_batch(batch: Any, number: tf.Tensor) -> tf.Tensor:
+        data, examples = split(strategy, batch)
+        with (
+            optimizers.gradients_already_reduced(optimizer),
+            optimizers.overwriting_after(optimizer),
+            optimizers.counting_at_once(optimizer),
+        ):
+            return strategy.run(learn, args=(data, examples, number))
+
+    return on_batch
+
+
+def evaluating(model: keras.Model) -> OnBatch:
+    """Returns the step that evaluates.
+
+    Args:
+        model: A prepared model.
+    """
+    strategy, step = model.distribute_strategy, replica_step.test_step(model)
+
+    def look(data: Any, examples: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        return part_of_metrics(model, step(data, examples, number))
+
+    def on_batch(batch: Any, number: tf.Tensor) -> tf.Tensor:
+        data, examples = split(strategy, batch)
+        return strategy.run(look, args=(data, examples, number))
+
+    return on_batch
+
+
+class Steps:
+    """A step as functions that can be scheduled.
+
+    Args:
+        model: A prepared model.
+        on_batch: The step.
+    """
+
+    def __init__(self, model: keras.Model, on_batch: OnBatch) -> None:
+        nothing, none = tf.zeros([size_of_part(model)], tf.float64), tf.constant(0, tf.int64)
+
+        def handed_out(batch: Any, number: tf.Tensor) -> tf.Tensor:
+            return _result(none + 1, on_batch(batch, number))
+
+        def read_one(iterator: Any, told: tf.Tensor) -> tf.Tensor:
+            first, _, number = tf.unstack(told)
+            found = _find(iterator, first)
+            is_it = _there(found, lambda index: tf.equal(index, first))
+            part = tf.cond(is_it, lambda: on_batch(_batch(found), number), lambda: nothing)
+            return _result(tf.cast(is_it, tf.int64), part)
+
+        def read_several(iterator: Any, told: tf.Tensor) -> tf.Tensor:
+            first, count, number = tf.unstack(told)
+
+            def more(done: tf.Tensor, found: Any, part: tf.Tensor) -> tf.Tensor:
+                is_it = _there(found, lambda index: tf.equal(index, first + done))
+                return (done < count) & is_it
+
+            def step(done: tf.Tensor, found: Any, part: tf.Tensor) -> tuple[Any, ...]:
+                part += on_batch(_batch(found), number + done)
+                done += 1
+                found = tf.cond(done < count, iterator.get_next_as_optional, lambda: found)
+                return done, found, part
+
+            start = (none, _find(iterator, first), nothing)
+            done, _, part = tf.while_loop(more, step, start)
+            return _result(done, part)
+
+        # A loop over steps is one over several machines, and costs more than one step needs.
+        read = read_one if model.steps_per_execution == 1 else read_several
+        self._handed_out = tf.function(handed_out, autograph=False, reduce_retracing=True)
+        self._read = tf.function(read, autograph=False)
+
+    def schedule(
+        self, coordinator: tf.distribute.coordinator.ClusterCoordinator, work: Work, *, number: int
+    ) -> Any:
+        """Sends work to whichever worker is free first, and returns what is to come back.
+
+        Args:
+            coordinator: The coordinator.
+            work: What to do.
+            number: Number of its first step, which random layers draw by.
+        """
+        if work.batch is not None:
+            step = tf.constant(number, tf.int64)
+            return coordinator.schedule(self._handed_out, args=(work.batch, step))
+        told = tf.constant([work.first, work.count, number], tf.int64)  # one message, not three
+        return coordinator.schedule(self._read, args=(work.reading.iterators, told))
+
+
+def ended(values: tf.Tensor) -> tuple[int, np.ndarray]:
+    """Returns how many batches scheduled work took, and what they add to the metrics.
+
+    Args:
+        values: What came back.
+    """
+    array = values.numpy()
+    return int(array[0]), array[1:]
+
+
+def _find(iterator: Any, number: tf.Tensor) -> Any:
+    """Returns the batch of that number, or the next one where it was passed already."""
+    (found,) = tf.while_loop(
+        lambda found: _there(found, lambda index: index < number),
+        lambda found: iterator.get_next_as_optional(),
+        [iterator.get_next_as_optional()],
+    )
+    return found
+
+
+def _there(found: Any, holds: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Whether there is a batch, and something holds of its number."""
+    return tf.cond(
+        found.has_value(), lambda: holds(found.get_value()[0]), lambda: tf.constant(False)
+    )
+
+
+def _batch(found: Any) -> Any:
+    return found.get_value()[1]
+
+
+def _result(done: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    return tf.concat([[tf.cast(done, tf.float64)], part], axis=0)

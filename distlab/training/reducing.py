@@ -1,0 +1,31 @@
+"""Sums over the replicas, in a replica's function.
+
+gradients = sum_over_replicas(gradients)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import tensorflow as tf
+
+
+def sum_over_replicas(parts: list[Any]) -> list[Any]:
+    """Returns the sums of what each replica gives, in order.
+
+    Args:
+        parts: Tensors, or slices of sparse ones, of any types. TensorFlow puts all in one message
+            to the other workers, and that holds one type only.
+    """
+    context = tf.distribute.get_replica_context()
+    of_dtype: dict[tf.DType, list[int]] = defaultdict(list)
+    for index, part in enumerate(parts):
+        of_dtype[part.dtype].append(index)
+    sums = list(parts)
+    for indices in of_dtype.values():
+        together = [parts[index] for index in indices]
+        together = context.all_reduce(tf.distribute.ReduceOp.SUM, together)
+        for index, total in zip(indices, together, strict=True):
+            sums[index] = total
+    return sums

@@ -1,0 +1,139 @@
+"""What ends one worker ends all of them, and each says why.
+
+with ended_together(workers, "fit"):
+    ...                       # an exception here is told to the others, who would wait for ever
+
+A worker that dies is noticed by its connections, which the system closes at that moment:
+TensorFlow itself may take ten seconds, until it misses a heartbeat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from distlab.errors import ProcessError
+from distlab.training.workers.exchanging import Workers, doing
+from distlab.training.workers.watching import Watch
+
+# How long a worker that fails waits to see whether the others fail too, as by the same mistake.
+PATIENCE_SECS = 1.0
+
+_MARK = "[distlab] "
+_TOLD = re.compile(re.escape(_MARK) + r"(.*?)(?:\nThe error could be|\n\t|$)", re.DOTALL)
+_LONGEST = 400
+
+# What TensorFlow raises in an operation that waited for another worker.
+_FROM_OTHERS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+
+# What it says of workers that are silent: the chief of others, and others of the chief.
+_UNHEALTHY = re.compile(r"^/job:(\w+)/replica:0/task:(\d+)$", re.MULTILINE)
+_CHIEF_IS_SILENT = "CoordinationService/Heartbeat"
+
+_DO = (
+    "look at what that worker printed, then start all workers again (`distlab launch "
+    "--max-restarts` does): with dl.Resume, fit goes on from the last checkpoint"
+)
+
+_BLOCKS = itertools.count()
+_INSIDE = threading.local()
+
+
+@contextlib.contextmanager
+def ended_together(workers: Workers, method: str, *, at: Callable[[], str] = str) -> Iterator[None]:
+    """Inside the block, an exception of one worker ends all, and a lost worker is named.
+
+    Where all fail within a second, each keeps its own exception. A block within a block is a part
+    of it.
+
+    Args:
+        workers: Those that enter the block together.
+        method: What all workers do in the block.
+        at: Returns how far it has come, for messages.
+
+    Raises:
+        ProcessError: Another worker failed, was lost, or does something else.
+    """
+    if workers.count == 1 or getattr(_INSIDE, "block", False):
+        with doing(method):
+            yield
+        return
+    number = next(_BLOCKS)
+    _INSIDE.block = True
+    watch = Watch(workers, on_loss=lambda name: _abort(f"{name} was lost"))
+    try:
+        with doing(method):
+            yield
+    except _FROM_OTHERS as error:
+        found = _reason(error, workers, watch) + at()
+        asked = f"{method} on {workers.count} workers"
+        raise ProcessError(asked=asked, found=found, do=_DO) from error
+    except BaseException as error:
+        if not _all_failed(workers, number):
+            text = f"{type(error).__name__}: {error}"[:_LONGEST]
+            _tell(f"{workers.name} stopped: {text}")
+        raise
+    finally:
+        watch.close()
+        _INSIDE.block = False
+
+
+def _reason(error: tf.errors.OpError, workers: Workers, watch: Watch) -> str:
+    told = _TOLD.search(str(error.message))
+    if told is not None:
+        return told[1]
+    if silent := _silent(str(error.message), workers):
+        return f"{' and '.join(silent)} fell silent: its host or its network is gone"
+    deadline = time.monotonic() + PATIENCE_SECS
+    while not (lost := watch.lost()) and time.monotonic() < deadline:
+        time.sleep(0.02)  # its connections end before its server does
+    broken = f"the connection to another worker broke: {str(error.message).splitlines()[0]}"
+    return ", ".join(f"{name} was lost" for name in lost) or broken
+
+
+def _silent(message: str, workers: Workers) -> list[str]:
+    """Returns the workers whose heartbeats TensorFlow misses."""
+    names = {f"{job}:{index}" for job, index in _UNHEALTHY.findall(message)}
+    if _CHIEF_IS_SILENT in message:
+        names.add(workers.names[0])
+    there = zip(workers.names, workers.addresses, strict=True)
+    return [f"{name} ({address})" for name, address in there if name in names]
+
+
+def _all_failed(workers: Workers, number: int) -> bool:
+    """Whether every worker comes here from the same block, soon."""
+
+    def key(index: int) -> str:
+        return f"distlab/failed/{number}/{index}"
+
+    with contextlib.suppress(tf.errors.OpError):
+        context.context().set_config_key_value(key(workers.index), "failed")
+        deadline = time.monotonic() + PATIENCE_SECS
+        for index in range(workers.count):
+            left_ms = max(int((deadline - time.monotonic()) * 1000), 1)
+            context.context().get_config_key_value(key(index), left_ms)
+        return True
+    return False
+
+
+def _tell(text: str) -> None:
+    """Lets whatever the other workers wait for fail with this text."""
+    with contextlib.suppress(tf.errors.OpError):
+        context.context().report_error_to_cluster(tf.errors.ABORTED, _MARK + text)
+
+
+def _abort(text: str) -> None:
+    """Lets what this worker waits for fail with this text."""
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, _MARK + text)

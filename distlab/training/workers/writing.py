@@ -1,0 +1,102 @@
+"""Which worker writes: the chief, while what the others write goes to a place that is removed.
+
+write_as_chief(model, workers)                 # model.save and its like, from here on
+with callbacks_elsewhere(callbacks, workers):  # what Keras's callbacks write while fit runs
+    ...
+
+All workers save, because reading a variable that replicas share may take all of them. None returns
+before the chief's file is whole, so each of them can load it then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from distlab.training.keras_private.callbacks import backup_elsewhere
+from distlab.training.workers.ending import ended_together
+from distlab.training.workers.exchanging import Workers
+
+_METHODS = ("save", "save_weights", "export")
+
+# The attribute in which a callback of Keras keeps the place it writes to.
+_PLACES = {
+    keras.callbacks.ModelCheckpoint: "filepath",
+    keras.callbacks.CSVLogger: "filename",
+    keras.callbacks.TensorBoard: "log_dir",
+}
+
+
+def write_as_chief(model: keras.Model, workers: Workers) -> None:
+    """Lets the model's `save`, `save_weights` and `export` write one file for all workers.
+
+    Args:
+        model: A model that all workers have.
+        workers: These; where there is one, nothing changes.
+    """
+    for name in _METHODS if workers.count > 1 else ():
+        setattr(model, name, _as_chief(getattr(model, name), workers))
+
+
+def _as_chief(method: Callable[..., Any], workers: Workers) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def write(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        place = bound.arguments["filepath"]
+        with (
+            ended_together(workers, method.__name__),
+            contextlib.ExitStack() as removed,
+        ):
+            if not workers.is_chief and isinstance(place, str | os.PathLike):
+                folder = removed.enter_context(tempfile.TemporaryDirectory())
+                bound.arguments["filepath"] = Path(folder) / Path(place).name
+            result = method(*bound.args, **bound.kwargs)
+            workers.exchange(None)  # so that none goes on before the chief is done
+        return result
+
+    return write
+
+
+@contextlib.contextmanager
+def callbacks_elsewhere(
+    callbacks: list[keras.callbacks.Callback], workers: Workers
+) -> Iterator[None]:
+    """Inside the block, Keras's callbacks of all workers but the chief write to another place.
+
+    Args:
+        callbacks: Those of a `fit`.
+        workers: Those that call it.
+    """
+    if workers.is_chief:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as moves:
+        for number, callback in enumerate(callbacks):
+            place = Path(folder) / str(number)
+            place.mkdir()
+            if isinstance(callback, keras.callbacks.BackupAndRestore):
+                moves.enter_context(backup_elsewhere(callback, place))
+            for kind, attribute in _PLACES.items():
+                if isinstance(callback, kind):
+                    moves.enter_context(_moved(callback, attribute, place))
+        yield
+
+
+@contextlib.contextmanager
+def _moved(callback: keras.callbacks.Callback, attribute: str, folder: Path) -> Iterator[None]:
+    before = getattr(callback, attribute)
+    setattr(callback, attribute, str(folder / Path(before).name))
+    try:
+        yield
+    finally:
+        setattr(callback, attribute, before)
