@@ -6,6 +6,7 @@ def combine_gradients(sums, counts):
     ...
 
 dl.check("combine_gradients")
+dl.check()                       # where you stand in the whole course
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from distlab.grading.checks import Check
+from distlab.grading.progress import Progress, note, progress
 from distlab.grading.registry import find_check
 from distlab.grading.report import Report
 from distlab.grading.running import DEFAULT_SEEDS, run_check
@@ -25,10 +27,23 @@ _HINT_FROM, _REVISIT_FROM = 2, 3
 _failed_attempts: Counter[str] = Counter()  # of this kernel
 
 
+@overload
+def check() -> Progress: ...
+
+
+@overload
 def check(
     name: str | Check, function: Callable[..., Any] | None = None, *, seed: int | None = None
-) -> Report:
-    """Checks your answer to an exercise.
+) -> Report: ...
+
+
+def check(
+    name: str | Check | None = None,
+    function: Callable[..., Any] | None = None,
+    *,
+    seed: int | None = None,
+) -> Report | Progress:
+    """Checks your answer to an exercise; without a name, says where you stand in the course.
 
     Args:
         name: The check's name, as the exercise gives it; or a `Check` of your own.
@@ -37,11 +52,13 @@ def check(
 
     Returns:
         A `Report`: what passed, yours beside what was expected, and from the second failed
-        attempt a hint.
+        attempt a hint. Without a name a `Progress`: a line for each exercise of the folder.
 
     Raises:
         InvalidArgument: There is no check of that name.
     """
+    if name is None:
+        return progress()
     asked = find_check(name) if isinstance(name, str) else name
     if function is None:
         names = _notebook_names()
@@ -57,6 +74,8 @@ def check(
             asked, f"`{asked.function}` is a {type(function).__name__}, not a function."
         )
     report = run_check(asked, function, seeds=DEFAULT_SEEDS if seed is None else (seed,))
+    if report.status != "not started":
+        note(asked.name, report.earned)
     return _with_help(asked, report)
 
 

@@ -49,17 +49,25 @@ class Draw:
     printed: str
 
 
-def call_check(check: Check, function: Callable[..., Any], seed: int) -> Called:
+def call_check(
+    check: Check, function: Callable[..., Any], seed: int, *, printed: io.StringIO | None = None
+) -> Called:
     """Calls the learner's function on its own copy of the inputs of one seed.
 
     Whatever it prints is kept, whatever it raises becomes a `Failure`; only an interrupt
     by the learner passes through.
 
+    Args:
+        check: The question.
+        function: The learner's answer.
+        seed: The draw of inputs.
+        printed: Takes what it prints.
+
     Raises:
         DistlabError: The check itself cannot run here, such as for want of devices.
     """
     inputs = _fresh_inputs(check, seed)
-    printed = io.StringIO()
+    printed = io.StringIO() if printed is None else printed
     payload, failure = b"", None
     try:
         with (

@@ -1,0 +1,139 @@
+"""A check of lesson 08: a part of a model restored from a checkpoint, or an error."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
+from distlab.grading.comparing import expect_close, expect_true
+
+_FEATURES, _WIDTH = 3, 4
+_SHAPES = ((_FEATURES, _WIDTH), (_WIDTH,), (_WIDTH, _WIDTH), (_WIDTH,))
+
+
+def _inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+
+    def weights() -> list[Any]:
+        return [draw.normal(size=shape).astype(np.float32) for shape in _SHAPES]
+
+    return {"in the file": weights(), "before": weights()}
+
+
+def _call(restore_body: Callable[..., Any], inputs: Inputs) -> Plain:
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+
+        def restored(name: str, **parts: Any) -> tuple[str, Any]:
+            """What the answer raised, and the weights that it left, for a file of these parts."""
+            path = tf.train.Checkpoint(**parts).write(f"{folder}/{name}")
+            body = _body(inputs["before"])
+            try:
+                restore_body(path, body)
+            except NotImplementedError:
+                raise
+            except Exception as error:  # which one is for the answer to choose
+                return f"{type(error).__name__}: {error}".splitlines()[0][:200], body.get_weights()
+            return "", body.get_weights()
+
+        whole, short = _body(inputs["in the file"]), _body(inputs["in the file"][:2])
+        rest = {"head": tf.Variable(tf.ones((_WIDTH, 2))), "optimizer": tf.Variable(7)}
+        error, weights = restored("whole", body=whole, **rest)
+        return {
+            "error": error,
+            "weights": _flat(weights),
+            "renamed": restored("renamed", encoder=whole, **rest)[0],
+            "short": restored("short", body=short, **rest)[0],
+        }
+
+
+def _body(weights: list[Any]) -> Any:
+    """A model of a dense layer for each two weights."""
+    import keras
+
+    layers = [keras.layers.Dense(_WIDTH, "relu") for _ in weights[::2]]
+    body = keras.Sequential([keras.Input((_FEATURES,)), *layers])
+    body.set_weights(weights)
+    return body
+
+
+def _flat(weights: list[Any]) -> Any:
+    return np.concatenate([weight.ravel() for weight in weights])
+
+
+def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    label = "the body's weights, those of the file"
+    if outputs["error"]:
+        message = f"a file that has the whole body is refused: {outputs['error']}"
+        return Verdict.of(expect_true(label, False, message=message, weight=2))
+    restored = expect_close(
+        label, yours=outputs["weights"], expected=_flat(inputs["in the file"]), atol=1e-6, weight=2
+    )
+    if not restored.passed:  # who restores nothing, or refuses everything, refuses these as well
+        return Verdict.of(restored)
+    return Verdict.of(
+        restored,
+        expect_true(
+            "a file that calls it `encoder` is refused",
+            outputs["renamed"],
+            message="nothing was restored from it, and no error says so",
+        ),
+        expect_true(
+            "a file with the first layer only is refused",
+            outputs["short"],
+            message="the second layer kept its random values, and no error says so",
+        ),
+    )
+
+
+RESTORE = Check(
+    name="partial_restore",
+    function="restore_body",
+    title="A part of a model, and nothing less",
+    points=2,
+    inputs=_inputs,
+    call=_call,
+    judge=_judge,
+    hint="tf.train.Checkpoint(body=body).read(path) returns a status. Of its assertions take the "
+    "one about the objects that exist here.",
+    revisit="A restore that restored nothing",
+    mistakes=(
+        Mistake(
+            "consumed_asserted",
+            "assert_consumed wants all of the file to be used, the head and the optimizer too. You "
+            "want a part.",
+            when=lambda inputs, outputs: "Unresolved object" in outputs["error"],
+        ),
+        Mistake(
+            "name_missed",
+            "Your checkpoint files the body under another name than this file does, and the "
+            "assertion says so. It must be `body`.",
+            when=lambda inputs, outputs: "not bound" in outputs["error"],
+        ),
+        Mistake(
+            "nothing_restored",
+            "The body kept its random values. Does your checkpoint call it `body`, as the file "
+            "does? And was the file read?",
+            when=lambda inputs, outputs: (
+                not outputs["error"] and np.array_equal(outputs["weights"], _flat(inputs["before"]))
+            ),
+        ),
+        Mistake(
+            "nothing_asserted",
+            "The right file is restored. From the wrong ones nothing is, or half, and nobody "
+            "notices: say what you expect.",
+            when=lambda inputs, outputs: not outputs["renamed"] and not outputs["short"],
+        ),
+        Mistake(
+            "half_is_enough",
+            "You ask whether anything was found. A file with the first layer only passes, and the "
+            "second keeps its random values.",
+            when=lambda inputs, outputs: outputs["renamed"] and not outputs["short"],
+        ),
+    ),
+)

@@ -1,0 +1,10 @@
+"""Checks of lesson 10: a coordinator's loop, staleness, shards, and a sum that survives a kill.
+
+Where steps are sent, real workers take them, and one of them is really killed.
+"""
+
+from distlab.grading.lesson_10_parameter_server.coordinating import COORDINATE
+from distlab.grading.lesson_10_parameter_server.staleness_and_shards import LOG_AND_SHARD_CHECKS
+from distlab.grading.lesson_10_parameter_server.surviving import SURVIVE_KILL
+
+CHECKS = (COORDINATE, *LOG_AND_SHARD_CHECKS, SURVIVE_KILL)

@@ -1,0 +1,188 @@
+"""A check of lesson 10: a coordinator's loop, with real workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
+from distlab.grading.clusters import WORKERS, Stage, call_on_coordinator
+from distlab.grading.comparing import expect_equal, expect_true
+
+_MADE_HERE = (
+    "The data set was made in the coordinator's process: workers cannot use it there, or all "
+    "examples go through the coordinator. Give `make_data` itself to create_per_worker_dataset: "
+    "each worker calls it."
+)
+# Looks at a variable of the server, some milliseconds each.
+_LONGEST_LOOKS, _LOOKS = 400, 15
+
+
+def _loop_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    return {"steps": int(draw.integers(6, 10)), "first": int(draw.integers(100, 900))}
+
+
+def _loop_call(train: Callable[..., Any], inputs: Inputs) -> Plain:
+    return call_on_coordinator(_train_here, train, inputs)
+
+
+def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plain:
+    """Trains with steps that note who else is in one, and which examples they were given."""
+    import tensorflow as tf
+
+    coordinator, steps = stage.coordinator, inputs["steps"]
+    examples = 4 * steps  # enough for wrong answers too
+    with coordinator.strategy.scope():
+        inside, most, taken = (tf.Variable(0) for _ in range(3))
+        seen = tf.Variable(tf.zeros([examples], tf.int32))
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(data: Any) -> Any:
+        example = next(data)
+        inside.assign_add(1)
+        looks = tf.constant(0)
+        # The first ones wait for company, all others take a while.
+        while looks < _LOOKS or (looks < _LONGEST_LOOKS and most < WORKERS and taken < 1):
+            now = inside.read_value()
+            if now > most:
+                most.assign(now)
+            looks += 1
+        seen.scatter_nd_add([[example - inputs["first"]]], [1])
+        inside.assign_sub(1)
+        return tf.cast(taken.assign_add(1).read_value(), tf.float32) / 4.0
+
+    made_here: list[bool] = []
+
+    def make_data() -> Any:
+        made_here.append(not tf.inside_function())
+        return tf.data.Dataset.range(inputs["first"], inputs["first"] + examples)
+
+    try:
+        losses = train(coordinator, step, make_data, steps)
+        at_return = int(taken)
+    finally:
+        quiet_join(coordinator)
+    return {
+        "losses": [_as_number(loss) for loss in losses] if _is_list(losses) else repr(losses)[:80],
+        "taken at return": at_return,
+        "taken": int(taken),
+        "at once": int(most),
+        "seen": seen.numpy(),
+        "made here": any(made_here),
+    }
+
+
+def quiet_join(coordinator: Any) -> None:
+    """Leaves nothing under way for the next check; errors of steps were told already.
+
+    Args:
+        coordinator: Whose steps are waited for.
+    """
+    try:
+        coordinator.join()
+    except Exception:
+        if not coordinator.done():
+            raise
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple | np.ndarray)
+
+
+def _as_number(loss: Any) -> float | str:
+    if hasattr(loss, "fetch"):
+        return "a promise"
+    return float(loss)
+
+
+def _loop_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    steps, losses = inputs["steps"], outputs["losses"]
+    are_numbers = _is_list(losses) and not any(isinstance(loss, str) for loss in losses)
+    return Verdict.of(
+        expect_equal("steps that were taken", yours=outputs["taken"], expected=steps),
+        expect_equal(
+            "steps that were done when your function returned",
+            yours=outputs["taken at return"],
+            expected=steps,
+        ),
+        expect_equal("workers in a step at once", yours=outputs["at once"], expected=WORKERS),
+        expect_true(
+            "the data set is made on the workers",
+            not outputs["made here"],
+            message="`make_data` was called on the coordinator",
+        ),
+        expect_true(
+            "each worker goes on in its data",
+            max(outputs["seen"]) <= WORKERS,
+            message=f"one example was taken {max(outputs['seen'])} times",
+        ),
+        expect_equal(
+            "the losses, as numbers, smallest first",
+            yours=sorted(losses) if are_numbers else losses,
+            expected=[number / 4 for number in range(1, steps + 1)],
+        ),
+    )
+
+
+def _all_promises(outputs: Plain) -> bool:
+    return bool(outputs["losses"]) and all(loss == "a promise" for loss in outputs["losses"])
+
+
+COORDINATE = Check(
+    name="coordinate",
+    function="train",
+    title="A coordinator's loop",
+    points=5,
+    inputs=_loop_inputs,
+    call=_loop_call,
+    judge=_loop_judge,
+    hint="`coordinator.create_per_worker_dataset(make_data)`, one `iter` of it, a loop that "
+    "only schedules, one `join`, and then `coordinator.fetch` of the list.",
+    revisit="The loop",
+    mistakes=(
+        Mistake(
+            "no_iterator",
+            "A step takes an iterator: make one of the data set, by `iter`, before the loop.",
+            error=r"PerWorkerDataset\w*' object is not an iterator",
+        ),
+        Mistake(
+            "dataset_on_coordinator",
+            _MADE_HERE,
+            error=r"Unable to parse tensor proto|Expects 1 arguments|Tensor'? .*not an iterator"
+            r"|create_per_worker_dataset",
+        ),
+        Mistake("data_through_coordinator", _MADE_HERE, when=lambda _, out: out["made here"]),
+        Mistake(
+            "fetch_each_step",
+            "Only one worker was in a step at any time: the loop waits for a result before it "
+            "sends the next step. Send all of them, then join, then fetch.",
+            when=lambda inputs, out: out["at once"] == 1 and out["taken"] == inputs["steps"],
+        ),
+        Mistake(
+            "no_join",
+            "Your function returned while steps were under way. `coordinator.join()` waits "
+            "for all of them.",
+            when=lambda inputs, out: out["taken at return"] < out["taken"] == inputs["steps"],
+        ),
+        Mistake(
+            "not_fetched",
+            "What `schedule` returns is a promise. `coordinator.fetch` makes numbers of a list "
+            "of them.",
+            when=lambda _, out: _all_promises(out),
+        ),
+        Mistake(
+            "new_iterator_each_step",
+            "Each step has an iterator of its own, so all see the first batch. Make one before "
+            "the loop.",
+            when=lambda _, out: out["seen"][0] == out["taken"],
+        ),
+        Mistake(
+            "steps_for_each_worker",
+            "There are as many steps for each worker as were asked for in all.",
+            when=lambda inputs, out: out["taken"] == WORKERS * inputs["steps"],
+        ),
+    ),
+)

@@ -1,0 +1,179 @@
+"""A check of lesson 10: a sum that is right although a worker is killed in the middle."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
+from distlab.grading.clusters import WORKERS, Stage, call_on_coordinator
+from distlab.grading.comparing import expect_close, expect_true
+from distlab.grading.lesson_10_parameter_server.coordinating import quiet_join
+
+
+def _sum_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    return {"numbers": draw.integers(1, 90, size=int(draw.integers(4, 8))).astype("float32")}
+
+
+def _sum_call(add_up: Callable[..., Any], inputs: Inputs) -> Plain:
+    return call_on_coordinator(_add_up_here, add_up, inputs)
+
+
+def _add_up_here(stage: Stage, add_up: Callable[..., Any], inputs: Inputs) -> Plain:
+    """Kills a worker when both have done what the learner's step says, and not yet answered."""
+    import tensorflow as tf
+
+    held = _Held(stage.coordinator)
+    traced_in: list[bool] = []
+
+    def work(number: Any) -> Any:
+        traced_in.append(tf.inside_function())
+        return 2.0 * tf.cast(number, tf.float32)
+
+    killing = threading.Thread(target=held.kill_one, args=(stage,), daemon=True)
+    killing.start()
+    try:
+        result = add_up(held, work, inputs["numbers"].tolist())
+    finally:
+        held.end()
+        killing.join()
+        quiet_join(stage.coordinator)
+    return {
+        "sum": float(result) if _is_number(result) else repr(result)[:80],
+        "killed": held.killed,
+        "on workers": bool(traced_in) and all(traced_in),
+    }
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+class _Held:
+    """A coordinator whose workers, at the end of their first steps, wait for a kill."""
+
+    def __init__(self, coordinator: Any) -> None:
+        import tensorflow as tf
+
+        self.killed = False
+        self._coordinator, self._ended = coordinator, threading.Event()
+        with coordinator.strategy.scope():
+            self._waiting, self._open = tf.Variable(0), tf.Variable(0)
+        self._holding = functools.cache(self._with_wait)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coordinator, name)
+
+    def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
+        """Schedules a function that waits at its end until the gate is open."""
+        return self._coordinator.schedule(self._holding(fn), args=args, kwargs=kwargs)
+
+    def _with_wait(self, fn: Any) -> Any:
+        import tensorflow as tf
+
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+        def held(*args: Any, **kwargs: Any) -> Any:
+            result = fn(*args, **kwargs)
+            before = tf.compat.v1.get_default_graph().get_operations()
+            with tf.control_dependencies(before):
+                self._waiting.assign_add(1)
+                tf.while_loop(lambda opened: opened < 1, lambda _: [self._look()], [self._look()])
+            return result
+
+        return held
+
+    def _look(self) -> Any:
+        return self._open.read_value()
+
+    def kill_one(self, stage: Stage) -> None:
+        """Waits until all workers wait, kills one, and lets the others go on."""
+        try:
+            while not self._ended.is_set() and int(self._waiting) < WORKERS:
+                time.sleep(0.01)  # between looks at the server
+            if int(self._waiting) >= WORKERS:
+                stage.kill(f"worker:{WORKERS - 1}")
+                self.killed = True
+        finally:
+            self._open.assign(1)
+
+    def end(self) -> None:
+        """Nobody is waited for any more."""
+        self._ended.set()
+
+
+def _sum_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    return Verdict.of(
+        expect_true(
+            "the work is done in steps on the workers",
+            outputs["on workers"] and outputs["killed"],
+            message="call `work` inside a tf.function, and schedule that for every number",
+        ),
+        expect_close(
+            "the sum, with a worker killed in the middle",
+            yours=outputs["sum"],
+            expected=2 * inputs["numbers"].sum(),
+            atol=1e-3,
+            weight=3,
+        ),
+    )
+
+
+def _sum_of(outputs: Plain, expected: Any) -> bool:
+    return bool(abs(outputs["sum"] - expected) < 1e-3)
+
+
+def _one_twice(inputs: Inputs, outputs: Plain) -> bool:
+    """Whether one of the two that were under way when the worker died was added twice."""
+    double = 2 * inputs["numbers"]
+    return any(_sum_of(outputs, double.sum() + once_more) for once_more in double[:WORKERS])
+
+
+SURVIVE_KILL = Check(
+    name="survive_kill",
+    function="add_up",
+    title="A sum that survives a kill",
+    points=4,
+    inputs=_sum_inputs,
+    call=_sum_call,
+    judge=_sum_judge,
+    hint="A step that is done twice returns the same twice, but its promise is kept once. So "
+    "return each result, fetch them all after the join, and add up on the coordinator.",
+    revisit="A worker dies",
+    mistakes=(
+        Mistake(
+            "on_the_coordinator",
+            "`work` ran in the coordinator's own process. Call it in a tf.function, and "
+            "schedule that.",
+            when=lambda _, out: not out["on workers"],
+        ),
+        Mistake(
+            "assumes_exactly_once",
+            "One result is in the sum twice. The worker had added it before it died, and "
+            "another one did the step again: `schedule` promises at least once.",
+            when=_one_twice,
+        ),
+        Mistake(
+            "lost_step",
+            "The sum lacks the steps that were under way when the worker died.",
+            when=lambda inputs, out: any(
+                _sum_of(out, 2 * (inputs["numbers"].sum() - lost))
+                for lost in (*inputs["numbers"][:WORKERS], inputs["numbers"][:WORKERS].sum())
+            ),
+        ),
+        Mistake(
+            "no_join",
+            "The sum was read before the steps were done: join first.",
+            when=lambda inputs, out: out["sum"] < 2 * inputs["numbers"].sum(),
+        ),
+    ),
+)

@@ -1,0 +1,161 @@
+"""What happens on the two workers of the last check of lesson 11: one is killed, and both go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distlab.grading.checks import Inputs, Plain
+from distlab.grading.clusters import call_on_workers
+
+EXAMPLES, BATCH, EPOCHS, KEEP = 24, 4, 3, 2
+# A life takes one or two seconds; a machine may be slow, or busy.
+_TIMEOUT_SECS = 30.0
+
+
+def train_twice(train: Callable[..., Any], inputs: Inputs) -> Plain:
+    """Returns how a training went without a kill, and with one.
+
+    Args:
+        train: The learner's.
+        inputs: Those of the check.
+    """
+    undisturbed = _trained(train, {**inputs, "killed": None})
+    return {"undisturbed": undisturbed, "recovered": _trained(train, inputs)}
+
+
+def _trained(train: Callable[..., Any], inputs: Inputs) -> Plain:
+    with tempfile.TemporaryDirectory() as place, _killing(Path(place), inputs):
+        order = (train, inputs, place)
+        workers = call_on_workers(_train, *order, timeout_secs=_TIMEOUT_SECS, restarts=1)
+        return {"workers": workers, "lives": _lives(Path(place))}
+
+
+@contextlib.contextmanager
+def _killing(place: Path, inputs: Inputs) -> Iterator[None]:
+    """Inside, the worker that comes to its last step is killed, from outside of it."""
+    index, is_over = inputs["killed"], threading.Event()
+    at, process = place / f"seen-{index}-0" / str(inputs["killed in"]), place / f"process-{index}"
+
+    def kill() -> None:
+        while not at.exists():
+            if is_over.wait(0.01):
+                return
+        os.kill(int(process.read_text()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        killer.join()
+
+
+def _train(strategy: Any, train: Callable[..., Any], inputs: Inputs, place: str) -> Plain:
+    import tensorflow as tf
+
+    import distlab as dl
+
+    index = strategy.cluster_resolver.task_id
+    of_chief, mine = Path(place, "worker-0"), Path(place, f"worker-{index}")
+    life = len(list(Path(place).glob(f"seen-{index}-*")))
+    # Each has a folder of its own, with what the chief saved: so it shows who has written.
+    wrote = [] if index == 0 else _files(mine)
+    if index and life:
+        shutil.rmtree(mine, ignore_errors=True)
+        shutil.copytree(of_chief, mine)
+    mine.mkdir(exist_ok=True)
+    given = set(_files(mine))
+    strategy.reduce("SUM", tf.constant(0.0), axis=None)  # nobody saves before all have copied
+    dl.set_seed(inputs["seed"] + life, deterministic=True)
+    seen = Path(place, f"seen-{index}-{life}")
+    seen.mkdir()
+    Path(place, f"process-{index}").write_text(str(os.getpid()))
+    is_killed = life == 0 and inputs["killed"] == index
+    build = _builder(inputs, seen, killed_in=inputs["killed in"] if is_killed else -1)
+    model = train(strategy, build, _batches_of(inputs), EPOCHS, str(mine), inputs["every"], KEEP)
+    now = _files(mine)
+    return {
+        "weights": np.concatenate([weight.ravel() for weight in model.get_weights()]),
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "seeds": model.layers[1].seed_generator.state.numpy(),
+        "wrote": [*wrote, *(name for name in now if index and name not in given)],
+        "files": now,
+    }
+
+
+def _files(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def _builder(inputs: Inputs, seen: Path, *, killed_in: int) -> Callable[[], Any]:
+    import keras
+    import tensorflow as tf
+
+    step = tf.Variable(0)  # on this worker alone
+
+    def note(ids: Any) -> Any:
+        """Once a step on this worker; in its last one it waits in the middle, to be killed."""
+        now = step.assign_add(1)
+        numbers = tf.strings.reduce_join(tf.as_string(tf.cast(ids, tf.int32)), separator=" ")
+        path = tf.strings.join([str(seen), "/", tf.as_string(now)])
+        with tf.control_dependencies([tf.io.write_file(path, numbers)]):
+            return tf.while_loop(lambda n: tf.equal(now, killed_in), lambda n: [n], [now])
+
+    class Watch(keras.layers.Layer):  # type: ignore[misc]
+        """Takes the number of each example off, and notes it in training."""
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            if not training:
+                return x[:, 1:]
+            with tf.control_dependencies(note(x[:, 0])):
+                return tf.identity(x[:, 1:])
+
+    def build() -> Any:
+        layers = [Watch(), keras.layers.Dropout(0.4, seed=inputs["seed"]), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((5,)), *layers])
+        model.compile(keras.optimizers.Adam(0.05))
+        return model
+
+    return build
+
+
+def _batches_of(inputs: Inputs) -> Callable[[int], Any]:
+    numbered = np.concatenate([np.arange(EXAMPLES)[:, None], inputs["x"]], axis=1)
+
+    def batches_of(epoch: int) -> Any:
+        import tensorflow as tf
+
+        order = inputs["orders"][epoch]
+        examples = (numbered[order].astype("float32"), inputs["y"][order])
+        return tf.data.Dataset.from_tensor_slices(examples).batch(BATCH)
+
+    return batches_of
+
+
+def _lives(place: Path) -> list[list[list[int]]]:
+    """For each life, for each of its steps, the examples that any worker has seen."""
+    lives: list[list[list[int]]] = []
+    while folders := sorted(place.glob(f"seen-*-{len(lives)}")):
+        of_workers = [_steps_in(folder) for folder in folders]
+        # The step in which one is killed is not noted by all: it never was.
+        whole = min(map(len, of_workers))
+        lives.append([sorted(i for one in of_workers for i in one[n]) for n in range(whole)])
+    return lives
+
+
+def _steps_in(folder: Path) -> list[list[int]]:
+    files = sorted(folder.iterdir(), key=lambda file: int(file.name))
+    return [[int(number) for number in file.read_text().split()] for file in files]
