@@ -1,0 +1,1 @@
+"""Grades folders of submissions: found, read, run, judged, and written into a gradebook."""

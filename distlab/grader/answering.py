@@ -1,0 +1,186 @@
+"""Runs the answer to a question, in the process that belongs to it and ends with it.
+
+    answer(job, Sender(fd, token), folder)
+
+The process has been forked and limited by `distlab.grader.question`. Here the check is found, the
+cells are run in their order, and the answer's function is called once for each seed. What comes
+of it is sent at once, so that an end in the middle costs only what was to come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import linecache
+import os
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from distlab.devices import split_devices
+from distlab.grader.hanging import show_lines_on_demand
+from distlab.grader.observing import functions_of_libraries, observe, patched
+from distlab.grader.private import check_named
+from distlab.grader.records import Head, head_of, pack
+from distlab.grader.suspicion import Cells, suspicions
+from distlab.grading.checks import Check, Inputs, Plain, Verdict
+from distlab.grading.failures import Failure, failure_of
+from distlab.grading.replicas import MOST_REPLICAS
+from distlab.grading.running import Called, call_check
+
+_MOST_REASONS = 20
+_LONGEST_REASON = 300
+
+
+class Sender:
+    """Sends records to the process that watches; each bears a token that only these two know.
+
+    Args:
+        fd: Where to.
+        token: The token.
+    """
+
+    def __init__(self, fd: int, token: str) -> None:
+        self._fd, self._token, self._pid = fd, token, os.getpid()
+        self._lock = threading.RLock()
+        self._noted: set[str] = set()
+
+    def send(self, head: Head, payload: bytes = b"") -> None:
+        """Sends a record."""
+        if os.getpid() != self._pid:  # a fork of the answer's is not the answer
+            os._exit(0)
+        data = memoryview(pack({**head, "token": self._token}, payload))
+        with self._lock:
+            while data:
+                data = data[os.write(self._fd, data) :]
+
+    def note(self, reason: str) -> None:
+        """Sends a reason to look at the answer, once."""
+        reason = reason[:_LONGEST_REASON]
+        with self._lock:
+            if reason not in self._noted and len(self._noted) < _MOST_REASONS:
+                self._noted.add(reason)
+                with contextlib.suppress(OSError):
+                    self.send({"review": reason})
+
+
+class _Counted(io.StringIO):
+    """Takes what a function prints, and gives it up where that is too much."""
+
+    def __init__(self, most: int, sender: Sender) -> None:
+        super().__init__()
+        self._left, self._sender = most, sender
+
+    def write(self, text: str) -> int:
+        self._left -= len(text)
+        if self._left < 0:
+            self._sender.send({"too_much_printed": True})
+            os._exit(1)
+        return super().write(text)
+
+
+def answer(job: dict[str, Any], sender: Sender, folder: Path) -> NoReturn:
+    """Runs the cells, calls the function, sends what comes of it, and ends this process.
+
+    Args:
+        job: What was asked, as `distlab.grader.asking` writes it.
+        sender: Where the records go.
+        folder: Where the answer works.
+    """
+    code = 1
+    try:
+        seed, cells = job["seeds"][0], [(str(name), str(text)) for name, text in job["cells"]]
+        private = Path(job["extra_checks"]) if job["extra_checks"] else None
+        check = _without_judge(check_named(job["check"], private))
+        for reason in suspicions(cells):
+            sender.note(reason)
+        show_lines_on_demand()
+        split_devices(MOST_REPLICAS)  # as every exercise begins: later it would be too late
+        before = functions_of_libraries()
+        names = _main(cells)
+        observe(sender.note, is_theirs=_theirs(cells, folder), folder=folder, private=private)
+        function, failure = _function(check, cells, names)
+        if failure is not None:
+            _send_called(sender, Called(seed, failure=failure))
+        else:
+            _call(check, function, job, sender)
+        for reason in patched(before):
+            sender.note(reason)
+        sender.send({"done": True})
+        code = 0
+    finally:
+        os._exit(code)  # whatever they left to be done at an exit
+
+
+def _without_judge(check: Check) -> Check:
+    def judge(inputs: Inputs, outputs: Plain) -> Verdict:
+        raise AssertionError("nothing is judged where learners' code runs")
+
+    return dataclasses.replace(check, judge=judge, mistakes=(), hint="", revisit="")
+
+
+def _theirs(cells: Cells, folder: Path) -> Any:
+    files = {_file(name) for name, _ in cells} | {"<string>"}
+    return lambda file: file in files or file.startswith(str(folder))
+
+
+def _file(name: str) -> str:
+    return f"<{name}>"  # no file: nothing that lies in the folder can be taken for it
+
+
+def _main(cells: Cells) -> dict[str, Any]:
+    """Makes `__main__` anew, and shows the cells' lines to whoever prints a traceback."""
+    sys.modules["__main__"] = main = ModuleType("__main__")
+    for name, source in cells:
+        lines = source.splitlines(keepends=True)
+        linecache.cache[_file(name)] = (len(source), None, lines, _file(name))
+    return vars(main)
+
+
+def _function(check: Check, cells: Cells, names: dict[str, Any]) -> tuple[Any, Failure | None]:
+    """Runs the cells; returns the answer's function, or why there is none."""
+    here = eval("lambda: None", names)  # what failures are to know as theirs
+    for name, source in cells:
+        try:
+            code = compile(source, _file(name), "exec").replace(co_name=name)
+            exec(code, names)
+        except (SyntaxError, ValueError) as error:
+            if isinstance(error, SyntaxError) and error.filename == _file(name):
+                return None, _syntax(error, name)
+            return None, failure_of(error, here)
+        except BaseException as error:
+            return None, failure_of(error, here)
+    if check.function not in names:
+        return None, Failure("not started", f"NameError: no cell defines `{check.function}`")
+    function = names[check.function]
+    if not callable(function):
+        kind = type(function).__name__
+        return None, Failure("unusable", f"`{check.function}` is a {kind}, not a function")
+    return function, None
+
+
+def _syntax(error: SyntaxError, name: str) -> Failure:
+    line = f"line {error.lineno} in {name}: {(error.text or '').strip()}"
+    return Failure("error", f"{type(error).__name__}: {error.msg}", (line,))
+
+
+def _call(check: Check, function: Any, job: dict[str, Any], sender: Sender) -> None:
+    for seed in job["seeds"]:
+        printed = _Counted(job["limits"]["printed_bytes"], sender)
+        try:
+            called = call_check(check, function, seed, printed=printed)
+        except BaseException as error:  # of the check, such as devices that they split otherwise
+            text = f"{type(error).__name__}: {error}"
+            called = Called(seed, failure=failure_of(error, function))
+            if called.failure is None or not called.failure.lines:
+                called = Called(seed, failure=Failure("unusable", text))
+        _send_called(sender, called)
+        if called.failure is not None:
+            return
+
+
+def _send_called(sender: Sender, called: Called) -> None:
+    sender.send({"called": head_of(called)}, called.payload)

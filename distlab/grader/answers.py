@@ -1,0 +1,197 @@
+"""Reads the answers out of a notebook that a learner handed in.
+
+    answers = find_answers(read_notebook(path), {"09_multi_worker": checks, ...})
+    answers.stem                            # '09_multi_worker', by the tasks that are in it
+    answers.program("my_part")              # what must run before `my_part` can be called
+
+Only the text of code cells counts. Metadata, outputs and the cells that call checks may be lost,
+doubled or forged: an answer is the cell with the line `# task: NAME`, and where that line is gone,
+the cell that defines the function.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distlab.errors import InvalidArgument
+from distlab.grader.slicing import Cell, python_of, slice_of, statements_of
+from distlab.grading.checks import Check
+
+MOST_BYTES = 50_000_000
+_TASK = re.compile(r"^\s*# task: (\w+)\s*$", re.MULTILINE)
+_CALL = r"\bcheck\(\s*['\"]{}['\"]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer to one task.
+
+    Attributes:
+        check: The check's name.
+        cell: Its cell's place among the code cells; None where there is none.
+        notes: What was odd: a marker that is gone, several answers.
+    """
+
+    check: str
+    cell: int | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What a notebook answers.
+
+    Attributes:
+        stem: Of the lesson.
+        cells: All code cells.
+        answers: One for each check of the lesson, in its order.
+    """
+
+    stem: str
+    cells: tuple[Cell, ...]
+    answers: tuple[Answer, ...]
+    functions: Mapping[str, str]
+
+    def program(self, check: str) -> tuple[Cell, ...]:
+        """Returns what must run before a check's function can be called.
+
+        The cell of the answer runs whole, and of the others what it needs.
+
+        Args:
+            check: The check's name.
+        """
+        (answer,) = (one for one in self.answers if one.check == check)
+        if answer.cell is None:
+            return ()
+        wanted = [self.functions[check]]
+        return slice_of(
+            self.cells, wanted=wanted, whole=answer.cell, until=self._until(answer.cell, check)
+        )
+
+    def _until(self, cell: int, check: str) -> int:
+        """The cell that calls the check, by which the learner has run what it needs."""
+        call = re.compile(_CALL.format(check))
+        later = range(cell, len(self.cells))
+        return next((at for at in later if call.search(self.cells[at].source)), cell)
+
+
+def read_notebook(path: Path) -> tuple[Cell, ...]:
+    """Returns the code cells of a notebook.
+
+    Args:
+        path: Of the file.
+
+    Raises:
+        InvalidArgument: It is no notebook: what it is instead.
+    """
+
+    def refuse(found: str, do: str) -> InvalidArgument:
+        return InvalidArgument(asked=f"read {path.name}", found=found, do=do)
+
+    again = "ask for it again, as File > Download in Jupyter or Colab saves it"
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise refuse(
+            f"{size:,} bytes, more than a notebook of an exercise has", "clear its outputs first"
+        )
+    if not size:
+        raise refuse("an empty file", again)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as problem:
+        raise refuse("a file that is no text (UTF-8)", again) from problem
+    except (ValueError, RecursionError) as problem:
+        raise refuse(f"a file that is no JSON ({problem})", again) from problem
+    cells = content.get("cells") if isinstance(content, dict) else None
+    if not isinstance(cells, list):
+        older = isinstance(content, dict) and "worksheets" in content
+        found = "a notebook of format 3 or older" if older else "JSON that is no notebook"
+        raise refuse(found, "open it in Jupyter and save it" if older else again)
+    code = tuple(
+        Cell(name=f"cell {number}", source=source)
+        for number, cell in enumerate(cells, 1)
+        if (source := _code_of(cell)) is not None
+    )
+    if not code:
+        raise refuse("a notebook without code cells", again)
+    return code
+
+
+def find_answers(
+    cells: Sequence[Cell], lessons: Mapping[str, Sequence[Check]], *, asked: str = "this notebook"
+) -> Answers:
+    """Returns the answers in code cells, of the lesson whose tasks they are.
+
+    Args:
+        cells: The code cells.
+        lessons: The checks of each lesson, by stem.
+        asked: What they are of, for the message.
+
+    Raises:
+        InvalidArgument: No lesson's tasks are there.
+    """
+    scores = {stem: _score(cells, checks) for stem, checks in lessons.items()}
+    stem = max(scores, key=lambda one: scores[one])
+    if not scores[stem][1]:
+        raise InvalidArgument(
+            asked=f"find the answers in {asked}",
+            found="no line '# task: ...', and no function of an exercise",
+            do="look whether it is the notebook of an exercise",
+        )
+    checks = lessons[stem]
+    return Answers(
+        stem=stem,
+        cells=tuple(cells),
+        answers=tuple(_answer(cells, check) for check in checks),
+        functions={check.name: check.function for check in checks},
+    )
+
+
+def _code_of(cell: Any) -> str | None:
+    if not isinstance(cell, dict) or cell.get("cell_type") != "code":
+        return None
+    source = cell.get("source", "")
+    if isinstance(source, list):
+        source = "".join(line for line in source if isinstance(line, str))
+    return source if isinstance(source, str) and source.strip() else None
+
+
+def _score(cells: Sequence[Cell], checks: Sequence[Check]) -> tuple[int, int]:
+    """How many tasks are marked, and how many there are at all."""
+    marked = {name for cell in cells for name in _TASK.findall(cell.source)}
+    found = [check for check in checks if _answer(cells, check).cell is not None]
+    return len(marked & {check.name for check in checks}), len(found)
+
+
+def _answer(cells: Sequence[Cell], check: Check) -> Answer:
+    marked = [at for at, cell in enumerate(cells) if check.name in _TASK.findall(cell.source)]
+    defining = [at for at, cell in enumerate(cells) if check.function in _defined(cell.source)]
+    both = [at for at in marked if at in defining]
+    notes = []
+    if len(marked) > 1:
+        places = ", ".join(cells[at].name for at in marked)
+        notes.append(f"{len(marked)} cells have the line '# task: {check.name}' ({places})")
+    if not marked and defining:
+        notes.append(f"the line '# task: {check.name}' is gone")
+    chosen = both or marked or defining
+    if len(chosen) > 1:
+        notes.append(f"{cells[chosen[-1]].name} counts, the last of them")
+    return Answer(check=check.name, cell=chosen[-1] if chosen else None, notes=tuple(notes))
+
+
+def _defined(source: str) -> set[str]:
+    """Names that a cell's top level binds by def, class or assignment."""
+    # Of what is half-written, and no Python yet, a look at the text must do.
+    names = set(re.findall(r"^def (\w+)\(", source, re.MULTILINE))
+    for node in statements_of(python_of(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names

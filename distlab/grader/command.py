@@ -1,0 +1,127 @@
+"""The command `distlab grade`.
+
+distlab grade handed-in --out graded
+distlab grade handed-in --out graded --late 0.8 --overrides mine.csv --only jane
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_grade(commands: Any) -> None:
+    """Adds the command.
+
+    Args:
+        commands: What `add_subparsers` of argparse returned.
+    """
+    parser = commands.add_parser(
+        "grade",
+        help="grade a folder of submissions",
+        description="Grade the notebooks in FOLDER: as Canvas downloads them, as nbgrader collects "
+        "them, or one folder for each learner. Each answer runs in processes of its own, within "
+        "limits; this is no sandbox. Into --out go gradebook.csv, details.csv, review.csv, "
+        "mistakes.csv and a page of feedback for each notebook. Run it again to go on after an "
+        "interruption, or when more was handed in.",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="OUT", help="where results go; never in FOLDER"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="answers at a time (one for each core)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="what inputs are drawn from, other ones for each learner (drawn once for OUT)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="LEARNER",
+        help="grade only this learner; again, if graded before",
+    )
+    parser.add_argument("--again", action="store_true", help="grade also what was graded before")
+    parser.add_argument(
+        "--secs", type=float, default=60.0, metavar="SECS", help="time for each answer (60)"
+    )
+    parser.add_argument(
+        "--memory-mib", type=int, default=4096, metavar="MIB", help="memory for each answer (4096)"
+    )
+    parser.add_argument(
+        "--late",
+        type=float,
+        default=1.0,
+        metavar="PART",
+        help="what is left of the points of a late hand-in (1: all)",
+    )
+    parser.add_argument(
+        "--overrides",
+        type=Path,
+        metavar="CSV",
+        help="your own points: a table with the columns learner, check, points, comment",
+    )
+    parser.add_argument(
+        "--extra-checks", type=Path, metavar="FILE", help="checks that learners never see"
+    )
+    parser.add_argument(
+        "--canvas",
+        nargs=2,
+        metavar=("EXPORT", "COLUMN"),
+        help="a gradebook exported from Canvas, and the assignment's title in it: OUT/canvas.csv "
+        "is the same with these points",
+    )
+    parser.add_argument(
+        "--allow-root",
+        action="store_true",
+        help="grade as root, for whom limits do not hold: in a container of its own only",
+    )
+    parser.set_defaults(run=_grade)
+
+
+def _grade(options: argparse.Namespace) -> int:
+    from distlab.grader.grading import grade
+    from distlab.grader.limits import Limits
+    from distlab.grader.marking import GradingOptions
+    from distlab.grader.returning import fill_canvas
+    from distlab.grader.scoring import Policy, read_overrides
+
+    overrides = read_overrides(options.overrides) if options.overrides else {}
+    policy = Policy(late_factor=options.late, overrides=overrides)
+    graded = grade(
+        options.folder,
+        options.out,
+        GradingOptions(
+            jobs=options.jobs,
+            seed=options.seed,
+            limits=Limits(secs=options.secs, memory_bytes=options.memory_mib * 2**20),
+            policy=policy,
+            only=tuple(options.only),
+            again=options.again or bool(options.only),
+            extra_checks=options.extra_checks,
+            allow_root=options.allow_root,
+        ),
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if options.canvas:
+        export, column = options.canvas
+        to = options.out / "canvas.csv"
+        for learner in fill_canvas(Path(export), graded, policy, column=column, to=to):
+            print(f"not in {export}: {learner}", file=sys.stderr)
+    held = sum(len(one.held) for one in graded)
+    broken = sum(bool(one.problem) for one in graded)
+    print(f"{len(graded)} notebooks, of which {broken} could not be graded: {options.out}")
+    if held:
+        print(f"{held} answers are held for review: {options.out / 'review.csv'}")
+    return 0

@@ -1,0 +1,176 @@
+"""Grades one submission: each of its answers is asked, and judged elsewhere.
+
+with Marker(options, seed=7) as marker:
+    for graded in marker.mark_all(submissions):
+        ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from distlab.errors import InvalidArgument
+from distlab.grader.answers import Answers, find_answers, read_notebook
+from distlab.grader.asking import Outcome, Question, ask
+from distlab.grader.judging import Judge
+from distlab.grader.limits import Limits
+from distlab.grader.private import load_checks
+from distlab.grader.scoring import Graded, Held, Policy
+from distlab.grader.submissions import Submission
+from distlab.grading.checks import Check
+from distlab.grading.registry import checks_of, lesson_modules
+from distlab.grading.report import Report
+
+DRAWS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradingOptions:
+    """How a folder is graded.
+
+    Attributes:
+        jobs: Answers at a time.
+        seed: What inputs are drawn from; None draws one for this `out`, and keeps it there.
+        limits: What each answer may use.
+        policy: How points become a mark.
+        only: Learners to grade; all where there are none.
+        again: Whether to grade what was graded already.
+        extra_checks: A teacher's own file of checks.
+        allow_root: Whether root may grade.
+    """
+
+    jobs: int = 2
+    seed: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    policy: Policy = field(default_factory=Policy)
+    only: tuple[str, ...] = ()
+    again: bool = False
+    extra_checks: Path | None = None
+    allow_root: bool = False
+
+
+class Marker:
+    """Grades submissions, several at a time.
+
+    Args:
+        options: How to grade.
+        seed: What inputs are drawn from.
+    """
+
+    def __init__(self, options: GradingOptions, *, seed: int) -> None:
+        self._options, self._seed = options, seed
+        stems = [module.removeprefix("lesson_") for module in lesson_modules()]
+        self._lessons: Mapping[str, tuple[Check, ...]] = {s: checks_of(s) for s in stems}
+        extra = options.extra_checks
+        self._extra = load_checks(extra) if extra is not None else ()
+        self._opened = contextlib.ExitStack()
+        self._judges: queue.SimpleQueue[Judge] = queue.SimpleQueue()
+        for _ in range(options.jobs):
+            self._judges.put(self._opened.enter_context(Judge(extra_checks=extra)))
+        self._ended = threading.Event()
+
+    def mark_all(self, submissions: Sequence[Submission]) -> Iterator[Graded]:
+        """Yields what became of each, as they come.
+
+        Args:
+            submissions: What was handed in.
+        """
+        with ThreadPoolExecutor(self._options.jobs) as pool:
+            try:
+                futures = [pool.submit(self.mark, one) for one in submissions]
+                for future in as_completed(futures):
+                    yield future.result()
+            except BaseException:
+                self._ended.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def mark(self, submission: Submission) -> Graded:
+        """Returns what became of a submission.
+
+        Args:
+            submission: What was handed in.
+        """
+        try:
+            cells = read_notebook(submission.path)
+            answers = find_answers(cells, self._lessons, asked=submission.path.name)
+        except (InvalidArgument, OSError) as problem:
+            found = problem.found if isinstance(problem, InvalidArgument) else str(problem)
+            return Graded(submission=submission, problem=found)
+        reports: list[Report] = []
+        held: list[Held] = []
+        for check, asked in self._questions(answers):
+            if self._ended.is_set():
+                raise KeyboardInterrupt
+            report, reasons = self._answered(check, asked, answers, submission)
+            reports.append(report)
+            held += [Held(check=check.name, reason=reason) for reason in reasons]
+        notes = tuple(note for answer in answers.answers for note in answer.notes)
+        return Graded(
+            submission=submission,
+            stem=answers.stem,
+            reports=tuple(reports),
+            held=tuple(held),
+            notes=notes,
+        )
+
+    def close(self) -> None:
+        """Ends the judging processes."""
+        self._opened.close()
+
+    def __enter__(self) -> Marker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _questions(self, answers: Answers) -> Iterator[tuple[Check, str]]:
+        """Yields checks, each with the one whose answer it asks; a teacher's own come last."""
+        asked_of = {check.function: check.name for check in self._lessons[answers.stem]}
+        for check in self._lessons[answers.stem]:
+            yield check, check.name
+        for check in self._extra:
+            if check.function in asked_of:
+                yield check, asked_of[check.function]
+
+    def _answered(
+        self, check: Check, asked: str, answers: Answers, submission: Submission
+    ) -> tuple[Report, tuple[str, ...]]:
+        program = answers.program(asked)
+        if not program:
+            message = f"There is no answer to the task `{asked}`."
+            nothing = Report(
+                check.name, check.function, check.title, "not started", 0, check.points
+            )
+            return replace(nothing, message=message), ()
+        options = self._options
+        outcome: Outcome = ask(
+            Question(
+                check=check.name,
+                cells=tuple((cell.name, cell.source) for cell in program),
+                seeds=self._seeds(check.name, submission),
+                extra_checks=options.extra_checks,
+            ),
+            limits=options.limits,
+            allow_root=options.allow_root,
+            give_up=self._ended,
+        )
+        judge = self._judges.get()
+        try:
+            report = judge.report(check.name, outcome.called)
+        finally:
+            self._judges.put(judge)
+        return report, outcome.review
+
+    def _seeds(self, check: str, submission: Submission) -> tuple[int, ...]:
+        """Draws of a learner's own: what another one has computed is of no use."""
+        text = f"{self._seed}\0{submission.learner}\0{submission.user}\0{check}"
+        digest = hashlib.sha256(text.encode()).digest()
+        return tuple(int.from_bytes(digest[4 * n : 4 * n + 4], "big") >> 1 for n in range(DRAWS))

@@ -1,0 +1,157 @@
+"""Looks on while a learner's code runs, from the inside, and notes what no honest answer does.
+
+    observe(note, is_theirs=..., folder=Path(...), private=None)      # before their first line
+
+Python tells its audit hooks of files, imports and frames, and no code can take a hook away. The
+modules of the checks tell who reads an attribute of theirs. What is asked for by a library, and not
+by the learner's own lines, is the library's affair.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import distlab.grader
+import distlab.grading
+from distlab.grader.suspicion import CHECKS, FRAMES, HELPERS, is_of_checks
+
+_WATCHED = {
+    *("open", "import", "os.kill", "os.killpg"),
+    *("sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile"),
+    *("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
+    *("ctypes.dlopen", "ctypes.dlsym", "ctypes.addressof", "ctypes.cdata", "ctypes.string_at"),
+}
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_OUR_FOLDERS = tuple(
+    str(Path(str(package.__file__)).parent) for package in (distlab.grading, distlab.grader)
+)
+_STDLIB = sysconfig.get_path("stdlib")
+_SITE = "site-packages"
+_FROZEN = "<frozen"
+
+Note = Callable[[str], None]
+
+
+def observe(
+    note: Note, *, is_theirs: Callable[[str], bool], folder: Path, private: Path | None
+) -> None:
+    """Begins to look on; there is no end to it.
+
+    Args:
+        note: Takes a reason, with the line.
+        is_theirs: Whether a file name in a traceback is one of the learner's.
+        folder: Where they may write.
+        private: A file that they must not read.
+    """
+    where = str(folder.resolve())
+    secret = (*_OUR_FOLDERS, *([str(private.resolve())] if private else []))
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event not in _WATCHED:
+            return
+        reason = _reason(event, args, where, secret)
+        if reason:
+            # Of frames only what stands in their code counts: namedtuple looks at frames too.
+            _note_if_theirs(reason, through="inspect" if reason == FRAMES else "")
+
+    def _note_if_theirs(reason: str, *, through: str = "") -> None:
+        frame = _asking(through)
+        if frame is not None and is_theirs(frame.f_code.co_filename):
+            note(f"{reason} (line {frame.f_lineno} of {frame.f_code.co_filename.strip('<>')})")
+
+    class Watched(ModuleType):
+        """A module that tells when the learner's lines reach into it."""
+
+        def __getattribute__(self, name: str) -> Any:
+            value = super().__getattribute__(name)  # pickle asks every module for what it has not
+            if name == "__dict__" or not name.startswith("__"):
+                _note_if_theirs(CHECKS)
+            return value
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if value is not sys.modules.get(f"{super().__getattribute__('__name__')}.{name}"):
+                _note_if_theirs(CHECKS)  # and not what an import of a module below does
+            super().__setattr__(name, value)
+
+    for name, module in list(sys.modules.items()):
+        if is_of_checks(name):
+            module.__class__ = Watched
+    sys.addaudithook(hook)
+
+
+def _reason(event: str, args: tuple[Any, ...], where: str, secret: tuple[str, ...]) -> str:
+    if event == "open":
+        return _of_open(args[0], args[2] or 0, where, secret)
+    if event == "import":
+        return CHECKS if is_of_checks(str(args[0])) else ""
+    if event.startswith("os.kill"):
+        return "it signals the process that watches over it" if args[0] == os.getppid() else ""
+    return FRAMES
+
+
+def _of_open(path: object, flags: int, where: str, secret: tuple[str, ...]) -> str:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return ""  # a file descriptor
+    full = os.path.realpath(os.fsdecode(path))
+    if full.startswith(secret) and Path(full).name.partition(".")[0] not in HELPERS:
+        return CHECKS
+    if flags & _WRITES and not full.startswith((where, "/dev/")):
+        return f"it writes outside of its folder: {full}"
+    return ""
+
+
+def _asking(through: str) -> FrameType | None:
+    """Returns the innermost frame that is neither ours nor of the standard library.
+
+    Args:
+        through: The one module of the standard library that is passed over; "" for all of it.
+    """
+    # From an error, for sys._getframe would tell the hook, which would come here again.
+    try:
+        raise LookupError
+    except LookupError as error:
+        frame = error.__traceback__ and error.__traceback__.tb_frame
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__:
+            name = frame.f_globals.get("__name__")
+            skipped = name == through if through else _is_library(file)
+            if not (skipped or file.startswith(_FROZEN)):
+                return frame
+        frame = frame.f_back
+    return None
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_STDLIB) and _SITE not in file
+
+
+def patched(before: dict[str, dict[str, Any]]) -> list[str]:
+    """Returns which functions of libraries are others than they were.
+
+    Args:
+        before: From `functions_of_libraries`, before the learner's code ran.
+    """
+    now = functions_of_libraries()
+    return [
+        f"it replaced {module}.{name}"
+        for module, names in before.items()
+        for name, value in names.items()
+        if now.get(module, {}).get(name) is not value
+    ]
+
+
+def functions_of_libraries() -> dict[str, dict[str, Any]]:
+    """Returns what the libraries that answers use hold now, by module and name."""
+    modules = ("builtins", "numpy", "tensorflow", "keras", "numpy.testing")
+    return {
+        name: {key: value for key, value in vars(sys.modules[name]).items() if callable(value)}
+        for name in modules
+        if name in sys.modules
+    }

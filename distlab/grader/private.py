@@ -1,0 +1,60 @@
+"""Finds a check by its name, also among a teacher's own that learners never see.
+
+check_named("slices", None)
+check_named("slices_again", Path("private.py"))      # a file with a tuple CHECKS
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from distlab.errors import InvalidArgument
+from distlab.grading.checks import Check
+from distlab.grading.registry import find_check
+
+
+def check_named(name: str, extra_checks: Path | None) -> Check:
+    """Returns the check of this name; a teacher's own comes before one of distlab's.
+
+    Args:
+        name: The check's name.
+        extra_checks: A teacher's file of checks, if there is one.
+
+    Raises:
+        InvalidArgument: There is no such check, or the file cannot be used.
+    """
+    if extra_checks is not None:
+        for check in load_checks(extra_checks):
+            if check.name == name:
+                return check
+    return find_check(name)
+
+
+def load_checks(path: Path) -> tuple[Check, ...]:
+    """Returns the checks of a file.
+
+    Args:
+        path: A Python file with a tuple `CHECKS`, as the modules of `distlab.grading` have it.
+
+    Raises:
+        InvalidArgument: It cannot be read or run, or has no such tuple.
+    """
+    # Its name is not told: where learners' code runs, nothing leads to the file.
+    names: dict[str, Any] = {"__name__": "extra_checks"}
+    try:
+        exec(compile(path.read_bytes(), "<extra checks>", "exec"), names)
+    except Exception as error:
+        raise _refusal(path, f"{type(error).__name__}: {error}") from error
+    checks = names.get("CHECKS")
+    if not isinstance(checks, tuple) or not all(isinstance(check, Check) for check in checks):
+        raise _refusal(path, "no tuple CHECKS of checks")
+    return checks
+
+
+def _refusal(path: Path, found: str) -> InvalidArgument:
+    return InvalidArgument(
+        asked=f"the checks of {path}",
+        found=found,
+        do="write it like a module of distlab.grading: CHECKS = (Check(...),)",
+    )

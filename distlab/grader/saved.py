@@ -1,0 +1,73 @@
+"""What was graded, as files: so a run that was interrupted goes on where it was.
+
+    saved = Saved(out / "records", key="seed 7, distlab 0.1.0")
+    saved.find(submission)               # Graded(...), or None: not graded yet, or changed since
+    saved.keep(graded)
+
+A record counts for the very bytes of the notebook, the seed, the checks and the version of distlab
+that it was made with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+from distlab.grader.records import report_of
+from distlab.grader.scoring import Graded, Held
+from distlab.grader.submissions import Submission
+
+
+class Saved:
+    """The records of a folder.
+
+    Args:
+        folder: Where they are; it is made.
+        key: What else they depend on.
+    """
+
+    def __init__(self, folder: Path, *, key: str) -> None:
+        self._folder, self._key = folder, key
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def find(self, submission: Submission) -> Graded | None:
+        """Returns what became of a submission; None where it must be graded.
+
+        Args:
+            submission: What was handed in.
+        """
+        try:
+            told = json.loads(self._path(submission).read_text(encoding="utf-8"))
+            return Graded(
+                submission=submission,
+                stem=told["stem"],
+                reports=tuple(report_of(one) for one in told["reports"]),
+                held=tuple(Held(**one) for one in told["held"]),
+                notes=tuple(told["notes"]),
+                problem=told["problem"],
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def keep(self, graded: Graded) -> None:
+        """Writes a record, whole or not at all.
+
+        Args:
+            graded: What became of a submission.
+        """
+        told = dataclasses.asdict(dataclasses.replace(graded))
+        del told["submission"]
+        path = self._path(graded.submission)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(told), encoding="utf-8")
+        part.replace(path)
+
+    def _path(self, submission: Submission) -> Path:
+        digest = hashlib.sha256(self._key.encode())
+        digest.update(
+            f"\0{submission.learner}\0{submission.user}\0{submission.path.name}\0".encode()
+        )
+        digest.update(submission.path.read_bytes())
+        return self._folder / f"{digest.hexdigest()}.json"

@@ -1,0 +1,185 @@
+"""Reads what comes of an answer while it runs, and ends it where a limit does not hold.
+
+    watch = Watch(job, token, asked=pid, results=fd, prints=fd, tasks=socket, sampler=sampler)
+    while watch.run():
+        ...                          # the answer wants tasks, the first time
+    watch.called, watch.stopped, watch.review
+
+Nothing that arrives is believed: a record that is not the next one of the process that was asked is
+no record.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any
+
+from distlab.grader.hanging import ask_for_lines, lines_in
+from distlab.grader.limits import Limits, Sampler
+from distlab.grader.records import BadRecord, Records, called_of
+from distlab.grading.failures import Failure
+from distlab.grading.running import Called
+
+FORGED = "it sent records of its own to the grader"
+
+_SAMPLE_SECS = 0.05
+_CHUNK_BYTES = 1 << 16
+_TELL_SECS = 0.2
+_MOST_CHUNKS = 16  # a pipe holds no more than 1 MiB
+
+
+class Watch:
+    """What came of an answer so far, and what is still to be expected.
+
+    Args:
+        job: What was asked.
+        token: What the records of the asked process bear.
+        asked: That process.
+        results: Where its records arrive.
+        prints: Where all that is printed arrives.
+        tasks: Where whoever wants tasks knocks.
+        sampler: Counts what the answer uses.
+
+    Attributes:
+        called: The calls that have arrived; in the end one for each seed, or the last one failed.
+        review: What a person should look at.
+        stopped: Why the answer was ended, as a sentence; "" for no reason.
+    """
+
+    def __init__(
+        self,
+        job: dict[str, Any],
+        token: str,
+        *,
+        asked: int,
+        results: int,
+        prints: int,
+        tasks: socket.socket,
+        sampler: Sampler,
+    ) -> None:
+        self.called: list[Called] = []
+        self.review: list[str] = []
+        self.stopped = ""
+        self._limits, self._seeds, self._cells = Limits(**job["limits"]), job["seeds"], job["cells"]
+        self._token, self._asked, self._sampler = token, asked, sampler
+        self._results, self._prints, self._tasks = results, prints, tasks.fileno()
+        self._records = Records()
+        self._is_done = False
+        self._printed, self._next_sample = 0, 0.0
+        self._poll = select.poll()
+        for fd in (results, prints):
+            os.set_blocking(fd, False)
+        for fd in (results, prints, self._tasks):
+            self._poll.register(fd, select.POLLIN)
+
+    def run(self) -> bool:
+        """Reads until all is there; returns True, once, when the answer wants tasks."""
+        while not (self._is_done or self.stopped):
+            ready = {fd for fd, _ in self._poll.poll(_SAMPLE_SECS * 1000)}
+            has_ended = _end_of(self._asked) is not None
+            for fd in ready - {self._tasks}:
+                self._read(fd)
+            if self._printed > self._limits.printed_bytes:
+                self._stop(self._limits.too_much_printed)
+            if has_ended:  # what it has sent is still in the pipe
+                for _ in range(_MOST_CHUNKS):
+                    self._take(_read(self._results))
+                self._stop(_how_it_ended(self._asked))
+            if time.monotonic() >= self._next_sample:
+                self._stop(self._sampler.exceeded())
+                self._next_sample = time.monotonic() + _SAMPLE_SECS
+            if self._tasks in ready:
+                self._poll.unregister(self._tasks)
+                return True
+        self._fill()
+        return False
+
+    def _read(self, fd: int) -> None:
+        data = _read(fd)
+        if not data:
+            self._poll.unregister(fd)
+        elif fd == self._results:
+            self._take(data)
+        else:
+            self._printed += len(data)
+
+    def _stop(self, sentence: str) -> None:
+        if sentence and not self._is_done:
+            self.stopped = self.stopped or sentence
+
+    def _take(self, data: bytes) -> None:
+        self._records.feed(data)
+        try:
+            while not self._is_done and (record := self._records.pop()) is not None:
+                self._hear(*record)
+        except BadRecord as problem:
+            if str(problem) == "too large":
+                self._stop("its answer is too large to be sent")
+            else:
+                self._forged()
+
+    def _hear(self, head: dict[str, Any], payload: bytes) -> None:
+        if head.get("token") != self._token:
+            raise BadRecord("another sender")
+        if reason := head.get("review"):
+            self.review.append(str(reason))
+        elif head.get("too_much_printed"):
+            self._stop(self._limits.too_much_printed)
+        elif head.get("done"):
+            self._is_done = True
+        else:
+            called = called_of(head.get("called"), payload)
+            if len(self.called) == len(self._seeds) or called.seed != self._seeds[len(self.called)]:
+                raise BadRecord("another call")
+            self.called.append(called)
+
+    def _forged(self) -> None:
+        self.review.append(FORGED)
+        self._stop("it sent something that is no answer")
+
+    def _fill(self) -> None:
+        """Puts a failure in the place of the first call that is missing."""
+        is_whole = len(self.called) == len(self._seeds)
+        if self.called and self.called[-1].failure is not None:
+            return
+        if self.stopped or not is_whole:
+            lines: tuple[str, ...] = ()
+            if self.stopped == self._limits.too_long:
+                lines = lines_in(_answer_of(self._asked, self._prints), self._cells)
+            text = self.stopped or "it sent no answer"
+            del self.called[len(self._seeds) - 1 :]
+            failure = Failure("error", f"Stopped: {text}", lines)
+            self.called.append(Called(self._seeds[len(self.called)], failure=failure))
+
+
+def _read(fd: int) -> bytes:
+    """Returns what is there, b"" for nothing."""
+    try:
+        return os.read(fd, _CHUNK_BYTES)
+    except BlockingIOError:
+        return b""
+
+
+def _answer_of(asked: int, prints: int) -> bytes:
+    """Returns what a process prints when it is asked for its line."""
+    printed, deadline = b"", time.monotonic() + _TELL_SECS
+    ask_for_lines(asked)
+    while (left := deadline - time.monotonic()) > 0:
+        select.select([prints], [], [], left)
+        printed = (printed + _read(prints))[-_CHUNK_BYTES:]
+    return printed
+
+
+def _end_of(asked: int) -> Any:
+    return os.waitid(os.P_PID, asked, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+
+def _how_it_ended(asked: int) -> str:
+    end = _end_of(asked)
+    if end.si_code == os.CLD_EXITED:
+        return f"its process ended by itself, with exit code {end.si_status}"
+    return f"its process was ended by {signal.Signals(end.si_status).name}"
