@@ -702,6 +702,7 @@ else:
 #
 # - [The exercise](../exercises/07_mixed_precision.ipynb): a head, a loss scale and a loop for
 #   four replicas, a memory budget, and a choice.
+# - [Lesson 08](08_save_and_load.ipynb): what was trained is kept, and moved.
 # - Your own model: give its gradients to `draw_underflow`. Are any left of the line?
 # - Micikevicius et al., *Mixed Precision Training* (2018), is where loss scaling and such
 #   histograms come from.

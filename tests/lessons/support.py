@@ -45,10 +45,16 @@ def assert_stub_earns_nothing(
     assert report.status == status, f"the stub of {check.name} is {report.status!r}:\n{report!r}"
 
 
-def assert_mistake_is_caught(check: Check, function: Callable[..., Any], mistake: str) -> Report:
+def assert_mistake_is_caught(
+    check: Check,
+    function: Callable[..., Any],
+    mistake: str,
+    *,
+    seeds: Iterable[int] = DEFAULT_SEEDS,
+) -> Report:
     """A wrong answer does not pass, and the report names exactly this mistake."""
     assert mistake in {m.name for m in check.mistakes}, f"{check.name} names no {mistake}"
-    report = run_check(check, function)
+    report = run_check(check, function, seeds=seeds)
     assert not report.passed, f"{check.name} lets {mistake} pass"
     assert report.earned < check.points
     assert report.mistake == mistake, f"{mistake} is reported otherwise:\n{report!r}"

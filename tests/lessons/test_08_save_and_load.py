@@ -1,0 +1,441 @@
+"""The checks of lesson 08: right answers pass, wrong ones are named; and what the lesson claims."""
+
+import functools
+import tempfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import distlab as dl
+from distlab.errors import TaskTimeout
+from distlab.grading.registry import checks_of
+from distlab.grading.replicas import mirrored
+from distlab.grading.running import run_check
+from tests.lessons.support import (
+    assert_mistake_is_caught,
+    assert_solution_passes,
+    assert_stub_earns_nothing,
+    load_solution,
+    load_stub,
+    problems_of,
+)
+
+STEM = "08_save_and_load"
+CHECKS = {check.name: check for check in checks_of(STEM)}
+MOVE, RESTORE, EXPORT, PLACES = CHECKS.values()
+solution = functools.cache(functools.partial(load_solution, STEM))
+load_model = keras.saving.load_model
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_every_check_is_complete(check):
+    assert problems_of(check) == []
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_solution_passes(check):
+    seeds = range(20) if check is PLACES else range(4)  # the others train, save and load
+    assert_solution_passes(check, solution()[check.function], seeds=seeds)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_exercise_as_handed_out_earns_nothing(check):
+    status = "not yet" if check is MOVE else "not started"
+    assert_stub_earns_nothing(check, load_stub(STEM)[check.function], status=status)
+
+
+# --- move_model
+
+
+def compiled(model):
+    model.compile(keras.optimizers.Adam(0.1), loss="mse")
+    return model
+
+
+def loaded_in_scope(path, strategy, **options):
+    with strategy.scope():
+        return load_model(path, **options)
+
+
+def compiled_again(path, strategy):
+    with strategy.scope():
+        return compiled(load_model(path))
+
+
+def compiled_again_outside(path, strategy):
+    return compiled(loaded_in_scope(path, strategy))
+
+
+def test_a_distributed_model_passes_too():
+    def move(path, strategy):
+        return dl.distribute(lambda: load_model(path), strategy)
+
+    assert_solution_passes(MOVE, move, seeds=range(2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake", "earned"),
+    [
+        (lambda path, strategy: load_model(path), "loaded_outside_scope", 2.25),
+        (compiled_again, "optimizer_lost", 0.75),
+        (compiled_again_outside, "optimizer_lost", 0),
+        (functools.partial(loaded_in_scope, compile=False), "not_compiled", 0),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_moves_that_lose_something_are_named(wrong, mistake, earned):
+    assert assert_mistake_is_caught(MOVE, wrong, mistake).earned == earned
+
+
+def test_a_move_that_returns_nothing_is_told_so():
+    report = run_check(MOVE, lambda path, strategy: None, seeds=(1,))
+    assert report.earned == 0
+    assert "is there a `return`?" in report.criteria[0].message
+
+
+def test_weights_of_another_model_do_not_pass():
+    def move(path, strategy):
+        model = loaded_in_scope(path, strategy)
+        model.set_weights([weight + 1 for weight in model.get_weights()])
+        return model
+
+    assert not run_check(MOVE, move, seeds=(1,)).passed
+
+
+# --- partial_restore
+
+
+def reads(*, asserts=None, **names):
+    """An answer to `partial_restore` that reads the body under a name and asserts something."""
+    (name,) = names or ("body",)
+
+    def restore_body(path, body):
+        status = tf.train.Checkpoint(**{name: body}).read(path)
+        if asserts:
+            getattr(status, asserts)()
+
+    return restore_body
+
+
+def compares(path, body):
+    """Refuses what it should, and restores nothing."""
+    there = {name for name, _ in tf.train.list_variables(path)}
+    own = tf.train.Checkpoint(body=body).write(tempfile.mkdtemp() + "/own")
+    wanted = {name for name, _ in tf.train.list_variables(own) if name.startswith("body")}
+    if not wanted <= there:
+        raise KeyError(sorted(wanted - there))
+
+
+def by_hand(path, body):
+    """Another right answer: it compares the names itself."""
+    compares(path, body)
+    tf.train.Checkpoint(body=body).read(path).expect_partial()
+
+
+def refuses(path, body):
+    raise ValueError("never mind")
+
+
+def test_another_way_to_refuse_passes():
+    assert_solution_passes(RESTORE, by_hand, seeds=range(2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake", "earned"),
+    [
+        (reads(), "nothing_asserted", 1),
+        (reads(asserts="expect_partial"), "nothing_asserted", 1),
+        (reads(asserts="assert_nontrivial_match"), "half_is_enough", 1.5),
+        (reads(asserts="assert_consumed"), "consumed_asserted", 0),
+        (reads(network=True), "nothing_restored", 0),
+        (reads(network=True, asserts="assert_existing_objects_matched"), "name_missed", 0),
+        (lambda path, body: None, "nothing_restored", 0),
+        (compares, "nothing_restored", 0),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_restores_that_say_nothing_are_named(wrong, mistake, earned):
+    assert assert_mistake_is_caught(RESTORE, wrong, mistake).earned == earned
+
+
+def test_who_refuses_every_file_earns_nothing():
+    report = run_check(RESTORE, refuses, seeds=(1,))
+    assert report.earned == 0
+    assert "ValueError: never mind" in report.criteria[0].message
+
+
+# --- export_service
+
+
+def exports(function=None, *, shape=(None, 8, 8, 1), dtype=tf.uint8):
+    """An answer to `export_service`; `function(model, prepare, pixels)` is what it exports."""
+    function = function or (lambda model, prepare, pixels: tf.nn.softmax(model(prepare(pixels))))
+
+    def export(model, prepare, folder):
+        archive = keras.export.ExportArchive()
+        archive.track(model)
+        archive.add_endpoint(
+            "serve",
+            lambda pixels: function(model, prepare, pixels),
+            input_signature=[tf.TensorSpec(shape, dtype)],
+        )
+        archive.write_out(folder, verbose=False)
+
+    return export
+
+
+def as_one_model(model, prepare, folder):
+    """Another right answer: a larger Keras model."""
+    pixels = keras.Input((8, 8, 1), dtype="uint8")
+    images = keras.layers.Lambda(prepare, output_shape=(8, 8, 1), dtype="float32")(pixels)
+    keras.Model(pixels, keras.layers.Softmax()(model(images))).export(folder, verbose=False)
+
+
+def floats(pixels):
+    return tf.cast(pixels, tf.float32)
+
+
+def test_an_export_of_a_larger_model_passes():
+    assert_solution_passes(EXPORT, as_one_model, seeds=range(2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake", "earned"),
+    [
+        (
+            lambda model, prepare, folder: model.export(folder, verbose=False),
+            "preprocessing_lost",
+            0,
+        ),
+        (
+            exports(lambda model, prepare, pixels: tf.nn.softmax(model(floats(pixels)))),
+            "preprocessing_lost",
+            1,
+        ),
+        (exports(lambda model, prepare, pixels: model(prepare(pixels))), "scores_served", 1),
+        (exports(shape=(1, 8, 8, 1)), "fixed_batch", 2),
+        (exports(shape=(5, 8, 8, 1)), "fixed_batch", 2),
+        (exports(dtype=tf.float32), "takes_floats", 2),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_exports_that_others_cannot_use_are_named(wrong, mistake, earned):
+    assert assert_mistake_is_caught(EXPORT, wrong, mistake).earned == earned
+
+
+@pytest.mark.parametrize(
+    ("export", "message"),
+    [
+        (lambda model, prepare, folder: None, "no export in the folder"),
+        (
+            lambda model, prepare, folder: tf.saved_model.save(tf.Module(), folder),
+            "no default signature",
+        ),
+        (
+            exports(lambda model, prepare, pixels: {"a": model(prepare(pixels)), "b": 1}),
+            "1 inputs and 2 outputs",
+        ),
+    ],
+    ids=["nothing", "no signature", "two outputs"],
+)
+def test_what_cannot_be_asked_earns_nothing(export, message):
+    report = run_check(EXPORT, export, seeds=(1,))
+    assert report.earned == 0
+    assert message in report.criteria[0].message
+
+
+# --- where_to_write
+
+
+def writes(chief=None, other="temporary-{job}-{index}/model.keras"):
+    """An answer to `where_to_write` with this rule for the chief and this path for the others."""
+    chief = chief or (
+        lambda job, index, jobs: job == "chief" or ("chief" not in jobs and not index)
+    )
+
+    def where(folder, job, index, jobs):
+        name = "model.keras" if chief(job, index, jobs) else other.format(job=job, index=index)
+        return f"{folder}/{name}"
+
+    return where
+
+
+def test_folders_of_the_system_pass_for_the_others():
+    def where(folder, job, index, jobs):
+        if (job, index) == ("chief" if "chief" in jobs else "worker", 0):
+            return f"{folder}/model.keras"
+        return tempfile.mkdtemp() + "/model.keras"
+
+    assert_solution_passes(PLACES, where, seeds=range(2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake", "earned"),
+    [
+        (lambda folder, *task: f"{folder}/model.keras", "same_path", 0.67),
+        (writes(other="model.keras"), "same_path", 0.67),
+        (writes(lambda job, index, jobs: index == 0), "second_chief", 1.33),
+        (writes(lambda job, index, jobs: job == "chief"), "nobody_is_chief", 1.71),
+        (writes(other="temporary/model.keras"), "shared_temporary", None),
+        (writes(other="model.keras.{job}-{index}"), "ending_lost", 1.71),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_workers_in_each_others_way_are_named(wrong, mistake, earned):
+    report = assert_mistake_is_caught(PLACES, wrong, mistake)
+    assert earned in (None, report.earned)
+
+
+def test_paths_that_are_nobodys_earn_nothing():
+    def where(folder, job, index, jobs):
+        return f"{folder}/{job}-{index}.keras"
+
+    assert run_check(PLACES, where).earned == 0
+
+
+# --- what the lesson claims
+
+
+def build():
+    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.05), loss=loss)
+    return model
+
+
+def batches():
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(48, 4)).astype("float32"), draw.integers(0, 3, size=48)
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(12)
+
+
+def trained(build=build, strategy=None):
+    dl.set_seed(1)
+    model = dl.distribute(build, strategy or mirrored(2))
+    model.fit(batches(), shuffle=False, verbose=0)
+    return model
+
+
+def apart_after_more(one, other):
+    for model in (one, other):
+        model.fit(batches(), shuffle=False, verbose=0)
+    pairs = zip(one.get_weights(), other.get_weights(), strict=True)
+    return max(np.abs(a - b).max() for a, b in pairs)
+
+
+def test_weights_alone_are_loaded_with_a_warning_where_the_optimizer_is_not_built(tmp_path):
+    model = trained()
+    model.save_weights(tmp_path / "model.weights.h5")
+
+    def load(built):
+        fresh = build()
+        if built:
+            fresh.optimizer.build(fresh.trainable_variables)
+        fresh.load_weights(tmp_path / "model.weights.h5")
+        return fresh
+
+    with pytest.warns(UserWarning, match="because it has 2 variables whereas the saved optimizer"):
+        without = load(built=False)
+    assert int(without.optimizer.iterations) == 0
+    assert int(load(built=True).optimizer.iterations) == 4
+    assert apart_after_more(model, dl.distribute(lambda: load(built=True), mirrored(4))) < 1e-6
+
+
+def test_a_checkpoint_restored_under_another_name_changes_nothing_and_says_nothing(tmp_path):
+    written = tf.train.Checkpoint(model=trained()).write(str(tmp_path / "checkpoint"))
+    fresh = build()
+    before = fresh.get_weights()
+    status = tf.train.Checkpoint(network=fresh).read(written)
+    assert all(map(np.array_equal, before, fresh.get_weights()))
+    with pytest.raises(AssertionError, match="Found 6 Python objects that were not bound"):
+        status.assert_existing_objects_matched()
+
+
+def test_an_optimizer_that_is_built_later_still_gets_its_state_from_a_checkpoint(tmp_path):
+    model = trained()
+    written = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))
+
+    def load():
+        fresh = build()
+        tf.train.Checkpoint(model=fresh).read(written).assert_existing_objects_matched()
+        return fresh
+
+    assert apart_after_more(model, dl.distribute(load, mirrored(4))) < 1e-6
+
+
+def test_the_state_of_dropout_is_in_no_file(tmp_path):
+    layer = keras.layers.Dropout(0.5, seed=1)
+    model = keras.Sequential([keras.Input((64,)), layer])
+    layer(np.ones((1, 64)), training=True)
+    model.save(tmp_path / "model.keras")
+    loaded = load_model(tmp_path / "model.keras")
+    states = [m.layers[0].seed_generator.state.numpy().tolist() for m in (model, loaded)]
+    assert states[0] != states[1]
+    written = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))
+    assert [name for name, shape in tf.train.list_variables(written) if shape] == []
+
+
+def test_a_distributed_model_with_seeded_dropout_goes_on_with_the_same_masks(tmp_path):
+    def with_dropout():
+        layers = [keras.layers.Dropout(0.5, seed=5), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    model = trained(with_dropout)
+    model.save(tmp_path / "model.keras")
+    moved = dl.distribute(lambda: load_model(tmp_path / "model.keras"), mirrored(2))
+    assert apart_after_more(model, moved) == 0
+
+
+def test_a_sum_over_replicas_is_saved_once_and_shared_out_again(tmp_path):
+    def counter(replicas):
+        with mirrored(replicas).scope():
+            return tf.Variable(
+                0.0,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+
+    two, four = counter(2), counter(4)
+    for copy, value in zip(mirrored(2).experimental_local_results(two), (40, 24), strict=True):
+        copy.assign(value)
+    written = tf.train.Checkpoint(counter=two).write(str(tmp_path / "checkpoint"))
+    tf.train.Checkpoint(counter=four).read(written).assert_consumed()
+    copies = [float(copy) for copy in mirrored(4).experimental_local_results(four)]
+    assert copies == [16, 16, 16, 16]
+    assert float(four.read_value()) == 64
+
+
+def test_a_model_without_variables_has_nothing_that_an_assertion_could_miss(tmp_path):
+    written = tf.train.Checkpoint(model=trained()).write(str(tmp_path / "checkpoint"))
+    unbuilt = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
+    tf.train.Checkpoint(model=unbuilt).read(written).assert_existing_objects_matched()
+
+
+def test_a_chief_alone_saves_a_model_and_waits_for_ever_with_a_counter(tmp_path):
+    trained().save(tmp_path / "model.keras")
+
+    def save_alone(folder, with_counter):
+        strategy = dl.make_strategy("multi_worker")
+        with strategy.scope():
+            saved = {"model": load_model(folder / "model.keras")}
+            if with_counter:
+                saved["counter"] = tf.Variable(
+                    0.0,
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.SUM,
+                )
+        if strategy.cluster_resolver.task_id == 0:
+            saved["model"].save(folder / "again.keras")
+            tf.train.Checkpoint(**saved).write(str(folder / "checkpoint"))
+        return True
+
+    with dl.LocalCluster(workers=2) as cluster:
+        assert cluster.run(save_alone, tmp_path, False, timeout_secs=60) == [True, True]
+        with pytest.raises(TaskTimeout, match="checkpoint") as error:
+            cluster.run(save_alone, tmp_path, True, timeout_secs=8)
+    assert error.value.task == "worker:0"

@@ -1,0 +1,310 @@
+"""The checks of lesson 10: right answers pass on a real coordinator, wrong ones are named."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distlab.grading.lesson_10_parameter_server import staleness_and_shards
+from distlab.grading.registry import checks_of
+from tests.lessons.support import (
+    assert_mistake_is_caught,
+    assert_solution_passes,
+    assert_stub_earns_nothing,
+    load_solution,
+    load_stub,
+    problems_of,
+)
+
+STEM = "10_parameter_server"
+CHECKS = {check.name: check for check in checks_of(STEM)}
+LOOP, STALENESS, SHARDS, SUM = CHECKS.values()
+solution = functools.cache(functools.partial(load_solution, STEM))
+named = functools.partial(pytest.mark.parametrize, ids=lambda v: v if isinstance(v, str) else "")
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_every_check_is_complete(check):
+    assert problems_of(check) == []
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_solution_passes(check):
+    # The others use workers; of their draws several differ in more than the numbers.
+    seeds = range(20) if check in (STALENESS, SHARDS) else range(3)
+    assert_solution_passes(check, solution()[check.function], seeds=seeds)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_exercise_as_handed_out_earns_nothing(check):
+    assert_stub_earns_nothing(check, load_stub(STEM)[check.function])
+
+
+# --- coordinate
+
+
+def looping(
+    *,
+    make=lambda coordinator, make_data: iter(coordinator.create_per_worker_dataset(make_data)),
+    send=lambda coordinator, step, data: coordinator.schedule(step, args=(data,)),
+    end=lambda coordinator, losses: coordinator.fetch(losses),
+    times=1,
+):
+    """An answer to `coordinate`, with parts that may be wrong."""
+
+    def train(coordinator, step, make_data, steps):
+        data = make(coordinator, make_data)
+        losses = [send(coordinator, step, data) for _ in range(times * steps)]
+        return end(coordinator, losses)
+
+    return train
+
+
+def join_and(what):
+    def end(coordinator, losses):
+        coordinator.join()
+        return what(losses)
+
+    return end
+
+
+def made_here(coordinator, make_data):
+    data = make_data()
+    return iter(coordinator.create_per_worker_dataset(lambda: data))
+
+
+def given_here(coordinator, make_data):
+    return iter(coordinator.create_per_worker_dataset(make_data()))
+
+
+def sending_batches(coordinator, step, make_data, steps):
+    batches = iter(make_data())
+    losses = [coordinator.schedule(step, args=(next(batches),)) for _ in range(steps)]
+    coordinator.join()
+    return coordinator.fetch(losses)
+
+
+def distributed(coordinator, make_data):
+    return iter(coordinator.strategy.experimental_distribute_dataset(make_data()))
+
+
+def anew(coordinator, step, data):
+    return coordinator.schedule(step, args=(iter(data),))
+
+
+def promised(losses):
+    return losses
+
+
+def one_by_one(losses):
+    return [loss.fetch() for loss in losses]
+
+
+@pytest.mark.parametrize("right", [looping(), looping(end=join_and(one_by_one))], ids=range(2))
+def test_other_right_loops_pass(right):
+    assert_solution_passes(LOOP, right, seeds=range(1))
+
+
+def fetched(coordinator, step, data):
+    return coordinator.schedule(step, args=(data,)).fetch()
+
+
+def per_worker(coordinator, make_data):
+    return coordinator.create_per_worker_dataset(make_data)
+
+
+@named(
+    ("wrong", "mistake"),
+    [
+        (looping(make=made_here), "dataset_on_coordinator"),
+        (looping(make=given_here), "data_through_coordinator"),
+        (looping(make=per_worker), "no_iterator"),
+        (looping(make=distributed), "dataset_on_coordinator"),
+        (sending_batches, "dataset_on_coordinator"),
+        (looping(send=fetched, end=join_and(list)), "fetch_each_step"),
+        (looping(end=lambda _, losses: losses), "no_join"),
+        (looping(end=lambda _, losses: [0.0 for _ in losses]), "no_join"),
+        (looping(end=join_and(promised)), "not_fetched"),
+        (looping(make=per_worker, send=anew), "new_iterator_each_step"),
+        (looping(times=2), "steps_for_each_worker"),
+    ],
+)
+def test_wrong_loops_are_named(wrong, mistake):
+    assert_mistake_is_caught(LOOP, wrong, mistake)
+
+
+# --- staleness
+
+
+def staleness_of(*, since="read", keep_first=False, own=0, what="written", by_number=True):
+    """An answer to `staleness`, which counts something from some event on."""
+
+    def staleness(log):
+        count, seen, found = 0, {}, {}
+        for event, step in log:
+            if event == "written":
+                found[step] = count - seen[step] + own
+            if event == what:
+                count += 1
+            if event == since and not (keep_first and step in seen):
+                seen[step] = count
+        return [found[step] for step in (sorted(found) if by_number else found)]
+
+    return staleness
+
+
+@named(
+    ("wrong", "mistake"),
+    [
+        (staleness_of(since="sent"), "counted_at_send"),
+        (staleness_of(keep_first=True), "first_reading"),
+        (staleness_of(own=1), "counts_itself"),
+        (staleness_of(what="read"), "counts_readings"),
+        (staleness_of(by_number=False), "in_order_of_writing"),
+    ],
+)
+def test_wrong_staleness_is_named(wrong, mistake):
+    assert_mistake_is_caught(STALENESS, wrong, mistake)
+
+
+def test_another_right_staleness_passes():
+    assert_solution_passes(STALENESS, staleness_of())
+
+
+def test_logs_hold_each_step_once_and_one_that_was_read_twice():
+    for seed in range(20):
+        log = STALENESS.inputs(seed)["log"]
+        steps = sorted({step for _, step in log})
+        assert steps == list(range(len(steps)))
+        for event in ("sent", "written"):
+            assert sorted(step for what, step in log if what == event) == steps
+        read = [step for what, step in log if what == "read"]
+        assert len(read) == len(steps) + 1
+        assert max(staleness_and_shards._staleness(log)) >= 3
+
+
+# --- shard_rows
+
+
+def tables(shares):
+    """An answer to `shard_rows`; `shares` has the number of shards from a rounded one."""
+
+    def shard_rows(rows, row_bytes, least_bytes, servers):
+        return shares(rows, rows * row_bytes / least_bytes, servers)
+
+    return shard_rows
+
+
+def even(rows, shards):
+    return [len(part) for part in np.array_split(np.arange(rows), shards)]
+
+
+@named(
+    ("wrong", "mistake"),
+    [
+        (
+            tables(lambda rows, n, servers: even(rows, max(1, min(servers, int(np.ceil(n)))))),
+            "shard_too_small",
+        ),
+        (tables(lambda rows, n, servers: even(rows, max(1, int(n)))), "more_shards_than_servers"),
+        (tables(lambda rows, n, servers: even(rows, servers)), "always_all_servers"),
+        (
+            tables(
+                lambda rows, n, servers: (
+                    [rows // max(1, min(servers, int(n)))] * max(1, min(servers, int(n)))
+                )
+            ),
+            "rest_is_lost",
+        ),
+        (
+            tables(
+                lambda rows, n, servers: (
+                    even(rows, max(1, min(servers, int(n))))[::-1]
+                    if n < 1
+                    else [rows // (k := min(servers, int(n)))] * (k - 1)
+                    + [rows - rows // k * (k - 1)]
+                )
+            ),
+            "last_takes_the_rest",
+        ),
+    ],
+)
+def test_wrong_shards_are_named(wrong, mistake):
+    assert_mistake_is_caught(SHARDS, wrong, mistake)
+
+
+def test_tensorflows_own_partitioner_rounds_up_as_the_check_says():
+    inputs = SHARDS.inputs(1)
+    partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
+        min_shard_bytes=inputs["least_bytes"], max_shards=inputs["servers"]
+    )
+    for rows in inputs["tables"]:
+        shape = tf.TensorShape([rows, inputs["row_bytes"] // 4])
+        expected = len(staleness_and_shards._rounded_up(rows, inputs))
+        assert partitioner(shape, tf.float32) == [expected, 1]
+
+
+# --- survive_kill
+
+
+def summing(record, read):
+    """An answer to `survive_kill` with a variable on the server."""
+
+    def add_up(coordinator, work, numbers):
+        with coordinator.strategy.scope():
+            results = tf.Variable(tf.zeros([len(numbers)]))
+
+        @tf.function
+        def step(place, number):
+            record(results, place, work(number))
+
+        for place, number in enumerate(numbers):
+            coordinator.schedule(step, args=(tf.constant(place), tf.constant(number)))
+        coordinator.join()
+        return read(results)
+
+    return add_up
+
+
+def set_place(results, place, value):
+    results.scatter_nd_update([[place]], [value])
+
+
+def add_to_place(results, place, value):
+    results.scatter_nd_add([[place]], [value])
+
+
+def total(results):
+    return float(tf.reduce_sum(results))
+
+
+def test_a_sum_of_places_that_are_set_passes():
+    assert_solution_passes(SUM, summing(set_place, total), seeds=range(2))
+
+
+def here(coordinator, work, numbers):
+    return float(sum(work(number) for number in numbers))
+
+
+def without_join(coordinator, work, numbers):
+    step = tf.function(work)
+    results = [coordinator.schedule(step, args=(tf.constant(number),)) for number in numbers]
+    return 0.0 if coordinator.done() else float(len(results))
+
+
+def without_the_first(coordinator, work, numbers):
+    return solution()["add_up"](coordinator, work, numbers) - 2 * numbers[0]
+
+
+@named(
+    ("wrong", "mistake"),
+    [
+        (summing(add_to_place, total), "assumes_exactly_once"),
+        (here, "on_the_coordinator"),
+        (without_the_first, "lost_step"),
+        (without_join, "no_join"),
+    ],
+)
+def test_wrong_sums_are_named(wrong, mistake):
+    assert_mistake_is_caught(SUM, wrong, mistake)

@@ -1,0 +1,508 @@
+"""The checks of lesson 11: right answers pass, also where they are killed; wrong ones are named."""
+
+import functools
+import itertools
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distlab.grading.lesson_11_fault_tolerance import pipeline, two_lives
+from distlab.grading.registry import checks_of
+from distlab.grading.running import run_check
+from tests.lessons.support import (
+    assert_mistake_is_caught,
+    assert_solution_passes,
+    assert_stub_earns_nothing,
+    load_solution,
+    load_stub,
+    problems_of,
+)
+
+STEM = "11_fault_tolerance"
+CHECKS = {check.name: check for check in checks_of(STEM)}
+STATE, SAVE, NEWEST, RESUME, LEAVE, INTERVAL, RECOVERS = CHECKS.values()
+SLOW = {
+    "whole_state": range(6),
+    "recovers": range(2),
+    "save_atomically": range(6),
+    "leave_when_told": range(6),
+}
+solution = functools.cache(functools.partial(load_solution, STEM))
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_every_check_is_complete(check):
+    assert problems_of(check) == []
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_solution_passes(check):
+    seeds = SLOW.get(check.name, range(20))
+    assert_solution_passes(check, solution()[check.function], seeds=seeds)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_exercise_as_handed_out_earns_nothing(check):
+    assert_stub_earns_nothing(check, load_stub(STEM)[check.function])
+
+
+# --- whole_state
+
+
+def state_of(*parts, layers=slice(None)):
+    def whole_state(model, optimizer, step):
+        random = [layer for layer in model.layers if isinstance(layer, keras.layers.Dropout)]
+        seeds = [layer.seed_generator.state for layer in random[layers]]
+        there = {"model": model, "optimizer": optimizer, "step": step, "seeds": seeds}
+        return tf.train.Checkpoint(**{name: there[name] for name in parts})
+
+    return whole_state
+
+
+def test_another_form_of_the_whole_state_passes():
+    def by_variables(model, optimizer, step):
+        seeds = {
+            str(number): layer.seed_generator.state
+            for number, layer in enumerate(model.layers)
+            if hasattr(layer, "seed_generator")
+        }
+        variables = {"weights": model.weights, "slots": optimizer.variables}
+        return tf.train.Checkpoint(**variables, place=step, **seeds)
+
+    assert_solution_passes(STATE, by_variables, seeds=range(4))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (state_of("model"), "weights_only"),
+        (state_of("model", "step", "seeds"), "weights_only"),
+        (state_of("model", "optimizer", "seeds"), "no_data_position"),
+        (state_of("model", "optimizer", "step"), "seed_state_lost"),
+        (
+            state_of("model", "optimizer", "step", "seeds", layers=slice(1, None)),
+            "seed_state_lost",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_states_that_lack_a_part_are_named(wrong, mistake):
+    assert_mistake_is_caught(STATE, wrong, mistake)
+
+
+def test_what_is_no_checkpoint_is_refused():
+    report = run_check(STATE, lambda model, optimizer, step: model.get_weights())
+    assert "a tf.train.Checkpoint was asked for" in report.failure.error
+
+
+# --- save_atomically
+
+
+def number_of(path):
+    return int(path.stem.removeprefix("step-"))
+
+
+def write_in_place(folder, step, data):
+    (folder / f"step-{step}.ckpt").write_bytes(data)
+
+
+def write_beside(folder, step, data):
+    (folder / "unfinished").write_bytes(data)
+    (folder / "unfinished").rename(folder / f"step-{step}.ckpt")
+
+
+def write_a_copy(folder, step, data):
+    (folder / "unfinished").write_bytes(data)
+    shutil.copy(folder / "unfinished", folder / "copied")
+    (folder / "copied").rename(folder / f"step-{step}.ckpt")
+
+
+def saver(write=write_beside, *, key=number_of, removes="last"):
+    def save(folder, step, data, keep):
+        def remove(most):
+            there = sorted(folder.glob("step-*.ckpt"), key=key)
+            for path in there[: max(0, len(there) - most)]:
+                path.unlink()
+
+        if removes == "first":
+            remove(keep - 1)
+        write(folder, step, data)
+        if removes == "last":
+            remove(keep)
+
+    return save
+
+
+def test_a_temporary_file_of_python_s_own_passes():
+    def write(folder, step, data):
+        with tempfile.NamedTemporaryFile(dir=folder.parent, delete=False) as file:
+            file.write(data)
+        Path(file.name).replace(folder / f"step-{step}.ckpt")
+
+    assert_solution_passes(SAVE, saver(write), seeds=range(2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (saver(write_in_place), "overwrites_in_place"),
+        (saver(removes="first"), "removes_first"),
+        (saver(removes="never"), "keeps_all"),
+        (saver(key=lambda path: path.name), "sorts_as_text"),
+        (saver(write_a_copy), "leaves_unfinished"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_saves_are_named(wrong, mistake):
+    assert_mistake_is_caught(SAVE, wrong, mistake)
+
+
+def test_a_save_that_writes_nothing_does_not_pass():
+    report = run_check(SAVE, lambda folder, step, data, keep: None)
+    assert (report.status, report.earned) == ("not yet", 0)
+
+
+def test_a_torn_checkpoint_costs_more_than_one_that_is_missing():
+    torn = run_check(SAVE, saver(write_in_place))
+    missing = run_check(SAVE, saver(removes="first"))
+    assert torn.earned < missing.earned < SAVE.points
+
+
+# --- newest_checkpoint
+
+
+def finder(pattern="step-*.ckpt", key=number_of):
+    return lambda folder: max(folder.glob(pattern), key=key, default=None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (
+            finder("step-*", lambda path: int(path.name.split(".")[0].split("-")[1])),
+            "picks_unfinished",
+        ),
+        (finder(key=lambda path: path.stat().st_mtime), "by_time"),
+        (finder(key=str), "sorts_as_text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_newest_ones_are_named(wrong, mistake):
+    assert_mistake_is_caught(NEWEST, wrong, mistake)
+
+
+def test_the_name_alone_passes_as_well():
+    def name_of_newest(folder):
+        found = finder()(folder)
+        return found and found.name
+
+    assert_solution_passes(NEWEST, name_of_newest, seeds=range(3))
+
+
+def test_where_there_is_none_an_error_is_no_answer():
+    report = run_check(NEWEST, lambda folder: max(folder.glob("step-*.ckpt"), key=number_of))
+    assert report.status == "error in your code"
+
+
+# --- resume_in_a_loop
+
+
+def looper(*, restore=True, done=None, order=("train", "count", "save"), every_epoch=False):
+    def run(manager, step, batches_of, train_on, epochs, every_steps):
+        if restore:
+            manager.restore_or_initialize()
+        begin = int(step.numpy())
+        first, skipped = divmod(begin, len(batches_of(0)))
+        skipped = skipped if done is None else done
+        if done == 0:
+            step.assign(first * len(batches_of(0)))
+        for epoch in range(first, epochs):
+            skip = skipped if epoch == first or every_epoch else 0
+            for batch in batches_of(epoch)[skip:]:
+                due = (int(step.numpy()) + 1) % every_steps == 0
+                for what in order:
+                    if what == "train":
+                        train_on(batch)
+                    elif what == "count":
+                        step.assign_add(1)
+                    elif due:
+                        manager.save()
+
+    return run
+
+
+def test_other_right_loops_pass():
+    assert_solution_passes(RESUME, looper(), seeds=range(3))
+
+
+def test_a_loop_over_steps_passes():
+    def over_steps(manager, step, batches_of, train_on, epochs, every_steps):
+        if manager.latest_checkpoint:
+            manager.checkpoint.restore(manager.latest_checkpoint)
+        batches = list(itertools.chain(*map(batches_of, range(epochs))))
+        for number in range(int(step.numpy()), len(batches)):
+            train_on(batches[number])
+            step.assign(number + 1)
+            if (number + 1) % every_steps == 0:
+                manager.save()
+
+    assert_solution_passes(RESUME, over_steps, seeds=range(3))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (looper(restore=False), "never_restores"),
+        (looper(done=0), "restarts_epoch"),
+        (looper(order=("train", "save", "count")), "repeats_step"),
+        (looper(order=("count", "save", "train")), "skips_a_step"),
+        (looper(every_epoch=True), "skips_in_every_epoch"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_loops_are_named(wrong, mistake):
+    assert_mistake_is_caught(RESUME, wrong, mistake)
+
+
+def test_a_loop_without_an_end_is_ended():
+    def endless(manager, step, batches_of, train_on, epochs, every_steps):
+        while True:
+            train_on(0)
+
+    assert run_check(RESUME, endless).status == "not yet"
+
+
+# --- leave_when_told
+
+
+def leaver(*, handler="note", code=143, saves=True, leaves=True):
+    def run(steps, do_step, save):
+        told = []
+
+        def hear(number, frame):
+            if handler == "save":
+                save()
+                sys.exit(code)
+            if handler == "leave":
+                sys.exit(code)
+            told.append(number)
+
+        if handler:
+            signal.signal(signal.SIGTERM, hear)
+        for step in range(steps):
+            do_step(step)
+            if told and leaves:
+                if saves:
+                    save()
+                raise SystemExit(code)
+
+    return run
+
+
+def test_a_flag_in_place_of_a_list_passes():
+    def with_flag(steps, do_step, save):
+        told = False
+
+        def hear(*_):
+            nonlocal told
+            told = True
+
+        before = signal.signal(signal.SIGTERM, hear)
+        try:
+            for step in range(steps):
+                do_step(step)
+                if told:
+                    save()
+                    os._exit(128 + signal.SIGTERM)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    assert_solution_passes(LEAVE, with_flag, seeds=range(2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (leaver(handler="save"), "saves_inside_handler"),
+        (leaver(handler=None), "not_heard"),
+        (leaver(leaves=False), "goes_on"),
+        (leaver(handler="leave"), "leaves_in_mid_step"),
+        (leaver(code=0), "exit_zero"),
+        (leaver(code=1), "exit_zero"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_ways_to_leave_are_named(wrong, mistake):
+    assert_mistake_is_caught(LEAVE, wrong, mistake)
+
+
+# --- save_interval
+
+
+def interval(*, by_failures=True, by_workers=True, secs=3600, twice=2, at_least=1, kind=round):
+    def save_every_steps(save_secs, step_secs, failures, watched_hours, watched_workers, workers):
+        between = watched_hours * secs / (failures if by_failures else 5)
+        if by_workers:
+            between *= watched_workers / workers
+        best = np.sqrt(twice * np.mean(save_secs) * between) / step_secs
+        return max(at_least, kind(best))
+
+    return save_every_steps
+
+
+def test_rounding_down_passes_as_well():
+    assert_solution_passes(INTERVAL, interval(kind=int))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (interval(by_failures=False), "ignores_failure_rate"),
+        (lambda **measured: 100, "ignores_failure_rate"),
+        (interval(by_workers=False), "ignores_workers"),
+        (interval(secs=1), "hours_for_seconds"),
+        (interval(twice=1), "factor_two"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_intervals_are_named(wrong, mistake):
+    assert_mistake_is_caught(INTERVAL, wrong, mistake)
+
+
+@pytest.mark.parametrize("wrong", [interval(at_least=0), interval(kind=float)])
+def test_intervals_that_are_no_number_of_steps_do_not_pass(wrong):
+    report = run_check(INTERVAL, wrong)
+    assert report.status == "not yet"
+    assert not report.mistake
+
+
+# --- recovers
+
+
+def trainer(
+    *, parts=("optimizer", "step", "seeds"), skip="all", writers="chief", keep_all=False,
+    restores=(0, 1), order=("train", "count", "save"), distribute=True,
+):  # fmt: skip
+    """An answer to `train`, made of the parts given; with the defaults it is right."""
+
+    def train(strategy, build, batches_of, epochs, folder, every_steps, keep):
+        index = strategy.cluster_resolver.task_id
+        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+        with strategy.scope():
+            model = build()
+            optimizer = model.optimizer
+            optimizer.build(model.trainable_variables)
+            step = tf.Variable(0, dtype=tf.int64)
+        there = {
+            "optimizer": {"optimizer": optimizer},
+            "step": {"step": step},
+            "seeds": {"seeds": model.layers[1].seed_generator.state},
+        }
+        kept = {name: part for which in parts for name, part in there[which].items()}
+        checkpoint = tf.train.Checkpoint(weights=model.weights, **kept)
+        newest = tf.train.latest_checkpoint(folder)
+        if newest and index in restores:
+            checkpoint.read(newest).expect_partial()
+        saves = writers == "both" or index == 0
+        most = None if keep_all else keep
+        manager = tf.train.CheckpointManager(checkpoint, folder, most) if saves else None
+
+        def replica_step(x, y):
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x, training=True)) / 4
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        train_on = tf.function(lambda batch: strategy.run(replica_step, args=batch))
+        batches_each = 6
+        begin = int(step.numpy())
+        if skip == "none":
+            begin = begin // batches_each * batches_each
+            step.assign(begin)
+        for epoch in range(begin // batches_each, epochs):
+            done = max(0, begin - epoch * batches_each)
+            data = batches_of(epoch).skip(done)
+            for batch in strategy.experimental_distribute_dataset(data) if distribute else data:
+                due = (int(step.numpy()) + 1) % every_steps == 0
+                for what in order:
+                    if what == "train":
+                        train_on(batch)
+                    elif what == "count":
+                        step.assign_add(1)
+                    elif due and manager:
+                        manager.save()
+        return model
+
+    return train
+
+
+def test_another_right_pipeline_passes():
+    assert_solution_passes(RECOVERS, trainer(), seeds=[4])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (trainer(restores=()), "starts_again"),
+        (trainer(skip="none"), "restarts_epoch"),
+        (trainer(order=("train", "save", "count")), "repeats_step"),
+        (trainer(parts=("step", "seeds")), "weights_only"),
+        (trainer(parts=("optimizer", "step")), "seed_state_lost"),
+        (trainer(writers="both"), "both_write"),
+        (trainer(keep_all=True), "keeps_all"),
+        (trainer(distribute=False), "both_read_all"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_pipelines_that_do_not_recover_are_named(wrong, mistake):
+    assert_mistake_is_caught(RECOVERS, wrong, mistake, seeds=[1])
+
+
+def test_a_worker_that_alone_began_anew_is_stopped_and_named(monkeypatch):
+    monkeypatch.setattr(two_lives, "_TIMEOUT_SECS", 15.0)
+    alone = trainer(restores=(0,))
+    report = assert_mistake_is_caught(RECOVERS, alone, "only_chief_restores", seeds=[1])
+    assert "worker:1 still waits here; worker:0 has finished" in report.failure.error
+
+
+def test_kills_come_in_the_middle_of_an_epoch_and_after_a_whole_save():
+    for seed in range(50):
+        inputs = RECOVERS.inputs(seed)
+        saved = pipeline._saved(inputs)
+        assert saved == 2 * inputs["every"]
+        assert saved % pipeline._BATCHES > 1  # a restarted epoch is no repeated step
+        assert saved + 2 <= inputs["killed in"] <= saved + inputs["every"]
+
+
+def test_both_workers_are_killed_by_some_seeds():
+    assert {RECOVERS.inputs(seed)["killed"] for seed in (1, 2, 3)} == {0, 1}
+
+
+# --- what the lesson says and does not run
+
+
+def test_a_checkpoint_manager_gives_names_last(tmp_path):
+    """As the lesson says: `checkpoint` names what is whole."""
+    checkpoint = tf.train.Checkpoint(variable=tf.Variable(1.0))
+    manager = tf.train.CheckpointManager(checkpoint, tmp_path, max_to_keep=1)
+    manager.save()
+    (tmp_path / "ckpt-2.data-00000-of-00001").write_bytes(b"torn")
+    assert Path(tf.train.latest_checkpoint(tmp_path)).name == "ckpt-1"
+
+
+def test_tensorflows_preemption_handler_leaves_with_42_and_on_googles_cloud_with_143():
+    from tensorflow.python.distribute.failure_handling import failure_handling as handling
+    from tensorflow.python.distribute.failure_handling.failure_handling_util import PlatformDevice
+
+    for platform, code in ((PlatformDevice.INTERNAL_CPU, 42), (PlatformDevice.GCE_CPU, 143)):
+        with pytest.raises(SystemExit) as left:
+            handling._complete_config_for_environment(platform, None).exit_fn()
+        assert left.value.code == code

@@ -1,0 +1,51 @@
+"""Pictures of a resumed training draw each loss at its step, and costs where they are least."""
+
+import pytest
+
+from distlab.pictures.recovery import draw_interval, draw_resumed
+
+UNDISTURBED = [5.0, 4.0, 3.0, 2.0, 1.0]
+
+
+def lines_of(figure):
+    return {line.get_label(): line for line in figure.axes[0].lines}
+
+
+def test_a_resumed_loss_stands_at_the_step_after_the_stop():
+    lines = lines_of(draw_resumed(UNDISTURBED, {"all": [2.0, 1.0], "half": [4.5]}, stopped_at=3))
+    assert list(lines["undisturbed"].get_xdata()) == [1, 2, 3, 4, 5]
+    assert list(lines["all"].get_xdata()) == [4, 5]
+    assert list(lines["all"].get_ydata()) == [2, 1]
+    assert list(lines["half"].get_xdata()) == [4]
+
+
+def test_a_curve_that_lies_on_the_undisturbed_one_can_be_seen():
+    lines = lines_of(draw_resumed(UNDISTURBED, {"all": [2.0, 1.0], "half": [4.5]}, stopped_at=3))
+    assert lines["undisturbed"].get_linewidth() > 4 * lines["all"].get_linewidth()
+    assert lines["all"].get_marker() != lines["half"].get_marker()
+
+
+def test_the_stop_is_a_line_between_two_steps():
+    figure = draw_resumed(UNDISTURBED, {"all": [2.0, 1.0]}, stopped_at=3)
+    assert figure.axes[0].lines[-1].get_xdata() == [3.5, 3.5]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["stopped here"]
+
+
+def test_costs_are_per_cent_and_together_their_sum():
+    parts = {"saving": [0.02, 0.01, 0.005], "lost": [0.005, 0.01, 0.02]}
+    figure = draw_interval([60, 120, 240], parts, best_secs=120)
+    lines = lines_of(figure)
+    assert list(lines["saving"].get_xdata()) == [1, 2, 4]
+    assert list(lines["saving"].get_ydata()) == pytest.approx([2, 1, 0.5])
+    assert list(lines["together"].get_ydata()) == pytest.approx([2.5, 2, 2.5])
+    assert figure.axes[0].lines[-1].get_xdata() == [2, 2]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["2 min"]
+
+
+def test_figures_are_closed_so_that_a_notebook_shows_them_once():
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    draw_resumed(UNDISTURBED, {}, stopped_at=1)
+    draw_interval([60], {"saving": [0.1]}, best_secs=60)
+    assert plt.get_fignums() == before

@@ -1,0 +1,59 @@
+"""The picture of lesson 08: a cell for each way to save and each strategy, by what was lost."""
+
+import math
+
+import pytest
+
+from distlab.pictures.saving import draw_differences
+
+
+def cells(figure):
+    """For each row's and column's name, the text and the colour of its cell."""
+    (axes,) = figure.axes
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    columns = [label.get_text() for label in axes.get_xticklabels()]
+    found = {}
+    for text, patch in zip(axes.texts, axes.patches, strict=True):
+        column, row = text.get_position()
+        assert patch.get_bbox().contains(column, row)
+        found[rows[row], columns[column]] = text.get_text(), patch.get_facecolor()
+    return found
+
+
+def texts(figure):
+    return {place: text for place, (text, _) in cells(figure).items()}
+
+
+def test_each_cell_stands_at_its_row_and_column():
+    rows = {"a": {"one": 0.0, "two": 0.25}, "b": {"two": 9.31, "one": None}}
+    assert texts(draw_differences(rows, below=1e-6)) == {
+        ("a", "one"): "equal",
+        ("a", "two"): "0.25 apart",
+        ("b", "one"): "cannot",
+        ("b", "two"): "9.3 apart",
+    }
+
+
+def test_equal_apart_and_missing_have_colours_of_their_own():
+    figure = draw_differences({"a": {"one": 0.0, "two": 1.0, "three": None}}, below=1e-6)
+    assert len({colour for _, colour in cells(figure).values()}) == 3
+    hatches = [patch.get_hatch() for patch in figure.axes[0].patches]
+    assert [bool(hatch) for hatch in hatches] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(9.9e-7, "equal"), (1e-6, "1e-06 apart"), (math.nan, "nan apart"), (math.inf, "inf apart")],
+)
+def test_only_what_is_below_the_bound_is_equal(value, text):
+    assert texts(draw_differences({"a": {"one": value}}, below=1e-6)) == {("a", "one"): text}
+
+
+def test_the_first_row_is_on_top_and_words_can_be_chosen():
+    figure = draw_differences(
+        {"a": {"one": None}, "b": {"one": 0.0}}, below=1.0, title="weights", missing="no training"
+    )
+    (axes,) = figure.axes
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]
+    assert axes.get_xlabel() == "weights"
+    assert texts(figure)["a", "one"] == "no training"

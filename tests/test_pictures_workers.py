@@ -1,0 +1,58 @@
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.colors import to_hex
+
+from distlab.pictures.workers import draw_readers
+
+IMAGES = np.linspace(0, 1, 6 * 4).reshape(6, 2, 2, 1)
+# Two workers: example 3 is read by both, in different batches; 4 by nobody.
+OVERLAP = [[[0, 1], [3]], [[2, 3], [5]]]
+SHARED = [[[0, 1], [4]], [[2, 3], [5]]]
+
+
+def panels(read):
+    return draw_readers(IMAGES, read, columns=3).axes
+
+
+def frames_by_place(axes):
+    """The colours of the frames around each tile, outermost first."""
+    tiles = {}
+    for patch in axes.patches:
+        place = (round(patch.get_x() // 1.2), round(patch.get_y() // 1.6))
+        tiles.setdefault(place, []).append(to_hex(patch.get_edgecolor()))
+    return [tiles[column, row] for row in range(2) for column in range(3)]
+
+
+def test_each_way_to_read_has_a_panel_that_says_how_many_examples_were_read():
+    titles = [axes.get_title(loc="left") for axes in panels({"a": OVERLAP, "b": SHARED})]
+    assert titles == ["a: 5 of 6 read", "b: 6 of 6 read"]
+
+
+def test_examples_have_the_colours_of_the_workers_that_read_them():
+    (axes,) = panels({"a": OVERLAP})
+    first, second, both, nobody = (frames_by_place(axes)[n] for n in (0, 2, 3, 4))
+    assert len({*first, *second, *nobody}) == 3
+    assert both == first + second
+    assert frames_by_place(axes)[1] == first
+    assert frames_by_place(axes)[5] == second
+
+
+def test_what_nobody_read_is_pale():
+    (axes,) = panels({"a": OVERLAP})
+    assert [image.get_alpha() for image in axes.images] == [1, 1, 1, 1, 0.25, 1]
+
+
+def test_under_each_example_stand_the_global_batches_that_it_was_in():
+    (axes,) = panels({"a": OVERLAP})
+    assert [text.get_text() for text in axes.texts] == ["1", "1", "1", "2, 1", "", "2"]
+
+
+def test_the_legend_names_every_worker():
+    (legend,) = draw_readers(IMAGES, {"a": OVERLAP}).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["worker:0", "worker:1", "nobody"]
+
+
+def test_the_figure_is_closed_so_that_a_notebook_shows_it_once():
+    before = plt.get_fignums()
+    draw_readers(IMAGES, {"a": SHARED})
+    assert plt.get_fignums() == before
