@@ -15,9 +15,10 @@ PY := $(BIN)/python
 PARALLEL = -n $(JOBS) --dist loadfile
 JOBS ?= 2
 NOTEBOOKS = notebooks exercises solutions
-# Further arguments for pytest, and for `distlab lab`.
+# Further arguments for pytest, for `distlab lab`, and for tools/chaos.py.
 TEST_ARGS ?=
 LAB_ARGS ?=
+CHAOS_ARGS ?=
 
 # $(call stage,name,command): says what runs, and what it took.
 stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
@@ -25,7 +26,7 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test check env env-lab lint types notebooks notebooks-check tests regression \
-	regression-cold regression-tampered support-matrix bench format docs constraints clean
+	regression-cold regression-tampered support-matrix bench chaos format docs constraints clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' Makefile
@@ -81,6 +82,9 @@ support-matrix: env  ## run every cell of the support matrix, and write docs/sup
 
 bench: env  ## time training against its peers, and weigh its memory (about 20 minutes, quiet machine)
 	$(call stage,benchmarks,$(PY) benchmarks/fit.py && $(PY) benchmarks/memory.py)
+
+chaos: env  ## kill the tasks of trainings 50 times at random steps, and hold that they recover
+	$(call stage,chaos,$(PY) tools/chaos.py $(CHAOS_ARGS))
 
 docs: env  ## build the site into build/site (the notebooks are its pages)
 	@rm -rf build/docs && mkdir -p build/docs && cp -R docs/. notebooks exercises build/docs/

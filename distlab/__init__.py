@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from distlab.batching import plan_batch as plan_batch
+    from distlab.cluster.local.cluster import LocalCluster as LocalCluster
     from distlab.datasets.loading import load_dataset as load_dataset
     from distlab.devices import split_devices as split_devices
     from distlab.diagnostics import doctor as doctor
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     from distlab.strategy.describing import describe as describe
     from distlab.strategy.making import make_strategy as make_strategy
     from distlab.training.distributing import distribute as distribute
-    from distlab.training.resuming import Resume as Resume
+    from distlab.training.resume.resuming import Resume as Resume
 
 # The public names, and the room each one lives in.
 _ROOMS = {
-    "Resume": "training.resuming",
+    "LocalCluster": "cluster.local.cluster",
+    "Resume": "training.resume.resuming",
     "check": "grading.notebook",
     "check_parity": "parity.checking",
     "describe": "strategy.describing",
@@ -44,9 +46,10 @@ _ROOMS = {
 }
 
 # Names whose first use must not wait for TensorFlow, or must work where it is missing.
-_WITHOUT_TENSORFLOW = {"check", "doctor", "plan_batch", "show"}
+_WITHOUT_TENSORFLOW = {"LocalCluster", "check", "doctor", "plan_batch", "show"}
 
 __all__ = [
+    "LocalCluster",
     "Resume",
     "__version__",
     "check",
@@ -77,6 +80,17 @@ def __getattr__(name: str) -> Any:
         raise environment.explain_missing(str(error.name)) from error
     globals()[name] = value
     return value
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Gives a notebook the cell magic `%%workers`; called by `%load_ext distlab`.
+
+    Args:
+        shell: The notebook's IPython shell.
+    """
+    from distlab.cluster.local.magics import register
+
+    register(shell)
 
 
 def __dir__() -> list[str]:

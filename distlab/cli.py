@@ -2,18 +2,24 @@
 
 distlab doctor                      # what this machine has, and what cannot work on it
 distlab lab my-lab --port 8899      # lay the lessons into my-lab and open JupyterLab there
+distlab progress my-lab             # which tasks of the exercises in my-lab are passed
+distlab launch --workers 2 train.py --epochs 3      # run a script on two workers
+distlab grade handed-in --out graded                # grade a folder of submissions
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from distlab import __version__
-from distlab.errors import DistlabError
+from distlab.errors import DistlabError, UnsupportedEnvironment
+from distlab.grader.command import add_grade
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,11 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; those of the process when None.
 
     Returns:
-        0, 1 where `doctor` finds problems, 2 for an error, 130 when interrupted.
+        0, 1 where `doctor` finds problems, 2 for an error, 130 when interrupted; of `launch` the
+        exit code of the first task that failed.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    # What follows `--` is JupyterLab's, and argparse would make it a folder.
-    cut = given.index("--") if "--" in given else len(given)
+    # What follows `--` is JupyterLab's, and argparse would make it a folder; a script's is its own.
+    cut = given.index("--") if "--" in given and given[0] != "launch" else len(given)
     options = _parser().parse_args(given[:cut])
     options.further = given[cut + 1 :]
     try:
@@ -67,7 +74,76 @@ def _parser() -> argparse.ArgumentParser:
     )
     lab.add_argument("--lay-only", action="store_true", help="lay the lessons; open nothing")
     lab.set_defaults(run=_lab)
+
+    progress = commands.add_parser(
+        "progress",
+        help="which tasks of the exercises are passed",
+        description="Say which tasks are passed, by the outputs that the notebooks in FOLDER keep.",
+    )
+    progress.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER")
+    progress.set_defaults(run=_progress)
+    _add_launch(commands)
+    add_grade(commands)
     return parser
+
+
+def _add_launch(commands: Any) -> None:
+    launch = commands.add_parser(
+        "launch",
+        help="run a script on the workers of a cluster on this machine",
+        description="Run SCRIPT, or with -m a module, once for each task of a cluster of real "
+        "processes on this machine, each with its TF_CONFIG. What follows the script is the "
+        "script's. Lines of output begin with their task. The exit code is that of the first "
+        "task that fails (128 and more for a signal), 0 when all that train end well, 130 after "
+        "Ctrl-C, 143 after SIGTERM, 124 after --timeout. A task that ends with 143 has saved, "
+        "and is started again like one that failed.",
+        usage="distlab launch [OPTIONS] SCRIPT [ARGS...]\n"
+        "       distlab launch [OPTIONS] -m MODULE [ARGS...]",
+        allow_abbrev=False,
+    )
+    number = {"type": int, "metavar": "N"}
+    launch.add_argument("--workers", default=1, help="how many workers (1)", **number)
+    launch.add_argument(
+        "--ps",
+        default=0,
+        help="how many parameter servers; with some there is a chief, which coordinates, and a "
+        "worker that is lost is started again alone",
+        **number,
+    )
+    launch.add_argument("--chief", action="store_true", help="a chief besides the workers")
+    launch.add_argument(
+        "--evaluator",
+        action="store_true",
+        help="a task that evaluates; it has --grace-secs to end when training has ended",
+    )
+    launch.add_argument(
+        "--max-restarts",
+        default=0,
+        help="how often to start again after a failure: all tasks, at once (0)",
+        **number,
+    )
+    launch.add_argument(
+        "--devices-per-worker",
+        help="logical devices of each worker, made before the script starts: each is a replica "
+        "under the strategy that make_strategy makes",
+        **number,
+    )
+    seconds = {"type": float, "metavar": "SECS"}
+    launch.add_argument(
+        "--timeout", help="when to end all, and show where each task was", **seconds
+    )
+    launch.add_argument(
+        "--grace-secs",
+        default=30.0,
+        help="how long tasks may take to save when this command gets SIGTERM (30)",
+        **seconds,
+    )
+    launch.add_argument(
+        "--log-dir", type=Path, metavar="DIR", help="a folder for the output of each task too"
+    )
+    launch.add_argument("-m", dest="is_module", action="store_true", help=argparse.SUPPRESS)
+    launch.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    launch.set_defaults(run=_launch)
 
 
 def _port(text: str) -> int:
@@ -100,6 +176,39 @@ def _lab(options: argparse.Namespace) -> int:
             further=options.further,
         )
     return 0
+
+
+def _progress(options: argparse.Namespace) -> int:
+    from distlab.grading.progress import progress
+
+    print(progress(options.folder))
+    return 0
+
+
+def _launch(options: argparse.Namespace) -> int:
+    if not hasattr(os, "fork"):
+        raise UnsupportedEnvironment(
+            asked="distlab launch",
+            found=f"{sys.platform}, where no process can be forked",
+            do="on Windows run it under WSL2",
+        )
+    from distlab.cluster.launch.launching import LaunchOptions, launch
+
+    command = options.command[options.command[:1] == ["--"] :]
+    return launch(
+        [*["-m"] * options.is_module, *command],
+        LaunchOptions(
+            workers=options.workers,
+            parameter_servers=options.ps,
+            chief=options.chief,
+            evaluator=options.evaluator,
+            max_restarts=options.max_restarts,
+            devices_per_worker=options.devices_per_worker,
+            timeout_secs=options.timeout,
+            grace_secs=options.grace_secs,
+            log_dir=options.log_dir,
+        ),
+    )
 
 
 def _own_name() -> str:

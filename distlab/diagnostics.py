@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distlab import environment
-from distlab.cluster.spec import read_cluster
+from distlab.cluster.explaining import ClusterExplanation, explain_cluster
+from distlab.cluster.spec import ClusterSpec, count_tasks, read_cluster
 from distlab.errors import UnsupportedEnvironment
 
 
@@ -24,6 +25,7 @@ class Diagnosis:
         versions: Python's version and those of the packages that matter.
         devices: Processors and GPUs, a line each.
         strategies: For each kind of strategy, whether it runs here, and on what.
+        cluster: What the cluster means for this process; None where none is described.
         notes: What is worth knowing.
         problems: What will not work, each with its cure; empty when all is well.
     """
@@ -31,6 +33,7 @@ class Diagnosis:
     versions: Mapping[str, str]
     devices: tuple[str, ...]
     strategies: Mapping[str, str]
+    cluster: ClusterExplanation | None
     notes: tuple[str, ...]
     problems: tuple[str, ...]
 
@@ -40,6 +43,7 @@ class Diagnosis:
             ("Versions", list(self.versions.items())),
             ("Devices", [("", line) for line in self.devices]),
             ("Strategies", list(self.strategies.items())),
+            ("Cluster", self.cluster.rows() if self.cluster else []),
             ("Notes", [("", line) for line in self.notes]),
             ("Problems", [("", line) for line in self.problems] or [("", "none")]),
         ]
@@ -79,11 +83,16 @@ def doctor() -> Diagnosis:
     problems = environment.known_problems()
     versions = {"Python": platform.python_version(), **environment.package_versions()}
     gpus = _gpus(problems) if "tensorflow" in versions else []
+    works = not problems
+    spec = _read_cluster(problems)
+    strategies = _strategies(len(gpus), _cluster_texts(spec, problems)) if works else {}
+    cluster = explain_cluster() if spec else None
     return Diagnosis(
         versions=versions,
         devices=(f"{os.cpu_count()} CPU cores, {platform.machine()}, {platform.system()}", *gpus),
-        strategies=_strategies(len(gpus), problems),
-        notes=tuple(_notes(versions, len(gpus))),
+        strategies=strategies,
+        cluster=cluster,
+        notes=(*_notes(versions, len(gpus)), *(cluster.notes if cluster else ())),
         problems=tuple(problems),
     )
 
@@ -103,32 +112,40 @@ def _gpus(problems: list[str]) -> list[str]:
     return [f"GPU {index}: {name}" for index, name in enumerate(names)]
 
 
-def _strategies(gpus: int, problems: list[str]) -> dict[str, str]:
-    if problems:
-        return {}
+def _strategies(gpus: int, cluster: tuple[str, str]) -> dict[str, str]:
     here = f"{gpus} GPUs" if gpus > 1 else "one GPU" if gpus else "the CPU"
     several = here if gpus > 1 else f"logical devices on {here}: distlab.split_devices(4)"
-    cluster = _cluster_text(problems)
+    together, served = cluster
     return {
         "one_device": f"yes, on {here}" if gpus < 2 else "yes, on one GPU",
         "mirrored": f"yes, on {several}",
         "central_storage": f"yes, on {several}",
-        "multi_worker": cluster,
-        "parameter_server": cluster,
+        "multi_worker": together,
+        "parameter_server": served,
         "tpu": "yes" if os.environ.get("TPU_NAME") else "no TPU here",
     }
 
 
-def _cluster_text(problems: list[str]) -> str:
+def _read_cluster(problems: list[str]) -> ClusterSpec | None:
+    """Returns the cluster that the environment describes; adds a mistake in it to `problems`."""
     try:
-        cluster = read_cluster()
+        return read_cluster()
     except UnsupportedEnvironment as error:
         problems.append(f"{error.asked}: {error.found}; {error.do}")
-        return "TF_CONFIG cannot be read"
-    if cluster is None:
-        return "needs a cluster: TF_CONFIG is not set"
-    jobs = ", ".join(f"{count} {job}" for job, count in cluster.jobs.items())
-    return f"{cluster.source} names {jobs}"
+        return None
+
+
+def _cluster_texts(spec: ClusterSpec | None, problems: list[str]) -> tuple[str, str]:
+    """Returns whether workers that step together run here, and whether parameter servers do."""
+    if problems:
+        return ("no: see the problem below",) * 2
+    if spec is None:
+        found = "names none" if os.environ.get("TF_CONFIG") else "is not set"
+        return (f"needs a cluster: TF_CONFIG {found}",) * 2
+    yes = f"yes, on {count_tasks(spec.jobs)} ({spec.source})"
+    if spec.has_parameter_servers:
+        return "no: the cluster has parameter servers", yes
+    return yes, "no: the cluster has no parameter servers"
 
 
 def _notes(versions: Mapping[str, str], gpus: int) -> list[str]:

@@ -74,7 +74,7 @@ def load_tensorflow() -> None:
     """
     prepare()
     if "tensorflow" not in sys.modules:
-        with _without_noise():
+        with without_noise():
             import tensorflow as tf
 
             tf.config.list_physical_devices()  # logical devices can still be made after this
@@ -93,7 +93,7 @@ _NOISE = (
 
 
 @contextlib.contextmanager
-def _without_noise() -> Iterator[None]:
+def without_noise() -> Iterator[None]:
     """Holds back what native code writes to stderr, and passes on all but the noise."""
     try:
         stderr = os.dup(2)

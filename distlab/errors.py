@@ -13,6 +13,7 @@ error a caller would expect (`ValueError` for an argument, and so on):
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -65,6 +66,43 @@ class NotebookError(DistlabError, RuntimeError):
 
 class ProcessError(DistlabError, RuntimeError):
     """A process could not be started, or ended when it should not have."""
+
+
+class TaskFailed(ProcessError):
+    """A task of a cluster failed: what it ran raised an error, its process ended, or it hangs.
+
+    Args:
+        asked: As for every error.
+        found: As for every error.
+        do: As for every error.
+        task: The task's name, "worker:1".
+        error: The name of what its code raised, "ValueError"; "" where it raised nothing.
+        traceback: Where that was raised, in full.
+        is_loss: Whether its process ended, or it lost a peer: to start again may help.
+    """
+
+    def __init__(
+        self,
+        *,
+        asked: str,
+        found: str,
+        do: str,
+        task: str,
+        error: str = "",
+        traceback: str = "",
+        is_loss: bool = False,
+    ) -> None:
+        super().__init__(asked=asked, found=found, do=do)
+        self.task, self.error, self.traceback, self.is_loss = task, error, traceback, is_loss
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As for every error, with what it knows of the task."""
+        names = ("asked", "found", "do", "task", "error", "traceback", "is_loss")
+        return functools.partial(type(self), **{name: getattr(self, name) for name in names}), ()
+
+
+class TaskTimeout(TaskFailed, TimeoutError):
+    """A task of a cluster did not finish in time."""
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

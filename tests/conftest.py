@@ -55,3 +55,17 @@ def run_python(tmp_path, request):
         return (err if fails else out).read_text()
 
     return run
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """A cluster that tests may use which leave its tasks as they were."""
+    with dl.LocalCluster(workers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def two():
+    """A cluster of the test's own."""
+    with dl.LocalCluster(workers=2) as cluster:
+        yield cluster

@@ -1,8 +1,10 @@
+import json
 import os
 import sys
 
 import distlab as dl
 from distlab import environment
+from distlab.cluster.explaining import OPEN_SERVERS
 
 
 def test_doctor_finds_versions_devices_and_strategies():
@@ -54,7 +56,7 @@ def test_tensorflow_loads_without_its_usual_noise_and_real_messages_pass(run_pyt
         "from distlab import environment\n"
         "r, w = os.pipe(); os.dup2(w, 2)\n"
         "distlab.make_strategy\n"
-        "with environment._without_noise(): os.write(2, b'E0000 a real error\\n')\n"
+        "with environment.without_noise(): os.write(2, b'E0000 a real error\\n')\n"
         "os.close(w); os.close(2)\n"
         "print(os.read(r, 10000))"
     )
@@ -69,3 +71,51 @@ def test_tensorflows_python_logger_tells_warnings_unless_the_user_chose(run_pyth
         "logger.setLevel(logging.INFO); distlab.describe; print(logger.level)"
     )
     assert run_python(code).split() == ["30", "20"]
+
+
+def set_cluster(monkeypatch, **jobs):
+    task = {"type": next(iter(jobs)), "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
+
+
+def test_doctor_explains_the_cluster_that_is_described_and_who_can_reach_it(monkeypatch):
+    set_cluster(monkeypatch, worker=["127.0.0.1:1", "127.0.0.1:2"])
+    diagnosis = dl.doctor()
+    assert diagnosis.problems == ()
+    assert diagnosis.strategies["multi_worker"] == "yes, on 2 workers (TF_CONFIG)"
+    assert diagnosis.strategies["parameter_server"] == "no: the cluster has no parameter servers"
+    assert "\nCluster\n  cluster   2 workers (TF_CONFIG)\n  task      worker:0 at" in repr(
+        diagnosis
+    )
+    assert ">Cluster</th>" in diagnosis._repr_html_()
+    assert f"{OPEN_SERVERS} Use a network that you trust." in diagnosis.notes
+
+
+def test_doctor_tells_the_two_kinds_of_cluster_apart(monkeypatch):
+    set_cluster(monkeypatch, chief=["127.0.0.1:1"], worker=["127.0.0.1:2"], ps=["127.0.0.1:3"])
+    strategies = dl.doctor().strategies
+    assert strategies["multi_worker"] == "no: the cluster has parameter servers"
+    assert strategies["parameter_server"] == (
+        "yes, on 1 chief, 1 worker, 1 parameter server (TF_CONFIG)"
+    )
+
+
+def test_doctor_says_nothing_of_clusters_where_none_is_described(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    diagnosis = dl.doctor()
+    assert diagnosis.strategies["multi_worker"] == "needs a cluster: TF_CONFIG is not set"
+    assert diagnosis.cluster is None and "Cluster" not in repr(diagnosis)
+    assert not [note for note in diagnosis.notes if OPEN_SERVERS in note]
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    assert dl.doctor().strategies["multi_worker"] == "needs a cluster: TF_CONFIG names none"
+
+
+def test_doctor_names_a_mistake_in_what_slurm_says(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    diagnosis = dl.doctor()
+    (problem,) = diagnosis.problems
+    assert problem == (
+        "the cluster of Slurm, SLURM_STEP_NUM_TASKS=2: SLURM_STEP_NODELIST is not set; "
+        "start the tasks with srun, which sets it"
+    )
+    assert diagnosis.strategies["multi_worker"] == "no: see the problem below"

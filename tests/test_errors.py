@@ -20,6 +20,8 @@ def test_a_message_says_what_was_asked_what_was_found_and_what_to_do():
         (errors.UnsupportedEnvironment, RuntimeError),
         (errors.NotebookError, RuntimeError),
         (errors.ProcessError, RuntimeError),
+        (errors.TaskFailed, errors.ProcessError),
+        (errors.TaskTimeout, TimeoutError),
     ],
 )
 def test_each_error_is_also_the_builtin_that_a_caller_expects(kind, builtin):
@@ -31,6 +33,13 @@ def test_errors_cross_processes_whole():
     error = errors.DeviceError(asked="a", found="b", do="c")
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), copy.asked, copy.found, copy.do) == (errors.DeviceError, "a", "b", "c")
+
+
+def test_the_error_of_a_task_crosses_processes_with_what_it_knows_of_it():
+    words = {"asked": "a", "found": "b", "do": "c"}
+    task = {"task": "worker:1", "error": "ValueError", "traceback": "t", "is_loss": True}
+    copy = pickle.loads(pickle.dumps(errors.TaskTimeout(**words, **task)))
+    assert (type(copy), vars(copy)) == (errors.TaskTimeout, words | task)
 
 
 def test_a_misspelt_word_is_answered_with_the_near_one_first():

@@ -35,6 +35,7 @@ CAUSES = {
     "PerReplica": "PerReplica to Tensor",
     "must feed a value for placeholder": "placeholder without a value",
     "merge_call": "merge_call in a condition",
+    "create_per_worker_dataset": "wants create_per_worker_dataset",
     "must have the same size and shape": "adds up shares of different shapes",
 }
 
@@ -120,11 +121,8 @@ def sequential(
     return build
 
 
-def own_loop(build: Callable[[], Any], strategy: tf.distribute.Strategy) -> Run:
-    """Trains two epochs by a hand-written loop: one step a `tf.function`, the loss reduced."""
-    with strategy.scope():
-        model = build()
-        model.optimizer.build(model.trainable_variables)
+def step_of(model: keras.Model) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Returns a replica's step as a tutorial has it: its part of the loss, one update."""
 
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -135,6 +133,22 @@ def own_loop(build: Callable[[], Any], strategy: tf.distribute.Strategy) -> Run:
         model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
+    return step
+
+
+def with_slots(build: Callable[[], Any], strategy: tf.distribute.Strategy) -> Any:
+    """Returns the model, its optimizer's variables made before a step is traced."""
+    with strategy.scope():
+        model = build()
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def own_loop(build: Callable[[], Any], strategy: tf.distribute.Strategy) -> Run:
+    """Trains two epochs by a hand-written loop: one step a `tf.function`, the loss reduced."""
+    model = with_slots(build, strategy)
+    step = step_of(model)
+
     @tf.function  # type: ignore[untyped-decorator]
     def train(batch: Any) -> tf.Tensor:
         return strategy.reduce("SUM", strategy.run(step, args=batch), axis=None)
@@ -142,6 +156,25 @@ def own_loop(build: Callable[[], Any], strategy: tf.distribute.Strategy) -> Run:
     data = strategy.experimental_distribute_dataset(in_order())
     losses = [np.mean([train(batch).numpy() for batch in data]) for _ in range(2)]
     return {"loss": losses}, [weight.numpy() for weight in model.weights]
+
+
+def coordinated_loop(build: Callable[[], Any], strategy: tf.distribute.Strategy) -> Run:
+    """Trains two epochs by a hand-written loop that schedules its steps on the workers."""
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    model = with_slots(build, strategy)
+    step, steps = step_of(model), int(in_order().cardinality())
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def train(iterator: Any) -> tf.Tensor:
+        return strategy.run(step, args=next(iterator))
+
+    def epoch(data: Any) -> float:
+        losses = [coordinator.schedule(train, args=(data,)) for _ in range(steps)]
+        coordinator.join()
+        return float(np.mean([loss.fetch() for loss in losses]))
+
+    data = iter(coordinator.create_per_worker_dataset(lambda: in_order().repeat()))
+    return {"loss": [epoch(data), epoch(data)]}, [weight.numpy() for weight in model.weights]
 
 
 # The first table: which strategy trains with what.
@@ -161,22 +194,28 @@ STRATEGIES: dict[str, Callable[[], tf.distribute.Strategy]] = {
 }
 
 
-def _of_keras(strategy: tf.distribute.Strategy, reference: Run) -> dict[str, Callable[[], str]]:
+def _of_keras(
+    strategy: tf.distribute.Strategy, reference: Run, loop: Callable[..., Run] = own_loop
+) -> dict[str, Callable[[], str]]:
     build, judge = sequential(), against(reference)
     return {
         "Keras 3 `fit`": lambda: cell(lambda: fit(in_scope(build, strategy)), judge),
-        "Keras 3 own loop": lambda: cell(lambda: own_loop(build, strategy), judge),
+        "Keras 3 own loop": lambda: cell(lambda: loop(build, strategy), judge),
         "`distribute`": lambda: cell(lambda: fit(distribute(build, strategy)), judge),
     }
 
 
-def _of_tf_keras(strategy: tf.distribute.Strategy, reference: Run) -> dict[str, Callable[[], str]]:
+def _of_tf_keras(
+    strategy: tf.distribute.Strategy, reference: Run, **as_it_wants: Any
+) -> dict[str, Callable[[], str]]:
     import tf_keras
 
     build, judge = sequential(library=tf_keras), against(reference)
     both = "`distribute` of tf_keras"
     return {
-        "tf_keras `fit`": lambda: cell(lambda: fit(in_scope(build, strategy)), judge),
+        "tf_keras `fit`": lambda: cell(
+            lambda: fit(in_scope(build, strategy), **as_it_wants), judge
+        ),
         both: lambda: cell(lambda: fit(distribute(build, strategy)), judge),
     }
 
@@ -192,18 +231,32 @@ def strategies(of: Callable[..., dict[str, Callable[[], str]]], library: Any) ->
 
 
 def workers() -> Cells:
-    """Measures MultiWorkerMirroredStrategy in one of two processes (TF_CONFIG names them).
+    """Measures MultiWorkerMirroredStrategy in one of two processes (TF_CONFIG names them)."""
+    return {"multi_worker, 2 processes": _on_cluster("multi_worker", own_loop)}
 
-    The cell that crashes is the last, so that the two processes are in step before it.
-    """
+
+def servers() -> Cells:
+    """Measures ParameterServerStrategy in its coordinator; the other processes serve, and stay."""
+
+    def repeated() -> dict[str, Any]:
+        return {"data": in_order().repeat(), "steps_per_epoch": int(in_order().cardinality())}
+
+    cells = _on_cluster("parameter_server", coordinated_loop, as_tf_keras_wants=repeated)
+    return {"parameter_server, 1 worker": cells}
+
+
+def _on_cluster(
+    kind: str, loop: Callable[..., Run], as_tf_keras_wants: Callable[[], dict[str, Any]] = dict
+) -> dict[str, str]:
+    """The cell that crashes is the last, so that several processes are in step before it."""
     import tf_keras
 
-    strategy = dl.make_strategy("multi_worker")
+    strategy = dl.make_strategy(kind)  # in a process that serves, it does not return
     # What the reference has no strategy for is done first in each process, alike.
-    cells = _of_tf_keras(strategy, fit(sequential(library=tf_keras)()))
-    cells |= _of_keras(strategy, fit(sequential()()))
+    cells = _of_tf_keras(strategy, fit(sequential(library=tf_keras)()), **as_tf_keras_wants())
+    cells |= _of_keras(strategy, fit(sequential()()), loop)
     order = [name for name in cells if name != "Keras 3 `fit`"] + ["Keras 3 `fit`"]
-    return {"multi_worker, 2 processes": {column: cells[column]() for column in order}}
+    return {column: cells[column]() for column in order}
 
 
 def main(group: str, path: str) -> None:
@@ -214,6 +267,7 @@ def main(group: str, path: str) -> None:
         "keras": lambda: strategies(_of_keras, keras),
         "tf_keras": lambda: strategies(_of_tf_keras, importlib.import_module("tf_keras")),
         "workers": workers,
+        "servers": servers,
         "features": lambda: support_features.measure(0),
         "more features": lambda: support_features.measure(1),
     }

@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,12 +24,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from distlab.cluster.ports import reserved_ports
+from distlab.cluster.spec import local_spec
 from distlab.warm.process import WarmProcess, can_fork
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, README = ROOT / "docs" / "support_matrix.md", ROOT / "README.md"
 BEGIN, END = "<!-- support matrix -->", "<!-- end of support matrix -->"
 SINGLE = ("features", "more features", "keras", "tf_keras")
+# Groups that are measured on a cluster: its tasks, and how many ports these need.
+CLUSTERS: dict[str, tuple[dict[str, Any], int]] = {
+    "workers": ({"workers": 2}, 2),
+    "servers": ({"workers": 1, "parameter_servers": 1, "chief": True}, 3),
+}
 TIMEOUT_SECS = 300
 
 STRATEGY_COLUMNS = (
@@ -62,7 +68,8 @@ logged to 1e-5. "named error": distlab refuses before it trains, and says what t
 
 {strategies}
 
-`parameter_server` is not measured yet, nor is `tpu`: no TPU was at hand.
+Parameter servers: with one worker, whose steps come one after the other; several work without
+waiting for each other, so their steps are nobody else's. `tpu` is not measured: none was at hand.
 
 ## What of a model and of its data holds
 
@@ -75,9 +82,10 @@ Measured with {versions}.
 """
 
 README_TEXT = """
-Measured by running it, on two replicas against plain training on one device ("equal": weights to
-1e-6, logs to 1e-5); [docs/support_matrix.md](docs/support_matrix.md) has the rest, feature by
-feature, and a test runs it again.
+Measured by running it, on two replicas (with parameter servers: one worker) against plain training
+on one device ("equal": weights to 1e-6, logs to 1e-5);
+[docs/support_matrix.md](docs/support_matrix.md) has the rest, feature by feature, and a test runs
+it again.
 
 {strategies}
 
@@ -102,35 +110,36 @@ def measure() -> tuple[Cells, Cells]:
         two = stack.enter_context(ThreadPoolExecutor(2))
         jobs = [
             two.submit(_measure_group, group, folder, warm, environ)
-            for group in (*SINGLE, "workers")
+            for group in (*SINGLE, *CLUSTERS)
         ]
-        some, others, keras, tf_keras, workers = (job.result() for job in jobs)
+        some, others, keras, tf_keras, workers, servers = (job.result() for job in jobs)
     rows = itertools.zip_longest(some.items(), others.items())
     features = dict(pair for pairs in rows for pair in pairs if pair)
     strategies = {name: keras[name] | tf_keras[name] for name in keras}
-    return strategies | workers, features
+    return strategies | workers | servers, features
 
 
 def _measure_group(group: str, folder: Path, warm: WarmProcess | None, environ: Any) -> Cells:
-    tasks = {group: environ}
-    if group == "workers":
-        tasks = {
-            f"{group} {index}": environ | {"TF_CONFIG": config}
-            for index, config in enumerate(_cluster_of_two())
-        }
-    running = []
-    try:
-        for name, env in tasks.items():
+    with ExitStack() as stack:
+        if group in CLUSTERS:
+            layout, ports = CLUSTERS[group]
+            spec = local_spec(**layout, ports=stack.enter_context(reserved_ports(ports)))
+            tasks = {f"{group} {task}": spec.tf_config(task) for task in spec.tasks_in_order()}
+            environs = {name: environ | {"TF_CONFIG": config} for name, config in tasks.items()}
+            serve = len(tasks) - 1 if spec.has_parameter_servers else 0
+        else:
+            environs, serve = {group: environ}, 0
+        running = []
+        for name, env in environs.items():
             running.append((name, _start(group, folder / name, warm, env)))
-        codes = {name: task.wait(TIMEOUT_SECS) for name, task in running}
-    finally:
-        for _, task in running:
-            task.kill()
+            stack.callback(running[-1][1].kill)
+        measuring = running[: len(running) - serve]  # the chief comes first
+        codes = {name: task.wait(TIMEOUT_SECS) for name, task in measuring}
     for name, code in codes.items():
         if code:
             said = (folder / f"{name}.err").read_text(errors="replace")[-2000:]
             raise RuntimeError(f"the cells of {name!r} ended with {code}:\n{said}")
-    found: Cells = json.loads((folder / next(iter(tasks))).read_text(encoding="utf-8"))
+    found: Cells = json.loads((folder / next(iter(environs))).read_text(encoding="utf-8"))
     return found
 
 
@@ -141,19 +150,6 @@ def _start(group: str, path: Path, warm: WarmProcess | None, env: dict[str, str]
         if warm:
             return warm.spawn(argv, **streams)
         return subprocess.Popen([sys.executable, *argv], **streams)
-
-
-def _cluster_of_two() -> list[str]:
-    """Returns the TF_CONFIG of each of two workers, at ports that were free a moment ago."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        workers = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    return [
-        json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
-        for index in range(2)
-    ]
 
 
 def table(cells: Cells, corner: str, columns: tuple[str, ...]) -> str:

@@ -34,6 +34,7 @@ from traitlets import Type
 
 from distlab.errors import NotebookError
 from distlab.notebooks.kernel_environment import kernel_environment
+from distlab.notebooks.streams import settled
 
 RAISES_TAGS = frozenset({"raises-exception", "nbval-raises-exception"})
 _NOT_RUN_TAGS = frozenset({"skip-execution", "nbval-skip"})
@@ -112,7 +113,6 @@ class Session:
             iopub_timeout=60,
             raise_on_iopub_timeout=True,
             force_raise_errors=True,
-            coalesce_streams=True,
             record_timing=False,
             # Colours and the paths in a traceback differ between machines.
             extra_arguments=[
@@ -184,6 +184,10 @@ class Session:
     def finished(self) -> NotebookNode:
         """Returns the notebook with the widgets' state, which a page needs to show them."""
         self._client.set_widgets_metadata()
+        # Only now, for nbclient counts outputs to find the one that is updated.
+        for cell in self.notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs = settled(cell.outputs)
         return _with_fixed_ids(self.notebook)
 
     def _last_words(self) -> str:

@@ -10,9 +10,10 @@ import copy
 import json
 import os
 import re
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from distlab.notebooks.streams import settled
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -65,10 +66,7 @@ def stable_outputs(outputs: list[NotebookNode], *, execution_count: int) -> list
         outputs: The outputs of one cell, as the kernel sent them.
         execution_count: The number its results carry.
     """
-    stable: list[NotebookNode] = []
-    for is_text, group in groupby(copy.deepcopy(outputs), lambda out: out.output_type == "stream"):
-        same = list(group)
-        stable += _merged_streams(same) if is_text else same
+    stable = settled(copy.deepcopy(outputs))
     for output in stable:
         if output.output_type == "execute_result":
             output.execution_count = execution_count
@@ -109,14 +107,3 @@ def _without_lost_widget(output: NotebookNode, shows: str) -> NotebookNode:
     output = copy.deepcopy(output)
     del output.data[_WIDGET]
     return output
-
-
-def _merged_streams(streams: list[NotebookNode]) -> list[NotebookNode]:
-    """Which of stdout and stderr arrives first is a race, so stdout is always put first."""
-    merged = []
-    for name in ("stdout", "stderr"):
-        mine = [stream for stream in streams if stream.name == name]
-        if mine:
-            mine[0].text = "".join(stream.text for stream in mine)
-            merged.append(mine[0])
-    return merged
