@@ -1,5 +1,7 @@
 """Finds checks: every `distlab/grading/lesson_NN_slug`, a module or a package, holds `CHECKS`.
 
+Where an exercise ends in a report that a teacher reads, it holds `REPORTS` too.
+
     find_check("combine_gradients")
     for check in all_checks(): ...
 
@@ -11,10 +13,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from types import ModuleType
 
 import distlab.grading
 from distlab.errors import InvalidArgument, did_you_mean
 from distlab.grading.checks import Check
+from distlab.grading.written import WrittenReport
 
 
 def lesson_modules() -> list[str]:
@@ -24,16 +28,21 @@ def lesson_modules() -> list[str]:
 
 
 def checks_of(stem: str) -> tuple[Check, ...]:
-    """The checks of one lesson, by its stem such as "01_mirrored_strategy"."""
-    known = [module.removeprefix("lesson_") for module in lesson_modules()]
-    if stem not in known:
-        raise InvalidArgument(
-            asked=f"checks_of({stem!r})",
-            found="no lesson of that stem has checks",
-            do=did_you_mean(stem, known),
-        )
-    module = importlib.import_module(f"distlab.grading.lesson_{stem}")
-    return tuple(module.CHECKS)
+    """The checks of one lesson, by its stem such as "01_mirrored_strategy".
+
+    Raises:
+        InvalidArgument: No lesson of that stem has checks.
+    """
+    return tuple(_module(stem, f"checks_of({stem!r})").CHECKS)
+
+
+def reports_of(stem: str) -> tuple[WrittenReport, ...]:
+    """The reports that a lesson's exercise asks for, by its stem; of most lessons none.
+
+    Raises:
+        InvalidArgument: No lesson of that stem has checks.
+    """
+    return tuple(getattr(_module(stem, f"reports_of({stem!r})"), "REPORTS", ()))
 
 
 def all_checks() -> Iterator[Check]:
@@ -58,3 +67,14 @@ def find_check(name: str) -> Check:
         found="no check of that name",
         do=did_you_mean(str(name), names),
     )
+
+
+def _module(stem: str, asked: str) -> ModuleType:
+    known = [module.removeprefix("lesson_") for module in lesson_modules()]
+    if stem not in known:
+        raise InvalidArgument(
+            asked=asked,
+            found="no lesson of that stem has checks",
+            do=did_you_mean(stem, known),
+        )
+    return importlib.import_module(f"distlab.grading.lesson_{stem}")
