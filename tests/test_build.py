@@ -13,7 +13,7 @@ from distlab.errors import InvalidArgument, NotebookError, UnsupportedEnvironmen
 from distlab.notebooks.__main__ import main
 from distlab.notebooks.build import build_pages
 from distlab.notebooks.drift import find_drift
-from distlab.notebooks.editions import answered, leaking_lines, parse_answers, stubbed
+from distlab.notebooks.editions import CODE, TEXT, answered, leaking_lines, parse_answers, stubbed
 from distlab.notebooks.source import Page, draft_page, find_pages
 from distlab.notebooks.storing import canonical, stable_outputs, write_atomically
 
@@ -52,6 +52,21 @@ rate = 0.1 * 4
 rate = ...
 ### END SOLUTION
 '''
+REPORT = """
+# %%
+# report: speed
+x = 2
+
+# %% [markdown]
+# <!-- report: speed -->
+# **Which is slower?**
+#
+# <!-- BEGIN SOLUTION -->
+# Four replicas, for each step.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+"""
 
 
 @pytest.fixture
@@ -109,8 +124,8 @@ def replace_in(path: Path, old: str, new: str) -> None:
 # Editions
 
 
-def parse(source):
-    return parse_answers(source, file="lessons/00_x/exercise.py", line=5)
+def parse(source, marks=CODE):
+    return parse_answers(source, file="lessons/00_x/exercise.py", line=5, marks=marks)
 
 
 def test_a_stub_raises_where_the_answer_stood():
@@ -151,6 +166,30 @@ def test_markers_that_do_not_fit_name_file_and_line(source, line, found):
         parse(source)
     assert f"lessons/00_x/exercise.py, line {line}\n" in str(error.value)
     assert found in error.value.found
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "found"),
+    [
+        ("<!-- BEGIN SOLUTION -->\na\n<!-- END SOLUTION -->", 5, "without the lines"),
+        ("a\n<!-- BEGIN SOLUTION -->\nb", 6, "without '<!-- END SOLUTION -->'"),
+        ("<!-- STUB -->", 5, "where no solution stands before it"),
+        ("a\n<!--BEGIN SOLUTION-->", 6, "looks like one"),
+        ("<!-- BEGIN SOLUTION -->\nb\n<!-- Stub -->", 7, "looks like one"),
+        ("a\n<!- end solution ->", 6, "looks like one"),
+        ("a\n### BEGIN SOLUTION", 6, "looks like one"),
+    ],
+)
+def test_markers_of_a_text_that_do_not_fit_name_file_and_line(source, line, found):
+    with pytest.raises(NotebookError) as error:
+        parse(source, TEXT)
+    assert f"lessons/00_x/exercise.py, line {line}\n" in str(error.value)
+    assert found in error.value.found
+
+
+def test_markers_of_a_text_are_refused_among_code():
+    with pytest.raises(NotebookError, match="looks like one"):
+        parse("# <!-- BEGIN SOLUTION -->\n# the answer")
 
 
 def test_leaking_lines_are_the_telling_ones_that_the_exercise_does_not_show():
@@ -198,6 +237,17 @@ def test_both_editions_have_the_same_cells_but_for_the_answers(root):
     assert exercise.metadata.distlab.sha256 != solution.metadata.distlab.sha256
 
 
+def test_a_report_has_its_model_text_in_the_solution_alone(tmp_path):
+    add_lesson(tmp_path, "00_x", exercise=EXERCISE + REPORT)
+    exercise, solution = (
+        draft_page(Page(tmp_path, "00_x", edition)) for edition in ("exercise", "solution")
+    )
+    shown = "<!-- report: speed -->\n**Which is slower?**\n\n"
+    assert exercise.notebook.cells[-1].source == shown + "*Your answer.*"
+    assert solution.notebook.cells[-1].source == shown + "Four replicas, for each step."
+    assert "Four replicas, for each step." in leaking_lines(list(exercise.parts))
+
+
 @pytest.mark.parametrize(
     ("lesson", "exercise", "found"),
     [
@@ -206,8 +256,11 @@ def test_both_editions_have_the_same_cells_but_for_the_answers(root):
         (LESSON + "\n# %%\n\n# %%\nx\n", EXERCISE, "an empty cell"),
         (LESSON + EXERCISE, EXERCISE, "a solution in a lesson"),
         (LESSON, EXERCISE.replace("# task: rate\n", ""), "in a cell that is no task"),
-        (LESSON, EXERCISE.replace("task: rate", "task: double"), "a second task 'double'"),
-        (LESSON, EXERCISE + "\n# %% [markdown]\n# ### BEGIN SOLUTION\n", "in a text cell"),
+        (LESSON, EXERCISE.replace("task: rate", "task: double"), "a second '# task: double'"),
+        (LESSON, EXERCISE + REPORT + REPORT, "a second '# report: speed'"),
+        (LESSON, EXERCISE + REPORT.replace("# report", "# draw"), "'speed' without its picture"),
+        (LESSON, EXERCISE + REPORT.replace("<!-- report", "<!-- repor"), "in a text cell"),
+        (LESSON, EXERCISE + "\n# %% [markdown]\n# ### BEGIN SOLUTION\n", "looks like one"),
     ],
 )
 def test_a_source_that_cannot_be_meant_is_refused(tmp_path, lesson, exercise, found):

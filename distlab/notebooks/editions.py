@@ -13,6 +13,15 @@ The solution edition keeps the answer and loses the markers; the exercise editio
     ### STUB
     rate = ...
     ### END SOLUTION
+
+In a text cell, one that a learner writes, the markers are comments of HTML, and there is a stub:
+
+    <!-- report: speed -->
+    <!-- BEGIN SOLUTION -->
+    Four replicas are slower, because ...
+    <!-- STUB -->
+    *Your answer, two or three sentences.*
+    <!-- END SOLUTION -->
 """
 
 from __future__ import annotations
@@ -22,10 +31,27 @@ from dataclasses import dataclass, field
 
 from distlab.errors import NotebookError
 
-BEGIN, STUB, END = "### BEGIN SOLUTION", "### STUB", "### END SOLUTION"
+
+@dataclass(frozen=True)
+class Marks:
+    """The lines that stand around an answer."""
+
+    begin: str
+    stub: str
+    end: str
+
+
+CODE = Marks("### BEGIN SOLUTION", "### STUB", "### END SOLUTION")
+TEXT = Marks("<!-- BEGIN SOLUTION -->", "<!-- STUB -->", "<!-- END SOLUTION -->")
 TASK = re.compile(r"# task: (\S+)")
+# The first line of the cell that draws a report's picture, or of the one that holds its text.
+REPORT = re.compile(r"# report: (\S+)|<!-- report: (\S+) -->")
 # A misspelt marker would let the answer into the exercise, so near misses are refused.
-_NEARLY = re.compile(r"\s*(#+\s*(begin|end)[ _-]*solutions?|##+\s*stub)\b", re.IGNORECASE)
+_NEARLY = re.compile(
+    r"\s*(#+\s*(begin|end)[ _-]*solutions?|##+\s*stub"
+    r"|#*\s*<!-*\s*((begin|end)[ _-]*solutions?|stub))\b",
+    re.IGNORECASE,
+)
 _PLACEHOLDER = 'raise NotImplementedError("your code here")'
 
 
@@ -55,13 +81,14 @@ class _Open:
         (self.solution if self.stub is None else self.stub).append(text)
 
 
-def parse_answers(source: str, *, file: str, line: int) -> list[str | Answer]:
+def parse_answers(source: str, *, file: str, line: int, marks: Marks = CODE) -> list[str | Answer]:
     """Splits a cell's source into its lines and its solution blocks, in order.
 
     Args:
-        source: The source of a code cell, both editions in one.
+        source: The source of a cell, both editions in one.
         file: The file it stands in, for messages.
         line: The line of the file where the cell's source starts.
+        marks: The markers of its kind, `CODE` or `TEXT`.
 
     Raises:
         NotebookError: The markers are unbalanced, misspelt, or leave a cell that would raise
@@ -69,29 +96,33 @@ def parse_answers(source: str, *, file: str, line: int) -> list[str | Answer]:
     """
     parts: list[str | Answer] = []
     block: _Open | None = None
+
+    def refused(number: int, found: str) -> NotebookError:
+        return _unbalanced(file, number, found, marks)
+
     for number, text in enumerate(source.splitlines(), line):
         mark = text.strip()
-        if mark == BEGIN:
+        if mark == marks.begin:
             if block:
-                raise _unbalanced(file, number, f"the block of line {block.line} is still open")
+                raise refused(number, f"the block of line {block.line} is still open")
             block = _Open(number, text[: len(text) - len(text.lstrip())])
-        elif mark == STUB:
+        elif mark == marks.stub:
             if block is None or block.stub is not None:
-                raise _unbalanced(file, number, f"'{STUB}' where no solution stands before it")
+                raise refused(number, f"'{marks.stub}' where no solution stands before it")
             block.stub = []
-        elif mark == END:
+        elif mark == marks.end:
             if block is None:
-                raise _unbalanced(file, number, f"'{END}' without '{BEGIN}'")
-            parts.append(_closed(block, file))
+                raise refused(number, f"'{marks.end}' without '{marks.begin}'")
+            parts.append(_closed(block, file, marks))
             block = None
         elif _NEARLY.match(text):
-            raise _unbalanced(file, number, f"{mark!r}, which is no marker but looks like one")
+            raise refused(number, f"{mark!r}, which is no marker but looks like one")
         elif block:
             block.take(text)
         else:
             parts.append(text)
     if block:
-        raise _unbalanced(file, block.line, f"'{BEGIN}' without '{END}' in its cell")
+        raise refused(block.line, f"'{marks.begin}' without '{marks.end}' in its cell")
     return parts
 
 
@@ -143,20 +174,26 @@ def leaking_lines(cells: list[list[str | Answer]]) -> list[str]:
     return [line for line in dict.fromkeys(telling) if line not in shown]
 
 
-def _closed(block: _Open, file: str) -> Answer:
-    if block.stub is None and not block.indent:
+def _closed(block: _Open, file: str, marks: Marks) -> Answer:
+    if block.stub is None and (marks is TEXT or not block.indent):
+        found = (
+            "a text without the lines that stand in its place"
+            if marks is TEXT
+            else "a solution outside any function, so its placeholder would stop 'run all'"
+        )
         raise NotebookError(
             asked=f"the exercise edition of {file}, line {block.line}",
-            found="a solution outside any function, so its placeholder would stop 'run all'",
-            do=f"put the lines that the exercise shows behind '{STUB}', before '{END}'",
+            found=found,
+            do=f"put the lines that the exercise shows behind '{marks.stub}', before '{marks.end}'",
         )
     stub = None if block.stub is None else tuple(block.stub)
     return Answer(block.indent, tuple(block.solution), stub)
 
 
-def _unbalanced(file: str, line: int, found: str) -> NotebookError:
+def _unbalanced(file: str, line: int, found: str, marks: Marks) -> NotebookError:
     return NotebookError(
         asked=f"the two editions of {file}, line {line}",
         found=found,
-        do=f"write '{BEGIN}', the answer, perhaps '{STUB}' and its lines, then '{END}'",
+        do=f"write '{marks.begin}', the answer, perhaps '{marks.stub}' and its lines, then "
+        f"'{marks.end}'",
     )

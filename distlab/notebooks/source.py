@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distlab.errors import InvalidArgument, NotebookError, UnsupportedEnvironment, did_you_mean
-from distlab.notebooks.editions import BEGIN, END, TASK, Answer, answered, parse_answers, stubbed
+from distlab.notebooks.editions import (
+    CODE,
+    REPORT,
+    TASK,
+    TEXT,
+    Answer,
+    answered,
+    parse_answers,
+    stubbed,
+)
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -65,7 +74,7 @@ class Draft:
     Args:
         notebook: Its cells, ids and metadata.
         lines: The line of the source where each cell starts.
-        parts: The lines and answers of each code cell; empty for a markdown cell.
+        parts: The lines and answers of each cell.
     """
 
     notebook: NotebookNode
@@ -132,12 +141,11 @@ def draft_page(page: Page) -> Draft:
             found=f"{len(lines)} lines that start a cell, but {len(raw)} cells",
             do="start every cell, the first as well, with a line '# %%' or '# %% [markdown]'",
         )
-    cells, parts, tasks = [], [], set[str]()
+    cells, parts, names = [], [], set[str]()
     for index, (cell, line) in enumerate(zip(raw, lines, strict=True)):
         pieces = _pieces(cell, page, line)
-        if cell.cell_type == "code":
-            _take_task(pieces, tasks, page, line)
-            cell.source = (stubbed if page.edition == "exercise" else answered)(pieces)
+        _take_name(pieces, names, cell, page=page, line=line)
+        cell.source = (stubbed if page.edition == "exercise" else answered)(pieces)
         if not cell.source.strip():
             raise _refused(page, line, "an empty cell", "fill the cell, or take it out")
         # jupytext notes for itself how the text was laid out; that is not the notebook's.
@@ -145,6 +153,7 @@ def draft_page(page: Page) -> Draft:
         new = v4.new_code_cell if cell.cell_type == "code" else v4.new_markdown_cell
         cells.append(new(cell.source, metadata=notes, id=f"{page.stem}-{index + 1:03}"))
         parts.append(pieces)
+    _pair_reports(names, page)
     notebook = v4.new_notebook(cells=cells, metadata=_metadata(page, text), nbformat_minor=5)
     return Draft(notebook, tuple(lines), tuple(parts))
 
@@ -160,29 +169,43 @@ def _metadata(page: Page, text: str) -> dict[str, dict[str, str]]:
 
 
 def _pieces(cell: NotebookNode, page: Page, line: int) -> list[str | Answer]:
-    if cell.cell_type != "code":
-        if BEGIN in cell.source or END in cell.source:
-            raise _refused(page, line, "a solution in a text cell", "solutions are code; move it")
-        return []
-    pieces = parse_answers(cell.source, file=page.source, line=line + 1)
+    marks = CODE if cell.cell_type == "code" else TEXT
+    pieces = parse_answers(cell.source, file=page.source, line=line + 1, marks=marks)
     if page.edition == "lesson" and any(isinstance(piece, Answer) for piece in pieces):
         raise _refused(page, line, "a solution in a lesson", "move it to exercise.py")
     return pieces
 
 
-def _take_task(pieces: list[str | Answer], tasks: set[str], page: Page, line: int) -> None:
+def _take_name(
+    pieces: list[str | Answer], names: set[str], cell: NotebookNode, *, page: Page, line: int
+) -> None:
     """The grader finds an answer by its first line alone, so that line must be there, once."""
-    first = pieces[0] if pieces else ""
-    task = TASK.fullmatch(first) if isinstance(first, str) else None
-    if task is None:
+    first = pieces[0] if pieces and isinstance(pieces[0], str) else ""
+    is_code = cell.cell_type == "code"
+    if not ((is_code and TASK.fullmatch(first)) or REPORT.fullmatch(first)):
         if any(isinstance(piece, Answer) for piece in pieces):
-            raise _refused(
-                page, line, "a solution in a cell that is no task", "start it with '# task: name'"
+            found, do = (
+                ("a solution in a cell that is no task", "start it with '# task: name'")
+                if is_code
+                else ("a solution in a text cell", "start it with '<!-- report: name -->'")
             )
+            raise _refused(page, line, found, do)
         return
-    if task[1] in tasks:
-        raise _refused(page, line, f"a second task {task[1]!r}", "give each task its own name")
-    tasks.add(task[1])
+    if first in names:
+        raise _refused(page, line, f"a second {first!r}", "give each its own name")
+    names.add(first)
+
+
+def _pair_reports(names: set[str], page: Page) -> None:
+    reports = [match for name in names if (match := REPORT.fullmatch(name))]
+    pictures, texts = ({match[n] for match in reports} - {None} for n in (1, 2))
+    if unpaired := sorted(pictures ^ texts):
+        raise NotebookError(
+            asked=f"the reports of {page.source}",
+            found=f"{unpaired[0]!r} without its picture, or without its text",
+            do="write two cells: a code cell that starts with '# report: name', and a text cell "
+            "that starts with '<!-- report: name -->'",
+        )
 
 
 def _cell_lines(text: str) -> list[int]:
