@@ -26,7 +26,8 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test check env env-lab lint types notebooks notebooks-check tests regression \
-	regression-cold regression-tampered support-matrix bench chaos format docs constraints clean
+	regression-cold regression-tampered nbgrader support-matrix bench chaos format docs constraints \
+	clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' Makefile
@@ -73,6 +74,15 @@ regression-cold:  ## the same, each notebook in a process of its own making
 regression-tampered: env  ## tamper with every notebook, and hold that the regression notices
 	$(call stage,tampered notebooks,$(PY) tools/tamper.py)
 
+nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over two exercises
+	$(call stage,nbgrader,DISTLAB_NBGRADER=.venv-nbgrader/bin/python \
+		$(PY) -m pytest tests/test_nbgrader.py $(TEST_ARGS))
+
+# Its own environment: nbgrader pins what JupyterLab would have newer.
+.venv-nbgrader/bin/nbgrader: | env
+	$(PY) -m venv .venv-nbgrader
+	.venv-nbgrader/bin/python -m pip install --quiet nbgrader==0.9.6
+
 format: env  ## let ruff lay out the code and repair what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
@@ -97,4 +107,4 @@ constraints:  ## renew constraints.txt, keeping its versions (all newer: UPGRADE
 
 clean:  ## remove what the checks leave behind (.venv and my-lab stay)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*/*' -prune -exec rm -rf {} +

@@ -29,13 +29,14 @@ FLOORS = {
     "diagnostics": 4,
     "training": 4,
     "parity": 5,
-    "notebooks": 5,
     "grading": 5,
+    "notebooks": 6,
     "grader": 6,
     "pictures": 6,
     "course": 6,
     "lab": 6,
-    "cli": 7,
+    "exercise": 7,
+    "cli": 8,
 }
 
 

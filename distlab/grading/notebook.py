@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, overload
 
+from distlab.grading.autograding import autograded, is_autograded, without_stderr
 from distlab.grading.checks import Check
 from distlab.grading.progress import Progress, note, progress
 from distlab.grading.registry import find_check
@@ -52,13 +53,22 @@ def check(
 
     Returns:
         A `Report`: what passed, yours beside what was expected, and from the second failed
-        attempt a hint. Without a name a `Progress`: a line for each exercise of the folder.
+        attempt a hint; where nbgrader runs the notebook its text is the points earned, which is
+        what nbgrader reads. Without a name a `Progress`: a line for each exercise of the folder.
 
     Raises:
         InvalidArgument: There is no check of that name.
     """
     if name is None:
         return progress()
+    if is_autograded():
+        with without_stderr(_shell()):
+            report = _report_on(name, function, seed)
+        return autograded(report)
+    return _report_on(name, function, seed)
+
+
+def _report_on(name: str | Check, function: Callable[..., Any] | None, seed: int | None) -> Report:
     asked = find_check(name) if isinstance(name, str) else name
     if function is None:
         names = _notebook_names()
@@ -101,7 +111,11 @@ def _unready(asked: Check, message: str) -> Report:
 
 
 def _notebook_names() -> dict[str, Any]:
+    shell = _shell()
+    return shell.user_ns if shell is not None else vars(sys.modules["__main__"])
+
+
+def _shell() -> Any:
     # Asked for only where it is loaded: a plain script need not have IPython.
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return shell.user_ns if shell is not None else vars(sys.modules["__main__"])
+    return ipython.get_ipython() if ipython is not None else None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distlab.errors import InvalidArgument, NotebookError, UnsupportedEnvironment, did_you_mean
+from distlab.grading.registry import checks_of, reports_of
 from distlab.notebooks.editions import (
     CODE,
     REPORT,
@@ -25,6 +26,7 @@ from distlab.notebooks.editions import (
     parse_answers,
     stubbed,
 )
+from distlab.notebooks.nbgrader import mark_cells
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -62,9 +64,23 @@ class Page:
         return f"lessons/{self.stem}/{EDITIONS[self.edition][1]}"
 
     @property
+    def path(self) -> Path:
+        """The source's path."""
+        return self.root / self.source
+
+    @property
     def target(self) -> str:
         """The notebook's path from the root."""
         return f"{EDITIONS[self.edition][0]}/{self.stem}.ipynb"
+
+    def points(self) -> dict[str, float]:
+        """Returns what each check and each report of the lesson is worth, by its name.
+
+        Raises:
+            InvalidArgument: The lesson has no checks.
+        """
+        checks = {check.name: check.points for check in checks_of(self.stem)}
+        return checks | {report.name: report.points for report in reports_of(self.stem)}
 
 
 @dataclass(frozen=True)
@@ -118,7 +134,7 @@ def find_pages(root: Path, stems: Sequence[str] = ()) -> list[Page]:
                 do=did_you_mean(stem, known),
             )
     pages = [Page(root, stem, edition) for stem in (stems or known) for edition in EDITIONS]
-    return [page for page in pages if (root / page.source).is_file()]
+    return [page for page in pages if page.path.is_file()]
 
 
 def draft_page(page: Page) -> Draft:
@@ -132,7 +148,7 @@ def draft_page(page: Page) -> Draft:
         UnsupportedEnvironment: jupytext is not installed.
     """
     jupytext, v4 = notebook_tools()
-    text = (page.root / page.source).read_text(encoding="utf-8")
+    text = page.path.read_text(encoding="utf-8")
     raw = jupytext.reads(text, fmt="py:percent").cells
     lines = _cell_lines(text)
     if len(raw) != len(lines) or not raw:
@@ -154,6 +170,9 @@ def draft_page(page: Page) -> Draft:
         cells.append(new(cell.source, metadata=notes, id=f"{page.stem}-{index + 1:03}"))
         parts.append(pieces)
     _pair_reports(names, page)
+    if page.edition == "exercise":
+        places = [f"{page.source}, line {line}" for line in lines]
+        mark_cells(cells, points_of=page.points, places=places)
     notebook = v4.new_notebook(cells=cells, metadata=_metadata(page, text), nbformat_minor=5)
     return Draft(notebook, tuple(lines), tuple(parts))
 

@@ -1,0 +1,266 @@
+"""nbgrader: its metadata in the student edition, the points that it reads, its own autograde."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbformat import v4
+
+from distlab.errors import NotebookError
+from distlab.grading.registry import checks_of, find_check
+from distlab.grading.running import run_check
+from distlab.notebooks.nbgrader import mark_cells
+from distlab.notebooks.source import Page, draft_page
+
+ROOT = Path(__file__).resolve().parent.parent
+STEMS = ("00_start_here", "01_mirrored_strategy")
+
+
+def marks_of(*sources, points=None, kind="code"):
+    new = v4.new_code_cell if kind == "code" else v4.new_markdown_cell
+    cells = [new(source) for source in sources]
+    places = [f"exercise.py, line {n}" for n in range(len(cells))]
+    mark_cells(cells, points_of=lambda: points or {}, places=places)
+    return [cell.metadata.get("nbgrader") for cell in cells]
+
+
+# The metadata
+
+
+def test_answers_and_checks_are_marked_and_nothing_else():
+    answer, given, check = marks_of(
+        "# task: double\ndef double(x): ...",
+        "# given\ndl.show(1)",
+        'dl.check("double")',
+        points={"double": 2},
+    )
+    common = {"schema_version": 3, "task": False}
+    assert answer == {
+        **common, "grade_id": "double", "solution": True, "grade": False, "locked": False
+    }  # fmt: skip
+    assert check == {
+        **common, "grade_id": "double-check", "solution": False, "grade": True, "locked": True,
+        "points": 2,
+    }  # fmt: skip
+    assert given is None
+
+
+@pytest.mark.parametrize(
+    "source", ['dl.check("a")', "check('a')", 'x = 1\ndl.check("a")\n', 'dl.check(checks["a"])']
+)
+def test_a_cell_that_ends_in_a_check_gives_its_points(source):
+    assert marks_of(source, points={"a": 1.5})[0]["points"] == 1.5
+
+
+@pytest.mark.parametrize("source", ["dl.check()", 'report = dl.check("a")', 'dl.check("a")\nx = 1'])
+def test_a_cell_that_shows_no_report_gives_none(source):
+    assert marks_of(source, points={"a": 1}) == [None]
+
+
+def test_a_report_is_for_a_person_to_grade():
+    (text,) = marks_of("<!-- report: speed -->\n*Yours*", points={"speed": 5}, kind="markdown")
+    assert (text["grade_id"], text["points"]) == ("speed", 5)
+    assert text["grade"] and text["solution"] and not text["locked"]
+    (picture,) = marks_of("# report: speed\nplot()", points={"speed": 5})
+    assert picture["solution"] and not picture["grade"]
+    assert picture["grade_id"] != text["grade_id"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "found", "do"),
+    [
+        (['dl.check("doubel")'], "'doubel', of which no check and no report", "mean 'double'?"),
+        (['dl.check("double")'] * 2, "a second cell that checks 'double'", "in one cell"),
+    ],
+)
+def test_a_check_that_would_count_wrongly_is_refused(sources, found, do):
+    with pytest.raises(NotebookError) as error:
+        marks_of(*sources, points={"double": 2})
+    assert error.value.asked == f"the cell at exercise.py, line {len(sources) - 1}"
+    assert found in error.value.found and do in error.value.do
+
+
+@pytest.mark.parametrize(
+    "stem", sorted(path.parent.name for path in (ROOT / "lessons").glob("*/exercise.py"))
+)
+def test_the_points_of_an_exercise_are_those_of_its_checks(stem):
+    cells = draft_page(Page(ROOT, stem, "exercise")).notebook.cells
+    marks = [cell.metadata.nbgrader for cell in cells if "nbgrader" in cell.metadata]
+    given = {mark.grade_id: mark.points for mark in marks if mark.locked}
+    assert given == {f"{check.name}-check": check.points for check in checks_of(stem)}
+    names = [mark.grade_id for mark in marks]
+    assert len(set(names)) == len(names)
+    assert set(given) <= {f"{name}-check" for name in names}
+
+
+@pytest.mark.parametrize("edition", ["lesson", "solution"])
+def test_other_editions_have_no_marks(edition):
+    cells = draft_page(Page(ROOT, STEMS[0], edition)).notebook.cells
+    assert not [cell for cell in cells if "nbgrader" in cell.metadata]
+
+
+# What nbgrader reads: a kernel as it runs one, without nbgrader itself
+
+CHECKS = """\
+import logging
+from distlab.grading import Check, Verdict, expect_true
+import distlab as dl
+logging.basicConfig()  # its handler writes past what is redirected later
+half = Check(
+    name="half", function="answer", title="t", points=3, hint="", revisit="",
+    inputs=lambda seed: {}, call=lambda answer, inputs: answer(),
+    judge=lambda inputs, outputs: Verdict.of(
+        expect_true("it is even", outputs % 2 == 0, message="odd", weight=1),
+        expect_true("it is large", outputs > 10, message="small", weight=2),
+    ),
+)
+"""
+NOISY = """\
+def answer():
+    import os, sys
+    assert os.path.samestat(os.fstat(2), os.stat(os.devnull))  # where C++ writes its remarks
+    print("a remark", file=sys.stderr)
+    logging.error("another")
+    return {}
+"""
+
+
+def shown(*sources, autograded=True):
+    """The outputs of each cell, as nbgrader's kernel gives them."""
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(source) for source in sources])
+    manager = AsyncKernelManager()
+    manager.kernel_spec.argv[0] = sys.executable
+    client = NotebookClient(notebook, km=manager, timeout=120, allow_errors=True)
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    client.execute(env=env | ({"NBGRADER_EXECUTION": "autograde"} if autograded else {}))
+    return [cell.outputs for cell in notebook.cells]
+
+
+def test_a_report_shows_its_points_alone_and_the_page_all_of_it():
+    sources = [CHECKS]
+    for value in ("12", "13", "1", "1 / 0"):
+        sources += [NOISY.format(value), "dl.check(half)"]
+    sources += ["def answer():\n    raise NotImplementedError", "dl.check(half)"]
+    checked = shown(*sources)[2::2]
+    assert [[output.output_type for output in outputs] for outputs in checked] == [
+        ["execute_result"]
+    ] * 5
+    assert [outputs[0].data["text/plain"] for outputs in checked] == ["3", "2", "0", "0", "0"]
+    assert "half: not yet (2 of 3 points)" in checked[1][0].data["text/html"]
+    assert "ZeroDivisionError" in checked[3][0].data["text/html"]
+
+
+def test_a_reader_sees_the_report_as_ever():
+    *_, (report,) = shown(
+        CHECKS, "def answer():\n    return 12", "dl.check(half)", autograded=False
+    )
+    assert report.data["text/plain"].startswith("half: passed (3 of 3 points)")
+
+
+# nbgrader's own commands
+
+CONFIG = """\
+c = get_config()
+c.CourseDirectory.course_id = "course"
+c.ClearSolutions.enabled = False
+c.Execute.timeout = 300
+"""
+SCORES = """\
+import json
+from nbgrader.api import Gradebook
+with Gradebook("sqlite:///gradebook.db") as gradebook:
+    grades = [g for s in gradebook.assignment_submissions("first")
+              for n in s.notebooks for g in n.grades]
+    print(json.dumps([[g.notebook.student.id, g.notebook.name, g.name, g.score] for g in grades]))
+"""
+
+
+@pytest.fixture(scope="module")
+def nbgrader(tmp_path_factory):
+    """Runs Python in nbgrader's environment, in a course's folder; its kernel is this Python."""
+    python = os.environ.get("DISTLAB_NBGRADER")
+    if not python:
+        pytest.skip("DISTLAB_NBGRADER names no Python that has nbgrader: make nbgrader")
+    python = str(Path(python).absolute())  # not resolved: an environment's Python is a link
+    course = tmp_path_factory.mktemp("course")
+    (course / "nbgrader_config.py").write_text(CONFIG)
+    spec = course / "jupyter" / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec.write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    path = os.pathsep.join([str(Path(python).parent), env["PATH"]])  # it calls alembic by name
+    env |= {"JUPYTER_PATH": str(course / "jupyter"), "HOME": str(course), "PATH": path}
+
+    def run(*arguments):
+        done = subprocess.run(
+            [python, *arguments], cwd=course, env=env, capture_output=True, text=True, timeout=900
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return course, run
+
+
+def hand_in(course, learner, stem, answers):
+    """A learner's copy of the released notebook, with these sources in place of some cells'."""
+    notebook = nbformat.read(course / "release" / "first" / f"{stem}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        name = cell.metadata.get("nbgrader", {}).get("grade_id")
+        cell.source = answers.get(name, cell.source)
+    there = course / "submitted" / learner / "first" / f"{stem}.ipynb"
+    there.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, there)
+
+
+def solutions_of(stem):
+    marked = draft_page(Page(ROOT, stem, "exercise")).notebook.cells
+    answered = draft_page(Page(ROOT, stem, "solution")).notebook.cells
+    return {
+        cell.metadata.nbgrader.grade_id: answer.source
+        for cell, answer in zip(marked, answered, strict=True)
+        if cell.metadata.get("nbgrader", {}).get("solution")
+    }
+
+
+EVEN = """\
+# task: slices
+def split(examples, replicas):
+    whole, rest = divmod(examples, replicas)
+    return [whole + (index < rest) for index in range(replicas)]
+"""
+
+
+def test_nbgraders_autograde_gives_the_points_of_the_checks(nbgrader):
+    course, run = nbgrader
+    source = course / "source" / "first"
+    source.mkdir(parents=True)
+    for stem in STEMS:
+        shutil.copy(ROOT / "exercises" / f"{stem}.ipynb", source)
+    run("-m", "nbgrader", "generate_assignment", "first")
+    for stem in STEMS:
+        hand_in(course, "solver", stem, solutions_of(stem))
+        hand_in(course, "untouched", stem, {})
+    hand_in(course, "even", STEMS[0], {"slices": EVEN, "slices-check": "100"})
+    run("-m", "nbgrader", "autograde", "first")
+    run("-m", "nbgrader", "generate_feedback", "first")
+    scores = {(who, name): score for who, _, name, score in json.loads(run("-c", SCORES))}
+
+    full = {f"{check.name}-check": check.points for stem in STEMS for check in checks_of(stem)}
+    assert {name: scores["solver", name] for name in full} == full
+    assert {name: scores["untouched", name] for name in full} == dict.fromkeys(full, 0)
+    names = {}
+    exec(EVEN, names)
+    partial = run_check(find_check("slices"), names["split"]).earned
+    assert 0 < partial < full["slices-check"]
+    assert scores["even", "slices-check"] == partial
+    assert sum(scores["even", name] for name in full) == partial
+    page = (course / "feedback" / "even" / "first" / f"{STEMS[0]}.html").read_text()
+    assert "This looks like even_split" in page
