@@ -20,6 +20,7 @@ from distlab.strategy.describing import describe
 from distlab.training.checks import check_methods
 from distlab.training.fitting import within
 from distlab.training.keras_private import legacy
+from distlab.training.reducing import after
 from distlab.training.sharding import check_order, choose_sharding
 from distlab.training.workers.ending import ended_together
 from distlab.training.workers.exchanging import workers_of
@@ -112,7 +113,7 @@ def _train_step(model: Any, data: Any) -> dict[str, Any]:
         list(gradients),
         expand_composites=True,
     )
-    gradients = legacy.all_reduce(gradients)
+    gradients = legacy.all_reduce(after([loss], gradients))
     if scales:
         gradients = optimizer.get_unscaled_gradients(gradients)
     optimizer.apply_gradients(

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from distlab.training.keras_private import losses, models, optimizers, states
-from distlab.training.reducing import sum_over_replicas
+from distlab.training.reducing import after, sum_over_replicas
 from distlab.training.splitting import at_least_one, share_of
 from distlab.training.workers.exchanging import workers_of
 
@@ -75,6 +75,8 @@ def train_step(model: keras.Model, *, check_finite: bool) -> Callable[..., tuple
         if check_finite and not several_workers:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             there = _if_finite(seen["loss"], there, step=batches, replica=replica)
+        else:
+            there = _after(seen["loss"], there)
         if there:
             # Where one worker stopped the others would wait for it: all look at all losses.
             told = [_at_own_place(seen["loss"])] if check_finite and several_workers else []
@@ -210,8 +212,11 @@ def _if_finite(
     told = [NOT_FINITE, step, replica, loss]
     # The bare operation: tf.debugging.Assert wraps it in a condition, which costs more.
     check = tf.raw_ops.Assert(condition=tf.math.is_finite(loss), data=told, summarize=1)
-    with tf.control_dependencies([check]):
-        return {name: tf.identity(gradient) for name, gradient in gradients.items()}
+    return _after(check, gradients)
+
+
+def _after(done: Any, gradients: Gradients) -> Gradients:
+    return dict(zip(gradients, after([done], list(gradients.values())), strict=True))
 
 
 def _count(x: Any, in_all: tf.Tensor | None) -> losses.Batch:
