@@ -31,6 +31,12 @@ def test_the_stop_is_a_line_between_two_steps():
     assert [text.get_text() for text in figure.axes[0].texts] == ["stopped here"]
 
 
+def test_a_kill_behind_the_checkpoint_is_a_line_of_its_own():
+    figure = draw_resumed(UNDISTURBED, {"all": [3.0, 2.0]}, stopped_at=2, killed_in=4)
+    assert [line.get_xdata() for line in figure.axes[0].lines[-2:]] == [[2.5, 2.5], [4, 4]]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["goes on from here", "killed"]
+
+
 def test_costs_are_per_cent_and_together_their_sum():
     parts = {"saving": [0.02, 0.01, 0.005], "lost": [0.005, 0.01, 0.02]}
     figure = draw_interval([60, 120, 240], parts, best_secs=120)

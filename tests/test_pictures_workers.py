@@ -2,7 +2,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import to_hex
 
-from distlab.pictures.workers import draw_readers
+from distlab.pictures.workers import draw_losses, draw_readers
 
 IMAGES = np.linspace(0, 1, 6 * 4).reshape(6, 2, 2, 1)
 # Two workers: example 3 is read by both, in different batches; 4 by nobody.
@@ -52,7 +52,23 @@ def test_the_legend_names_every_worker():
     assert [text.get_text() for text in legend.get_texts()] == ["worker:0", "worker:1", "nobody"]
 
 
+def test_losses_of_workers_can_be_told_apart_where_all_are_equal():
+    figure = draw_losses([2.0, 1.0], {"worker:0": [2.0, 1.0], "worker:1": [2.0, 1.0, 0.5]})
+    one_device, first, second = figure.axes[0].lines
+    assert one_device.get_linewidth() > 4 * first.get_linewidth()
+    assert first.get_marker() != second.get_marker()
+    assert first.get_color() != second.get_color()
+    assert [list(line.get_xdata()) for line in (one_device, first, second)] == [
+        [1, 2],
+        [1, 2],
+        [1, 2, 3],
+    ]
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["one device", "worker:0", "worker:1"]
+
+
 def test_the_figure_is_closed_so_that_a_notebook_shows_it_once():
     before = plt.get_fignums()
     draw_readers(IMAGES, {"a": SHARED})
+    draw_losses([1.0], {"worker:0": [1.0]})
     assert plt.get_fignums() == before

@@ -18,14 +18,20 @@ _LINES = (("#D55E00", "--"), ("#0072B2", "-."), ("#009E73", ":"))
 
 
 def draw_resumed(
-    undisturbed: Sequence[float], resumed: Mapping[str, Sequence[float]], *, stopped_at: int
+    undisturbed: Sequence[float],
+    resumed: Mapping[str, Sequence[float]],
+    *,
+    stopped_at: int,
+    killed_in: int | None = None,
 ) -> Figure:
     """Draws the losses of a training that nothing stopped, and of ones that went on after a stop.
 
     Args:
         undisturbed: The loss after each step: a broad grey line under the others.
         resumed: By what was kept, the loss after each step from there on.
-        stopped_at: How many steps were done when the training was stopped.
+        stopped_at: How many steps were done when the training was stopped, or behind which it
+            went on.
+        killed_in: The step in which it was killed, where that is a later one.
 
     Returns:
         The figure, closed, so that a notebook shows it once.
@@ -40,17 +46,22 @@ def draw_resumed(
         colour, shape, size = look
         after = range(stopped_at + 1, stopped_at + 1 + len(losses))
         ax.plot(after, losses, color=colour, marker=shape, markersize=size, lw=1.1, label=name)
-    ax.axvline(stopped_at + 0.5, color="black", linewidth=1, linestyle=":")
-    ax.annotate(
-        "stopped here",
-        (stopped_at + 0.5, 0.95),
-        xycoords=("data", "axes fraction"),
-        xytext=(-5, 0),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        fontsize=9,
-    )
+    marks = [(stopped_at + 0.5, "stopped here", ":", -5, "right")]
+    if killed_in is not None:
+        marks = [(stopped_at + 0.5, "goes on from here", ":", -5, "right")]
+        marks.append((killed_in, "killed", "-", 5, "left"))
+    for step, says, style, aside, to in marks:
+        ax.axvline(step, color="black", linewidth=1, linestyle=style)
+        ax.annotate(
+            says,
+            (step, 0.95),
+            xycoords=("data", "axes fraction"),
+            xytext=(aside, 0),
+            textcoords="offset points",
+            ha=to,
+            va="top",
+            fontsize=9,
+        )
     ax.set(xlabel="step", ylabel="loss on all digits", yscale="log")
     ax.legend(fontsize=9, frameon=False, loc="lower left")
     plt.close(figure)

@@ -1,6 +1,7 @@
-"""Which worker read which example: a grid of digits for each way to read. Lesson 09.
+"""Which worker read which example, and the losses that the workers log. Lesson 09.
 
 draw_readers(images, {"FILE": [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]})   # batches of each worker
+draw_losses(one_device, {"worker:0": losses, "worker:1": others})
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; the legend names them.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
+_MARKERS = (("o", 9), ("x", 6), ("^", 5), ("s", 4))
 _NOBODY = "0.8"
 _TILE_INCHES, _WIDTH, _HEIGHT = 0.46, 1.2, 1.6
 
@@ -56,6 +58,33 @@ def draw_readers(
         axes.set_aspect("equal")
         axes.axis("off")
     _draw_legend(figure, workers=max(len(batches) for batches in read.values()))
+    plt.close(figure)
+    return figure
+
+
+def draw_losses(one_device: Sequence[float], workers: Mapping[str, Sequence[float]]) -> Figure:
+    """Draws what each worker logs over what one device logs, a broad grey line.
+
+    Args:
+        one_device: Its loss after each epoch.
+        workers: By the name of the worker, its loss after each epoch.
+
+    Returns:
+        The figure, closed, so that a notebook shows it once.
+    """
+    import matplotlib.pyplot as plt
+
+    figure: Figure
+    figure, ax = plt.subplots(figsize=(5.4, 2.8), layout="constrained")
+    epochs = range(1, len(one_device) + 1)
+    ax.plot(epochs, one_device, color="0.78", linewidth=9, label="one device")
+    looks = zip(_COLOURS, _MARKERS, strict=True)
+    for (name, losses), (colour, (marker, size)) in zip(workers.items(), looks, strict=False):
+        look = {"color": colour, "marker": marker, "markersize": size, "linewidth": 1.1}
+        ax.plot(range(1, len(losses) + 1), losses, fillstyle="none", label=name, **look)
+    ax.set(xlabel="epoch", ylabel="loss of the epoch", xticks=list(epochs))
+    ax.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False, fontsize=9)
     plt.close(figure)
     return figure
 

@@ -15,6 +15,7 @@
 # | 4. `save_from_many` | one checkpoint, written by all | 6 | medium |
 # | 5. `diagnose` | four programs: who waits, and why? | 12 | medium |
 # | 6. `end_of_epoch` | repair one of them | 4 | easy |
+# | report `who_read_what` | your loop and one device: a picture and its text | 15 | medium |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
 # you get stuck, open the hint.
@@ -34,9 +35,14 @@ dl.show("tasks", list(cluster.tasks))
 
 # %%
 import keras
+import numpy as np
 import tensorflow as tf
+from IPython.display import display
 
 from distlab.cluster.local.waiting import read_waits
+from distlab.grading.lesson_09_multi_worker.own_runs import run_and_note
+from distlab.grading.own_runs import waits_for
+from distlab.pictures.workers import draw_losses, draw_readers
 
 # %% [markdown]
 # ## Task 1: who is who
@@ -375,8 +381,87 @@ def end_of_epoch(strategy, loss, log):
 # %%
 dl.check("end_of_epoch")
 
+# %% [markdown]
+# **Try next:** let every worker have the mean, and only the chief the log. Which line moves?
+
 # %%
 cluster.close()
+
+# %% [markdown]
+# ## Your report: who read what
+#
+# Your loop of task 3 once more, now with 43 digits: five epochs, 4 digits on each worker in a full
+# step. Beside it the same on one device, by Keras's `fit`.
+
+# %%
+(digits,) = dl.load_dataset("digits", splits=["train[:43]"], batch_size=43)
+x, y = next(digits.as_numpy_iterator())
+
+
+def build():
+    scores = keras.layers.Dense(10, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), scores])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.3), loss)
+    return model
+
+
+alone = build()
+losses_alone = alone.fit(x, y, batch_size=8, epochs=5, shuffle=False, verbose=0).history["loss"]
+dl.show("weights of the model", alone.count_params())
+
+# %% [markdown]
+# **Predict:** how many steps has an epoch, and which digits does worker 1 read in the last one?
+
+# %%
+# report: who_read_what
+with waits_for("train_on_two_workers"):
+    run = run_and_note(train, build, x, y, per_worker_batch=4, epochs=5)
+    pairs = zip(run.weights, alone.get_weights(), strict=True)
+    apart = max(np.abs(one - other).max() for one, other in pairs)
+    dl.show("weights apart from those of one device by", apart, below=1e-5)
+    dl.show("weights of the two workers apart by", run.apart, below=1e-6)
+    display(draw_losses(losses_alone, run.losses))
+    display(draw_readers(x, {"your loop, first epoch": run.first_epoch}))
+
+# %% [markdown]
+# <!-- report: who_read_what -->
+# This is for a person to read, with the two pictures above. Answer below each question, in two to
+# four sentences, and name numbers that you see.
+#
+# **1. Each worker read only half of the digits. Why do both log the loss of one device? What would
+# the first picture look like if each logged the loss of its own?**
+#
+# <!-- BEGIN SOLUTION -->
+# Both log the mean over all 43 digits: what is counted is added up over the workers before it is
+# divided. The gradients are added up too, so both have the weights of one device after each step,
+# and the losses of the epochs after the first agree as well. With its own digits alone each worker
+# would log a mean over about 22 digits: two curves, one above the grey line and one below it.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **2. Look at the last global batch. By how much would each of its digits count if each worker took
+# the mean of its own, and the two means were averaged?**
+#
+# <!-- BEGIN SOLUTION -->
+# It has 3 digits: worker 0 has two of them, worker 1 one. On one device each counts 1/3. As a mean
+# of means the one digit of worker 1 would count 1/2, and the two of worker 0 only 1/4 each. With 41
+# digits worker 1 would have none, and a mean of nothing.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **3. How many bytes of gradients does a worker give to the sum in one step, and how many in an
+# epoch? What changes if there are twice as many digits in a batch?**
+#
+# <!-- BEGIN SOLUTION -->
+# The model has 650 weights, each with a gradient of 4 bytes: 2,600 bytes in a step. An epoch has 6
+# steps, so 15,600 bytes. A step costs the same with twice as many digits, for a gradient is as
+# large as the model, whatever the batch: so an epoch of 3 steps would send half as much.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
 
 # %% [markdown]
 # ## Next steps

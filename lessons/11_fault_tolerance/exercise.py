@@ -14,9 +14,10 @@
 # | 2. `save_atomically` | save, and be killed meanwhile | 12 | medium |
 # | 3. `newest_checkpoint` | find the newest | 5 | easy |
 # | 4. `resume_in_a_loop` | go on in the middle of an epoch | 12 | medium |
-# | 5. `leave_when_told` | SIGTERM | 8 | medium |
+# | 5. `leave_when_told` | find two bugs: SIGTERM | 8 | medium |
 # | 6. `save_interval` | how often to save | 8 | medium |
 # | 7. `recovers` | **a pipeline that recovers**, on two workers | 40 | hard |
+# | report `what_comes_back` | your own training, killed: a picture and its text | 15 | medium |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
 # you get stuck, open the hint. `dl.Resume` does all of this; here you do it by hand, once. (The two
@@ -36,8 +37,14 @@ dl.split_devices(1)
 
 import keras
 import tensorflow as tf
+from IPython.display import display
 
-dl.show("points in all", 26)
+from distlab.grading.lesson_11_fault_tolerance.own_runs import KILLED_IN, run_and_kill
+from distlab.grading.own_runs import waits_for
+from distlab.pictures.recovery import draw_resumed
+
+dl.show("points of the tasks", 26)
+dl.show("points of the report", 5)
 
 # %% [markdown]
 # ## Task 1: the whole state
@@ -203,13 +210,15 @@ dl.check("resume_in_a_loop")
 # %% [markdown]
 # ## Task 5: leave when told
 #
-# Write `run_until_told(steps, do_step, save)`.
+# `run_until_told(steps, do_step, save)` is told to leave, saves and leaves. And yet half of a step
+# is saved, and nobody starts it again. Run the check before you change anything: there are **two
+# bugs**.
 #
 # - It calls `do_step(step)` for each step from 0 to `steps - 1`.
 # - When SIGTERM comes, the step that runs is finished, then `save()` is called, once, and the
 #   process ends with exit code 143. The check sends the signal in the middle of a step.
 # - When none comes, it does all steps, does not save, and returns.
-# - About 7 lines.
+# - About 7 lines, when it is right.
 #
 # <details><summary>Hint</summary>
 #
@@ -228,6 +237,15 @@ def run_until_told(steps, do_step, save):
         if told:
             save()
             sys.exit(143)
+
+    ### STUB
+    def handler(number, frame):
+        save()
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, handler)
+    for step in range(steps):
+        do_step(step)
     ### END SOLUTION
 
 
@@ -361,6 +379,67 @@ dl.check("recovers")
 # **Try next:** the same with `dl.distribute` and `dl.Resume`, in five lines. And then your own
 # script: `distlab launch --workers 2 --max-restarts 3 train.py`, and `kill -9` from another
 # terminal.
+
+# %% [markdown]
+# ## Your report: what comes back
+#
+# Once more your `train` of task 7, with the digits, and with a checkpoint every 5 steps. It runs
+# three times on two workers:
+#
+# 1. undisturbed,
+# 2. killed in step 48, and started again,
+# 3. on from the weights of the last checkpoint, and **nothing else**: a fresh Adam, fresh seeds,
+#    and the data from the beginning of the epoch. An epoch has 10 steps.
+#
+# **Predict** before you run it: which of the three curves lie on each other? Where does the second
+# one begin? It takes some ten seconds.
+
+# %%
+# report: what_comes_back
+with waits_for("recovers"):
+    runs = run_and_kill(train)
+    dl.show("it went on behind step", runs.went_on_from)
+    dl.show("it ends equal to the bit", runs.equal_to_the_bit)
+    where = {"stopped_at": runs.went_on_from, "killed_in": KILLED_IN}
+    display(draw_resumed(runs.undisturbed, runs.resumed, **where))
+
+# %% [markdown]
+# <!-- report: what_comes_back -->
+# This is for a person to read, with the picture above. Answer below each question, in two to four
+# sentences, and name numbers that you see.
+#
+# **1. Which steps were trained twice, and why does nothing in the end tell of it?**
+#
+# <!-- BEGIN SOLUTION -->
+# The kill came in step 48, and the last checkpoint was that of step 45: steps 46, 47 and what was
+# done of 48 were trained a second time. Their first time changed weights in a process that is gone,
+# so in the checkpoint, and in the end, each step counts once. The seeds and the place in the data
+# were restored as well, so the second time the same numbers came out.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **2. One curve jumps. Which one, by how much, and what was lost? Would you see it with SGD?**
+#
+# <!-- BEGIN SOLUTION -->
+# "Weights only" jumps: its first loss is about 0.36, and the undisturbed one has 0.14 there. It has
+# the right weights, but a fresh Adam: without its averages it takes a step of the full rate for
+# every weight, however small the gradient is. Plain SGD remembers nothing, so nothing would jump,
+# though the place in the data and the seeds are lost all the same.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **3. Somebody shows you a curve that goes on smoothly. What do you ask for, before you believe
+# that nothing was lost?**
+#
+# <!-- BEGIN SOLUTION -->
+# For the weights at the end, beside those of a run that nobody disturbed, compared to the bit. Some
+# batches read twice, or other dropout masks, move a curve less than its own noise: here the third
+# run ends at 0.11 and the undisturbed one at 0.09. Who would suspect anything?
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
 
 # %% [markdown]
 # ## Next steps

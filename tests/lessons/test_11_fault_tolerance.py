@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from distlab.grading.lesson_11_fault_tolerance import pipeline, two_lives
+from distlab.grading.lesson_11_fault_tolerance.own_runs import BATCHES, EPOCHS, run_and_kill
 from distlab.grading.registry import checks_of
 from distlab.grading.running import run_check
 from tests.lessons.support import (
@@ -51,7 +52,12 @@ def test_solution_passes(check):
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_exercise_as_handed_out_earns_nothing(check):
-    assert_stub_earns_nothing(check, load_stub(STEM)[check.function])
+    status = "not yet" if check is LEAVE else "not started"
+    assert_stub_earns_nothing(check, load_stub(STEM)[check.function], status=status)
+
+
+def test_the_loop_to_repair_saves_in_its_handler():
+    assert_mistake_is_caught(LEAVE, load_stub(STEM)["run_until_told"], "saves_inside_handler")
 
 
 # --- whole_state
@@ -387,6 +393,10 @@ def test_intervals_that_are_no_number_of_steps_do_not_pass(wrong):
 # --- recovers
 
 
+def seed_of(layer):
+    return getattr(layer, "seed_generator", None)
+
+
 def trainer(
     *, parts=("optimizer", "step", "seeds"), skip="all", writers="chief", keep_all=False,
     restores=(0, 1), order=("train", "count", "save"), distribute=True,
@@ -404,7 +414,7 @@ def trainer(
         there = {
             "optimizer": {"optimizer": optimizer},
             "step": {"step": step},
-            "seeds": {"seeds": model.layers[1].seed_generator.state},
+            "seeds": {"seeds": [seed.state for layer in model.layers if (seed := seed_of(layer))]},
         }
         kept = {name: part for which in parts for name, part in there[which].items()}
         checkpoint = tf.train.Checkpoint(weights=model.weights, **kept)
@@ -506,3 +516,13 @@ def test_tensorflows_preemption_handler_leaves_with_42_and_on_googles_cloud_with
         with pytest.raises(SystemExit) as left:
             handling._complete_config_for_environment(platform, None).exit_fn()
         assert left.value.code == code
+
+
+# --- the run of the report
+
+
+def test_the_picture_of_a_training_that_begins_anew_shows_it():
+    runs = run_and_kill(trainer(restores=()))
+    assert runs.went_on_from == 0
+    assert len(runs.undisturbed) == len(runs.resumed["your training"]) == EPOCHS * BATCHES
+    assert not runs.equal_to_the_bit

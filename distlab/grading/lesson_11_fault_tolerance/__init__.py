@@ -8,6 +8,7 @@ from distlab.grading.lesson_11_fault_tolerance.files import FILE_CHECKS
 from distlab.grading.lesson_11_fault_tolerance.interval import INTERVAL_CHECKS
 from distlab.grading.lesson_11_fault_tolerance.loops import LOOP_CHECKS
 from distlab.grading.lesson_11_fault_tolerance.pipeline import PIPELINE_CHECKS
+from distlab.grading.lesson_11_fault_tolerance.reports import REPORTS as REPORTS
 from distlab.grading.lesson_11_fault_tolerance.state import STATE_CHECKS
 
 CHECKS = (*STATE_CHECKS, *FILE_CHECKS, *LOOP_CHECKS, *INTERVAL_CHECKS, *PIPELINE_CHECKS)

@@ -34,20 +34,27 @@ def train_twice(train: Callable[..., Any], inputs: Inputs) -> Plain:
 
 
 def _trained(train: Callable[..., Any], inputs: Inputs) -> Plain:
-    with tempfile.TemporaryDirectory() as place, _killing(Path(place), inputs):
+    index = inputs["killed"]
+    with tempfile.TemporaryDirectory() as place:
+        last_step = Path(place, f"seen-{index}-0", str(inputs["killed in"]))
         order = (train, inputs, place)
-        workers = call_on_workers(_train, *order, timeout_secs=_TIMEOUT_SECS, restarts=1)
+        with killing(Path(place, f"process-{index}"), when=last_step):
+            workers = call_on_workers(_train, *order, timeout_secs=_TIMEOUT_SECS, restarts=1)
         return {"workers": workers, "lives": _lives(Path(place))}
 
 
 @contextlib.contextmanager
-def _killing(place: Path, inputs: Inputs) -> Iterator[None]:
-    """Inside, the worker that comes to its last step is killed, from outside of it."""
-    index, is_over = inputs["killed"], threading.Event()
-    at, process = place / f"seen-{index}-0" / str(inputs["killed in"]), place / f"process-{index}"
+def killing(process: Path, *, when: Path) -> Iterator[None]:
+    """Inside, a process is killed, from outside of it, as soon as a file is there.
+
+    Args:
+        process: A file with the process's number, there before the other one.
+        when: The file waited for.
+    """
+    is_over = threading.Event()
 
     def kill() -> None:
-        while not at.exists():
+        while not when.exists():
             if is_over.wait(0.01):
                 return
         os.kill(int(process.read_text()), signal.SIGKILL)
