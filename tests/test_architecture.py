@@ -33,7 +33,7 @@ FLOORS = {
     "notebooks": 6,
     "grader": 6,
     "pictures": 6,
-    "course": 6,
+    "course": 5,
     "lab": 6,
     "exercise": 7,
     "cli": 8,

@@ -6,7 +6,8 @@ import random
 import pytest
 
 from distlab import errors
-from distlab.grader.answers import find_answers, read_notebook
+from distlab.grader.answers import find_answers
+from distlab.grader.opening import open_notebook
 from distlab.grading.checks import Check, Verdict
 from distlab.grading.registry import checks_of, lesson_modules
 from tests.lessons.support import ROOT
@@ -46,7 +47,7 @@ def notebook(path, *sources):
 @pytest.fixture
 def found(tmp_path):
     def find(*sources, lessons=LESSONS):
-        return find_answers(read_notebook(notebook(tmp_path / "one.ipynb", *sources)), lessons)
+        return find_answers(open_notebook(notebook(tmp_path / "one.ipynb", *sources)).code, lessons)
 
     return find
 
@@ -155,7 +156,7 @@ def test_what_is_no_notebook_is_told(tmp_path, content, found):
     path = tmp_path / "one.ipynb"
     path.write_bytes(content)
     with pytest.raises(errors.InvalidArgument) as caught:
-        read_notebook(path)
+        open_notebook(path)
     assert caught.value.asked == "read one.ipynb"
     assert caught.value.found.startswith(found)
 
@@ -165,7 +166,7 @@ def test_a_file_without_end_is_not_read(tmp_path):
     with path.open("wb") as file:
         file.truncate(10**10)  # a file with a hole: it costs no room
     with pytest.raises(errors.InvalidArgument) as caught:
-        read_notebook(path)
+        open_notebook(path)
     assert caught.value.found == "10,000,000,000 bytes, more than a notebook of an exercise has"
 
 
@@ -180,7 +181,7 @@ def test_damaged_notebooks_are_read_or_explained(tmp_path):
             damaged[at : at + draw.randint(0, 5)] = draw.randbytes(draw.randint(0, 5))
         path.write_bytes(damaged)
         try:
-            answers = find_answers(read_notebook(path), LESSONS)
+            answers = find_answers(open_notebook(path).code, LESSONS)
             for one in answers.answers:
                 answers.program(one.check)
         except errors.InvalidArgument:
@@ -195,6 +196,6 @@ def test_each_exercise_is_known_as_its_own_and_all_its_answers_are_found(module)
         for one in lesson_modules()
     }
     for edition in ("exercises", "solutions"):
-        answers = find_answers(read_notebook(ROOT / edition / f"{stem}.ipynb"), lessons)
+        answers = find_answers(open_notebook(ROOT / edition / f"{stem}.ipynb").code, lessons)
         assert answers.stem == stem
         assert [one.check for one in answers.answers if one.cell is None or one.notes] == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distlab.grader.feedback import page_of, write_feedback
-from distlab.grader.scoring import Graded, Held, Override, Policy, score_of
+from distlab.grader.scoring import Given, Graded, Held, Policy, score_of
 from distlab.grader.submissions import Submission
 from distlab.grading.checks import Criterion
 from distlab.grading.failures import Failure
@@ -38,6 +38,10 @@ def page(graded, policy=Policy()):  # noqa: B008 - frozen
     return page_of(graded, score_of(graded, policy), late_factor=policy.late_factor)
 
 
+def written(graded, folder):
+    return write_feedback(graded, score_of(graded, Policy()), folder)
+
+
 def test_a_page_says_what_was_earned_and_what_to_think_about():
     text = page(ONE, Policy(late_factor=0.5))
     assert "<b>1.25 of 4 points</b>, late: 50% of the points" in text
@@ -47,8 +51,8 @@ def test_a_page_says_what_was_earned_and_what_to_think_about():
 
 def test_what_a_teacher_decides_and_what_is_held_is_told():
     held = replace(ONE, held=(Held(check="first", reason="cell 3: imports ctypes"),))
-    override = Override(points=1.5, comment="right <idea>")
-    text = page(held, Policy(overrides={("jane", "second"): override}))
+    override = Given(points=1.5, comment="right <idea>")
+    text = page(held, Policy(overrides={("jane", "", "second"): override}))
     assert "Your teacher gives 1.5 points." in text
     assert "<b>Your teacher says:</b> right &lt;idea&gt;" in text
     assert text.count("A person will look at this answer") == 1
@@ -99,7 +103,7 @@ def test_the_page_itself_allows_no_script():
 )
 def test_a_page_lies_in_the_learners_folder_and_nowhere_else(tmp_path, learner, folder):
     one = replace(ONE, submission=replace(ONE.submission, learner=learner))
-    path = write_feedback(one, Policy(), tmp_path)
+    path = written(one, tmp_path)
     own, page = path.relative_to(tmp_path).parts
     assert own.startswith(folder) and page == "00_one.html"
     assert (own == folder) is (learner == folder)
@@ -109,17 +113,17 @@ def test_two_learners_whose_names_look_alike_have_two_folders(tmp_path):
     first, second = (
         replace(ONE, submission=replace(ONE.submission, learner=name)) for name in ("a:b", "a;b")
     )
-    assert write_feedback(first, Policy(), tmp_path) != write_feedback(second, Policy(), tmp_path)
+    assert written(first, tmp_path) != written(second, tmp_path)
 
 
 def test_two_learners_of_one_name_have_two_folders(tmp_path):
     first, second = (
         replace(ONE, submission=replace(ONE.submission, user=user)) for user in ("7", "8")
     )
-    assert write_feedback(first, Policy(), tmp_path) != write_feedback(second, Policy(), tmp_path)
+    assert written(first, tmp_path) != written(second, tmp_path)
 
 
 def test_text_that_is_no_unicode_can_be_written(tmp_path):
     odd = replace(ONE.reports[0], status="not yet", printed="\ud800")
-    path = write_feedback(replace(ONE, reports=(odd,), notes=("\ud800",)), Policy(), tmp_path)
+    path = written(replace(ONE, reports=(odd,), notes=("\ud800",)), tmp_path)
     assert "\\ud800" in path.read_text(encoding="utf-8")

@@ -40,6 +40,13 @@ def is_stopped(outcome, says):
     return True
 
 
+def has_no_end(outcome, secs):
+    assert outcome.stopped == f"it was not done after {secs:g} seconds"
+    assert outcome.called[-1].failure.error == f"It was stopped after {secs:g} seconds."
+    assert outcome.called[-1].failure.kind == "did not come to an end"
+    return True
+
+
 @pytest.mark.parametrize(
     ("source", "lines"),
     [
@@ -58,7 +65,7 @@ def is_stopped(outcome, says):
 )
 def test_an_answer_without_an_end_is_ended_and_its_line_told(source, lines):
     outcome = asked(source, secs=1)
-    assert is_stopped(outcome, "it was not done after 1 seconds")
+    assert has_no_end(outcome, 1)
     assert "".join(outcome.called[-1].failure.lines).startswith(lines)
     assert outcome.secs < 10
 

@@ -6,16 +6,8 @@ from pathlib import Path
 import pytest
 
 from distlab import errors
-from distlab.grader.scoring import (
-    Graded,
-    Held,
-    Override,
-    Policy,
-    check_overrides,
-    read_overrides,
-    score_of,
-)
-from distlab.grader.submissions import Submission
+from distlab.grader.scoring import Graded, Held, Policy, score_of
+from distlab.grader.submissions import Problem, Submission
 from distlab.grader.tables import safe, write_gradebook, write_table
 from distlab.grading.report import Report
 
@@ -38,7 +30,7 @@ JOHN = graded("john", report("first", 2, mistake="by_half"), report("second", 0)
 
 
 def tables(folder, *everybody, policy=None):
-    write_gradebook(everybody, policy or Policy(), folder)
+    write_gradebook([(one, score_of(one, policy or Policy())) for one in everybody], folder)
     return {
         path.stem: list(csv.DictReader(path.open(newline="", encoding="utf-8-sig")))
         for path in folder.iterdir()
@@ -56,6 +48,7 @@ def test_a_learner_has_a_row_with_each_exercise_and_the_total(tmp_path):
             "total": "8",
             "late": "0",
             "held for review": "0",
+            "to be read": "",
             "not graded": "",
         },
         {
@@ -66,6 +59,7 @@ def test_a_learner_has_a_row_with_each_exercise_and_the_total(tmp_path):
             "total": "2",
             "late": "1",
             "held for review": "0",
+            "to be read": "",
             "not graded": "",
         },
     ]
@@ -109,11 +103,19 @@ def test_what_is_held_stands_in_the_review_with_its_reason(tmp_path):
     assert there["gradebook"][0]["held for review"] == "1"
 
 
+def test_notebooks_that_do_not_count_stand_in_the_review(tmp_path):
+    left_out = [Problem(path=Path("jane/old/one.ipynb"), says="jane/one.ipynb counts")]
+    write_gradebook([], tmp_path, left_out=left_out)
+    text = (tmp_path / "review.csv").read_text(encoding="utf-8-sig")
+    assert ",,jane/old/one.ipynb,,left out: jane/one.ipynb counts" in text
+
+
 def test_mistakes_are_counted_for_the_class(tmp_path):
+    again = graded("jane", report("second", 3, mistake="by_half"), file="again.ipynb")
     more = [graded(f"learner{n}", report("second", 3, mistake="by_half")) for n in range(3)]
     assert [
         (row["check"], row["mistake"], row["learners"], row["what to think about again"])
-        for row in tables(tmp_path, JANE, JOHN, *more)["mistakes"]
+        for row in tables(tmp_path, JANE, again, JOHN, *more)["mistakes"]
     ] == [("second", "by_half", "4", "about by_half"), ("first", "by_half", "1", "about by_half")]
 
 
@@ -123,47 +125,6 @@ def test_being_late_costs_what_the_policy_says(tmp_path):
     assert [row["earned"] for row in there["details"]] == ["4", "3", "2", "0"]
     with pytest.raises(errors.InvalidArgument, match="from 0 to 1"):
         Policy(late_factor=1.2)
-
-
-def test_a_teachers_points_take_the_place_of_the_checks(tmp_path):
-    path = tmp_path / "overrides.csv"
-    path.write_text("learner,check,points,comment\njohn,second,3.5,right idea\n")
-    policy = Policy(overrides=read_overrides(path))
-    score = score_of(JOHN, policy)
-    assert (score.earned, score.by_check) == (5.5, {"first": 2, "second": 3.5})
-    assert score.comments == {"second": "right idea"}
-    assert score_of(JANE, policy).earned == 7
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "found"),
-    [
-        ("", 1, "no column 'learner' among none"),
-        ("learner,points\n", 1, "no column 'check' among learner, points"),
-        ("learner,check,points\na,b,3\na,c,many\n", 3, "points='many'"),
-        ("learner,check,points\na,b,nan\n", 2, "points='nan'"),
-        ("learner,check,points\na,b\n", 2, "points=None"),
-        ("learner,check,points\na,b,1\na,b,2\n", 3, "a and b once more"),
-    ],
-)
-def test_overrides_that_cannot_be_read_are_told_by_their_line(tmp_path, text, line, found):
-    path = tmp_path / "overrides.csv"
-    path.write_text(text)
-    with pytest.raises(errors.InvalidArgument) as caught:
-        read_overrides(path)
-    assert (caught.value.asked, caught.value.found) == (f"overrides of {path}, line {line}", found)
-
-
-@pytest.mark.parametrize(
-    ("learner", "check", "found"),
-    [("jan", "first", "no such learner"), ("jane", "frist", "no answer to that check of theirs")],
-)
-def test_an_override_that_meets_nothing_is_told(learner, check, found):
-    policy = Policy(overrides={(learner, check): Override(points=1)})
-    with pytest.raises(errors.InvalidArgument) as caught:
-        check_overrides(policy, [JANE, JOHN])
-    assert caught.value.found == found
-    check_overrides(Policy(overrides={("jane", "first"): Override(points=1)}), [JANE])
 
 
 @pytest.mark.parametrize(

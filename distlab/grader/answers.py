@@ -1,6 +1,6 @@
 """Reads the answers out of a notebook that a learner handed in.
 
-    answers = find_answers(read_notebook(path), {"09_multi_worker": checks, ...})
+    answers = find_answers(open_notebook(path).code, {"09_multi_worker": checks, ...})
     answers.stem                            # '09_multi_worker', by the tasks that are in it
     answers.program("my_part")              # what must run before `my_part` can be called
 
@@ -12,18 +12,14 @@ the cell that defines the function.
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from distlab.errors import InvalidArgument
 from distlab.grader.slicing import Cell, python_of, slice_of, statements_of
 from distlab.grading.checks import Check
 
-MOST_BYTES = 50_000_000
 _TASK = re.compile(r"^\s*# task: (\w+)\s*$", re.MULTILINE)
 _CALL = r"\bcheck\(\s*['\"]{}['\"]"
 
@@ -81,48 +77,6 @@ class Answers:
         return next((at for at in later if call.search(self.cells[at].source)), cell)
 
 
-def read_notebook(path: Path) -> tuple[Cell, ...]:
-    """Returns the code cells of a notebook.
-
-    Args:
-        path: Of the file.
-
-    Raises:
-        InvalidArgument: It is no notebook: what it is instead.
-    """
-
-    def refuse(found: str, do: str) -> InvalidArgument:
-        return InvalidArgument(asked=f"read {path.name}", found=found, do=do)
-
-    again = "ask for it again, as File > Download in Jupyter or Colab saves it"
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise refuse(
-            f"{size:,} bytes, more than a notebook of an exercise has", "clear its outputs first"
-        )
-    if not size:
-        raise refuse("an empty file", again)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as problem:
-        raise refuse("a file that is no text (UTF-8)", again) from problem
-    except (ValueError, RecursionError) as problem:
-        raise refuse(f"a file that is no JSON ({problem})", again) from problem
-    cells = content.get("cells") if isinstance(content, dict) else None
-    if not isinstance(cells, list):
-        older = isinstance(content, dict) and "worksheets" in content
-        found = "a notebook of format 3 or older" if older else "JSON that is no notebook"
-        raise refuse(found, "open it in Jupyter and save it" if older else again)
-    code = tuple(
-        Cell(name=f"cell {number}", source=source)
-        for number, cell in enumerate(cells, 1)
-        if (source := _code_of(cell)) is not None
-    )
-    if not code:
-        raise refuse("a notebook without code cells", again)
-    return code
-
-
 def find_answers(
     cells: Sequence[Cell], lessons: Mapping[str, Sequence[Check]], *, asked: str = "this notebook"
 ) -> Answers:
@@ -151,15 +105,6 @@ def find_answers(
         answers=tuple(_answer(cells, check) for check in checks),
         functions={check.name: check.function for check in checks},
     )
-
-
-def _code_of(cell: Any) -> str | None:
-    if not isinstance(cell, dict) or cell.get("cell_type") != "code":
-        return None
-    source = cell.get("source", "")
-    if isinstance(source, list):
-        source = "".join(line for line in source if isinstance(line, str))
-    return source if isinstance(source, str) and source.strip() else None
 
 
 def _score(cells: Sequence[Cell], checks: Sequence[Check]) -> tuple[int, int]:

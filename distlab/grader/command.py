@@ -24,9 +24,12 @@ def add_grade(commands: Any) -> None:
         help="grade a folder of submissions",
         description="Grade the notebooks in FOLDER: as Canvas downloads them, as nbgrader collects "
         "them, or one folder for each learner. Each answer runs in processes of its own, within "
-        "limits; this is no sandbox. Into --out go gradebook.csv, details.csv, review.csv, "
-        "mistakes.csv and a page of feedback for each notebook. Run it again to go on after an "
-        "interruption, or when more was handed in.",
+        "limits; this is no sandbox. Into --out go class.html (how the class did, and what to "
+        "teach from it), gradebook.csv, details.csv, review.csv, mistakes.csv and a page of "
+        "feedback for each notebook. Reports that learners write are read by you: they are in the "
+        "pages of feedback; fill in points and comments in OUT/reports.csv, whose cells are never "
+        "written over. Run it again then, or to go on after an interruption, or when more was "
+        "handed in: what was graded is kept.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument(
@@ -64,13 +67,14 @@ def add_grade(commands: Any) -> None:
         type=float,
         default=1.0,
         metavar="PART",
-        help="what is left of the points of a late hand-in (1: all)",
+        help="what is left of the points of a late hand-in, 0 to 1 (1: all)",
     )
     parser.add_argument(
         "--overrides",
         type=Path,
         metavar="CSV",
-        help="your own points: a table with the columns learner, check, points, comment",
+        help="your own points, in place of the checks': a table with the columns learner, check, "
+        "points, comment",
     )
     parser.add_argument(
         "--extra-checks", type=Path, metavar="FILE", help="checks that learners never see"
@@ -83,6 +87,11 @@ def add_grade(commands: Any) -> None:
         "is the same with these points",
     )
     parser.add_argument(
+        "--gradescope",
+        action="store_true",
+        help="write what Gradescope's autograder takes: OUT/gradescope/LEARNER/results.json",
+    )
+    parser.add_argument(
         "--allow-root",
         action="store_true",
         help="grade as root, for whom limits do not hold: in a container of its own only",
@@ -91,22 +100,21 @@ def add_grade(commands: Any) -> None:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from distlab.grader.grading import grade
+    from distlab.grader.grading import MARKS, grade
     from distlab.grader.limits import Limits
     from distlab.grader.marking import GradingOptions
-    from distlab.grader.returning import fill_canvas
-    from distlab.grader.scoring import Policy, read_overrides
+    from distlab.grader.returning import fill_canvas, write_gradescope
 
-    overrides = read_overrides(options.overrides) if options.overrides else {}
-    policy = Policy(late_factor=options.late, overrides=overrides)
-    graded = grade(
+    out = options.out
+    results = grade(
         options.folder,
-        options.out,
+        out,
         GradingOptions(
             jobs=options.jobs,
             seed=options.seed,
             limits=Limits(secs=options.secs, memory_bytes=options.memory_mib * 2**20),
-            policy=policy,
+            late_factor=options.late,
+            overrides=options.overrides,
             only=tuple(options.only),
             again=options.again or bool(options.only),
             extra_checks=options.extra_checks,
@@ -114,14 +122,23 @@ def _grade(options: argparse.Namespace) -> int:
         ),
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
+    scored = results.scored
+    if options.gradescope:
+        write_gradescope(out / "gradescope", scored)
     if options.canvas:
         export, column = options.canvas
-        to = options.out / "canvas.csv"
-        for learner in fill_canvas(Path(export), graded, policy, column=column, to=to):
+        for learner in fill_canvas(Path(export), scored, column=column, to=out / "canvas.csv"):
             print(f"not in {export}: {learner}", file=sys.stderr)
-    held = sum(len(one.held) for one in graded)
-    broken = sum(bool(one.problem) for one in graded)
-    print(f"{len(graded)} notebooks, of which {broken} could not be graded: {options.out}")
+    held = sum(len(one.held) for one in results.graded)
+    broken = sum(bool(one.problem) for one in results.graded)
+    to_read = sum(len(score.to_be_read) for _, score in scored)
+    print(f"{len(scored)} notebooks, of which {broken} could not be graded: {out}")
+    print(f"how the class did, and what to teach from it: {out / 'class.html'}")
     if held:
-        print(f"{held} answers are held for review: {options.out / 'review.csv'}")
+        print(f"{held} answers are held for review: {out / 'review.csv'}")
+    if to_read:
+        print(
+            f"{to_read} reports are to be read, and their points are missing until then: they are "
+            f"in the pages of {out / 'feedback'}; fill in {out / MARKS}, and run this again"
+        )
     return 0

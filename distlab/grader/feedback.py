@@ -1,58 +1,43 @@
 """The page that a learner gets back: what each check found, and what a teacher says.
 
-    path = write_feedback(graded, policy, folder)     # feedback/jane/09_multi_worker.html
+    path = write_feedback(graded, score, folder)      # feedback/jane/09_multi_worker.html
 
-Nothing of the learner's runs in it: all text is escaped, and the page itself allows no script, no
-form and nothing from elsewhere.
+Nothing of the learner's runs in it: all text is escaped, pictures are made anew, and the page
+itself allows no script, no form and nothing from elsewhere.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from html import escape
 from pathlib import Path
 
-from distlab.grader.scoring import Graded, Policy, Score, score_of
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50em; margin: 2em auto; padding: 0 1em }}
-section {{ margin: 1.5em 0; overflow-wrap: anywhere }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
-_OTHER = re.compile(r"[^\w.-]+")
+from distlab.grader.page import file_name, page, write_page
+from distlab.grader.scoring import Given, Graded, Reading, Score
+from distlab.grader.submissions import Submission
 
 
-def write_feedback(graded: Graded, policy: Policy, folder: Path) -> Path:
+def write_feedback(graded: Graded, score: Score, folder: Path, *, late_factor: float = 1.0) -> Path:
     """Writes the page of one submission, and returns where.
 
     Args:
         graded: The submission.
-        policy: How points become a mark.
+        score: What it earned.
         folder: Where the learners' folders are.
+        late_factor: What is left of the points of a late hand-in.
     """
     handed = graded.submission
-    person = "_".join(part for part in (handed.learner, handed.user) if part)
-    path = folder / _file_name(person) / f"{_file_name(graded.stem or handed.name)}.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    page = page_of(graded, score_of(graded, policy), late_factor=policy.late_factor)
-    path.write_text(page, encoding="utf-8", errors="backslashreplace")
+    path = folder / folder_of(handed) / f"{file_name(graded.stem or handed.name)}.html"
+    write_page(path, page_of(graded, score, late_factor=late_factor))
     return path
+
+
+def folder_of(handed: Submission) -> str:
+    """Returns the name of a learner's folder; two of one name have two.
+
+    Args:
+        handed: What was handed in.
+    """
+    return file_name("_".join(part for part in (handed.learner, handed.user) if part))
 
 
 def page_of(graded: Graded, score: Score, *, late_factor: float = 1.0) -> str:
@@ -83,13 +68,41 @@ def page_of(graded: Graded, score: Score, *, late_factor: float = 1.0) -> str:
         if comment := score.comments.get(report.name):
             lines.append(f"<p><b>Your teacher says:</b> {escape(comment)}</p>")
         parts.append("<section>" + "\n".join(lines) + "</section>")
-    title = escape(f"{graded.stem or 'Feedback'}, {graded.submission.learner}")
-    return _PAGE.format(title=title, body="\n".join(parts))
+    parts += [_reading(reading) for reading in score.readings]
+    return page(f"{graded.stem or 'Feedback'}, {graded.submission.learner}", "\n".join(parts))
 
 
-def _file_name(text: str) -> str:
-    """Returns a name for a file that leads nowhere else, another one for another text."""
-    name = _OTHER.sub("_", text).strip(".")[:80]
-    if name == text:
-        return name
-    return f"{name}-{hashlib.sha256(text.encode(errors='backslashreplace')).hexdigest()[:8]}"
+_STATUS = {
+    "read": "read by your teacher",
+    "to be read": "to be read by your teacher",
+    "nothing written": "nothing written",
+}
+
+
+def _reading(reading: Reading) -> str:
+    """A report: how far it is read, what each row of its rubric earned, and what was handed in."""
+    report, written = reading.report, reading.written
+    counted = f"{reading.earned:g} of" if reading.status == "read" else "at most"
+    lines = [
+        f"<h2>{escape(report.title or report.name)}</h2>",
+        f"<p><b>{_STATUS[reading.status]}</b> ({counted} {report.points:g} points)</p>",
+    ]
+    # The rubric gives answers away, so it is for those who have been read.
+    if any(given != Given() for _, given in reading.rows):
+        lines += ["<table>", _row("th", "what earns points", "points", "your teacher says")]
+        for row, given in reading.rows:
+            points = "" if given.points is None else f"{given.points:g} "
+            lines.append(_row("td", row.says, f"{points}of {row.points:g}", given.comment))
+        lines.append("</table>")
+    if written.text:
+        lines.append(f'<pre dir="auto">{escape(written.text)}</pre>')
+    lines += [f"<p>{escape(note)}</p>" for note in written.notes]
+    lines += [
+        f'<p><img alt="what the learner drew" src="data:image/png;base64,{escape(picture)}"></p>'
+        for picture in written.pictures
+    ]
+    return "<section>" + "\n".join(lines) + "</section>"
+
+
+def _row(kind: str, *cells: str) -> str:
+    return "<tr>" + "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in cells) + "</tr>"

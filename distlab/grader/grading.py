@@ -3,31 +3,56 @@
     graded = grade("handed-in", "out", GradingOptions(jobs=2))
 
 Each answer runs in processes of its own, within limits; what came of it is judged where no
-submission ever is. In `out` there are then the gradebook, a page of feedback for each notebook,
-and what a person should look at. Run again, it goes on where it was, and grades what is new.
+submission ever is. In `out` there are then the gradebook, a page of feedback for each notebook, one
+of the class, and what a person should read or look at. Run again, it goes on where it was, and
+grades what is new.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distlab import __version__
 from distlab.errors import InvalidArgument, did_you_mean
+from distlab.grader.class_page import class_page
 from distlab.grader.feedback import write_feedback
 from distlab.grader.marking import GradingOptions, Marker
+from distlab.grader.marks import Marks, read_marks, write_marks
+from distlab.grader.overrides import check_overrides, read_overrides
+from distlab.grader.page import write_page
+from distlab.grader.people import People
+from distlab.grader.place import take_place
 from distlab.grader.saved import Saved
-from distlab.grader.scoring import Graded, check_overrides
-from distlab.grader.submissions import Submission, find_submissions
+from distlab.grader.scoring import Graded, Policy, Score, score_of
+from distlab.grader.submissions import Problem, Submission, find_submissions
 from distlab.grader.tables import write_gradebook
+from distlab.grading.registry import reports_of, stems
 
-_SEED = "seed.json"
+MARKS = "reports.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What became of a folder.
+
+    Attributes:
+        graded: Each notebook, by learner.
+        policy: How points become a mark, with all that the teacher gives.
+    """
+
+    graded: tuple[Graded, ...]
+    policy: Policy
+
+    @property
+    def scored(self) -> list[tuple[Graded, Score]]:
+        """Each notebook with what it earned."""
+        return [(one, score_of(one, self.policy)) for one in self.graded]
 
 
 def grade(
@@ -36,7 +61,7 @@ def grade(
     options: GradingOptions | None = None,
     *,
     say: Callable[[str], None] = lambda text: None,
-) -> list[Graded]:
+) -> Results:
     """Grades the notebooks of a folder, and returns what became of each.
 
     Args:
@@ -46,15 +71,18 @@ def grade(
         say: Takes a line after each notebook.
 
     Raises:
-        InvalidArgument: There are no submissions, `out` holds something else, or an override meets
-            nothing.
+        InvalidArgument: There are no submissions, `out` holds something else, or a row of the
+            overrides or of reports.csv cannot be meant.
         UnsupportedEnvironment: This is root, for whom limits do not hold.
     """
     options = options or GradingOptions()
+    folder, place = Path(folder), Path(out)
     found = find_submissions(folder)
-    chosen = _chosen(found.submissions, options.only)
-    place = _place(Path(folder), Path(out))
-    seed = _seed(place, options.seed)
+    chosen, people = _chosen(found.submissions, options.only), People(found.submissions)
+    overrides = read_overrides(options.overrides, people) if options.overrides else {}
+    policy = Policy(late_factor=options.late_factor, overrides=overrides)
+    seed = take_place(place, folder, found.submissions, seed=options.seed)
+    read_marks(place / MARKS, people)  # a row that is wrong is told before anything is graded
     saved = Saved(place / "records", key=_key(options, seed))
     graded: list[Graded] = []
     todo: list[Submission] = []
@@ -65,7 +93,7 @@ def grade(
         elif one in chosen:
             todo.append(one)
     say(f"{len(todo)} notebooks to grade, {len(graded)} graded before; seed {seed}")
-    for problem in found.problems:
+    for problem in (*found.problems, *found.replaced):
         say(f"left out: {problem.path}: {problem.says}")
     with Marker(options, seed=seed) as marker:
         began = time.monotonic()
@@ -75,11 +103,21 @@ def grade(
             left = (time.monotonic() - began) / number * (len(todo) - number)
             say(f"{number}/{len(todo)}  {_in_words(new)}  {_left(left)}".rstrip())
     graded.sort(key=lambda one: (one.submission.learner, one.submission.user, one.stem))
-    check_overrides(options.policy, graded)
-    for each in graded:
-        write_feedback(each, options.policy, place / "feedback")
-    write_gradebook(graded, options.policy, place)
-    return graded
+    check_overrides(overrides, graded)
+    marks = read_marks(place / MARKS, people)  # a teacher may have gone on meanwhile
+    results = Results(graded=tuple(graded), policy=replace(policy, rows=marks.given))
+    _write(results, place, marks, left_out=found.replaced)
+    return results
+
+
+def _write(results: Results, place: Path, marks: Marks, *, left_out: Sequence[Problem]) -> None:
+    scored = results.scored
+    write_marks(place / MARKS, scored, marks)
+    for one, score in scored:
+        late_factor = results.policy.late_factor
+        write_feedback(one, score, place / "feedback", late_factor=late_factor)
+    write_gradebook(scored, place, left_out=left_out)
+    write_page(place / "class.html", class_page(scored))
 
 
 def _chosen(submissions: Sequence[Submission], only: Sequence[str]) -> set[Submission]:
@@ -93,44 +131,6 @@ def _chosen(submissions: Sequence[Submission], only: Sequence[str]) -> set[Submi
     return {one for one in submissions if not only or one.learner in only}
 
 
-def _place(folder: Path, out: Path) -> Path:
-    """Makes `out`, if it is a place where nothing of others can be lost."""
-    if out.resolve().is_relative_to(folder.resolve()):
-        raise InvalidArgument(
-            asked=f"write to {out}",
-            found="a place among the submissions",
-            do="give a folder outside of them",
-        )
-    if out.exists() and not out.is_dir():
-        raise InvalidArgument(asked=f"write to {out}", found="a file", do="give a folder")
-    if out.is_dir() and any(out.iterdir()) and not (out / _SEED).exists():
-        raise InvalidArgument(
-            asked=f"write to {out}",
-            found="a folder with other files",
-            do="give a new folder, or that of an earlier run",
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    return out
-
-
-def _seed(out: Path, asked: int | None) -> int:
-    path = out / _SEED
-    kept = None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        kept = int(json.loads(path.read_text())["seed"])
-    if kept is not None and asked not in (None, kept):
-        raise InvalidArgument(
-            asked=f"seed={asked} in {out}",
-            found=f"an earlier run with the seed {kept}",
-            do="leave the seed out, or give a new folder",
-        )
-    if kept is not None:
-        return kept
-    seed = secrets.randbelow(2**31) if asked is None else asked
-    path.write_text(json.dumps({"seed": seed}))
-    return seed
-
-
 def _key(options: GradingOptions, seed: int) -> str:
     extra = options.extra_checks.read_bytes() if options.extra_checks is not None else b""
     return json.dumps(
@@ -139,6 +139,7 @@ def _key(options: GradingOptions, seed: int) -> str:
             "distlab": __version__,
             "limits": repr(options.limits),
             "extra checks": hashlib.sha256(extra).hexdigest(),
+            "reports": {stem: [one.name for one in reports_of(stem)] for stem in stems()},
         }
     )
 

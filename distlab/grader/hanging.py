@@ -16,7 +16,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-_LINE = re.compile(rb'^  File "<(.+)>", line (\d+) in (.+)$', re.MULTILINE)
+_LINE = re.compile(rb'^  File "<(.+)>", line (\d+) in (.+)\n', re.MULTILINE)
 _LONGEST = 200
 
 

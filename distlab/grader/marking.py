@@ -17,15 +17,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distlab.errors import InvalidArgument
-from distlab.grader.answers import Answers, find_answers, read_notebook
+from distlab.grader.answers import Answers, find_answers
 from distlab.grader.asking import Outcome, Question, ask
 from distlab.grader.judging import Judge
 from distlab.grader.limits import Limits
+from distlab.grader.opening import open_notebook
 from distlab.grader.private import load_checks
-from distlab.grader.scoring import Graded, Held, Policy
+from distlab.grader.scoring import Graded, Held
 from distlab.grader.submissions import Submission
+from distlab.grader.written import find_written, handed_out
 from distlab.grading.checks import Check
-from distlab.grading.registry import checks_of, lesson_modules
+from distlab.grading.registry import checks_of, reports_of, stems
 from distlab.grading.report import Report
 
 DRAWS = 3
@@ -39,7 +41,8 @@ class GradingOptions:
         jobs: Answers at a time.
         seed: What inputs are drawn from; None draws one for this `out`, and keeps it there.
         limits: What each answer may use.
-        policy: How points become a mark.
+        late_factor: What is left of the points of a late hand-in, 0 to 1.
+        overrides: A teacher's own points, as a table.
         only: Learners to grade; all where there are none.
         again: Whether to grade what was graded already.
         extra_checks: A teacher's own file of checks.
@@ -49,11 +52,20 @@ class GradingOptions:
     jobs: int = 2
     seed: int | None = None
     limits: Limits = field(default_factory=Limits)
-    policy: Policy = field(default_factory=Policy)
+    late_factor: float = 1.0
+    overrides: Path | None = None
     only: tuple[str, ...] = ()
     again: bool = False
     extra_checks: Path | None = None
     allow_root: bool = False
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise InvalidArgument(
+                asked=f"grade with jobs={self.jobs}",
+                found="no answer at a time",
+                do="give 1 or more; leave it out for one on each core",
+            )
 
 
 class Marker:
@@ -66,8 +78,7 @@ class Marker:
 
     def __init__(self, options: GradingOptions, *, seed: int) -> None:
         self._options, self._seed = options, seed
-        stems = [module.removeprefix("lesson_") for module in lesson_modules()]
-        self._lessons: Mapping[str, tuple[Check, ...]] = {s: checks_of(s) for s in stems}
+        self._lessons: Mapping[str, tuple[Check, ...]] = {s: checks_of(s) for s in stems()}
         extra = options.extra_checks
         self._extra = load_checks(extra) if extra is not None else ()
         self._opened = contextlib.ExitStack()
@@ -99,11 +110,16 @@ class Marker:
             submission: What was handed in.
         """
         try:
-            cells = read_notebook(submission.path)
-            answers = find_answers(cells, self._lessons, asked=submission.path.name)
-        except (InvalidArgument, OSError) as problem:
-            found = problem.found if isinstance(problem, InvalidArgument) else str(problem)
-            return Graded(submission=submission, problem=found)
+            notebook = open_notebook(submission.path)
+            answers = find_answers(notebook.code, self._lessons, asked=submission.path.name)
+        except InvalidArgument as problem:
+            return Graded(submission=submission, problem=problem.found)
+        except OSError as problem:
+            why = f"a file that cannot be read ({problem.strerror})"
+            return Graded(submission=submission, problem=why)
+        written = find_written(
+            notebook.cells, reports_of(answers.stem), handed_out=handed_out(answers.stem)
+        )
         reports: list[Report] = []
         held: list[Held] = []
         for check, asked in self._questions(answers):
@@ -117,6 +133,7 @@ class Marker:
             submission=submission,
             stem=answers.stem,
             reports=tuple(reports),
+            written=written,
             held=tuple(held),
             notes=notes,
         )

@@ -15,7 +15,7 @@ import struct
 from typing import Any
 
 from distlab.grading.checks import Criterion
-from distlab.grading.failures import Failure
+from distlab.grading.failures import KINDS, Failure
 from distlab.grading.report import Report
 from distlab.grading.running import Called
 
@@ -24,7 +24,6 @@ Head = dict[str, Any]
 LARGEST_BYTES = 64 * 2**20
 _LARGEST_HEAD_BYTES = 2**20
 _LENGTHS = struct.Struct("!IQ")
-_KINDS = ("not started", "error", "unusable")
 _MOST_LINES, _LONGEST, _MOST_PRINTED = 4, 600, 1000
 
 
@@ -113,7 +112,7 @@ def called_of(head: Any, payload: bytes) -> Called:
 def _failure(told: Any) -> Failure:
     kind, error, lines = told["kind"], told["error"], told["lines"]
     texts = [error, *lines]
-    if kind not in _KINDS or not all(isinstance(text, str) for text in texts):
+    if kind not in KINDS or not all(isinstance(text, str) for text in texts):
         raise BadRecord("no failure")
     return Failure(kind, error[:_LONGEST], tuple(line[:_LONGEST] for line in lines[-_MOST_LINES:]))
 

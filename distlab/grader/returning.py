@@ -1,30 +1,35 @@
 """Points for the systems that submissions came from.
 
-fill_canvas(exported, graded, policy, column="Exercise 09", to=out / "canvas.csv")
-gradescope_results(graded, policy)       # what Gradescope reads as results.json
+fill_canvas(exported, results.scored, column="Exercise 09", to=out / "canvas.csv")
+write_gradescope(out / "gradescope", results.scored)      # jane/results.json, ...
+
+Both know one exercise, so the notebooks must be of one.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from distlab.errors import InvalidArgument, did_you_mean
-from distlab.grader.scoring import Graded, Policy, score_of
+from distlab.grader.feedback import folder_of
+from distlab.grader.scoring import Graded, Reading, Score
 from distlab.grader.tables import Cell, safe, write_rows
+
+Scored = Sequence[tuple[Graded, Score]]
 
 _USER, _NAME = "ID", "Student"
 # As Canvas exports an assignment: its title, and its number in brackets.
 _ASSIGNMENT = re.compile(r"(.+) \((\d+)\)")
 
 
-def fill_canvas(
-    exported: Path, graded: Sequence[Graded], policy: Policy, *, column: str, to: Path
-) -> list[str]:
+def fill_canvas(exported: Path, scored: Scored, *, column: str, to: Path) -> list[str]:
     """Writes an exported Canvas gradebook once more, with one assignment filled in.
 
     Only that assignment's cells change, and only of learners whose number is among the
@@ -32,8 +37,7 @@ def fill_canvas(
 
     Args:
         exported: What Canvas exported (Grades > Export).
-        graded: The submissions, of one exercise.
-        policy: How points become a mark.
+        scored: The submissions, each with what it earned.
         column: The assignment's title there, with or without its number.
         to: Where to write.
 
@@ -41,7 +45,8 @@ def fill_canvas(
         The learners that the export does not have, by name.
 
     Raises:
-        InvalidArgument: It is no such export, it has no such assignment, or `to` is the export.
+        InvalidArgument: It is no such export, it has no such assignment, `to` is the export, or the
+            submissions are of several exercises.
     """
     if to.resolve() == exported.resolve():
         raise InvalidArgument(
@@ -49,7 +54,15 @@ def fill_canvas(
             found="the export itself as the place to write to",
             do="write to another file",
         )
-    text = exported.read_text(encoding="utf-8-sig")
+    best = _best(scored, asked=f"fill {exported}")
+    try:
+        text = exported.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidArgument(
+            asked=f"fill {exported}",
+            found=f"a file that cannot be read ({problem})",
+            do="export the gradebook from Canvas (Grades > Export), and give that file",
+        ) from problem
     rows = list(csv.reader(io.StringIO(text)))
     header = rows[0] if rows else []
     if _USER not in header or _NAME not in header:
@@ -60,8 +73,8 @@ def fill_canvas(
         )
     place, user = _place_of(column, header, exported), header.index(_USER)
     earned = {
-        one.submission.user: score_of(one, policy).earned
-        for one in graded
+        one.submission.user: score.earned
+        for one, score in best
         if one.submission.user and not one.problem
     }
     there = {row[user].strip() for row in rows[1:] if len(row) > user}
@@ -73,37 +86,109 @@ def fill_canvas(
             cells[place] = safe(points)
         filled.append(cells)
     write_rows(to, filled)  # all but the points is Canvas's own
-    return sorted(one.submission.learner for one in graded if one.submission.user not in there)
+    return sorted(one.submission.learner for one, _ in best if one.submission.user not in there)
 
 
-def gradescope_results(graded: Graded, policy: Policy) -> dict[str, Any]:
+def write_gradescope(folder: Path, scored: Scored) -> None:
+    """Writes for each learner what Gradescope's autograder takes as its results.json.
+
+    Args:
+        folder: Where the learners' folders are.
+        scored: The submissions, each with what it earned.
+
+    Raises:
+        InvalidArgument: They are of several exercises.
+    """
+    for one, score in _best(scored, asked=f"write {folder}"):
+        path = folder / folder_of(one.submission) / "results.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        told = json.dumps(gradescope_results(one, score), indent=1)
+        path.write_text(told, encoding="utf-8")
+
+
+def gradescope_results(graded: Graded, score: Score) -> dict[str, Any]:
     """Returns what Gradescope's autograder reads as results.json.
 
     Args:
         graded: One submission.
-        policy: How points become a mark.
+        score: What it earned.
     """
-    score = score_of(graded, policy)
     if graded.problem:
-        return {"score": 0.0, "output": f"Not graded: {graded.problem}", "tests": []}
+        return {"score": 0.0, "output": _text(f"Not graded: {graded.problem}"), "tests": []}
     return {
         "score": score.earned,
-        "output": "\n".join(graded.notes),
+        "output": _text("\n".join(graded.notes)),
         "output_format": "text",
-        "tests": [
-            {
-                "name": report.title or report.name,
-                "score": score.by_check[report.name],
-                "max_score": report.points,
-                "output": "\n\n".join(
-                    part for part in (repr(report), score.comments.get(report.name, "")) if part
-                ),
-                "output_format": "text",
-                "visibility": "visible",
-            }
-            for report in graded.reports
-        ],
+        "tests": [*_tests(graded, score), *(_test_of(reading) for reading in score.readings)],
     }
+
+
+def _tests(graded: Graded, score: Score) -> Iterator[dict[str, Any]]:
+    held = {one.check for one in graded.held}
+    for report in graded.reports:
+        looks = "A person will look at this answer before its points count."
+        parts = (
+            repr(report),
+            looks if report.name in held else "",
+            score.comments.get(report.name, ""),
+        )
+        yield _test(report.title or report.name, score.by_check[report.name], report.points, parts)
+
+
+def _test_of(reading: Reading) -> dict[str, Any]:
+    report = reading.report
+    # What earns points gives answers away, so it is for those who have been read.
+    rows = [
+        f"{row.name if given.points is None else f'{row.says}: {given.points:g}'} of "
+        f"{row.points:g}" + (f". {given.comment}" if given.comment else "")
+        for row, given in reading.rows
+    ]
+    parts = (reading.status, "\n".join(rows))
+    return _test(report.title or report.name, reading.earned, report.points, parts)
+
+
+def _test(name: str, score: float, most: float, parts: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": _text(name),
+        "score": float(score),
+        "max_score": float(most),
+        "output": _text("\n\n".join(part for part in parts if part)),
+        "output_format": "text",
+        "visibility": "visible",
+    }
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _best(scored: Scored, *, asked: str) -> Scored:
+    """Returns the best notebook of each learner.
+
+    Raises:
+        InvalidArgument: They are of several exercises.
+    """
+    stems = Counter(one.stem for one, _ in scored if one.stem)
+    if len(stems) > 1:
+        counted = ", ".join(f"{stem} ({number})" for stem, number in stems.most_common())
+        rare = stems.most_common()[-1][0]
+        whose = next(one.submission.learner for one, _ in scored if one.stem == rare)
+        raise InvalidArgument(
+            asked=asked,
+            found=f"notebooks of {len(stems)} exercises: {counted}; of {rare} is that of {whose}",
+            do="leave only those of one exercise in the folder, then run this again: what was "
+            "graded is kept",
+        )
+    best: dict[tuple[str, str], tuple[Graded, Score]] = {}
+    for one, score in scored:
+        person = (one.submission.learner, one.submission.user)
+        if person not in best or _rank(one, score) > _rank(*best[person]):
+            best[person] = (one, score)
+    return list(best.values())
+
+
+def _rank(graded: Graded, score: Score) -> tuple[bool, float]:
+    return not graded.problem, score.earned
 
 
 def _place_of(column: str, header: Sequence[str], exported: Path) -> int:

@@ -10,14 +10,17 @@ that it was made with.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from distlab.grader.records import report_of
 from distlab.grader.scoring import Graded, Held
 from distlab.grader.submissions import Submission
+from distlab.grader.written import Written
 
 
 class Saved:
@@ -44,6 +47,7 @@ class Saved:
                 submission=submission,
                 stem=told["stem"],
                 reports=tuple(report_of(one) for one in told["reports"]),
+                written=tuple(_written_of(one) for one in told["written"]),
                 held=tuple(Held(**one) for one in told["held"]),
                 notes=tuple(told["notes"]),
                 problem=told["problem"],
@@ -57,7 +61,7 @@ class Saved:
         Args:
             graded: What became of a submission.
         """
-        told = dataclasses.asdict(dataclasses.replace(graded))
+        told = dataclasses.asdict(graded)
         del told["submission"]
         path = self._path(graded.submission)
         part = path.with_suffix(".part")
@@ -69,5 +73,10 @@ class Saved:
         digest.update(
             f"\0{submission.learner}\0{submission.user}\0{submission.path.name}\0".encode()
         )
-        digest.update(submission.path.read_bytes())
+        with contextlib.suppress(OSError):  # a file that may not be read is told, not kept
+            digest.update(submission.path.read_bytes())
         return self._folder / f"{digest.hexdigest()}.json"
+
+
+def _written_of(told: dict[str, Any]) -> Written:
+    return Written(**{**told, "pictures": tuple(told["pictures"]), "notes": tuple(told["notes"])})

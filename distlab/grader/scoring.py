@@ -1,23 +1,27 @@
 """What a learner earned: the checks' points, a teacher's own, and what a late hand-in costs.
 
 graded = Graded(submission=one, stem="09_multi_worker", reports=reports)
-policy = Policy(late_factor=0.8, overrides=read_overrides("overrides.csv"))
+policy = Policy(late_factor=0.8, overrides={("jane", "", "split"): Given(points=2)})
 score_of(graded, policy)             # Score(earned=9.6, points=12.0, ...)
 """
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Literal
 
 from distlab.errors import InvalidArgument
 from distlab.grader.submissions import Submission
+from distlab.grader.written import Written
+from distlab.grading.registry import reports_of
 from distlab.grading.report import Report
+from distlab.grading.written import RubricRow, WrittenReport
 
-_COLUMNS = ("learner", "check", "points", "comment")
+ReadingStatus = Literal["to be read", "read", "nothing written"]
+# learner, user, check; and learner, user, exercise, report, row of its rubric
+OverrideKey = tuple[str, str, str]
+RowKey = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +45,7 @@ class Graded:
         submission: What was handed in.
         stem: The lesson; "" where it could not be told.
         reports: One for each check, in their order.
+        written: What a teacher is to read.
         held: What a person should look at.
         notes: What was odd about the notebook.
         problem: Why it was not graded; "" where it was.
@@ -49,21 +54,22 @@ class Graded:
     submission: Submission
     stem: str = ""
     reports: tuple[Report, ...] = ()
+    written: tuple[Written, ...] = ()
     held: tuple[Held, ...] = ()
     notes: tuple[str, ...] = ()
     problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Override:
-    """Points that a teacher gives, in place of the check's.
+class Given:
+    """What a teacher gives: for a check in place of its points, or for a row of a report's rubric.
 
     Attributes:
-        points: How many.
+        points: How many; None for none yet.
         comment: Shown to the learner.
     """
 
-    points: float
+    points: float | None = None
     comment: str = ""
 
 
@@ -73,19 +79,50 @@ class Policy:
 
     Attributes:
         late_factor: What is left of the points of a late hand-in, 0 to 1.
-        overrides: By learner and check.
+        overrides: What a teacher gives for checks.
+        rows: What a teacher gives for reports.
     """
 
     late_factor: float = 1.0
-    overrides: Mapping[tuple[str, str], Override] = field(default_factory=dict)
+    overrides: Mapping[OverrideKey, Given] = field(default_factory=dict)
+    rows: Mapping[RowKey, Given] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.late_factor <= 1:
+            is_percent = 1 < self.late_factor <= 100
             raise InvalidArgument(
-                asked=f"late_factor={self.late_factor!r}",
-                found="what is no part of the points",
-                do="give what is left of them, from 0 to 1: 0.8 takes a fifth off",
+                asked=f"a late hand-in keeps {self.late_factor:g} of its points",
+                found="what is no part of them",
+                do="give what is left of them, from 0 to 1: 0.8 takes a fifth off"
+                + (f"; for {self.late_factor:g} % write {self.late_factor / 100:g}" * is_percent),
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How far a report is read, and what it earned.
+
+    Attributes:
+        report: With its rubric.
+        written: What the learner handed in.
+        rows: The rows of the rubric, each with what the teacher gives.
+    """
+
+    report: WrittenReport
+    written: Written
+    rows: tuple[tuple[RubricRow, Given], ...]
+
+    @property
+    def earned(self) -> float:
+        """The points that were given so far."""
+        return sum(given.points or 0.0 for _, given in self.rows)
+
+    @property
+    def status(self) -> ReadingStatus:
+        """Whether a teacher has given points for all rows, or where there is nothing to read."""
+        if all(given.points is not None for _, given in self.rows):
+            return "read"
+        return "to be read" if self.written.text else "nothing written"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +134,19 @@ class Score:
         points: What could be earned.
         by_check: What each check earned, overrides included, before what being late costs.
         comments: What a teacher says, by check.
+        readings: One for each report.
     """
 
     earned: float
     points: float
     by_check: Mapping[str, float]
     comments: Mapping[str, str]
+    readings: tuple[Reading, ...] = ()
+
+    @property
+    def to_be_read(self) -> tuple[str, ...]:
+        """The names of the reports that a teacher is still to read."""
+        return tuple(one.report.name for one in self.readings if one.status == "to be read")
 
 
 def score_of(graded: Graded, policy: Policy) -> Score:
@@ -112,80 +156,38 @@ def score_of(graded: Graded, policy: Policy) -> Score:
         graded: The submission.
         policy: How points become a mark.
     """
-    by_check: dict[str, float] = {}
-    comments: dict[str, str] = {}
-    for report in graded.reports:
-        override = policy.overrides.get((graded.submission.learner, report.name))
-        by_check[report.name] = report.earned if override is None else override.points
-        if override is not None and override.comment:
-            comments[report.name] = override.comment
-    factor = policy.late_factor if graded.submission.is_late else 1.0
+    handed = graded.submission
+    given = {
+        report.name: policy.overrides.get((handed.learner, handed.user, report.name), Given())
+        for report in graded.reports
+    }
+    by_check = {
+        report.name: report.earned if (own := given[report.name].points) is None else own
+        for report in graded.reports
+    }
+    readings = _readings(graded, policy)
+    earned = sum(by_check.values()) + sum(reading.earned for reading in readings)
     return Score(
-        earned=round(sum(by_check.values()) * factor, 2),
-        points=sum(report.points for report in graded.reports),
+        earned=round(earned * (policy.late_factor if handed.is_late else 1.0), 2),
+        points=sum(one.points for one in graded.reports) + sum(r.report.points for r in readings),
         by_check=by_check,
-        comments=comments,
+        comments={name: one.comment for name, one in given.items() if one.comment},
+        readings=readings,
     )
 
 
-def read_overrides(path: Path) -> dict[tuple[str, str], Override]:
-    """Reads what a teacher has decided: a table with the columns learner, check, points, comment.
-
-    Args:
-        path: Of a CSV file.
-
-    Raises:
-        InvalidArgument: It is no such table: which line, and what is wrong with it.
-    """
-
-    def refuse(line: int, found: str, do: str) -> InvalidArgument:
-        return InvalidArgument(asked=f"overrides of {path}, line {line}", found=found, do=do)
-
-    overrides: dict[tuple[str, str], Override] = {}
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        table = csv.DictReader(file)
-        missing = [name for name in _COLUMNS[:3] if name not in (table.fieldnames or ())]
-        if missing:
-            raise refuse(
-                1,
-                f"no column {missing[0]!r} among {', '.join(table.fieldnames or ()) or 'none'}",
-                f"begin with the line {','.join(_COLUMNS)}",
-            )
-        for row in table:
-            key = (row["learner"] or "", row["check"] or "")
-            try:
-                points = float(row["points"])
-            except (TypeError, ValueError):
-                points = math.nan
-            if not math.isfinite(points):
-                raise refuse(table.line_num, f"points={row['points']!r}", "give a number")
-            if key in overrides:
-                raise refuse(
-                    table.line_num, f"{key[0]} and {key[1]} once more", "leave one of them"
-                )
-            overrides[key] = Override(points=points, comment=row.get("comment") or "")
-    return overrides
-
-
-def check_overrides(policy: Policy, graded: list[Graded]) -> None:
-    """Raises where an override meets nothing: a name is misspelt.
-
-    Args:
-        policy: With the overrides.
-        graded: All submissions.
-
-    Raises:
-        InvalidArgument: Which one.
-    """
-    there = {(one.submission.learner, r.name) for one in graded for r in one.reports}
-    learners = {learner for learner, _ in there}
-    for learner, check in policy.overrides:
-        if (learner, check) not in there:
-            found = (
-                "no answer to that check of theirs" if learner in learners else "no such learner"
-            )
-            raise InvalidArgument(
-                asked=f"an override of {check!r} for {learner!r}",
-                found=found,
-                do="write both as gradebook.csv has them",
-            )
+def _readings(graded: Graded, policy: Policy) -> tuple[Reading, ...]:
+    written = {one.report: one for one in graded.written}
+    start = (graded.submission.learner, graded.submission.user, graded.stem)
+    return tuple(
+        Reading(
+            report=report,
+            written=written[report.name],
+            rows=tuple(
+                (row, policy.rows.get((*start, report.name, row.name), Given()))
+                for row in report.rubric
+            ),
+        )
+        for report in (reports_of(graded.stem) if written else ())
+        if report.name in written
+    )

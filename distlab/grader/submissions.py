@@ -77,12 +77,12 @@ class Found:
 
     Attributes:
         submissions: The newest of each learner and name, by learner.
-        replaced: Older ones of the same.
+        replaced: Others of the same learner and name, which do not count.
         problems: What is not graded.
     """
 
     submissions: tuple[Submission, ...]
-    replaced: tuple[Submission, ...]
+    replaced: tuple[Problem, ...]
     problems: tuple[Problem, ...]
 
 
@@ -125,6 +125,7 @@ def find_submissions(folder: str | os.PathLike[str]) -> Found:
             do="give the folder that holds the submissions, as learner/exercise.ipynb or as "
             "Canvas downloads them",
         )
+    _refuse_sections(everything, root)
     newest, replaced = _newest(everything)
     return Found(submissions=tuple(newest), replaced=tuple(replaced), problems=tuple(problems))
 
@@ -176,13 +177,32 @@ def _named(stem: str) -> Submission:
     return Submission(learner="", path=Path(), name=stem, version=version)
 
 
-def _newest(everything: list[Submission]) -> tuple[list[Submission], list[Submission]]:
-    by_learner: dict[tuple[str, str, str], list[Submission]] = {}
-    for one in everything:
-        by_learner.setdefault((one.learner, one.user, one.name), []).append(one)
+def _newest(everything: list[Submission]) -> tuple[list[Submission], list[Problem]]:
     newest, replaced = [], []
-    for several in by_learner.values():
+    for several in _alike(everything):
         *older, last = sorted(several, key=lambda one: (one.version, str(one.path)))
         newest.append(last)
-        replaced += older
+        replaced += [Problem(path=one.path, says=f"{last.path} counts") for one in older]
     return sorted(newest, key=lambda one: (one.learner, one.user, one.name)), replaced
+
+
+def _alike(everything: list[Submission]) -> list[list[Submission]]:
+    """Returns the submissions by learner and name."""
+    groups: dict[tuple[str, str, str], list[Submission]] = {}
+    for one in everything:
+        groups.setdefault((one.learner, one.user, one.name), []).append(one)
+    return list(groups.values())
+
+
+def _refuse_sections(everything: list[Submission], root: Path) -> None:
+    """Raises where a folder that would be one learner's holds folders of several learners."""
+    for several in _alike(everything):
+        top = root / several[0].path.relative_to(root).parts[0]
+        below = sorted({one.path.parent for one in several if not one.user})
+        if len(below) > 1 and top not in below and not (top.name == _SUBMITTED):
+            raise InvalidArgument(
+                asked=f"grade {root}",
+                found=f"{top.name} holds {len(below)} folders with a {several[0].name}{SUFFIX}: "
+                f"{below[0].relative_to(root)}, {below[1].relative_to(root)}",
+                do=f"if these are learners, give {top} as the folder; else leave one of each",
+            )

@@ -1,6 +1,6 @@
 """Writes tables that a spreadsheet opens, and in which nothing runs.
 
-    write_gradebook(graded, policy, folder)  # gradebook.csv, details.csv, review.csv, mistakes.csv
+    write_gradebook(scored, folder)          # gradebook.csv, details.csv, review.csv, mistakes.csv
 
 A cell of a learner's making that a spreadsheet would take for a formula gets an apostrophe before.
 """
@@ -8,11 +8,12 @@ A cell of a learner's making that a spreadsheet would take for a formula gets an
 from __future__ import annotations
 
 import csv
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from distlab.grader.scoring import Graded, Policy, Score, score_of
+from distlab.grader.counting import mistakes_in
+from distlab.grader.scoring import Graded, Score
+from distlab.grader.submissions import Problem
 
 Cell = str | float | int
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
@@ -40,32 +41,34 @@ def write_table(path: Path, rows: Iterable[Sequence[Cell]]) -> None:
     write_rows(path, ([safe(cell) for cell in row] for row in rows))
 
 
-def write_rows(path: Path, rows: Iterable[Sequence[Cell]]) -> None:
+def write_rows(path: Path, rows: Iterable[Sequence[Cell]], *, delimiter: str = ",") -> None:
     """Writes a table as it is, whole or not at all.
 
     Args:
         path: Where; what is there already is replaced.
         rows: The first has the names of the columns.
+        delimiter: What stands between cells.
     """
     part = path.with_name(f".{path.name}.part")
     with part.open("w", newline="", encoding="utf-8-sig") as file:  # the mark tells Excel UTF-8
-        csv.writer(file).writerows(rows)
+        csv.writer(file, delimiter=delimiter).writerows(rows)
     part.replace(path)
 
 
-def write_gradebook(graded: Sequence[Graded], policy: Policy, folder: Path) -> None:
+def write_gradebook(
+    scored: Sequence[tuple[Graded, Score]], folder: Path, *, left_out: Sequence[Problem] = ()
+) -> None:
     """Writes what was earned, by learner and by check, what is to be looked at, and what to teach.
 
     Args:
-        graded: All submissions.
-        policy: How points become a mark.
+        scored: All submissions, each with what it earned.
         folder: Where to.
+        left_out: Notebooks that do not count, and why.
     """
-    scored = [(one, score_of(one, policy)) for one in graded]
     write_table(folder / "gradebook.csv", _gradebook(scored))
     write_table(folder / "details.csv", _details(scored))
-    write_table(folder / "review.csv", _review(graded))
-    write_table(folder / "mistakes.csv", _mistakes(graded))
+    write_table(folder / "review.csv", _review([one for one, _ in scored], left_out))
+    write_table(folder / "mistakes.csv", _mistakes([one for one, _ in scored]))
 
 
 def _gradebook(scored: Sequence[tuple[Graded, Score]]) -> Iterable[Sequence[Cell]]:
@@ -78,6 +81,7 @@ def _gradebook(scored: Sequence[tuple[Graded, Score]]) -> Iterable[Sequence[Cell
         "total",
         "late",
         "held for review",
+        "to be read",
         "not graded",
     ]
     people = sorted({(one.submission.learner, one.submission.user) for one, _ in scored})
@@ -97,6 +101,7 @@ def _gradebook(scored: Sequence[tuple[Graded, Score]]) -> Iterable[Sequence[Cell
             round(sum(earned.values()), 2),
             sum(one.submission.is_late for one, _ in theirs),
             sum(len(one.held) for one, _ in theirs),
+            "; ".join(f"{one.stem}: {name}" for one, score in theirs for name in score.to_be_read),
             "; ".join(
                 f"{one.submission.path.name}: {one.problem}" for one, _ in theirs if one.problem
             ),
@@ -131,10 +136,26 @@ def _details(scored: Sequence[tuple[Graded, Score]]) -> Iterable[Sequence[Cell]]
                 "late" if handed.is_late else "",
                 score.comments.get(report.name, ""),
             ]
+        for reading in score.readings:
+            comments = (f"{row.name}: {given.comment}" for row, given in reading.rows)
+            yield [
+                handed.learner,
+                handed.user,
+                one.stem,
+                reading.report.name,
+                "" if reading.status == "to be read" else reading.earned,
+                reading.report.points,
+                reading.status,
+                "",
+                "late" if handed.is_late else "",
+                "; ".join(text for text in comments if not text.endswith(": ")),
+            ]
 
 
-def _review(graded: Sequence[Graded]) -> Iterable[Sequence[Cell]]:
+def _review(graded: Sequence[Graded], left_out: Sequence[Problem]) -> Iterable[Sequence[Cell]]:
     yield ["learner", "user", "file", "check", "why"]
+    for problem in left_out:
+        yield ["", "", str(problem.path), "", f"left out: {problem.says}"]
     for one in graded:
         handed = one.submission
         start = [handed.learner, handed.user, handed.path.name]
@@ -149,17 +170,5 @@ def _review(graded: Sequence[Graded]) -> Iterable[Sequence[Cell]]:
 def _mistakes(graded: Sequence[Graded]) -> Iterable[Sequence[Cell]]:
     """What to teach again: how many were caught in each mistake, the most common first."""
     yield ["exercise", "check", "mistake", "learners", "what to think about again"]
-    says = {
-        (one.stem, report.name, report.mistake): report.mistake_says
-        for one in graded
-        for report in one.reports
-        if report.mistake
-    }
-    counted = Counter(
-        (one.stem, report.name, report.mistake)
-        for one in graded
-        for report in one.reports
-        if report.mistake
-    )
-    for key, number in sorted(counted.items(), key=lambda item: (-item[1], item[0])):
-        yield [*key, number, says[key]]
+    for one in mistakes_in(graded):
+        yield [one.stem, one.check, one.name, one.learners, one.says]

@@ -28,7 +28,7 @@ FORGED = "it sent records of its own to the grader"
 
 _SAMPLE_SECS = 0.05
 _CHUNK_BYTES = 1 << 16
-_TELL_SECS = 0.2
+_TELL_SECS = 2.0  # it does not say where it holds back signals, or has none of their lines
 _MOST_CHUNKS = 16  # a pipe holds no more than 1 MiB
 
 
@@ -147,12 +147,13 @@ class Watch:
         if self.called and self.called[-1].failure is not None:
             return
         if self.stopped or not is_whole:
-            lines: tuple[str, ...] = ()
             if self.stopped == self._limits.too_long:
-                lines = lines_in(_answer_of(self._asked, self._prints), self._cells)
-            text = self.stopped or "it sent no answer"
+                lines = _lines_of(self._asked, self._prints, self._cells)
+                said = f"It was stopped after {self._limits.secs:g} seconds."
+                failure = Failure("did not come to an end", said, lines)
+            else:
+                failure = Failure("error", f"Stopped: {self.stopped or 'it sent no answer'}")
             del self.called[len(self._seeds) - 1 :]
-            failure = Failure("error", f"Stopped: {text}", lines)
             self.called.append(Called(self._seeds[len(self.called)], failure=failure))
 
 
@@ -164,14 +165,16 @@ def _read(fd: int) -> bytes:
         return b""
 
 
-def _answer_of(asked: int, prints: int) -> bytes:
-    """Returns what a process prints when it is asked for its line."""
+def _lines_of(asked: int, prints: int, cells: Any) -> tuple[str, ...]:
+    """Asks a process for the learner's line where it is; () where it does not say."""
     printed, deadline = b"", time.monotonic() + _TELL_SECS
     ask_for_lines(asked)
     while (left := deadline - time.monotonic()) > 0:
         select.select([prints], [], [], left)
         printed = (printed + _read(prints))[-_CHUNK_BYTES:]
-    return printed
+        if lines := lines_in(printed, cells):
+            return lines
+    return ()
 
 
 def _end_of(asked: int) -> Any:

@@ -19,7 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+Kind = Literal["not started", "error", "did not come to an end", "unusable"]
+KINDS: tuple[str, ...] = get_args(Kind)
 
 _MOST_LINES = 4
 _MOST_TEXT = 500
@@ -34,13 +37,14 @@ class Failure:
     """Why a call gave nothing to judge.
 
     Args:
-        kind: "not started" for a stub, "error" for code that raised, "unusable" for an
-            answer or a signature that the check cannot use.
-        error: `TypeName: message`.
+        kind: "not started" for a stub, "error" for code that raised, "did not come to an end" for
+            code that was stopped when its time was over, "unusable" for an answer or a signature
+            that the check cannot use.
+        error: `TypeName: message`, or a sentence.
         lines: The learner's own lines on the way to it, innermost last.
     """
 
-    kind: Literal["not started", "error", "unusable"]
+    kind: Kind
     error: str
     lines: tuple[str, ...] = ()
 

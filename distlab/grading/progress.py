@@ -5,7 +5,7 @@
 
 It reads the outputs that the notebooks in the folder keep, as they were saved, and knows what was
 checked in this kernel since. Nothing is run and nothing is written. Where a task was answered
-several times, the best counts.
+several times, the best counts. A report that a teacher reads is named, and is no open task.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from distlab.errors import InvalidArgument
 from distlab.grading.checks import Check
-from distlab.grading.registry import checks_of, lesson_modules
+from distlab.grading.registry import checks_of, reports_of, stems
+from distlab.grading.report import Status
 
+_STUB: Status = "not started"  # a stub that was checked is no answer
 _HEADING = re.compile(
-    r"^(?P<name>\w+): (?P<status>passed|not yet|error in your code)"
+    rf"^(?P<name>\w+): (?P<status>{'|'.join(one for one in get_args(Status) if one != _STUB)})"
     r" \((?P<earned>[\d.]+) of (?P<points>[\d.]+) points?\)"
 )
 _BAR = 20
@@ -43,6 +45,7 @@ class LessonProgress:
         tried: Those that were answered, passed or not.
         earned: Points.
         points: Points that can be earned.
+        reports: The names of its reports, which a teacher reads; their points are not among these.
     """
 
     stem: str
@@ -51,6 +54,7 @@ class LessonProgress:
     tried: tuple[str, ...]
     earned: float
     points: float
+    reports: tuple[str, ...] = ()
 
     @property
     def next_task(self) -> str:
@@ -117,8 +121,7 @@ def progress(folder: str | os.PathLike[str] = ".") -> Progress:
     saved = (told for path in notebooks for told in _saved(path))
     for name, earned in (*saved, *_of_this_kernel.items()):
         best[name] = max(earned, best.get(name, 0.0))
-    stems = [module.removeprefix("lesson_") for module in lesson_modules()]
-    return Progress(tuple(_lesson(stem, checks_of(stem), best) for stem in stems))
+    return Progress(tuple(_lesson(stem, checks_of(stem), best) for stem in stems()))
 
 
 def note(name: str, earned: float) -> None:
@@ -139,6 +142,7 @@ def _lesson(stem: str, checks: tuple[Check, ...], best: dict[str, float]) -> Les
         tried=tuple(check.name for check in checks if check.name in best),
         earned=sum(min(best.get(check.name, 0.0), check.points) for check in checks),
         points=sum(check.points for check in checks),
+        reports=tuple(report.name for report in reports_of(stem)),
     )
 
 
@@ -147,6 +151,12 @@ def _share(lesson: LessonProgress) -> float:
 
 
 def _in_words(lesson: LessonProgress) -> str:
+    many = "s" * (len(lesson.reports) > 1)
+    read = f"; report{many}, read by a teacher: {', '.join(lesson.reports)}"
+    return _of_tasks(lesson) + (read if lesson.reports else "")
+
+
+def _of_tasks(lesson: LessonProgress) -> str:
     if not lesson.tried:
         return "not started"
     if not lesson.next_task:

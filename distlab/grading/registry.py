@@ -27,6 +27,11 @@ def lesson_modules() -> list[str]:
     return sorted(module.name for module in found if module.name.startswith("lesson_"))
 
 
+def stems() -> list[str]:
+    """The stems of the lessons that have checks, such as "01_mirrored_strategy", in their order."""
+    return [module.removeprefix("lesson_") for module in lesson_modules()]
+
+
 def checks_of(stem: str) -> tuple[Check, ...]:
     """The checks of one lesson, by its stem such as "01_mirrored_strategy".
 
@@ -47,8 +52,8 @@ def reports_of(stem: str) -> tuple[WrittenReport, ...]:
 
 def all_checks() -> Iterator[Check]:
     """Every check of every lesson."""
-    for module in lesson_modules():
-        yield from checks_of(module.removeprefix("lesson_"))
+    for stem in stems():
+        yield from checks_of(stem)
 
 
 def find_check(name: str) -> Check:
@@ -70,11 +75,10 @@ def find_check(name: str) -> Check:
 
 
 def _module(stem: str, asked: str) -> ModuleType:
-    known = [module.removeprefix("lesson_") for module in lesson_modules()]
-    if stem not in known:
+    if stem not in stems():
         raise InvalidArgument(
             asked=asked,
             found="no lesson of that stem has checks",
-            do=did_you_mean(stem, known),
+            do=did_you_mean(stem, stems()),
         )
     return importlib.import_module(f"distlab.grading.lesson_{stem}")

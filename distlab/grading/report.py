@@ -13,13 +13,14 @@ from typing import Literal
 from distlab.grading.checks import Criterion
 from distlab.grading.failures import Failure
 
-Status = Literal["passed", "not yet", "not started", "error in your code"]
+Status = Literal["passed", "not yet", "not started", "error in your code", "did not come to an end"]
 
 _OPENINGS: dict[Status, str] = {
     "passed": "Well done.",
     "not yet": "Not yet: compare yours with what was expected.",
     "not started": "Ready when you are.",
     "error in your code": "Your code stopped with an error.",
+    "did not come to an end": "Your code was still running when its time was over.",
 }
 # Mid-tones that stand out on a light and on a dark page; the text keeps the page's colour.
 _COLOURS: dict[Status, str] = {
@@ -27,6 +28,7 @@ _COLOURS: dict[Status, str] = {
     "not yet": "#c77700",
     "not started": "#808080",
     "error in your code": "#d1495b",
+    "did not come to an end": "#d1495b",
 }
 
 
@@ -38,7 +40,8 @@ class Report:
         name: The check's name.
         function: The learner's function.
         title: What was asked.
-        status: "passed", "not yet", "not started" or "error in your code".
+        status: "passed", "not yet", "not started", "error in your code", or where code runs under
+            a limit of time "did not come to an end".
         earned: Points earned, partial credit included.
         points: Points that can be earned.
         criteria: What was looked at.
@@ -118,11 +121,16 @@ class Report:
             return f"{_OPENINGS['not started']} Write `{self.function}`, then check again."
         if self.failure.kind == "unusable":
             return f"The check cannot use what `{self.function}` takes or returns."
+        if self.failure.kind == "did not come to an end":
+            where = " It was then at this line:" if self.failure.lines else ""
+            return f"{_OPENINGS['did not come to an end']} {self.failure.error}{where}"
         return _OPENINGS[self.status]
 
     def _failure_lines(self) -> list[str]:
         if self.failure is None or self.failure.kind == "not started":
             return []
+        if self.failure.kind == "did not come to an end":
+            return list(self.failure.lines)
         return [*self.failure.lines, *self.failure.error.splitlines()]
 
     def _notes(self) -> list[tuple[str, str]]:

@@ -138,6 +138,8 @@ def report_on(check: Check, draws: Sequence[Draw]) -> Report:
         status = "not started"
     elif broken.kind == "error":
         status = "error in your code"
+    elif broken.kind == "did not come to an end":
+        status = "did not come to an end"
     return replace(report, status=status, criteria=(), failure=broken)
 
 
