@@ -102,8 +102,7 @@ class Recovery:
         kill: The kill.
         saved: The last step that a checkpoint had then.
         resumed_from: The step from which training went on; None where it never stopped.
-        secs: From the kill to the next step (under parameter servers: end of an epoch) that was
-            done once all tasks were there again.
+        secs: From the kill to the next step that was done once all tasks were there again.
     """
 
     kill: Kill

@@ -9,13 +9,16 @@ is left in FOLDER/trained.npz.
 
 # ruff: noqa: T201 (a script prints)
 import argparse
+import contextlib
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import distlab as dl
 
@@ -49,7 +52,24 @@ class EachStep(Progress):
 
 
 class EachEpoch(Progress):
-    """Does not listen to steps: parameter servers would then take them one by one."""
+    """Does not listen to steps: parameter servers would then take them one by one.
+
+    Of the first steps it asks the optimizer, from beside the training.
+    """
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if not Progress.said:
+            threading.Thread(target=self._tell_the_first, daemon=True).start()
+        super().on_epoch_begin(epoch, logs)
+
+    def _tell_the_first(self):
+        count = self.model.optimizer.iterations
+        with contextlib.suppress(tf.errors.OpError):  # its server is lost
+            start = now = int(count.numpy())
+            while now == start:
+                time.sleep(0.01)
+                now = int(count.numpy())
+            print("step", now)
 
     def on_epoch_end(self, epoch, logs=None):
         self.done(EPOCH)
@@ -64,8 +84,6 @@ def build():
 
 
 def data():
-    import tensorflow as tf
-
     rng = np.random.default_rng(0)
     x = rng.normal(size=(EPOCH * BATCH, 8)).astype("float32")
     y = x[:, :1] * x[:, 1:2] + x[:, 2:].sum(1, keepdims=True)

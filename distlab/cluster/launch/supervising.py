@@ -140,12 +140,23 @@ class Supervisor:
                 self._started_at[task] = time.monotonic()
         self._is_starting = False
 
-    def _end(self, tasks: Iterable[TaskName], number: int, grace_secs: float = GRACE_SECS) -> None:
-        """Ends tasks by a signal, and by SIGKILL after a time, or when we get another signal."""
+    def _end(
+        self,
+        tasks: Iterable[TaskName],
+        number: int,
+        grace_secs: float = GRACE_SECS,
+        *,
+        waits_for: Iterable[TaskName] | None = None,
+    ) -> None:
+        """Ends tasks by a signal, and by SIGKILL after a time, or when we get another signal.
+
+        They have less than that time where all that it waits for have ended (all, if not said).
+        """
         tasks, heard = list(tasks), len(self._signals)
+        awaited = set(tasks if waits_for is None else waits_for)
         self._group.send_signal(tasks, number)
         deadline = time.monotonic() + grace_secs
-        while set(self._group.running()) & set(tasks) and time.monotonic() < deadline:
+        while set(self._group.running()) & awaited and time.monotonic() < deadline:
             if len(self._signals) > heard:
                 break
             time.sleep(_LOOK_SECS)
@@ -216,7 +227,9 @@ class Supervisor:
         again = [task] if self._is_replaceable(task) else list(self._all())
         what = "it is" if len(again) == 1 else "all are"
         number = f"restart {self._restarts} of {self._policy.max_restarts}"
-        self._end(again, signal.SIGTERM, grace_secs)
+        # Servers have nothing to save, and TensorFlow takes a second to end one.
+        savers = [one for one in again if not self._serves(one)]
+        self._end(again, signal.SIGTERM, grace_secs, waits_for=savers)
         self._say(f"{how}; {what} started again ({number})")
         if not self._signals:
             self._start(again)

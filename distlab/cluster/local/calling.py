@@ -16,7 +16,6 @@ import io
 import linecache
 import pickle
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,12 +25,8 @@ from typing import Any
 
 import cloudpickle
 
+from distlab.cluster.local.installed import is_installed
 from distlab.errors import InvalidArgument
-
-_INSTALLED = (
-    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
-    str(Path(__file__).parents[2]),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +128,7 @@ def _answer_from_error(problem: BaseException, *, cells: Iterable[str]) -> Answe
         trace = trace.tb_next
     problem.__traceback__ = trace
     full = "".join(traceback.format_exception(problem))
-    own = [frame for frame in traceback.extract_tb(trace) if not _is_installed(frame.filename)]
+    own = [frame for frame in traceback.extract_tb(trace) if not is_installed(frame.filename)]
     short = "".join(traceback.format_list(own))
     for name in cells:  # a made-up one, another each time
         full, short = full.replace(name, "<cell>"), short.replace(name, "<cell>")
@@ -170,14 +165,10 @@ def _kind(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
-def _is_installed(file: str) -> bool:
-    return file.startswith(_INSTALLED)
-
-
 def _stands_alone(name: str, file: str) -> bool:
     """Whether a module is one file of the reader's own; `__main__` always goes by value."""
     is_package = Path(file).name == "__init__.py"
-    return not (is_package or "." in name or name == "__main__" or _is_installed(file))
+    return not (is_package or "." in name or name == "__main__" or is_installed(file))
 
 
 @contextlib.contextmanager

@@ -14,18 +14,13 @@ from __future__ import annotations
 
 import linecache
 import re
-import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
+from distlab.cluster.local.installed import is_installed
 from distlab.errors import TaskTimeout
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')
-_OTHERS = (
-    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
-    str(Path(__file__).parents[2]),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +75,7 @@ def _wait(task: str, stack: str) -> Wait:
     inside = ""
     main_thread = stack.rpartition("(most recent call first):")[2]  # the last that is told
     for file, number, function in _FRAME.findall(main_thread):
-        if not file.startswith(_OTHERS):
+        if not is_installed(file):
             line = int(number)
             code = linecache.getline(file, line).strip()
             return Wait(
