@@ -5,6 +5,7 @@ distlab lab my-lab --port 8899      # lay the lessons into my-lab and open Jupyt
 distlab progress my-lab             # which tasks of the exercises in my-lab are passed
 distlab launch --workers 2 train.py --epochs 3      # run a script on two workers
 distlab grade handed-in --out graded                # grade a folder of submissions
+distlab exercise new 20_my_topic                    # an exercise of your own to start from
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from distlab import __version__
 from distlab.errors import DistlabError, UnsupportedEnvironment
+from distlab.exercise.command import add_exercise
 from distlab.grader.command import add_grade
 
 
@@ -59,9 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     lab = commands.add_parser(
         "lab",
         help="lay the lessons into a folder and open JupyterLab there",
-        description="Lay notebooks and exercises into FOLDER and open JupyterLab there. Run again, "
-        "it adds what is new and never touches what you changed. Arguments after -- are "
-        "JupyterLab's.",
+        description="Lay notebooks and exercises, no solutions, into FOLDER and open JupyterLab "
+        "there. Run again, it adds what is new and never touches what you changed. Arguments "
+        "after -- are JupyterLab's.",
     )
     lab.add_argument("folder", nargs="?", type=Path, default=Path("distlab-lab"), metavar="FOLDER")
     lab.add_argument("--no-browser", action="store_true", help="open no browser; print the address")
@@ -84,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     progress.set_defaults(run=_progress)
     _add_launch(commands)
     add_grade(commands)
+    add_exercise(commands)
     return parser
 
 

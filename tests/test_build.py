@@ -237,7 +237,8 @@ def test_both_editions_have_the_same_cells_but_for_the_answers(root):
     assert exercise.metadata.distlab.sha256 != solution.metadata.distlab.sha256
 
 
-def test_a_report_has_its_model_text_in_the_solution_alone(tmp_path):
+def test_a_report_has_its_model_text_in_the_solution_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(Page, "points", lambda page: {"speed": 5})
     add_lesson(tmp_path, "00_x", exercise=EXERCISE + REPORT)
     exercise, solution = (
         draft_page(Page(tmp_path, "00_x", edition)) for edition in ("exercise", "solution")
@@ -350,7 +351,7 @@ def test_a_failing_cell_keeps_the_old_file_and_names_the_place(root):
         "  found: cell 3, line 11 of lessons/00_start_here/lesson.py: "
         "ZeroDivisionError: division by zero\n"
         "  to do: mend that cell of lessons/00_start_here/lesson.py, "
-        "then run 'make notebooks' again"
+        "then build again"
     )
     after = files(root)
     changed = {name for name in before if before[name] != after[name]}

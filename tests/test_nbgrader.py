@@ -100,6 +100,15 @@ def test_the_points_of_an_exercise_are_those_of_its_checks(stem):
     assert set(given) <= {f"{name}-check" for name in names}
 
 
+def test_a_check_of_a_lesson_without_checks_is_refused(tmp_path):
+    source = tmp_path / "lessons" / "99_none" / "exercise.py"
+    source.parent.mkdir(parents=True)
+    source.write_text('# %%\ndl.check("double")\n')
+    with pytest.raises(NotebookError, match="'double', of which no check") as error:
+        draft_page(Page(tmp_path, "99_none", "exercise"))
+    assert "no lesson of that stem has checks" in error.value.found
+
+
 @pytest.mark.parametrize("edition", ["lesson", "solution"])
 def test_other_editions_have_no_marks(edition):
     cells = draft_page(Page(ROOT, STEMS[0], edition)).notebook.cells

@@ -102,7 +102,7 @@ def _build(page: Page, *, force: bool, execute: Execute, say: Callable[[str], No
         if not why:
             return ended("current")
         say(f"{'run':8}{page.target}: {why}")
-        executed = _run(draft, page, execute)
+        executed = run_draft(draft, page, execute)
         write_atomically(target, stored_text(draft.notebook, executed))
     except DistlabError as error:
         return ended("failed", error)
@@ -111,7 +111,18 @@ def _build(page: Page, *, force: bool, execute: Execute, say: Callable[[str], No
     return ended("built")
 
 
-def _run(draft: Draft, page: Page, execute: Execute) -> NotebookNode:
+def run_draft(draft: Draft, page: Page, execute: Execute) -> NotebookNode:
+    """Returns a draft with its outputs.
+
+    Args:
+        draft: What the page's source asks for.
+        page: The page, for messages.
+        execute: Runs a notebook.
+
+    Raises:
+        NotebookError: A cell failed; the message names its line of the source.
+        UnsupportedEnvironment: Nothing can be run here.
+    """
     done: list[int] = []
 
     def on_cell(index: int, cell: NotebookNode) -> None:
@@ -129,7 +140,7 @@ def _run(draft: Draft, page: Page, execute: Execute) -> NotebookNode:
         raise NotebookError(
             asked=f"run {page.target}",
             found=f"{_first_not_done(draft, done)} of {page.source}: {found}",
-            do=f"mend that cell of {page.source}, then run 'make notebooks' again",
+            do=f"mend that cell of {page.source}, then build again",
         ) from error
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distlab.errors import NotebookError, did_you_mean
+from distlab.errors import DistlabError, NotebookError, did_you_mean
 from distlab.notebooks.editions import REPORT, TASK
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def mark_cells(
         elif report := REPORT.match(cell.source):
             # Of code the picture, of text what a person gives points for.
             name = report[1] or report[2]
-            points = None if is_code else _points(name, points_of(), place)
+            points = None if is_code else _points(name, points_of, place)
             grade_id = f"{name}-picture" if is_code else name
             cell.metadata["nbgrader"] = _marks(grade_id, is_solution=True, points=points)
         elif is_code and (check := _CHECK.search(cell.source)):
@@ -59,7 +59,7 @@ def mark_cells(
                     do="check each task in one cell",
                 )
             checked.add(name)
-            points = _points(name, points_of(), place)
+            points = _points(name, points_of, place)
             cell.metadata["nbgrader"] = _marks(f"{name}-check", is_solution=False, points=points)
 
 
@@ -76,11 +76,12 @@ def _marks(grade_id: str, *, is_solution: bool, points: float | None = None) -> 
     }
 
 
-def _points(name: str, known: Mapping[str, float], place: str) -> float:
+def _points(name: str, points_of: Callable[[], Mapping[str, float]], place: str) -> float:
+    asked, found = f"the cell at {place}", f"{name!r}, of which no check and no report is known"
+    try:
+        known = points_of()
+    except DistlabError as error:  # the lesson has none at all
+        raise NotebookError(asked=asked, found=f"{found}: {error}", do="write them") from error
     if name not in known:
-        raise NotebookError(
-            asked=f"the cell at {place}",
-            found=f"{name!r}, of which no check and no report is known",
-            do=did_you_mean(name, known),
-        )
+        raise NotebookError(asked=asked, found=found, do=did_you_mean(name, known))
     return known[name]

@@ -40,7 +40,7 @@ EDITIONS: dict[Edition, tuple[str, str]] = {
 }
 # Part of every notebook's hash: raise it when the builder writes something else.
 FORMAT_VERSION = 1
-_STEM = re.compile(r"\d\d_[a-z0-9_]{1,50}")
+STEM = re.compile(r"\d\d_[a-z0-9_]{1,50}")
 _CELL_MARK = re.compile(r"# ?%%%*(\s|$)")
 
 
@@ -120,7 +120,7 @@ def find_pages(root: Path, stems: Sequence[str] = ()) -> list[Page]:
         entry.name for entry in lessons.iterdir() if entry.is_dir() and entry.name[0] not in "._"
     )
     for name in known:
-        if not _STEM.fullmatch(name):
+        if not STEM.fullmatch(name):
             raise NotebookError(
                 asked=f"the lesson lessons/{name}",
                 found="a name that is not two digits, '_' and at most 50 of a-z, 0-9 and '_'",

@@ -8,8 +8,6 @@ def test_solution_passes():
 
 from __future__ import annotations
 
-import ast
-import linecache
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,7 +20,8 @@ from distlab.grading.checks import Check
 from distlab.grading.comparing import same_plain
 from distlab.grading.report import Report, Status
 from distlab.grading.running import DEFAULT_SEEDS, run_check
-from distlab.notebooks.source import Edition, Page, draft_page
+from distlab.notebooks.loading import load_edition
+from distlab.notebooks.source import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,37 +83,9 @@ def problems_of(check: Check) -> list[str]:
 
 def load_solution(stem: str, *, root: Path = ROOT) -> dict[str, Any]:
     """The names that the solution edition of lessons/<stem>/exercise.py defines."""
-    return _load(stem, "solution", root)
+    return load_edition(Page(root, stem, "solution"))
 
 
 def load_stub(stem: str, *, root: Path = ROOT) -> dict[str, Any]:
     """The names that the exercise edition, as handed out, defines."""
-    return _load(stem, "exercise", root)
-
-
-def _load(stem: str, edition: Edition, root: Path) -> dict[str, Any]:
-    """Runs the cells that begin `# task: name` or `# given`, and of others only the imports."""
-    names: dict[str, Any] = {"__name__": f"{edition}_of_{stem}"}
-    draft = draft_page(Page(root, stem, edition))
-    for index, cell in enumerate(draft.notebook.cells):
-        if cell.cell_type != "code":
-            continue
-        text = cell.source
-        # AutoGraph and tracebacks ask for the source of what runs here.
-        file = f"<{stem} {edition}, cell {index}>"
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        if not text.startswith(("# task:", "# given")):
-            imports = [line for line in ast.parse(_plain_python(text)).body if _is_import(line)]
-            code = compile(ast.Module(imports, []), file, "exec")
-        else:
-            code = compile(text, file, "exec")
-        exec(code, names)
-    return names
-
-
-def _plain_python(text: str) -> str:
-    return "\n".join("" if line.startswith(("%", "!")) else line for line in text.splitlines())
-
-
-def _is_import(statement: ast.stmt) -> bool:
-    return isinstance(statement, (ast.Import, ast.ImportFrom))
+    return load_edition(Page(root, stem, "exercise"))

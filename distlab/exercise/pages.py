@@ -1,0 +1,84 @@
+"""A page whose source lies anywhere, in a teacher's own folder or in `lessons/`.
+
+page = own_page(Path("20_my_topic.py"), "exercise", out=Path("handout"))
+page.target                             # 'exercises/20_my_topic.ipynb', below handout
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from distlab.errors import InvalidArgument
+from distlab.grader.private import load_checks
+from distlab.notebooks.source import Edition, Page
+
+_STEM = re.compile(r"[A-Za-z0-9_-]{1,50}")  # what ids of cells may hold, and their number beside it
+_IN_LESSONS = "exercise.py"
+
+
+@dataclass(frozen=True)
+class OwnPage(Page):
+    """A page that is built from one file into any folder.
+
+    Args:
+        root: The folder that gets `exercises/` and `solutions/`.
+        stem: As for every page.
+        edition: "exercise" or "solution".
+        file: The source.
+        checks: The exercise's own file of checks; None where they are distlab's.
+    """
+
+    file: Path
+    checks: Path | None
+
+    @property
+    def source(self) -> str:
+        """The source as messages and the notebook name it, without this machine's folders."""
+        parts = self.file.parts[-2:] if self.file.name == _IN_LESSONS else self.file.parts[-1:]
+        return "/".join(parts)
+
+    @property
+    def path(self) -> Path:
+        """The source's path."""
+        return self.file
+
+    def points(self) -> dict[str, float]:
+        """Returns what each check is worth, by its name."""
+        if self.checks is None:
+            return super().points()
+        return {check.name: check.points for check in load_checks(self.checks)}
+
+
+def own_page(
+    file: Path, edition: Edition, *, out: Path = Path(), checks: Path | None = None
+) -> OwnPage:
+    """Returns the page of a source.
+
+    Args:
+        file: The source; of `.../NN_slug/exercise.py` the folder gives the name.
+        edition: "exercise" or "solution".
+        out: Where the page's notebook goes, into a folder of its edition.
+        checks: The exercise's own checks; by default the file `lesson_NAME.py` beside the source,
+            where there is one.
+
+    Raises:
+        InvalidArgument: There is no such source, or its name can be no notebook's.
+    """
+    asked = f"the notebooks of {file}"
+    if not file.is_file():
+        raise InvalidArgument(
+            asked=asked, found="no file of that name", do="give an exercise's source, a .py file"
+        )
+    stem = file.resolve().parent.name if file.name == _IN_LESSONS else file.stem
+    if file.suffix != ".py" or not _STEM.fullmatch(stem):
+        raise InvalidArgument(
+            asked=asked,
+            found=f"the name {file.name!r}",
+            do="name it .py, before that at most 50 of a-z, A-Z, 0-9, '_' and '-'",
+        )
+    beside = file.with_name(f"lesson_{stem}.py")
+    if checks is None and beside.is_file():
+        checks = beside
+    return OwnPage(out, stem, edition, file, checks)

@@ -1,0 +1,264 @@
+"""The files of a new exercise, as text: one task that works, to be replaced."""
+
+from __future__ import annotations
+
+# <stem>, <slug> and <title> stand for the exercise's own.
+_SOURCE = """\
+# %% [markdown]
+# # Exercise: <title>
+#
+# What it is about, in two sentences. Each check tells you what it expected; try as often as you
+# like.
+
+# %% [markdown]
+# ## Overview
+#
+# | task | what you do | minutes | difficulty |
+# |---|---|---|---|
+# | 1. `mean_<slug>` | combine unequal shares | 5 | easy |
+#
+# Write your answers in the cells that start with `# task:`, run them, then run the check below. If
+# you get stuck, open the hint.
+
+# %%
+import numpy as np
+
+import distlab as dl
+<import>
+# %% [markdown]
+# ## Task 1: the mean over unequal shares
+#
+# Each replica had some examples, and has the sum of their losses. Write `combine(sums, counts)`,
+# which returns the mean loss over all examples.
+#
+# - `sums` and `counts` are arrays with one number for each replica.
+# - Each example counts the same, wherever it was: `combine([6, 2], [3, 1])` is 2.
+# - About 1 line.
+#
+# <details><summary>Hint</summary>
+#
+# How many examples are there in all? What is the sum of all their losses?
+# </details>
+
+
+# %%
+# task: mean_<slug>
+def combine(sums, counts):
+    ### BEGIN SOLUTION
+    return np.sum(sums) / np.sum(counts)
+    ### END SOLUTION
+
+
+# %%
+dl.check(<check>)
+
+# %% [markdown]
+# **Try next:** a question that goes one step on.
+
+# %% [markdown]
+# ## Next steps
+#
+# - Where to go from here.
+"""
+
+_OWN_IMPORT = """
+from lesson_<stem> import CHECKS
+
+checks = {check.name: check for check in CHECKS}
+"""
+
+_CHECKS = '''\
+"""Checks of <stem>: what each answer is called with, and how it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
+from distlab.grading.comparing import expect_close
+
+_CASES = ("equal", "unequal")
+
+
+# Task 1: mean_<slug>
+
+
+def _mean_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)  # other inputs for each seed, the same for the same one
+    counts = {"equal": np.full(4, 3), "unequal": draw.permutation([1, 2, 3, 4])}
+    return {case: {"sums": draw.normal(size=4), "counts": counts[case]} for case in _CASES}
+
+
+def _mean_call(combine: Callable[..., Any], inputs: Inputs) -> Plain:
+    # The only part that runs the learner's code.
+    return {case: combine(inputs[case]["sums"], inputs[case]["counts"]) for case in _CASES}
+
+
+def _mean_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    return Verdict.of(
+        *(
+            expect_close(
+                f"{case} shares",
+                yours=outputs[case],
+                expected=inputs[case]["sums"].sum() / inputs[case]["counts"].sum(),
+                atol=1e-6,
+            )
+            for case in _CASES
+        )
+    )
+
+
+def _mean_of_means(inputs: Inputs) -> Plain:
+    return {case: np.mean(inputs[case]["sums"] / inputs[case]["counts"]) for case in _CASES}
+
+
+_MEAN = Check(
+    name="mean_<slug>",
+    function="combine",
+    title="The mean over unequal shares",
+    points=2,
+    inputs=_mean_inputs,
+    call=_mean_call,
+    judge=_mean_judge,
+    hint="Add up first, and divide once.",
+    revisit="Task 1: the mean over unequal shares",
+    mistakes=(
+        Mistake(
+            "mean_of_means",
+            "A replica with few examples must not weigh as much as one with many.",
+            yields=_mean_of_means,
+        ),
+    ),
+)
+
+CHECKS = (_MEAN,)
+'''
+
+_TEST = '''\
+"""<stem>: right answers pass, the stub earns nothing, mistakes are named."""
+
+import numpy as np
+import pytest
+
+from distlab.grading.registry import checks_of
+from tests.lessons.support import (
+    assert_mistake_is_caught,
+    assert_solution_passes,
+    assert_stub_earns_nothing,
+    load_solution,
+    load_stub,
+    problems_of,
+)
+
+STEM = "<stem>"
+CHECKS = checks_of(STEM)
+(MEAN,) = CHECKS
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_each_check_is_complete(check):
+    assert problems_of(check) == []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_the_solution_passes(check):
+    assert_solution_passes(check, load_solution(STEM)[check.function])
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_the_stub_earns_nothing(check):
+    assert_stub_earns_nothing(check, load_stub(STEM)[check.function])
+
+
+def test_a_mean_of_means_is_named():
+    def combine(sums, counts):
+        return np.mean(sums / counts)
+
+    assert_mistake_is_caught(MEAN, combine, "mean_of_means")
+'''
+
+_OWN_TEST = '''\
+"""<stem>: right answers pass, the stub earns nothing, mistakes are named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lesson_<stem> import CHECKS
+
+from distlab.exercise.pages import own_page
+from distlab.grading.running import run_check
+from distlab.notebooks.loading import load_edition
+
+SOURCE = Path(__file__).with_name("<stem>.py")
+(MEAN,) = CHECKS
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_the_solution_passes(check):
+    answers = load_edition(own_page(SOURCE, "solution"))
+    report = run_check(check, answers[check.function], seeds=range(20))
+    assert report.passed, repr(report)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_the_stub_earns_nothing(check):
+    stubs = load_edition(own_page(SOURCE, "exercise"))
+    report = run_check(check, stubs[check.function])
+    assert (report.status, report.earned) == ("not started", 0), repr(report)
+
+
+def test_a_mean_of_means_is_named():
+    def combine(sums, counts):
+        return np.mean(sums / counts)
+
+    report = run_check(MEAN, combine)
+    assert report.mistake == "mean_of_means", repr(report)
+    assert report.earned < MEAN.points
+'''
+
+
+def source_text(stem: str, *, own: bool) -> str:
+    """Returns the source of an exercise, in jupytext's percent format.
+
+    Args:
+        stem: As in "20_my_topic".
+        own: Whether its checks are a file of the teacher's own, not a lesson's of distlab.
+    """
+    name = f"mean_{_slug(stem)}"
+    text = _SOURCE.replace("<import>", _OWN_IMPORT if own else "")
+    check = f'checks["{name}"]' if own else f'"{name}"'
+    return _filled(text.replace("<check>", check), stem)
+
+
+def checks_text(stem: str) -> str:
+    """Returns the module of its checks.
+
+    Args:
+        stem: As in "20_my_topic".
+    """
+    return _filled(_CHECKS, stem)
+
+
+def test_text(stem: str, *, own: bool) -> str:
+    """Returns the test of its checks.
+
+    Args:
+        stem: As in "20_my_topic".
+        own: As for `source_text`.
+    """
+    return _filled(_OWN_TEST if own else _TEST, stem)
+
+
+def _slug(stem: str) -> str:
+    return stem.partition("_")[2]
+
+
+def _filled(text: str, stem: str) -> str:
+    title = _slug(stem).replace("_", " ")
+    for word, meant in (("<stem>", stem), ("<slug>", _slug(stem)), ("<title>", title)):
+        text = text.replace(word, meant)
+    return text
