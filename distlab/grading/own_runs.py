@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Iterator
 
 from distlab.errors import DistlabError
+from distlab.grading.running import quiet_tensorflow
 
 
 @contextlib.contextmanager
@@ -27,7 +28,8 @@ def waits_for(*tasks: str) -> Iterator[None]:
     """
     names = " and ".join(f"`{task}`" for task in tasks)
     try:
-        yield
+        with quiet_tensorflow():
+            yield
     except NotImplementedError:
         print(f"This picture waits for {names}: write it above, then run this cell again.")  # noqa: T201
     except DistlabError:

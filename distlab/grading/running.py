@@ -73,7 +73,7 @@ def call_check(
         with (
             contextlib.redirect_stdout(printed),
             contextlib.redirect_stderr(printed),
-            _quiet_tensorflow(),
+            quiet_tensorflow(),
         ):
             outputs = check.call(function, inputs)
             payload = encode(to_plain(outputs, at=f"the answer of `{check.function}`"))
@@ -162,7 +162,7 @@ def run_check(
 
 
 @contextlib.contextmanager
-def _quiet_tensorflow() -> Iterator[None]:
+def quiet_tensorflow() -> Iterator[None]:
     """Keeps TensorFlow's remarks out of notebooks: it logs a stub's error with all its stack."""
 
     def serious(record: logging.LogRecord) -> bool:

@@ -16,6 +16,7 @@
 # | 3. `train_float16` | a whole loop in float16, with a fixed scale | 15 | medium |
 # | 4. `training_bytes` | a memory budget for one replica | 10 | medium |
 # | 5. `choose_policy` | which policy for which device | 5 | easy |
+# | report `what_float16_loses` | your loop and your scale: a picture and its text | 15 | medium |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below.
 # If you get stuck, open the hint. Task 2 is the heart of it, and the tasks after it do not need
@@ -24,8 +25,12 @@
 # %%
 import keras
 import tensorflow as tf
+from IPython.display import display
 
 import distlab as dl
+from distlab.grading.lesson_07_mixed_precision.own_runs import run_in_float16
+from distlab.grading.own_runs import waits_for
+from distlab.pictures.loss_scale import draw_loss_scale
 
 devices = dl.split_devices(4)
 strategy = dl.make_strategy("mirrored", devices=devices)
@@ -249,6 +254,70 @@ def choose(device):
 
 # %%
 dl.check("choose_policy")
+
+# %% [markdown]
+# ## Your report: what float16 loses
+#
+# Is a digit 5 or more? A linear model of its 64 pixels says so, trained on four replicas with SGD.
+# Pixels and targets are divided by 8192, so that the gradients are as small as in task 3. One cell
+# trains it four times, from the same weights:
+#
+# 1. your `train` of task 3 in float32,
+# 2. your `train` in float16, with a scale of 1, which is none,
+# 3. your `train` in float16, with a scale of 2 to the power of 20,
+# 4. in float16 with your `scaled_update` of task 2, from 2 to the power of 36 on. After 6 good
+#    steps in a row the scale doubles.
+#
+# **Predict:** which of the four curves lie on each other?
+
+# %%
+# report: what_float16_loses
+with waits_for("train_float16", "scaled_update"):
+    runs = run_in_float16(train, scaled_update)
+    dl.show("steps skipped", runs.skipped)
+    for name, losses in runs.losses.items():
+        dl.show(f"mean loss of the last four steps, {name}", sum(losses[-4:]) / 4, digits=2)
+    display(draw_loss_scale(runs.losses, runs.scales, skipped=runs.skipped))
+
+# %% [markdown]
+# <!-- report: what_float16_loses -->
+# This is for a person to read, with the picture above. Answer below each question, in two to four
+# sentences, and name numbers that you see.
+#
+# **1. One curve does not move at all. Where exactly does its training get lost, and why does your
+# loop with a scale not lose it?**
+#
+# <!-- BEGIN SOLUTION -->
+# "Float16, no scale" stays at 1. Its predictions and losses are right; its gradients are about
+# 1e-8, and float16 makes 0 of everything up to 3e-8. So every step is 0. Multiplied by 2 to the
+# power of 20 they are about 0.01, which float16 can hold, and the division afterwards is done in
+# float32: that curve lies on the one of float32.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **2. Which steps did your scale skip, and why just these? What does it cost, and what would make
+# it cheaper?**
+#
+# <!-- BEGIN SOLUTION -->
+# The first four: from 2 to the power of 36 it had to fall to 32 before nothing overflowed. Then
+# every seventh: after six good steps it doubles to 33, which overflows, and falls again. So its
+# curve is a few steps behind, and from there on it loses one step in seven. A lower start saves the
+# first ones. Doubling only after 2000 good steps, as Keras does, makes the rest rare.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **3. A T4, an H200 and a TPU v5e: on which of them would you need what you have written here? Say
+# why.**
+#
+# <!-- BEGIN SOLUTION -->
+# On the T4 only: its fast units know float16, not bfloat16, so the loss must be scaled. The H200 is
+# as fast in bfloat16, and the TPU is made for it. bfloat16 has the exponents of float32, so a
+# gradient of 1e-8 is kept without any scale, with fewer digits.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
 
 # %% [markdown]
 # ## Next steps

@@ -7,5 +7,6 @@ from distlab.grading.lesson_07_mixed_precision.heads import HEAD
 from distlab.grading.lesson_07_mixed_precision.loops import TRAIN
 from distlab.grading.lesson_07_mixed_precision.loss_scale import UPDATE
 from distlab.grading.lesson_07_mixed_precision.planning import CHOICE, MEMORY
+from distlab.grading.lesson_07_mixed_precision.reports import REPORTS as REPORTS
 
 CHECKS = (HEAD, UPDATE, TRAIN, MEMORY, CHOICE)
