@@ -149,3 +149,35 @@ def test_the_wrong_folder_is_noticed_before_all_of_it_is_read(tmp_path, monkeypa
     monkeypatch.setattr(submissions, "MOST_FILES", 3)
     with pytest.raises(errors.InvalidArgument, match="more than 3 files"):
         find_submissions(lay(tmp_path, *(f"{number}.ipynb" for number in range(9))))
+
+
+def test_of_two_in_folders_of_a_learner_the_nearer_counts_and_the_other_is_told(tmp_path):
+    names = ["jane/00_start_here.ipynb", "jane/old/00_start_here.ipynb"]
+    found = find_submissions(lay(tmp_path, *names))
+    assert [one.path for one in found.submissions] == [tmp_path / names[0]]
+    (left,) = found.replaced
+    assert (left.path, left.says) == (tmp_path / names[1], f"{tmp_path / names[0]} counts")
+
+
+def test_a_folder_of_sections_is_not_taken_for_one_learner(tmp_path):
+    names = ["monday/jane/one.ipynb", "monday/john/one.ipynb", "tuesday/roe/one.ipynb"]
+    with pytest.raises(errors.InvalidArgument) as caught:
+        find_submissions(lay(tmp_path, *names))
+    assert caught.value.found == (
+        "monday holds 2 folders with a one.ipynb: monday/jane, monday/john"
+    )
+    assert caught.value.do == (
+        f"if these are learners, give {tmp_path / 'monday'} as the folder; else leave one of each"
+    )
+
+
+def test_two_weeks_of_nbgraders_are_no_sections(tmp_path):
+    names = ["submitted/jane/week1/one.ipynb", "submitted/jane/week2/one.ipynb"]
+    assert len(find_submissions(lay(tmp_path, *names)).submissions) == 1
+
+
+def test_of_a_notebook_the_folder_is_asked_for(tmp_path):
+    path = lay(tmp_path, "jane/one.ipynb") / "jane" / "one.ipynb"
+    with pytest.raises(errors.InvalidArgument) as caught:
+        find_submissions(path)
+    assert caught.value.do == f"give the folder that it lies in: {path.parent}"

@@ -3,17 +3,20 @@
 import json
 import re
 import shutil
+from typing import get_args
 
 import pytest
 
 import distlab as dl
 from distlab import cli, errors
+from distlab.grading import lesson_00_start_here
 from distlab.grading import progress as module
 from distlab.grading.checks import Check, Verdict
 from distlab.grading.comparing import expect_equal
 from distlab.grading.progress import progress
 from distlab.grading.registry import all_checks, checks_of
-from distlab.grading.report import Report
+from distlab.grading.report import Report, Status
+from distlab.grading.written import RubricRow, WrittenReport
 from tests.lessons.support import ROOT
 
 STEM = "00_start_here"
@@ -134,3 +137,26 @@ def test_a_folder_without_notebooks_is_told(tmp_path, name, found):
     with pytest.raises(errors.InvalidArgument) as caught:
         progress(tmp_path / name)
     assert caught.value.found == found
+
+
+def test_a_report_is_named_as_read_by_a_teacher_and_is_no_open_task(tmp_path, monkeypatch):
+    rubric = (RubricRow("why", 3, "says why"),)
+    reports = (WrittenReport("speed", "", rubric), WrittenReport("memory", "", rubric))
+    monkeypatch.setattr(lesson_00_start_here, "REPORTS", reports[:1], raising=False)
+    save(tmp_path / "a.ipynb", *(said(one, "passed", one.points) for one in CHECKS))
+    there = lesson(tmp_path)
+    assert (there.next_task, there.reports) == ("", ("speed",))
+    assert there.earned == there.points == sum(check.points for check in CHECKS)
+    row = repr(progress(tmp_path)).splitlines()[0]
+    assert row.endswith("all passed; report, read by a teacher: speed")
+    assert "report, read by a teacher: speed" in progress(tmp_path)._repr_html_()
+    monkeypatch.setattr(lesson_00_start_here, "REPORTS", reports)
+    (tmp_path / "a.ipynb").write_text("{}")
+    row = repr(progress(tmp_path)).splitlines()[0]
+    assert row.endswith("not started; reports, read by a teacher: speed, memory")
+
+
+def test_every_status_but_that_of_a_stub_is_an_answer(tmp_path):
+    for number, status in enumerate(get_args(Status)):
+        save(tmp_path / str(number) / "a.ipynb", said(CHECKS[0], status, 0.0))
+        assert bool(lesson(tmp_path / str(number)).tried) is (status != "not started"), status

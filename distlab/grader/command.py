@@ -55,7 +55,11 @@ def add_grade(commands: Any) -> None:
         metavar="LEARNER",
         help="grade only this learner; again, if graded before",
     )
-    parser.add_argument("--again", action="store_true", help="grade also what was graded before")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="grade also what was graded before, as with other limits",
+    )
     parser.add_argument(
         "--secs", type=float, default=60.0, metavar="SECS", help="time for each answer (60)"
     )
@@ -138,7 +142,7 @@ def _grade(options: argparse.Namespace) -> int:
         print(f"{held} answers are held for review: {out / 'review.csv'}")
     if to_read:
         print(
-            f"{to_read} reports are to be read, and their points are missing until then: they are "
-            f"in the pages of {out / 'feedback'}; fill in {out / MARKS}, and run this again"
+            f"reports still to be read: {to_read}; until then their points are missing. They are "
+            f"in the pages of {out / 'feedback'}: fill in {out / MARKS}, and run this again"
         )
     return 0

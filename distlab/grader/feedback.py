@@ -54,6 +54,8 @@ def page_of(graded: Graded, score: Score, *, late_factor: float = 1.0) -> str:
     else:
         late = f", late: {late_factor:.0%} of the points" if graded.submission.is_late else ""
         parts.append(f"<p><b>{score.earned:g} of {score.points:g} points</b>{late}</p>")
+    if score.to_be_read:
+        parts.append("<p>Not yet among them: what your teacher is still to read.</p>")
     for note in graded.notes:
         parts.append(f"<p>{escape(note)}</p>")
     waiting = {held.check for held in graded.held}
@@ -95,7 +97,7 @@ def _reading(reading: Reading) -> str:
             lines.append(_row("td", row.says, f"{points}of {row.points:g}", given.comment))
         lines.append("</table>")
     if written.text:
-        lines.append(f'<pre dir="auto">{escape(written.text)}</pre>')
+        lines.append(f'<div class="written" dir="auto">{escape(written.text)}</div>')
     lines += [f"<p>{escape(note)}</p>" for note in written.notes]
     lines += [
         f'<p><img alt="what the learner drew" src="data:image/png;base64,{escape(picture)}"></p>'

@@ -28,6 +28,7 @@ from distlab.grader.overrides import check_overrides, read_overrides
 from distlab.grader.page import write_page
 from distlab.grader.people import People
 from distlab.grader.place import take_place
+from distlab.grader.private import load_checks
 from distlab.grader.saved import Saved
 from distlab.grader.scoring import Graded, Policy, Score, score_of
 from distlab.grader.submissions import Problem, Submission, find_submissions
@@ -80,6 +81,8 @@ def grade(
     found = find_submissions(folder)
     chosen, people = _chosen(found.submissions, options.only), People(found.submissions)
     overrides = read_overrides(options.overrides, people) if options.overrides else {}
+    if options.extra_checks is not None:
+        load_checks(options.extra_checks)
     policy = Policy(late_factor=options.late_factor, overrides=overrides)
     seed = take_place(place, folder, found.submissions, seed=options.seed)
     read_marks(place / MARKS, people)  # a row that is wrong is told before anything is graded
@@ -87,12 +90,17 @@ def grade(
     graded: list[Graded] = []
     todo: list[Submission] = []
     for one in found.submissions:
-        known = saved.find(one) if one not in chosen or not options.again else None
+        if one not in chosen:  # whatever it was graded with: the gradebook is of all
+            known = saved.find(one, of_any_key=True)
+        else:
+            known = None if options.again else saved.find(one)
         if known is not None:
             graded.append(known)
         elif one in chosen:
             todo.append(one)
     say(f"{len(todo)} notebooks to grade, {len(graded)} graded before; seed {seed}")
+    if later := len(found.submissions) - len(todo) - len(graded):
+        say(f"{later} notebooks of others are not graded yet, and in no table")
     for problem in (*found.problems, *found.replaced):
         say(f"left out: {problem.path}: {problem.says}")
     with Marker(options, seed=seed) as marker:
@@ -137,7 +145,6 @@ def _key(options: GradingOptions, seed: int) -> str:
         {
             "seed": seed,
             "distlab": __version__,
-            "limits": repr(options.limits),
             "extra checks": hashlib.sha256(extra).hexdigest(),
             "reports": {stem: [one.name for one in reports_of(stem)] for stem in stems()},
         }
@@ -151,7 +158,9 @@ def _in_words(graded: Graded) -> str:
     earned = sum(report.earned for report in graded.reports)
     points = sum(report.points for report in graded.reports)
     held = f", {len(graded.held)} held for review" if graded.held else ""
-    return f"{handed.learner}  {graded.stem}  {earned:g} of {points:g}{held}"
+    to_read = [one.report for one in graded.written if one.text]
+    read = f", to be read: {', '.join(to_read)}" if to_read else ""
+    return f"{handed.learner}  {graded.stem}  {earned:g} of {points:g}{held}{read}"
 
 
 def _left(secs: float) -> str:

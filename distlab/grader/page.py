@@ -23,11 +23,12 @@ _PAGE = """<!doctype html>
 :root {{ color-scheme: light dark }}
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50em; margin: 2em auto; padding: 0 1em }}
 section {{ margin: 1.5em 0; overflow-wrap: anywhere }}
-pre {{ white-space: pre-wrap }}
+.written {{ white-space: pre-wrap; border-left: 4px solid #808080; padding: 0.2em 0.8em }}
 img, svg {{ max-width: 100% }}
 img {{ background: white }}
 table {{ border-collapse: collapse }}
 td, th {{ text-align: left; vertical-align: top; padding: 0.1em 1em 0.1em 0 }}
+th {{ font-size: 0.9em; overflow-wrap: normal; vertical-align: bottom }}
 td.number, th.number {{ text-align: right }}
 </style>
 </head>

@@ -4,8 +4,8 @@
     saved.find(submission)               # Graded(...), or None: not graded yet, or changed since
     saved.keep(graded)
 
-A record counts for the very bytes of the notebook, the seed, the checks and the version of distlab
-that it was made with.
+A record counts for the very bytes of the notebook, and for the seed, the checks and the version of
+distlab that it was made with.
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ class Saved:
         self._folder, self._key = folder, key
         folder.mkdir(parents=True, exist_ok=True)
 
-    def find(self, submission: Submission) -> Graded | None:
+    def find(self, submission: Submission, *, of_any_key: bool = False) -> Graded | None:
         """Returns what became of a submission; None where it must be graded.
 
         Args:
             submission: What was handed in.
+            of_any_key: Whether what was graded otherwise counts too.
         """
         try:
             told = json.loads(self._path(submission).read_text(encoding="utf-8"))
+            if told["key"] != self._key and not of_any_key:
+                return None
             return Graded(
                 submission=submission,
                 stem=told["stem"],
@@ -61,7 +64,7 @@ class Saved:
         Args:
             graded: What became of a submission.
         """
-        told = dataclasses.asdict(graded)
+        told = dataclasses.asdict(graded) | {"key": self._key}
         del told["submission"]
         path = self._path(graded.submission)
         part = path.with_suffix(".part")
@@ -69,10 +72,8 @@ class Saved:
         part.replace(path)
 
     def _path(self, submission: Submission) -> Path:
-        digest = hashlib.sha256(self._key.encode())
-        digest.update(
-            f"\0{submission.learner}\0{submission.user}\0{submission.path.name}\0".encode()
-        )
+        names = f"{submission.learner}\0{submission.user}\0{submission.path.name}\0"
+        digest = hashlib.sha256(names.encode(errors="surrogateescape"))
         with contextlib.suppress(OSError):  # a file that may not be read is told, not kept
             digest.update(submission.path.read_bytes())
         return self._folder / f"{digest.hexdigest()}.json"

@@ -91,8 +91,8 @@ class Policy:
         if not 0 <= self.late_factor <= 1:
             is_percent = 1 < self.late_factor <= 100
             raise InvalidArgument(
-                asked=f"a late hand-in keeps {self.late_factor:g} of its points",
-                found="what is no part of them",
+                asked=f"a late hand-in keeps {self.late_factor:g} times its points",
+                found="no part of them",
                 do="give what is left of them, from 0 to 1: 0.8 takes a fifth off"
                 + (f"; for {self.late_factor:g} % write {self.late_factor / 100:g}" * is_percent),
             )

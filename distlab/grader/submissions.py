@@ -101,7 +101,9 @@ def find_submissions(folder: str | os.PathLike[str]) -> Found:
         raise InvalidArgument(
             asked=asked,
             found="no folder of that name" if not root.exists() else "a file",
-            do="give the folder that holds the submissions; unpack a zip file first",
+            do=f"give the folder that it lies in: {root.parent}"
+            if root.suffix.lower() == SUFFIX
+            else "give the folder that holds the submissions; unpack a zip file first",
         )
     problems: list[Problem] = []
     files = list(itertools.islice(_files(root, problems), MOST_FILES + 1))
@@ -132,8 +134,12 @@ def find_submissions(folder: str | os.PathLike[str]) -> Found:
 
 def _files(root: Path, problems: list[Problem]) -> Iterator[Path]:
     """Yields regular files, in a fixed order; links go to the problems and are not followed."""
-    with os.scandir(root) as entries:
-        there = sorted(entries, key=lambda entry: entry.name)
+    try:
+        with os.scandir(root) as entries:
+            there = sorted(entries, key=lambda entry: entry.name)
+    except OSError as problem:
+        problems.append(Problem(path=root, says=f"cannot be read ({problem.strerror})"))
+        return
     for entry in there:
         if entry.name.startswith((".", "__MACOSX")):  # checkpoints of Jupyter, marks of systems
             continue
@@ -180,10 +186,15 @@ def _named(stem: str) -> Submission:
 def _newest(everything: list[Submission]) -> tuple[list[Submission], list[Problem]]:
     newest, replaced = [], []
     for several in _alike(everything):
-        *older, last = sorted(several, key=lambda one: (one.version, str(one.path)))
+        *older, last = sorted(several, key=_how_new)
         newest.append(last)
         replaced += [Problem(path=one.path, says=f"{last.path} counts") for one in older]
     return sorted(newest, key=lambda one: (one.learner, one.user, one.name)), replaced
+
+
+def _how_new(one: Submission) -> tuple[int, int, str]:
+    """Of the same version the one counts that lies nearer: `jane/old` is an attic."""
+    return one.version, -len(one.path.parts), str(one.path)
 
 
 def _alike(everything: list[Submission]) -> list[list[Submission]]:

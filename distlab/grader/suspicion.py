@@ -10,6 +10,7 @@ seen here; `distlab.grader.observing` looks on while the code runs.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 Cells = Sequence[tuple[str, str]]
@@ -20,7 +21,8 @@ _EQUAL = "it decides itself what it is equal to"
 _LONGEST_LINE = 120
 
 # What exercises themselves make use of; no check is in these.
-HELPERS = ("processes", "clusters", "replicas")
+HELPERS = ("processes", "clusters", "replicas", "own_runs")
+_HELPER = re.compile(rf"distlab\.grading\.(lesson_\w+\.)?({'|'.join(HELPERS)})(\.|$)")
 _OURS = ("distlab.grading", "distlab.grader", "distlab/grading", "distlab/grader")
 _LIBRARIES = {"numpy", "tensorflow", "keras", "builtins", "distlab"}
 _IMPORTS = {
@@ -109,7 +111,7 @@ def _of_text(text: str) -> Iterator[str]:
 
 def is_of_checks(module: str) -> bool:
     """Whether a module is one that an answer has no use for: of the checks, or of the grader."""
-    return module.startswith(_OURS) and module.split(".")[2:3] not in ([name] for name in HELPERS)
+    return module.startswith(_OURS) and not _HELPER.match(module)
 
 
 def _of_import(module: str) -> str:
