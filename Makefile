@@ -19,6 +19,7 @@ NOTEBOOKS = notebooks exercises solutions
 TEST_ARGS ?=
 LAB_ARGS ?=
 CHAOS_ARGS ?=
+MARKS_ARGS ?=
 
 # $(call stage,name,command): says what runs, and what it took.
 stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
@@ -76,7 +77,7 @@ regression-tampered: env  ## tamper with every notebook, and hold that the regre
 
 nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over two exercises
 	$(call stage,nbgrader,DISTLAB_NBGRADER=.venv-nbgrader/bin/python \
-		$(PY) -m pytest tests/test_nbgrader.py $(TEST_ARGS))
+		$(PY) -m pytest tests/test_nbgrader_autograde.py $(TEST_ARGS))
 
 # Its own environment: nbgrader pins what JupyterLab would have newer.
 .venv-nbgrader/bin/nbgrader: | env
@@ -95,6 +96,9 @@ bench: env  ## time training against its peers, and weigh its memory (about 20 m
 
 chaos: env  ## kill the tasks of trainings 50 times at random steps, and hold that they recover
 	$(call stage,chaos,$(PY) tools/chaos.py $(CHAOS_ARGS))
+
+full-marks: env  ## every solution on 20 seeds: full marks; every exercise as handed out: none
+	$(call stage,full marks,$(PY) tools/full_marks.py $(MARKS_ARGS))
 
 docs: env  ## build the site into build/site (the notebooks are its pages)
 	@rm -rf build/docs && mkdir -p build/docs && cp -R docs/. notebooks exercises build/docs/

@@ -1,26 +1,20 @@
-"""nbgrader: its metadata in the student edition, the points that it reads, its own autograde."""
+"""nbgrader: its metadata in the student edition, and the points that it reads."""
 
-import json
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import v4
 
 from distlab.errors import NotebookError
-from distlab.grading.registry import checks_of, find_check
-from distlab.grading.running import run_check
+from distlab.grading.registry import checks_of
 from distlab.notebooks.nbgrader import mark_cells
 from distlab.notebooks.source import Page, draft_page
 
 ROOT = Path(__file__).resolve().parent.parent
-STEMS = ("00_start_here", "01_mirrored_strategy")
 
 
 def marks_of(*sources, points=None, kind="code"):
@@ -111,7 +105,7 @@ def test_a_check_of_a_lesson_without_checks_is_refused(tmp_path):
 
 @pytest.mark.parametrize("edition", ["lesson", "solution"])
 def test_other_editions_have_no_marks(edition):
-    cells = draft_page(Page(ROOT, STEMS[0], edition)).notebook.cells
+    cells = draft_page(Page(ROOT, "00_start_here", edition)).notebook.cells
     assert not [cell for cell in cells if "nbgrader" in cell.metadata]
 
 
@@ -171,105 +165,3 @@ def test_a_reader_sees_the_report_as_ever():
         CHECKS, "def answer():\n    return 12", "dl.check(half)", autograded=False
     )
     assert report.data["text/plain"].startswith("half: passed (3 of 3 points)")
-
-
-# nbgrader's own commands
-
-CONFIG = """\
-c = get_config()
-c.CourseDirectory.course_id = "course"
-c.ClearSolutions.enabled = False
-c.Execute.timeout = 300
-"""
-SCORES = """\
-import json
-from nbgrader.api import Gradebook
-with Gradebook("sqlite:///gradebook.db") as gradebook:
-    grades = [g for s in gradebook.assignment_submissions("first")
-              for n in s.notebooks for g in n.grades]
-    print(json.dumps([[g.notebook.student.id, g.notebook.name, g.name, g.score] for g in grades]))
-"""
-
-
-@pytest.fixture(scope="module")
-def nbgrader(tmp_path_factory):
-    """Runs Python in nbgrader's environment, in a course's folder; its kernel is this Python."""
-    python = os.environ.get("DISTLAB_NBGRADER")
-    if not python:
-        pytest.skip("DISTLAB_NBGRADER names no Python that has nbgrader: make nbgrader")
-    python = str(Path(python).absolute())  # not resolved: an environment's Python is a link
-    course = tmp_path_factory.mktemp("course")
-    (course / "nbgrader_config.py").write_text(CONFIG)
-    spec = course / "jupyter" / "kernels" / "python3" / "kernel.json"
-    spec.parent.mkdir(parents=True)
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec.write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
-    env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    path = os.pathsep.join([str(Path(python).parent), env["PATH"]])  # it calls alembic by name
-    env |= {"JUPYTER_PATH": str(course / "jupyter"), "HOME": str(course), "PATH": path}
-
-    def run(*arguments):
-        done = subprocess.run(
-            [python, *arguments], cwd=course, env=env, capture_output=True, text=True, timeout=900
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    return course, run
-
-
-def hand_in(course, learner, stem, answers):
-    """A learner's copy of the released notebook, with these sources in place of some cells'."""
-    notebook = nbformat.read(course / "release" / "first" / f"{stem}.ipynb", as_version=4)
-    for cell in notebook.cells:
-        name = cell.metadata.get("nbgrader", {}).get("grade_id")
-        cell.source = answers.get(name, cell.source)
-    there = course / "submitted" / learner / "first" / f"{stem}.ipynb"
-    there.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, there)
-
-
-def solutions_of(stem):
-    marked = draft_page(Page(ROOT, stem, "exercise")).notebook.cells
-    answered = draft_page(Page(ROOT, stem, "solution")).notebook.cells
-    return {
-        cell.metadata.nbgrader.grade_id: answer.source
-        for cell, answer in zip(marked, answered, strict=True)
-        if cell.metadata.get("nbgrader", {}).get("solution")
-    }
-
-
-EVEN = """\
-# task: slices
-def split(examples, replicas):
-    whole, rest = divmod(examples, replicas)
-    return [whole + (index < rest) for index in range(replicas)]
-"""
-
-
-def test_nbgraders_autograde_gives_the_points_of_the_checks(nbgrader):
-    course, run = nbgrader
-    source = course / "source" / "first"
-    source.mkdir(parents=True)
-    for stem in STEMS:
-        shutil.copy(ROOT / "exercises" / f"{stem}.ipynb", source)
-    run("-m", "nbgrader", "generate_assignment", "first")
-    for stem in STEMS:
-        hand_in(course, "solver", stem, solutions_of(stem))
-        hand_in(course, "untouched", stem, {})
-    hand_in(course, "even", STEMS[0], {"slices": EVEN, "slices-check": "100"})
-    run("-m", "nbgrader", "autograde", "first")
-    run("-m", "nbgrader", "generate_feedback", "first")
-    scores = {(who, name): score for who, _, name, score in json.loads(run("-c", SCORES))}
-
-    full = {f"{check.name}-check": check.points for stem in STEMS for check in checks_of(stem)}
-    assert {name: scores["solver", name] for name in full} == full
-    assert {name: scores["untouched", name] for name in full} == dict.fromkeys(full, 0)
-    names = {}
-    exec(EVEN, names)
-    partial = run_check(find_check("slices"), names["split"]).earned
-    assert 0 < partial < full["slices-check"]
-    assert scores["even", "slices-check"] == partial
-    assert sum(scores["even", name] for name in full) == partial
-    page = (course / "feedback" / "even" / "first" / f"{STEMS[0]}.html").read_text()
-    assert "This looks like even_split" in page

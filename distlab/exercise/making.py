@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distlab.errors import InvalidArgument
-from distlab.exercise.skeleton import checks_text, source_text, test_text
+from distlab.exercise.skeleton import checks_text, source_text
+from distlab.exercise.testing import test_text
 from distlab.notebooks.source import STEM
 
 

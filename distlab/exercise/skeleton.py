@@ -1,4 +1,4 @@
-"""The files of a new exercise, as text: one task that works, to be replaced."""
+"""The source and the checks of a new exercise, as text: one task that works, to be replaced."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ import distlab as dl
 # %% [markdown]
 # ## Task 1: the mean over unequal shares
 #
-# Each replica had some examples, and has the sum of their losses. Write `combine(sums, counts)`,
+# Each replica had some examples, and has the sum of their losses. Write `mean_loss(sums, counts)`,
 # which returns the mean loss over all examples.
 #
 # - `sums` and `counts` are arrays with one number for each replica.
-# - Each example counts the same, wherever it was: `combine([6, 2], [3, 1])` is 2.
+# - Each example counts the same, wherever it was: `mean_loss([6, 4], [3, 1])` is 2.5.
 # - About 1 line.
 #
 # <details><summary>Hint</summary>
@@ -43,7 +43,7 @@ import distlab as dl
 
 # %%
 # task: mean_<slug>
-def combine(sums, counts):
+def mean_loss(sums, counts):
     ### BEGIN SOLUTION
     return np.sum(sums) / np.sum(counts)
     ### END SOLUTION
@@ -92,9 +92,9 @@ def _mean_inputs(seed: int) -> Inputs:
     return {case: {"sums": draw.normal(size=4), "counts": counts[case]} for case in _CASES}
 
 
-def _mean_call(combine: Callable[..., Any], inputs: Inputs) -> Plain:
+def _mean_call(mean_loss: Callable[..., Any], inputs: Inputs) -> Plain:
     # The only part that runs the learner's code.
-    return {case: combine(inputs[case]["sums"], inputs[case]["counts"]) for case in _CASES}
+    return {case: mean_loss(inputs[case]["sums"], inputs[case]["counts"]) for case in _CASES}
 
 
 def _mean_judge(inputs: Inputs, outputs: Plain) -> Verdict:
@@ -111,13 +111,13 @@ def _mean_judge(inputs: Inputs, outputs: Plain) -> Verdict:
     )
 
 
-def _mean_of_means(inputs: Inputs) -> Plain:
-    return {case: np.mean(inputs[case]["sums"] / inputs[case]["counts"]) for case in _CASES}
+def _for_each_case(rule: Callable[[Any, Any], Any]) -> Callable[[Inputs], Plain]:
+    return lambda inputs: {c: rule(inputs[c]["sums"], inputs[c]["counts"]) for c in _CASES}
 
 
 _MEAN = Check(
     name="mean_<slug>",
-    function="combine",
+    function="mean_loss",
     title="The mean over unequal shares",
     points=2,
     inputs=_mean_inputs,
@@ -129,95 +129,22 @@ _MEAN = Check(
         Mistake(
             "mean_of_means",
             "A replica with few examples must not weigh as much as one with many.",
-            yields=_mean_of_means,
+            yields=_for_each_case(lambda sums, counts: np.mean(sums / counts)),
+        ),
+        Mistake(
+            "mean_of_sums",
+            "The mean is over examples, and you divided by the number of replicas.",
+            yields=_for_each_case(lambda sums, counts: np.mean(sums)),
+        ),
+        Mistake(
+            "not_divided",
+            "That is the sum of all losses: by what must it be divided?",
+            yields=_for_each_case(lambda sums, counts: np.sum(sums)),
         ),
     ),
 )
 
 CHECKS = (_MEAN,)
-'''
-
-_TEST = '''\
-"""<stem>: right answers pass, the stub earns nothing, mistakes are named."""
-
-import numpy as np
-import pytest
-
-from distlab.grading.registry import checks_of
-from tests.lessons.support import (
-    assert_mistake_is_caught,
-    assert_solution_passes,
-    assert_stub_earns_nothing,
-    load_solution,
-    load_stub,
-    problems_of,
-)
-
-STEM = "<stem>"
-CHECKS = checks_of(STEM)
-(MEAN,) = CHECKS
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_each_check_is_complete(check):
-    assert problems_of(check) == []
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_the_solution_passes(check):
-    assert_solution_passes(check, load_solution(STEM)[check.function])
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_the_stub_earns_nothing(check):
-    assert_stub_earns_nothing(check, load_stub(STEM)[check.function])
-
-
-def test_a_mean_of_means_is_named():
-    def combine(sums, counts):
-        return np.mean(sums / counts)
-
-    assert_mistake_is_caught(MEAN, combine, "mean_of_means")
-'''
-
-_OWN_TEST = '''\
-"""<stem>: right answers pass, the stub earns nothing, mistakes are named."""
-
-from pathlib import Path
-
-import numpy as np
-import pytest
-from lesson_<stem> import CHECKS
-
-from distlab.exercise.pages import own_page
-from distlab.grading.running import run_check
-from distlab.notebooks.loading import load_edition
-
-SOURCE = Path(__file__).with_name("<stem>.py")
-(MEAN,) = CHECKS
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_the_solution_passes(check):
-    answers = load_edition(own_page(SOURCE, "solution"))
-    report = run_check(check, answers[check.function], seeds=range(20))
-    assert report.passed, repr(report)
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_the_stub_earns_nothing(check):
-    stubs = load_edition(own_page(SOURCE, "exercise"))
-    report = run_check(check, stubs[check.function])
-    assert (report.status, report.earned) == ("not started", 0), repr(report)
-
-
-def test_a_mean_of_means_is_named():
-    def combine(sums, counts):
-        return np.mean(sums / counts)
-
-    report = run_check(MEAN, combine)
-    assert report.mistake == "mean_of_means", repr(report)
-    assert report.earned < MEAN.points
 '''
 
 
@@ -231,7 +158,7 @@ def source_text(stem: str, *, own: bool) -> str:
     name = f"mean_{_slug(stem)}"
     text = _SOURCE.replace("<import>", _OWN_IMPORT if own else "")
     check = f'checks["{name}"]' if own else f'"{name}"'
-    return _filled(text.replace("<check>", check), stem)
+    return filled(text.replace("<check>", check), stem)
 
 
 def checks_text(stem: str) -> str:
@@ -240,24 +167,20 @@ def checks_text(stem: str) -> str:
     Args:
         stem: As in "20_my_topic".
     """
-    return _filled(_CHECKS, stem)
-
-
-def test_text(stem: str, *, own: bool) -> str:
-    """Returns the test of its checks.
-
-    Args:
-        stem: As in "20_my_topic".
-        own: As for `source_text`.
-    """
-    return _filled(_OWN_TEST if own else _TEST, stem)
+    return filled(_CHECKS, stem)
 
 
 def _slug(stem: str) -> str:
     return stem.partition("_")[2]
 
 
-def _filled(text: str, stem: str) -> str:
+def filled(text: str, stem: str) -> str:
+    """Returns a text with the names of an exercise in it.
+
+    Args:
+        text: With <stem>, <slug> and <title>.
+        stem: As in "20_my_topic".
+    """
     title = _slug(stem).replace("_", " ")
     for word, meant in (("<stem>", stem), ("<slug>", _slug(stem)), ("<title>", title)):
         text = text.replace(word, meant)

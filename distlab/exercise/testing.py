@@ -1,0 +1,117 @@
+"""The test of a new exercise, as text: in a clone of distlab, and anywhere else."""
+
+from __future__ import annotations
+
+from distlab.exercise.skeleton import filled
+
+_TEST = '''\
+"""<stem>: right answers pass, the stub earns nothing, mistakes are named."""
+
+import numpy as np
+import pytest
+
+from distlab.grading.registry import checks_of
+from tests.lessons.support import (
+    assert_mistake_is_caught,
+    assert_solution_passes,
+    assert_stub_earns_nothing,
+    load_solution,
+    load_stub,
+    problems_of,
+)
+
+STEM = "<stem>"
+CHECKS = checks_of(STEM)
+(MEAN,) = CHECKS
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_each_check_is_complete(check):
+    assert problems_of(check) == []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_the_solution_passes(check):
+    assert_solution_passes(check, load_solution(STEM)[check.function])
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_the_stub_earns_nothing(check):
+    assert_stub_earns_nothing(check, load_stub(STEM)[check.function])
+
+
+def test_a_weighted_mean_of_means_passes_too():
+    assert_solution_passes(MEAN, lambda sums, counts: np.average(sums / counts, weights=counts))
+
+
+@pytest.mark.parametrize(
+    ("answer", "mistake"),
+    [
+        (lambda sums, counts: np.mean(sums / counts), "mean_of_means"),
+        (lambda sums, counts: np.mean(sums), "mean_of_sums"),
+        (lambda sums, counts: np.sum(sums), "not_divided"),
+    ],
+)
+def test_mistakes_are_named(answer, mistake):
+    assert_mistake_is_caught(MEAN, answer, mistake)
+'''
+
+_OWN_TEST = '''\
+"""<stem>: right answers pass, the stub earns nothing, mistakes are named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lesson_<stem> import CHECKS
+
+from distlab.exercise.pages import own_page
+from distlab.grading.running import run_check
+from distlab.notebooks.loading import load_edition
+
+SOURCE = Path(__file__).with_name("<stem>.py")
+(MEAN,) = CHECKS
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_the_solution_passes(check):
+    answers = load_edition(own_page(SOURCE, "solution"))
+    report = run_check(check, answers[check.function], seeds=range(20))
+    assert report.passed, repr(report)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_the_stub_earns_nothing(check):
+    stubs = load_edition(own_page(SOURCE, "exercise"))
+    report = run_check(check, stubs[check.function])
+    assert (report.status, report.earned) == ("not started", 0), repr(report)
+
+
+def test_a_weighted_mean_of_means_passes_too():
+    report = run_check(MEAN, lambda sums, counts: np.average(sums / counts, weights=counts))
+    assert report.passed, repr(report)
+
+
+@pytest.mark.parametrize(
+    ("answer", "mistake"),
+    [
+        (lambda sums, counts: np.mean(sums / counts), "mean_of_means"),
+        (lambda sums, counts: np.mean(sums), "mean_of_sums"),
+        (lambda sums, counts: np.sum(sums), "not_divided"),
+    ],
+)
+def test_mistakes_are_named(answer, mistake):
+    report = run_check(MEAN, answer)
+    assert report.mistake == mistake, repr(report)
+    assert report.earned < MEAN.points
+'''
+
+
+def test_text(stem: str, *, own: bool) -> str:
+    """Returns the test of its checks.
+
+    Args:
+        stem: As in "20_my_topic".
+        own: As for `source_text`.
+    """
+    return filled(_OWN_TEST if own else _TEST, stem)
