@@ -27,8 +27,8 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test check env env-lab lint types notebooks notebooks-check tests regression \
-	regression-cold regression-tampered nbgrader support-matrix bench chaos format docs constraints \
-	clean
+	regression-cold regression-tampered nbgrader support-matrix bench chaos full-marks format docs \
+	constraints clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' Makefile
@@ -79,7 +79,7 @@ nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over 
 	$(call stage,nbgrader,DISTLAB_NBGRADER=.venv-nbgrader/bin/python \
 		$(PY) -m pytest tests/test_nbgrader_autograde.py $(TEST_ARGS))
 
-# Its own environment: nbgrader pins what JupyterLab would have newer.
+# Its own environment: distlab needs nothing of what nbgrader brings.
 .venv-nbgrader/bin/nbgrader: | env
 	$(PY) -m venv .venv-nbgrader
 	.venv-nbgrader/bin/python -m pip install --quiet nbgrader==0.9.6

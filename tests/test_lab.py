@@ -40,6 +40,15 @@ def test_a_new_folder_gets_the_whole_course(tmp_path, course):
     assert report.lines() == [f"{tmp_path}/deep/mine: 2 new, 0 brought up to date"]
 
 
+def test_solutions_are_never_laid(tmp_path, course):
+    (course / "solutions").mkdir()
+    (course / "solutions/00_start_here.ipynb").write_text("the answers")
+    lay_course(tmp_path / "mine", course=course)
+    laid = [path for path in (tmp_path / "mine").rglob("*") if path.is_file()]
+    assert {path.parent.name for path in laid} == {"notebooks", "exercises", "mine"}
+    assert not any("the answers" in path.read_text() for path in laid)
+
+
 def test_laying_again_changes_nothing(folder, course):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     report = lay_course(folder, course=course)

@@ -83,6 +83,13 @@ def test_the_wheel_carries_nothing_else(wheel_names: list[str]):
         ), name
 
 
+def test_the_site_is_made_without_solutions():
+    done = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert " notebooks exercises " in done.stdout
+    assert "solutions" not in done.stdout
+
+
 def test_the_sdist_carries_the_sources_and_nothing_made(built: Path):
     with tarfile.open(_only(built, "*.tar.gz")) as sdist:
         names = [name.split("/", 1)[1] for name in sdist.getnames() if "/" in name]

@@ -34,6 +34,7 @@ a tuple `CHECKS`:
         ),
     )
 
+`distlab exercise new NN_slug` makes one to start from, with its exercise and its test.
 Then hold it with `tests/lessons/support.py`: the solution passes, the stub earns nothing,
 each mistake is caught by name. No TensorFlow at the top of such a module: a check must be
 found, and a plain answer judged, in well under a second.
