@@ -272,6 +272,21 @@ def test_a_source_that_cannot_be_one_is_refused(tmp_path, name, found):
     assert error.value.found == found
 
 
+def test_a_folder_that_is_a_file_is_refused(own, tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(InvalidArgument, match="taken, which is a file") as error:
+        build(own.source, tmp_path / "taken" / "deep")
+    assert error.value.asked == f"write to {tmp_path}/taken/deep"
+    with pytest.raises(InvalidArgument, match="taken, which is a file"):
+        make_exercise(STEM, folder=tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_file_of_checks_that_is_not_there_is_refused(own, tmp_path):
+    with pytest.raises(InvalidArgument, match="no file of checks none"):
+        build(own.source, tmp_path / "out", checks=Path("none.py"))
+
+
 def test_a_check_that_its_file_does_not_have_is_refused(own, tmp_path):
     replace_in(own.source, 'checks["mean_my_topic"]', 'checks["mean_my_topik"]')
     with pytest.raises(NotebookError, match=f"{STEM}.py, line 50") as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from distlab.errors import InvalidArgument
-from distlab.exercise.pages import OwnPage, own_page
+from distlab.exercise.pages import OwnPage, check_folder, own_page
 from distlab.notebooks.build import run_draft
 from distlab.notebooks.source import Draft, Edition, draft_page
 from distlab.notebooks.storing import stored_text, write_atomically
@@ -68,11 +68,12 @@ def build_editions(sources: Sequence[Path], options: BuildOptions) -> list[Built
         options: How.
 
     Raises:
-        InvalidArgument: A source is none, two would make one notebook, or a notebook is there that
-            differs and `force` is not set.
+        InvalidArgument: A source is none, two would make one notebook, `out` cannot be written, or
+            a notebook is there that differs and `force` is not set.
         NotebookError: A source is not what it must be, or a cell failed.
         UnsupportedEnvironment: jupytext is not installed.
     """
+    check_folder(options.out, asked=f"write to {options.out}")
     editions: list[Edition] = ["exercise", "solution"] if options.solutions else ["exercise"]
     texts: dict[Path, str] = {}
     for source in sources:

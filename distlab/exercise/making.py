@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distlab.errors import InvalidArgument
+from distlab.exercise.pages import check_folder
 from distlab.exercise.skeleton import checks_text, source_text
 from distlab.exercise.testing import test_text
 from distlab.notebooks.source import STEM
@@ -47,7 +48,8 @@ def make_exercise(stem: str, *, folder: Path | None = None, here: Path = Path())
         here: The folder where one stands.
 
     Raises:
-        InvalidArgument: The name is no exercise's, or one of the files is there.
+        InvalidArgument: The name is no exercise's, one of the files is there, or they cannot be
+            written.
     """
     asked = f"a new exercise {stem!r}"
     if not STEM.fullmatch(stem):
@@ -65,6 +67,8 @@ def make_exercise(stem: str, *, folder: Path | None = None, here: Path = Path())
             found=f"{taken[0]}, which would be overwritten",
             do="take another name, or another --folder",
         )
+    for path in made.files:
+        check_folder(path.parent, asked=asked)
     texts = (
         source_text(stem, own=made.is_own),
         checks_text(stem),

@@ -6,6 +6,7 @@ page.target                             # 'exercises/20_my_topic.ipynb', below h
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,8 @@ class OwnPage(Page):
     @property
     def source(self) -> str:
         """The source as messages and the notebook name it, without this machine's folders."""
-        parts = self.file.parts[-2:] if self.file.name == _IN_LESSONS else self.file.parts[-1:]
-        return "/".join(parts)
+        is_in_lessons = self.file.name == _IN_LESSONS
+        return f"{self.stem}/{_IN_LESSONS}" if is_in_lessons else self.file.name
 
     @property
     def path(self) -> Path:
@@ -49,6 +50,26 @@ class OwnPage(Page):
         if self.checks is None:
             return super().points()
         return {check.name: check.points for check in load_checks(self.checks)}
+
+
+def check_folder(folder: Path, *, asked: str) -> None:
+    """Raises where nothing can be written into a folder, which need not be there yet.
+
+    Args:
+        folder: The folder.
+        asked: What was asked, for the message.
+
+    Raises:
+        InvalidArgument: It is a file, lies below one, or refuses to be written.
+    """
+    path = folder.absolute()
+    there = next(place for place in (path, *path.parents) if place.exists())
+    if not there.is_dir():
+        raise InvalidArgument(asked=asked, found=f"{there}, which is a file", do="give a folder")
+    if not os.access(there, os.W_OK):
+        raise InvalidArgument(
+            asked=asked, found=f"{there}, which cannot be written", do="give another folder"
+        )
 
 
 def own_page(
@@ -64,7 +85,8 @@ def own_page(
             where there is one.
 
     Raises:
-        InvalidArgument: There is no such source, or its name can be no notebook's.
+        InvalidArgument: There is no such source or file of checks, or the source's name can be no
+            notebook's.
     """
     asked = f"the notebooks of {file}"
     if not file.is_file():
@@ -77,6 +99,10 @@ def own_page(
             asked=asked,
             found=f"the name {file.name!r}",
             do="name it .py, before that at most 50 of a-z, A-Z, 0-9, '_' and '-'",
+        )
+    if checks is not None and not checks.is_file():
+        raise InvalidArgument(
+            asked=asked, found=f"no file of checks {checks}", do="give --checks a .py file"
         )
     beside = file.with_name(f"lesson_{stem}.py")
     if checks is None and beside.is_file():
