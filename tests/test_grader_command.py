@@ -259,3 +259,14 @@ def test_a_place_that_may_only_be_read_is_told(common, as_a_user):
 
     denied = "a place that cannot be written (Permission denied)"
     assert as_a_user(told) == [denied, denied]
+
+
+def test_a_report_without_its_marker_is_told_to_the_teacher(tmp_path, monkeypatch):
+    monkeypatch.setattr(lesson_00_start_here, "REPORTS", (SPEED,), raising=False)
+    cells = [code("# task: slices\nraise"), {"cell_type": "markdown", "source": "The third."}]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "jane.ipynb").write_text(json.dumps({"cells": cells}))
+    assert run(tmp_path, "--allow-root") == 0
+    assert [row["why"] for row in table(tmp_path / "out" / "review.csv")] == [
+        "the line '<!-- report: speed -->' is gone"
+    ]

@@ -15,6 +15,7 @@ from distlab.grading.written import RubricRow, WrittenReport
 
 SPEED = WrittenReport("speed", "Speed", (RubricRow("why", 2, "says why"),))
 ASKED = "<!-- report: speed -->\n**1. What jumps?**\n\n*Your answer.*\n"
+HANDED_OUT = {*ASKED.splitlines(), "## Next steps"}
 DRAW = "# report: speed\ndraw()"
 
 
@@ -37,7 +38,7 @@ def picture(data, kind="image/png"):
 
 
 def found(*cells):
-    (one,) = find_written(cells, (SPEED,), handed_out={"speed": ASKED.partition("\n")[2]})
+    (one,) = find_written(cells, (SPEED,), handed_out=HANDED_OUT)
     return one
 
 
@@ -67,11 +68,20 @@ def test_an_answer_in_the_line_of_its_question_is_an_answer():
 def test_what_is_missing_is_told():
     assert found(code("x = 1")) == Written(
         report="speed",
-        notes=(
-            "No cell begins with the line '<!-- report: speed -->'.",
-            "The cell '# report: speed' has no picture among its saved outputs.",
-        ),
+        notes=("The cell '# report: speed' has no picture among its saved outputs.",),
+        is_marked=False,
     )
+
+
+def test_an_answer_in_a_cell_of_its_own_below_is_read():
+    below = text(""), text("The third."), text("## Next steps"), text("And the fourth.")
+    one = found(text(ASKED), *below, code("x = 1"), text("Not this one."))
+    asked = ASKED.partition("\n")[2].strip()
+    assert one.text == f"{asked}\n\nThe third.\n\nAnd the fourth."
+
+
+def test_what_stands_below_another_report_is_not_of_this_one():
+    assert not found(text(ASKED), text("<!-- report: other -->"), text("The third.")).text
 
 
 def test_two_cells_of_one_report_are_both_read():
@@ -124,5 +134,5 @@ def test_of_an_untouched_exercise_nothing_is_written_and_of_the_solution_all(mod
         cells = open_notebook(root / edition / f"{stem}.ipynb").cells
         for one in find_written(cells, reports_of(stem), handed_out=handed_out(stem)):
             assert bool(one.text) is is_written, (edition, one.report)
-            assert not any("No cell begins" in note for note in one.notes)
+            assert one.is_marked
             assert not is_written or one.pictures, (edition, one.report, one.notes)

@@ -128,14 +128,19 @@ class Marker:
             report, reasons = self._answered(check, asked, answers, submission)
             reports.append(report)
             held += [Held(check=check.name, reason=reason) for reason in reasons]
-        notes = tuple(note for answer in answers.answers for note in answer.notes)
+        notes = [note for answer in answers.answers for note in answer.notes]
+        notes += [
+            f"the line '<!-- report: {one.report} -->' is gone"
+            for one in written
+            if not one.is_marked
+        ]
         return Graded(
             submission=submission,
             stem=answers.stem,
             reports=tuple(reports),
             written=written,
             held=tuple(held),
-            notes=notes,
+            notes=tuple(notes),
         )
 
     def close(self) -> None:

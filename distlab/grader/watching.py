@@ -170,8 +170,11 @@ def _lines_of(asked: int, prints: int, cells: Any) -> tuple[str, ...]:
     printed, deadline = b"", time.monotonic() + _TELL_SECS
     ask_for_lines(asked)
     while (left := deadline - time.monotonic()) > 0:
-        select.select([prints], [], [], left)
-        printed = (printed + _read(prints))[-_CHUNK_BYTES:]
+        ready = select.select([prints], [], [], left)[0]
+        data = _read(prints)
+        if ready and not data:  # nobody prints there any more
+            break
+        printed = (printed + data)[-_CHUNK_BYTES:]
         if lines := lines_in(printed, cells):
             return lines
     return ()

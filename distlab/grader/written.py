@@ -3,16 +3,16 @@
     for one in find_written(notebook.cells, reports_of(stem), handed_out=handed_out(stem)):
         one.text, one.pictures            # "" where nothing was written
 
-A report's text is the markdown cell with the first line `<!-- report: NAME -->`, and its pictures
-are those that the code cell with the first line `# report: NAME` has among its saved outputs. They
-are taken as they were saved: nothing is run.
+A report's text is the markdown cell with the first line `<!-- report: NAME -->`, with cells that
+the learner has put below it. Its pictures are those that the code cell with the first line
+`# report: NAME` has among its saved outputs, taken as they were saved: nothing is run.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,31 +40,31 @@ class Written:
         text: What the learner wrote, with the questions; "" where nothing was added to them.
         pictures: PNG files in base64, made anew by `only_pixels`.
         notes: What is not shown, and why.
+        is_marked: Whether a cell bears its marker: without one nobody knows where its text is.
     """
 
     report: str
     text: str = ""
     pictures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    is_marked: bool = True
 
 
 def find_written(
-    cells: Cells, reports: Iterable[WrittenReport], *, handed_out: Mapping[str, str]
+    cells: Cells, reports: Iterable[WrittenReport], *, handed_out: Set[str]
 ) -> tuple[Written, ...]:
     """Returns what a learner handed in for each report.
 
     Args:
         cells: All cells of the notebook.
         reports: The reports of its exercise.
-        handed_out: The text that the exercise has in the place of each.
+        handed_out: The lines of text that the exercise itself has.
     """
-    return tuple(
-        _written(cells, report.name, handed_out.get(report.name, "")) for report in reports
-    )
+    return tuple(_written(cells, report.name, handed_out) for report in reports)
 
 
-def handed_out(stem: str) -> dict[str, str]:
-    """Returns the texts that an exercise has where reports are to be written, by report.
+def handed_out(stem: str) -> frozenset[str]:
+    """Returns the lines of text of an exercise as it was handed out.
 
     Args:
         stem: Of the lesson.
@@ -72,16 +72,14 @@ def handed_out(stem: str) -> dict[str, str]:
     try:
         cells = open_notebook(course_root() / "exercises" / f"{stem}.ipynb").cells
     except (InvalidArgument, OSError):  # a clone in which no notebook was built
-        return {}
-    return {name: text for cell in cells for name, text in _text_of(cell)}
+        return frozenset()
+    return frozenset(line for cell in cells for line in _lines(source_of(cell, "markdown")))
 
 
-def _written(cells: Cells, name: str, handed_out: str) -> Written:
-    texts = [text.strip() for cell in cells for found, text in _text_of(cell) if found == name]
+def _written(cells: Cells, name: str, handed_out: Set[str]) -> Written:
+    texts = _texts(cells, name, handed_out)
     text, notes = "\n\n".join(dict.fromkeys(texts)), []
-    if not texts:
-        notes.append(f"No cell begins with the line '<!-- report: {name} -->'.")
-    if _lines(text) <= _lines(handed_out):
+    if _lines(text) <= handed_out:
         text = ""
     if len(text) > _MOST_LETTERS:
         text = text[:_MOST_LETTERS]
@@ -98,14 +96,22 @@ def _written(cells: Cells, name: str, handed_out: str) -> Written:
         text=text,
         pictures=tuple(pictures[:_MOST_PICTURES]),
         notes=tuple(dict.fromkeys(notes)),
+        is_marked=bool(texts),
     )
 
 
-def _text_of(cell: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the name of the report that a cell is the text of, and the text below its marker."""
-    source = source_of(cell, "markdown")
-    if marker := _TEXT.match(source):
-        yield marker[1], source[marker.end() :]
+def _texts(cells: Cells, name: str, handed_out: Set[str]) -> list[str]:
+    """Returns the texts of a report: of the marked cells, and of cells that were put below them."""
+    texts: list[str] = []
+    is_ours = False
+    for cell in cells:
+        source = source_of(cell, "markdown")
+        marker = _TEXT.match(source)
+        if marker or cell.get("cell_type") != "markdown":
+            is_ours = marker is not None and marker[1] == name
+        if is_ours and (marker or (handed_out and not _lines(source) <= handed_out)):
+            texts.append(source[marker.end() if marker else 0 :].strip())
+    return texts
 
 
 def _picture_of(cell: dict[str, Any]) -> str:
