@@ -37,7 +37,7 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=2)
 #
 # - `make_model(strategy, units)` returns a compiled Keras model of one layer.
 # - Everything that a training step changes must have a copy on every device.
-# - Move lines; you need not write new ones.
+# - Move about 2 lines; you need not write new ones.
 #
 # <details><summary>Hint</summary>
 #

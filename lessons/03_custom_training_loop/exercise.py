@@ -222,6 +222,10 @@ def train(strategy, model, dataset, epochs):
 dl.check("train")
 
 # %% [markdown]
+# **Try next:** `dl.distribute(build, strategy)` and its `fit`, with the same first weights and the
+# same data. How far apart are the two after two epochs?
+
+# %% [markdown]
 # ## Next steps
 #
 # - Take your `train` to a model and data of your own: SGD first, one epoch, and compare the weights

@@ -223,7 +223,7 @@ dl.check("training_bytes")
 #
 # Which policy would you try first on each of these, for speed, and does it need a loss scale?
 # `choose(device)` gets one of the names and returns two things: the policy, and `True` or
-# `False`.
+# `False`. About 5 lines.
 #
 # | device | what it is |
 # |---|---|
@@ -254,6 +254,10 @@ def choose(device):
 
 # %%
 dl.check("choose_policy")
+
+# %% [markdown]
+# **Try next:** which of the five is in your machine, or in the one that you rent? `dl.doctor()`
+# names it. Train one epoch in the policy that you chose, and one in float32.
 
 # %% [markdown]
 # ## Your report: what float16 loses

@@ -189,6 +189,10 @@ def where(folder, job, index, jobs):
 dl.check("where_to_write")
 
 # %% [markdown]
+# **Try next:** the disk is not shared: each machine sees its own. Which of your rules is still
+# needed, and where is the model afterwards?
+
+# %% [markdown]
 # ## Next steps
 #
 # - [Lesson 08](../notebooks/08_save_and_load.ipynb), if a check sent you back to it.

@@ -320,7 +320,7 @@ for case in (case_a, case_b, case_c, case_d):
 # | `"slow_network"` | the other worker's part has not arrived yet |
 # | `"out_of_memory"` | a worker had no room for the result |
 #
-# You earn half a point for each text.
+# You earn half a point for each text. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #

@@ -13,7 +13,7 @@
 # | 1. `coordinate` | **a coordinator's loop** | 12 | medium |
 # | 2. `staleness` | the staleness of every step, from a log | 8 | medium |
 # | 3. `shard_rows` | share out a table over servers | 6 | easy |
-# | 4. `survive_kill` | a sum that is right although a worker dies | 10 | medium |
+# | 4. `survive_kill` | find the bug that only a killed worker shows | 10 | medium |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
 # you get stuck, open the hint.
@@ -147,15 +147,16 @@ dl.check("shard_rows")
 # %% [markdown]
 # ## Task 4: a sum that survives a kill
 #
-# Write `add_up(coordinator, work, numbers)`. It runs on the coordinator, and while your steps are
-# under way **a worker is killed**, at the worst time: when it has done all that your step says, and
-# has not yet told the coordinator.
+# `add_up(coordinator, work, numbers)` has been right a thousand times. It runs on the coordinator,
+# and while its steps are under way **a worker is killed**, at the worst time: when it has done all
+# that the step says, and has not yet told the coordinator. Run the check before you change
+# anything, look at the difference, and repair it.
 #
 # - `numbers` is a list of floats.
 # - `work(number)` returns a number. It is dear: call it inside a step, on a worker, once for each
 #   of the numbers.
 # - It returns the sum of all results, each of them **once**, as a float.
-# - Pass a number to a step as `tf.constant(number)`. About 6 lines.
+# - Pass a number to a step as `tf.constant(number)`. About 4 lines, when it is right.
 #
 # <details><summary>Hint</summary>
 #
@@ -172,6 +173,18 @@ def add_up(coordinator, work, numbers):
     results = [coordinator.schedule(step, args=(tf.constant(number),)) for number in numbers]
     coordinator.join()
     return float(sum(coordinator.fetch(results)))
+    ### STUB
+    with coordinator.strategy.scope():
+        total = tf.Variable(0.0)
+
+    @tf.function
+    def step(number):
+        total.assign_add(work(number))
+
+    for number in numbers:
+        coordinator.schedule(step, args=(tf.constant(number),))
+    coordinator.join()
+    return float(total)
     ### END SOLUTION
 
 

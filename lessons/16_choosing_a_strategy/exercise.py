@@ -2,7 +2,8 @@
 # # Exercise: choose a strategy
 #
 # For [lesson 16](../notebooks/16_choosing_a_strategy.ipynb). First you decide six cases and say
-# why. Then you write the function that settles such questions for any model.
+# why. Then you write the function that settles such questions for any model, and repair one that
+# settles them wrongly.
 
 # %% [markdown]
 # ## Overview
@@ -11,6 +12,7 @@
 # |---|---|---|---|
 # | 1. `choose_and_defend` | six cases, each with a reason | 12 | medium |
 # | 2. `compare_strategies` | one model under many strategies, by its weights | 15 | medium |
+# | 3. `worth_it` | find three bugs in how measurements are read | 10 | medium |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
 # you get stuck, open the hint.
@@ -55,7 +57,8 @@ dl.show("devices", len(devices), expected=4)
 # | `"always_faster"` | more devices are faster |
 # | `"less_memory_each"` | with more devices, each needs less memory for weights |
 #
-# Two of the reasons are never true. You earn half a point for each strategy and each reason.
+# Two of the reasons are never true. You earn half a point for each strategy and each reason. About
+# 9 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -136,6 +139,59 @@ dl.check("compare_strategies")
 # %% [markdown]
 # **Try next:** give your function a model with `keras.layers.BatchNormalization()`, and then with
 # `BatchNormalization(synchronized=True)`.
+
+# %% [markdown]
+# ## Task 3: is it worth it?
+#
+# A model was measured under some strategies, on real devices. `worth_it(measured)` shall say which
+# one to take, and it says wrong things. There are **three bugs**: each of them a way in which
+# measurements are misread every day. Run the check before you change anything.
+#
+# - `measured` is a dictionary from a strategy's name to what was measured under it:
+#   `{"equal": ..., "global_batch": ..., "step_ms": [...]}`. `equal` says whether it ended with the
+#   weights of one device, `global_batch` how many examples a step takes, and `step_ms` how many
+#   milliseconds each of seven steps took.
+# - It returns a name: that of the strategy with the **most examples a second**. One that does not
+#   end with the right weights is out.
+# - A step may be disturbed, and a clock may be wrong for once: neither of them may decide.
+# - `"one_device"` is always measured, and always equal. What is not at least 10 % faster is not
+#   worth the trouble: then return `"one_device"`.
+# - Change about 3 lines.
+#
+# <details><summary>Hint</summary>
+#
+# What does a step per second say where one step takes 64 examples and the other 256? And of seven
+# measurements, which number does not mind one that is much too small, or much too large?
+# </details>
+
+
+# %%
+# task: worth_it
+def worth_it(measured):
+    ### BEGIN SOLUTION
+    def speed(name):
+        row = measured[name]
+        return row["global_batch"] / np.median(row["step_ms"])
+
+    equal = [name for name, row in measured.items() if row["equal"]]
+    best = max(equal, key=speed)
+    return best if speed(best) >= 1.1 * speed("one_device") else "one_device"
+
+    ### STUB
+    def speed(name):
+        return 1 / min(measured[name]["step_ms"])
+
+    best = max(measured, key=speed)
+    return best if speed(best) >= 1.1 * speed("one_device") else "one_device"
+    ### END SOLUTION
+
+
+# %%
+dl.check("worth_it")
+
+# %% [markdown]
+# **Try next:** the larger global batch has more examples a second. After how many epochs is it as
+# far as the smaller one? What else would you have to measure?
 
 # %% [markdown]
 # ## Next steps

@@ -25,11 +25,16 @@ from distlab.notebooks.source import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# What was asked, by the name of the check; functions by their ids, and kept, so that ids last.
+_right: dict[str, dict[int, Callable[..., Any]]] = {}
+_caught: dict[str, set[str]] = {}
+
 
 def assert_solution_passes(
     check: Check, function: Callable[..., Any], *, seeds: Iterable[int] = range(20)
 ) -> None:
     """The solution, or another right answer, earns all points on every seed."""
+    _right.setdefault(check.name, {})[id(function)] = function
     report = run_check(check, function, seeds=seeds)
     assert report.passed, f"a right answer to {check.name} does not pass:\n{report!r}"
     assert report.earned == check.points
@@ -53,11 +58,28 @@ def assert_mistake_is_caught(
 ) -> Report:
     """A wrong answer does not pass, and the report names exactly this mistake."""
     assert mistake in {m.name for m in check.mistakes}, f"{check.name} names no {mistake}"
+    _caught.setdefault(check.name, set()).add(mistake)
     report = run_check(check, function, seeds=seeds)
     assert not report.passed, f"{check.name} lets {mistake} pass"
     assert report.earned < check.points
     assert report.mistake == mistake, f"{mistake} is reported otherwise:\n{report!r}"
     return report
+
+
+def other_right_answers(check: Check) -> int:
+    """How many answers beside the solution were held to be right, in this process."""
+    return sum(not is_solution(function) for function in _right.get(check.name, {}).values())
+
+
+def is_solution(function: Callable[..., Any]) -> bool:
+    """Whether a function is that of a solution edition."""
+    home = getattr(function, "__globals__", {})
+    return str(home.get("__name__", "")).startswith("solution_of_")
+
+
+def caught_mistakes(check: Check) -> set[str]:
+    """Which mistakes were made and named, in this process."""
+    return _caught.get(check.name, set())
 
 
 def problems_of(check: Check) -> list[str]:
@@ -66,8 +88,8 @@ def problems_of(check: Check) -> list[str]:
     for field in ("title", "hint", "revisit"):
         if not getattr(check, field).strip():
             problems.append(f"{check.name} has no {field}")
-    if not check.mistakes:
-        problems.append(f"{check.name} names no mistake")
+    if len(check.mistakes) < 3:
+        problems.append(f"{check.name} names {len(check.mistakes)} mistakes, and 3 are asked for")
     problems += [f"{check.name}: {m.name} says nothing" for m in check.mistakes if not m.says]
     draws = []
     for disturbance in (1, 2):  # global state of a notebook must not matter

@@ -221,8 +221,20 @@ def sorter(**wrong):
     return expect
 
 
-def test_another_way_to_sort_passes():
-    assert_solution_passes(EXPECT, sorter())
+def by_what_differs(first, second):
+    """Another right answer: the things that two runs do not share decide."""
+    differ = {name for name in first if first[name] != second[name]}
+    both = [first, second]
+    if any(run["seed"] is None or run["resumed"] == "without place" for run in both):
+        return "different"
+    if "seed" in differ or ("replicas" in differ and any(run["dropout"] for run in both)):
+        return "different"
+    return "close" if "replicas" in differ else "bitwise"
+
+
+@pytest.mark.parametrize("right", [sorter(), by_what_differs], ids=["sorter", "by_what_differs"])
+def test_other_ways_to_sort_pass(right):
+    assert_solution_passes(EXPECT, right)
 
 
 @pytest.mark.parametrize(

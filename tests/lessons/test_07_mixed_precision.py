@@ -238,8 +238,9 @@ def by_keras_loss(strategy, model, optimizer, dataset, scale):
     return [step(batch).numpy() for batch in strategy.experimental_distribute_dataset(dataset)]
 
 
-def test_another_right_loop_passes():
-    assert_solution_passes(TRAIN, by_keras_loss, seeds=range(3))
+@pytest.mark.parametrize("right", [by_keras_loss, trainer()], ids=["keras_loss", "not_compiled"])
+def test_other_right_loops_pass(right):
+    assert_solution_passes(TRAIN, right, seeds=range(2))
 
 
 @pytest.mark.parametrize(
@@ -314,8 +315,15 @@ def test_wrong_budgets_are_named(wrong, mistake):
     assert_mistake_is_caught(MEMORY, wrong, mistake)
 
 
-def test_a_budget_of_whole_numbers_in_floats_passes():
-    assert_solution_passes(MEMORY, budget(), seeds=range(5))
+def by_bits(parameters, activations, global_batch, replicas, policy):
+    bits = np.array([32, 32, 64, 16 if policy.startswith("mixed") else 32])
+    counts = np.array([parameters] * 3 + [activations * (global_batch // replicas)])
+    return dict(zip(EVERYTHING, (bits * counts) // 8, strict=True))
+
+
+@pytest.mark.parametrize("right", [budget(), by_bits], ids=["in_floats", "by_bits"])
+def test_other_right_budgets_pass(right):
+    assert_solution_passes(MEMORY, right, seeds=range(5))
 
 
 # --- choose_policy
@@ -325,6 +333,24 @@ def but(**answers):
     """The right choices, but for these; `_` stands for a space."""
     other = {name.replace("_", " "): answer for name, answer in answers.items()}
     return lambda device: other.get(device) or solution()["choose"](device)
+
+
+def by_table(device):
+    policies = ["mixed_float16", "mixed_bfloat16", "float32"]
+    kind = {"T4": 0, "V100": 0, "H200": 1, "TPU v5e": 1}.get(device, 2)
+    return [policies[kind], np.bool_(kind == 0)]  # a list, and NumPy's kind of truth
+
+
+def by_units(device):
+    has_bfloat16 = device.startswith(("H", "TPU"))
+    has_float16 = device in {"T4", "V100"}
+    policy = "mixed_bfloat16" if has_bfloat16 else "mixed_float16" if has_float16 else "float32"
+    return policy, has_float16
+
+
+@pytest.mark.parametrize("right", [by_table, by_units], ids=["by_table", "by_units"])
+def test_other_forms_of_the_choice_pass(right):
+    assert_solution_passes(CHOICE, right, seeds=range(3))
 
 
 @pytest.mark.parametrize(

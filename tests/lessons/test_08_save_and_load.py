@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -68,11 +69,26 @@ def compiled_again_outside(path, strategy):
     return compiled(loaded_in_scope(path, strategy))
 
 
-def test_a_distributed_model_passes_too():
-    def move(path, strategy):
-        return dl.distribute(lambda: load_model(path), strategy)
+def distributed(path, strategy):
+    return dl.distribute(lambda: load_model(path), strategy)
 
-    assert_solution_passes(MOVE, move, seeds=range(2))
+
+def copied(path, strategy):
+    """A new model in the scope, and all that the loaded one has put into it."""
+    there = load_model(path)
+    with strategy.scope():
+        model = keras.models.clone_model(there)
+        model.compile(type(there.optimizer).from_config(there.optimizer.get_config()), there.loss)
+        model.optimizer.build(model.trainable_variables)
+    model.set_weights(there.get_weights())
+    for mine, theirs in zip(model.optimizer.variables, there.optimizer.variables, strict=True):
+        mine.assign(theirs)
+    return model
+
+
+@pytest.mark.parametrize("right", [distributed, copied])
+def test_other_right_moves_pass(right):
+    assert_solution_passes(MOVE, right, seeds=range(2))
 
 
 @pytest.mark.parametrize(
@@ -138,8 +154,17 @@ def refuses(path, body):
     raise ValueError("never mind")
 
 
-def test_another_way_to_refuse_passes():
-    assert_solution_passes(RESTORE, by_hand, seeds=range(2))
+def all_have_moved(path, body):
+    """Another one: random values that are still there were not in the file."""
+    before = body.get_weights()
+    tf.train.Checkpoint(body=body).read(path).expect_partial()
+    if any(map(np.array_equal, before, body.get_weights())):
+        raise LookupError("a part of the body is as it was")
+
+
+@pytest.mark.parametrize("right", [by_hand, all_have_moved])
+def test_other_ways_to_refuse_pass(right):
+    assert_solution_passes(RESTORE, right, seeds=range(2))
 
 
 @pytest.mark.parametrize(
@@ -197,8 +222,20 @@ def floats(pixels):
     return tf.cast(pixels, tf.float32)
 
 
-def test_an_export_of_a_larger_model_passes():
-    assert_solution_passes(EXPORT, as_one_model, seeds=range(2))
+def as_a_module(model, prepare, folder):
+    """And another one: no Keras in the export at all."""
+    raw = tf.TensorSpec((None, 8, 8, 1), tf.uint8)
+    served = tf.Module()
+    served.model = model
+    served.probabilities = tf.function(
+        lambda pixels: {"chances": tf.nn.softmax(model(prepare(pixels)))}, input_signature=[raw]
+    )
+    tf.saved_model.save(served, folder, signatures=served.probabilities)
+
+
+@pytest.mark.parametrize("right", [as_one_model, as_a_module])
+def test_other_right_exports_pass(right):
+    assert_solution_passes(EXPORT, right, seeds=range(2))
 
 
 @pytest.mark.parametrize(
@@ -262,13 +299,21 @@ def writes(chief=None, other="temporary-{job}-{index}/model.keras"):
     return where
 
 
-def test_folders_of_the_system_pass_for_the_others():
-    def where(folder, job, index, jobs):
-        if (job, index) == ("chief" if "chief" in jobs else "worker", 0):
-            return f"{folder}/model.keras"
-        return tempfile.mkdtemp() + "/model.keras"
+def folders_of_the_system(folder, job, index, jobs):
+    if (job, index) == ("chief" if "chief" in jobs else "worker", 0):
+        return f"{folder}/model.keras"
+    return tempfile.mkdtemp() + "/model.keras"
 
-    assert_solution_passes(PLACES, where, seeds=range(2))
+
+def names_beside_it(folder, job, index, jobs):
+    chief = next(iter(sorted(jobs, key=lambda name: name != "chief")))
+    number = "" if (job, index) == (chief, 0) else f"-{job}{index}"
+    return str(Path(folder) / f"model{number}.keras")
+
+
+@pytest.mark.parametrize("right", [folders_of_the_system, names_beside_it])
+def test_other_right_places_pass(right):
+    assert_solution_passes(PLACES, right, seeds=range(2))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -68,6 +69,19 @@ def configs(*, index=lambda n: n, cluster=lambda addresses, n: addresses, write=
 
 def others(addresses, n):
     return addresses[:n] + addresses[n + 1 :]
+
+
+def by_hand(addresses):
+    """JSON that no library wrote, with more white space than it needs."""
+    workers = ", ".join(f'"{address}"' for address in addresses)
+    return [
+        f'{{ "cluster": {{"worker": [{workers}] }},\n "task": {{"type":"worker","index": {n}}} }}'
+        for n, _ in enumerate(addresses)
+    ]
+
+
+def test_configs_written_by_hand_pass():
+    assert_solution_passes(CONFIGS, by_hand)
 
 
 def test_configs_that_pass_are_what_distlab_reads():
@@ -331,6 +345,16 @@ def test_a_place_beside_the_chiefs_that_is_cleared_passes():
     assert_solution_passes(SAVE, save, seeds=range(2))
 
 
+def test_a_place_for_all_that_only_the_chief_leaves_passes():
+    def save(strategy, checkpoint, path):
+        place = tempfile.mkdtemp(dir=Path(path).parent.parent)
+        is_chief = not strategy.cluster_resolver.task_id
+        checkpoint.write(path if is_chief else f"{place}/{Path(path).name}")
+        shutil.rmtree(place)
+
+    assert_solution_passes(SAVE, save, seeds=range(2))
+
+
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
@@ -366,9 +390,27 @@ def test_each_fact_is_worth_the_same():
     assert (report.status, report.earned) == ("not yet", 3.5)
 
 
+def in_words(case):
+    """As lists, and told from what each worker does."""
+    if case == "D":
+        return ["nobody", "met_another_collective"]
+    waits = {"A": "worker:0", "B": "worker:1"}.get(case, "both")
+    causes = {"worker:0": "collective_in_chief_only", "worker:1": "unequal_steps"}
+    return [waits, causes.get(waits, "wait_for_each_other")]
+
+
+@pytest.mark.parametrize("right", [answers(), in_words], ids=["tuples", "lists"])
+def test_other_forms_of_the_diagnosis_pass(right):
+    assert_solution_passes(DIAGNOSE, right, seeds=range(3))
+
+
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
+        (
+            answers(A=("worker:1", "collective_in_chief_only"), B=("worker:0", "unequal_steps")),
+            "finished_for_waiting",
+        ),
         (answers(A=("worker:0", "slow_network")), "blames_the_network"),
         (answers(D=("both", "met_another_collective")), "silence_is_success"),
     ],
@@ -393,6 +435,24 @@ def test_the_function_to_repair_hangs_and_is_named():
     assert report.failure.lines == (
         'line 4 in end_of_epoch: mean = strategy.reduce("MEAN", loss, axis=None)',
     )
+
+
+def by_all_reduce(strategy, loss, log):
+    mean = strategy.run(
+        lambda: tf.distribute.get_replica_context().all_reduce("MEAN", tf.identity(loss))
+    )
+    if not strategy.cluster_resolver.task_id:
+        log.append(mean.numpy())
+
+
+def by_sum(strategy, loss, log):
+    total = strategy.reduce(tf.distribute.ReduceOp.SUM, loss, axis=None)
+    log += [total / strategy.num_replicas_in_sync][strategy.cluster_resolver.task_id :]
+
+
+@pytest.mark.parametrize("right", [by_all_reduce, by_sum])
+def test_other_right_repairs_pass(right):
+    assert_solution_passes(EPOCH, right, seeds=range(1))
 
 
 @pytest.mark.parametrize(

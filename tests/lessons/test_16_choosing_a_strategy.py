@@ -24,7 +24,7 @@ from tests.lessons.support import (
 
 STEM = "16_choosing_a_strategy"
 CHECKS = {check.name: check for check in checks_of(STEM)}
-CHOOSE, COMPARE = CHECKS.values()
+CHOOSE, COMPARE, WORTH = CHECKS.values()
 solution = functools.cache(functools.partial(load_solution, STEM))
 
 
@@ -42,7 +42,8 @@ def test_solution_passes(check):
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_exercise_as_handed_out_earns_nothing(check):
-    assert_stub_earns_nothing(check, load_stub(STEM)[check.function])
+    status = "not yet" if check is WORTH else "not started"
+    assert_stub_earns_nothing(check, load_stub(STEM)[check.function], status=status)
 
 
 # --- choose_and_defend
@@ -55,6 +56,10 @@ def choose_but(**others):
 
 def test_no_strategy_where_the_device_does_not_matter_is_right_as_well():
     assert_solution_passes(CHOOSE, choose_but(A=("default", "batch_too_small")), seeds=range(3))
+
+
+def test_answers_as_lists_pass():
+    assert_solution_passes(CHOOSE, lambda case: list(solution()["choose"](case)), seeds=range(3))
 
 
 @pytest.mark.parametrize(
@@ -158,6 +163,31 @@ def keras_own(build, strategy):
         return build()
 
 
+def by_saved_weights(build, dataset, strategies):
+    """Another right answer: weights by their paths, copies by what a variable is made of."""
+
+    def trained(model):
+        model.fit(dataset, verbose=0, shuffle=False)
+        return model, {weight.path: weight.numpy() for weight in model.weights}
+
+    _, expected = trained(build())
+    table = {}
+    for name, strategy in strategies.items():
+        model, found = trained(dl.distribute(build, strategy))
+        first = model.weights[0].value
+        pairs = zip(found.values(), expected.values(), strict=True)
+        table[name] = {
+            "equal": all(np.allclose(a, b, rtol=0, atol=1e-5) for a, b in pairs),
+            "copies": len(getattr(first, "values", [first])),
+        }
+    return table
+
+
+@pytest.mark.parametrize("right", [comparer(), by_saved_weights], ids=["losses_too", "by_path"])
+def test_other_right_comparisons_pass(right):
+    assert_solution_passes(COMPARE, right, seeds=range(2))
+
+
 WRONG = {
     "built_outside_scope": comparer(make=lambda build, strategy: build(), copies=lambda s: 1),
     "keras_own_fit": comparer(make=keras_own),
@@ -188,6 +218,57 @@ def test_one_model_for_all_strategies_is_named():
 @pytest.mark.parametrize("answer", [None, {}, {"mirrored": True}, [1]], ids=str)
 def test_tables_of_another_form_earn_nothing(answer):
     assert run_check(COMPARE, lambda *_: answer).earned == 0
+
+
+# --- worth_it
+
+
+def reader(*, of_steps=np.median, equal_only=True, examples=True, worth=1.1):
+    """An answer to `worth_it` with these habits."""
+
+    def worth_it(measured):
+        rows = {name: row for name, row in measured.items() if row["equal"] or not equal_only}
+        speeds = {
+            name: (row["global_batch"] if examples else 1) / of_steps(row["step_ms"])
+            for name, row in rows.items()
+        }
+        best = max(speeds, key=speeds.__getitem__)
+        return best if speeds[best] >= worth * speeds["one_device"] else "one_device"
+
+    return worth_it
+
+
+def middle(times):
+    return sorted(times)[len(times) // 2]
+
+
+def without_the_ends(times):
+    return np.mean(sorted(times)[1:-1])
+
+
+@pytest.mark.parametrize("right", [reader(of_steps=middle), reader(of_steps=without_the_ends)])
+def test_other_right_readers_pass(right):
+    assert_solution_passes(WORTH, right)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mistake"),
+    [
+        (reader(of_steps=min, equal_only=False, examples=False), "as_handed_out"),
+        (reader(equal_only=False), "wrong_weights_win"),
+        (reader(examples=False), "steps_for_examples"),
+        (reader(of_steps=min), "lucky_step"),
+        (reader(of_steps=np.mean), "mean_of_steps"),
+        (reader(worth=1.0), "speedup_within_noise"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_measurements_that_are_misread_are_named(wrong, mistake):
+    assert_mistake_is_caught(WORTH, wrong, mistake)
+
+
+def test_the_reader_to_repair_misreads_all_tables():
+    assert_mistake_is_caught(WORTH, load_stub(STEM)["worth_it"], "as_handed_out")
 
 
 # --- what the lesson says and does not run

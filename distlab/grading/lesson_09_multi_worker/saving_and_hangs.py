@@ -246,6 +246,12 @@ SAVE_AND_HANG_CHECKS = (
         revisit="A hang, diagnosed",
         mistakes=(
             Mistake(
+                "finished_for_waiting",
+                "In A and B you name the worker that has finished. Who waits is the other one: it "
+                "stands in a collective to which nobody comes any more.",
+                when=lambda _, out: _said(out, 0)[:2] == ["worker:1", "worker:0"],
+            ),
+            Mistake(
                 "blames_the_network",
                 "Nothing was slow here, and no memory was short. A collective waits until all "
                 "have come to it: who did not come, and why?",

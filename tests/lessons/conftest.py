@@ -1,0 +1,45 @@
+"""Each check has right answers beside the solution, and a wrong one for each mistake."""
+
+import pytest
+
+from distlab.grading.registry import checks_of
+from tests.lessons.support import caught_mistakes, other_right_answers
+
+ALTERNATIVES = 2
+# Fewer, and why.
+FEWER = {"recovers": (1, "one life after another on two workers: ten seconds for each answer")}
+
+_collected: dict[str, set[str]] = {}  # by module, before -k and the like
+_ran: dict[str, set[str]] = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        _collected.setdefault(item.module.__name__, set()).add(item.nodeid)
+
+
+@pytest.fixture(autouse=True)
+def _note_that_it_runs(request):
+    _ran.setdefault(request.module.__name__, set()).add(request.node.nodeid)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def each_check_has_its_answers(request):
+    """Counts, at the end of a lesson's tests, what they asked of each of its checks."""
+    yield
+    name = request.module.__name__
+    is_whole = not any("::" in arg for arg in request.config.args)
+    if not hasattr(request.module, "STEM") or not is_whole or _ran[name] != _collected[name]:
+        return
+    lacking = [text for check in checks_of(request.module.STEM) for text in lacking_of(check)]
+    assert not lacking, "\n".join(lacking)
+
+
+def lacking_of(check):
+    wanted, _ = FEWER.get(check.name, (ALTERNATIVES, ""))
+    right = other_right_answers(check)
+    if right < wanted:
+        yield f"{check.name}: {right} right answers beside the solution; test {wanted}"
+    if uncaught := {mistake.name for mistake in check.mistakes} - caught_mistakes(check):
+        yield f"{check.name}: no test makes the mistakes {sorted(uncaught)}"

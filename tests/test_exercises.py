@@ -1,0 +1,66 @@
+"""What every exercise has: a bug to find, a thing to build, and for each task all that it needs."""
+
+import re
+
+import pytest
+
+from distlab.grading.registry import checks_of, lesson_modules, reports_of
+from distlab.notebooks.editions import CODE, TASK
+from tests.lessons.support import ROOT
+
+STEMS = [name.removeprefix("lesson_") for name in lesson_modules()]
+# The classics end in a report of the learner's own runs.
+WITH_REPORT = {"07_mixed_precision", "09_multi_worker", "11_fault_tolerance"}
+AMOUNT = re.compile(r"\b([Aa]bout|Change) (\d+|one) lines?\b|(line is|lines are) enough")
+ROW = r"^# \| (?:\d+\. |report )`{name}` \| .+ \| \d+ \| (?:easy|medium|hard) \|$"
+
+
+def source_of(stem):
+    return (ROOT / "lessons" / stem / "exercise.py").read_text(encoding="utf-8")
+
+
+def tasks_of(stem):
+    """For each task its name, and the source from its heading to the next one's."""
+    parts = re.split(
+        r"(?m)^# ## (?=Task)|^# ## (?=Your report)|^# ## (?=Next steps)", source_of(stem)
+    )
+    return {TASK.search(part)[1]: part for part in parts if TASK.search(part)}
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_each_task_has_a_check_and_each_check_a_task_in_their_order(stem):
+    assert list(tasks_of(stem)) == [check.name for check in checks_of(stem)]
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_each_task_has_a_row_with_minutes_and_difficulty_hint_check_and_try_next(stem):
+    lacking = []
+    for name, text in tasks_of(stem).items():
+        prose = " ".join(word for word in text.split() if word != "#")
+        has = {
+            "a row of the table": re.search(ROW.format(name=name), source_of(stem), re.MULTILINE),
+            "a folded hint": "<details><summary>Hint" in text,
+            "its check": f'\ndl.check("{name}")\n' in text,
+            "how many lines": AMOUNT.search(prose),
+            "a thing to try next": "\n# **Try next:** " in text,
+        }
+        lacking += [f"{name}: {what}" for what, there in has.items() if not there]
+    assert lacking == []
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_one_task_is_a_bug_to_find_and_one_a_thing_to_build(stem):
+    """Code to repair stands behind a stub marker, in a function; the others raise."""
+    repaired = {name: CODE.stub in text for name, text in tasks_of(stem).items()}
+    assert set(repaired.values()) == {True, False}
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_reports_are_asked_for_as_their_rubric_says(stem):
+    asked = re.findall(r"(?m)^# report: (\S+)$", source_of(stem))
+    assert asked == [report.name for report in reports_of(stem)]
+    assert bool(asked) == (stem in WITH_REPORT)
+    for report in reports_of(stem):
+        assert 3 <= len(report.rubric) <= 4
+        assert 4 <= report.points <= 6
+        assert re.search(ROW.format(name=report.name), source_of(stem), re.MULTILINE)
