@@ -18,7 +18,7 @@ from distlab.grading.registry import checks_of, stems
 Scored = Sequence[tuple[Graded, Score]]
 
 _BARS = 10
-_WIDE, _HIGH, _GAP, _TEXT = 44, 120, 4, 18
+_WIDE, _HIGH, _GAP, _TEXT = 70, 120, 4, 18  # pixels
 
 
 def class_page(scored: Scored) -> str:

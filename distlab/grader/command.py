@@ -2,6 +2,7 @@
 
 distlab grade handed-in --out graded
 distlab grade handed-in --out graded --late 0.8 --overrides mine.csv --only jane
+distlab grade handed-in --out graded                    # again, with points in graded/reports.csv
 """
 
 from __future__ import annotations
