@@ -36,7 +36,7 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
     coordinator, steps = stage.coordinator, inputs["steps"]
     examples = 4 * steps  # enough for wrong answers too
     with coordinator.strategy.scope():
-        inside, most, taken = (tf.Variable(0) for _ in range(3))
+        inside, most, taken, sent = (tf.Variable(0) for _ in range(4))
         seen = tf.Variable(tf.zeros([examples], tf.int32))
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -44,8 +44,10 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
         example = next(data)
         inside.assign_add(1)
         looks = tf.constant(0)
-        # The first ones wait for company, all others take a while.
-        while looks < _LOOKS or (looks < _LONGEST_LOOKS and most < WORKERS and taken < 1):
+        # The first ones wait for company, as long as it takes where a second step was sent.
+        while looks < _LOOKS or (
+            most < WORKERS and taken < 1 and (sent > 1 or looks < _LONGEST_LOOKS)
+        ):
             now = inside.read_value()
             if now > most:
                 most.assign(now)
@@ -61,7 +63,7 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
         return tf.data.Dataset.range(inputs["first"], inputs["first"] + examples)
 
     try:
-        losses = train(coordinator, step, make_data, steps)
+        losses = train(_Counting(coordinator, sent), step, make_data, steps)
         at_return = int(taken)
     finally:
         quiet_join(coordinator)
@@ -73,6 +75,20 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
         "seen": seen.numpy(),
         "made here": any(made_here),
     }
+
+
+class _Counting:
+    """A coordinator that counts the steps it is asked to schedule."""
+
+    def __init__(self, coordinator: Any, sent: Any) -> None:
+        self._coordinator, self._sent = coordinator, sent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coordinator, name)
+
+    def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
+        self._sent.assign_add(1)
+        return self._coordinator.schedule(fn, args=args, kwargs=kwargs)
 
 
 def quiet_join(coordinator: Any) -> None:
