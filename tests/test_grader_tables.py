@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from distlab import errors
-from distlab.grader.scoring import Graded, Held, Policy, score_of
+from distlab.grader.scoring import Given, Graded, Held, Policy, score_of
 from distlab.grader.submissions import Problem, Submission
 from distlab.grader.tables import safe, write_gradebook, write_table
 from distlab.grading.report import Report
@@ -77,6 +77,7 @@ def test_what_could_not_be_graded_is_told_and_not_left_out(tmp_path):
             "file": "one.ipynb",
             "check": "",
             "why": "not graded: an empty file",
+            "would earn": "",
         }
     ]
 
@@ -101,6 +102,24 @@ def test_what_is_held_stands_in_the_review_with_its_reason(tmp_path):
         ("", "the line '# task: first' is gone"),
     ]
     assert there["gradebook"][0]["held for review"] == "1"
+
+
+def test_points_of_what_is_held_wait_until_a_teacher_gives_some(tmp_path):
+    held = (Held(check="first", reason="cell 3: imports ctypes"),)
+    one = graded("jane", report("first", 4), report("second", 1), held=held)
+    there = tables(tmp_path, one)
+    assert there["gradebook"][0]["total"] == "1"
+    assert [(row["check"], row["earned"]) for row in there["details"]] == [
+        ("first", "0"),
+        ("second", "1"),
+    ]
+    assert there["review"][0]["would earn"] == "4"
+    there = tables(
+        tmp_path, one, policy=Policy(overrides={("jane", "7", "first"): Given(points=3)})
+    )
+    assert there["gradebook"][0]["total"] == "4"
+    assert there["gradebook"][0]["held for review"] == "0"
+    assert there["review"][0]["would earn"] == "decided"
 
 
 def test_notebooks_that_do_not_count_stand_in_the_review(tmp_path):

@@ -134,13 +134,16 @@ def _grade(options: argparse.Namespace) -> int:
         export, column = options.canvas
         for learner in fill_canvas(Path(export), scored, column=column, to=out / "canvas.csv"):
             print(f"not in {export}: {learner}", file=sys.stderr)
-    held = sum(len(one.held) for one in results.graded)
+    held = sum(len(score.waiting) for _, score in scored)
     broken = sum(bool(one.problem) for one in results.graded)
     to_read = sum(len(score.to_be_read) for _, score in scored)
     print(f"{len(scored)} notebooks, of which {broken} could not be graded: {out}")
     print(f"how the class did, and what to teach from it: {out / 'class.html'}")
     if held:
-        print(f"{held} answers are held for review: {out / 'review.csv'}")
+        print(
+            f"{held} answers are held for review, their points wait: see {out / 'review.csv'}, and "
+            "give points for them with --overrides"
+        )
     if to_read:
         print(
             f"reports still to be read: {to_read}; until then their points are missing. They are "

@@ -58,12 +58,11 @@ def page_of(graded: Graded, score: Score, *, late_factor: float = 1.0) -> str:
         parts.append("<p>Not yet among them: what your teacher is still to read.</p>")
     for note in graded.notes:
         parts.append(f"<p>{escape(note)}</p>")
-    waiting = {held.check for held in graded.held}
     for report in graded.reports:
         lines = [f"<h2>{escape(report.title or report.name)}</h2>", report._repr_html_()]
-        if report.name in waiting:
+        if report.name in score.waiting:
             lines.append("<p>A person will look at this answer before its points count.</p>")
-        if score.by_check[report.name] != report.earned:
+        elif score.by_check[report.name] != report.earned:
             lines.append(
                 f"<p><b>Your teacher gives {score.by_check[report.name]:g} points.</b></p>"
             )

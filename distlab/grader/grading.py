@@ -157,7 +157,8 @@ def _in_words(graded: Graded) -> str:
         return f"{handed.learner}  {handed.path.name}  not graded: {graded.problem}"
     earned = sum(report.earned for report in graded.reports)
     points = sum(report.points for report in graded.reports)
-    held = f", {len(graded.held)} held for review" if graded.held else ""
+    checks = dict.fromkeys(one.check for one in graded.held)
+    held = f", held for review: {', '.join(checks)}" if checks else ""
     to_read = [one.report for one in graded.written if one.text]
     read = f", to be read: {', '.join(to_read)}" if to_read else ""
     return f"{handed.learner}  {graded.stem}  {earned:g} of {points:g}{held}{read}"

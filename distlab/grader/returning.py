@@ -124,12 +124,11 @@ def gradescope_results(graded: Graded, score: Score) -> dict[str, Any]:
 
 
 def _tests(graded: Graded, score: Score) -> Iterator[dict[str, Any]]:
-    held = {one.check for one in graded.held}
     for report in graded.reports:
         looks = "A person will look at this answer before its points count."
         parts = (
             repr(report),
-            looks if report.name in held else "",
+            looks if report.name in score.waiting else "",
             score.comments.get(report.name, ""),
         )
         yield _test(report.title or report.name, score.by_check[report.name], report.points, parts)

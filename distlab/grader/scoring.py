@@ -132,7 +132,9 @@ class Score:
     Attributes:
         earned: All in all, after what being late costs.
         points: What could be earned.
-        by_check: What each check earned, overrides included, before what being late costs.
+        by_check: What each check earned, overrides included, before what being late costs. One
+            that is held earns nothing until a teacher gives points.
+        waiting: The checks that are held, and for which no points are given yet.
         comments: What a teacher says, by check.
         readings: One for each report.
     """
@@ -141,6 +143,7 @@ class Score:
     points: float
     by_check: Mapping[str, float]
     comments: Mapping[str, str]
+    waiting: frozenset[str] = frozenset()
     readings: tuple[Reading, ...] = ()
 
     @property
@@ -161,8 +164,14 @@ def score_of(graded: Graded, policy: Policy) -> Score:
         report.name: policy.overrides.get((handed.learner, handed.user, report.name), Given())
         for report in graded.reports
     }
+    undecided = {name for name, one in given.items() if one.points is None}
+    waiting = frozenset(held.check for held in graded.held) & undecided
     by_check = {
-        report.name: report.earned if (own := given[report.name].points) is None else own
+        report.name: 0.0
+        if report.name in waiting
+        else report.earned
+        if (own := given[report.name].points) is None
+        else own
         for report in graded.reports
     }
     readings = _readings(graded, policy)
@@ -172,6 +181,7 @@ def score_of(graded: Graded, policy: Policy) -> Score:
         points=sum(one.points for one in graded.reports) + sum(r.report.points for r in readings),
         by_check=by_check,
         comments={name: one.comment for name, one in given.items() if one.comment},
+        waiting=waiting,
         readings=readings,
     )
 

@@ -67,7 +67,7 @@ def write_gradebook(
     """
     write_table(folder / "gradebook.csv", _gradebook(scored))
     write_table(folder / "details.csv", _details(scored))
-    write_table(folder / "review.csv", _review([one for one, _ in scored], left_out))
+    write_table(folder / "review.csv", _review(scored, left_out))
     write_table(folder / "mistakes.csv", _mistakes([one for one, _ in scored]))
 
 
@@ -100,7 +100,7 @@ def _gradebook(scored: Sequence[tuple[Graded, Score]]) -> Iterable[Sequence[Cell
             *(earned.get(stem, "") for stem in stems),
             round(sum(earned.values()), 2),
             sum(one.submission.is_late for one, _ in theirs),
-            sum(len(one.held) for one, _ in theirs),
+            sum(len(score.waiting) for _, score in theirs),
             "; ".join(f"{one.stem}: {name}" for one, score in theirs for name in score.to_be_read),
             "; ".join(
                 f"{one.submission.path.name}: {one.problem}" for one, _ in theirs if one.problem
@@ -152,19 +152,22 @@ def _details(scored: Sequence[tuple[Graded, Score]]) -> Iterable[Sequence[Cell]]
             ]
 
 
-def _review(graded: Sequence[Graded], left_out: Sequence[Problem]) -> Iterable[Sequence[Cell]]:
-    yield ["learner", "user", "file", "check", "why"]
+def _review(
+    scored: Sequence[tuple[Graded, Score]], left_out: Sequence[Problem]
+) -> Iterable[Sequence[Cell]]:
+    yield ["learner", "user", "file", "check", "why", "would earn"]
     for problem in left_out:
-        yield ["", "", str(problem.path), "", f"left out: {problem.says}"]
-    for one in graded:
+        yield ["", "", str(problem.path), "", f"left out: {problem.says}", ""]
+    for one, score in scored:
         handed = one.submission
         start = [handed.learner, handed.user, handed.path.name]
         if one.problem:
-            yield [*start, "", f"not graded: {one.problem}"]
+            yield [*start, "", f"not graded: {one.problem}", ""]
+        would_earn = {r.name: r.earned for r in one.reports if r.name in score.waiting}
         for held in one.held:
-            yield [*start, held.check, held.reason]
+            yield [*start, held.check, held.reason, would_earn.get(held.check, "decided")]
         for note in one.notes:
-            yield [*start, "", note]
+            yield [*start, "", note, ""]
 
 
 def _mistakes(graded: Sequence[Graded]) -> Iterable[Sequence[Cell]]:
