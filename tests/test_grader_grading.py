@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from distlab import cli, errors
+from distlab.exercise.building import BuildOptions, build_editions
+from distlab.exercise.making import make_exercise
 from distlab.grader.grading import grade
 from distlab.grader.limits import Limits
 from distlab.grader.marking import GradingOptions, Marker
@@ -159,6 +161,18 @@ def test_a_teachers_own_checks_ask_the_same_answers(tmp_path):
     options = GradingOptions(allow_root=True, extra_checks=private)
     (jane,) = grade(tmp_path / "in", tmp_path / "out", options).graded
     assert (jane.reports[-1].name, jane.reports[-1].earned) == ("slices_of_seven", 5)
+
+
+def test_a_teachers_own_exercise_is_graded_like_the_others(tmp_path):
+    own = make_exercise("20_my_topic", folder=tmp_path / "mine")
+    build_editions([own.source], BuildOptions(out=tmp_path / "built"))
+    for learner, edition in (("jane", "solutions"), ("john", "exercises")):
+        (tmp_path / "in" / learner).mkdir(parents=True)
+        shutil.copy(tmp_path / "built" / edition / "20_my_topic.ipynb", tmp_path / "in" / learner)
+    options = GradingOptions(allow_root=True, extra_checks=own.checks)
+    jane, john = grade(tmp_path / "in", tmp_path / "out", options).graded
+    assert (jane.stem, [r.status for r in jane.reports]) == ("20_my_topic", ["passed"])
+    assert [r.status for r in john.reports] == ["not started"]
 
 
 def test_each_learner_has_other_inputs_and_the_same_ones_again(handed):

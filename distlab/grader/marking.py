@@ -78,9 +78,11 @@ class Marker:
 
     def __init__(self, options: GradingOptions, *, seed: int) -> None:
         self._options, self._seed = options, seed
-        self._lessons: Mapping[str, tuple[Check, ...]] = {s: checks_of(s) for s in stems()}
         extra = options.extra_checks
         self._extra = load_checks(extra) if extra is not None else ()
+        # A teacher's own exercise has its tasks in that file.
+        own = {extra.stem.removeprefix("lesson_"): self._extra} if extra is not None else {}
+        self._lessons: Mapping[str, tuple[Check, ...]] = {s: checks_of(s) for s in stems()} | own
         self._opened = contextlib.ExitStack()
         self._judges: queue.SimpleQueue[Judge] = queue.SimpleQueue()
         for _ in range(options.jobs):
@@ -117,9 +119,8 @@ class Marker:
         except OSError as problem:
             why = f"a file that cannot be read ({problem.strerror})"
             return Graded(submission=submission, problem=why)
-        written = find_written(
-            notebook.cells, reports_of(answers.stem), handed_out=handed_out(answers.stem)
-        )
+        reports_asked = reports_of(answers.stem) if answers.stem in stems() else ()
+        written = find_written(notebook.cells, reports_asked, handed_out=handed_out(answers.stem))
         reports: list[Report] = []
         held: list[Held] = []
         for check, asked in self._questions(answers):
@@ -158,7 +159,7 @@ class Marker:
         asked_of = {check.function: check.name for check in self._lessons[answers.stem]}
         for check in self._lessons[answers.stem]:
             yield check, check.name
-        for check in self._extra:
+        for check in self._extra if self._lessons[answers.stem] is not self._extra else ():
             if check.function in asked_of:
                 yield check, asked_of[check.function]
 
