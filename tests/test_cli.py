@@ -75,3 +75,17 @@ def test_lab_lays_the_course_and_then_opens_it(monkeypatch, tmp_path, capsys):
     assert cli.main(["lab", str(tmp_path), "--no-browser", "--port", "8899", "--", "--debug"]) == 0
     assert capsys.readouterr().out == "laid\n"
     assert seen == [(tmp_path, {"open_browser": False, "port": 8899, "further": ["--debug"]})]
+
+
+@pytest.mark.parametrize(
+    "given", [["launch", "--worker", "2", "train.py"], ["exercise", "new", "--forced", "a"]]
+)
+def test_what_a_command_does_not_know_is_told_with_its_own_usage(given, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(given)
+    assert end.value.code == 2
+    command = "distlab launch" if given[0] == "launch" else "distlab exercise new"
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: {command} [")
+    option = next(one for one in given if one.startswith("--"))
+    assert f"{command}: error: unrecognized arguments: {option}" in said
