@@ -82,7 +82,7 @@ def test_lab_lays_the_course_and_then_opens_it(monkeypatch, tmp_path, capsys):
 )
 def test_what_a_command_does_not_know_is_told_with_its_own_usage(given, capsys):
     with pytest.raises(SystemExit) as end:
-        main(given)
+        cli.main(given)
     assert end.value.code == 2
     command = "distlab launch" if given[0] == "launch" else "distlab exercise new"
     said = capsys.readouterr().err
