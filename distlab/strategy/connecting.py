@@ -20,7 +20,7 @@ from distlab.errors import DistlabError
 from distlab.strategy import c_interface, not_met
 from distlab.strategy.calling import Call, give_up
 
-_ASK_AGAIN_SECS, _LOOK_SECS = 0.1, 0.01
+_ASK_AGAIN_SECS, _LOOK_SECS = 0.05, 0.01
 # TensorFlow's call has this long even where the last server came in the last moment.
 _LEAST_SECS = 1.0
 
