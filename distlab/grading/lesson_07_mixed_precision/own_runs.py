@@ -104,24 +104,29 @@ def _with_scale_found(
     model, optimizer = _model(strategy, "mixed_float16")
     (kernel,) = model.trainable_variables
 
-    def replica_step(x: Any, y: Any, scale: Any, good_steps: Any) -> Any:
+    def gradient_of(x: Any, y: Any, scale: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum((model(x, training=True) - y) ** 2) / _BATCH
             scaled = loss * scale
-        gradient = tf.reshape(tape.gradient(scaled, kernel), [-1])
-        answer = scaled_update(gradient, scale, good_steps, _NO_CLIPPING, GROW_EVERY)
-        step, scale, good_steps = answer
+        return loss, tf.reshape(tape.gradient(scaled, kernel), [-1])
+
+    def apply(step: Any) -> None:
         # The optimizer adds up what the replicas have, and each has the whole step.
         share = tf.reshape(step, kernel.shape) / strategy.num_replicas_in_sync
         optimizer.apply([share], [kernel])
-        return loss, scale, good_steps
 
+    # Compiled but for the learner's part, which may do what a graph cannot.
+    gradients = tf.function(lambda *batch: strategy.run(gradient_of, args=batch))
+    take = tf.function(lambda step: strategy.run(apply, args=(step,)))
     scale, good_steps = tf.constant(START), tf.constant(0)
     losses, scales = [], []
     for x, y in strategy.experimental_distribute_dataset(data):
-        result = strategy.run(replica_step, args=(x, y, scale, good_steps))
-        loss, scale, good_steps = (strategy.experimental_local_results(part) for part in result)
-        losses.append(float(sum(loss)))
-        scale, good_steps = tf.cast(scale[0], tf.float32), tf.cast(good_steps[0], tf.int32)
+        loss, gradient = gradients(x, y, scale)
+        given = (gradient, scale, good_steps, _NO_CLIPPING, GROW_EVERY)
+        step, *rest = strategy.run(scaled_update, args=given)
+        take(step)
+        losses.append(float(sum(strategy.experimental_local_results(loss))))
+        scale, good_steps = (strategy.experimental_local_results(one)[0] for one in rest)
+        scale, good_steps = tf.cast(scale, tf.float32), tf.cast(good_steps, tf.int32)
         scales.append(float(scale))
     return losses, scales
