@@ -64,3 +64,11 @@ def test_reports_are_asked_for_as_their_rubric_says(stem):
         assert 3 <= len(report.rubric) <= 4
         assert 4 <= report.points <= 6
         assert re.search(ROW.format(name=report.name), source_of(stem), re.MULTILINE)
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_the_page_for_teachers_adds_up_the_minutes(stem):
+    minutes = re.findall(r"(?m)^# \| .+ \| (\d+) \| (?:easy|medium|hard) \|$", source_of(stem))
+    page = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
+    row = re.search(rf"(?m)^\| {stem[:2]} .+ \| \**(\d+)\** \|$", page)
+    assert int(row[1]) == sum(map(int, minutes))
