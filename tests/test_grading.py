@@ -752,7 +752,7 @@ def test_the_lesson_helpers_hold_for_the_documented_check():
     assert_stub_earns_nothing(CHECK, stub)
     assert_stub_earns_nothing(CHECK, mean_of_means, status="not yet")
     assert_mistake_is_caught(CHECK, mean_of_means, "mean_of_means")
-    assert problems_of(CHECK) == []
+    assert problems_of(WHOLE) == []
 
 
 def test_the_lesson_helpers_notice_what_does_not_hold():
@@ -773,15 +773,22 @@ def test_the_lesson_helpers_notice_what_does_not_hold():
             broken()
 
 
+# The documented check is short: of a lesson's, three mistakes are asked for.
+WHOLE = dataclasses.replace(
+    CHECK, mistakes=tuple(dataclasses.replace(CHECK.mistakes[0], name=name) for name in "abc")
+)
+
+
 def test_an_incomplete_check_is_noticed():
     def careless(seed):
         return {"x": np.random.rand()}
 
     bad = dataclasses.replace(CHECK, hint=" ", revisit="", mistakes=(), inputs=careless)
     found = " ".join(problems_of(bad))
-    for said in ("no hint", "no revisit", "names no mistake", "differ for the same seed"):
+    for said in ("no hint", "no revisit", "names 0 mistakes", "differ for the same seed"):
         assert said in found
-    constant = dataclasses.replace(CHECK, inputs=lambda seed: {"x": 1})
+    assert problems_of(CHECK) == ["combine_means names 1 mistakes, and 3 are asked for"]
+    constant = dataclasses.replace(WHOLE, inputs=lambda seed: {"x": 1})
     assert problems_of(constant) == ["combine_means: inputs are the same for every seed"]
 
 
