@@ -129,6 +129,9 @@ def draw_training(
     name, height = level
     ax.axhline(height, color="0.4", linestyle=":", linewidth=1, label=name, zorder=0)
     ax.set(xlabel="step", ylabel="loss")
+    # Limits that the last digits of a loss do not move, for those differ from machine to machine.
+    shown = [height, *(loss for losses in curves.values() for loss in losses)]
+    ax.set_ylim(math.floor(min(shown) * 10) / 10, math.ceil(max(shown) * 10) / 10)
     ax.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right center", frameon=False, fontsize=9)
     plt.close(figure)
