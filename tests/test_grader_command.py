@@ -113,7 +113,7 @@ def broken(tmp_path):
         (["--secs", "0"], "a limit that nothing can keep", "give a number above 0"),
         (["--overrides", "none.csv"], "nothing to read (No such file", "give a CSV file"),
         (["--overrides", "task.csv"], "no column 'check' among learner, task", "begin with the"),
-        (["--extra-checks", "none.py"], "FileNotFoundError", "write it like a module"),
+        (["--extra-checks", "none.py"], "nothing to read (No such file", "give a Python file with"),
         (["--canvas", "none.csv", "One"], "a file that cannot be read (", "export the gradebook"),
     ],
 )

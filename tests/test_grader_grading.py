@@ -175,6 +175,60 @@ def test_a_teachers_own_exercise_is_graded_like_the_others(tmp_path):
     assert [r.status for r in john.reports] == ["not started"]
 
 
+REPORT = """
+from distlab.grading.written import RubricRow, WrittenReport
+
+REPORTS = (WrittenReport("speed", "Speed", (RubricRow("jump", 2, "names the jump"),)),)
+"""
+REPORT_CELLS = """
+# %%
+# report: speed
+print("a picture")
+
+# %% [markdown]
+# <!-- report: speed -->
+# What do you see?
+#
+# <!-- BEGIN SOLUTION -->
+# It jumps.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+"""
+
+
+def own_exercise_with_a_report(folder):
+    own = make_exercise("20_my_topic", folder=folder / "mine")
+    for path, more in ((own.checks, REPORT), (own.source, REPORT_CELLS)):
+        path.write_text(path.read_text(encoding="utf-8") + more, encoding="utf-8")
+    build_editions([own.source], BuildOptions(out=folder / "built"))
+    for learner, edition in (("jane", "solutions"), ("john", "exercises")):
+        (folder / "in" / learner).mkdir(parents=True)
+        shutil.copy(folder / "built" / edition / "20_my_topic.ipynb", folder / "in" / learner)
+    return own
+
+
+@pytest.mark.parametrize("where", ["mine", "built/exercises", "built/solutions"])
+def test_reports_of_a_teachers_own_exercise_are_read_too(tmp_path, where):
+    own_exercise_with_a_report(tmp_path)
+    checks = tmp_path / where / "lesson_20_my_topic.py"
+    options = GradingOptions(allow_root=True, extra_checks=checks)
+    grade(tmp_path / "in", tmp_path / "out", options)
+    path = tmp_path / "out" / "reports.csv"
+    rows = table(path)
+    assert [(row["learner"], row["exercise"], row["status"]) for row in rows] == [
+        ("jane", "20_my_topic", "to be read"),
+        ("john", "20_my_topic", "nothing written"),
+    ]
+    path.write_text(path.read_text(encoding="utf-8").replace("jump,2,,", "jump,2,1.5,", 1))
+    jane, john = grade(tmp_path / "in", tmp_path / "out", options).scored
+    assert [(score.earned, score.points) for _, score in (jane, john)] == [(3.5, 4), (0, 4)]
+    with pytest.raises(errors.InvalidArgument) as caught:
+        grade(tmp_path / "in", tmp_path / "out", GradingOptions(allow_root=True))
+    assert caught.value.found == "no exercise '20_my_topic' there"
+    assert caught.value.do.endswith("for an exercise of your own give --extra-checks")
+
+
 def test_each_learner_has_other_inputs_and_the_same_ones_again(handed):
     submissions = find_submissions(handed).submissions
     with Marker(GradingOptions(), seed=1) as one, Marker(GradingOptions(), seed=2) as other:

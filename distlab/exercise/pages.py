@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distlab.errors import InvalidArgument
-from distlab.grader.private import load_checks
+from distlab.grader.private import load_checks, load_reports
 from distlab.notebooks.source import Edition, Page
 
 _STEM = re.compile(r"[A-Za-z0-9_-]{1,50}")  # what ids of cells may hold, and their number beside it
@@ -46,10 +46,11 @@ class OwnPage(Page):
         return self.file
 
     def points(self) -> dict[str, float]:
-        """Returns what each check is worth, by its name."""
+        """Returns what each check and each report is worth, by its name."""
         if self.checks is None:
             return super().points()
-        return {check.name: check.points for check in load_checks(self.checks)}
+        own = (*load_checks(self.checks), *load_reports(self.checks))
+        return {one.name: one.points for one in own}
 
 
 def check_folder(folder: Path, *, asked: str) -> None:

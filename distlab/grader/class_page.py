@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from html import escape
 
 from distlab.grader.counting import OUTCOMES, mistakes_in, tasks_in
+from distlab.grader.lessons import Lessons
 from distlab.grader.page import page
 from distlab.grader.scoring import Graded, Score
-from distlab.grading.registry import checks_of, stems
+from distlab.grading.checks import Check
 
 Scored = Sequence[tuple[Graded, Score]]
 
@@ -21,14 +22,19 @@ _BARS = 10
 _WIDE, _HIGH, _GAP, _TEXT = 70, 120, 4, 18  # pixels
 
 
-def class_page(scored: Scored) -> str:
+def class_page(scored: Scored, lessons: Lessons | None = None) -> str:
     """Returns the page.
 
     Args:
         scored: All submissions, each with what it earned.
+        lessons: Whose sections it may name; by default distlab's own.
     """
+    checks = (lessons or Lessons()).checks
     stems = sorted({one.stem for one, _ in scored if one.stem})
-    parts = [_exercise(stem, [pair for pair in scored if pair[0].stem == stem]) for stem in stems]
+    parts = [
+        _exercise(stem, [pair for pair in scored if pair[0].stem == stem], checks.get(stem, ()))
+        for stem in stems
+    ]
     broken = [one for one, _ in scored if one.problem]
     if broken:
         lines = [
@@ -66,7 +72,7 @@ def histogram(earned: Sequence[float], most: float) -> str:
     )
 
 
-def _exercise(stem: str, scored: Scored) -> str:
+def _exercise(stem: str, scored: Scored, checks: Sequence[Check]) -> str:
     graded = [one for one, _ in scored]
     people = {(one.submission.learner, one.submission.user) for one in graded}
     most = max(score.points for _, score in scored)
@@ -79,7 +85,7 @@ def _exercise(stem: str, scored: Scored) -> str:
     if most:
         parts.append(f"<h3>Points (of {most:g})</h3>")
         parts.append(histogram([score.earned for _, score in scored], most))
-    parts += [_tasks(graded), _mistakes(stem, graded)]
+    parts += [_tasks(graded), _mistakes(graded, checks)]
     return "<section>" + "\n".join(parts) + "</section>"
 
 
@@ -97,9 +103,9 @@ def _tasks(graded: Sequence[Graded]) -> str:
     return f"<h3>Tasks</h3><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
-def _mistakes(stem: str, graded: Sequence[Graded]) -> str:
+def _mistakes(graded: Sequence[Graded], checks: Sequence[Check]) -> str:
     """What to teach from: the most common first, each with the section to go back to."""
-    sections = _sections(stem)
+    sections = {check.name: check.revisit for check in checks}
     lines = []
     for one in mistakes_in(graded):
         section = sections.get(one.check, "")
@@ -110,8 +116,3 @@ def _mistakes(stem: str, graded: Sequence[Graded]) -> str:
         )
     said = f"<ol>{''.join(lines)}</ol>" if lines else "<p>No mistake that has a name.</p>"
     return f"<h3>To teach from</h3>{said}"
-
-
-def _sections(stem: str) -> dict[str, str]:
-    """The section that each check of a lesson belongs to."""
-    return {check.name: check.revisit for check in (checks_of(stem) if stem in stems() else ())}

@@ -22,13 +22,13 @@ from distlab import __version__
 from distlab.errors import InvalidArgument, did_you_mean
 from distlab.grader.class_page import class_page
 from distlab.grader.feedback import write_feedback
+from distlab.grader.lessons import Lessons
 from distlab.grader.marking import GradingOptions, Marker
 from distlab.grader.marks import Marks, read_marks, write_marks
 from distlab.grader.overrides import check_overrides, read_overrides
 from distlab.grader.page import write_page
 from distlab.grader.people import People
 from distlab.grader.place import take_place
-from distlab.grader.private import load_checks
 from distlab.grader.saved import Saved
 from distlab.grader.scoring import Graded, Policy, Score, score_of
 from distlab.grader.submissions import Problem, Submission, find_submissions
@@ -81,11 +81,11 @@ def grade(
     found = find_submissions(folder)
     chosen, people = _chosen(found.submissions, options.only), People(found.submissions)
     overrides = read_overrides(options.overrides, people) if options.overrides else {}
-    if options.extra_checks is not None:
-        load_checks(options.extra_checks)
-    policy = Policy(late_factor=options.late_factor, overrides=overrides)
+    lessons = Lessons(options.extra_checks)
+    policy = Policy(late_factor=options.late_factor, overrides=overrides, lessons=lessons)
     seed = take_place(place, folder, found.submissions, seed=options.seed)
-    read_marks(place / MARKS, people)  # a row that is wrong is told before anything is graded
+    # A row that is wrong is told before anything is graded.
+    read_marks(place / MARKS, people, lessons)
     saved = Saved(place / "records", key=_key(options, seed))
     graded: list[Graded] = []
     todo: list[Submission] = []
@@ -103,7 +103,7 @@ def grade(
         say(f"{later} notebooks of others are not graded yet, and in no table")
     for problem in (*found.problems, *found.replaced):
         say(f"left out: {problem.path}: {problem.says}")
-    with Marker(options, seed=seed) as marker:
+    with Marker(options, seed=seed, lessons=lessons) as marker:
         began = time.monotonic()
         for number, new in enumerate(marker.mark_all(todo), 1):
             saved.keep(new)
@@ -112,7 +112,7 @@ def grade(
             say(f"{number}/{len(todo)}  {_in_words(new)}  {_left(left)}".rstrip())
     graded.sort(key=lambda one: (one.submission.learner, one.submission.user, one.stem))
     check_overrides(overrides, graded)
-    marks = read_marks(place / MARKS, people)  # a teacher may have gone on meanwhile
+    marks = read_marks(place / MARKS, people, lessons)  # a teacher may have gone on meanwhile
     results = Results(graded=tuple(graded), policy=replace(policy, rows=marks.given))
     _write(results, place, marks, left_out=found.replaced)
     return results
@@ -125,7 +125,7 @@ def _write(results: Results, place: Path, marks: Marks, *, left_out: Sequence[Pr
         late_factor = results.policy.late_factor
         write_feedback(one, score, place / "feedback", late_factor=late_factor)
     write_gradebook(scored, place, left_out=left_out)
-    write_page(place / "class.html", class_page(scored))
+    write_page(place / "class.html", class_page(scored, results.policy.lessons))
 
 
 def _chosen(submissions: Sequence[Submission], only: Sequence[str]) -> set[Submission]:

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,14 +20,13 @@ from distlab.errors import InvalidArgument
 from distlab.grader.answers import Answers, find_answers
 from distlab.grader.asking import Outcome, Question, ask
 from distlab.grader.judging import Judge
+from distlab.grader.lessons import Lessons
 from distlab.grader.limits import Limits
 from distlab.grader.opening import open_notebook
-from distlab.grader.private import load_checks
 from distlab.grader.scoring import Graded, Held
 from distlab.grader.submissions import Submission
-from distlab.grader.written import find_written, handed_out
+from distlab.grader.written import find_written
 from distlab.grading.checks import Check
-from distlab.grading.registry import checks_of, reports_of, stems
 from distlab.grading.report import Report
 
 DRAWS = 3
@@ -74,19 +73,18 @@ class Marker:
     Args:
         options: How to grade.
         seed: What inputs are drawn from.
+        lessons: What can be graded; by default what the options say.
     """
 
-    def __init__(self, options: GradingOptions, *, seed: int) -> None:
+    def __init__(
+        self, options: GradingOptions, *, seed: int, lessons: Lessons | None = None
+    ) -> None:
         self._options, self._seed = options, seed
-        extra = options.extra_checks
-        self._extra = load_checks(extra) if extra is not None else ()
-        # A teacher's own exercise has its tasks in that file.
-        own = {extra.stem.removeprefix("lesson_"): self._extra} if extra is not None else {}
-        self._lessons: Mapping[str, tuple[Check, ...]] = {s: checks_of(s) for s in stems()} | own
+        self._lessons = lessons or Lessons(options.extra_checks)
         self._opened = contextlib.ExitStack()
         self._judges: queue.SimpleQueue[Judge] = queue.SimpleQueue()
         for _ in range(options.jobs):
-            self._judges.put(self._opened.enter_context(Judge(extra_checks=extra)))
+            self._judges.put(self._opened.enter_context(Judge(extra_checks=options.extra_checks)))
         self._ended = threading.Event()
 
     def mark_all(self, submissions: Sequence[Submission]) -> Iterator[Graded]:
@@ -113,14 +111,17 @@ class Marker:
         """
         try:
             notebook = open_notebook(submission.path)
-            answers = find_answers(notebook.code, self._lessons, asked=submission.path.name)
+            answers = find_answers(notebook.code, self._lessons.checks, asked=submission.path.name)
         except InvalidArgument as problem:
             return Graded(submission=submission, problem=problem.found)
         except OSError as problem:
             why = f"a file that cannot be read ({problem.strerror})"
             return Graded(submission=submission, problem=why)
-        reports_asked = reports_of(answers.stem) if answers.stem in stems() else ()
-        written = find_written(notebook.cells, reports_asked, handed_out=handed_out(answers.stem))
+        written = find_written(
+            notebook.cells,
+            self._lessons.reports_of(answers.stem),
+            handed_out=self._lessons.handed_out(answers.stem),
+        )
         reports: list[Report] = []
         held: list[Held] = []
         for check, asked in self._questions(answers):
@@ -156,10 +157,11 @@ class Marker:
 
     def _questions(self, answers: Answers) -> Iterator[tuple[Check, str]]:
         """Yields checks, each with the one whose answer it asks; a teacher's own come last."""
-        asked_of = {check.function: check.name for check in self._lessons[answers.stem]}
-        for check in self._lessons[answers.stem]:
+        checks, extra = self._lessons.checks[answers.stem], self._lessons.extra
+        asked_of = {check.function: check.name for check in checks}
+        for check in checks:
             yield check, check.name
-        for check in self._extra if self._lessons[answers.stem] is not self._extra else ():
+        for check in extra if checks is not extra else ():
             if check.function in asked_of:
                 yield check, asked_of[check.function]
 

@@ -1,6 +1,6 @@
 """reports.csv, in which a teacher gives points for reports: a row for each row of a rubric.
 
-    marks = read_marks(out / "reports.csv", People(found.submissions))
+    marks = read_marks(out / "reports.csv", People(found.submissions), lessons)
     marks.given                                          # for Policy(rows=...)
     write_marks(out / "reports.csv", scored, marks)      # with the rows of who is new
 
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from distlab.errors import InvalidArgument, did_you_mean
+from distlab.grader.lessons import Lessons
 from distlab.grader.people import People
 from distlab.grader.scoring import Given, Graded, RowKey, Score
 from distlab.grader.sheets import number_in, read_sheet
 from distlab.grader.tables import safe, write_rows
-from distlab.grading.registry import reports_of, stems
 from distlab.grading.written import RubricRow
 
 COLUMNS = ("learner", "user", "exercise", "report", "criterion", "of", "points", "comment")
@@ -50,12 +50,13 @@ class Marks:
     delimiter: str = ","
 
 
-def read_marks(path: Path, people: People) -> Marks:
+def read_marks(path: Path, people: People, lessons: Lessons | None = None) -> Marks:
     """Returns what a teacher has filled in; nothing where there is no such file yet.
 
     Args:
         path: Of the file.
         people: Whom it may name.
+        lessons: Whose reports it may name; by default distlab's own.
 
     Raises:
         InvalidArgument: A row cannot be meant: which line, and what is wrong with it.
@@ -64,13 +65,14 @@ def read_marks(path: Path, people: People) -> Marks:
         return Marks()
     sheet = read_sheet(path, needs=_NEEDS, begins=",".join(COLUMNS))
     own = tuple(name for name in sheet.columns if name not in (*COLUMNS, *_TOLD))
+    lessons = lessons or Lessons()
     given: dict[RowKey, Given] = {}
     rows: dict[RowKey, Mapping[str, str]] = {}
     for line, row in sheet.rows:
         is_filled = any(row.get(name, "").strip() for name in (*_THEIRS, *own))
         asked = f"read {path}, line {line}"
         try:
-            key, wanted = _meant(row, people, asked)
+            key, wanted = _meant(row, people, lessons, asked)
         except InvalidArgument:
             if is_filled:
                 raise
@@ -124,14 +126,16 @@ def _told(scored: Iterable[tuple[Graded, Score]]) -> dict[RowKey, dict[str, str]
     return rows
 
 
-def _meant(row: Mapping[str, str], people: People, asked: str) -> tuple[RowKey, RubricRow]:
+def _meant(
+    row: Mapping[str, str], people: People, lessons: Lessons, asked: str
+) -> tuple[RowKey, RubricRow]:
     """Returns which row of which rubric is meant, and for whom."""
     learner, user = people.find(row["learner"], row.get("user", ""), asked=asked)
     exercise, report, criterion = (
         row[name].strip() for name in ("exercise", "report", "criterion")
     )
-    stem = _one_of({stem: stem for stem in stems()}, exercise, "exercise", asked)
-    reports = {one.name: one for one in reports_of(stem)}
+    stem = _one_of({stem: stem for stem in lessons.stems}, exercise, "exercise", asked)
+    reports = {one.name: one for one in lessons.reports_of(stem)}
     rubric = {one.name: one for one in _one_of(reports, report, "report", asked).rubric}
     wanted = _one_of(rubric, criterion, "criterion", asked)
     return (learner, user, exercise, report, criterion), wanted
@@ -139,11 +143,10 @@ def _meant(row: Mapping[str, str], people: People, asked: str) -> tuple[RowKey, 
 
 def _one_of(known: Mapping[str, _T], name: str, kind: str, asked: str) -> _T:
     if name not in known:
-        raise InvalidArgument(
-            asked=asked,
-            found=f"no {kind} {name!r} there",
-            do=did_you_mean(name, known) if known else "take the row out: nothing is to be read",
-        )
+        do = did_you_mean(name, known) if known else "take the row out: nothing is to be read"
+        if kind == "exercise":
+            do += "; for an exercise of your own give --extra-checks"
+        raise InvalidArgument(asked=asked, found=f"no {kind} {name!r} there", do=do)
     return known[name]
 
 

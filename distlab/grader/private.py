@@ -12,6 +12,7 @@ from typing import Any
 from distlab.errors import InvalidArgument
 from distlab.grading.checks import Check
 from distlab.grading.registry import find_check
+from distlab.grading.written import WrittenReport
 
 
 def check_named(name: str, extra_checks: Path | None) -> Check:
@@ -40,21 +41,50 @@ def load_checks(path: Path) -> tuple[Check, ...]:
     Raises:
         InvalidArgument: It cannot be read or run, or has no such tuple.
     """
-    # Its name is not told: where learners' code runs, nothing leads to the file.
-    names: dict[str, Any] = {"__name__": "extra_checks"}
-    try:
-        exec(compile(path.read_bytes(), "<extra checks>", "exec"), names)
-    except Exception as error:
-        raise _refusal(path, f"{type(error).__name__}: {error}") from error
-    checks = names.get("CHECKS")
+    checks = _names_of(path).get("CHECKS")
     if not isinstance(checks, tuple) or not all(isinstance(check, Check) for check in checks):
         raise _refusal(path, "no tuple CHECKS of checks")
     return checks
 
 
-def _refusal(path: Path, found: str) -> InvalidArgument:
+def load_reports(path: Path) -> tuple[WrittenReport, ...]:
+    """Returns the reports that a teacher's own exercise asks for; of most none.
+
+    Args:
+        path: A file of checks, which may have a tuple `REPORTS` besides.
+
+    Raises:
+        InvalidArgument: It cannot be read or run, or its `REPORTS` is something else.
+    """
+    reports = _names_of(path).get("REPORTS", ())
+    if not isinstance(reports, tuple) or not all(isinstance(r, WrittenReport) for r in reports):
+        raise _refusal(
+            path, "REPORTS that is no tuple of reports", do="REPORTS = (WrittenReport(...),)"
+        )
+    return reports
+
+
+def _names_of(path: Path) -> dict[str, Any]:
+    """Runs a teacher's file, and returns what it defines."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        found = f"nothing to read ({error.strerror})"
+        raise InvalidArgument(
+            asked=f"the checks of {path}", found=found, do="give a Python file with checks"
+        ) from error
+    # Its name is not told: where learners' code runs, nothing leads to the file.
+    names: dict[str, Any] = {"__name__": "extra_checks"}
+    try:
+        exec(compile(text, "<extra checks>", "exec"), names)
+    except Exception as error:
+        raise _refusal(path, f"{type(error).__name__}: {error}") from error
+    return names
+
+
+def _refusal(path: Path, found: str, do: str = "CHECKS = (Check(...),)") -> InvalidArgument:
     return InvalidArgument(
         asked=f"the checks of {path}",
         found=found,
-        do="write it like a module of distlab.grading: CHECKS = (Check(...),)",
+        do=f"write it like a module of distlab.grading: {do}",
     )

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from distlab.errors import InvalidArgument
+from distlab.grader.lessons import Lessons
 from distlab.grader.submissions import Submission
 from distlab.grader.written import Written
-from distlab.grading.registry import reports_of
 from distlab.grading.report import Report
 from distlab.grading.written import RubricRow, WrittenReport
 
@@ -81,11 +81,13 @@ class Policy:
         late_factor: What is left of the points of a late hand-in, 0 to 1.
         overrides: What a teacher gives for checks.
         rows: What a teacher gives for reports.
+        lessons: What can be graded.
     """
 
     late_factor: float = 1.0
     overrides: Mapping[OverrideKey, Given] = field(default_factory=dict)
     rows: Mapping[RowKey, Given] = field(default_factory=dict)
+    lessons: Lessons = field(default_factory=Lessons, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.late_factor <= 1:
@@ -198,6 +200,6 @@ def _readings(graded: Graded, policy: Policy) -> tuple[Reading, ...]:
                 for row in report.rubric
             ),
         )
-        for report in (reports_of(graded.stem) if written else ())
+        for report in (policy.lessons.reports_of(graded.stem) if written else ())
         if report.name in written
     )

@@ -14,6 +14,7 @@ import base64
 import re
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from distlab.course import course_root
@@ -69,9 +70,18 @@ def handed_out(stem: str) -> frozenset[str]:
     Args:
         stem: Of the lesson.
     """
+    return text_lines(course_root() / "exercises" / f"{stem}.ipynb")
+
+
+def text_lines(notebook: Path) -> frozenset[str]:
+    """Returns the lines of text of a notebook; none where there is no such one.
+
+    Args:
+        notebook: Its path.
+    """
     try:
-        cells = open_notebook(course_root() / "exercises" / f"{stem}.ipynb").cells
-    except (InvalidArgument, OSError):  # a clone in which no notebook was built
+        cells = open_notebook(notebook).cells
+    except (InvalidArgument, OSError):  # as in a clone in which no notebook was built
         return frozenset()
     return frozenset(line for cell in cells for line in _lines(source_of(cell, "markdown")))
 
