@@ -371,6 +371,16 @@ def test_html_says_the_same_and_is_escaped():
         assert said in wrong
 
 
+def test_html_marks_code_of_ours_and_leaves_what_they_printed_as_it_is():
+    def not_started(sums, counts):
+        say("in `ticks`\n  below")
+        raise NotImplementedError
+
+    html = check(CHECK, not_started)._repr_html_()
+    assert "Write <code>combine</code>, then check again." in html
+    assert "in `ticks`\n  below</pre>" in html
+
+
 def test_a_report_can_always_be_written_to_a_file():
     report = check(CHECK, lambda sums, counts: say("\udcff") or "\udcff")
     assert repr(report).encode()

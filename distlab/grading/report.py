@@ -6,6 +6,7 @@ regression compares it byte for byte.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from html import escape
 from typing import Literal
@@ -15,6 +16,7 @@ from distlab.grading.failures import Failure
 
 Status = Literal["passed", "not yet", "not started", "error in your code", "did not come to an end"]
 
+_PRINTED = "It printed"
 _OPENINGS: dict[Status, str] = {
     "passed": "Well done.",
     "not yet": "Not yet: compare yours with what was expected.",
@@ -89,7 +91,7 @@ class Report:
         return _writable("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        parts = [f"<b>{escape(self._heading())}</b><br>{escape(self._opening())}"]
+        parts = [f"<b>{escape(self._heading())}</b><br>{with_code(self._opening())}"]
         if self.failure is not None:
             parts.append(_block(self._failure_lines()))
         if self.criteria:
@@ -98,12 +100,13 @@ class Report:
                 mark = "&#10003;" if criterion.passed else "&#10007;"
                 details = _details(criterion)
                 rows.append(
-                    f"<div>{mark} {escape(criterion.label)}</div>"
+                    f"<div>{mark} {with_code(criterion.label)}</div>"
                     + (_block(details) if details else "")
                 )
             parts.append("".join(rows))
         for title, text in self._notes():
-            shown = escape(text).replace("\n", "<br>")
+            is_theirs = title == _PRINTED
+            shown = _block(text.splitlines()) if is_theirs else with_code(text)
             parts.append(f"<div><b>{escape(title)}:</b> {shown}</div>")
         style = f"border-left:4px solid {_COLOURS[self.status]};padding:0.2em 0.8em"
         return _writable(f'<div style="{style}">' + "\n".join(parts) + "</div>")
@@ -136,7 +139,7 @@ class Report:
     def _notes(self) -> list[tuple[str, str]]:
         notes = [
             (f"This looks like {self.mistake}", self.mistake_says),
-            ("It printed", self.printed.strip()),
+            (_PRINTED, self.printed.strip()),
             ("Hint", self.hint),
             ("Read again", self.revisit),
         ]
@@ -152,6 +155,11 @@ def _details(criterion: Criterion) -> list[str]:
     if criterion.expected:
         lines.append(f"expected: {criterion.expected}")
     return lines
+
+
+def with_code(text: str) -> str:
+    """HTML of a text; what stands between backticks is code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
 
 
 def _block(lines: list[str]) -> str:
