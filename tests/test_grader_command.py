@@ -159,6 +159,23 @@ def test_one_learner_again_leaves_all_others_in_the_gradebook_whatever_has_chang
     assert [row["learner"] for row in table(broken / "out" / "gradebook.csv")] == ["jane", "john"]
 
 
+def test_a_notebook_that_cannot_be_graded_gets_the_points_that_a_teacher_gives(broken):
+    (broken / "mine.csv").write_text("learner,check,points,comment\njane,slices,1.5,on paper\n")
+    assert run(broken, "--gradescope", "--overrides", str(broken / "mine.csv")) == 0
+    out = broken / "out"
+    (jane,) = table(out / "gradebook.csv")
+    assert (jane[f"{STEM} (of 7)"], jane["not graded"]) == ("1.5", "")
+    (row,) = table(out / "review.csv")
+    assert row["why"].startswith("not graded: a file that is no JSON")
+    page = (out / "feedback" / "jane" / f"{STEM}.html").read_text(encoding="utf-8")
+    assert "not graded: a file that is no JSON" in page and "on paper" in page
+    results = json.loads((out / "gradescope" / "jane" / "results.json").read_text())
+    assert results["score"] == 1.5
+    assert run(broken) == 0
+    (jane,) = table(out / "gradebook.csv")
+    assert jane["total"] == "0" and jane["not graded"].startswith("one.ipynb: a file that is no")
+
+
 def test_others_who_are_not_graded_yet_are_told(broken, capsys):
     shutil.copytree(broken / "in" / "jane", broken / "in" / "john")
     assert run(broken, "--only", "jane") == 0

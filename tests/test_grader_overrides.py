@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from distlab import errors
+from distlab.grader.by_hand import given_by_hand
+from distlab.grader.lessons import Lessons
 from distlab.grader.overrides import check_overrides, read_overrides
 from distlab.grader.people import People
 from distlab.grader.scoring import Given, Graded, Policy, score_of
@@ -108,6 +110,47 @@ def test_a_report_is_not_overridden_but_filled_in():
     with pytest.raises(errors.InvalidArgument) as caught:
         check_overrides({("jane", "", "speed"): Given(points=1)}, [jane])
     assert caught.value.do == "fill in reports.csv: that is a report"
+
+
+def broken(learner, name="one"):
+    handed = Submission(learner=learner, path=Path(learner, f"{name}.ipynb"), name=name)
+    return Graded(submission=handed, problem="no JSON")
+
+
+def by_hand(graded, **points):
+    """What becomes of the notebooks, with jane's points for checks."""
+    overrides = {("jane", "", check): Given(points=given) for check, given in points.items()}
+    found = given_by_hand(graded, overrides, Lessons())
+    check_overrides(overrides, found)
+    return [(one.stem, score_of(one, Policy(overrides=overrides)).earned) for one in found]
+
+
+def test_points_count_for_a_notebook_that_cannot_be_graded():
+    assert by_hand([broken("jane"), broken("john")], slices=2, who_saw=1) == [
+        ("00_start_here", 3),
+        ("", 0),
+    ]
+
+
+def test_points_count_for_the_broken_one_of_two_notebooks():
+    assert by_hand([JANE, broken("jane")], first=4, slices=2) == [
+        ("00_one", 4),
+        ("00_start_here", 2),
+    ]
+    attic = broken("jane", "old")
+    assert by_hand([attic, broken("jane", "00_start_here")], slices=2) == [
+        ("", 0),
+        ("00_start_here", 2),
+    ]
+
+
+def test_a_check_that_is_misspelt_is_told_also_where_the_notebook_is_broken():
+    with pytest.raises(errors.InvalidArgument) as caught:
+        by_hand([broken("jane"), JOHN], frist=2)
+    assert caught.value.do.startswith("did you mean 'first'?")
+    with pytest.raises(errors.InvalidArgument) as caught:
+        by_hand([broken("jane")], frist=2)
+    assert caught.value.do == "look at the name: no exercise has such a check"
 
 
 def test_an_override_for_somebody_who_is_not_graded_now_may_wait():

@@ -49,8 +49,8 @@ class OwnPage(Page):
         """Returns what each check and each report is worth, by its name."""
         if self.checks is None:
             return super().points()
-        own = (*load_checks(self.checks), *load_reports(self.checks))
-        return {one.name: one.points for one in own}
+        checks = {check.name: check.points for check in load_checks(self.checks)}
+        return checks | {report.name: report.points for report in load_reports(self.checks)}
 
 
 def check_folder(folder: Path, *, asked: str) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from distlab import __version__
 from distlab.errors import InvalidArgument, did_you_mean
+from distlab.grader.by_hand import given_by_hand
 from distlab.grader.class_page import class_page
 from distlab.grader.feedback import write_feedback
 from distlab.grader.lessons import Lessons
@@ -110,6 +111,7 @@ def grade(
             graded.append(new)
             left = (time.monotonic() - began) / number * (len(todo) - number)
             say(f"{number}/{len(todo)}  {_in_words(new)}  {_left(left)}".rstrip())
+    graded = given_by_hand(graded, overrides, lessons)
     graded.sort(key=lambda one: (one.submission.learner, one.submission.user, one.stem))
     check_overrides(overrides, graded)
     marks = read_marks(place / MARKS, people, lessons)  # a teacher may have gone on meanwhile

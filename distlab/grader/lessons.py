@@ -7,7 +7,7 @@ lessons.reports_of("20_my_topic")            # the reports it asks for; () of mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -52,6 +52,29 @@ class Lessons:
     def stems(self) -> tuple[str, ...]:
         """The stems of all."""
         return (*stems(), *[self._own] * (self._own not in ("", *stems())))
+
+    def questions(self, stem: str) -> Iterator[tuple[Check, str]]:
+        """Yields checks, each with the one whose answer it asks; a teacher's own come last.
+
+        Args:
+            stem: Of the lesson.
+        """
+        checks = self.checks[stem]
+        asked_of = {check.function: check.name for check in checks}
+        for check in checks:
+            yield check, check.name
+        for check in self.extra if checks is not self.extra else ():
+            if check.function in asked_of:
+                yield check, asked_of[check.function]
+
+    def stem_of(self, check: str) -> str:
+        """Returns the stem of the lesson that has a check; "" where none has it.
+
+        Args:
+            check: The check's name.
+        """
+        having = (s for s in self.checks if any(check == c.name for c, _ in self.questions(s)))
+        return next(having, "")
 
     def reports_of(self, stem: str) -> tuple[WrittenReport, ...]:
         """Returns the reports that an exercise asks for; none of one that is not known.

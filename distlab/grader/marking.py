@@ -124,7 +124,7 @@ class Marker:
         )
         reports: list[Report] = []
         held: list[Held] = []
-        for check, asked in self._questions(answers):
+        for check, asked in self._lessons.questions(answers.stem):
             if self._ended.is_set():
                 raise KeyboardInterrupt
             report, reasons = self._answered(check, asked, answers, submission)
@@ -154,16 +154,6 @@ class Marker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _questions(self, answers: Answers) -> Iterator[tuple[Check, str]]:
-        """Yields checks, each with the one whose answer it asks; a teacher's own come last."""
-        checks, extra = self._lessons.checks[answers.stem], self._lessons.extra
-        asked_of = {check.function: check.name for check in checks}
-        for check in checks:
-            yield check, check.name
-        for check in extra if checks is not extra else ():
-            if check.function in asked_of:
-                yield check, asked_of[check.function]
 
     def _answered(
         self, check: Check, asked: str, answers: Answers, submission: Submission

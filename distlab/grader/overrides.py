@@ -53,7 +53,8 @@ def check_overrides(overrides: Mapping[OverrideKey, Given], graded: Sequence[Gra
 
     Args:
         overrides: As they were read.
-        graded: Submissions; of learners without any nothing is known.
+        graded: Submissions, with those that are `given_by_hand`; of learners without any nothing
+            is known.
 
     Raises:
         InvalidArgument: Which one.
@@ -62,6 +63,7 @@ def check_overrides(overrides: Mapping[OverrideKey, Given], graded: Sequence[Gra
     for one in graded:
         person = (one.submission.learner, one.submission.user)
         checks.setdefault(person, set()).update(report.name for report in one.reports)
+    everybodys = sorted(set().union(*checks.values()))
     for learner, user, check in overrides:
         there = checks.get((learner, user))
         if there is not None and check not in there:
@@ -71,7 +73,7 @@ def check_overrides(overrides: Mapping[OverrideKey, Given], graded: Sequence[Gra
                 found="no answer to that check of theirs",
                 do="fill in reports.csv: that is a report"
                 if written
-                else did_you_mean(check, sorted(there))
-                if there
-                else "ask for a notebook that can be graded",
+                else did_you_mean(check, sorted(there) or everybodys)
+                if everybodys
+                else "look at the name: no exercise has such a check",
             )
