@@ -263,7 +263,11 @@ def test_two_sources_of_one_name_are_refused(own, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("none.py", "no file of that name"), ("my topic.py", "the name 'my topic.py'")],
+    [
+        ("none.py", "no file of that name"),
+        ("my topic.py", "the name 'my topic.py'"),
+        ("", "a folder"),
+    ],
 )
 def test_a_source_that_cannot_be_one_is_refused(tmp_path, name, found):
     (tmp_path / "my topic.py").touch()
@@ -285,6 +289,38 @@ def test_a_folder_that_is_a_file_is_refused(own, tmp_path):
 def test_a_file_of_checks_that_is_not_there_is_refused(own, tmp_path):
     with pytest.raises(InvalidArgument, match="no file of checks none"):
         build(own.source, tmp_path / "out", checks=Path("none.py"))
+
+
+def test_a_folder_in_place_of_a_lessons_source_is_told_with_the_source(tmp_path):
+    (tmp_path / "20_my_topic").mkdir()
+    (tmp_path / "20_my_topic" / "exercise.py").touch()
+    with pytest.raises(InvalidArgument) as error:
+        build(tmp_path / "20_my_topic", tmp_path / "out")
+    assert error.value.do == f"give its source: {tmp_path}/20_my_topic/exercise.py"
+
+
+def test_checks_that_are_not_beside_their_source_are_missed_by_name(own, tmp_path):
+    own.checks.unlink()
+    with pytest.raises(InvalidArgument) as error:
+        build(own.source, tmp_path / "out")
+    assert error.value.found.endswith(f"and no file of checks: there is no {own.checks}")
+    assert error.value.do == "put it there, or name it with --checks"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("CHECKS = (", "SyntaxError: '(' was never closed"),
+        ("CHECKS = [1]", "no tuple CHECKS of checks"),
+        ("CHECKS = ()\nREPORTS = [1]", "REPORTS that is no tuple of reports"),
+    ],
+)
+def test_a_file_of_checks_that_is_none_is_told_as_that(own, tmp_path, text, found):
+    own.checks.write_text(text)
+    with pytest.raises(InvalidArgument) as error:
+        build(own.source, tmp_path / "out")
+    assert error.value.asked == f"the checks of {own.checks}"
+    assert error.value.found.startswith(found)
 
 
 def test_a_check_that_its_file_does_not_have_is_refused(own, tmp_path):

@@ -13,10 +13,13 @@ from pathlib import Path
 
 from distlab.errors import InvalidArgument
 from distlab.grader.private import load_checks, load_reports
+from distlab.grading.registry import stems
 from distlab.notebooks.source import Edition, Page
 
 _STEM = re.compile(r"[A-Za-z0-9_-]{1,50}")  # what ids of cells may hold, and their number beside it
 _IN_LESSONS = "exercise.py"
+# A cell that needs a file of checks: of a check, or of a report.
+_ASKS = re.compile(r"^((dl\.)?check\(|# report: )", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,18 @@ def own_page(
             where there is one.
 
     Raises:
-        InvalidArgument: There is no such source or file of checks, or the source's name can be no
-            notebook's.
+        InvalidArgument: There is no such source or file of checks, none can be used, or the
+            source's name can be no notebook's.
     """
     asked = f"the notebooks of {file}"
     if not file.is_file():
+        inside = file / _IN_LESSONS
         raise InvalidArgument(
-            asked=asked, found="no file of that name", do="give an exercise's source, a .py file"
+            asked=asked,
+            found="a folder" if file.is_dir() else "no file of that name",
+            do=f"give its source: {inside}"
+            if inside.is_file()
+            else "give an exercise's source, a .py file",
         )
     stem = file.resolve().parent.name if file.name == _IN_LESSONS else file.stem
     if file.suffix != ".py" or not _STEM.fullmatch(stem):
@@ -108,4 +116,13 @@ def own_page(
     beside = file.with_name(f"lesson_{stem}.py")
     if checks is None and beside.is_file():
         checks = beside
+    if checks is not None:
+        load_checks(checks)
+        load_reports(checks)
+    elif stem not in stems() and _ASKS.search(file.read_text(encoding="utf-8")):
+        raise InvalidArgument(
+            asked=asked,
+            found=f"a check or a report, and no file of checks: there is no {beside}",
+            do="put it there, or name it with --checks",
+        )
     return OwnPage(out, stem, edition, file, checks)
