@@ -323,6 +323,29 @@ def test_a_file_of_checks_that_is_none_is_told_as_that(own, tmp_path, text, foun
     assert error.value.found.startswith(found)
 
 
+def test_a_task_that_would_hand_out_its_answer_is_refused(own, tmp_path):
+    for mark in ("### BEGIN SOLUTION", "### END SOLUTION"):
+        replace_in(own.source, f"    {mark}\n", "")
+    with pytest.raises(NotebookError, match=f"the cell at {STEM}.py, line 42") as error:
+        build(own.source, tmp_path / "out")
+    assert error.value.found.endswith("'### BEGIN SOLUTION': students would get all of it")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cell_that_is_no_python_is_refused(own, tmp_path):
+    replace_in(own.source, "def mean_loss(sums, counts):", "def mean_loss(sums, counts:")
+    with pytest.raises(NotebookError, match=f"the cell at {STEM}.py, line 42") as error:
+        build(own.source, tmp_path / "out")
+    assert error.value.found == "no Python: '(' was never closed: def mean_loss(sums, counts:"
+    assert not (tmp_path / "out").exists()
+
+
+def test_magics_and_a_bare_await_are_python_enough(own, tmp_path):
+    more = "\n# %%\n# %time np.zeros(2)\n# !ls\nawait something()\n"
+    own.source.write_text(own.source.read_text() + more)
+    assert build(own.source, tmp_path / "out")
+
+
 def test_a_check_that_its_file_does_not_have_is_refused(own, tmp_path):
     replace_in(own.source, 'checks["mean_my_topic"]', 'checks["mean_my_topik"]')
     with pytest.raises(NotebookError, match=f"{STEM}.py, line 50") as error:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from distlab.errors import InvalidArgument
 from distlab.exercise.pages import OwnPage, check_folder, own_page
+from distlab.exercise.proofing import proofread
 from distlab.notebooks.build import run_draft
 from distlab.notebooks.source import Draft, Edition, draft_page
 from distlab.notebooks.storing import stored_text, write_atomically
@@ -70,7 +71,8 @@ def build_editions(sources: Sequence[Path], options: BuildOptions) -> list[Built
     Raises:
         InvalidArgument: A source is none, two would make one notebook, `out` cannot be written, or
             a notebook is there that differs and `force` is not set.
-        NotebookError: A source is not what it must be, or a cell failed.
+        NotebookError: A source is not what it must be, students would get an answer, or a cell
+            is no Python or failed.
         UnsupportedEnvironment: jupytext is not installed.
     """
     check_folder(options.out, asked=f"write to {options.out}")
@@ -96,6 +98,7 @@ def build_editions(sources: Sequence[Path], options: BuildOptions) -> list[Built
 
 def _files_of(page: OwnPage, target: Path, *, execute: bool) -> dict[Path, str]:
     draft = draft_page(page)
+    proofread(draft, page)
     beside = _imported_checks(page)
     executed = _executed(draft, page, beside) if execute else draft.notebook
     files = {target: stored_text(draft.notebook, executed)}
