@@ -63,6 +63,17 @@ def test_nbgraders_folders_are_known(tmp_path):
         ("jane", "00_start_here", False, "00_start_here.ipynb"),
         ("john", "00_start_here", False, "00_start_here.ipynb"),
     ]
+    assert found.problems == ()
+
+
+def test_a_folder_in_which_nothing_is_handed_in_is_told(tmp_path):
+    root = lay(tmp_path, "jane/00_start_here.ipynb", "john/.ipynb_checkpoints/old.ipynb")
+    (root / "roe").mkdir()
+    found = find_submissions(root)
+    assert [(one.path.name, one.says) for one in found.problems] == [
+        ("john", "an empty folder"),
+        ("roe", "an empty folder"),
+    ]
 
 
 def test_a_folder_or_a_file_names_the_learner(tmp_path):

@@ -116,7 +116,7 @@ def grade(
     check_overrides(overrides, graded)
     marks = read_marks(place / MARKS, people, lessons)  # a teacher may have gone on meanwhile
     results = Results(graded=tuple(graded), policy=replace(policy, rows=marks.given))
-    _write(results, place, marks, left_out=found.replaced)
+    _write(results, place, marks, left_out=(*found.problems, *found.replaced))
     return results
 
 

@@ -34,6 +34,8 @@ _CANVAS = re.compile(
 _AGAIN = re.compile(r"^(?P<stem>.+?)(?:-(?P<canvas>\d{1,3})| \((?P<browser>\d{1,3})\))$")
 _COPY_OF = re.compile(r"^(?:Copy of|Kopie von|Copie de|Copia de) ", re.IGNORECASE)
 _SUBMITTED = "submitted"  # nbgrader's name of the folder
+# Checkpoints of Jupyter, marks of systems, and what nbgrader writes beside each notebook.
+_NOBODYS = (".", "__MACOSX", "timestamp.txt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +142,10 @@ def _files(root: Path, problems: list[Problem]) -> Iterator[Path]:
     except OSError as problem:
         problems.append(Problem(path=root, says=f"cannot be read ({problem.strerror})"))
         return
+    there = [one for one in there if not one.name.startswith(_NOBODYS)]
+    if not there:
+        problems.append(Problem(path=root, says="an empty folder"))
     for entry in there:
-        if entry.name.startswith((".", "__MACOSX")):  # checkpoints of Jupyter, marks of systems
-            continue
         path = Path(entry.path)
         if entry.is_symlink():
             problems.append(Problem(path=path, says="a link, which may lead anywhere"))

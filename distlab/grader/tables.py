@@ -63,7 +63,7 @@ def write_gradebook(
     Args:
         scored: All submissions, each with what it earned.
         folder: Where to.
-        left_out: Notebooks that do not count, and why.
+        left_out: What was handed in and does not count, and why.
     """
     write_table(folder / "gradebook.csv", _gradebook(scored))
     write_table(folder / "details.csv", _details(scored))
