@@ -111,6 +111,7 @@ def broken(tmp_path):
         (["--late", "-1"], "no part of them", "from 0 to 1"),
         (["--jobs", "0"], "no answer at a time", "give 1 or more"),
         (["--secs", "0"], "a limit that nothing can keep", "give a number above 0"),
+        (["--exercise", "00_one"], "neither --canvas nor --gradescope", "give one of them"),
         (["--overrides", "none.csv"], "nothing to read (No such file", "give a CSV file"),
         (["--overrides", "task.csv"], "no column 'check' among learner, task", "begin with the"),
         (["--extra-checks", "none.py"], "nothing to read (No such file", "give a Python file with"),
@@ -174,6 +175,46 @@ def test_a_notebook_that_cannot_be_graded_gets_the_points_that_a_teacher_gives(b
     assert run(broken) == 0
     (jane,) = table(out / "gradebook.csv")
     assert jane["total"] == "0" and jane["not graded"].startswith("one.ipynb: a file that is no")
+
+
+def test_what_the_last_run_was_given_and_this_one_not_is_told_once(broken, capsys, monkeypatch):
+    monkeypatch.chdir(broken)
+    Path("mine.csv").write_text("learner,check,points\njane,slices,1.5\n")
+    assert run(broken, "--late", "0.8", "--overrides", "mine.csv") == 0
+    assert run(broken, "--late", "0.5") == 0
+    told = capsys.readouterr().err
+    assert "the last run had --overrides mine.csv, and this one has not" in told
+    assert "--late" not in told
+    assert run(broken) == 0
+    told = capsys.readouterr().err
+    assert "the last run had --late 0.5, and this one has not" in told
+    assert run(broken) == 0
+    assert "the last run" not in capsys.readouterr().err
+
+
+def test_points_are_given_back_of_the_exercise_that_is_named(broken, capsys, monkeypatch):
+    monkeypatch.chdir(broken)
+    shutil.copytree(broken / "in" / "jane", broken / "in" / "john")
+    Path("mine.csv").write_text("learner,check,points\njane,slices,2\njohn,scope,1\n")
+    more = ("--gradescope", "--overrides", "mine.csv")
+    assert run(broken, *more) == 2
+    assert "as in --exercise 00_start_here" in capsys.readouterr().err
+    assert run(broken, *more, "--exercise", "00_start") == 2
+    assert "did you mean '00_start_here'?" in capsys.readouterr().err
+    assert run(broken, *more, "--exercise", "00_start_here") == 0
+    assert "no notebook of 00_start_here, so no points are given back: john" in (
+        capsys.readouterr().err
+    )
+    assert [path.name for path in (broken / "out" / "gradescope").iterdir()] == ["jane"]
+
+
+def test_who_handed_in_something_else_is_in_the_table_of_what_to_look_at(broken):
+    (broken / "in" / "john").mkdir()
+    (broken / "in" / "john" / "report.pdf").write_text("%PDF")
+    assert run(broken) == 0
+    whys = [row["why"] for row in table(broken / "out" / "review.csv")]
+    assert whys[0] == "left out: not a notebook (.ipynb)"
+    assert whys[1].startswith("not graded: a file that is no JSON")
 
 
 def test_others_who_are_not_graded_yet_are_told(broken, capsys):

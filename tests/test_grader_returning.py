@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distlab import errors
-from distlab.grader import scoring
+from distlab.grader import lessons
 from distlab.grader.returning import fill_canvas, gradescope_results, write_gradescope
 from distlab.grader.scoring import Given, Graded, Held, Policy, score_of
 from distlab.grader.submissions import Submission
@@ -132,7 +132,7 @@ def test_a_learner_has_a_results_json_that_gradescope_takes(tmp_path):
 
 def test_gradescope_is_told_how_far_a_report_is_read(monkeypatch):
     report = WrittenReport("speed", "Speed", (RubricRow("why", 2, "says why"),))
-    monkeypatch.setattr(scoring, "reports_of", lambda stem: (report,))
+    monkeypatch.setattr(lessons, "reports_of", lambda stem: (report,))
     one = graded("doejane", "12345", 9.5, written=(Written(report="speed", text="It is."),))
     test = gradescope_results(*scored(one)[0])["tests"][-1]
     assert (test["name"], test["score"], test["max_score"]) == ("Speed", 0.0, 2)

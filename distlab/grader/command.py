@@ -10,8 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from distlab.errors import InvalidArgument, did_you_mean
+
+if TYPE_CHECKING:
+    from distlab.grader.scoring import Graded, Score
 
 
 def add_grade(commands: Any) -> None:
@@ -97,6 +103,11 @@ def add_grade(commands: Any) -> None:
         help="write what Gradescope's autograder takes: OUT/gradescope/LEARNER/results.json",
     )
     parser.add_argument(
+        "--exercise",
+        metavar="NAME",
+        help="whose points --canvas and --gradescope take, where hand-ins are of several exercises",
+    )
+    parser.add_argument(
         "--allow-root",
         action="store_true",
         help="grade as root, for whom limits do not hold: in a container of its own only",
@@ -106,11 +117,17 @@ def add_grade(commands: Any) -> None:
 
 def _grade(options: argparse.Namespace) -> int:
     from distlab.grader.grading import MARKS, grade
+    from distlab.grader.last_run import LastRun
     from distlab.grader.limits import Limits
     from distlab.grader.marking import GradingOptions
-    from distlab.grader.returning import fill_canvas, write_gradescope
 
-    out = options.out
+    if options.exercise and not (options.canvas or options.gradescope):
+        raise InvalidArgument(
+            asked=f"give back the points of {options.exercise!r}",
+            found="neither --canvas nor --gradescope",
+            do="give one of them, or leave --exercise out; to grade one learner there is --only",
+        )
+    out, before = options.out, LastRun(options.out)
     results = grade(
         options.folder,
         out,
@@ -125,15 +142,18 @@ def _grade(options: argparse.Namespace) -> int:
             extra_checks=options.extra_checks,
             allow_root=options.allow_root,
         ),
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=_say,
     )
+    given = {
+        "--late": f"{options.late:g}" if options.late != 1 else "",
+        "--overrides": str(options.overrides or ""),
+        "--extra-checks": str(options.extra_checks or ""),
+    }
+    for line in before.forgotten(given):
+        _say(line)
+    before.keep(given)
     scored = results.scored
-    if options.gradescope:
-        write_gradescope(out / "gradescope", scored)
-    if options.canvas:
-        export, column = options.canvas
-        for learner in fill_canvas(Path(export), scored, column=column, to=out / "canvas.csv"):
-            print(f"not in {export}: {learner}", file=sys.stderr)
+    _give_back(scored, options)
     held = sum(len(score.waiting) for _, score in scored)
     broken = sum(bool(one.problem) for one in results.graded)
     to_read = sum(len(score.to_be_read) for _, score in scored)
@@ -150,3 +170,44 @@ def _grade(options: argparse.Namespace) -> int:
             f"in the pages of {out / 'feedback'}: fill in {out / MARKS}, and run this again"
         )
     return 0
+
+
+def _give_back(scored: Sequence[tuple[Graded, Score]], options: argparse.Namespace) -> None:
+    """Writes the points for the systems that submissions came from, where that is asked."""
+    from distlab.grader.returning import fill_canvas, write_gradescope
+
+    if not (options.gradescope or options.canvas):
+        return
+    if name := options.exercise:
+        scored = _of_exercise(name, scored)
+    if options.gradescope:
+        write_gradescope(options.out / "gradescope", scored)
+    if options.canvas:
+        export, column = options.canvas
+        to = options.out / "canvas.csv"
+        for learner in fill_canvas(Path(export), scored, column=column, to=to):
+            _say(f"not in {export}: {learner}")
+
+
+def _of_exercise(
+    name: str, scored: Sequence[tuple[Graded, Score]]
+) -> Sequence[tuple[Graded, Score]]:
+    """Returns the notebooks of one exercise, and those that cannot be graded."""
+    known = sorted({one.stem for one, _ in scored if one.stem})
+    if name not in known:
+        raise InvalidArgument(
+            asked=f"give back the points of {name!r}",
+            found="no notebook of that exercise",
+            do=did_you_mean(name, known) if known else "leave --exercise out",
+        )
+    chosen = [(one, score) for one, score in scored if one.stem in ("", name)]
+    for learner in sorted(
+        {one.submission.learner for one, _ in scored}
+        - {one.submission.learner for one, _ in chosen}
+    ):
+        _say(f"no notebook of {name}, so no points are given back: {learner}")
+    return chosen
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

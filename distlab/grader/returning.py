@@ -175,8 +175,8 @@ def _best(scored: Scored, *, asked: str) -> Scored:
         raise InvalidArgument(
             asked=asked,
             found=f"notebooks of {len(stems)} exercises: {counted}; of {rare} is that of {whose}",
-            do="leave only those of one exercise in the folder, then run this again: what was "
-            "graded is kept",
+            do=f"say which of them with --exercise, as in --exercise {stems.most_common()[0][0]}: "
+            "what was graded is kept",
         )
     best: dict[tuple[str, str], tuple[Graded, Score]] = {}
     for one, score in scored:
