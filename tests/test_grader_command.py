@@ -217,6 +217,17 @@ def test_who_handed_in_something_else_is_in_the_table_of_what_to_look_at(broken)
     assert whys[1].startswith("not graded: a file that is no JSON")
 
 
+@pytest.mark.parametrize(("inside", "is_told"), [("100.00", True), ("7.00", False), ("", False)])
+def test_an_assignment_of_other_points_in_canvas_is_told(broken, capsys, inside, is_told):
+    (broken / "mine.csv").write_text("learner,check,points\njane,slices,2\n")
+    export = broken / "export.csv"
+    export.write_text(f"Student,ID,One (12)\n    Points Possible,,{inside}\nJane,1,\n")
+    more = ("--overrides", str(broken / "mine.csv"), "--canvas", str(export), "One")
+    assert run(broken, *more) == 0
+    told = "in Canvas 'One' has 100 points, and here there are 7"
+    assert (told in capsys.readouterr().err) is is_told
+
+
 def test_others_who_are_not_graded_yet_are_told(broken, capsys):
     shutil.copytree(broken / "in" / "jane", broken / "in" / "john")
     assert run(broken, "--only", "jane") == 0

@@ -10,14 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from distlab.errors import InvalidArgument, did_you_mean
-
-if TYPE_CHECKING:
-    from distlab.grader.scoring import Graded, Score
+from distlab.errors import InvalidArgument
 
 
 def add_grade(commands: Any) -> None:
@@ -116,6 +112,7 @@ def add_grade(commands: Any) -> None:
 
 
 def _grade(options: argparse.Namespace) -> int:
+    from distlab.grader.giving_back import give_back
     from distlab.grader.grading import MARKS, grade
     from distlab.grader.last_run import LastRun
     from distlab.grader.limits import Limits
@@ -153,7 +150,15 @@ def _grade(options: argparse.Namespace) -> int:
         _say(line)
     before.keep(given)
     scored = results.scored
-    _give_back(scored, options)
+    if options.canvas or options.gradescope:
+        give_back(
+            scored,
+            options.out,
+            canvas=options.canvas,
+            gradescope=options.gradescope,
+            exercise=options.exercise,
+            say=_say,
+        )
     held = sum(len(score.waiting) for _, score in scored)
     broken = sum(bool(one.problem) for one in results.graded)
     to_read = sum(len(score.to_be_read) for _, score in scored)
@@ -170,43 +175,6 @@ def _grade(options: argparse.Namespace) -> int:
             f"in the pages of {out / 'feedback'}: fill in {out / MARKS}, and run this again"
         )
     return 0
-
-
-def _give_back(scored: Sequence[tuple[Graded, Score]], options: argparse.Namespace) -> None:
-    """Writes the points for the systems that submissions came from, where that is asked."""
-    from distlab.grader.returning import fill_canvas, write_gradescope
-
-    if not (options.gradescope or options.canvas):
-        return
-    if name := options.exercise:
-        scored = _of_exercise(name, scored)
-    if options.gradescope:
-        write_gradescope(options.out / "gradescope", scored)
-    if options.canvas:
-        export, column = options.canvas
-        to = options.out / "canvas.csv"
-        for learner in fill_canvas(Path(export), scored, column=column, to=to):
-            _say(f"not in {export}: {learner}")
-
-
-def _of_exercise(
-    name: str, scored: Sequence[tuple[Graded, Score]]
-) -> Sequence[tuple[Graded, Score]]:
-    """Returns the notebooks of one exercise, and those that cannot be graded."""
-    known = sorted({one.stem for one, _ in scored if one.stem})
-    if name not in known:
-        raise InvalidArgument(
-            asked=f"give back the points of {name!r}",
-            found="no notebook of that exercise",
-            do=did_you_mean(name, known) if known else "leave --exercise out",
-        )
-    chosen = [(one, score) for one, score in scored if one.stem in ("", name)]
-    for learner in sorted(
-        {one.submission.learner for one, _ in scored}
-        - {one.submission.learner for one, _ in chosen}
-    ):
-        _say(f"no notebook of {name}, so no points are given back: {learner}")
-    return chosen
 
 
 def _say(text: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,11 +21,12 @@ from typing import Any
 from distlab.errors import InvalidArgument, did_you_mean
 from distlab.grader.feedback import folder_of
 from distlab.grader.scoring import Graded, Reading, Score
+from distlab.grader.sheets import number_in
 from distlab.grader.tables import Cell, safe, write_rows
 
 Scored = Sequence[tuple[Graded, Score]]
 
-_USER, _NAME = "ID", "Student"
+_USER, _NAME, _MOST = "ID", "Student", "Points Possible"
 # As Canvas exports an assignment: its title, and its number in brackets.
 _ASSIGNMENT = re.compile(r"(.+) \((\d+)\)")
 
@@ -55,22 +57,8 @@ def fill_canvas(exported: Path, scored: Scored, *, column: str, to: Path) -> lis
             do="write to another file",
         )
     best = _best(scored, asked=f"fill {exported}")
-    try:
-        text = exported.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidArgument(
-            asked=f"fill {exported}",
-            found=f"a file that cannot be read ({problem})",
-            do="export the gradebook from Canvas (Grades > Export), and give that file",
-        ) from problem
-    rows = list(csv.reader(io.StringIO(text)))
-    header = rows[0] if rows else []
-    if _USER not in header or _NAME not in header:
-        raise InvalidArgument(
-            asked=f"fill {exported}",
-            found=f"a table without the columns {_NAME} and {_USER}",
-            do="export the gradebook from Canvas (Grades > Export), and give that file",
-        )
+    rows = _rows_of(exported)
+    header = rows[0]
     place, user = _place_of(column, header, exported), header.index(_USER)
     earned = {
         one.submission.user: score.earned
@@ -87,6 +75,44 @@ def fill_canvas(exported: Path, scored: Scored, *, column: str, to: Path) -> lis
         filled.append(cells)
     write_rows(to, filled)  # all but the points is Canvas's own
     return sorted(one.submission.learner for one, _ in best if one.submission.user not in there)
+
+
+def most_in_canvas(exported: Path, *, column: str) -> float | None:
+    """Returns the most points that an assignment has in Canvas; None where the export has none.
+
+    Args:
+        exported: What Canvas exported.
+        column: The assignment's title there, with or without its number.
+
+    Raises:
+        InvalidArgument: It is no such export, or it has no such assignment.
+    """
+    rows = _rows_of(exported)
+    place, name = _place_of(column, rows[0], exported), rows[0].index(_NAME)
+    for row in rows[1:]:
+        if row[name:] and row[name].strip() == _MOST and row[place:]:
+            most = number_in(row[place])
+            return None if most is None or math.isnan(most) else most
+    return None
+
+
+def _rows_of(exported: Path) -> list[list[str]]:
+    try:
+        text = exported.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidArgument(
+            asked=f"fill {exported}",
+            found=f"a file that cannot be read ({problem})",
+            do="export the gradebook from Canvas (Grades > Export), and give that file",
+        ) from problem
+    rows = list(csv.reader(io.StringIO(text)))
+    if not rows or _USER not in rows[0] or _NAME not in rows[0]:
+        raise InvalidArgument(
+            asked=f"fill {exported}",
+            found=f"a table without the columns {_NAME} and {_USER}",
+            do="export the gradebook from Canvas (Grades > Export), and give that file",
+        )
+    return rows
 
 
 def write_gradescope(folder: Path, scored: Scored) -> None:
