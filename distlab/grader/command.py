@@ -81,10 +81,14 @@ def add_grade(commands: Any) -> None:
         type=Path,
         metavar="CSV",
         help="your own points, in place of the checks': a table with the columns learner, check, "
-        "points, comment",
+        "points, comment; also for a notebook that cannot be graded",
     )
     parser.add_argument(
-        "--extra-checks", type=Path, metavar="FILE", help="checks that learners never see"
+        "--extra-checks",
+        type=Path,
+        metavar="FILE",
+        help="checks of your own: those that learners never see, or lesson_NAME.py of an exercise "
+        "that you wrote",
     )
     parser.add_argument(
         "--canvas",
