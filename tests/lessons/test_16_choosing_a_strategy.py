@@ -58,8 +58,9 @@ def test_no_strategy_where_the_device_does_not_matter_is_right_as_well():
     assert_solution_passes(CHOOSE, choose_but(A=("default", "batch_too_small")), seeds=range(3))
 
 
-def test_answers_as_lists_pass():
-    assert_solution_passes(CHOOSE, lambda case: list(solution()["choose"](case)), seeds=range(3))
+@pytest.mark.parametrize("form", [list, np.array])
+def test_answers_as_lists_and_arrays_pass(form):
+    assert_solution_passes(CHOOSE, lambda case: form(solution()["choose"](case)), seeds=range(3))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,7 @@ def test_answers_as_lists_pass():
         ({"C": ("mirrored", "hosts_step_together")}, "mirrored_across_hosts"),
         ({"D": ("mirrored", "nobody_waits")}, "mirrored_across_hosts"),
         ({"C": ("parameter_server", "hosts_step_together")}, "ps_for_bitwise"),
+        ({"D": ("multi_worker", "hosts_step_together")}, "waits_for_the_slowest"),
         ({"E": ("mirrored", "copies_in_one_host")}, "mirrored_saves_memory"),
         ({"B": ("mirrored", "less_memory_each")}, "mirrored_saves_memory"),
     ],
@@ -109,11 +111,22 @@ def test_no_other_strategy_and_no_other_reason_passes(case):
     assert strategy in ONLY[case]
 
 
-@pytest.mark.parametrize("answer", [None, "mirrored", ("mirrored",), ("Mirrored", 3), 7], ids=str)
-def test_answers_of_another_form_fail_and_are_told_the_names(answer):
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (("Mirrored", 3), "not one of"),
+        (None, "is there a `return`?"),
+        ("mirrored", "two names were asked for"),
+        (("mirrored",), "two names were asked for"),
+        ({"strategy": "mirrored"}, "two names were asked for"),
+        (7, "two names were asked for"),
+    ],
+    ids=str,
+)
+def test_answers_of_another_form_fail_and_are_told_what_was_asked_for(answer, told):
     report = run_check(CHOOSE, choose_but(B=answer))
     assert not report.passed
-    assert "not one of" in repr(report)
+    assert told in repr(report)
 
 
 def test_the_feedback_asks_and_never_tells_the_answer():
@@ -183,9 +196,62 @@ def by_saved_weights(build, dataset, strategies):
     return table
 
 
-@pytest.mark.parametrize("right", [comparer(), by_saved_weights], ids=["losses_too", "by_path"])
+def all_in_one(build, dataset, strategies):
+    """The strategies first, one array for all weights, and numbers that are not Python's."""
+
+    def ends(model):
+        model.fit(dataset, verbose=0)
+        return np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+    models = {name: dl.distribute(build, strategy) for name, strategy in strategies.items()}
+    found = {name: ends(model) for name, model in models.items()}
+    one = ends(build())
+    table = {}
+    for name, strategy in strategies.items():
+        copies = strategy.experimental_local_results(models[name].weights[0].value)
+        equal = np.abs(found[name] - one).max() <= 1e-5
+        table[name] = {"copies": tf.constant(len(copies)), "equal": equal}
+    return table
+
+
+def by_own_loop(build, dataset, strategies):
+    """A loop of its own in the place of `dl.distribute`, and NumPy's own comparison."""
+    one = build()
+    one.fit(dataset, verbose=0, shuffle=False)
+    table = {}
+    for name, strategy in strategies.items():
+        with strategy.scope():
+            model = build()
+
+        def replica_step(x, y, model=model):
+            count = tf.cast(tf.shape(x)[0], tf.float32)
+            count = tf.distribute.get_replica_context().all_reduce("SUM", count)
+            with tf.GradientTape() as tape:
+                losses = tf.reduce_mean((model(x, training=True) - y) ** 2, axis=-1)
+                loss = tf.reduce_sum(losses) / count
+            weights = model.trainable_variables
+            model.optimizer.apply(tape.gradient(loss, weights), weights)
+
+        for batch in strategy.experimental_distribute_dataset(dataset):
+            tf.function(strategy.run)(replica_step, args=batch)
+        try:
+            for a, b in zip(one.get_weights(), model.get_weights(), strict=True):
+                np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+            equal = True
+        except AssertionError:
+            equal = False
+        copies = strategy.experimental_local_results(model.weights[0].value)
+        table[name] = {"equal": equal, "copies": len(copies)}
+    return table
+
+
+@pytest.mark.parametrize(
+    "right",
+    [comparer(), by_saved_weights, all_in_one, by_own_loop],
+    ids=["losses_too", "by_path", "all_in_one", "own_loop"],
+)
 def test_other_right_comparisons_pass(right):
-    assert_solution_passes(COMPARE, right, seeds=range(2))
+    assert_solution_passes(COMPARE, right, seeds=range(3))
 
 
 WRONG = {
@@ -193,6 +259,9 @@ WRONG = {
     "keras_own_fit": comparer(make=keras_own),
     "exact_equality": comparer(same=lambda a, b, *_: apart(a, b) == 0),
     "compares_losses_only": comparer(same=lambda a, b, x, y: np.allclose(x, y, atol=1e-5)),
+    "too_tolerant": comparer(same=lambda a, b, *_: apart(a, b) <= 1e-2),
+    "never_differs": comparer(same=lambda a, b, *_: apart(b, b) <= 1e-5),
+    "counts_the_name": comparer(copies=lambda strategy: 1),
     "counts_replicas": comparer(copies=lambda strategy: strategy.num_replicas_in_sync),
 }
 
@@ -202,9 +271,25 @@ def test_wrong_comparisons_are_named(mistake):
     assert_mistake_is_caught(COMPARE, WRONG[mistake], mistake)
 
 
-def test_trained_weights_alone_are_not_all_weights():
-    trained = comparer(same=lambda a, b, *_: apart(a, b, of="trainable_weights") <= 1e-5)
-    assert_mistake_is_caught(COMPARE, trained, "compares_losses_only")
+def differences(one, other):
+    pairs = zip(one.get_weights(), other.get_weights(), strict=True)
+    return [a - b for a, b in pairs]
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        lambda a, b: apart(a, b, of="trainable_weights") <= 1e-5,
+        lambda a, b: np.abs(differences(a, b)[0]).max() <= 1e-5,
+        lambda a, b: np.abs(differences(a, b)[-1]).max() <= 1e-5,
+        lambda a, b: any(np.abs(one).max() <= 1e-5 for one in differences(a, b)),
+        lambda a, b: all(one.max() <= 1e-5 for one in differences(a, b)),
+    ],
+    ids=["trained", "first", "last", "any", "no_absolute"],
+)
+def test_a_part_of_the_weights_is_not_all_of_them(same):
+    partly = comparer(same=lambda a, b, *_: same(a, b))
+    assert_mistake_is_caught(COMPARE, partly, "compares_losses_only")
 
 
 def test_one_model_for_all_strategies_is_named():
@@ -216,8 +301,10 @@ def test_one_model_for_all_strategies_is_named():
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"mirrored": True}, [1]], ids=str)
-def test_tables_of_another_form_earn_nothing(answer):
-    assert run_check(COMPARE, lambda *_: answer).earned == 0
+def test_tables_of_another_form_earn_nothing_and_are_shown_as_they_are(answer):
+    report = run_check(COMPARE, lambda *_: answer)
+    assert (report.earned, "cannot read" in repr(report)) == (0, False)
+    assert report.mistake == ("built_outside_scope" if answer == {} else "")
 
 
 # --- worth_it
@@ -246,9 +333,38 @@ def without_the_ends(times):
     return np.mean(sorted(times)[1:-1])
 
 
-@pytest.mark.parametrize("right", [reader(of_steps=middle), reader(of_steps=without_the_ends)])
+def by_rates(measured):
+    """Examples a second of each step, the worth of it asked first, and its input changed."""
+    found = "one_device"
+    speeds = {}
+    for name in sorted(measured):
+        row = measured.pop(name)
+        rates = np.sort(1000 * row["global_batch"] / np.array(row["step_ms"]))
+        speeds[name] = rates[3] if row["equal"] else 0
+    for name, speed in speeds.items():
+        if speed >= max(1.1 * speeds["one_device"], speeds[found]):
+            found = name
+    return np.str_(found)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        reader(of_steps=middle),
+        reader(of_steps=without_the_ends),
+        reader(of_steps=lambda times: np.percentile(times, 50)),
+        by_rates,
+    ],
+    ids=["middle", "trimmed", "percentile", "rates"],
+)
 def test_other_right_readers_pass(right):
     assert_solution_passes(WORTH, right)
+
+
+def asked_last(measured):
+    """The weights are looked at when the fastest is found."""
+    best = reader(equal_only=False)(measured)
+    return best if measured[best]["equal"] else "one_device"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +374,15 @@ def test_other_right_readers_pass(right):
         (reader(equal_only=False), "wrong_weights_win"),
         (reader(examples=False), "steps_for_examples"),
         (reader(of_steps=min), "lucky_step"),
+        (reader(of_steps=min, equal_only=False), "wrong_weights_win"),
+        (reader(of_steps=min, examples=False), "steps_for_examples"),
+        (asked_last, "equal_asked_last"),
+        (reader(of_steps=lambda times: times[0]), "one_step"),
+        (reader(of_steps=lambda times: times[3]), "one_step"),
+        (reader(of_steps=lambda times: times[-1]), "one_step"),
         (reader(of_steps=np.mean), "mean_of_steps"),
+        (reader(of_steps=max), "mean_of_steps"),
+        (reader(of_steps=lambda times: np.mean(times[1:])), "mean_of_steps"),
         (reader(worth=1.0), "speedup_within_noise"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -91,31 +91,44 @@ def _call(choose: Callable[..., Any], inputs: Inputs) -> Plain:
 def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
     criteria = []
     for name, case in _CASES.items():
-        strategy, reason = _pair(outputs[name])
+        answer, is_pair = _of(outputs, name), _is_pair(_of(outputs, name))
+        strategy, reason = _pair(answer)
         for what, yours, right, known in (
             ("strategy", strategy, strategy in case.strategies, STRATEGIES),
             ("reason", reason, reason == case.reason, REASONS),
         ):
             message = f"look again: {case.ask}"
-            if yours not in known:
+            if answer is None:
+                message = "your function returned None for this case: is there a `return`?"
+            elif not is_pair:
+                message = "two names were asked for: a strategy, and the reason for it"
+            elif yours not in known:
                 message = f"not one of {', '.join(known)}"
             label = f"case {name}: the {what}"
             criteria.append(Criterion(label, right, "" if right else message, shown(yours)))
     return Verdict.of(*criteria)
 
 
+def _of(outputs: Plain, case: str) -> Plain:
+    """What was answered for a case; an array as a list."""
+    answer = outputs[case]
+    return answer.tolist() if isinstance(answer, np.ndarray) else answer
+
+
+def _is_pair(answer: Plain) -> bool:
+    return isinstance(answer, list) and len(answer) == 2
+
+
 def _pair(answer: Plain) -> tuple[Plain, Plain]:
-    if isinstance(answer, list) and len(answer) == 2:
-        return answer[0], answer[1]
-    return answer, None
+    return (answer[0], answer[1]) if _is_pair(answer) else (answer, None)
 
 
 def _chosen(outputs: Plain, *cases: str) -> list[Plain]:
-    return [_pair(outputs[case])[0] for case in cases]
+    return [_pair(_of(outputs, case))[0] for case in cases]
 
 
 def _reasons(outputs: Plain) -> list[Plain]:
-    return [_pair(outputs[case])[1] for case in _CASES]
+    return [_pair(_of(outputs, case))[1] for case in _CASES]
 
 
 CHOOSE = Check(
@@ -145,6 +158,12 @@ CHOOSE = Check(
             "MirroredStrategy ends at the edge of its host. Started on two hosts it gives two "
             "models that know nothing of each other.",
             when=lambda _, out: "mirrored" in _chosen(out, "C", "D"),
+        ),
+        Mistake(
+            "waits_for_the_slowest",
+            "Hosts that take each step together go at the pace of the slowest one, and stand still "
+            "when one is taken away. Read case D again: what does it say of its hosts?",
+            when=lambda _, out: _chosen(out, "D") == ["multi_worker"],
         ),
         Mistake(
             "ps_for_bitwise",

@@ -19,7 +19,8 @@ _DRAWS: tuple[tuple[str, dict[str, int]], ...] = (
     ("watches", {"one_device": 1, "mirrored": 2}),
     ("centres", {"mirrored": 4}),
 )
-_EXAMPLES, _BATCH, _RATE = 23, 8, 0.2  # the last batch has 7, which no strategy shares equally
+_EXAMPLES, _BATCH = 23, 8  # the last batch has 7, which no strategy shares equally
+_RATE, _SMALL_RATE = 0.2, 1e-3  # with the small one even what is wrong ends near one device
 _CLEARLY_APART = 1e-5
 
 
@@ -65,17 +66,20 @@ def _strategy(kind: str, replicas: int) -> Any:
 
 
 def _model(kind: str, kernel: Any) -> Any:
-    """A compiled model of one layer, with or without one that sees its batch as a whole."""
+    """A compiled model, with or without a layer that sees its batch as a whole.
+
+    One that remembers stands between two whose weights come out equal.
+    """
     import keras
 
     class Watches(keras.layers.Layer):  # type: ignore[misc]
-        """Remembers the largest input of the last batch; no loss and no gradient knows of it."""
+        """Remembers the least input of the last batch; no loss and no gradient knows of it."""
 
         def build(self, shape: Any) -> None:
-            self.largest = self.add_weight(shape=(), trainable=False, aggregation="mean")
+            self.least = self.add_weight(shape=(), trainable=False, aggregation="mean")
 
         def call(self, inputs: Any) -> Any:
-            self.largest.assign(keras.ops.max(inputs))
+            self.least.assign(keras.ops.min(inputs))
             return inputs
 
     class Centres(keras.layers.Layer):  # type: ignore[misc]
@@ -84,11 +88,17 @@ def _model(kind: str, kernel: Any) -> Any:
         def call(self, inputs: Any) -> Any:
             return inputs - keras.ops.mean(inputs, axis=0)
 
-    first = {"plain": [], "watches": [Watches()], "centres": [Centres()]}[kind]
-    dense = keras.layers.Dense(2, use_bias=False)
-    model = keras.Sequential([keras.Input((4,)), *first, dense])
-    model.compile(keras.optimizers.SGD(_RATE), loss="mse")
-    dense.set_weights([kernel])
+    first, last = keras.layers.Dense(2, use_bias=False), keras.layers.Dense(2, use_bias=False)
+    layers = {
+        "plain": [first],
+        "watches": [first, Watches(), last],
+        "centres": [Centres(), first],
+    }[kind]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile(keras.optimizers.SGD(_SMALL_RATE if kind == "centres" else _RATE), loss="mse")
+    first.set_weights([kernel])
+    if last.built:
+        last.set_weights([np.eye(2)])
     return model
 
 
@@ -123,12 +133,20 @@ def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
 
 
 def _column(outputs: Plain, of: str) -> Plain:
+    """One of the two columns; where there is none, what is in its place."""
     table = outputs["table"]
-    return None if table is None else {name: row[of] for name, row in table.items()}
+    if not isinstance(table, dict):
+        return table
+    return {name: row.get(of, row) if isinstance(row, dict) else row for name, row in table.items()}
 
 
 def _wrong(inputs: Inputs, outputs: Plain) -> bool:
     return bool(_column(outputs, "equal") != _right(inputs))
+
+
+def _is_table(outputs: Plain) -> bool:
+    table = outputs["table"]
+    return isinstance(table, dict) and all(isinstance(row, dict) for row in table.values())
 
 
 def _shared(outputs: Plain) -> list[float]:
@@ -155,7 +173,7 @@ COMPARE = Check(
             "Nothing was built on several replicas: build() has to be called in the strategy's "
             "scope, or the model trains on one device whatever the strategy. Of course that is "
             "one device's then. dl.distribute calls build for you, in the scope.",
-            when=lambda inputs, out: not _shared(out),
+            when=lambda inputs, out: _is_table(out) and not _shared(out),
         ),
         Mistake(
             "one_model_for_all",
@@ -180,8 +198,33 @@ COMPARE = Check(
         Mistake(
             "compares_losses_only",
             "The losses agree here, and so do the weights that are trained. One weight that is not "
-            "trained differs, and would be saved so. Compare all of get_weights().",
+            "trained differs, and would be saved so. Compare all of get_weights(), each by its "
+            "absolute difference.",
             when=lambda inputs, out: inputs["model"] == "watches" and _wrong(inputs, out),
+        ),
+        Mistake(
+            "too_tolerant",
+            "This model ends near one device, and not on it: it is apart by more than 1e-5, and "
+            "more steps would bring it further.",
+            when=lambda inputs, out: inputs["model"] == "centres" and _wrong(inputs, out),
+        ),
+        Mistake(
+            "never_differs",
+            "Your table finds every model equal, and some are not. Compare with a model of its "
+            "own, which was trained without a strategy.",
+            when=lambda inputs, out: (
+                _is_table(out)
+                and _wrong(inputs, out)
+                and set(_column(out, "equal").values()) == {True}
+            ),
+        ),
+        Mistake(
+            "counts_the_name",
+            "To Keras a variable is one, however many copies it has. They are in its `.value`: "
+            "strategy.experimental_local_results(weight.value).",
+            when=lambda inputs, out: (
+                not _wrong(inputs, out) and set(_column(out, "copies").values()) == {1}
+            ),
         ),
         Mistake(
             "counts_replicas",
