@@ -127,7 +127,7 @@ def find_submissions(folder: str | os.PathLike[str]) -> Found:
             asked=asked,
             found=f"no notebooks among {len(files)} files",
             do="give the folder that holds the submissions, as learner/exercise.ipynb or as "
-            "Canvas downloads them",
+            "Canvas downloads them; unpack a zip file first",
         )
     _refuse_sections(everything, root)
     newest, replaced = _newest(everything)
