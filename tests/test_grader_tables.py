@@ -1,6 +1,7 @@
 """What learners earned, as tables in which nothing of theirs runs."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,13 @@ def test_notebooks_that_do_not_count_stand_in_the_review(tmp_path):
     write_gradebook([], tmp_path, left_out=left_out)
     text = (tmp_path / "review.csv").read_text(encoding="utf-8-sig")
     assert ",,jane/old/one.ipynb,,left out: jane/one.ipynb counts" in text
+
+
+def test_a_notebook_that_bears_the_name_of_another_exercise_stands_in_the_review(tmp_path):
+    handed = replace(JANE.submission, name="00_start_here")
+    other = replace(JANE, submission=handed, stem="01_mirrored_strategy")
+    (row,) = tables(tmp_path, other, replace(other, stem="00_start_here"), JOHN)["review"]
+    assert row["why"] == "named 00_start_here, and the tasks are those of 01_mirrored_strategy"
 
 
 def test_mistakes_are_counted_for_the_class(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 from distlab.grader.counting import mistakes_in
 from distlab.grader.scoring import Graded, Score
 from distlab.grader.submissions import Problem
+from distlab.grading.registry import stems
 
 Cell = str | float | int
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
@@ -163,6 +164,8 @@ def _review(
         start = [handed.learner, handed.user, handed.path.name]
         if one.problem:
             yield [*start, "", f"not graded: {one.problem}", ""]
+        if one.stem and handed.name in stems() and handed.name != one.stem:
+            yield [*start, "", f"named {handed.name}, and the tasks are those of {one.stem}", ""]
         would_earn = {r.name: r.earned for r in one.reports if r.name in score.waiting}
         for held in one.held:
             yield [*start, held.check, held.reason, would_earn.get(held.check, "decided")]
