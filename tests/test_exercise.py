@@ -68,19 +68,19 @@ def replace_in(path, old, new):
 
 
 def test_a_new_exercise_of_ones_own_works_at_once(own):
-    assert outcome_of(own.test, own.test.parent) == "6 passed"
+    assert outcome_of(own.test, own.test.parent) == "7 passed"
 
 
 def test_its_test_notices_a_wrong_solution(own):
     replace_in(own.source, "return np.sum(sums) / np.sum(counts)", "return np.mean(sums / counts)")
-    with pytest.raises(AssertionError, match="1 failed, 5 passed"):
+    with pytest.raises(AssertionError, match="1 failed, 6 passed"):
         outcome_of(own.test, own.test.parent)
 
 
 def test_its_test_notices_a_stub_that_earns(own):
     end = "    ### END SOLUTION"
     replace_in(own.source, end, "    ### STUB\n    return np.mean(sums / counts)\n" + end)
-    with pytest.raises(AssertionError, match="1 failed, 5 passed"):
+    with pytest.raises(AssertionError, match="1 failed, 6 passed"):
         outcome_of(own.test, own.test.parent)
 
 
@@ -99,7 +99,8 @@ def test_in_a_clone_a_new_exercise_is_a_lessons_and_works_at_once(tmp_path):
     shutil.copytree(ROOT / "distlab", tmp_path / "distlab", ignore=lambda *_: ["__pycache__"])
     (tmp_path / "lessons").mkdir()
     (tmp_path / "tests" / "lessons").mkdir(parents=True)
-    shutil.copy(ROOT / "tests" / "lessons" / "support.py", tmp_path / "tests" / "lessons")
+    for name in ("support.py", "conftest.py"):
+        shutil.copy(ROOT / "tests" / "lessons" / name, tmp_path / "tests" / "lessons")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     clone = {"folder": tmp_path, "PYTHONPATH": str(tmp_path)}  # not the one that is installed
 
@@ -107,7 +108,7 @@ def test_in_a_clone_a_new_exercise_is_a_lessons_and_works_at_once(tmp_path):
     assert said.splitlines()[:3] == [f"new  {path}" for path in COURSE]
     assert said.splitlines()[-1] == "build it:  make notebooks"
     test = COURSE[-1]
-    assert outcome_of(test, clone["folder"], PYTHONPATH=clone["PYTHONPATH"]) == "7 passed"
+    assert outcome_of(test, clone["folder"], PYTHONPATH=clone["PYTHONPATH"]) == "8 passed"
     run("-m", "ruff", "check", *COURSE, **clone)
     run("-m", "ruff", "format", "--check", *COURSE, **clone)
     run("-m", "distlab.cli", "exercise", "build", COURSE[0], "--out", "out", **clone)

@@ -40,8 +40,16 @@ def test_the_stub_earns_nothing(check):
     assert_stub_earns_nothing(check, load_stub(STEM)[check.function])
 
 
-def test_a_weighted_mean_of_means_passes_too():
-    assert_solution_passes(MEAN, lambda sums, counts: np.average(sums / counts, weights=counts))
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda sums, counts: np.average(sums / counts, weights=counts),
+        lambda sums, counts: sum(sums.tolist()) / sum(counts.tolist()),
+    ],
+    ids=["weighted_mean_of_means", "plain_python"],
+)
+def test_other_right_answers_pass_too(answer):
+    assert_solution_passes(MEAN, answer)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +95,16 @@ def test_the_stub_earns_nothing(check):
     assert (report.status, report.earned) == ("not started", 0), repr(report)
 
 
-def test_a_weighted_mean_of_means_passes_too():
-    report = run_check(MEAN, lambda sums, counts: np.average(sums / counts, weights=counts))
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda sums, counts: np.average(sums / counts, weights=counts),
+        lambda sums, counts: sum(sums.tolist()) / sum(counts.tolist()),
+    ],
+    ids=["weighted_mean_of_means", "plain_python"],
+)
+def test_other_right_answers_pass_too(answer):
+    report = run_check(MEAN, answer)
     assert report.passed, repr(report)
 
 
