@@ -1,11 +1,13 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
+from distlab.grader import asking
 from distlab.grader.asking import Question, ask
 from distlab.grader.private import check_named, load_checks
 from distlab.grader.records import BadRecord, Records, called_of, head_of, pack
@@ -217,6 +219,49 @@ def test_an_answer_that_kills_what_watches_it_is_held_and_leaves_nothing(tmp_pat
     assert outcome.review == ("the process that watches over it was ended",)
     assert [called.failure.kind for called in outcome.called] == ["error"]
     assert are_gone(pids_in(tmp_path))
+
+
+def parent_of(name):
+    return f"int(open(f'/proc/{{{name}}}/stat').read().rpartition(')')[2].split()[1])"
+
+
+def test_an_answer_that_stops_what_watches_it_is_ended_at_once(tmp_path):
+    code = LEAVES_CHILDREN + "start()\nos.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(600)"
+    outcome = asked(code, folder=tmp_path)
+    assert outcome.review == ("the process that watches over it was ended",)
+    assert are_gone(pids_in(tmp_path))
+    assert outcome.called[0].failure.kind == "error"
+
+
+def test_an_answer_that_stops_all_above_it_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(asking, "_GRACE_SECS", 3)
+    above = f"watching = os.getppid()\nabove = {parent_of('watching')}\n"
+    stop = "for pid in (above, watching): os.kill(pid, signal.SIGSTOP)\ntime.sleep(600)"
+    note = "open('pid', 'w').write(str(os.getpid())); open('pid2', 'w').write(str(watching))\n"
+    outcome = asked(LEAVES_CHILDREN + "start()\n" + above + note + stop, folder=tmp_path, secs=1)
+    assert outcome.stopped == "the process that watches over it was ended"
+    assert len(pids_in(tmp_path)) == 4
+    wait_until(lambda: are_gone(pids_in(tmp_path)))
+
+
+def test_folders_too_deep_for_python_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')\n"
+    assert asked(code + SPLIT).called[0].failure is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_may_not_be_entered_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "import os\nos.makedirs('a/b')\nopen('a/b/c', 'w')\nos.chmod('a/b', 0); os.chmod('a', 0)"
+    assert asked(f"{code}\n{SPLIT}").called[0].failure is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_notebook_shows_can_be_shown():
+    outcome = asked("def split(e, r):\n    display(e, 'x')\n    return [e]")
+    assert outcome.called[0].failure is None
+    assert outcome.called[0].printed.splitlines()[1::2] == ["'x'"] * 3
 
 
 def test_a_killed_grader_leaves_no_process(tmp_path):

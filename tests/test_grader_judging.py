@@ -28,6 +28,7 @@ def judge(inputs, outputs):
     if what == "end": os._exit(0)
     if what == "leave": sys.exit(3)
     if what == "nothing": return None
+    if what == "grow": bytearray(16 * 2**30)
     if what == "print": print("for the pipe", flush=True); os.write(1, b"more")
     if what == "long": return Verdict.of(expect_true("x" * 2_000_000, False, message=""))
     names = [repr(module) for module in sys.modules.values()]
@@ -159,6 +160,14 @@ def test_what_a_judge_raises_is_told(strange):
     assert report.message.startswith(
         f"{COULD_NOT_JUDGE} (InvalidArgument: the verdict of check 'strange'\n  found: a NoneType"
     )
+
+
+def test_an_answer_that_grows_as_it_is_judged_has_a_limit(strange):
+    before = judged_in(strange("pass"))
+    report = strange("grow")
+    assert report.earned == 0
+    assert report.criteria[0].message == "the check cannot read it (MemoryError: )"
+    assert judged_in(strange("pass")) == before
 
 
 def test_what_a_judge_prints_is_no_matter(strange):

@@ -253,6 +253,17 @@ def test_what_is_written_elsewhere_counts_as_far_as_the_system_counts_it(tmp_pat
     assert sampler.exceeded() == ("it wrote more than 30 MB" if is_counted else "")
 
 
+def test_what_is_written_into_memory_that_looks_like_files_is_limited(tmp_path):
+    part = f"/dev/shm/{tmp_path.name}-{os.getpid()}-"
+    source = f"import itertools\nfor n in itertools.count(): open({part!r} + str(n), 'wb').write("
+    try:
+        outcome = asked(source + "bytes(1_000_000))", written_bytes=2_000_000)
+    finally:
+        for file in Path("/dev/shm").glob(Path(part).name + "*"):
+            file.unlink()
+    assert is_stopped(outcome, "it wrote more than 2 MB")
+
+
 @pytest.mark.parametrize("limit", ["secs", "memory_bytes", "processes", "printed_bytes"])
 def test_limits_that_cannot_be_kept_are_refused(limit):
     with pytest.raises(InvalidArgument) as caught:

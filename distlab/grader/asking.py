@@ -26,6 +26,7 @@ from typing import IO, Any
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
 from distlab.grader.limits import Limits
 from distlab.grader.private import check_named
+from distlab.grader.processes import kill_below
 from distlab.grader.records import BadRecord, Records, called_of
 from distlab.grading.failures import Failure
 from distlab.grading.running import DEFAULT_SEEDS, Called
@@ -124,7 +125,7 @@ def ask(
             one.mkdir(exist_ok=True)
         return _ask(question, limits or Limits(), (work, tasks), give_up or threading.Event())
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        _remove(made)
 
 
 def _ask(
@@ -158,8 +159,18 @@ def _wait(task: Task, limits: Limits, give_up: threading.Event) -> None:
         with contextlib.suppress(TimeoutError):
             task.wait(timeout_secs=_LOOK_SECS)
             return
+    kill_below(task.pid)  # whatever has become of the one that watches over them
     task.kill()
     task.wait(timeout_secs=_GRACE_SECS)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder, also where an answer has made it too deep for Python, or barred a part."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            subprocess.run([*command, str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
 def _told(tells: IO[bytes], question: Question) -> Outcome:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distlab.errors import InvalidArgument
+from distlab.grader.limits import hold_memory
 from distlab.grader.private import check_named
 from distlab.grader.records import BadRecord, Head, Records, called_of, head_of, pack, report_of
 from distlab.grading.report import Report
@@ -27,6 +28,7 @@ from distlab.warm.keeper import shared_keeper, task_environment
 
 COULD_NOT_JUDGE = "The check could not judge this answer."
 _LARGEST_BYTES = 2**32
+_MEMORY_BYTES = 4 * 2**30  # an answer may be made to grow as it is judged
 _CHUNK_BYTES = 1 << 16
 _LONGEST = 500
 
@@ -137,6 +139,7 @@ def serve(extra_checks: str) -> None:
     Args:
         extra_checks: The file of a teacher's own checks; "" for none.
     """
+    hold_memory(_MEMORY_BYTES)
     connection = socket.socket(fileno=0)
     records = Records(largest_bytes=_LARGEST_BYTES)
     private = Path(extra_checks) if extra_checks else None

@@ -26,6 +26,7 @@ from distlab.grader.processes import below
 _MIB = 2**20
 _PAGE_BYTES = resource.getpagesize()
 _MOST_FILES = 10_000
+_WRITTEN_ANYWHERE = 8  # times what may be written into files
 _SAMPLES_PER_LOOK = 4  # a folder is looked through more rarely than processes are counted
 # What threads map and never use: a stack and an arena of the allocator for each.
 _UNUSED_BYTES = 8 * 2**30
@@ -84,10 +85,16 @@ def hold(limits: Limits) -> None:
     _lower(resource.RLIMIT_CPU, int(limits.secs * cores) + 10)
     _lower(resource.RLIMIT_FSIZE, limits.written_bytes)
     _lower(resource.RLIMIT_NOFILE, _MOST_OPEN_FILES)
+    hold_memory(limits.memory_bytes + _UNUSED_BYTES)
+    if sys.platform == "linux":
+        _lower(resource.RLIMIT_NPROC, _threads_of_user() + limits.processes * _MOST_THREADS_EACH)
+
+
+def hold_memory(more_bytes: int) -> None:
+    """Limits what this process may map from here on; nothing where this is not Linux."""
     if sys.platform == "linux":
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE_BYTES
-        _lower(resource.RLIMIT_AS, mapped + limits.memory_bytes + _UNUSED_BYTES)
-        _lower(resource.RLIMIT_NPROC, _threads_of_user() + limits.processes * _MOST_THREADS_EACH)
+        _lower(resource.RLIMIT_AS, mapped + more_bytes)
 
 
 def _lower(which: int, most: int) -> None:
@@ -163,7 +170,9 @@ def _own_share(pid: int) -> int:
 
 
 def _written(pid: int) -> int:
-    return _number(f"/proc/{pid}/io", b"write_bytes:")
+    told, on_disk = f"/proc/{pid}/io", b"write_bytes:"
+    # A file system in memory is no disk; all that is written includes pipes and sockets, though.
+    return max(_number(told, on_disk), _number(told, b"wchar:") // _WRITTEN_ANYWHERE)
 
 
 def _written_by_all(pids: list[int]) -> int:

@@ -76,12 +76,17 @@ def end_all_below(group: int | None = None) -> None:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
     while _reap() and time.monotonic() < deadline:
-        stopped: set[int] = set()
-        while fresh := set(below(os.getpid())) - stopped:
-            _send(fresh, signal.SIGSTOP)
-            stopped |= fresh
-        _send(stopped, signal.SIGKILL)
+        kill_below(os.getpid())
         time.sleep(_PAUSE_SECS)
+
+
+def kill_below(pid: int) -> None:
+    """Kills every process below a process, once; does not wait for their ends."""
+    stopped: set[int] = set()
+    while fresh := set(below(pid)) - stopped:
+        _send(fresh, signal.SIGSTOP)
+        stopped |= fresh
+    _send(stopped, signal.SIGKILL)
 
 
 def _send(pids: set[int], number: int) -> None:

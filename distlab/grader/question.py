@@ -60,9 +60,18 @@ def main(work: str, tasks: str) -> None:
         end_with_parent(signal.SIGTERM, parent_pid=here)
         _watch(job, Path(work), TaskServer(Path(tasks)))
         return
-    code = os.waitstatus_to_exitcode(os.waitpid(watching, 0)[1])
+    code = _code_of(watching)
     end_all_below()  # only where they have ended the one that watched
     os._exit(abs(code))
+
+
+def _code_of(watching: int) -> int:
+    """Waits for the end of the process that watches; one that an answer has stopped is ended."""
+    while True:
+        _, status = os.waitpid(watching, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            return os.waitstatus_to_exitcode(status)
+        os.kill(watching, signal.SIGKILL)
 
 
 def _watch(job: dict[str, Any], work: Path, tasks: TaskServer) -> None:
