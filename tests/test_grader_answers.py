@@ -170,6 +170,37 @@ def test_a_file_without_end_is_not_read(tmp_path):
     assert caught.value.found == "10,000,000,000 bytes, more than a notebook of an exercise has"
 
 
+def test_code_without_end_is_not_read(tmp_path):
+    path = notebook(tmp_path / "one.ipynb", FIRST, "x = 1\n" * 40_000)
+    with pytest.raises(errors.InvalidArgument) as caught:
+        open_notebook(path)
+    assert caught.value.found == "240,048 letters of code, more than 200,000"
+
+
+# Each took hours where every name was looked for in every line.
+LONG = {
+    "empty lines": "\n" * 150_000,
+    "names": "g(" + ",".join(f"n{number}" for number in range(10_000)) + ")\n" + "y = 1\n" * 15_000,
+    "changes": "x = 1\n" + "if a: x = x + 1\n" * 10_000,
+    "calls": "x = 1\n" + "x.a(x)\n" * 20_000,
+    "stars": "from math import *\n" * 4_000
+    + "g("
+    + ",".join(f"n{n}" for n in range(9_000))
+    + ")\n",
+}
+
+
+@pytest.mark.parametrize("long", LONG.values(), ids=LONG)
+def test_code_that_is_made_to_take_hours_to_read_is_read(found, long):
+    answers = found("# task: first\n" + long + "\ndef f(z):\n    return x")
+    assert answers.program("first")
+
+
+def test_a_cell_that_is_timed_is_still_an_answer(found):
+    answers = found("%%time\n" + FIRST.replace("math.floor(x)", "(x\n        % 2)"))
+    assert run(answers, "first")["f"](5) == 1
+
+
 def test_damaged_notebooks_are_read_or_explained(tmp_path):
     whole = notebook(tmp_path / "whole.ipynb", *ALL).read_bytes()
     path = tmp_path / "one.ipynb"

@@ -12,9 +12,11 @@ import pytest
 from distlab import cli, errors
 from distlab.exercise.building import BuildOptions, build_editions
 from distlab.exercise.making import make_exercise
+from distlab.grader import marking
 from distlab.grader.grading import grade
 from distlab.grader.limits import Limits
 from distlab.grader.marking import GradingOptions, Marker
+from distlab.grader.opening import open_notebook
 from distlab.grader.submissions import find_submissions
 from distlab.grading.registry import checks_of
 from tests.lessons.support import ROOT
@@ -227,6 +229,21 @@ def test_reports_of_a_teachers_own_exercise_are_read_too(tmp_path, where):
         grade(tmp_path / "in", tmp_path / "out", GradingOptions(allow_root=True))
     assert caught.value.found == "no exercise '20_my_topic' there"
     assert caught.value.do.endswith("for an exercise of your own give --extra-checks")
+
+
+def test_a_notebook_that_breaks_the_grader_costs_nobody_else_anything(tmp_path, monkeypatch):
+    for learner in ("jane", "john"):
+        hand_in(tmp_path / "in", learner, "exercises")
+
+    def breaks(path):
+        if path.parent.name == "john":
+            raise RecursionError("too deep")
+        return open_notebook(path)
+
+    monkeypatch.setattr(marking, "open_notebook", breaks)
+    jane, john = grade(tmp_path / "in", tmp_path / "out", GradingOptions(allow_root=True)).graded
+    assert jane.problem == ""
+    assert john.problem == "a notebook that broke the grader (RecursionError: too deep)"
 
 
 def test_each_learner_has_other_inputs_and_the_same_ones_again(handed):

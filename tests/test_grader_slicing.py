@@ -126,7 +126,16 @@ def test_global_names_that_functions_set_are_bound_by_them():
     [
         ("%load_ext distlab\nx = 1", "pass\nx = 1"),
         ("!pip install x", "pass"),
-        ("if x:\n    %time f()", "if x:\n    pass"),
+        ("if x:\n    %time f()", "if x:\n    f()"),
+        ("%time x = f(1)\ny = %time g()", "x = f(1)\ny = g()"),
+        ("%timeit f()\nx = !ls -l\ny = %sql z", "pass\nx = None\ny = None"),
+        ("%%time\nx = 1", "\nx = 1"),
+        ("\n%%capture out\n%time x = 1", "\n\nx = 1"),
+        ("%%timeit\nx = 1", ""),
+        ("%%", ""),
+        ("x = (7\n     % y)", "x = (7\n     % y)"),
+        ("!ls\nx = (7\n     % y)", "pass\nx = (7\n     % y)"),
+        ("x = '''\n%time\n!ls\n'''", "x = '''\n%time\n!ls\n'''"),
         ("f?", "pass"),
         ("np.mean??", "pass"),
         ("%%workers\nprint(1)", ""),
@@ -140,6 +149,12 @@ def test_what_only_a_notebook_understands_is_left_out(source, python):
 def test_a_cell_that_is_no_python_gives_nothing():
     broken = ["x = = 1", "y = 1\x00", "return 1", "x = " + "-" * 100_000 + "1", "(" * 100_000]
     assert kept(*broken, "def f():\n    return 1") == [["def f():", "    return 1"]]
+
+
+def test_what_has_too_much_to_follow_runs_all():
+    sources = ("x = 0\n" + "if x < 3: x = x + 1\n" * 1000, "y = 1", "def f():\n    return x")
+    assert ran(*sources) == 3
+    assert kept(*sources)[1] == ["y = 1"]
 
 
 def test_any_program_gives_the_same_by_its_slice():

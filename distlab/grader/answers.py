@@ -15,12 +15,13 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from distlab.errors import InvalidArgument
 from distlab.grader.slicing import Cell, python_of, slice_of, statements_of
 from distlab.grading.checks import Check
 
-_TASK = re.compile(r"^\s*# task: (\w+)\s*$", re.MULTILINE)
+_TASK = re.compile(r"^[ \t]*# task: (\w+)[ \t\r]*$", re.MULTILINE)
 _CALL = r"\bcheck\(\s*['\"]{}['\"]"
 
 
@@ -130,6 +131,7 @@ def _answer(cells: Sequence[Cell], check: Check) -> Answer:
     return Answer(check=check.name, cell=chosen[-1] if chosen else None, notes=tuple(notes))
 
 
+@lru_cache(maxsize=256)  # every check of every lesson is looked for
 def _defined(source: str) -> set[str]:
     """Names that a cell's top level binds by def, class or assignment."""
     # Of what is half-written, and no Python yet, a look at the text must do.

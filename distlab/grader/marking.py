@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from distlab.errors import InvalidArgument
+from distlab.errors import DistlabError, InvalidArgument
 from distlab.grader.answers import Answers, find_answers
 from distlab.grader.asking import Outcome, Question, ask
 from distlab.grader.judging import Judge
@@ -30,6 +30,7 @@ from distlab.grading.checks import Check
 from distlab.grading.report import Report
 
 DRAWS = 3
+_LONGEST = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +107,23 @@ class Marker:
     def mark(self, submission: Submission) -> Graded:
         """Returns what became of a submission.
 
+        What breaks the grader itself costs its learner the points, until a person has looked.
+
         Args:
             submission: What was handed in.
+
+        Raises:
+            DistlabError: This machine cannot grade, and so nothing of the others either.
         """
+        try:
+            return self._mark(submission)
+        except (DistlabError, OSError):
+            raise
+        except Exception as problem:
+            why = f"a notebook that broke the grader ({type(problem).__name__}: {problem})"
+            return Graded(submission=submission, problem=why[:_LONGEST])
+
+    def _mark(self, submission: Submission) -> Graded:
         try:
             notebook = open_notebook(submission.path)
             answers = find_answers(notebook.code, self._lessons.checks, asked=submission.path.name)

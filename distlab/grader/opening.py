@@ -16,6 +16,7 @@ from distlab.errors import InvalidArgument
 from distlab.grader.slicing import Cell
 
 MOST_BYTES = 50_000_000
+MOST_CODE = 200_000  # letters; an exercise with its answers has less than 10,000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,11 @@ def open_notebook(path: Path) -> Notebook:
     )
     if not code:
         raise refuse("a notebook without code cells", again)
+    if (letters := sum(len(cell.source) for cell in code)) > MOST_CODE:
+        raise refuse(
+            f"{letters:,} letters of code, more than {MOST_CODE:,}",
+            "look into it: has something been pasted into a cell?",
+        )
     return Notebook(cells=tuple(cell for cell in cells if isinstance(cell, dict)), code=code)
 
 

@@ -14,12 +14,18 @@ they are, so that a traceback shows them.
 from __future__ import annotations
 
 import ast
+import heapq
 import re
 import symtable
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-_MAGIC = re.compile(r"^(\s*)[%!?].*|^(\s*)[\w.]+\?{1,2}\s*$")
+_MOST_STEPS = 300_000  # for one answer; an exercise needs less than 1,000
+# Cell magics below which a cell is Python of the notebook, as it would be without them.
+_PYTHON_BELOW = {"%%time", "%%capture", "%%prun"}
+_TIMED = re.compile(r"^(\s*(?:[\w.]+\s*=\s*)?)%time\s+(?=\S)")  # runs what follows
+_MAGIC = re.compile(r"^(\s*)(?:%\w|[!?]).*|^(\s*)[\w.]+\?{1,2}\s*$")
+_ASSIGNED = re.compile(r"^(\s*[\w.]+\s*=\s*)(?:%\w|!).*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +70,20 @@ def python_of(source: str) -> str:
     Args:
         source: As a notebook has it.
     """
-    if source.lstrip().startswith("%%"):
-        return ""
-    lines = (_MAGIC.sub(lambda m: f"{m[1] or m[2] or ''}pass", one) for one in source.split("\n"))
-    return "\n".join(lines)
+    above, _, rest = source.lstrip().partition("\n")
+    if above.startswith("%%"):
+        if above.split()[0] not in _PYTHON_BELOW:
+            return ""
+        source = "\n" * (source.count("\n") - rest.count("\n")) + rest
+    if statements_of(source):  # what looks like a magic may stand in a text
+        return source
+    return "\n".join(_python_line(line) for line in source.split("\n"))
+
+
+def _python_line(line: str) -> str:
+    line = _TIMED.sub(r"\1", line)
+    line = _MAGIC.sub(lambda m: f"{m[1] or m[2] or ''}pass", line)
+    return _ASSIGNED.sub(r"\1None", line)
 
 
 def statements_of(source: str) -> list[ast.stmt]:
@@ -124,10 +140,14 @@ def slice_of(
     for position, statement in enumerate(statements):
         if statement.cell == whole:
             keep(position, end)
-    while asked:
+    makers, steps = _makers_by_name(statements), 0
+    while asked and steps < _MOST_STEPS:
         name, before = asked.pop()
-        for position in _makers(statements, name, before=before):
+        for position in _makers(statements, makers, name, before=before):
             keep(position, before)
+            steps += 1
+    if asked:  # written to take hours; whatever it needs, it may run all
+        kept.update(range(end))
     sources = (
         python_of(cell.source)
         if index == whole
@@ -141,20 +161,29 @@ def slice_of(
     )
 
 
-def _makers(statements: Sequence[_Statement], name: str, *, before: int) -> Iterator[int]:
+def _makers_by_name(statements: Sequence[_Statement]) -> dict[str, list[int]]:
+    """Returns the positions of what binds or changes each name, in order; "*" is any name."""
+    makers: dict[str, list[int]] = {}
+    for position, one in enumerate(statements):
+        for name in one.binds | one.changes:
+            makers.setdefault(name, []).append(position)
+    return makers
+
+
+def _makers(
+    statements: Sequence[_Statement], makers: Mapping[str, list[int]], name: str, *, before: int
+) -> Iterator[int]:
     """Yields the positions of what a name comes from, the last one first."""
-    found = False
-    for position in reversed(range(before)):
-        one = statements[position]
-        stars = "*" in one.binds
-        if name in one.binds or name in one.changes or stars:
-            found = found or not stars
+    found, own = False, makers.get(name, [])
+    for position in heapq.merge(*map(reversed, (own, makers.get("*", []))), reverse=True):
+        if position < before:
+            one = statements[position]
+            found = found or "*" not in one.binds
             yield position
             if one.settles(name):
                 return
     if not found:  # a function may use what is only bound after it
-        later = range(before, len(statements))
-        yield from [at for at in later if name in statements[at].binds][:1]
+        yield from [at for at in own if at >= before and name in statements[at].binds][:1]
 
 
 def _statements(cell: int, source: str) -> Iterator[_Statement]:
