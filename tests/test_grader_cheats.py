@@ -1,5 +1,8 @@
 """What earns full marks elsewhere earns nothing here, or is held for a person to look at."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from distlab.grader.judging import Judge
@@ -46,6 +49,9 @@ REACHES = {
     "'lesson_00_start_here.py').read_text()\n" + SPLIT,
     "reads the file by open": "import distlab, os\n"
     "text = open(os.path.dirname(distlab.__file__) + '/gra' + 'ding/running.py').read()\n" + SPLIT,
+    "reads the file by numpy": "import distlab, os\nimport numpy as np\n"
+    "lines = np.loadtxt(os.path.dirname(distlab.__file__) + '/gra' + 'ding/running.py', str,"
+    " comments=None, delimiter='\\a', quotechar=None)\n" + SPLIT,
     "replaces the runner": f"import importlib\nm = importlib.import_module('distlab.gra' + "
     f"'ding.running')\nm.call_check = lambda *a, **k: None\n{WRONG}",
 }
@@ -75,6 +81,18 @@ LOOKS = {
     "tracing": "import sys\ndef split(e, r):\n    getattr(sys, 'set' + 'trace')(None)\n",
     "a traceback": "def split(e, r):\n    try: 1 / 0\n    except ZeroDivisionError as error:\n"
     "        return [str(error.__traceback__.tb_frame.f_back)]",
+    "a traceback, in parts": "def split(e, r):\n    try: 1 / 0\n"
+    "    except ZeroDivisionError as error:\n"
+    "        return [str(getattr(error.__traceback__, 'tb_' + 'frame'))]",
+    "a generator, in parts": "g = (one for one in [1])\nframe = getattr(g, 'gi_' + 'frame')\n"
+    + SPLIT,
+    "by logging": "import logging\ndef split(e, r): return [str(logging.currentframe())]",
+    "by traceback": "import traceback\n"
+    "def split(e, r): return [str(f) for f, _ in traceback.walk_stack(None)]",
+    "tracing by bdb": "import bdb\ndef split(e, r): return [bdb.Bdb().runcall(lambda: 1)]",
+    "a module by its class": "import sys, types\n"
+    f"{IN_PARTS}m = getattr(sys, 'mod' + 'ules')[part]\n"
+    "def split(e, r): return list(types.ModuleType.__getattribute__(m, 'split_batch')(e, r))",
     "a closure": "def split(e, r): return [len(split.__globals__)]",
 }
 
@@ -89,6 +107,8 @@ PATCHES = {
     "np.array_equal = np.allclose\n",
     "part of numpy": "import numpy.testing as t\nt.assert_allclose = lambda *a, **k: None\n",
     "tensorflow": "import tensorflow as tf\ntf.reduce_all = lambda *a, **k: True\n",
+    "json": "import json\njson.dumps = lambda *a, real=json.dumps, **k: real(*a, **k)\n",
+    "os, unseen": "import os\nvars(os)['wri' 'te'] = lambda *a, real=os.write: real(*a)\n",
     "builtins": "import builtins\nsetattr(builtins, 'all', lambda *a: True)\n",
     "with mock": "from unittest import mock\n"
     "mock.patch('numpy.allclose', lambda *a: True).start()\n",
@@ -102,7 +122,7 @@ def test_a_patched_library_earns_nothing_and_is_held(patch, judge):
     outcome = asked(patch + WRONG)
     report = judge.report("slices", outcome.called)
     assert (report.status, report.earned) == ("not yet", 0)
-    assert report.mistake == "whole_batch_each"  # judged as any other answer
+    assert report.mistake  # judged as any other answer
     assert outcome.review
 
 
@@ -180,6 +200,67 @@ def test_a_call_that_is_sent_with_the_token_is_judged_like_any_other(judge):
     assert {CHECKS, FRAMES} <= reasons(outcome)
 
 
+# What a note is sent with, or where to: replaced for as long as the checks are looked at.
+WITHHOLD = {
+    "json": """
+import json
+real = json.dumps
+def fake(head, **more):
+    if 'review' in head: raise OSError
+    return real(head, **more)
+vars(json)['dumps'] = fake
+(peek(), vars(json).update(dumps=real))
+""",
+    "write": """
+import os
+real = os.write
+vars(os)['write'] = lambda fd, data: len(data)
+(peek(), vars(os).update(write=real))
+""",
+    "another pipe": """
+import os
+kept, null = os.dup(3), os.open(os.devnull, os.O_WRONLY)
+os.dup2(null, 3)
+(peek(), os.dup2(kept, 3))
+""",
+    "no pipe": """
+import os
+kept = os.dup(3)
+os.close(3)
+(peek(), os.dup2(kept, 3))
+""",
+    "an end that is none": """
+import os
+kept = os.dup(3)
+os.close(3)
+vars(os)['_exit'] = lambda code: None
+(peek(), os.dup2(kept, 3))
+""",
+}
+
+
+@pytest.mark.parametrize("withhold", WITHHOLD.values(), ids=WITHHOLD)
+def test_no_note_can_be_held_back(withhold, judge):
+    peek = (
+        "import importlib\ndef peek():\n"
+        "    global m\n    m = importlib.import_module('distlab.gra' + 'ding.running')\n"
+        "    m.call_check\n"
+    )
+    outcome = asked(peek + withhold + SPLIT)
+    earned = judge.report("slices", outcome.called).earned
+    assert earned == 0 or any(reason.startswith(CHECKS) for reason in outcome.review)
+
+
+def test_reasons_without_end_that_are_sent_with_the_token_are_not_kept():
+    source = (
+        "import gc\n(sender,) = [o for o in gc.get_objects() if type(o).__name__ == 'Sender']\n"
+        "for number in range(500): sender.send({'review': str(number) * 1000})\n"
+    )
+    outcome = asked(source + SPLIT)
+    assert len(outcome.review) == 20
+    assert max(map(len, outcome.review)) == 300
+
+
 @pytest.mark.parametrize("seeds", ["(1, 1)", "(2, 1)", "(1, 2, 3)", "(7,)"])
 def test_calls_of_other_seeds_are_forged(seeds):
     source = (
@@ -196,6 +277,46 @@ def test_writing_outside_of_the_folder_is_held(tmp_path):
     outcome = asked(f"open({str(file)!r}, 'w').write('x')\n{SPLIT}")
     assert outcome.review == (f"it writes outside of its folder: {file} (line 1 of split)",)
     assert file.exists()  # it is seen, and cannot be kept from it
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "os.mkdir({0!r})",
+        "os.makedirs({0!r} + '/below')",
+        "open('mine', 'w'); os.rename('mine', {0!r})",
+        "os.symlink('/', {0!r})",
+        "os.link(__import__('tempfile').mkstemp()[1], {0!r})",
+        "pathlib.Path({0!r}).touch()",
+        "np.save({0!r}, np.ones(3))",
+        "np.ones(3).tofile({0!r})",
+        "shutil.copyfile('/proc/self/comm', {0!r})",
+    ],
+)
+def test_making_files_outside_of_the_folder_is_held(tmp_path, change):
+    file = str(tmp_path / "outside")
+    change = change.format(file)
+    outcome = asked(f"import os, pathlib, shutil; import numpy as np\n{change}\n{SPLIT}")
+    assert outcome.review[0].startswith(f"it writes outside of its folder: {file}")
+    assert outcome.review[0].endswith(" (line 2 of split)")
+
+
+@pytest.mark.parametrize("change", ["os.remove", "os.truncate", "os.chmod", "os.rmdir"])
+def test_changing_files_outside_of_the_folder_is_held(tmp_path, change):
+    file = tmp_path / "outside"
+    file.mkdir() if change == "os.rmdir" else file.touch()
+    more = {"os.truncate": ", 0", "os.chmod": ", 0o600"}.get(change, "")
+    outcome = asked(f"import os\n{change}({str(file)!r}{more})\n{SPLIT}")
+    assert outcome.review == (f"it writes outside of its folder: {file} (line 2 of split)",)
+
+
+def test_memory_that_looks_like_files_is_outside_of_the_folder(tmp_path):
+    name = f"/dev/shm/{tmp_path.name}-{os.getpid()}"
+    try:
+        outcome = asked(f"open({name!r}, 'w').write('x')\n{SPLIT}")
+    finally:
+        Path(name).unlink(missing_ok=True)
+    assert outcome.review == (f"it writes outside of its folder: {name} (line 1 of split)",)
 
 
 def test_a_signal_to_what_watches_is_held():
@@ -218,7 +339,8 @@ def test_changing_what_the_notebook_runs_earns_nothing():
 
 HONEST = """
 import collections, contextlib, copy, dataclasses, functools, gc, io, json, logging, math, os
-import pickle, random, sys, tempfile, traceback, typing, warnings
+import pickle, random, shutil, sys, tempfile, traceback, typing, warnings
+from pathlib import Path
 import numpy as np
 import tensorflow as tf
 import keras
@@ -250,6 +372,9 @@ pickle.loads(pickle.dumps([Pair(1, 2), Three(3), np.add, np.float32(1)]))
 copy.deepcopy(Size()); print(sys.version, os.getcwd(), file=io.StringIO())
 with open("notes.txt", "w") as file: file.write("mine")
 with tempfile.TemporaryDirectory() as folder: np.save(folder + "/x.npy", np.ones(3))
+os.makedirs("a/b", exist_ok=True); os.rename("notes.txt", "a/notes"); os.symlink("a", "link")
+shutil.copytree("a", "copy"); shutil.rmtree("copy"); os.remove("a/notes"); Path("x").touch()
+os.chdir("a"); os.rmdir("b"); os.chdir(".."); display(1, np.ones(2))
 with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing): print("x")
 try: 1 / 0
 except ZeroDivisionError: text = traceback.format_exc()

@@ -9,7 +9,7 @@ of it is sent at once, so that an end in the middle costs only what was to come.
 
 from __future__ import annotations
 
-import contextlib
+import builtins
 import dataclasses
 import io
 import linecache
@@ -25,18 +25,20 @@ from distlab.grader.hanging import show_lines_on_demand
 from distlab.grader.observing import functions_of_libraries, observe, patched
 from distlab.grader.private import check_named
 from distlab.grader.records import Head, head_of, pack
-from distlab.grader.suspicion import Cells, suspicions
+from distlab.grader.suspicion import LONGEST_REASON, MOST_REASONS, Cells, suspicions
 from distlab.grading.checks import Check, Inputs, Plain, Verdict
 from distlab.grading.failures import Failure, failure_of
 from distlab.grading.replicas import MOST_REPLICAS
 from distlab.grading.running import Called, call_check
 
-_MOST_REASONS = 20
-_LONGEST_REASON = 300
+# As they are before a learner's code runs, which may put others into their places.
+_write, _end = os.write, os._exit
 
 
 class Sender:
     """Sends records to the process that watches; each bears a token that only these two know.
+
+    They are numbered, so that none can be held back: where one cannot be sent, the process ends.
 
     Args:
         fd: Where to.
@@ -47,24 +49,29 @@ class Sender:
         self._fd, self._token, self._pid = fd, token, os.getpid()
         self._lock = threading.RLock()
         self._noted: set[str] = set()
+        self._sent = 0
 
     def send(self, head: Head, payload: bytes = b"") -> None:
         """Sends a record."""
         if os.getpid() != self._pid:  # a fork of the answer's is not the answer
-            os._exit(0)
-        data = memoryview(pack({**head, "token": self._token}, payload))
+            _end(0)
         with self._lock:
+            numbered = {**head, "token": self._token, "number": self._sent}
+            self._sent += 1
+            data = memoryview(pack(numbered, payload))
             while data:
-                data = data[os.write(self._fd, data) :]
+                data = data[_write(self._fd, data) :]
 
     def note(self, reason: str) -> None:
         """Sends a reason to look at the answer, once."""
-        reason = reason[:_LONGEST_REASON]
+        reason = reason[:LONGEST_REASON]
         with self._lock:
-            if reason not in self._noted and len(self._noted) < _MOST_REASONS:
+            if reason not in self._noted and len(self._noted) < MOST_REASONS:
                 self._noted.add(reason)
-                with contextlib.suppress(OSError):
+                try:
                     self.send({"review": reason})
+                except BaseException:
+                    _end(1)
 
 
 class _Counted(io.StringIO):
@@ -78,7 +85,7 @@ class _Counted(io.StringIO):
         self._left -= len(text)
         if self._left < 0:
             self._sender.send({"too_much_printed": True})
-            os._exit(1)
+            _end(1)
         return super().write(text)
 
 
@@ -99,6 +106,7 @@ def answer(job: dict[str, Any], sender: Sender, folder: Path) -> NoReturn:
             sender.note(reason)
         show_lines_on_demand()
         split_devices(MOST_REPLICAS)  # as every exercise begins: later it would be too late
+        vars(builtins)["display"] = _display  # as in every notebook
         before = functions_of_libraries()
         names = _main(cells)
         observe(sender.note, is_theirs=_theirs(cells, folder), folder=folder, private=private)
@@ -112,7 +120,7 @@ def answer(job: dict[str, Any], sender: Sender, folder: Path) -> NoReturn:
         sender.send({"done": True})
         code = 0
     finally:
-        os._exit(code)  # whatever they left to be done at an exit
+        _end(code)  # whatever they left to be done at an exit
 
 
 def _without_judge(check: Check) -> Check:
@@ -120,6 +128,11 @@ def _without_judge(check: Check) -> Check:
         raise AssertionError("nothing is judged where learners' code runs")
 
     return dataclasses.replace(check, judge=judge, mistakes=(), hint="", revisit="")
+
+
+def _display(*shown: object, **_: object) -> None:
+    for one in shown:
+        print(repr(one))  # noqa: T201
 
 
 def _theirs(cells: Cells, folder: Path) -> Any:

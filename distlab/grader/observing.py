@@ -9,13 +9,19 @@ by the learner's own lines, is the library's affair.
 
 from __future__ import annotations
 
+import inspect
+import logging
 import os
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 from types import FrameType, ModuleType
 from typing import Any
+
+import numpy
 
 import distlab.grader
 import distlab.grading
@@ -26,7 +32,22 @@ _WATCHED = {
     *("sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile"),
     *("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
     *("ctypes.dlopen", "ctypes.dlsym", "ctypes.addressof", "ctypes.cdata", "ctypes.string_at"),
+    *("object.__getattr__", "sys.monitoring.register_callback"),
 }
+# What changes files, with the places of their names among the arguments.
+_CHANGES = {
+    **dict.fromkeys(("os.mkdir", "os.rmdir", "os.remove", "os.truncate"), (0,)),
+    **dict.fromkeys(("os.chmod", "os.chown", "os.utime"), (0,)),
+    **dict.fromkeys(("os.rename", "os.link"), (0, 1)),
+    "os.symlink": (1,),
+}
+# Ways to a frame, by attribute, and by functions of the standard library that hand one out.
+_FRAME_ATTRIBUTES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
+_HAND_OUT_FRAMES = {
+    *(inspect.currentframe.__code__, logging.currentframe.__code__),
+    *(traceback.walk_stack.__code__, traceback.walk_tb.__code__),
+}
+_TRACING = {"sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OUR_FOLDERS = tuple(
     str(Path(str(package.__file__)).parent) for package in (distlab.grading, distlab.grader)
@@ -34,6 +55,7 @@ _OUR_FOLDERS = tuple(
 _STDLIB = sysconfig.get_path("stdlib")
 _SITE = "site-packages"
 _FROZEN = "<frozen"
+_NUMPY = str(Path(str(numpy.__file__)).parent)  # it reads and writes files as open does
 
 Note = Callable[[str], None]
 
@@ -52,16 +74,21 @@ def observe(
     where = str(folder.resolve())
     secret = (*_OUR_FOLDERS, *([str(private.resolve())] if private else []))
 
+    looking: set[int] = set()
+
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event not in _WATCHED:
+        if (event not in _WATCHED and event not in _CHANGES) or get_ident() in looking:
             return
         reason = _reason(event, args, where, secret)
         if reason:
             # Of frames only what stands in their code counts: namedtuple looks at frames too.
-            _note_if_theirs(reason, through="inspect" if reason == FRAMES else "")
+            inside = reason == FRAMES and event not in _TRACING
+            _note_if_theirs(reason, through="inspect" if inside else "")
 
     def _note_if_theirs(reason: str, *, through: str = "") -> None:
+        looking.add(get_ident())  # at frames, of which the hook is told
         frame = _asking(through)
+        looking.discard(get_ident())
         if frame is not None and is_theirs(frame.f_code.co_filename):
             note(f"{reason} (line {frame.f_lineno} of {frame.f_code.co_filename.strip('<>')})")
 
@@ -90,6 +117,10 @@ def _reason(event: str, args: tuple[Any, ...], where: str, secret: tuple[str, ..
         return _of_open(args[0], args[2] or 0, where, secret)
     if event == "import":
         return CHECKS if is_of_checks(str(args[0])) else ""
+    if event in _CHANGES:
+        return _of_change(event, args, where)
+    if event == "object.__getattr__":
+        return FRAMES if args[1] in _FRAME_ATTRIBUTES else ""
     if event.startswith("os.kill"):
         return "it signals the process that watches over it" if args[0] == os.getppid() else ""
     return FRAMES
@@ -101,9 +132,31 @@ def _of_open(path: object, flags: int, where: str, secret: tuple[str, ...]) -> s
     full = os.path.realpath(os.fsdecode(path))
     if full.startswith(secret) and Path(full).name.partition(".")[0] not in HELPERS:
         return CHECKS
-    if flags & _WRITES and not full.startswith((where, "/dev/")):
-        return f"it writes outside of its folder: {full}"
-    return ""
+    return _outside(full, where) if flags & _WRITES else ""
+
+
+def _of_change(event: str, args: tuple[Any, ...], where: str) -> str:
+    """A file made, moved, altered or removed; of a name in an open folder nothing is said."""
+    if event != "os.truncate" and args[-1] != -1:
+        return ""
+    paths = [args[at] for at in _CHANGES[event] if isinstance(args[at], (str, bytes, os.PathLike))]
+    parts = [os.path.split(os.fsdecode(path)) for path in paths]
+    above = [os.path.realpath(up) if up else _here(where) for up, _ in parts]
+    reasons = [_outside(f"{up}/{name}", where) for up, (_, name) in zip(above, parts, strict=True)]
+    return next(filter(None, reasons), "")
+
+
+def _here(where: str) -> str:
+    """Returns the current folder, and `where` when it has no name, such as for being too deep."""
+    try:
+        return str(Path("/proc/self/cwd").readlink())  # os.getcwd takes ever longer in deep ones
+    except OSError:
+        return where
+
+
+def _outside(full: str, where: str) -> str:
+    inside = full.startswith(where) or (full.startswith("/dev/") and "/dev/shm/" not in full)
+    return "" if inside else f"it writes outside of its folder: {full}"
 
 
 def _asking(through: str) -> FrameType | None:
@@ -112,7 +165,6 @@ def _asking(through: str) -> FrameType | None:
     Args:
         through: The one module of the standard library that is passed over; "" for all of it.
     """
-    # From an error, for sys._getframe would tell the hook, which would come here again.
     try:
         raise LookupError
     except LookupError as error:
@@ -122,6 +174,7 @@ def _asking(through: str) -> FrameType | None:
         if file != __file__:
             name = frame.f_globals.get("__name__")
             skipped = name == through if through else _is_library(file)
+            skipped = skipped or frame.f_code in _HAND_OUT_FRAMES
             if not (skipped or file.startswith(_FROZEN)):
                 return frame
         frame = frame.f_back
@@ -129,7 +182,7 @@ def _asking(through: str) -> FrameType | None:
 
 
 def _is_library(file: str) -> bool:
-    return file.startswith(_STDLIB) and _SITE not in file
+    return (file.startswith(_STDLIB) and _SITE not in file) or file.startswith(_NUMPY)
 
 
 def patched(before: dict[str, dict[str, Any]]) -> list[str]:
@@ -149,7 +202,7 @@ def patched(before: dict[str, dict[str, Any]]) -> list[str]:
 
 def functions_of_libraries() -> dict[str, dict[str, Any]]:
     """Returns what the libraries that answers use hold now, by module and name."""
-    modules = ("builtins", "numpy", "tensorflow", "keras", "numpy.testing")
+    modules = ("builtins", "json", "os", "numpy", "tensorflow", "keras", "numpy.testing")
     return {
         name: {key: value for key, value in vars(sys.modules[name]).items() if callable(value)}
         for name in modules

@@ -19,12 +19,14 @@ CHECKS, FRAMES = "it reaches for the checks", "it looks into Python's own frames
 _PATCH = "it replaces a function of a library"
 _EQUAL = "it decides itself what it is equal to"
 _LONGEST_LINE = 120
+# Of one answer so many reasons are told, and each so long.
+MOST_REASONS, LONGEST_REASON = 20, 300
 
 # What exercises themselves make use of; no check is in these.
 HELPERS = ("processes", "clusters", "replicas", "own_runs")
 _HELPER = re.compile(rf"distlab\.grading\.(lesson_\w+\.)?({'|'.join(HELPERS)})(\.|$)")
 _OURS = ("distlab.grading", "distlab.grader", "distlab/grading", "distlab/grader")
-_LIBRARIES = {"numpy", "tensorflow", "keras", "builtins", "distlab"}
+_LIBRARIES = {"numpy", "tensorflow", "keras", "builtins", "distlab", "json", "os"}
 _IMPORTS = {
     "inspect": FRAMES,
     "ctypes": "it reaches past Python, with ctypes",
@@ -35,7 +37,7 @@ _NAMES = {
         (
             *("_getframe", "_current_frames", "settrace", "setprofile", "f_back", "f_locals"),
             *("f_globals", "tb_frame", "gi_frame", "cr_frame", "__globals__", "__closure__"),
-            *("cell_contents", "__subclasses__", "__builtins__"),
+            *("cell_contents", "__subclasses__", "__builtins__", "__getattribute__"),
             *("get_objects", "get_referrers", "get_referents"),
         ),
         FRAMES,

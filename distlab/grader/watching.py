@@ -21,6 +21,7 @@ from typing import Any
 from distlab.grader.hanging import ask_for_lines, lines_in
 from distlab.grader.limits import Limits, Sampler
 from distlab.grader.records import BadRecord, Records, called_of
+from distlab.grader.suspicion import LONGEST_REASON, MOST_REASONS
 from distlab.grading.failures import Failure
 from distlab.grading.running import Called
 
@@ -69,7 +70,7 @@ class Watch:
         self._results, self._prints, self._tasks = results, prints, tasks.fileno()
         self._records = Records()
         self._is_done = False
-        self._printed, self._next_sample = 0, 0.0
+        self._heard, self._printed, self._next_sample = 0, 0, 0.0
         self._poll = select.poll()
         for fd in (results, prints):
             os.set_blocking(fd, False)
@@ -123,10 +124,12 @@ class Watch:
                 self._forged()
 
     def _hear(self, head: dict[str, Any], payload: bytes) -> None:
-        if head.get("token") != self._token:
-            raise BadRecord("another sender")
+        if head.get("token") != self._token or head.get("number") != self._heard:
+            raise BadRecord("another sender, or one was held back")
+        self._heard += 1
         if reason := head.get("review"):
-            self.review.append(str(reason))
+            if len(self.review) < MOST_REASONS:
+                self.review.append(str(reason)[:LONGEST_REASON])
         elif head.get("too_much_printed"):
             self._stop(self._limits.too_much_printed)
         elif head.get("done"):
