@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from distlab import cli
+from distlab.grader import grading
 from distlab.grader.grading import grade
 from distlab.grader.marking import GradingOptions
 from distlab.grading import lesson_00_start_here
@@ -226,6 +227,23 @@ def test_an_assignment_of_other_points_in_canvas_is_told(broken, capsys, inside,
     assert run(broken, *more) == 0
     told = "in Canvas 'One' has 100 points, and here there are 7"
     assert (told in capsys.readouterr().err) is is_told
+
+
+def test_other_checks_of_the_course_grade_again_what_was_graded(
+    broken, tmp_path, capsys, monkeypatch
+):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lesson.py").write_text(name)
+    monkeypatch.setattr(grading, "_COURSE", (tmp_path / "old",))
+    assert run(broken) == run(broken) == 0
+    told = capsys.readouterr().err
+    assert "0 notebooks to grade, 1 graded before" in told and "another distlab" not in told
+    monkeypatch.setattr(grading, "_COURSE", (tmp_path / "new",))
+    assert run(broken) == 0
+    told = capsys.readouterr().err
+    assert "1 notebooks to grade, 0 graded before" in told
+    assert "1 of them were graded with other checks or another distlab: so again" in told
 
 
 def test_others_who_are_not_graded_yet_are_told(broken, capsys):

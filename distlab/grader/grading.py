@@ -10,6 +10,7 @@ grades what is new.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import distlab.grading
 from distlab import __version__
 from distlab.errors import InvalidArgument, did_you_mean
 from distlab.grader.by_hand import given_by_hand
@@ -34,9 +36,10 @@ from distlab.grader.saved import Saved
 from distlab.grader.scoring import Graded, Policy, Score, score_of
 from distlab.grader.submissions import Problem, Submission, find_submissions
 from distlab.grader.tables import write_gradebook
-from distlab.grading.registry import reports_of, stems
 
 MARKS = "reports.csv"
+# What a result depends on besides the notebook.
+_COURSE = (Path(distlab.grading.__file__).parent, Path(__file__).parent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +103,9 @@ def grade(
         elif one in chosen:
             todo.append(one)
     say(f"{len(todo)} notebooks to grade, {len(graded)} graded before; seed {seed}")
+    otherwise = sum(saved.find(one, of_any_key=True) is not None for one in todo)
+    if otherwise and not options.again:
+        say(f"{otherwise} of them were graded with other checks or another distlab: so again")
     if later := len(found.submissions) - len(todo) - len(graded):
         say(f"{later} notebooks of others are not graded yet, and in no table")
     for problem in (*found.problems, *found.replaced):
@@ -148,9 +154,18 @@ def _key(options: GradingOptions, seed: int) -> str:
             "seed": seed,
             "distlab": __version__,
             "extra checks": hashlib.sha256(extra).hexdigest(),
-            "reports": {stem: [one.name for one in reports_of(stem)] for stem in stems()},
+            "course": _digest_of(_COURSE),
         }
     )
+
+
+@functools.cache
+def _digest_of(folders: tuple[Path, ...]) -> str:
+    """Of all Python in some folders: `git pull` brings other checks, and no other version."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _in_words(graded: Graded) -> str:
