@@ -8,7 +8,7 @@ import pytest
 from distlab.grader.judging import Judge
 from distlab.grader.suspicion import suspicions
 from distlab.warm.process import can_fork
-from tests.questions import PROBE, ROOT, SPLIT, asked, cells_of
+from tests.questions import PROBE, ROOT, SPLIT, asked, cells_of, probed
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
 
@@ -317,6 +317,31 @@ def test_memory_that_looks_like_files_is_outside_of_the_folder(tmp_path):
     finally:
         Path(name).unlink(missing_ok=True)
     assert outcome.review == (f"it writes outside of its folder: {name} (line 1 of split)",)
+
+
+IN_TASKS = """
+import importlib
+import distlab as dl
+
+def peek():
+    open({file!r}, "w").close()
+    m = importlib.import_module("distlab.gra" + "ding.lesson_00_start_here")
+    try: 1 / 0
+    except ZeroDivisionError as error: getattr(error.__traceback__, "tb_" + "frame")
+
+def probe():
+    dl.LocalCluster(workers=2).run(peek)
+"""
+
+
+def test_tasks_of_a_cluster_are_looked_on_too(tmp_path):
+    file = str(tmp_path / "outside")
+    _, outcome = probed(IN_TASKS.format(file=file), tmp_path)
+    assert set(outcome.review) == {
+        f"it writes outside of its folder: {file} (line 6 of split)",
+        f"{CHECKS} (line 7 of split)",
+        f"{FRAMES} (line 9 of split)",
+    }
 
 
 def test_a_signal_to_what_watches_is_held():

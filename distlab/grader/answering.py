@@ -123,6 +123,31 @@ def answer(job: dict[str, Any], sender: Sender, folder: Path) -> NoReturn:
         _end(code)  # whatever they left to be done at an exit
 
 
+def look_on_tasks(job: dict[str, Any], fd: int, folder: Path) -> None:
+    """Looks on in all tasks that this process will fork; each reason is sent as a line.
+
+    Args:
+        job: What was asked.
+        fd: Where the lines go.
+        folder: Where the answer works.
+    """
+    private = Path(job["extra_checks"]) if job["extra_checks"] else None
+    check_named(job["check"], private)  # what it imports is to be watched
+    noted: set[str] = set()
+
+    def note(reason: str) -> None:
+        line = " ".join(reason[:LONGEST_REASON].split())
+        if line not in noted and len(noted) < MOST_REASONS:
+            noted.add(line)
+            try:
+                _write(fd, f"{line}\n".encode(errors="replace"))  # short, so it comes in one piece
+            except BaseException:
+                _end(1)
+
+    cells = [(str(name), str(text)) for name, text in job["cells"]]
+    observe(note, is_theirs=_theirs(cells, folder), folder=folder, private=private)
+
+
 def _without_judge(check: Check) -> Check:
     def judge(inputs: Inputs, outputs: Plain) -> Verdict:
         raise AssertionError("nothing is judged where learners' code runs")

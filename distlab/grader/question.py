@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from distlab.grader.answering import Sender, answer
+from distlab.grader.answering import Sender, answer, look_on_tasks
 from distlab.grader.limits import Limits, Sampler, hold
 from distlab.grader.processes import adopt_orphans, end_all_below, end_with_parent, hide
 from distlab.grader.records import head_of, pack
@@ -82,6 +82,7 @@ def _watch(job: dict[str, Any], work: Path, tasks: TaskServer) -> None:
     try:
         limits, token = Limits(**job["limits"]), secrets.token_hex(16)
         (results, to_results), (prints, to_prints) = os.pipe(), os.pipe()
+        notes, to_notes = os.pipe()
         began = time.monotonic()
         asked = os.fork()
         if not asked:
@@ -97,13 +98,15 @@ def _watch(job: dict[str, Any], work: Path, tasks: TaskServer) -> None:
             asked=asked,
             results=results,
             prints=prints,
+            notes=notes,
             tasks=tasks.socket,
             sampler=Sampler(limits, work),
         )
         while watch.run():
             if not os.fork():
-                kept = [tasks.socket.fileno(), tasks.owner]
+                kept = [tasks.socket.fileno(), tasks.owner, to_notes]
                 _leave_behind(work, limits, tasks, prints=to_prints, kept=kept, above=here)
+                look_on_tasks(job, _FIRST_KEPT_FD + 2, work)
                 tasks.serve(_FIRST_KEPT_FD, _FIRST_KEPT_FD + 1)
                 return
         secs = time.monotonic() - began

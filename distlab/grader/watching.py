@@ -1,6 +1,7 @@
 """Reads what comes of an answer while it runs, and ends it where a limit does not hold.
 
-    watch = Watch(job, token, asked=pid, results=fd, prints=fd, tasks=socket, sampler=sampler)
+    watch = Watch(job, token, asked=pid, results=fd, prints=fd, notes=fd, tasks=socket,
+                  sampler=sampler)
     while watch.run():
         ...                          # the answer wants tasks, the first time
     watch.called, watch.stopped, watch.review
@@ -42,6 +43,7 @@ class Watch:
         asked: That process.
         results: Where its records arrive.
         prints: Where all that is printed arrives.
+        notes: Where reasons to look at the answer arrive from its tasks, one a line.
         tasks: Where whoever wants tasks knocks.
         sampler: Counts what the answer uses.
 
@@ -59,6 +61,7 @@ class Watch:
         asked: int,
         results: int,
         prints: int,
+        notes: int,
         tasks: socket.socket,
         sampler: Sampler,
     ) -> None:
@@ -68,13 +71,14 @@ class Watch:
         self._limits, self._seeds, self._cells = Limits(**job["limits"]), job["seeds"], job["cells"]
         self._token, self._asked, self._sampler = token, asked, sampler
         self._results, self._prints, self._tasks = results, prints, tasks.fileno()
+        self._notes, self._noted = notes, b""
         self._records = Records()
         self._is_done = False
         self._heard, self._printed, self._next_sample = 0, 0, 0.0
         self._poll = select.poll()
-        for fd in (results, prints):
+        for fd in (results, prints, notes):
             os.set_blocking(fd, False)
-        for fd in (results, prints, self._tasks):
+        for fd in (results, prints, notes, self._tasks):
             self._poll.register(fd, select.POLLIN)
 
     def run(self) -> bool:
@@ -96,6 +100,7 @@ class Watch:
             if self._tasks in ready:
                 self._poll.unregister(self._tasks)
                 return True
+        self._note(_read(self._notes))
         self._fill()
         return False
 
@@ -105,8 +110,20 @@ class Watch:
             self._poll.unregister(fd)
         elif fd == self._results:
             self._take(data)
+        elif fd == self._notes:
+            self._note(data)
         else:
             self._printed += len(data)
+
+    def _note(self, data: bytes) -> None:
+        *lines, self._noted = (self._noted + data).split(b"\n")
+        self._noted = self._noted[-_CHUNK_BYTES:]
+        for reason in (line.decode(errors="replace") for line in lines):
+            self._review(reason)
+
+    def _review(self, reason: str) -> None:
+        if reason not in self.review and len(self.review) < MOST_REASONS:
+            self.review.append(reason[:LONGEST_REASON])
 
     def _stop(self, sentence: str) -> None:
         if sentence and not self._is_done:
@@ -128,8 +145,7 @@ class Watch:
             raise BadRecord("another sender, or one was held back")
         self._heard += 1
         if reason := head.get("review"):
-            if len(self.review) < MOST_REASONS:
-                self.review.append(str(reason)[:LONGEST_REASON])
+            self._review(str(reason))
         elif head.get("too_much_printed"):
             self._stop(self._limits.too_much_printed)
         elif head.get("done"):
