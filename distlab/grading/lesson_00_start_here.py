@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
 from distlab.batching import split_batch
+from distlab.grading.boundary import to_plain
 from distlab.grading.checks import Check, Criterion, Inputs, Mistake, Plain, Verdict
-from distlab.grading.comparing import expect_close, expect_equal, expect_true
+from distlab.grading.comparing import expect_close, expect_equal, expect_true, shown
 from distlab.grading.replicas import mirrored
+from distlab.grading.who_saw import WHO_SAW, places_of, sizes
 
 _KINDS = {
     "equal": "equal shares",
@@ -38,7 +39,10 @@ def _slices_inputs(seed: int) -> Inputs:
 
 
 def _slices_call(split: Callable[..., Any], inputs: Inputs) -> Plain:
-    return {kind: split(*inputs[kind]) for kind in _KINDS}
+    def asked(examples: int, replicas: int) -> Plain:
+        return to_plain(split(examples, replicas), at=f"split({examples}, {replicas})")
+
+    return {kind: asked(*inputs[kind]) for kind in _KINDS}
 
 
 def _slices_judge(inputs: Inputs, outputs: Plain) -> Verdict:
@@ -62,6 +66,12 @@ def _even(examples: int, replicas: int) -> list[int]:
     return [whole + (index < rest) for index in range(replicas)]
 
 
+def _rounds_down(inputs: Inputs, outputs: Plain) -> bool:
+    """Whether a first piece is rounded down wherever that is another number."""
+    uneven = [inputs[kind] + [outputs[kind][0]] for kind in ("smaller", "nothing")]
+    return all(first == examples // replicas for examples, replicas, first in uneven)
+
+
 _SLICES = Check(
     name="slices",
     function="split",
@@ -74,15 +84,22 @@ _SLICES = Check(
     revisit="The cure: let the strategy share the data",
     mistakes=(
         Mistake(
-            "whole_batch_each",
-            "A batch is shared: the entries of the list must add up to the examples.",
-            yields=_for_each_kind(lambda e, r: [e] * r),
+            "more_than_there_are",
+            "A batch is shared: the entries of the list must add up to the examples. Yours add up "
+            "to more.",
+            when=lambda i, out: any(sum(out[kind]) > i[kind][0] for kind in _KINDS),
         ),
         Mistake(
             "even_split",
             "TensorFlow does not share as evenly as can be. Look again at 10 examples: the first "
             "replicas get whole pieces, and the last gets what is left.",
             yields=_for_each_kind(_even),
+        ),
+        Mistake(
+            "rounded_down",
+            "Your pieces are rounded down, so that something is left over. TensorFlow rounds up: "
+            "look again at 10 examples.",
+            when=_rounds_down,
         ),
         Mistake(
             "negative_share",
@@ -99,36 +116,14 @@ _SLICES = Check(
 )
 
 
-# Tasks 2 and 3 go through a data set whose last batch is a partial one.
-
-
-def _sizes(seed: int) -> tuple[np.random.Generator, dict[str, int]]:
-    draw = np.random.default_rng(seed)
-    replicas = int(draw.integers(2, 5))
-    batch = int(draw.integers(2, 4)) * replicas + 1
-    examples = 2 * batch + int(draw.integers(2, batch))
-    return draw, {"replicas": replicas, "batch": batch, "examples": examples}
-
-
-def _places(inputs: Inputs, batches: slice = slice(None)) -> list[list[int]]:
-    """For each replica the places in the data set that it sees in these batches, in order."""
-    seen: list[list[int]] = [[] for _ in range(inputs["replicas"])]
-    for start in range(0, inputs["examples"], inputs["batch"])[batches]:
-        size = min(inputs["batch"], inputs["examples"] - start)
-        places = iter(range(start, start + size))
-        for mine, share in zip(seen, split_batch(size, inputs["replicas"]), strict=True):
-            mine.extend(islice(places, share))
-    return seen
-
-
 # Task 2: brightness
 
 
 def _brightness_inputs(seed: int) -> Inputs:
-    draw, sizes = _sizes(seed)
+    draw, numbers = sizes(seed)
     # Whole numbers, so that the order in which they are added does not matter.
-    pixels = draw.integers(1, 17, size=(sizes["examples"], 2, 2)).astype(np.float32)
-    return {**sizes, "pixels": pixels}
+    pixels = draw.integers(1, 17, size=(numbers["examples"], 2, 2)).astype(np.float32)
+    return {**numbers, "pixels": pixels}
 
 
 def _brightness_call(brightness: Callable[..., Any], inputs: Inputs) -> Plain:
@@ -139,10 +134,14 @@ def _brightness_call(brightness: Callable[..., Any], inputs: Inputs) -> Plain:
 
 
 def _images_of_each(inputs: Inputs) -> list[int]:
-    return [len(places) for places in _places(inputs)]
+    return [len(places) for places in places_of(inputs)]
 
 
 def _brightness_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    if not isinstance(outputs, dict) or not {"images", "total"} <= outputs.keys():
+        what = "nothing: is there a `return`?" if outputs is None else f"{shown(outputs)}"
+        label = 'it returns a dictionary with "images" and "total"'
+        return Verdict.of(expect_true(label, False, message=f"yours returned {what}"))
     return Verdict.of(
         expect_equal(
             "the images that each replica worked on",
@@ -181,6 +180,12 @@ _BRIGHTNESS = Check(
     revisit="The trap: an ordinary tensor",
     mistakes=(
         Mistake(
+            "batch_distributed",
+            "`experimental_distribute_dataset` takes a whole data set, once and before the loop: "
+            "not one batch of it.",
+            error="_variant_tensor",
+        ),
+        Mistake(
             "whole_batch_to_run",
             "Every replica worked on all the images, so each pixel was counted once for every "
             "replica. What does `run` do with an ordinary tensor?",
@@ -196,7 +201,7 @@ _BRIGHTNESS = Check(
             "one_replica_only",
             "The images are shared now, but only replica 0's part is in the total. Reduce over "
             "all replicas.",
-            yields=_mistaken(True, lambda i: i["pixels"][_places(i)[0]].sum()),
+            yields=_mistaken(True, lambda i: i["pixels"][places_of(i)[0]].sum()),
         ),
         Mistake(
             "mean_for_sum",
@@ -208,81 +213,4 @@ _BRIGHTNESS = Check(
 )
 
 
-# Task 3: who_saw
-
-
-def _who_saw_inputs(seed: int) -> Inputs:
-    draw, sizes = _sizes(seed)
-    return {**sizes, "numbers": draw.permutation(sizes["examples"])}
-
-
-def _who_saw_call(who_saw: Callable[..., Any], inputs: Inputs) -> Plain:
-    import tensorflow as tf
-
-    dataset = tf.data.Dataset.from_tensor_slices(inputs["numbers"]).batch(inputs["batch"])
-    return who_saw(mirrored(inputs["replicas"]), dataset)
-
-
-def _seen(inputs: Inputs, batches: slice = slice(None)) -> list[list[int]]:
-    return [inputs["numbers"][places].tolist() for places in _places(inputs, batches)]
-
-
-def _who_saw_judge(inputs: Inputs, outputs: Plain) -> Verdict:
-    expected = _seen(inputs)
-    yours = None if outputs is None else [np.ravel(numbers).tolist() for numbers in outputs]
-    everything = sorted(chain(*(yours or [])))
-    return Verdict.of(
-        expect_equal(
-            "one list for each replica",
-            yours=None if yours is None else len(yours),
-            expected=len(expected),
-        ),
-        expect_true(
-            "every number was seen once",
-            everything == list(range(inputs["examples"])),
-            message=f"{inputs['examples']} numbers came in batches of {inputs['batch']}; "
-            f"your lists hold {len(everything)}, {len(set(everything))} of them different",
-        ),
-        expect_equal("what each replica saw, in order", yours=yours, expected=expected, weight=2),
-    )
-
-
-def _same_but_for_order(inputs: Inputs, outputs: Plain) -> bool:
-    return [sorted(numbers) for numbers in outputs] == [sorted(mine) for mine in _seen(inputs)]
-
-
-_WHO_SAW = Check(
-    name="who_saw",
-    function="who_saw",
-    title="Which replica saw which example",
-    points=3,
-    inputs=_who_saw_inputs,
-    call=_who_saw_call,
-    judge=_who_saw_judge,
-    hint="Keep a list for each replica, made before the first batch, and extend it in every one.",
-    revisit="Which replica saw which example",
-    mistakes=(
-        Mistake(
-            "every_replica_saw_all",
-            "The data set was not distributed: nobody cut its batches into shares.",
-            when=lambda inputs, outputs: list(outputs[0]) == inputs["numbers"].tolist(),
-        ),
-        Mistake(
-            "last_batch_dropped",
-            "The last batch is smaller, and its examples count like the others: do not drop it.",
-            yields=lambda inputs: _seen(inputs, slice(None, -1)),
-        ),
-        Mistake(
-            "only_last_batch",
-            "Your lists start anew in every batch. Make them once, before the loop, and extend.",
-            yields=lambda inputs: _seen(inputs, slice(-1, None)),
-        ),
-        Mistake(
-            "order_lost",
-            "The right numbers on each replica, but not in the order in which they came.",
-            when=_same_but_for_order,
-        ),
-    ),
-)
-
-CHECKS = (_SLICES, _BRIGHTNESS, _WHO_SAW)
+CHECKS = (_SLICES, _BRIGHTNESS, WHO_SAW)

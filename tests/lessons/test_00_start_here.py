@@ -1,5 +1,6 @@
 import functools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import tensorflow as tf
 from distlab.batching import split_batch
 from distlab.devices import split_devices
 from distlab.grading.registry import checks_of
+from distlab.grading.running import run_check
 from distlab.strategy.making import make_strategy
 from tests.lessons.support import (
     assert_mistake_is_caught,
@@ -69,7 +71,22 @@ def split_by_taking(examples, replicas):
     return tuple(shares)
 
 
-@pytest.mark.parametrize("answer", [split_by_slicing, split_by_taking])
+def split_at_once(examples, replicas):
+    piece = tf.cast(tf.math.ceil(examples / replicas), tf.int32)
+    return tf.clip_by_value(examples - piece * tf.range(replicas), 0, piece)
+
+
+def split_one_by_one(examples, replicas):
+    piece = np.ceil(examples / replicas)  # a float
+    shares = [0.0] * replicas
+    for example in range(examples):
+        shares[int(example // piece)] += 1
+    return shares
+
+
+@pytest.mark.parametrize(
+    "answer", [split_by_slicing, split_by_taking, split_at_once, split_one_by_one]
+)
 def test_other_right_splits_pass(answer):
     assert_solution_passes(SLICES, answer)
 
@@ -80,6 +97,15 @@ def test_stub_of_slices_earns_nothing():
 
 def even_split(examples, replicas):
     return [len(part) for part in np.array_split(np.arange(examples), replicas)]
+
+
+def whole_pieces_for_all(examples, replicas):
+    return [math.ceil(examples / replicas)] * replicas
+
+
+def rest_for_the_last(examples, replicas):
+    piece = examples // replicas
+    return [piece] * (replicas - 1) + [examples - piece * (replicas - 1)]
 
 
 def negative_share(examples, replicas):
@@ -96,7 +122,10 @@ def replica_left_out(examples, replicas):
     ("answer", "mistake"),
     [
         (even_split, "even_split"),
-        (lambda examples, replicas: [examples] * replicas, "whole_batch_each"),
+        (lambda examples, replicas: [examples] * replicas, "more_than_there_are"),
+        (whole_pieces_for_all, "more_than_there_are"),
+        (rest_for_the_last, "rounded_down"),
+        (lambda examples, replicas: [examples // replicas] * replicas, "rounded_down"),
         (negative_share, "negative_share"),
         (replica_left_out, "replica_left_out"),
     ],
@@ -109,6 +138,12 @@ def test_a_wrong_split_is_shown_with_its_case():
     report = assert_mistake_is_caught(SLICES, even_split, "even_split")
     assert 0 < report.earned < SLICES.points
     assert "split(" in repr(report)
+
+
+def test_what_no_split_can_be_is_shown_with_its_case():
+    report = run_check(SLICES, lambda examples, replicas: (examples for _ in range(replicas)))
+    assert re.search(r"split\(\d+, \d+\): found a generator", repr(report))
+    assert report.earned == 0
 
 
 # Task 2: brightness
@@ -198,6 +233,35 @@ def test_mistakes_of_brightness_are_named(share, total_of, mistake):
     assert_mistake_is_caught(BRIGHTNESS, answer, mistake)
 
 
+def one_batch_distributed(strategy, dataset):
+    for batch in dataset:
+        yield from strategy.experimental_distribute_dataset(batch)
+
+
+def test_a_brightness_that_distributes_a_batch_is_named():
+    def answer(strategy, dataset):
+        batches = one_batch_distributed(strategy, dataset)
+        return brightness_of(strategy, batches, total_of=summed)
+
+    assert_mistake_is_caught(BRIGHTNESS, answer, "batch_distributed")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda strategy, dataset: None, "is there a `return`?"),
+        (lambda strategy, dataset: ([3, 3], 12.0), "yours returned [[3, 3], 12.0]"),
+        (lambda strategy, dataset: {"images": [3, 3]}, "yours returned {'images': [3, 3]}"),
+    ],
+    ids=["nothing", "a tuple", "one key"],
+)
+def test_a_brightness_of_another_form_is_told_what_to_return(answer, said):
+    report = run_check(BRIGHTNESS, answer)
+    assert said in repr(report)
+    assert '"images" and "total"' in repr(report)
+    assert report.earned == 0
+
+
 # Task 3: who_saw
 
 
@@ -223,7 +287,26 @@ def who_saw_by_columns(strategy, dataset):
     return [tf.concat(shares, axis=0) for shares in zip(*rounds, strict=True)]
 
 
-@pytest.mark.parametrize("answer", [who_saw_through_run, who_saw_by_columns])
+def who_saw_in_ragged_rows(strategy, dataset):
+    return tf.ragged.stack(who_saw_by_columns(strategy, dataset))
+
+
+def who_saw_in_an_array_of_lists(strategy, dataset):
+    columns = who_saw_by_columns(strategy, dataset)
+    rows = np.empty(len(columns), dtype=object)
+    rows[:] = [[float(number) for number in numbers] for numbers in columns]
+    return rows
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        who_saw_through_run,
+        who_saw_by_columns,
+        who_saw_in_ragged_rows,
+        who_saw_in_an_array_of_lists,
+    ],
+)
 def test_other_right_ways_to_see_pass(answer):
     assert_solution_passes(WHO_SAW, answer, seeds=range(5))
 
@@ -260,6 +343,41 @@ def one_share_only(strategy, dataset):
     return seen
 
 
+def shares_of(strategy, dataset):
+    """For each batch the list of its shares."""
+    for batch in strategy.experimental_distribute_dataset(dataset):
+        yield [share.numpy() for share in strategy.experimental_local_results(batch)]
+
+
+def one_list_n_times(strategy, dataset):
+    seen = [[]] * strategy.num_replicas_in_sync
+    for shares in shares_of(strategy, dataset):
+        for numbers, share in zip(seen, shares, strict=True):
+            numbers.extend(share.tolist())
+    return seen
+
+
+def shares_appended(strategy, dataset):
+    return [list(mine) for mine in zip(*shares_of(strategy, dataset), strict=True)]
+
+
+def lists_of_batches(strategy, dataset):
+    return list(shares_of(strategy, dataset))
+
+
+def one_list(strategy, dataset):
+    return [number for shares in shares_of(strategy, dataset) for number in np.concatenate(shares)]
+
+
+def only_first_batch(strategy, dataset):
+    return next(shares_of(strategy, dataset))
+
+
+def shared_in_turns(strategy, dataset):
+    batches, replicas = list(dataset), strategy.num_replicas_in_sync
+    return [np.concatenate([batch[i::replicas] for batch in batches]) for i in range(replicas)]
+
+
 def order_lost(strategy, dataset):
     return [sorted(numbers.numpy()) for numbers in who_saw_by_columns(strategy, dataset)]
 
@@ -272,21 +390,27 @@ def order_lost(strategy, dataset):
         (every_replica_saw_all, "every_replica_saw_all"),
         (one_share_only, "every_replica_saw_all"),
         (order_lost, "order_lost"),
+        (one_list_n_times, "every_replica_saw_all"),
+        (shares_appended, "shares_appended"),
+        (lists_of_batches, "lists_of_batches"),
+        (one_list, "one_list"),
+        (only_first_batch, "only_first_batch"),
+        (shared_in_turns, "shared_by_hand"),
     ],
 )
 def test_mistakes_of_who_saw_are_named(answer, mistake):
     assert_mistake_is_caught(WHO_SAW, answer, mistake)
 
 
-def test_a_who_saw_without_return_is_told_so():
-    report = assert_not_passing(WHO_SAW, lambda strategy, dataset: None)
-    assert "is there a `return`?" in repr(report)
-
-
-def assert_not_passing(check, answer):
-    from distlab.grading.running import run_check
-
-    report = run_check(check, answer)
-    assert not report.passed
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda strategy, dataset: None, "is there a `return`?"),
+        (lambda strategy, dataset: [11, 11, 6], "yours returned [11, 11, 6]"),
+    ],
+    ids=["nothing", "counts"],
+)
+def test_a_who_saw_of_another_form_is_told_so(answer, said):
+    report = run_check(WHO_SAW, answer)
+    assert said in repr(report)
     assert report.earned == 0
-    return report
