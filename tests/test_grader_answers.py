@@ -6,7 +6,7 @@ import random
 import pytest
 
 from distlab import errors
-from distlab.grader.answers import find_answers
+from distlab.grader.answers import find_answers, misplaced
 from distlab.grader.opening import open_notebook
 from distlab.grading.checks import Check, Verdict
 from distlab.grading.registry import checks_of, lesson_modules
@@ -194,6 +194,32 @@ LONG = {
 def test_code_that_is_made_to_take_hours_to_read_is_read(found, long):
     answers = found("# task: first\n" + long + "\ndef f(z):\n    return x")
     assert answers.program("first")
+
+
+def test_a_task_where_no_code_is_is_noted(tmp_path):
+    path = notebook(tmp_path / "one.ipynb", SETUP, SECOND, "%%bash\n" + FIRST)
+    content = json.loads(path.read_text())
+    content["cells"] += [{"cell_type": kind, "source": FIRST + SECOND} for kind in ("raw", "x")]
+    path.write_text(json.dumps(content))
+    opened = open_notebook(path)
+    answers = find_answers(opened.code, LESSONS)
+    assert answers.program("first") == ()
+    assert answers.answers[0].notes == ("cell 4 begins with %%bash, so it is no Python",)
+    assert misplaced(opened.cells, answers) == []
+    content["cells"][3]["source"] = "# Text"
+    path.write_text(json.dumps(content))
+    opened = open_notebook(path)
+    answers = find_answers(opened.code, LESSONS)
+    assert misplaced(opened.cells, answers) == [
+        "cell 5 has the line '# task: first', and is no code cell"
+    ]
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_line_ends_of_other_systems_are_line_ends(found, end):
+    answers = found(SETUP.replace("\n", end), FIRST.replace("\n", end))
+    assert answers.answers[0].notes == ()
+    assert run(answers, "first")["f"](2.5) == 2
 
 
 def test_a_cell_that_is_timed_is_still_an_answer(found):

@@ -87,7 +87,9 @@ def test_what_is_printed_is_kept_with_the_call():
         ("def split(e, r):\n    return 1 / 0", ("ZeroDivisionError", "line 2 in split: return 1 ")),
         ("raise KeyboardInterrupt", ("KeyboardInterrupt", "line 1 in split: raise Keyboard")),
         ("def split(e, r):\n    raise KeyboardInterrupt", ("KeyboardInterrupt", "line 2 in split")),
-        ("\0", ("", "")),
+        ("\0", ("", "somewhere in split")),
+        ("x = '\ud800'", ("UnicodeEncodeError: ", "somewhere in split")),
+        ("x = '\u2028'\n\x0c\n1 / 0", ("ZeroDivisionError", "line 3 in split: 1 / 0")),
     ],
 )
 def test_failures_tell_the_learners_lines(source, failure):

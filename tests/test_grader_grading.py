@@ -246,6 +246,16 @@ def test_a_notebook_that_breaks_the_grader_costs_nobody_else_anything(tmp_path, 
     assert john.problem == "a notebook that broke the grader (RecursionError: too deep)"
 
 
+def test_a_learner_whose_name_is_no_text_is_graded(tmp_path):
+    folder = tmp_path / "in" / os.fsdecode(b"jane\xff")
+    try:
+        hand_in(folder.parent, folder.name, "solutions")
+    except OSError:
+        pytest.skip("a system without such names")
+    (jane,) = grade(tmp_path / "in", tmp_path / "out", GradingOptions(allow_root=True)).scored
+    assert jane[1].earned == POINTS
+
+
 def test_each_learner_has_other_inputs_and_the_same_ones_again(handed):
     submissions = find_submissions(handed).submissions
     with Marker(GradingOptions(), seed=1) as one, Marker(GradingOptions(), seed=2) as other:

@@ -173,7 +173,7 @@ def _main(cells: Cells) -> dict[str, Any]:
     """Makes `__main__` anew, and shows the cells' lines to whoever prints a traceback."""
     sys.modules["__main__"] = main = ModuleType("__main__")
     for name, source in cells:
-        lines = source.splitlines(keepends=True)
+        lines = [f"{line}\n" for line in source.split("\n")]  # as Python counts them
         linecache.cache[_file(name)] = (len(source), None, lines, _file(name))
     return vars(main)
 
@@ -184,11 +184,10 @@ def _function(check: Check, cells: Cells, names: dict[str, Any]) -> tuple[Any, F
     for name, source in cells:
         try:
             code = compile(source, _file(name), "exec").replace(co_name=name)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            return None, _unread(error, name)
+        try:
             exec(code, names)
-        except (SyntaxError, ValueError) as error:
-            if isinstance(error, SyntaxError) and error.filename == _file(name):
-                return None, _syntax(error, name)
-            return None, failure_of(error, here)
         except BaseException as error:
             return None, failure_of(error, here)
     if check.function not in names:
@@ -200,7 +199,9 @@ def _function(check: Check, cells: Cells, names: dict[str, Any]) -> tuple[Any, F
     return function, None
 
 
-def _syntax(error: SyntaxError, name: str) -> Failure:
+def _unread(error: Exception, name: str) -> Failure:
+    if not isinstance(error, SyntaxError) or not error.lineno:  # a character that is none
+        return Failure("error", f"{type(error).__name__}: {error}", (f"somewhere in {name}",))
     line = f"line {error.lineno} in {name}: {(error.text or '').strip()}"
     return Failure("error", f"{type(error).__name__}: {error.msg}", (line,))
 

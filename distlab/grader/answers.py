@@ -16,8 +16,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from distlab.errors import InvalidArgument
+from distlab.grader.opening import text_of
 from distlab.grader.slicing import Cell, python_of, slice_of, statements_of
 from distlab.grading.checks import Check
 
@@ -108,6 +110,23 @@ def find_answers(
     )
 
 
+def misplaced(cells: Sequence[dict[str, Any]], answers: Answers) -> list[str]:
+    """Returns a note for each task whose line stands where no code is.
+
+    Args:
+        cells: All cells of the notebook.
+        answers: What was found in its code.
+    """
+    missing = {one.check for one in answers.answers if one.cell is None}
+    return [
+        f"cell {number} has the line '# task: {name}', and is no code cell"
+        for number, cell in enumerate(cells, 1)
+        if cell.get("cell_type") in ("markdown", "raw")
+        for name in _TASK.findall(text_of(cell.get("source")))
+        if name in missing
+    ]
+
+
 def _score(cells: Sequence[Cell], checks: Sequence[Check]) -> tuple[int, int]:
     """How many tasks are marked, and how many there are at all."""
     marked = {name for cell in cells for name in _TASK.findall(cell.source)}
@@ -126,6 +145,9 @@ def _answer(cells: Sequence[Cell], check: Check) -> Answer:
     if not marked and defining:
         notes.append(f"the line '# task: {check.name}' is gone")
     chosen = both or marked or defining
+    if chosen and not python_of(cells[chosen[-1]].source):
+        first = cells[chosen[-1]].source.split()[0]
+        notes.append(f"{cells[chosen[-1]].name} begins with {first}, so it is no Python")
     if len(chosen) > 1:
         notes.append(f"{cells[chosen[-1]].name} counts, the last of them")
     return Answer(check=check.name, cell=chosen[-1] if chosen else None, notes=tuple(notes))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distlab.errors import DistlabError, InvalidArgument
-from distlab.grader.answers import Answers, find_answers
+from distlab.grader.answers import Answers, find_answers, misplaced
 from distlab.grader.asking import Outcome, Question, ask
 from distlab.grader.judging import Judge
 from distlab.grader.lessons import Lessons
@@ -146,6 +146,7 @@ class Marker:
             reports.append(report)
             held += [Held(check=check.name, reason=reason) for reason in reasons]
         notes = [note for answer in answers.answers for note in answer.notes]
+        notes += misplaced(notebook.cells, answers)
         notes += [
             f"the line '<!-- report: {one.report} -->' is gone"
             for one in written
@@ -202,5 +203,6 @@ class Marker:
     def _seeds(self, check: str, submission: Submission) -> tuple[int, ...]:
         """Draws of a learner's own: what another one has computed is of no use."""
         text = f"{self._seed}\0{submission.learner}\0{submission.user}\0{check}"
-        digest = hashlib.sha256(text.encode()).digest()
+        # A name may hold bytes that are no text, as the system has it.
+        digest = hashlib.sha256(text.encode(errors="surrogateescape")).digest()
         return tuple(int.from_bytes(digest[4 * n : 4 * n + 4], "big") >> 1 for n in range(DRAWS))

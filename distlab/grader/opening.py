@@ -65,7 +65,7 @@ def open_notebook(path: Path) -> Notebook:
         found = "a notebook of format 3 or older" if older else "JSON that is no notebook"
         raise refuse(found, "open it in Jupyter and save it" if older else again)
     code = tuple(
-        Cell(name=f"cell {number}", source=source)
+        Cell(name=f"cell {number}", source=_lines_of_python(source))
         for number, cell in enumerate(cells, 1)
         if isinstance(cell, dict) and (source := source_of(cell, "code")).strip()
     )
@@ -77,6 +77,10 @@ def open_notebook(path: Path) -> Notebook:
             "look into it: has something been pasted into a cell?",
         )
     return Notebook(cells=tuple(cell for cell in cells if isinstance(cell, dict)), code=code)
+
+
+def _lines_of_python(source: str) -> str:
+    return source.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def source_of(cell: dict[str, Any], kind: str) -> str:
