@@ -246,6 +246,25 @@ def test_other_checks_of_the_course_grade_again_what_was_graded(
     assert "1 of them were graded with other checks or another distlab: so again" in told
 
 
+def test_a_page_of_feedback_that_is_no_longer_so_is_taken_away_and_no_other(broken):
+    (broken / "mine.csv").write_text("learner,check,points\njane,slices,1\n")
+    shutil.copytree(broken / "in" / "jane", broken / "in" / "john")
+    feedback = broken / "out" / "feedback"
+
+    def pages():
+        return sorted(path.relative_to(feedback).as_posix() for path in feedback.rglob("*.*"))
+
+    assert run(broken) == 0
+    assert pages() == ["jane/one.html", "john/one.html"]
+    (feedback / "jane" / "mine.html").write_text("a teacher's own")
+    assert run(broken, "--overrides", str(broken / "mine.csv")) == 0
+    assert pages() == [f"jane/{STEM}.html", "jane/mine.html", "john/one.html"]
+    shutil.rmtree(broken / "in" / "john")
+    assert run(broken) == 0
+    assert pages() == ["jane/mine.html", "jane/one.html"]
+    assert not (feedback / "john").exists()
+
+
 def test_others_who_are_not_graded_yet_are_told(broken, capsys):
     shutil.copytree(broken / "in" / "jane", broken / "in" / "john")
     assert run(broken, "--only", "jane") == 0

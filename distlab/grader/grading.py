@@ -34,6 +34,7 @@ from distlab.grader.people import People
 from distlab.grader.place import take_place
 from distlab.grader.saved import Saved
 from distlab.grader.scoring import Graded, Policy, Score, score_of
+from distlab.grader.stale import take_away_stale
 from distlab.grader.submissions import Problem, Submission, find_submissions
 from distlab.grader.tables import write_gradebook
 
@@ -129,9 +130,9 @@ def grade(
 def _write(results: Results, place: Path, marks: Marks, *, left_out: Sequence[Problem]) -> None:
     scored = results.scored
     write_marks(place / MARKS, scored, marks)
-    for one, score in scored:
-        late_factor = results.policy.late_factor
-        write_feedback(one, score, place / "feedback", late_factor=late_factor)
+    late_factor, feedback = results.policy.late_factor, place / "feedback"
+    pages = [write_feedback(*pair, feedback, late_factor=late_factor) for pair in scored]
+    take_away_stale(place, pages)
     write_gradebook(scored, place, left_out=left_out)
     write_page(place / "class.html", class_page(scored, results.policy.lessons))
 
