@@ -265,6 +265,16 @@ def test_a_page_of_feedback_that_is_no_longer_so_is_taken_away_and_no_other(brok
     assert not (feedback / "john").exists()
 
 
+def test_what_was_given_back_before_is_told_to_be_old(broken, capsys):
+    assert run(broken, "--gradescope") == 0
+    assert "earlier run" not in capsys.readouterr().err
+    assert run(broken) == 0
+    old = broken / "out" / "gradescope"
+    told = capsys.readouterr().err
+    assert f"{old} is still that of an earlier run: give --gradescope to renew it" in told
+    assert "canvas.csv" not in told
+
+
 def test_others_who_are_not_graded_yet_are_told(broken, capsys):
     shutil.copytree(broken / "in" / "jane", broken / "in" / "john")
     assert run(broken, "--only", "jane") == 0

@@ -163,6 +163,12 @@ def _grade(options: argparse.Namespace) -> int:
             exercise=options.exercise,
             say=_say,
         )
+    for name, option, is_new in (
+        ("canvas.csv", "--canvas", options.canvas),
+        ("gradescope", "--gradescope", options.gradescope),
+    ):
+        if not is_new and (out / name).exists():
+            _say(f"{out / name} is still that of an earlier run: give {option} to renew it")
     held = sum(len(score.waiting) for _, score in scored)
     broken = sum(bool(one.problem) for one in results.graded)
     to_read = sum(len(score.to_be_read) for _, score in scored)
