@@ -62,6 +62,7 @@ def test_what_a_teacher_decides_and_what_is_held_is_told():
 def test_what_was_not_graded_says_why():
     text = page(replace(ONE, reports=(), stem="", problem="an empty file"))
     assert "<b>Not graded:</b> an empty file" in text and "points" not in text
+    assert "hand it in once more" in text
 
 
 def test_nothing_of_a_learners_is_markup():

@@ -51,6 +51,11 @@ def page_of(graded: Graded, score: Score, *, late_factor: float = 1.0) -> str:
     parts = [f"<p>{escape(graded.submission.path.name)}</p>"]
     if graded.problem:
         parts.append(f"<p><b>Not graded:</b> {escape(graded.problem)}</p>")
+        parts.append(
+            "<p>Open your notebook, look whether it is the right one and whole, and hand it in "
+            "once more, as File &gt; Download in Jupyter or Colab saves it. If you cannot, ask "
+            "your teacher.</p>"
+        )
     else:
         late = f", late: {late_factor:.0%} of the points" if graded.submission.is_late else ""
         parts.append(f"<p><b>{score.earned:g} of {score.points:g} points</b>{late}</p>")
