@@ -100,6 +100,17 @@ def test_runs_that_differ_are_named(wrong, mistake, earned):
     assert assert_mistake_is_caught(RUNS, wrong, mistake).earned == earned
 
 
+def test_a_run_that_returns_nothing_is_told_so():
+    report = run_check(RUNS, trainer(first=dl.set_seed, weights=lambda model: None), seeds=(1,))
+    (wrong,) = [criterion for criterion in report.criteria if not criterion.passed]
+    assert wrong.message == "your function returned None: is there a `return`?"
+
+
+def test_a_run_that_returns_the_model_is_told_what_to_return():
+    report = run_check(RUNS, trainer(first=dl.set_seed, weights=lambda model: model), seeds=(1,))
+    assert "the answer of `train_once`: found a Sequential" in repr(report)
+
+
 def test_weights_that_were_never_trained_do_not_pass():
     untrained = trainer(
         first=dl.set_seed, weights=lambda model: [np.zeros_like(w) for w in model.get_weights()]
@@ -148,6 +159,13 @@ def test_other_right_states_pass():
     swapped = assigns(lambda generator, base, step: folded(base, replica_id(), step, 0))
     assert_solution_passes(MASKS, swapped, seeds=range(2))
 
+    @tf.function
+    def drawn(generator, base, step):
+        key = folded(base, step, replica_id())
+        return tf.random.stateless_uniform([2], key, maxval=2**40, dtype=tf.int64)
+
+    assert_solution_passes(MASKS, assigns(drawn), seeds=range(2))
+
 
 @pytest.mark.parametrize(
     ("wrong", "mistake", "earned"),
@@ -182,6 +200,14 @@ def test_other_right_states_pass():
 )
 def test_wrong_masks_are_named(wrong, mistake, earned):
     assert assert_mistake_is_caught(MASKS, wrong, mistake).earned == earned
+
+
+def test_who_replaces_the_state_is_told_so_and_leaves_the_next_answer_alone():
+    def replaced(generator, base, step):
+        generator.state = folded(base, step, replica_id(), 0)
+
+    assert assert_mistake_is_caught(MASKS, replaced, "state_replaced").earned == 0
+    assert run_check(MASKS, solution()["seed_replica"], seeds=(1,)).passed
 
 
 @pytest.mark.parametrize(
@@ -241,6 +267,7 @@ def test_other_ways_to_sort_pass(right):
     ("wrong", "mistake"),
     [
         ({"across": "bitwise"}, "expects_bitwise_across_n"),
+        ({"across": "different"}, "different_across_n"),
         ({"dropout": "close"}, "dropout_close_across_n"),
         ({"dropout": "never"}, "dropout_never_equal"),
         ({"none": True}, "none_is_a_seed"),
@@ -257,6 +284,21 @@ def test_wrong_expectations_are_named(wrong, mistake):
 def test_one_answer_for_everything_earns_nothing():
     for answer in ("bitwise", "close", "different", None):
         assert run_check(EXPECT, lambda first, second, answer=answer: answer).earned == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda right: None, "is there a `return`?"),
+        (str.title, "'Bitwise'"),
+        (lambda right: right == "bitwise", "True"),
+    ],
+    ids=["nothing", "another spelling", "a truth value"],
+)
+def test_answers_of_another_form_are_shown_and_called_no_mistake(answer, said):
+    report = run_check(EXPECT, lambda first, second: answer(by_what_differs(first, second)))
+    assert said in repr(report)
+    assert (report.earned, report.mistake) == (0, "")
 
 
 # --- what the lesson and the checks claim of training

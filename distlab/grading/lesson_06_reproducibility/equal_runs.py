@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distlab.grading.boundary import to_plain
 from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
 from distlab.grading.comparing import expect_true, same_plain
 
@@ -57,7 +58,7 @@ def _run(train_once: Callable[..., Any], seed: int, before: int, inputs: Inputs)
         return tf.data.Dataset.from_tensor_slices((x, inputs["y"][order])).batch(8)
 
     keras.utils.set_random_seed(before)
-    trained = train_once(seed, build, make_data)
+    trained = to_plain(train_once(seed, build, make_data), at="the answer of `train_once`")
     streams = {
         "python": random.random(),
         "numpy": float(np.random.rand()),
@@ -93,7 +94,9 @@ def _judge(_: Inputs, outputs: Plain) -> Verdict:
         expect_true(
             "the same trained weights, twice",
             _twice(outputs, "trained", atol=1e-6),  # on a GPU bits may need op determinism
-            message="the two runs end with other weights",
+            message="the two runs end with other weights"
+            if first["trained"] is not None
+            else "your function returned None: is there a `return`?",
             weight=2,
         ),
     ]

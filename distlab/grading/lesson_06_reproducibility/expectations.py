@@ -62,6 +62,8 @@ def _call(expect: Callable[..., Any], inputs: Inputs) -> Plain:
 def _judge(_: Inputs, outputs: Plain) -> Verdict:
     if len({str(answer) for answer in outputs.values()}) == 1:
         message = "your function gives the same answer to every pair"
+        if None in outputs.values():
+            message = "your function returned None: is there a `return`?"
         return Verdict.of(expect_true("the answer depends on the runs", False, message=message))
     return Verdict.of(
         *(
@@ -71,8 +73,8 @@ def _judge(_: Inputs, outputs: Plain) -> Verdict:
     )
 
 
-def _answers(answer: str, *cases: str) -> Callable[[Inputs, Plain], bool]:
-    return lambda _, outputs: all(outputs[case] == answer for case in cases)
+def _answers(case: str, *answers: str) -> Callable[[Inputs, Plain], bool]:
+    return lambda _, outputs: outputs[case] in answers
 
 
 EXPECTATIONS = Check(
@@ -91,37 +93,43 @@ EXPECTATIONS = Check(
             "expects_bitwise_across_n",
             "With another number of replicas the same numbers are added in another order, and "
             "floats round after each addition. No seed changes that.",
-            when=_answers("bitwise", "another number of replicas"),
+            when=_answers("another number of replicas", "bitwise"),
+        ),
+        Mistake(
+            "different_across_n",
+            "Another number of replicas adds the same numbers in another order, and nothing else. "
+            "That is rounding: the weights stay close.",
+            when=_answers("another number of replicas", "different"),
         ),
         Mistake(
             "dropout_close_across_n",
             "With another number of replicas dropout draws other masks, for smaller shares. That "
             "is no rounding: the weights are different.",
-            when=_answers("close", "another number of replicas, with dropout"),
+            when=_answers("another number of replicas, with dropout", "close"),
         ),
         Mistake(
             "dropout_never_equal",
             "Dropout is random, but seeded: on the same number of replicas the same step draws "
             "the same masks.",
-            when=_answers("different", "the same run again, with dropout"),
+            when=_answers("the same run again, with dropout", "close", "different"),
         ),
         Mistake(
             "none_is_a_seed",
             "None and None are equal in Python, but a run without a seed draws other numbers each "
             "time.",
-            when=lambda _, outputs: outputs["no seed in either"] != "different",
+            when=_answers("no seed in either", "bitwise", "close"),
         ),
         Mistake(
             "place_ignored",
             "A run that resumes without its place in the data begins the epoch anew, and sees "
             "examples twice.",
-            when=lambda _, out: out["resumed without its place in the data"] != "different",
+            when=_answers("resumed without its place in the data", "bitwise", "close"),
         ),
         Mistake(
             "resumed_never_equal",
             "A run that resumes with its place in the data takes the very steps that it would "
             "have taken.",
-            when=lambda _, out: out["resumed, with its place in the data"] != "bitwise",
+            when=_answers("resumed, with its place in the data", "close", "different"),
         ),
     ),
 )

@@ -32,11 +32,13 @@ def _inputs(seed: int) -> Inputs:
 
 
 @functools.cache
-def _generator(replicas: int) -> Any:
+def _generator(replicas: int) -> tuple[Any, Any]:
+    """A generator and its state: the next answer needs it, whatever this one puts there."""
     import keras
 
     with mirrored(replicas).scope():
-        return keras.random.SeedGenerator(0)
+        generator = keras.random.SeedGenerator(0)
+    return generator, generator.state
 
 
 def _call(seed_replica: Callable[..., Any], inputs: Inputs) -> Plain:
@@ -63,10 +65,13 @@ class _Run:
         import tensorflow as tf
 
         strategy = mirrored(inputs["replicas"])
-        self.generator = generator = _generator(inputs["replicas"])
+        self.generator, self.state = generator, state = _generator(inputs["replicas"])
+        generator.state = state
 
         def replica_step(step: Any) -> Any:
             seed_replica(generator, base, step)
+            if generator.state is not state:
+                raise TypeError("`generator.state` is another object now")
             ones = tf.ones(_UNITS)
             draws = [keras.random.dropout(ones, 0.5, seed=generator) for _ in range(_DRAWS)]
             return tf.stack(draws)
@@ -83,7 +88,7 @@ class _Run:
         import tensorflow as tf
 
         keras.utils.set_random_seed(before)
-        self.generator.state.assign([state, 0])
+        self.state.assign([state, 0])
         return np.array([self.on_replicas(tf.constant(step, tf.int64)) for step in steps]) != 0
 
 
@@ -168,6 +173,12 @@ REPLICA_MASKS = Check(
     "second place, so fold a 0 in last.",
     revisit="The cure: a function of base seed, step and replica",
     mistakes=(
+        Mistake(
+            "state_replaced",
+            "`generator.state = ...` puts another object in the place of the variable that Keras "
+            "draws from. Change what the variable holds: `generator.state.assign(...)`.",
+            error="`generator.state` is another object",
+        ),
         Mistake(
             "same_mask",
             "The masks can be drawn again, but all replicas draw the same. What does a replica "
