@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distlab.grading.lesson_10_parameter_server import staleness_and_shards
+from distlab.grading.lesson_10_parameter_server import shards as shards_module
+from distlab.grading.lesson_10_parameter_server import staleness as staleness_module
 from distlab.grading.registry import checks_of
+from distlab.grading.running import run_check
 from tests.lessons.support import (
     assert_mistake_is_caught,
     assert_solution_passes,
@@ -107,13 +109,72 @@ def one_by_one(losses):
     return [loss.fetch() for loss in losses]
 
 
-@pytest.mark.parametrize("right", [looping(), looping(end=join_and(one_by_one))], ids=range(2))
+def in_one_tensor(coordinator, step, make_data, steps):
+    """A function around the step and one around the data, and one tensor in the end."""
+    data = iter(coordinator.create_per_worker_dataset(lambda: make_data().prefetch(1)))
+    wrapped = tf.function(lambda iterator: step(iterator))
+    losses = tuple(coordinator.schedule(wrapped, (data,)) for _ in range(steps))
+    return tf.stack(coordinator.fetch(losses))
+
+
+def two_at_a_time(coordinator, step, make_data, steps):
+    data, losses = iter(coordinator.create_per_worker_dataset(make_data)), np.zeros(0)
+    while len(losses) < steps:
+        sent = range(min(2, steps - len(losses)))
+        promises = [coordinator.schedule(step, args=[data]) for _ in sent]
+        while not coordinator.done():
+            pass
+        losses = np.append(losses, coordinator.fetch(promises))
+    return losses
+
+
+RIGHT_LOOPS = (looping(), looping(end=join_and(one_by_one)), in_one_tensor, two_at_a_time)
+
+
+@pytest.mark.parametrize("right", RIGHT_LOOPS, ids=range(4))
 def test_other_right_loops_pass(right):
     assert_solution_passes(LOOP, right, seeds=range(1))
 
 
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (lambda found: None, "is there a `return`?"),
+        (lambda found: found[-1], "yours:    1.75"),
+        (np.mean, "yours:    1\n"),
+    ],
+    ids=["nothing", "last", "mean"],
+)
+def test_what_is_no_list_of_losses_is_shown_as_it_is(end, told):
+    def train(coordinator, step, make_data, steps):
+        return end(sorted(looping()(coordinator, step, make_data, steps)))
+
+    report = run_check(LOOP, train, seeds=[1])
+    assert told in repr(report)
+    assert not report.mistake
+
+
 def fetched(coordinator, step, data):
     return coordinator.schedule(step, args=(data,)).fetch()
+
+
+def joined(coordinator, step, data):
+    promise = coordinator.schedule(step, args=(data,))
+    coordinator.join()
+    return promise
+
+
+def here_alone(coordinator, step, make_data, steps):
+    data = iter(make_data())
+    return [step(data) for _ in range(steps)]
+
+
+def called(coordinator, step, data):
+    return coordinator.schedule(step(data))
+
+
+def without_tuple(coordinator, step, data):
+    return coordinator.schedule(step, args=data)
 
 
 def per_worker(coordinator, make_data):
@@ -129,6 +190,10 @@ def per_worker(coordinator, make_data):
         (looping(make=distributed), "dataset_on_coordinator"),
         (sending_batches, "dataset_on_coordinator"),
         (looping(send=fetched, end=join_and(list)), "fetch_each_step"),
+        (looping(send=joined), "fetch_each_step"),
+        (here_alone, "nothing_sent"),
+        (looping(send=called), "step_called_here"),
+        (looping(send=without_tuple), "args_is_no_tuple"),
         (looping(end=lambda _, losses: losses), "no_join"),
         (looping(end=lambda _, losses: [0.0 for _ in losses]), "no_join"),
         (looping(end=join_and(promised)), "not_fetched"),
@@ -160,6 +225,35 @@ def staleness_of(*, since="read", keep_first=False, own=0, what="written", by_nu
     return staleness
 
 
+def between_lines(log):
+    read, found = {}, {}
+    for line, (event, step) in enumerate(log):
+        if event == "read":
+            read[step] = line
+        elif event == "written":
+            found[step] = line - read[step] - 1
+    return [found[step] for step in sorted(found)]
+
+
+def by_who_is_at_work(log):
+    """Each writing makes all that are at work one update older."""
+    ages = {}
+    for event, step in log:
+        if event == "read":
+            ages[step] = 0
+        elif event == "written":
+            written = [other for e, other in log[: log.index((event, step))] if e == "written"]
+            ages = {s: age + (s != step and s not in written) for s, age in ages.items()}
+    return tuple(float(ages[step]) for step in sorted(ages))
+
+
+def test_a_dictionary_of_steps_is_told_that_a_list_was_asked_for():
+    report = run_check(STALENESS, lambda log: dict(enumerate(staleness_of()(log))))
+    assert report.failure.error.endswith(
+        "a list was asked for, in the order of the steps; yours is a dict"
+    )
+
+
 @named(
     ("wrong", "mistake"),
     [
@@ -168,6 +262,7 @@ def staleness_of(*, since="read", keep_first=False, own=0, what="written", by_nu
         (staleness_of(own=1), "counts_itself"),
         (staleness_of(what="read"), "counts_readings"),
         (staleness_of(by_number=False), "in_order_of_writing"),
+        (between_lines, "counts_lines"),
     ],
 )
 def test_wrong_staleness_is_named(wrong, mistake):
@@ -185,7 +280,9 @@ def between_places(log):
     return np.array(found)
 
 
-@pytest.mark.parametrize("right", [staleness_of(), between_places], ids=["counts", "places"])
+@pytest.mark.parametrize(
+    "right", [staleness_of(), between_places, by_who_is_at_work], ids=["counts", "places", "ages"]
+)
 def test_other_right_staleness_passes(right):
     assert_solution_passes(STALENESS, right)
 
@@ -199,7 +296,7 @@ def test_logs_hold_each_step_once_and_one_that_was_read_twice():
             assert sorted(step for what, step in log if what == event) == steps
         read = [step for what, step in log if what == "read"]
         assert len(read) == len(steps) + 1
-        assert max(staleness_and_shards._staleness(log)) >= 3
+        assert max(staleness_module._staleness(log)) >= 3
 
 
 # --- shard_rows
@@ -226,13 +323,31 @@ def dealt(rows, row_bytes, least_bytes, servers):
     return [len(range(shard, rows, shards)) for shard in range(shards)]
 
 
+def one_by_one_less(rows, shards):
+    return tuple((rows + shards - 1 - shard) // shards for shard in range(shards))
+
+
+def ends(rows, shards):
+    """The right sizes, and those with a row more are here and there."""
+    return np.diff([rows * shard // shards for shard in range(shards + 1)])
+
+
 @pytest.mark.parametrize(
     "right",
-    [tables(lambda rows, n, servers: even(rows, max(1, min(servers, int(n))))), dealt],
-    ids=["array_split", "dealt"],
+    [
+        tables(lambda rows, n, servers: even(rows, max(1, min(servers, int(n))))),
+        dealt,
+        tables(lambda rows, n, servers: one_by_one_less(rows, max(1, min(servers, int(n))))),
+    ],
+    ids=["array_split", "dealt", "one_less"],
 )
 def test_other_right_shards_pass(right):
     assert_solution_passes(SHARDS, right)
+
+
+def sharing(share):
+    """As many shards as asked for, and another way to share out the rows."""
+    return lambda rows, n, servers: share(rows, max(1, min(servers, int(n))))
 
 
 @named(
@@ -253,15 +368,47 @@ def test_other_right_shards_pass(right):
             "rest_is_lost",
         ),
         (
+            tables(sharing(lambda rows, k: [rows // k] * (k - 1) + [rows - rows // k * (k - 1)])),
+            "one_takes_the_rest",
+        ),
+        (
+            tables(sharing(lambda rows, k: [rows - rows // k * (k - 1)] + [rows // k] * (k - 1))),
+            "one_takes_the_rest",
+        ),
+        (
             tables(
-                lambda rows, n, servers: (
-                    even(rows, max(1, min(servers, int(n))))[::-1]
-                    if n < 1
-                    else [rows // (k := min(servers, int(n)))] * (k - 1)
-                    + [rows - rows // k * (k - 1)]
-                )
+                sharing(lambda rows, k: [-(-rows // k)] * (k - 1) + [rows + rows // -k * -(1 - k)])
             ),
-            "last_takes_the_rest",
+            "one_takes_the_rest",
+        ),
+        (tables(sharing(lambda rows, k: even(rows, k)[::-1])), "in_another_order"),
+        (tables(sharing(ends)), "in_another_order"),
+        (
+            tables(lambda rows, n, servers: even(rows, max(1, min(servers, round(n))))),
+            "shard_too_small",
+        ),
+        (
+            tables(lambda rows, n, servers: even(rows, max(1, min(servers, int(np.ceil(n)) - 1)))),
+            "one_too_few",
+        ),
+        (tables(lambda rows, n, servers: even(rows, min(servers, int(n)))), "no_shard"),
+        (
+            lambda rows, row_bytes, least, servers: even(rows, max(1, min(servers, rows // least))),
+            "rows_for_bytes",
+        ),
+        (
+            lambda rows, row_bytes, *of: [row_bytes * n for n in dealt(rows, row_bytes, *of)],
+            "bytes_for_rows",
+        ),
+        (
+            lambda rows, row_bytes, least, servers: [
+                *dealt(rows, row_bytes, least, servers),
+                0,
+                0,
+                0,
+                0,
+            ][:servers],
+            "for_each_server_a_number",
         ),
     ],
 )
@@ -276,7 +423,7 @@ def test_tensorflows_own_partitioner_rounds_up_as_the_check_says():
     )
     for rows in inputs["tables"]:
         shape = tf.TensorShape([rows, inputs["row_bytes"] // 4])
-        expected = len(staleness_and_shards._rounded_up(rows, inputs))
+        expected = len(shards_module._rounded_up(rows, inputs))
         assert partitioner(shape, tf.float32) == [expected, 1]
 
 
@@ -323,8 +470,37 @@ def fetched_one_by_one(coordinator, work, numbers):
     return sum(float(result.fetch()["result"]) for result in promised)
 
 
+def with_a_note_of_what_is_done(coordinator, work, numbers):
+    """A sum on the server, and beside it which numbers are in it."""
+    with coordinator.strategy.scope():
+        is_in, total = tf.Variable([False] * len(numbers)), tf.Variable(0.0)
+
+    @tf.function
+    def step(place, number):
+        result = work(number)
+        if not is_in[place]:
+            is_in.scatter_nd_update([[place]], [True])
+            total.assign_add(result)
+
+    for place, number in enumerate(numbers):
+        coordinator.schedule(step, args=(tf.constant(place), tf.constant(number)))
+    coordinator.join()
+    return total
+
+
+def as_pairs(coordinator, work, numbers):
+    """Results under their places, as keyword arguments; and a NumPy number."""
+    step = tf.function(lambda place, number: (place, work(number)), autograph=False)
+    given = ({"place": tf.constant(n), "number": tf.constant(x)} for n, x in enumerate(numbers))
+    promises = [coordinator.schedule(step, kwargs=one) for one in given]
+    coordinator.join()
+    return np.sum(list(dict(map(tuple, coordinator.fetch(promises))).values()))
+
+
 @pytest.mark.parametrize(
-    "right", [summing(set_place, total), fetched_one_by_one], ids=["places", "fetched"]
+    "right",
+    [summing(set_place, total), fetched_one_by_one, with_a_note_of_what_is_done, as_pairs],
+    ids=["places", "fetched", "noted", "pairs"],
 )
 def test_other_right_sums_pass(right):
     assert_solution_passes(SUM, right, seeds=range(1))
@@ -344,12 +520,48 @@ def without_the_first(coordinator, work, numbers):
     return solution()["add_up"](coordinator, work, numbers) - 2 * numbers[0]
 
 
+def without_the_last(coordinator, work, numbers):
+    return solution()["add_up"](coordinator, work, numbers[:-1])
+
+
+def not_added(coordinator, work, numbers):
+    step = tf.function(work)
+    promises = [coordinator.schedule(step, args=(tf.constant(number),)) for number in numbers]
+    coordinator.join()
+    return coordinator.fetch(promises)
+
+
+def one_by_one_joined(coordinator, work, numbers):
+    results = []
+    for number in numbers:
+        results.append(coordinator.schedule(tf.function(work), args=(tf.constant(number),)))
+        coordinator.join()
+    return sum(coordinator.fetch(results))
+
+
+def test_a_sum_made_on_the_coordinator_earns_nothing():
+    report = run_check(SUM, here, seeds=[1])
+    assert (report.status, report.earned) == ("not yet", 0)
+
+
+def test_a_sum_that_is_not_returned_is_told_so():
+    def silent(*given):
+        as_pairs(*given)
+
+    report = run_check(SUM, silent, seeds=[1])
+    assert "is there a `return`?" in repr(report)
+    assert not report.mistake
+
+
 @named(
     ("wrong", "mistake"),
     [
         (summing(add_to_place, total), "assumes_exactly_once"),
         (here, "on_the_coordinator"),
         (without_the_first, "lost_step"),
+        (without_the_last, "not_all_sent"),
+        (not_added, "not_added"),
+        (one_by_one_joined, "one_at_a_time"),
         (without_join, "no_join"),
     ],
 )

@@ -4,7 +4,8 @@ Where steps are sent, real workers take them, and one of them is really killed.
 """
 
 from distlab.grading.lesson_10_parameter_server.coordinating import COORDINATE
-from distlab.grading.lesson_10_parameter_server.staleness_and_shards import LOG_AND_SHARD_CHECKS
+from distlab.grading.lesson_10_parameter_server.shards import SHARD_CHECKS
+from distlab.grading.lesson_10_parameter_server.staleness import STALENESS_CHECKS
 from distlab.grading.lesson_10_parameter_server.surviving import SURVIVE_KILL
 
-CHECKS = (COORDINATE, *LOG_AND_SHARD_CHECKS, SURVIVE_KILL)
+CHECKS = (COORDINATE, *STALENESS_CHECKS, *SHARD_CHECKS, SURVIVE_KILL)

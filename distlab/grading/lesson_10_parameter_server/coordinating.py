@@ -68,7 +68,8 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
     finally:
         quiet_join(coordinator)
     return {
-        "losses": [_as_number(loss) for loss in losses] if _is_list(losses) else repr(losses)[:80],
+        "losses": plain_losses(losses),
+        "sent": int(sent),
         "taken at return": at_return,
         "taken": int(taken),
         "at once": int(most),
@@ -104,19 +105,28 @@ def quiet_join(coordinator: Any) -> None:
             raise
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple | np.ndarray)
+def plain_losses(losses: Any) -> Plain:
+    """Returns what a function returned, with a text for each promise; tensors as what they hold.
 
-
-def _as_number(loss: Any) -> float | str:
-    if hasattr(loss, "fetch"):
+    Args:
+        losses: Numbers, promises or lists of them, or anything else.
+    """
+    if hasattr(losses, "fetch"):
         return "a promise"
-    return float(loss)
+    if hasattr(losses, "numpy"):
+        losses = losses.numpy()
+    if isinstance(losses, list | tuple):
+        return [plain_losses(loss) for loss in losses]
+    is_plain = losses is None or isinstance(losses, str | int | float | np.ndarray | np.generic)
+    return losses if is_plain else repr(losses)[:80]
+
+
+def _are_numbers(losses: Plain) -> bool:
+    return np.ndim(losses) == 1 and np.asarray(losses).dtype.kind in "iuf"
 
 
 def _loop_judge(inputs: Inputs, outputs: Plain) -> Verdict:
     steps, losses = inputs["steps"], outputs["losses"]
-    are_numbers = _is_list(losses) and not any(isinstance(loss, str) for loss in losses)
     return Verdict.of(
         expect_equal("steps that were taken", yours=outputs["taken"], expected=steps),
         expect_equal(
@@ -137,14 +147,15 @@ def _loop_judge(inputs: Inputs, outputs: Plain) -> Verdict:
         ),
         expect_equal(
             "the losses, as numbers, smallest first",
-            yours=sorted(losses) if are_numbers else losses,
+            yours=sorted(losses) if _are_numbers(losses) else losses,
             expected=[number / 4 for number in range(1, steps + 1)],
         ),
     )
 
 
 def _all_promises(outputs: Plain) -> bool:
-    return bool(outputs["losses"]) and all(loss == "a promise" for loss in outputs["losses"])
+    losses = outputs["losses"]
+    return isinstance(losses, list) and bool(losses) and set(map(str, losses)) == {"a promise"}
 
 
 COORDINATE = Check(
@@ -165,10 +176,27 @@ COORDINATE = Check(
             error=r"PerWorkerDataset\w*' object is not an iterator",
         ),
         Mistake(
+            "step_called_here",
+            "The step was called on the coordinator, and its iterator is on the workers. Give "
+            "`schedule` the function and what it takes: schedule(step, args=(data,)).",
+            error="IteratorSpec' object has no attribute",
+        ),
+        Mistake(
+            "args_is_no_tuple",
+            "`args` is a tuple of all that the step takes, also where it is one thing: (data,).",
+            error=r"argument after \* must be an iterable",
+        ),
+        Mistake(
             "dataset_on_coordinator",
             _MADE_HERE,
             error=r"Unable to parse tensor proto|Expects 1 arguments|Tensor'? .*not an iterator"
             r"|create_per_worker_dataset",
+        ),
+        Mistake(
+            "nothing_sent",
+            "No step was scheduled: all ran in the coordinator's own process, one after the "
+            "other. `coordinator.schedule(step, args=(data,))` sends one to a worker.",
+            when=lambda _, out: out["sent"] == 0,
         ),
         Mistake("data_through_coordinator", _MADE_HERE, when=lambda _, out: out["made here"]),
         Mistake(

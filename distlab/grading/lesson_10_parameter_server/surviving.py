@@ -13,7 +13,7 @@ import numpy as np
 from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
 from distlab.grading.clusters import WORKERS, Stage, call_on_coordinator
 from distlab.grading.comparing import expect_close, expect_true
-from distlab.grading.lesson_10_parameter_server.coordinating import quiet_join
+from distlab.grading.lesson_10_parameter_server.coordinating import plain_losses, quiet_join
 
 
 def _sum_inputs(seed: int) -> Inputs:
@@ -43,23 +43,18 @@ def _add_up_here(stage: Stage, add_up: Callable[..., Any], inputs: Inputs) -> Pl
     killing.start()
     try:
         result = add_up(held, work, inputs["numbers"].tolist())
+        at_work = not stage.coordinator.done()
     finally:
         held.end()
         killing.join()
         quiet_join(stage.coordinator)
     return {
-        "sum": float(result) if _is_number(result) else repr(result)[:80],
+        "sum": plain_losses(result),
+        "sent": held.sent,
+        "under way at return": at_work,
         "killed": held.killed,
         "on workers": bool(traced_in) and all(traced_in),
     }
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 class _Held:
@@ -68,7 +63,7 @@ class _Held:
     def __init__(self, coordinator: Any) -> None:
         import tensorflow as tf
 
-        self.killed = False
+        self.killed, self.sent = False, 0
         self._coordinator, self._ended = coordinator, threading.Event()
         with coordinator.strategy.scope():
             self._waiting, self._open = tf.Variable(0), tf.Variable(0)
@@ -79,6 +74,7 @@ class _Held:
 
     def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
         """Schedules a function that waits at its end until the gate is open."""
+        self.sent += 1
         return self._coordinator.schedule(self._holding(fn), args=args, kwargs=kwargs)
 
     def _with_wait(self, fn: Any) -> Any:
@@ -127,7 +123,9 @@ def _sum_judge(inputs: Inputs, outputs: Plain) -> Verdict:
         outputs["on workers"] and outputs["killed"],
         message="call `work` inside a tf.function, and schedule that for every number",
     )
-    if not right_sum.passed and on_workers.passed:
+    if not on_workers.passed:
+        return Verdict.of(on_workers)  # a sum that no kill could disturb says nothing
+    if not right_sum.passed:
         return Verdict.of(right_sum)  # where the work is done was right before the repair
     return Verdict.of(on_workers, right_sum)
 
@@ -155,6 +153,12 @@ SURVIVE_KILL = Check(
     revisit="A worker dies",
     mistakes=(
         Mistake(
+            "one_at_a_time",
+            "The check kills a worker when two steps are under way, and here there is never more "
+            "than one. Send a step for each number, all of them, before you wait.",
+            error="chief:0 still waits here",
+        ),
+        Mistake(
             "on_the_coordinator",
             "`work` ran in the coordinator's own process. Call it in a tf.function, and "
             "schedule that.",
@@ -175,9 +179,23 @@ SURVIVE_KILL = Check(
             ),
         ),
         Mistake(
+            "not_all_sent",
+            "Fewer steps were sent than there are numbers, and the sum lacks what they would give.",
+            when=lambda inputs, out: (
+                out["sent"] < len(inputs["numbers"]) and out["sum"] < 2 * inputs["numbers"].sum()
+            ),
+        ),
+        Mistake(
+            "not_added",
+            "These are the results, one for each number. Their sum was asked for.",
+            when=lambda inputs, out: np.allclose(out["sum"], 2 * inputs["numbers"]),
+        ),
+        Mistake(
             "no_join",
             "The sum was read before the steps were done: join first.",
-            when=lambda inputs, out: out["sum"] < 2 * inputs["numbers"].sum(),
+            when=lambda inputs, out: (
+                out["under way at return"] and out["sum"] < 2 * inputs["numbers"].sum()
+            ),
         ),
     ),
 )
