@@ -344,9 +344,17 @@ def test_tasks_of_a_cluster_are_looked_on_too(tmp_path):
     }
 
 
-def test_a_signal_to_what_watches_is_held():
-    outcome = asked(f"import os\nos.kill(os.getppid(), 0)\n{SPLIT}")
+@pytest.mark.parametrize(
+    "whom",
+    [
+        "os.getppid()",
+        "int(open(f'/proc/{os.getppid()}/stat').read().rpartition(')')[2].split()[1])",
+    ],
+)
+def test_a_signal_to_what_watches_is_held(whom):
+    outcome = asked(f"import os\nos.kill({whom}, 0)\n{SPLIT}")
     assert outcome.review == ("it signals the process that watches over it (line 2 of split)",)
+    assert asked(f"import os\nos.kill(os.getpid(), 0)\n{SPLIT}").review == ()
 
 
 def test_reasons_are_told_once_and_not_without_end():

@@ -25,6 +25,7 @@ import numpy
 
 import distlab.grader
 import distlab.grading
+from distlab.grader.processes import above
 from distlab.grader.suspicion import CHECKS, FRAMES, HELPERS, is_of_checks
 
 _WATCHED = {
@@ -122,7 +123,8 @@ def _reason(event: str, args: tuple[Any, ...], where: str, secret: tuple[str, ..
     if event == "object.__getattr__":
         return FRAMES if args[1] in _FRAME_ATTRIBUTES else ""
     if event.startswith("os.kill"):
-        return "it signals the process that watches over it" if args[0] == os.getppid() else ""
+        watching = above(os.getpid())
+        return "it signals the process that watches over it" if args[0] in watching else ""
     return FRAMES
 
 

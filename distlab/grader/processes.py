@@ -63,6 +63,16 @@ def below(pid: int) -> list[int]:
     return found
 
 
+def above(pid: int) -> list[int]:
+    """Returns the parent of a process, its parent and so on; only the parent where /proc is not."""
+    found = [os.getppid()] if pid == os.getpid() else []
+    with contextlib.suppress(OSError):  # one has ended meanwhile
+        while pid > 1:
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+            found += {pid} - {0, *found}
+    return found
+
+
 def end_all_below(group: int | None = None) -> None:
     """Kills every process below this one and waits for their ends.
 
