@@ -1,7 +1,9 @@
 """The checks of lesson 09: right answers pass on real workers, wrong ones are named, also hangs."""
 
+import contextlib
 import functools
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,9 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import distlab as dl
 from distlab.cluster.spec import read_cluster
 from distlab.grading.clusters import call_on_workers
-from distlab.grading.lesson_09_multi_worker import saving_and_hangs, training_loop
+from distlab.grading.lesson_09_multi_worker import hangs, one_device
 from distlab.grading.registry import checks_of
 from distlab.grading.running import run_check
 from tests.lessons.support import (
@@ -80,8 +83,23 @@ def by_hand(addresses):
     ]
 
 
-def test_configs_written_by_hand_pass():
-    assert_solution_passes(CONFIGS, by_hand)
+def with_more_in_it(addresses):
+    """A tuple, indented, and with a key that TensorFlow reads too."""
+    texts = []
+    while len(texts) < len(addresses):
+        task = {"type": "worker", "index": len(texts)}
+        config = {"task": task, "cluster": {"worker": [*addresses]}, "rpc_layer": "grpc"}
+        texts.append(json.dumps(config, indent=2))
+    return tuple(texts)
+
+
+def as_an_array(addresses):
+    return np.array(configs()(addresses))
+
+
+@pytest.mark.parametrize("right", [by_hand, with_more_in_it, as_an_array])
+def test_other_right_configs_pass(right):
+    assert_solution_passes(CONFIGS, right)
 
 
 def test_configs_that_pass_are_what_distlab_reads():
@@ -93,10 +111,35 @@ def test_configs_that_pass_are_what_distlab_reads():
         assert cluster.address_of(cluster.task) == addresses[n]
 
 
+def with_a_chief(addresses):
+    cluster = {"chief": addresses[:1], "worker": addresses[1:]}
+    tasks = [("chief", 0), *(("worker", index) for index in range(len(addresses) - 1))]
+    return [
+        json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+        for kind, index in tasks
+    ]
+
+
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
         (configs(write=str), "not_json"),
+        (configs(write=dict), "no_text"),
+        (lambda addresses: configs()(addresses)[0], "one_for_all"),
+        (lambda addresses: json.dumps(configs(write=dict)(addresses)), "one_for_all"),
+        (
+            lambda addresses: [t.replace("worker", "workers") for t in by_hand(addresses)],
+            "other_keys",
+        ),
+        (
+            lambda addresses: [
+                json.dumps({"cluster": {"worker": addresses}, "type": "worker", "index": index})
+                for index, _ in enumerate(addresses)
+            ],
+            "other_keys",
+        ),
+        (with_a_chief, "names_a_chief"),
+        (configs(cluster=lambda addresses, n: [addresses[n]]), "only_itself"),
         (configs(index=str), "index_is_text"),
         (configs(cluster=others), "own_address_missing"),
         (configs(cluster=lambda all_, n: [all_[n], *others(all_, n)]), "own_address_first"),
@@ -107,6 +150,23 @@ def test_configs_that_pass_are_what_distlab_reads():
 )
 def test_wrong_configs_are_named(wrong, mistake):
     assert_mistake_is_caught(CONFIGS, wrong, mistake)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, "is there a `return`?"),
+        ([], "3 texts were asked for, one for each worker; yours are 0"),
+        (["{", "{", "{"], "text that is no JSON: {"),
+        ([1, 2, 3], "no text: 1"),
+        (["[]", "[]", "[]"], "text that is no JSON: []"),
+    ],
+    ids=str,
+)
+def test_what_is_no_list_of_configs_is_told_so(answer, told):
+    report = run_check(CONFIGS, lambda addresses: answer, seeds=[1])
+    assert (report.status, report.earned) == ("not yet", 0)
+    assert told in repr(report)
 
 
 def test_a_cluster_with_addresses_of_its_own_does_not_pass():
@@ -148,16 +208,56 @@ def half(context, numbers, global_batch, seed):
     return data.batch(global_batch // context.num_input_pipelines)
 
 
+def of_each_global_batch(context, numbers, global_batch, seed):
+    """One order for all, and of each global batch this worker's share."""
+    share = context.get_per_replica_batch_size(global_batch)
+    begin = context.input_pipeline_id * share
+    data = tf.data.Dataset.from_tensor_slices(numbers).shuffle(1000, seed=seed)
+    return data.batch(global_batch).map(lambda batch: batch[begin : begin + share])
+
+
+def by_generator(context, numbers, global_batch, seed):
+    mine = np.random.default_rng(seed).permutation(numbers)
+    mine = mine[context.input_pipeline_id :: context.num_input_pipelines]
+    signature = tf.TensorSpec((), tf.int64)
+    data = tf.data.Dataset.from_generator(lambda: iter(mine), output_signature=signature)
+    return data.batch(context.get_per_replica_batch_size(global_batch), drop_remainder=True)
+
+
 @pytest.mark.parametrize(
-    "right", [part(before=shuffled), part(after=shuffled_without_seed), half], ids=range(3)
+    "right",
+    [
+        part(before=shuffled),
+        part(after=shuffled_without_seed),
+        half,
+        of_each_global_batch,
+        by_generator,
+    ],
+    ids=range(5),
 )
 def test_other_right_parts_pass(right):
     assert_solution_passes(PART, right, seeds=range(2))
 
 
+def unbatched(*given):
+    return part()(*given).unbatch()
+
+
+def part_of_batches(context, numbers, global_batch, seed):
+    return part()(context, numbers, global_batch, seed).shuffle(1000, seed=seed)
+
+
 @pytest.mark.parametrize(
     ("wrong", "mistake", "earned"),
     [
+        (part(after=lambda data, seed: data.shard(0, 2), shard=False), "shard_arguments", 0),
+        (
+            part(shard=False, after=lambda data, seed: shuffled(data.shard(2, 0), seed)),
+            "same_part",
+            2,
+        ),
+        (unbatched, "not_batched", 0),
+        (part_of_batches, "shuffles_batches", 3),
         (part(after=shuffled, shard=False), "both_read_all", 1),
         (part(before=shuffled_without_seed), "overlap", 2),
         (part(after=shuffled, batch=8), "global_batch_each", 3),
@@ -167,6 +267,20 @@ def test_other_right_parts_pass(right):
 )
 def test_wrong_parts_are_named(wrong, mistake, earned):
     assert assert_mistake_is_caught(PART, wrong, mistake).earned == earned
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda numbers: None, "your function returned None: is there a `return`?"),
+        (lambda numbers: numbers, "a tf.data.Dataset was asked for; yours is a ndarray"),
+        (lambda numbers: [numbers], "a tf.data.Dataset was asked for; yours is a list"),
+    ],
+    ids=["nothing", "array", "list"],
+)
+def test_what_is_no_data_set_is_told_so(answer, told):
+    report = run_check(PART, lambda context, numbers, *_: answer(numbers), seeds=[1])
+    assert report.failure.error == f"TypeError: {told}"
 
 
 def test_a_part_without_an_end_is_judged_all_the_same():
@@ -185,7 +299,10 @@ def sum_over_count(losses):
     return tf.reduce_sum(losses) / count
 
 
-def trainer(*, weigh=sum_over_count, batch=8, once=False, log=None, data_of=None, own=False):
+def trainer(
+    *, weigh=sum_over_count, batch=8, once=False, log=None, data_of=None, own=False,
+    reset=True, in_scope=True, of_batches=None,
+):  # fmt: skip
     """An answer to `train`, made of the parts given."""
 
     def train(strategy, build, x, y, per_worker_batch, epochs):
@@ -193,7 +310,7 @@ def trainer(*, weigh=sum_over_count, batch=8, once=False, log=None, data_of=None
         data = data_of(data, strategy) if data_of else data.batch(batch)
         data = data if own else strategy.experimental_distribute_dataset(data)
         loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
-        with strategy.scope():
+        with strategy.scope() if in_scope else contextlib.nullcontext():
             model, mean = build(), keras.metrics.Mean()
 
         def replica_step(x, y):
@@ -204,14 +321,19 @@ def trainer(*, weigh=sum_over_count, batch=8, once=False, log=None, data_of=None
             gradients = tape.gradient(loss, weights)
             model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
             mean.update_state(losses)
+            return loss
 
         step = tf.function(lambda one: strategy.run(replica_step, args=one))
         means = []
         for _ in range(1 if once else epochs):
-            mean.reset_state()
-            for one in data:
-                step(one)
-            means.append(log(mean) if log else mean.result())
+            if reset:
+                mean.reset_state()
+            shares = [step(one) for one in data]
+            if of_batches:
+                sums = [float(strategy.reduce("SUM", share, axis=None)) for share in shares]
+                means.append(of_batches(sums))
+            else:
+                means.append(log(mean) if log else mean.result())
         return model, means
 
     return train
@@ -245,7 +367,51 @@ def in_one_function(strategy, build, x, y, per_worker_batch, epochs):
     return model, [epoch() for _ in range(epochs)]
 
 
-@pytest.mark.parametrize("right", [trainer(), in_one_function], ids=["by_apply", "by_hand"])
+def by_slices(strategy, build, x, y, per_worker_batch, epochs):
+    """No data set at all: each takes its slice of a global batch, and arrays come back."""
+    workers, me = strategy.num_replicas_in_sync, strategy.cluster_resolver.task_id
+    with strategy.scope():
+        model = build()
+
+    def replica_step(x, y, count):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(
+                keras.losses.sparse_categorical_crossentropy(y, model(x), from_logits=True)
+            )
+            loss = loss / count
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+        return loss * count
+
+    losses = np.zeros(epochs)
+    for epoch in range(epochs):
+        for start in range(0, len(y), workers * per_worker_batch):
+            places = np.arange(len(y))[start:][: workers * per_worker_batch]
+            mine = np.array_split(places, workers)[me]
+            given = (tf.constant(x[mine]), tf.constant(y[mine]), float(len(places)))
+            mine_lost = strategy.run(replica_step, args=given)
+            losses[epoch] += strategy.reduce("SUM", mine_lost, axis=None).numpy() / len(y)
+    return [model, losses]
+
+
+def by_distribute(strategy, build, x, y, per_worker_batch, epochs):
+    """Where one knows the helper. It gives examples of no weight to who has none."""
+    model = dl.distribute(build, strategy)
+    data = tf.data.Dataset.from_tensor_slices((x, y))
+    data = data.batch(per_worker_batch * strategy.num_replicas_in_sync)
+    history = model.fit(data, epochs=epochs, shuffle=False, verbose=0)
+    return model, history.history["loss"]
+
+
+RIGHT_LOOPS = {
+    "by_apply": trainer(),
+    "by_hand": in_one_function,
+    "by_slices": by_slices,
+    "by_distribute": by_distribute,
+}
+
+
+@pytest.mark.parametrize("right", RIGHT_LOOPS.values(), ids=RIGHT_LOOPS)
 def test_other_right_loops_pass(right):
     assert_solution_passes(TRAIN, right, seeds=range(2))
 
@@ -253,6 +419,20 @@ def test_other_right_loops_pass(right):
 def own_part(data, strategy):
     """The part that a hand shares out: one worker has a batch more."""
     return data.shard(2, strategy.cluster_resolver.task_id).batch(4)
+
+
+def alone(strategy, build, x, y, per_worker_batch, epochs):
+    """Each worker with its own examples, and nothing of `strategy`."""
+    model, mine = build(), slice(strategy.cluster_resolver.task_id, None, 2)
+    history = model.fit(x[mine], y[mine], epochs=epochs, batch_size=4, shuffle=False, verbose=0)
+    return model, history.history["loss"]
+
+
+def by_keras_own_fit(strategy, build, x, y, per_worker_batch, epochs):
+    with strategy.scope():
+        model = build()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    return model, model.fit(data, epochs=epochs, shuffle=False, verbose=0).history["loss"]
 
 
 def logs_its_own(strategy, *given):
@@ -271,6 +451,15 @@ def logs_its_own(strategy, *given):
         (trainer(own=True, data_of=lambda data, _: data.batch(8)), "both_read_all"),
         (trainer(once=True), "one_epoch"),
         (logs_its_own, "own_losses"),
+        (trainer(batch=16), "twice_the_global_batch"),
+        (trainer(weigh=tf.reduce_sum), "sum_for_mean"),
+        (trainer(weigh=lambda losses: tf.reduce_sum(losses) / 4), "not_divided"),
+        (trainer(reset=False), "never_reset"),
+        (trainer(of_batches=np.mean), "batches_for_examples"),
+        (trainer(of_batches=lambda losses: losses[-1]), "batches_for_examples"),
+        (trainer(in_scope=False), "outside_scope"),
+        (by_keras_own_fit, "keras_own_fit"),
+        (alone, "trained_alone"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -278,12 +467,26 @@ def test_loops_that_differ_from_one_device_are_named(wrong, mistake):
     assert_mistake_is_caught(TRAIN, wrong, mistake)
 
 
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        (lambda model, losses: model, "two things were asked for"),
+        (lambda model, losses: (losses, model), "first the model was asked for, then the losses"),
+        (lambda model, losses: (model, losses[-1]), "a list with a loss for each epoch"),
+    ],
+    ids=["model", "the_other_way_round", "one_loss"],
+)
+def test_what_is_no_model_with_its_losses_is_told_so(of, told):
+    report = run_check(TRAIN, lambda *given: of(*trainer()(*given)), seeds=[1])
+    assert report.failure.error.startswith(f"TypeError: {told}")
+
+
 def test_a_loop_with_unequal_steps_is_stopped_and_named():
     quiet = trainer(own=True, data_of=own_part, log=lambda mean: 0.0, once=True)
     report = assert_mistake_is_caught(TRAIN, quiet, "unequal_steps")
     assert report.failure.error == "TimeoutError: worker:0 still waits here; worker:1 has finished"
     (line,) = report.failure.lines
-    assert line.endswith("in train: step(one)")
+    assert "step(one)" in line
 
 
 def test_a_step_too_many_that_meets_another_collective_is_named_as_well():
@@ -298,13 +501,13 @@ def test_what_the_check_expects_is_what_fit_does_on_one_device():
         layer = keras.layers.Dense(3)
         model = keras.Sequential([keras.Input((4,)), layer])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(training_loop._RATE), loss=loss)
+        model.compile(keras.optimizers.SGD(one_device.RATE), loss=loss)
         model.set_weights([inputs["kernel"], np.zeros(3)])
         logs = model.fit(
             inputs["x"],
             inputs["y"],
-            batch_size=training_loop._GLOBAL,
-            epochs=training_loop._EPOCHS,
+            batch_size=one_device.GLOBAL_BATCH,
+            epochs=one_device.EPOCHS,
             shuffle=False,
             verbose=0,
         ).history
@@ -312,7 +515,7 @@ def test_what_the_check_expects_is_what_fit_does_on_one_device():
             "kernel": layer.kernel.numpy(),
             "bias": layer.bias.numpy(),
             "losses": logs["loss"],
-            "trained on": len(inputs["y"]) * training_loop._EPOCHS // 2,
+            "trained on": len(inputs["y"]) * one_device.EPOCHS // 2,
         }
         assert TRAIN.judge(inputs, [worker, worker]).passed
 
@@ -355,9 +558,53 @@ def test_a_place_for_all_that_only_the_chief_leaves_passes():
     assert_solution_passes(SAVE, save, seeds=range(2))
 
 
+def test_a_checkpoint_that_the_chief_moves_to_its_place_passes():
+    """All write for themselves, and one copies what is to stay."""
+
+    def save(strategy, checkpoint, path):
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint.write(f"{folder}/{Path(path).name}")
+            if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+                shutil.copytree(folder, Path(path).parent, dirs_exist_ok=True)
+
+    assert_solution_passes(SAVE, save, seeds=range(2))
+
+
+def test_who_should_save_by_what_the_strategy_says_passes():
+    def save(strategy, checkpoint, path):
+        if strategy.extended.should_save_summary:
+            checkpoint.write(path)
+            return
+        aside = f"{path}_aside_{strategy.cluster_resolver.task_id}"
+        checkpoint.write(f"{aside}/model")
+        tf.io.gfile.rmtree(aside)
+
+    assert_solution_passes(SAVE, save, seeds=range(2))
+
+
+def saves_numbered(strategy, checkpoint, path):
+    with tempfile.TemporaryDirectory() as folder:
+        is_chief = strategy.cluster_resolver.task_id == 0
+        checkpoint.save(path if is_chief else f"{folder}/model")
+
+
+def the_other_one(strategy, checkpoint, path):
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint.write(path if strategy.cluster_resolver.task_id else f"{folder}/model")
+
+
+def without_the_count(strategy, checkpoint, path):
+    if strategy.cluster_resolver.task_id == 0:
+        tf.train.Checkpoint(kernel=checkpoint.kernel).write(path)
+
+
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
+        (saves_numbered, "numbered"),
+        (the_other_one, "other_worker_keeps"),
+        (without_the_count, "part_of_it"),
+        (lambda *_: None, "nothing_kept"),
         (saver(other="{path}"), "same_path"),
         (saver(other="{path}-1"), "left_behind"),
         (
@@ -382,7 +629,7 @@ def test_a_chief_that_saves_alone_is_stopped_and_named():
 
 
 def answers(**changed):
-    return lambda case: {**saving_and_hangs._CASES, **changed}[case][:2]
+    return lambda case: {**hangs._CASES, **changed}[case][:2]
 
 
 def test_each_fact_is_worth_the_same():
@@ -399,7 +646,13 @@ def in_words(case):
     return [waits, causes.get(waits, "wait_for_each_other")]
 
 
-@pytest.mark.parametrize("right", [answers(), in_words], ids=["tuples", "lists"])
+def in_an_array(case):
+    return np.array(answers()(case))
+
+
+@pytest.mark.parametrize(
+    "right", [answers(), in_words, in_an_array], ids=["tuples", "lists", "arrays"]
+)
 def test_other_forms_of_the_diagnosis_pass(right):
     assert_solution_passes(DIAGNOSE, right, seeds=range(3))
 
@@ -420,8 +673,24 @@ def test_wrong_diagnoses_are_named(wrong, mistake):
     assert_mistake_is_caught(DIAGNOSE, wrong, mistake)
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, "is there a `return`?"),
+        ("both, wait_for_each_other", "two texts were asked for"),
+        ({"waits": "both"}, "two texts were asked for"),
+        (("Both", "slow"), "not one of worker:0"),
+    ],
+    ids=str,
+)
+def test_a_diagnosis_of_another_form_is_told_so_and_no_mistake_is_guessed(answer, told):
+    report = run_check(DIAGNOSE, lambda case: answer)
+    assert (report.earned, report.mistake) == (0, "")
+    assert told in repr(report)
+
+
 def test_an_answer_of_one_text_is_read_as_far_as_it_goes():
-    report = run_check(DIAGNOSE, lambda case: saving_and_hangs._CASES[case][0])
+    report = run_check(DIAGNOSE, lambda case: hangs._CASES[case][0])
     assert report.earned == 2
 
 
@@ -450,7 +719,28 @@ def by_sum(strategy, loss, log):
     log += [total / strategy.num_replicas_in_sync][strategy.cluster_resolver.task_id :]
 
 
-@pytest.mark.parametrize("right", [by_all_reduce, by_sum])
+def by_gather(strategy, loss, log):
+    both = strategy.gather(strategy.run(lambda: loss[None]), axis=0)
+    log.extend([float(tf.reduce_mean(both))] * (strategy.cluster_resolver.task_id == 0))
+
+
+def by_metric(strategy, loss, log):
+    with strategy.scope():
+        mean = keras.metrics.Mean()
+    strategy.run(mean.update_state, args=(loss,))
+    found = mean.result()
+    if strategy.cluster_resolver.task_id == 0:
+        log.append(found)
+
+
+def in_both_branches(strategy, loss, log):
+    if strategy.cluster_resolver.task_id:
+        strategy.reduce("MEAN", loss, axis=None)
+    else:
+        log.append(strategy.reduce("MEAN", loss, axis=None))
+
+
+@pytest.mark.parametrize("right", [by_all_reduce, by_sum, by_gather, by_metric, in_both_branches])
 def test_other_right_repairs_pass(right):
     assert_solution_passes(EPOCH, right, seeds=range(1))
 
@@ -467,6 +757,13 @@ def test_other_right_repairs_pass(right):
         (
             lambda strategy, loss, log: log.append(strategy.reduce("MEAN", loss, axis=None)),
             "everybody_logs",
+        ),
+        (lambda strategy, loss, log: strategy.reduce("MEAN", loss, axis=None), "not_logged"),
+        (
+            lambda strategy, loss, log: log.extend(
+                [strategy.reduce("SUM", loss, axis=None)][strategy.cluster_resolver.task_id :]
+            ),
+            "sum_for_mean",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

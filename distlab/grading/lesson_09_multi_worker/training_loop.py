@@ -10,9 +10,14 @@ import numpy as np
 from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
 from distlab.grading.clusters import WORKERS, call_on_workers
 from distlab.grading.comparing import expect_close, expect_true, same_plain
-
-_RATE, _PER_WORKER, _EPOCHS = 0.3, 4, 2
-_GLOBAL = _PER_WORKER * WORKERS
+from distlab.grading.lesson_09_multi_worker.one_device import (
+    EPOCHS,
+    GLOBAL_BATCH,
+    PER_WORKER,
+    RATE,
+    mean_of_means,
+    results_of,
+)
 
 
 def _inputs(seed: int) -> Inputs:
@@ -52,13 +57,20 @@ def _train_on_worker(strategy: Any, train: Callable[..., Any], inputs: Inputs) -
         dense = keras.layers.Dense(3)
         model = keras.Sequential([keras.Input((4,)), dense, Count()])
         model.set_weights([inputs["kernel"], np.zeros(3)])
-        model.compile(keras.optimizers.SGD(_RATE))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(RATE), loss)
         return model
 
-    result = train(strategy, build, inputs["x"], inputs["y"], _PER_WORKER, _EPOCHS)
+    result = train(strategy, build, inputs["x"], inputs["y"], PER_WORKER, EPOCHS)
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise TypeError(f"two things were asked for, model and losses; yours is {result!r}"[:200])
     model, losses = result
+    if not hasattr(model, "get_weights"):
+        raise TypeError(f"first the model was asked for, then the losses; yours is {model!r}"[:200])
+    if np.ndim(losses) != 1:
+        raise TypeError(
+            f"a list with a loss for each epoch was asked for; yours is {losses!r}"[:200]
+        )
     kernel, bias = model.get_weights()
     return {
         "kernel": kernel,
@@ -68,59 +80,11 @@ def _train_on_worker(strategy: Any, train: Callable[..., Any], inputs: Inputs) -
     }
 
 
-# --- what one device does, and what mistakes do ---------------------------------------------
-
-_Weights = Callable[[Any], Any]  # from how many examples each one's worker has, to its weight
-
-
-def _one_device(company: Any) -> Any:
-    return np.full(len(company), 1 / len(company))
-
-
-def _mean_of_means(company: Any) -> Any:
-    return 1 / (WORKERS * company)
-
-
-def _company(examples: int, per_worker: int) -> Any:
-    """For each example of a global batch, how many its worker has."""
-    shares = [min(examples, per_worker), max(examples - per_worker, 0)]
-    if examples < WORKERS * per_worker:  # a partial batch is halved
-        shares = [-(-examples // WORKERS), examples // WORKERS]
-    return np.repeat(shares, shares).astype("float64")
-
-
-def _results(
-    inputs: Inputs,
-    *,
-    per_worker: int = _PER_WORKER,
-    weight_of: _Weights = _one_device,
-    partial: bool = True,
-    epochs: int = _EPOCHS,
-) -> Plain:
-    """Softmax regression by SGD, with the weights of examples given."""
-    kernel, bias = inputs["kernel"].astype("float64"), np.zeros(3)
-    examples, losses = len(inputs["y"]), []
-    used = examples if partial else examples - examples % (WORKERS * per_worker)
-    for _ in range(epochs):
-        total = 0.0
-        for start in range(0, used, WORKERS * per_worker):
-            x, y = (inputs[name][start:used][: WORKERS * per_worker] for name in ("x", "y"))
-            logits = x @ kernel + bias
-            raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-            chances = raised / raised.sum(axis=1, keepdims=True)
-            weights = weight_of(_company(len(y), per_worker))[:, None]
-            error = (chances - np.eye(3)[y]) * weights
-            kernel, bias = kernel - _RATE * x.T @ error, bias - _RATE * error.sum(axis=0)
-            total -= np.log(chances[np.arange(len(y)), y]).sum()
-        losses.append(total / used)
-    return {"kernel": kernel, "bias": bias, "losses": losses}
-
-
 def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
-    right = _results(inputs)
+    right = results_of(inputs)
     chief, *others = outputs
     trained_on = [worker["trained on"] for worker in outputs]
-    whole = _EPOCHS * len(inputs["y"])
+    whole, steps = EPOCHS * len(inputs["y"]), -(-len(inputs["y"]) // GLOBAL_BATCH)
     return Verdict.of(
         *(
             expect_close(
@@ -135,8 +99,9 @@ def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
         ),
         expect_true(
             "the workers share each batch",
-            sum(trained_on) <= whole,
-            message=f"of {whole} examples in {_EPOCHS} epochs they trained on {trained_on}",
+            # Who has none of the last batch may fill it up with what has no weight.
+            max(trained_on) <= EPOCHS * steps * PER_WORKER,
+            message=f"of {whole} examples in {EPOCHS} epochs they trained on {trained_on}",
         ),
         *(
             expect_close(
@@ -158,7 +123,7 @@ def _ends_like(**how: Any) -> Callable[[Inputs, Plain], bool]:
     """Whether the chief's weights are those that a mistake leads to."""
 
     def when(inputs: Inputs, outputs: Plain) -> bool:
-        wrong = _results(inputs, **how)
+        wrong = results_of(inputs, **how)
         return same_plain(_weights(outputs[0]), _weights(wrong), atol=1e-4)
 
     return when
@@ -169,13 +134,36 @@ def _has_nan(outputs: Plain) -> bool:
 
 
 def _own_losses(inputs: Inputs, outputs: Plain) -> bool:
-    right = _results(inputs)
+    right = results_of(inputs)
     ends_right = same_plain(_weights(outputs[0]), _weights(right), atol=1e-4)
     return ends_right and not same_plain(outputs[0]["losses"], outputs[1]["losses"], atol=1e-4)
 
 
+def _logs(of_epochs: Callable[[Plain], Any]) -> Callable[[Inputs, Plain], bool]:
+    """Whether the weights are right, and the losses another summary of what they come from."""
+
+    def when(inputs: Inputs, outputs: Plain) -> bool:
+        right = results_of(inputs)
+        ends_right = same_plain(_weights(outputs[0]), _weights(right), atol=1e-4)
+        return ends_right and same_plain(outputs[0]["losses"], of_epochs(right), atol=1e-4)
+
+    return when
+
+
+def _so_far(right: Plain) -> list[float]:
+    return [float(np.mean(right["losses"][: n + 1])) for n in range(len(right["losses"]))]
+
+
+def _of_batches(of: Callable[[Any], Any]) -> Callable[[Plain], list[float]]:
+    return lambda right: [float(of(losses)) for losses in right["of batches"]]
+
+
+def _apart(_: Inputs, outputs: Plain) -> bool:
+    return not same_plain(_weights(outputs[0]), _weights(outputs[1]), atol=1e-4)
+
+
 def _both_train_on_all(inputs: Inputs, outputs: Plain) -> bool:
-    return all(worker["trained on"] >= _EPOCHS * len(inputs["y"]) for worker in outputs)
+    return all(worker["trained on"] >= EPOCHS * len(inputs["y"]) for worker in outputs)
 
 
 LOOP_CHECKS = (
@@ -201,10 +189,29 @@ LOOP_CHECKS = (
                 error=r"still waits here; worker:\d has finished|Shape mismatch in the collective",
             ),
             Mistake(
+                "outside_scope",
+                "TensorFlow refuses an update: the model was made outside of the strategy's "
+                "scope. Call `build` in `with strategy.scope():`.",
+                error=r"^(AssertionError\W*)+$|Mixing different tf.distribute.Strategy objects",
+            ),
+            Mistake(
+                "keras_own_fit",
+                "Keras's own `fit` cannot be used on several workers: a loop of yours is asked "
+                "for, whose step runs by `strategy.run`.",
+                error=r"convert a value \(PerReplica",
+            ),
+            Mistake(
                 "both_read_all",
                 "Both workers train on all examples. Distribute the data set, and each reads "
                 "its part.",
                 when=_both_train_on_all,
+            ),
+            Mistake(
+                "trained_alone",
+                "Each worker has trained a model of its own. The step has to run by "
+                "`strategy.run`, on a model that was made in the scope: then gradients are added "
+                "up.",
+                when=_apart,
             ),
             Mistake(
                 "remainder_dropped",
@@ -215,31 +222,62 @@ LOOP_CHECKS = (
                 "per_worker_batch_as_global",
                 "What is distributed has batches of `per_worker_batch`, and each worker takes a "
                 "part of those. A distributed data set is batched by the global size.",
-                when=_ends_like(per_worker=_PER_WORKER // WORKERS),
+                when=_ends_like(per_worker=PER_WORKER // WORKERS),
+            ),
+            Mistake(
+                "twice_the_global_batch",
+                "What is distributed has batches of twice the global size. "
+                "`num_replicas_in_sync` counts the replicas of all workers already.",
+                when=_ends_like(per_worker=GLOBAL_BATCH),
+            ),
+            Mistake(
+                "sum_for_mean",
+                "The losses of a batch are added up, and never divided by how many there are.",
+                when=_ends_like(weight_of=lambda company: np.ones(len(company))),
             ),
             Mistake(
                 "nominal_batch",
                 "The last batch is a partial one: count its examples.",
-                when=_ends_like(weight_of=lambda company: np.full(len(company), 1 / _GLOBAL)),
+                when=_ends_like(weight_of=lambda company: np.full(len(company), 1 / GLOBAL_BATCH)),
             ),
             Mistake(
                 "mean_of_means",
                 "The mean of each worker's mean: in the last batch an example weighs more where "
                 "it has less company, and a mean of nothing is NaN.",
                 when=lambda inputs, outputs: (
-                    _ends_like(weight_of=_mean_of_means)(inputs, outputs) or _has_nan(outputs)
+                    _ends_like(weight_of=mean_of_means)(inputs, outputs) or _has_nan(outputs)
                 ),
             ),
             Mistake(
                 "not_divided",
                 "Each worker takes the mean of its own examples, and two means are added: the "
                 "steps are twice too long.",
-                when=_ends_like(weight_of=lambda company: 1 / company),
+                when=lambda inputs, outputs: (
+                    _ends_like(weight_of=lambda company: 1 / company)(inputs, outputs)
+                    or _ends_like(weight_of=lambda company: 0 * company + 1 / PER_WORKER)(
+                        inputs, outputs
+                    )
+                ),
             ),
             Mistake(
                 "one_epoch",
                 "These are the weights after one epoch.",
                 when=_ends_like(epochs=1),
+            ),
+            Mistake(
+                "never_reset",
+                "The losses go on from epoch to epoch: the second is the mean of both epochs. "
+                "Reset what counts at the start of each.",
+                when=_logs(_so_far),
+            ),
+            Mistake(
+                "batches_for_examples",
+                "The weights are right. The losses are those of batches: the last one, or the mean "
+                "of them all, where the last batch has fewer examples and counts as much.",
+                when=lambda inputs, outputs: (
+                    _logs(_of_batches(np.mean))(inputs, outputs)
+                    or _logs(_of_batches(lambda losses: losses[-1]))(inputs, outputs)
+                ),
             ),
             Mistake(
                 "own_losses",
