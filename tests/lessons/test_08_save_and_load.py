@@ -65,6 +65,10 @@ def compiled_again(path, strategy):
         return compiled(load_model(path))
 
 
+def compiled_in_no_scope(path, strategy):
+    return compiled(loaded_in_scope(path, strategy, compile=False))
+
+
 def compiled_again_outside(path, strategy):
     return compiled(loaded_in_scope(path, strategy))
 
@@ -86,7 +90,21 @@ def copied(path, strategy):
     return model
 
 
-@pytest.mark.parametrize("right", [distributed, copied])
+def saved_once_more(path, strategy):
+    again = Path(path).with_name("again.keras")
+    load_model(path).save(again)
+    return loaded_in_scope(again, strategy)
+
+
+def steps_only(path, strategy):
+    with strategy.scope():
+        model = compiled(load_model(path))
+        model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(2)
+    return model
+
+
+@pytest.mark.parametrize("right", [distributed, copied, saved_once_more])
 def test_other_right_moves_pass(right):
     assert_solution_passes(MOVE, right, seeds=range(2))
 
@@ -98,6 +116,7 @@ def test_other_right_moves_pass(right):
         (compiled_again, "optimizer_lost", 0.75),
         (compiled_again_outside, "optimizer_lost", 0),
         (functools.partial(loaded_in_scope, compile=False), "not_compiled", 0),
+        (steps_only, "averages_lost", 1.5),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -109,6 +128,14 @@ def test_a_move_that_returns_nothing_is_told_so():
     report = run_check(MOVE, lambda path, strategy: None, seeds=(1,))
     assert report.earned == 0
     assert "is there a `return`?" in report.criteria[0].message
+
+
+def test_a_move_that_ends_in_an_error_of_fit_is_shown_without_addresses():
+    report = run_check(MOVE, compiled_in_no_scope, seeds=(1,))
+    assert "fit raises RuntimeError: Mixing different tf.distribute.Strategy objects" in repr(
+        report
+    )
+    assert "0x" not in repr(report)
 
 
 def test_weights_of_another_model_do_not_pass():
@@ -150,6 +177,26 @@ def by_hand(path, body):
     tf.train.Checkpoint(body=body).read(path).expect_partial()
 
 
+def restores(path, body):
+    tf.train.Checkpoint(body=body).restore(path).assert_existing_objects_matched()
+
+
+def keeps_the_error(path, body):
+    try:
+        reads(asserts="assert_existing_objects_matched")(path, body)
+    except AssertionError:
+        return False
+    return True
+
+
+def names_its_own_error(path, body):
+    status = tf.train.Checkpoint(body=body).read(path)
+    try:
+        status.assert_existing_objects_matched()
+    except AssertionError as error:
+        raise FileNotFoundError(f"{path} has another body") from error
+
+
 def refuses(path, body):
     raise ValueError("never mind")
 
@@ -162,7 +209,7 @@ def all_have_moved(path, body):
         raise LookupError("a part of the body is as it was")
 
 
-@pytest.mark.parametrize("right", [by_hand, all_have_moved])
+@pytest.mark.parametrize("right", [by_hand, all_have_moved, names_its_own_error])
 def test_other_ways_to_refuse_pass(right):
     assert_solution_passes(RESTORE, right, seeds=range(2))
 
@@ -178,6 +225,8 @@ def test_other_ways_to_refuse_pass(right):
         (reads(network=True, asserts="assert_existing_objects_matched"), "name_missed", 0),
         (lambda path, body: None, "nothing_restored", 0),
         (compares, "nothing_restored", 0),
+        (restores, "restore_for_read", 0),
+        (keeps_the_error, "nothing_asserted", 1),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -252,6 +301,17 @@ def test_other_right_exports_pass(right):
             1,
         ),
         (exports(lambda model, prepare, pixels: model(prepare(pixels))), "scores_served", 1),
+        (
+            exports(lambda model, prepare, pixels: tf.nn.softmax(model(floats(pixels) / 255))),
+            "preprocessing_lost",
+            1,
+        ),
+        (
+            exports(lambda model, prepare, pixels: tf.nn.softmax(model(prepare(pixels)), axis=0)),
+            "softmax_over_images",
+            1,
+        ),
+        (exports(dtype=tf.int32), "takes_floats", 2),
         (exports(shape=(1, 8, 8, 1)), "fixed_batch", 2),
         (exports(shape=(5, 8, 8, 1)), "fixed_batch", 2),
         (exports(dtype=tf.float32), "takes_floats", 2),
@@ -311,9 +371,18 @@ def names_beside_it(folder, job, index, jobs):
     return str(Path(folder) / f"model{number}.keras")
 
 
-@pytest.mark.parametrize("right", [folders_of_the_system, names_beside_it])
+def with_two_slashes(folder, job, index, jobs):
+    return writes()(folder + "/", job, index, jobs)
+
+
+@pytest.mark.parametrize("right", [folders_of_the_system, names_beside_it, with_two_slashes])
 def test_other_right_places_pass(right):
     assert_solution_passes(PLACES, right, seeds=range(2))
+
+
+def only_the_chiefs(folder, job, index, jobs):
+    path = writes()(folder, job, index, jobs)
+    return path if path == f"{folder}/model.keras" else None
 
 
 @pytest.mark.parametrize(
@@ -325,12 +394,25 @@ def test_other_right_places_pass(right):
         (writes(lambda job, index, jobs: job == "chief"), "nobody_is_chief", 1.71),
         (writes(other="temporary/model.keras"), "shared_temporary", None),
         (writes(other="model.keras.{job}-{index}"), "ending_lost", 1.71),
+        (lambda folder, *task: writes()(".", *task), "chiefs_path_is_another", 0),
+        (only_the_chiefs, "others_without_path", 0.57),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_workers_in_each_others_way_are_named(wrong, mistake, earned):
     report = assert_mistake_is_caught(PLACES, wrong, mistake)
     assert earned in (None, report.earned)
+
+
+def test_paths_through_the_chiefs_file_do_not_pass():
+    report = run_check(PLACES, writes(other="model.keras/{job}-{index}.keras"))
+    assert "a path leads through the chief's file" in repr(report)
+
+
+def test_places_without_a_return_are_told_so():
+    report = run_check(PLACES, lambda folder, job, index, jobs: None)
+    assert "is there a `return`?" in repr(report)
+    assert (report.earned, report.mistake) == (0, "")
 
 
 def test_paths_that_are_nobodys_earn_nothing():

@@ -67,8 +67,8 @@ def _answers(signature: Any, pixels: Any) -> Plain:
     return {"dtype": spec.dtype.name, "all": ask(pixels), "one": ask(pixels[:1])}
 
 
-def _scores(inputs: Inputs, *, prepared: bool = True) -> Any:
-    images = inputs["pixels"].astype(np.float64)
+def _scores(inputs: Inputs, *, prepared: bool = True, over: float = 1.0) -> Any:
+    images = inputs["pixels"].astype(np.float64) / over
     if prepared:
         images = inputs["slope"] * images / 255 + inputs["offset"]
     return images.reshape(len(images), -1) @ inputs["kernel"]
@@ -104,9 +104,9 @@ def _is_near(outputs: Plain, *candidates: Any) -> bool:
     return any(same_plain(got, each[: len(got)], atol=1e-3) for each in candidates)
 
 
-def _raw(inputs: Inputs) -> tuple[Any, Any]:
-    scores = _scores(inputs, prepared=False)
-    return scores, _softmax(scores)
+def _raw(inputs: Inputs) -> tuple[Any, ...]:
+    both = [_scores(inputs, prepared=False, over=over) for over in (1, 255)]
+    return *both, *map(_softmax, both)
 
 
 EXPORT = Check(
@@ -123,8 +123,8 @@ EXPORT = Check(
     mistakes=(
         Mistake(
             "preprocessing_lost",
-            "The model gets raw pixels, which it has never seen. `prepare` belongs into the "
-            "function that is exported.",
+            "The model gets pixels that `prepare` has not seen, as it never did in training. "
+            "`prepare` belongs into the function that is exported.",
             when=lambda inputs, outputs: _is_near(outputs, *_raw(inputs)),
         ),
         Mistake(
@@ -133,14 +133,20 @@ EXPORT = Check(
             when=lambda inputs, outputs: _is_near(outputs, _scores(inputs)),
         ),
         Mistake(
+            "softmax_over_images",
+            "Each class's numbers add up to 1 over the images, so an answer depends on what else "
+            "is in the batch. The softmax goes over the classes, the last axis.",
+            when=lambda inputs, outputs: _is_near(outputs, _softmax(_scores(inputs).T).T),
+        ),
+        Mistake(
             "fixed_batch",
             "The signature takes one number of images only. Leave it open: None.",
             when=lambda inputs, outputs: (outputs["all"] is None) != (outputs["one"] is None),
         ),
         Mistake(
             "takes_floats",
-            "Right numbers, for those who turn their pixels into floats first. Say uint8 in the "
-            "signature.",
+            "Right numbers, for those who turn their pixels into another type first. Say uint8 in "
+            "the signature.",
             when=lambda inputs, outputs: (
                 outputs["dtype"] != "uint8" and _is_near(outputs, _softmax(_scores(inputs)))
             ),

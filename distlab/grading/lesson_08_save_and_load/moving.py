@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -70,7 +71,8 @@ def _error_of_training(model: Any, inputs: Inputs) -> str:
         _fit(model, inputs)
     except Exception as error:  # whatever it is, it is the answer's
         first_line = f"{type(error).__name__}: {error}".splitlines()[0]
-        return first_line.partition(" for <")[0].rstrip(": ")  # the address of an object
+        first_line = re.sub(r" object at 0x[0-9a-f]+", "", first_line)
+        return first_line.partition(" for <")[0].rstrip(": ")  # an object and its address
     return ""
 
 
@@ -91,7 +93,9 @@ def _kernel(inputs: Inputs) -> Any:
 
 def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
     if outputs["returned"] != "a model":
-        message = f"your function returned {outputs['returned']}: is there a `return`?"
+        message = f"your function returned no model: {outputs['returned']}"
+        if outputs["returned"] == "NoneType":
+            message = "your function returned None: is there a `return`?"
         return Verdict.of(expect_true("a model comes back", False, message=message))
     replicas = inputs["replicas"]
     return Verdict.of(
@@ -143,6 +147,14 @@ MOVE = Check(
             "The optimizer knows of no step: it is a new one, without Adam's averages. Who "
             "compiles again throws the old one away.",
             when=lambda inputs, outputs: outputs["steps"] == 0,
+        ),
+        Mistake(
+            "averages_lost",
+            "The optimizer knows how many steps were taken, and not what it learnt in them: Adam's "
+            "averages are new.",
+            when=lambda inputs, outputs: (
+                outputs["steps"] == _STEPS and outputs["copies"] == inputs["replicas"]
+            ),
         ),
     ),
 )

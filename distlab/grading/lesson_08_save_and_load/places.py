@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from typing import Any
 
@@ -24,18 +25,23 @@ def _inputs(seed: int) -> Inputs:
 
 
 def _call(where: Callable[..., Any], inputs: Inputs) -> Plain:
+    def path(job: str, index: int, jobs: dict[str, int]) -> str | None:
+        found = where(inputs["folder"], job, index, dict(jobs))
+        return None if found is None else str(found)
+
     return {
         name: [
-            [str(where(inputs["folder"], job, index, dict(jobs))) for index in range(count)]
+            [path(job, index, jobs) for index in range(count)]
             for job, count in jobs.items()  # the chief's job is the first
         ]
         for name, jobs in inputs["clusters"].items()
     }
 
 
-def _paths(outputs: Plain, name: str) -> list[str]:
-    """The paths of all tasks, that of the chief first."""
-    return [path for paths in outputs[name] for path in paths]
+def _paths(outputs: Plain, name: str) -> list[str | None]:
+    """The paths of all tasks, that of the chief first, written in the shortest way."""
+    found = [path for paths in outputs[name] for path in paths]
+    return [None if path is None else posixpath.normpath(path) for path in found]
 
 
 def _chiefs(inputs: Inputs) -> str:
@@ -54,11 +60,16 @@ def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
     if not any(right.passed for right in rights):  # paths of nobody are easily different
         return Verdict.of(*rights)
     everyone = [_paths(outputs, name) for name in inputs["clusters"]]
+    if any(None in paths for paths in everyone):
+        label = "every task gets a path"
+        return Verdict.of(*rights, expect_true(label, False, message="some get None", weight=5))
     apart = [
         expect_true(
             f"no two tasks share a path in a cluster {name}",
-            len(set(paths)) == len(paths),
-            message=f"{len(paths)} tasks write to {len(set(paths))} paths",
+            len(set(paths)) == len(paths) and not _inside(paths, _chiefs(inputs)),
+            message=f"{len(paths)} tasks write to {len(set(paths))} paths"
+            if not _inside(paths, _chiefs(inputs))
+            else "a path leads through the chief's file, as if it were a folder",
             weight=2,
         )
         for name, paths in zip(inputs["clusters"], everyone, strict=True)
@@ -67,10 +78,14 @@ def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
         return Verdict.of(*rights, *apart)
     ending = expect_true(
         "every path ends with .keras",
-        all(path.endswith(".keras") for paths in everyone for path in paths),
+        all(str(path).endswith(".keras") for paths in everyone for path in paths),
         message="Keras refuses to save a model under another ending",
     )
     return Verdict.of(*rights, *apart, ending)
+
+
+def _inside(paths: list[str | None], file: str) -> bool:
+    return any(str(path).startswith(f"{file}/") for path in paths)
 
 
 def _sharing(inputs: Inputs, outputs: Plain, name: str) -> tuple[int, int]:
@@ -97,7 +112,29 @@ PLACES = Check(
             "same_path",
             "All tasks write to the same file at the same time. What is in it afterwards is "
             "anybody's guess.",
-            when=lambda i, out: all(len(set(_paths(out, name))) == 1 for name in i["clusters"]),
+            when=lambda i, out: all(
+                set(_paths(out, name)) == {_chiefs(i)} for name in i["clusters"]
+            ),
+        ),
+        Mistake(
+            "others_without_path",
+            "Every task calls `model.save(where(...))`, so every task needs a path, also those "
+            "whose file is thrown away.",
+            when=lambda i, out: all(
+                _chiefs(i) in _paths(out, name) and None in _paths(out, name)
+                for name in i["clusters"]
+            ),
+        ),
+        Mistake(
+            "chiefs_path_is_another",
+            "In no cluster is there a task that writes `model.keras` into `folder` itself. That is "
+            "where the model shall be.",
+            when=lambda i, out: (
+                not any(
+                    _chiefs(i) in _paths(out, name) or None in _paths(out, name)
+                    for name in i["clusters"]
+                )
+            ),
         ),
         Mistake(
             "second_chief",
@@ -108,7 +145,10 @@ PLACES = Check(
         Mistake(
             "nobody_is_chief",
             "Where no task is called chief, nobody writes the file that counts. Worker 0 should.",
-            when=lambda i, out: _chiefs(i) not in _paths(out, "without a chief"),
+            when=lambda i, out: (
+                _chiefs(i) in _paths(out, "with a chief")
+                and _chiefs(i) not in _paths(out, "without a chief")
+            ),
         ),
         Mistake(
             "shared_temporary",
@@ -122,7 +162,9 @@ PLACES = Check(
             "thrown away.",
             when=lambda i, out: (
                 not all(
-                    path.endswith(".keras") for name in i["clusters"] for path in _paths(out, name)
+                    str(path).endswith(".keras")
+                    for name in i["clusters"]
+                    for path in _paths(out, name)
                 )
             ),
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +39,7 @@ def _call(restore_body: Callable[..., Any], inputs: Inputs) -> Plain:
             except NotImplementedError:
                 raise
             except Exception as error:  # which one is for the answer to choose
-                return f"{type(error).__name__}: {error}".splitlines()[0][:200], body.get_weights()
+                return _first_line(error), body.get_weights()
             return "", body.get_weights()
 
         whole, short = _body(inputs["in the file"]), _body(inputs["in the file"][:2])
@@ -50,6 +51,12 @@ def _call(restore_body: Callable[..., Any], inputs: Inputs) -> Plain:
             "renamed": restored("renamed", encoder=whole, **rest)[0],
             "short": restored("short", body=short, **rest)[0],
         }
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says first, without TensorFlow's name for the place it happened at."""
+    text = re.sub(r"\{\{.*?\}\} ?", "", f"{type(error).__name__}: {error}")
+    return text.splitlines()[0][:200]
 
 
 def _body(weights: list[Any]) -> Any:
@@ -110,6 +117,12 @@ RESTORE = Check(
             when=lambda inputs, outputs: "Unresolved object" in outputs["error"],
         ),
         Mistake(
+            "restore_for_read",
+            "`restore` also wants the counter that `save` puts into its files. This file was made "
+            "by `write`, and goes with `read`.",
+            when=lambda inputs, outputs: "save_counter" in outputs["error"],
+        ),
+        Mistake(
             "name_missed",
             "Your checkpoint files the body under another name than this file does, and the "
             "assertion says so. It must be `body`.",
@@ -126,7 +139,7 @@ RESTORE = Check(
         Mistake(
             "nothing_asserted",
             "The right file is restored. From the wrong ones nothing is, or half, and nobody "
-            "notices: say what you expect.",
+            "notices: say what you expect, and let the error out of your function.",
             when=lambda inputs, outputs: not outputs["renamed"] and not outputs["short"],
         ),
         Mistake(
