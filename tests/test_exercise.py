@@ -347,6 +347,15 @@ def test_magics_and_a_bare_await_are_python_enough(own, tmp_path):
     assert build(own.source, tmp_path / "out")
 
 
+def test_a_report_that_is_called_like_a_check_is_refused(own, tmp_path):
+    report = 'REPORTS = (WrittenReport("mean_my_topic", "", (RubricRow("why", 1, ""),)),)\n'
+    more = "from distlab.grading.written import RubricRow, WrittenReport\n" + report
+    own.checks.write_text(own.checks.read_text() + more)
+    with pytest.raises(InvalidArgument) as error:
+        build(own.source, tmp_path / "out")
+    assert error.value.found == "two checks or reports of the name 'mean_my_topic'"
+
+
 def test_a_check_that_its_file_does_not_have_is_refused(own, tmp_path):
     replace_in(own.source, 'checks["mean_my_topic"]', 'checks["mean_my_topik"]')
     with pytest.raises(NotebookError, match=f"{STEM}.py, line 50") as error:

@@ -275,6 +275,13 @@ def test_what_was_given_back_before_is_told_to_be_old(broken, capsys):
     assert "canvas.csv" not in told
 
 
+def test_where_some_cannot_be_graded_the_next_step_is_told(broken, capsys):
+    assert run(broken) == 0
+    told = capsys.readouterr().out
+    assert f"why some could not be graded: see {broken / 'out' / 'review.csv'}" in told
+    assert "an exercise of your own needs --extra-checks" in told
+
+
 def test_others_who_are_not_graded_yet_are_told(broken, capsys):
     shutil.copytree(broken / "in" / "jane", broken / "in" / "john")
     assert run(broken, "--only", "jane") == 0

@@ -174,6 +174,12 @@ def _grade(options: argparse.Namespace) -> int:
     to_read = sum(len(score.to_be_read) for _, score in scored)
     print(f"{len(scored)} notebooks, of which {broken} could not be graded: {out}")
     print(f"how the class did, and what to teach from it: {out / 'class.html'}")
+    if broken:
+        own = "" if options.extra_checks else "; an exercise of your own needs --extra-checks"
+        print(
+            f"why some could not be graded: see {out / 'review.csv'}, and give points for them "
+            f"with --overrides{own}"
+        )
     if held:
         print(
             f"{held} answers are held for review, their points wait: see {out / 'review.csv'}, and "

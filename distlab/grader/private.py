@@ -56,10 +56,18 @@ def load_reports(path: Path) -> tuple[WrittenReport, ...]:
     Raises:
         InvalidArgument: It cannot be read or run, or its `REPORTS` is something else.
     """
-    reports = _names_of(path).get("REPORTS", ())
+    names = _names_of(path)
+    reports = names.get("REPORTS", ())
     if not isinstance(reports, tuple) or not all(isinstance(r, WrittenReport) for r in reports):
         raise _refusal(
             path, "REPORTS that is no tuple of reports", do="REPORTS = (WrittenReport(...),)"
+        )
+    taken = [one.name for one in (*names.get("CHECKS", ()), *reports)]
+    if twice := [name for name in taken if taken.count(name) > 1]:
+        raise InvalidArgument(
+            asked=f"the reports of {path}",
+            found=f"two checks or reports of the name {twice[0]!r}",
+            do="name each once",
         )
     return reports
 
