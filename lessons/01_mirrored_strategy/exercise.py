@@ -161,7 +161,8 @@ dl.check("count_examples")
 # the variables whose copies are not all equal.
 #
 # - `variables` is a dictionary from a name to a mirrored variable; the variables hold vectors.
-# - Return a list of names, in any order. Any difference counts, in any element, on any replica.
+# - Return a list of names, each once, in any order.
+# - Any difference counts, however small, in any element, on any replica.
 # - It changes no variable. About 5 lines.
 #
 # <details><summary>Hint</summary>

@@ -83,8 +83,33 @@ def scope_around_return(strategy, units):
         return compiled(layer(units), "sgd")
 
 
+def scope_built_by_fit(strategy, units):
+    with strategy.scope():
+        return compiled(keras.Sequential([keras.layers.Dense(units)]), "sgd")
+
+
+def scope_of_a_subclass(strategy, units):
+    class OneLayer(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(units)
+
+        def call(self, x):
+            return self.dense(x)
+
+    with strategy.scope():
+        return compiled(OneLayer(), keras.optimizers.SGD(0.1, momentum=0.9))
+
+
 @pytest.mark.parametrize(
-    "answer", [scope_with_build_function, scope_in_two_blocks, scope_around_return]
+    "answer",
+    [
+        scope_with_build_function,
+        scope_in_two_blocks,
+        scope_around_return,
+        scope_built_by_fit,
+        scope_of_a_subclass,
+    ],
 )
 def test_scope_takes_other_right_answers(answer):
     assert_solution_passes(SCOPE, answer, seeds=range(4))
@@ -107,12 +132,38 @@ def scope_model_outside(strategy, units):
         return compiled(model, keras.optimizers.SGD(0.1))
 
 
+def scope_optimizer_by_name_outside(strategy, units):
+    with strategy.scope():
+        model = layer(units)
+    return compiled(model, "sgd")
+
+
 @pytest.mark.parametrize(
     ("answer", "mistake"),
-    [(scope_optimizer_outside, "optimizer_outside"), (scope_model_outside, "model_outside")],
+    [
+        (scope_optimizer_outside, "optimizer_outside"),
+        (scope_optimizer_by_name_outside, "optimizer_outside"),
+        (scope_model_outside, "model_outside"),
+    ],
 )
 def test_scope_gives_half_for_half(answer, mistake):
     assert assert_mistake_is_caught(SCOPE, answer, mistake).earned == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda strategy, units: None, "is there a `return`?"),
+        (lambda strategy, units: (layer(units), 1), "your function returned no model: tuple"),
+        (lambda strategy, units: layer(units), "the model has none: is it compiled?"),
+        (lambda strategy, units: scope_in_two_blocks(strategy, 1), "units of its layer"),
+    ],
+    ids=["nothing", "a tuple", "not compiled", "other units"],
+)
+def test_scope_says_what_it_cannot_use(answer, said):
+    report = run_check(SCOPE, answer)
+    assert said in repr(report)
+    assert report.earned == 0
 
 
 def fitted_for_one_step(make_model):
@@ -149,7 +200,30 @@ def combine_weighs_against_the_mean(gradient, examples):
     return on_replica().all_reduce(tf.distribute.ReduceOp.MEAN, gradient * share)
 
 
-@pytest.mark.parametrize("answer", [combine_sums_first, combine_weighs_against_the_mean])
+def combine_in_one_place(gradient, examples):
+    def combined(strategy, *values):
+        gradients, counts = map(strategy.experimental_local_results, values)
+        return sum(g * n for g, n in zip(gradients, counts, strict=True)) / sum(counts)
+
+    return on_replica().merge_call(combined, args=(gradient, examples))
+
+
+@tf.function
+def combine_gathered(gradient, examples):
+    gradients = on_replica().all_gather(gradient[None], axis=0)
+    weights = on_replica().all_gather(examples[None], axis=0)
+    return tf.linalg.matvec(gradients, weights / tf.reduce_sum(weights), transpose_a=True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        combine_sums_first,
+        combine_weighs_against_the_mean,
+        combine_in_one_place,
+        combine_gathered,
+    ],
+)
 def test_combine_takes_other_right_answers(answer):
     assert_solution_passes(COMBINE, answer)
 
@@ -164,6 +238,11 @@ COMBINE_MISTAKES = {
     "divided_by_replicas": lambda g, n: (
         on_replica().all_reduce("SUM", g * n) / on_replica().num_replicas_in_sync
     ),
+    "own_count": lambda g, n: on_replica().all_reduce("SUM", g * n) / n,
+    "not_weighted": lambda g, n: (
+        on_replica().all_reduce("SUM", g) / on_replica().all_reduce("SUM", n)
+    ),
+    "arguments_swapped": lambda g, n: on_replica().all_reduce(g * n, "SUM"),
     "no_all_reduce": lambda g, n: g,
     "not_summed": lambda g, n: g * n / on_replica().all_reduce("SUM", n),
     "reduce_on_a_replica": lambda g, n: tf.distribute.get_strategy().reduce("SUM", g, axis=None),
@@ -177,6 +256,11 @@ def test_combine_has_a_wrong_answer_for_each_mistake():
 @pytest.mark.parametrize("mistake", COMBINE_MISTAKES)
 def test_combine_names_the_mistake(mistake):
     assert_mistake_is_caught(COMBINE, COMBINE_MISTAKES[mistake], mistake)
+
+
+def test_combine_says_so_when_nothing_is_returned():
+    report = run_check(COMBINE, lambda gradient, examples: None)
+    assert "is there a `return`?" in repr(report)
 
 
 # Task 3: count_examples
@@ -203,19 +287,40 @@ def count_with_the_variable_first(kept, labels):
     kept["total"].assign_add(on_replica().all_reduce("SUM", seen))
 
 
+def count_in_a_keras_variable(kept, labels):
+    if "total" not in kept:
+        kept["total"] = keras.Variable(0, dtype="int32", trainable=False)
+    kept["total"].assign_add(on_replica().all_reduce("SUM", tf.size(labels)))
+
+
+def count_by_a_mean(kept, labels):
+    try:
+        total = kept["total"]
+    except KeyError:
+        total = kept["total"] = tf.Variable(0.0, aggregation=MEAN)
+    total.assign_add(tf.cast(tf.size(labels) * on_replica().num_replicas_in_sync, tf.float32))
+
+
 @pytest.mark.parametrize(
-    "answer", [count_without_aggregation, count_in_int64, count_with_the_variable_first]
+    "answer",
+    [
+        count_without_aggregation,
+        count_in_int64,
+        count_with_the_variable_first,
+        count_in_a_keras_variable,
+        count_by_a_mean,
+    ],
 )
 def test_count_takes_other_right_answers(answer):
     assert_solution_passes(COUNT, answer, seeds=range(4))
 
 
-def counting(aggregation, add):
-    """An answer that is right but for its aggregation and what it adds."""
+def counting(aggregation, add, start=0):
+    """An answer that is right but for its aggregation, what it adds, and to what."""
 
     def count(kept, labels):
         if "total" not in kept:
-            kept["total"] = tf.Variable(0, aggregation=aggregation)
+            kept["total"] = tf.Variable(start, aggregation=aggregation)
         kept["total"].assign_add(add(labels))
 
     return count
@@ -228,6 +333,33 @@ def own(labels):
 def count_recreated(kept, labels):
     kept["total"] = tf.Variable(0, aggregation=SUM)
     kept["total"].assign_add(own(labels))
+
+
+def count_old_total_too(kept, labels):
+    if "total" not in kept:
+        kept["total"] = tf.Variable(0, aggregation=SUM)
+    kept["total"].assign(kept["total"] + own(labels))
+
+
+def count_by_who_made_it(kept, labels):
+    if "total" not in kept:
+        kept["total"] = tf.Variable(0, aggregation=SUM)
+    else:
+        kept["total"].assign_add(own(labels))
+
+
+def count_by_plus(kept, labels):
+    if "total" not in kept:
+        kept["total"] = tf.Variable(0, aggregation=SUM)
+    kept["total"] += own(labels)
+
+
+def count_in_python(kept, labels):
+    kept["total"] = kept.get("total", 0) + labels.shape[0]
+
+
+def count_in_a_tensor(kept, labels):
+    kept["total"] = kept.get("total", 0) + own(labels)
 
 
 def count_last_batch(kept, labels):
@@ -243,6 +375,12 @@ COUNT_MISTAKES = {
     "first_replica_only": counting(FIRST, own),
     "added_twice": counting(SUM, lambda labels: on_replica().all_reduce("SUM", own(labels))),
     "last_batch_only": count_last_batch,
+    "other_dtype": counting(SUM, own, start=0.0),
+    "replicas_do_otherwise": count_by_who_made_it,
+    "variable_replaced": count_by_plus,
+    "no_variable": count_in_python,
+    "mean_for_sum": counting(MEAN, lambda labels: tf.cast(own(labels), tf.float32), start=0.0),
+    "old_total_added_too": count_old_total_too,
 }
 
 
@@ -258,10 +396,15 @@ def test_count_names_the_mistake(mistake):
 def test_count_says_so_when_nothing_was_kept():
     report = run_check(COUNT, lambda kept, labels: None)
     assert report.earned == 0
-    assert "there is no such variable" in repr(report)
+    assert "after a step there is none" in repr(report)
 
 
-def test_count_refuses_a_mean():
+def test_count_says_so_when_a_tensor_was_kept():
+    report = assert_mistake_is_caught(COUNT, count_in_a_tensor, "no_variable")
+    assert "after a step it is none: SymbolicTensor" in repr(report)
+
+
+def test_count_refuses_a_mean_of_whole_numbers():
     assert not run_check(COUNT, counting(MEAN, own)).passed
 
 
@@ -281,7 +424,22 @@ def drifted_by_values(strategy, variables):
     )
 
 
-@pytest.mark.parametrize("answer", [drifted_by_range, drifted_by_values])
+def drifted_in_an_array(strategy, variables):
+    names = list(variables)[::-1]
+    copies = [strategy.experimental_local_results(variables[name]) for name in names]
+    return np.array(names)[[bool((tf.stack(each) != each[0]).numpy().any()) for each in copies]]
+
+
+def drifted_one_by_one(strategy, variables):
+    for name, variable in variables.items():
+        one, *others = (strategy.run(lambda v=variable: v + 0)).values
+        if any(tf.reduce_any(one != other) for other in others):
+            yield name
+
+
+@pytest.mark.parametrize(
+    "answer", [drifted_by_range, drifted_by_values, drifted_in_an_array, drifted_one_by_one]
+)
 def test_drift_takes_other_right_answers(answer):
     assert_solution_passes(DRIFT, answer)
 
@@ -300,6 +458,24 @@ def drifted_by_aggregation(strategy, variables):
     return [name for name, variable in variables.items() if variable.aggregation == none]
 
 
+def drifted_where(differ):
+    def find_drifted(strategy, variables):
+        found = []
+        for name, variable in variables.items():
+            first, *others = (c.numpy() for c in strategy.experimental_local_results(variable))
+            found += [name] * differ(first, others)
+        return found
+
+    return find_drifted
+
+
+def drifted_and_mended(strategy, variables):
+    found = list(drifted_one_by_one(strategy, variables))
+    for name in found:
+        variables[name].assign(strategy.experimental_local_results(variables[name])[0])
+    return found
+
+
 def drifted_inverted(strategy, variables):
     return [name for name in variables if name not in drifted_by_range(strategy, variables)]
 
@@ -311,6 +487,19 @@ def drifted_inverted(strategy, variables):
         (drifted_by_first_two, "first_two_copies"),
         (drifted_by_aggregation, "aggregation_for_drift"),
         (drifted_inverted, "named_the_equal_ones"),
+        (drifted_and_mended, "changed_by_looking"),
+        (
+            drifted_where(lambda one, others: any((one != other).all() for other in others)),
+            "whole_copy_only",
+        ),
+        (
+            drifted_where(lambda one, others: not all(np.allclose(one, o) for o in others)),
+            "tolerance",
+        ),
+        (
+            drifted_where(lambda one, others: sum(bool((one != o).any()) for o in others)),
+            "named_twice",
+        ),
     ],
 )
 def test_drift_names_the_mistake(answer, mistake):

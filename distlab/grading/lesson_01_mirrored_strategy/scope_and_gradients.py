@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
-from distlab.grading.comparing import expect_close, expect_equal
+from distlab.grading.comparing import expect_close, expect_equal, expect_true
 from distlab.grading.replicas import give_each, mirrored
 
 # Task 1: scope
@@ -21,20 +21,36 @@ def _scope_inputs(seed: int) -> Inputs:
 
 
 def _scope_call(make_model: Callable[..., Any], inputs: Inputs) -> Plain:
+    import keras
+
     strategy = mirrored(inputs["replicas"])
     model = make_model(strategy, inputs["units"])
+    if not isinstance(model, keras.Model):
+        return {"returned": type(model).__name__}
+    with model.distribute_strategy.scope():  # where `fit` builds what is not built yet
+        answer = model(np.zeros((1, 3), np.float32))
+    optimizer = getattr(model, "optimizer", None)  # none where it was not compiled
 
     def copies(variables: Any) -> list[int]:
         return [len(strategy.experimental_local_results(each.value)) for each in variables]
 
     return {
-        "units": model.output_shape[-1],
+        "returned": "a model",
+        "units": int(answer.shape[-1]),
         "weights": copies(model.weights),
-        "optimizer": copies(model.optimizer.variables),
+        "optimizer": copies(optimizer.variables) if optimizer else None,
     }
 
 
 def _scope_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    if outputs["returned"] != "a model":
+        message = f"your function returned no model: {outputs['returned']}"
+        if outputs["returned"] == "NoneType":
+            message = "your function returned None: is there a `return`?"
+        return Verdict.of(expect_true("a model comes back", False, message=message))
+    units = expect_equal("units of its layer", yours=outputs["units"], expected=inputs["units"])
+    if not units.passed:
+        return Verdict.of(units)
     weights, optimizer = outputs["weights"], outputs["optimizer"]
     return Verdict.of(
         expect_equal(
@@ -46,7 +62,9 @@ def _scope_judge(inputs: Inputs, outputs: Plain) -> Verdict:
             "copies of each variable of the optimizer",
             yours=optimizer,
             expected=[inputs["replicas"]] * max(len(optimizer), 1),
-        ),
+        )
+        if optimizer is not None
+        else expect_true("an optimizer", False, message="the model has none: is it compiled?"),
     )
 
 
@@ -70,13 +88,15 @@ SCOPE = Check(
             "compile_only_inside",
             "One copy of everything: Keras trains such a model on one device, and says nothing. "
             "compile makes no variables. Which lines do, and where do they stand?",
-            when=lambda _, out: _are_single(out["weights"]) and _are_single(out["optimizer"]),
+            when=lambda _, out: (
+                _are_single(out["weights"]) and _are_single(out["optimizer"] or [1])
+            ),
         ),
         Mistake(
             "optimizer_outside",
             "The weights are right. But the optimizer has variables as well, its step counter "
-            "and its learning rate, and makes them as soon as it is made. With one step counter "
-            "for all replicas, each of them adds to it.",
+            "and its learning rate, and makes them as soon as it is made (where you give a name, "
+            "by compile). With one step counter for all replicas, each of them adds to it.",
             when=lambda _, out: _are_single(out["optimizer"]),
         ),
         Mistake(
@@ -110,7 +130,10 @@ def _combine_call(combine: Callable[..., Any], inputs: Inputs) -> Plain:
     gradients = give_each(strategy, [tf.constant(each) for each in inputs["gradients"]])
     examples = give_each(strategy, [tf.constant(each) for each in inputs["examples"]])
     answers = strategy.run(combine, args=(gradients, examples))
-    return {"on_replicas": list(strategy.experimental_local_results(answers))}
+    found = list(strategy.experimental_local_results(answers))
+    if found == [None]:
+        return {"on_replicas": None}
+    return {"on_replicas": found * (_REPLICAS // len(found))}  # where all return one object
 
 
 def _combine_judge(inputs: Inputs, outputs: Plain) -> Verdict:
@@ -163,6 +186,18 @@ COMBINE = Check(
             yields=lambda i: _each_gets(_weighted(i).sum(0)),
         ),
         Mistake(
+            "own_count",
+            "The sum is divided by the examples of this replica only, so each replica returns "
+            "something else. Add the numbers of examples up as well.",
+            yields=lambda i: {"on_replicas": _weighted(i).sum(0) / i["examples"][:, None]},
+        ),
+        Mistake(
+            "not_weighted",
+            "You divide by the examples of the global batch, but what you add up are means. Turn "
+            "each into a sum over its own examples first.",
+            yields=lambda i: _each_gets(i["gradients"].sum(0) / i["examples"].sum()),
+        ),
+        Mistake(
             "mean_for_sum",
             "Right but for one factor: you divide by all examples already, so the all-reduce of "
             "the gradients must add up, not take the mean.",
@@ -185,6 +220,11 @@ COMBINE = Check(
             "Each replica weighs its own gradient rightly, but the weighted gradients are never "
             "added up.",
             yields=lambda i: {"on_replicas": _weighted(i) / i["examples"].sum()},
+        ),
+        Mistake(
+            "arguments_swapped",
+            'all_reduce takes first how to combine, then what: all_reduce("SUM", value).',
+            error="'str' object has no attribute 'dtype'",
         ),
         Mistake(
             "reduce_on_a_replica",
