@@ -40,7 +40,7 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # - `replica_loss(model, x, y, global_batch)` runs on each replica, inside `strategy.run`.
 # - `x` and `y` are this replica's examples, a quarter of the batch. All shares are equal here.
 # - `global_batch` is how many examples all replicas have together.
-# - It returns this replica's loss. Change about 3 lines.
+# - It returns this replica's loss, one number. Change about 3 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -89,8 +89,8 @@ dl.check("repair_losses")
 # - `exact_loss(per_example, batch_size)` runs on each replica, inside `strategy.run`.
 # - `per_example` holds the loss of each of this replica's examples, perhaps of none.
 # - `batch_size` is what the data set was batched with. The last batch may be smaller.
-# - It returns this replica's loss, so that the sum over all replicas is the mean over the examples
-#   that are there. About 3 lines.
+# - It returns this replica's loss, one number, so that the sum over all replicas is the mean over
+#   the examples that are there. About 3 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -180,7 +180,8 @@ dl.check("train_in_calls")
 #
 # - `train(strategy, model, dataset, epochs)` trains `model`, which was built in the strategy's
 #   scope, with `model.optimizer` (SGD).
-# - `dataset` has batches of `(x, y)`, not yet distributed. The last batch is a partial one.
+# - `dataset` has batches of `(x, y)`, not yet distributed: the replicas shall share each of them.
+#   The last batch is a partial one.
 # - The loss is the sparse categorical cross-entropy of logits, plus the penalty in `model.losses`.
 # - Each epoch goes through the whole data set. It returns nothing. About 16 lines.
 #

@@ -136,7 +136,8 @@ dl.check("scaled_update")
 # - `train(strategy, model, optimizer, dataset, scale)` goes through `dataset` once.
 # - `model` and `optimizer` (plain SGD) were made in the scope, under `mixed_float16`. The model
 #   returns float32.
-# - `dataset` has batches of `(x, y)`, not yet distributed. All shares are equal here.
+# - `dataset` has batches of `(x, y)`, not yet distributed: the replicas shall share each of them.
+#   All shares are equal here.
 # - The loss is the mean squared error over the global batch.
 # - It returns a list: the loss of each global batch, before the update, as it is logged. About 16
 #   lines.

@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
-from distlab.grading.lesson_03_custom_training_loop import training_loop
+from distlab.grading.lesson_03_custom_training_loop import whole_loop
 from distlab.grading.registry import checks_of
 from distlab.grading.running import run_check
+from distlab.grading.shared_out import SEEN
 from tests.lessons.support import (
     assert_mistake_is_caught,
     assert_solution_passes,
@@ -70,15 +71,23 @@ def losses(digit="sum", odd="sum", penalty="scaled"):
                 "default": keras_mean,
                 "helper": tf.nn.compute_average_loss(each, global_batch_size=global_batch),
                 "twice": keras_mean / replicas(),
+                "mean": tf.reduce_mean(each),
+                "summed": tf.reduce_sum(each),
             },
             "odd": {
                 "sum": tf.reduce_sum(odd_each) / global_batch,
                 "mean over replicas": tf.reduce_mean(odd_each) / replicas(),
                 "mean": tf.reduce_mean(odd_each),
+                "logits": tf.reduce_sum(
+                    tf.nn.sigmoid_cross_entropy_with_logits(is_odd, odd_logits) / global_batch
+                ),
+                "twice": tf.reduce_sum(odd_each) / global_batch / replicas(),
             },
             "penalty": {
                 "scaled": tf.nn.scale_regularization_loss(tf.add_n(model.losses)),
                 "whole": sum(model.losses),
+                "by share": tf.add_n(model.losses) * len(x) / global_batch,
+                "none": 0.0,
             },
         }
         return parts["digit"][digit] + parts["odd"][odd] + parts["penalty"][penalty]
@@ -88,7 +97,13 @@ def losses(digit="sum", odd="sum", penalty="scaled"):
 
 @pytest.mark.parametrize(
     "right",
-    [{"digit": "default"}, {"digit": "helper"}, {"odd": "mean over replicas"}],
+    [
+        {"digit": "default"},
+        {"digit": "helper"},
+        {"odd": "mean over replicas"},
+        {"odd": "logits"},
+        {"penalty": "by share"},
+    ],
     ids=lambda right: next(iter(right.values())),
 )
 def test_other_right_losses_pass(right):
@@ -101,6 +116,10 @@ def test_other_right_losses_pass(right):
         ({"digit": "twice"}, "divided_twice"),
         ({"odd": "mean"}, "not_divided"),
         ({"penalty": "whole"}, "l2_unscaled"),
+        ({"digit": "mean"}, "not_divided"),
+        ({"odd": "twice"}, "divided_twice"),
+        ({"digit": "summed"}, "summed_only"),
+        ({"penalty": "none"}, "no_penalty"),
     ],
 )
 def test_each_bug_is_named_and_costs_its_third(wrong, mistake):
@@ -112,6 +131,21 @@ def test_a_loss_of_another_kind_earns_nothing():
         return tf.reduce_sum(model(x)[0] ** 2)
 
     assert run_check(REPAIR, other).earned == 0
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (lambda loss: None, "is there a `return`?"),
+        (float, "a plain number, which has no gradient"),
+        (lambda loss: (loss, loss), "yours has the shape [2]"),
+    ],
+    ids=["nothing", "a plain number", "two losses"],
+)
+def test_what_is_no_loss_is_told_so(returned, said):
+    report = run_check(REPAIR, lambda *given: returned(losses()(*given)))
+    assert said in repr(report)
+    assert report.earned == 0
 
 
 # --- exact_loss
@@ -134,9 +168,62 @@ def exact_by_share(per_example, batch_size):
     return mean * examples / count(per_example)
 
 
-def test_other_exact_losses_pass():
-    assert_solution_passes(EXACT, exact_by_helper, seeds=range(5))
-    assert_solution_passes(EXACT, exact_by_share, seeds=range(5))
+def exact_where_there_are_examples(per_example, batch_size):
+    in_batch = count(per_example)  # by all, before one leaves
+    if not len(per_example):
+        return 0.0
+    return tf.reduce_mean(per_example) * len(per_example) / in_batch
+
+
+def exact_in_one_place(per_example, batch_size):
+    def sizes_added(strategy, size):
+        return strategy.reduce("SUM", size, axis=None)
+
+    context = tf.distribute.get_replica_context()
+    in_batch = context.merge_call(sizes_added, args=(tf.size(per_example),))
+    return tf.reduce_sum(per_example / tf.cast(in_batch, tf.float32))
+
+
+@pytest.mark.parametrize(
+    "right",
+    [exact_by_helper, exact_by_share, exact_where_there_are_examples, exact_in_one_place],
+)
+def test_other_exact_losses_pass(right):
+    assert_solution_passes(EXACT, right, seeds=range(5))
+
+
+def all_reduced(how, value):
+    return tf.distribute.get_replica_context().all_reduce(how, value)
+
+
+WRONG_EXACT = {
+    "own mean": (lambda each, batch_size: tf.reduce_mean(each), "own_mean"),
+    "a mean count": (
+        lambda each, batch_size: (
+            tf.reduce_sum(each) / all_reduced("MEAN", tf.cast(tf.size(each), tf.float32))
+        ),
+        "counted_as_many_times",
+    ),
+    "all losses added": (
+        lambda each, batch_size: all_reduced("SUM", tf.reduce_sum(each)) / count(each),
+        "counted_as_many_times",
+    ),
+    "and by the replicas": (
+        lambda each, batch_size: tf.reduce_sum(each) / count(each) / replicas(),
+        "divided_twice",
+    ),
+    "a sum": (lambda each, batch_size: tf.reduce_sum(each), "summed_only"),
+    "len": (
+        lambda each, batch_size: tf.reduce_sum(each) / all_reduced("SUM", len(each)),
+        "python_number",
+    ),
+    "not added up": (lambda each, batch_size: each / count(each), "a_loss_for_each"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "mistake"), WRONG_EXACT.values(), ids=WRONG_EXACT)
+def test_exact_losses_that_are_none_are_named(wrong, mistake):
+    assert assert_mistake_is_caught(EXACT, wrong, mistake).earned == 0
 
 
 @pytest.mark.parametrize(
@@ -162,7 +249,7 @@ def test_a_mean_of_nothing_is_named_although_the_gradient_is_right():
 # --- train_in_calls
 
 
-def calls(*, less=0, tensor=True, loop=None, summed=False):
+def calls(*, less=0, tensor=True, loop=None, summed=False, how="SUM", keep=True):
     """An answer to `train_in_calls`; `loop` is what makes the numbers of the steps."""
     loop = loop or tf.range
 
@@ -172,7 +259,7 @@ def calls(*, less=0, tensor=True, loop=None, summed=False):
             total = 0.0
             for _ in loop(steps - less):
                 taken = strategy.run(replica_step, args=(next(iterator),))
-                total += strategy.reduce("SUM", taken, axis=None)
+                total = total * keep + strategy.reduce(how, taken, axis=None)
             return total if summed else total / tf.cast(steps - less, tf.float32)
 
         return [call(iterator, tf.constant(n) if tensor else n) for n in steps_of_calls]
@@ -201,8 +288,45 @@ def by_while_loop(strategy, replica_step, iterator, steps_of_calls):
     return [call(iterator, tf.convert_to_tensor(n)).numpy() for n in steps_of_calls]
 
 
+def by_metric(strategy, replica_step, iterator, steps_of_calls):
+    with strategy.scope():
+        on_read, added = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.SUM
+        total = tf.Variable(0.0, synchronization=on_read, aggregation=added)
+
+    @tf.function(input_signature=[tf.TensorSpec((), tf.int32)])
+    def call(steps):
+        for _ in tf.range(steps):
+            strategy.run(
+                lambda batch: total.assign_add(replica_step(batch)), args=(next(iterator),)
+            )
+
+    means = []
+    for steps in steps_of_calls:
+        total.assign(0.0)
+        call(steps)
+        means.append(total.read_value() / steps)
+    return tf.stack(means)
+
+
+def anew_for_each_call(strategy, replica_step, iterator, steps_of_calls):
+    alone = ([steps] for steps in steps_of_calls)
+    return [calls()(strategy, replica_step, iterator, steps)[0] for steps in alone]
+
+
+def one_batch_for_a_call(strategy, replica_step, iterator, steps_of_calls):
+    @tf.function
+    def call(batch, steps):
+        total = 0.0
+        for _ in tf.range(steps):
+            total += strategy.reduce("SUM", strategy.run(replica_step, args=(batch,)), axis=None)
+        return total / tf.cast(steps, tf.float32)
+
+    return [call(next(iterator), tf.constant(steps)) for steps in steps_of_calls]
+
+
 def test_other_compiled_loops_pass():
     assert_solution_passes(CALLS, by_while_loop, seeds=range(3))
+    assert_solution_passes(CALLS, by_metric, seeds=range(3))
     # AutoGraph makes a loop of the graph of Python's `range`, where it is given a tensor.
     assert_solution_passes(CALLS, calls(loop=range), seeds=range(3))
 
@@ -215,6 +339,11 @@ def test_other_compiled_loops_pass():
         (calls(tensor=False, loop=range), "unrolled"),
         (calls(summed=True), "sum_for_mean"),
         (step_by_step, "syncs_each_step"),
+        (calls(less=-1), "one_step_more"),
+        (one_batch_for_a_call, "same_batch_again"),
+        (anew_for_each_call, "retraces"),
+        (calls(how="MEAN"), "mean_over_replicas"),
+        (calls(keep=False, summed=True), "last_step_only"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -234,11 +363,31 @@ def test_the_loop_that_the_exercise_shows_is_never_compiled():
     assert assert_mistake_is_caught(CALLS, slow, "never_compiled").earned == 1.5
 
 
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [(lambda losses: None, "is there a `return`?"), (lambda losses: losses[0], "the shape is []")],
+    ids=["nothing", "one number"],
+)
+def test_a_compiled_loop_of_another_form_is_told_so(returned, said):
+    report = run_check(CALLS, lambda *given: returned(calls()(*given)), seeds=(1,))
+    assert said in repr(report)
+    assert report.earned == 2.25
+
+
 # --- train
 
 
-def trainer(loss_of=None, penalty=tf.nn.scale_regularization_loss, epochs=None):
-    """An answer to `train`, with the loss of (labels, logits) and penalty given."""
+def trainer(
+    loss_of=None,
+    penalty=tf.nn.scale_regularization_loss,
+    epochs=None,
+    share=None,
+    then=lambda gradients: gradients,
+):
+    """An answer to `train`, with the loss of (labels, logits) and penalty given.
+
+    `share` makes of a strategy and the data what is gone through, `then` comes before the step.
+    """
     each = cross_entropy(from_logits=True, reduction="none")
     loss_of = loss_of or (lambda y, logits: tf.reduce_sum(each(y, logits)) / count(y))
 
@@ -247,17 +396,20 @@ def trainer(loss_of=None, penalty=tf.nn.scale_regularization_loss, epochs=None):
             with tf.GradientTape() as tape:
                 loss = loss_of(y, model(x)) + penalty(tf.add_n(model.losses))
             weights = model.trainable_variables
-            model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            gradients = then(tape.gradient(loss, weights))
+            if gradients:
+                model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
 
-        step_through(strategy, replica_step, dataset, epochs or epochs_asked)
+        step_through(strategy, replica_step, dataset, epochs or epochs_asked, share=share)
 
     return train
 
 
-def step_through(strategy, replica_step, dataset, epochs):
+def step_through(strategy, replica_step, dataset, epochs, share=None):
+    share = share or (lambda strategy, dataset: strategy.experimental_distribute_dataset(dataset))
     step = tf.function(lambda iterator: strategy.run(replica_step, args=next(iterator)))
     for _ in range(epochs):
-        iterator = iter(strategy.experimental_distribute_dataset(dataset))
+        iterator = iter(share(strategy, dataset))
         for _ in range(len(dataset)):
             step(iterator)
 
@@ -277,9 +429,31 @@ def by_all_reduce(strategy, model, dataset, epochs):
     step_through(strategy, replica_step, dataset, epochs)
 
 
+def by_distributed_fit(strategy, model, dataset, epochs):
+    def build():
+        copy = keras.models.clone_model(model)
+        rate = float(model.optimizer.learning_rate.numpy())
+        copy.compile(keras.optimizers.SGD(rate), cross_entropy(from_logits=True))
+        copy.set_weights(model.get_weights())
+        return copy
+
+    trained = dl.distribute(build, strategy)
+    trained.fit(dataset, epochs=epochs, shuffle=False, verbose=0)
+    model.set_weights(trained.get_weights())
+
+
+def summed_over_replicas(gradients):
+    return tf.distribute.get_replica_context().all_reduce("SUM", gradients)
+
+
+def on_full_batches(strategy, model, dataset, epochs):
+    trainer()(strategy, model, dataset.take(2), epochs)
+
+
 def test_other_right_loops_pass():
     assert_solution_passes(TRAIN, trainer(), seeds=range(3))
     assert_solution_passes(TRAIN, by_all_reduce, seeds=range(3))
+    assert_solution_passes(TRAIN, by_distributed_fit, seeds=range(2))
 
 
 @pytest.mark.parametrize(
@@ -304,6 +478,9 @@ def test_other_right_loops_pass():
         (trainer(penalty=lambda whole: whole), "l2_unscaled"),
         (trainer(penalty=lambda whole: 0.0), "no_penalty"),
         (trainer(epochs=1), "one_epoch"),
+        (trainer(then=summed_over_replicas), "reduced_twice"),
+        (on_full_batches, "last_batch_dropped"),
+        (trainer(then=lambda gradients: None), "never_applied"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -311,21 +488,41 @@ def test_loops_that_scale_wrongly_are_named(wrong, mistake):
     assert_mistake_is_caught(TRAIN, wrong, mistake)
 
 
+def test_a_loop_in_which_every_replica_does_all_the_work_is_named():
+    """The batch was never cut, and the count of the examples is that of four batches."""
+    undistributed = trainer(share=lambda strategy, dataset: dataset)
+    assert assert_mistake_is_caught(TRAIN, undistributed, "not_distributed").earned == 2
+
+
+def test_a_loop_that_no_replica_takes_part_in_does_not_pass():
+    def on_one_device(strategy, model, dataset, epochs):
+        alone = keras.models.clone_model(model)
+        alone.compile(keras.optimizers.SGD(0.3), cross_entropy(from_logits=True))
+        alone.set_weights(model.get_weights())
+        alone.fit(dataset, epochs=epochs, shuffle=False, verbose=0)
+        model.set_weights(alone.get_weights())
+
+    report = run_check(TRAIN, on_one_device, seeds=(1,))
+    assert "a replica has seen no example at all" in repr(report)
+    assert report.earned == 2
+
+
 def test_what_the_check_expects_is_what_fit_does_on_one_device():
     inputs = TRAIN.inputs(1)
-    layer = keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(training_loop._L2))
+    layer = keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(whole_loop._L2))
     model = keras.Sequential([keras.Input((4,)), layer])
-    model.compile(keras.optimizers.SGD(training_loop._RATE), loss=cross_entropy(from_logits=True))
+    model.compile(keras.optimizers.SGD(whole_loop._RATE), loss=cross_entropy(from_logits=True))
     model.set_weights([inputs["kernel"], np.zeros(3)])
     model.fit(
         inputs["x"],
         inputs["y"],
-        batch_size=training_loop._BATCH,
+        batch_size=whole_loop._BATCH,
         epochs=inputs["epochs"],
         shuffle=False,
         verbose=0,
     )
-    assert TRAIN.judge(inputs, {"kernel": layer.kernel.numpy(), "bias": layer.bias.numpy()}).passed
+    weights = {"kernel": layer.kernel.numpy(), "bias": layer.bias.numpy()}
+    assert TRAIN.judge(inputs, {**weights, SEEN: [22, 22, 22, 18]}).passed
 
 
 # --- what the lesson says and does not run

@@ -85,6 +85,18 @@ def test_heads_that_lose_something_are_named(wrong, mistake):
     assert_mistake_is_caught(HEAD, wrong, mistake)
 
 
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (lambda features, classes: None, "is there a `return`?"),
+        (lambda features, classes: keras.layers.Dense(classes), "your function returned a Dense"),
+    ],
+    ids=["nothing", "a layer"],
+)
+def test_a_head_that_returns_something_else_is_told_so(head, said):
+    assert said in repr(run_check(HEAD, head))
+
+
 def test_scores_earn_nothing_for_their_dtype():
     assert run_check(HEAD, dense_then(("linear", "float32"))).earned == 0
 
@@ -93,23 +105,38 @@ def test_scores_earn_nothing_for_their_dtype():
 
 
 def update(
-    *, reduce="SUM", check="total", unscale=True, clip="after", skip=True, shrink=0.5, late=0
+    *,
+    reduce="SUM",
+    check="total",
+    unscale=True,
+    clip="after",
+    skip=True,
+    shrink=0.5,
+    late=0,
+    of_all=tf.reduce_all,
+    restart=0,
+    by_next=False,
 ):
     """An answer to `scaled_update` with one thing done otherwise."""
 
     def scaled_update(gradient, scale, good_steps, clip_norm, grow_every):
         context = tf.distribute.get_replica_context()
+        if clip == "own":
+            gradient = tf.clip_by_norm(gradient / scale, clip_norm) * scale
         total = context.all_reduce(reduce, gradient) if reduce else gradient
         looked_at = gradient if check == "own" else total
-        finite = tf.reduce_all(tf.math.is_finite(looked_at))
+        finite = of_all(tf.math.is_finite(looked_at))
+        if skip == "numbers":
+            total = tf.where(tf.math.is_finite(total), total, 0.0)
         step = tf.clip_by_norm(total, clip_norm) if clip == "before" else total
-        step = step / scale if unscale else step
+        doubles = 1.0 + float(by_next and good_steps + 1 == grow_every)
+        step = step / (scale * doubles) if unscale else step
         step = tf.clip_by_norm(step, clip_norm) if clip == "after" else step
-        step = tf.where(finite, step, 0.0) if skip else step
+        step = tf.where(finite, step, 0.0) if skip is True else step
         good = tf.where(finite, good_steps + 1, 0)
         grow = good >= grow_every + late
         scale = scale * tf.where(finite, tf.where(grow, 2.0, 1.0), shrink)
-        return step, scale, tf.where(grow, 0, good)
+        return step, scale, tf.where(grow, restart * good, good)
 
     return scaled_update
 
@@ -126,6 +153,22 @@ def by_branches(gradient, scale, good_steps, clip_norm, grow_every):
     return step, scale, good_steps + 1
 
 
+def by_asking_each(gradient, scale, good_steps, clip_norm, grow_every):
+    """Each replica looks at its own, and all are asked; arithmetic in place of choices."""
+    context = tf.distribute.get_replica_context()
+    mine = tf.cast(tf.reduce_all(tf.math.is_finite(gradient)), tf.int32)
+    good = tf.cast(context.all_reduce("SUM", mine) == context.num_replicas_in_sync, tf.int32)
+    kept = tf.where(tf.math.is_finite(gradient), gradient, 0.0)
+    (step,), _ = tf.clip_by_global_norm([context.all_reduce("SUM", kept) / scale], clip_norm)
+    counted = (good_steps + 1) * good
+    doublings = good - 1 + counted // grow_every
+    return [
+        step * tf.cast(good, tf.float32),
+        scale * 2.0 ** tf.cast(doublings, tf.float32),
+        counted % grow_every,
+    ]
+
+
 def counts_on_after_an_overflow(gradient, scale, good_steps, clip_norm, grow_every):
     right = update()(gradient, scale, good_steps, clip_norm, grow_every)
     skipped = right[1] < scale
@@ -135,6 +178,7 @@ def counts_on_after_an_overflow(gradient, scale, good_steps, clip_norm, grow_eve
 def test_other_right_updates_pass():
     assert_solution_passes(UPDATE, update(), seeds=range(5))
     assert_solution_passes(UPDATE, by_branches, seeds=range(5))
+    assert_solution_passes(UPDATE, by_asking_each, seeds=range(5))
 
 
 @pytest.mark.parametrize(
@@ -153,11 +197,27 @@ def test_other_right_updates_pass():
         (update(late=10**6), "never_grows"),
         (update(late=1), "one_step_late"),
         (counts_on_after_an_overflow, "counter_not_reset"),
+        (update(of_all=tf.reduce_any), "no_skip_on_inf"),
+        (update(skip="numbers"), "only_partly_left_out"),
+        (update(clip="own"), "clipped_before_the_sum"),
+        (update(by_next=True), "divided_by_next_scale"),
+        (update(restart=1), "count_goes_on"),
+        (update(late=-1), "one_step_early"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_updates_that_go_wrong_are_named(wrong, mistake):
     assert_mistake_is_caught(UPDATE, wrong, mistake)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [lambda three: None, lambda three: three[:2], lambda three: (three[1], three[0], three[2])],
+    ids=["nothing", "two things", "in another order"],
+)
+def test_an_update_that_does_not_return_the_three_things_is_told_so(returned):
+    report = run_check(UPDATE, lambda *given: returned(update()(*given)))
+    assert "return three things: the step, a vector;" in repr(report)
 
 
 def test_standing_still_earns_nothing_for_the_skipped_steps():
@@ -192,23 +252,28 @@ def test_what_the_check_expects_is_what_keras_does_on_one_device():
 # --- train_float16
 
 
-def trainer(*, multiply=True, divide=True, share="global", log="loss"):
+def trainer(
+    *, multiply=True, divide=True, share="global", log="loss", outside=False, distribute=True
+):
     """An answer to `train` with one thing done otherwise."""
 
     def train(strategy, model, optimizer, dataset, scale):
         weights = model.trainable_variables
-        parts = {"global": 16, "own": 4, "twice": 64}[share]
+        parts = {"global": 16, "own": 4, "twice": 64, "of four batches": 64}[share]
 
         def replica_step(x, y):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum((model(x) - y) ** 2) / parts
                 scaled = loss * scale if multiply else loss
+            if outside:
+                scaled = loss * scale
             gradients = tape.gradient(scaled, weights)
             optimizer.apply([g / scale if divide else g for g in gradients], weights)
             return scaled if log == "scaled" else loss
 
         losses = []
-        for batch in strategy.experimental_distribute_dataset(dataset):
+        data = strategy.experimental_distribute_dataset(dataset) if distribute else dataset
+        for batch in data:
             loss = strategy.run(replica_step, args=batch)
             how = "MEAN" if log == "mean" else "SUM"
             losses.append(strategy.reduce(how, loss, axis=None))
@@ -251,13 +316,26 @@ def test_other_right_loops_pass(right):
         (trainer(multiply=False), "never_scaled", 0),
         (trainer(share="own"), "not_divided", 0),
         (trainer(share="twice"), "divided_twice", 0),
-        (trainer(log="scaled"), "scaled_loss_logged", 2),
-        (trainer(log="mean"), "one_replica_logged", 2),
+        (trainer(log="scaled"), "scaled_loss_logged", 2.25),
+        (trainer(log="mean"), "one_replica_logged", 2.25),
+        (trainer(outside=True), "scaled_outside_tape", 0),
+        (trainer(distribute=False, share="of four batches"), "not_distributed", 2.25),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_loops_that_lose_or_explode_are_named(wrong, mistake, earned):
     assert assert_mistake_is_caught(TRAIN, wrong, mistake).earned == earned
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [(lambda losses: None, "is there a `return`?"), (lambda losses: losses[0], "the shape is []")],
+    ids=["nothing", "one loss"],
+)
+def test_losses_of_another_form_are_told_so(returned, said):
+    report = run_check(TRAIN, lambda *given: returned(trainer()(*given)), seeds=(1,))
+    assert said in repr(report)
+    assert report.earned == 2.25
 
 
 def test_the_gradients_of_the_loop_are_lost_in_float16_and_saved_by_the_scale():
@@ -296,6 +374,14 @@ def weights_shared_out(parameters, activations, global_batch, replicas, policy):
     return {part: round(count, 6) for part, count in whole.items()}
 
 
+def of_all_replicas(**asked):
+    return {part: count * asked["replicas"] for part, count in budget()(**asked).items()}
+
+
+def of_one_example(**asked):
+    return budget()(**{**asked, "global_batch": 1, "replicas": 1})
+
+
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
@@ -308,6 +394,8 @@ def weights_shared_out(parameters, activations, global_batch, replicas, policy):
         (budget(share=False), "global_batch_on_each"),
         (budget(slots=1), "one_slot"),
         (weights_shared_out, "weights_shared_out"),
+        (of_all_replicas, "all_replicas"),
+        (of_one_example, "one_example"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -324,6 +412,22 @@ def by_bits(parameters, activations, global_batch, replicas, policy):
 @pytest.mark.parametrize("right", [budget(), by_bits], ids=["in_floats", "by_bits"])
 def test_other_right_budgets_pass(right):
     assert_solution_passes(MEMORY, right, seeds=range(5))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda **asked: None, "is there a `return`?"),
+        (lambda **asked: sum(budget()(**asked).values()), "yours returned "),
+        (lambda **asked: {"weights": 1}, "yours returned {'weights': 1}"),
+    ],
+    ids=["nothing", "a sum", "one part"],
+)
+def test_a_budget_of_another_form_is_told_what_to_return(wrong, said):
+    report = run_check(MEMORY, wrong)
+    assert said in repr(report)
+    assert "a dictionary with weights, gradients, optimizer, activations" in repr(report)
+    assert report.earned == 0
 
 
 # --- choose_policy
@@ -376,7 +480,16 @@ def test_a_wrong_choice_is_told_its_reason_and_not_the_answer():
     assert wrong.expected == ""
 
 
-def test_an_answer_of_another_form_is_told_what_is_asked():
-    report = run_check(CHOICE, lambda device: "mixed_float16")
-    assert "two things are asked for" in report.criteria[0].message
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("mixed_float16", "two things are asked for"),
+        (None, "is there a `return`?"),
+        ((True, "mixed_float16"), "the first thing is a policy"),
+        (("mixed_float16", "True"), "the second thing is True or False"),
+    ],
+)
+def test_an_answer_of_another_form_is_told_what_is_asked(answer, said):
+    report = run_check(CHOICE, lambda device: answer)
+    assert said in report.criteria[0].message
     assert report.earned == 0

@@ -3,7 +3,9 @@
 All are graded by gradients and weights under SGD: Adam would hide a constant factor.
 """
 
-from distlab.grading.lesson_03_custom_training_loop.loss_scaling import LOSS_CHECKS
-from distlab.grading.lesson_03_custom_training_loop.training_loop import LOOP_CHECKS
+from distlab.grading.lesson_03_custom_training_loop.compiled_loop import CALLS
+from distlab.grading.lesson_03_custom_training_loop.exact_steps import EXACT
+from distlab.grading.lesson_03_custom_training_loop.repairing import REPAIR
+from distlab.grading.lesson_03_custom_training_loop.whole_loop import TRAIN
 
-CHECKS = (*LOSS_CHECKS, *LOOP_CHECKS)
+CHECKS = (REPAIR, EXACT, CALLS, TRAIN)

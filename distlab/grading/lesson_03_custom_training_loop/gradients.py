@@ -33,9 +33,7 @@ def summed_gradient(loss_of: Callable[..., Any], weights: Any, arrays: tuple[Any
 
     def step(*parts: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = loss_of(*parts)
-        if loss is None:
-            raise TypeError("your function returned None: is there a `return`?")
+            loss = _one_number(loss_of(*parts))
         return loss, tape.gradient(loss, weights, unconnected_gradients="zero")
 
     per_replica = strategy.run(step, args=tuple(part(array) for array in arrays))
@@ -43,6 +41,21 @@ def summed_gradient(loss_of: Callable[..., Any], weights: Any, arrays: tuple[Any
         lambda value: strategy.reduce("SUM", value, axis=None).numpy(),
         per_replica,
     )
+
+
+def _one_number(loss: Any) -> Any:
+    """The loss of a replica; 0.0 of one without examples may be an ordinary number."""
+    import tensorflow as tf
+
+    if loss is None:
+        raise TypeError("your function returned None: is there a `return`?")
+    if isinstance(loss, (int, float)) and loss != 0:
+        raise TypeError("your function returned a plain number, which has no gradient")
+    loss = tf.convert_to_tensor(loss)
+    if loss.shape.rank:
+        shape = loss.shape.as_list()
+        raise TypeError(f"a loss is one number, and yours has the shape {shape}: add it up")
+    return loss
 
 
 def softmax(logits: Any) -> Any:

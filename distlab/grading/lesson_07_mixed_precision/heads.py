@@ -38,6 +38,11 @@ def _call(head: Callable[..., Any], inputs: Inputs) -> Plain:
         output = head(keras.layers.Activation("linear")(start), kernel.shape[1])
     if output is None:
         raise TypeError("your function returned None: is there a `return`?")
+    if not isinstance(output, keras.KerasTensor):
+        raise TypeError(
+            f"your function returned a {type(output).__name__}; return what comes out when the "
+            "layer is called with `features`"
+        )
     model = keras.Model(start, output)
     for weight in model.weights:
         weight.assign(kernel if tuple(weight.shape) == kernel.shape else np.zeros(weight.shape))

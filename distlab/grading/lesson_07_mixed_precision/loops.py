@@ -10,6 +10,7 @@ import numpy as np
 from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
 from distlab.grading.comparing import expect_close
 from distlab.grading.replicas import MOST_REPLICAS, mirrored
+from distlab.grading.shared_out import SEEN, Counter, expect_shared, not_shared
 
 # So small that a gradient is about 2^-27, which float16 rounds to 0. The rate makes up for it.
 _SIZE, _BATCH, _BATCHES, _FEATURES = 2.0**-13, 16, 3, 3
@@ -37,15 +38,15 @@ def _call(train: Callable[..., Any], inputs: Inputs) -> Plain:
     with mixed_precision("mixed_float16"), strategy.scope():
         dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
         as_float32 = keras.layers.Activation("linear", dtype="float32")
-        model = keras.Sequential([keras.Input((_FEATURES,)), dense, as_float32])
+        counter = Counter(strategy)
+        layers = [keras.Input((_FEATURES,)), counter.layer(), dense, as_float32]
+        model = keras.Sequential(layers)
         optimizer = keras.optimizers.SGD(_RATE)
         optimizer.build(model.trainable_variables)
     data = tf.data.Dataset.from_tensor_slices((inputs["x"], inputs["y"])).batch(_BATCH)
     losses = train(strategy, model, optimizer, data, _SCALE)
-    return {
-        "kernel": dense.kernel.numpy().ravel(),
-        "losses": None if losses is None else [float(loss) for loss in losses],
-    }
+    kernel = dense.kernel.numpy().ravel()
+    return {"kernel": kernel, "losses": losses, SEEN: counter.on_replicas()}
 
 
 def _results(inputs: Inputs, *, factor: float = 1.0) -> Plain:
@@ -79,6 +80,7 @@ def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
             expected=np.multiply(right["losses"], _IN_PLAIN_SIGHT),
             atol=0.03,
         ),
+        expect_shared(outputs, examples=_BATCH * _BATCHES),
     )
 
 
@@ -103,6 +105,12 @@ TRAIN = Check(
     "tape.gradient, and return the loss from before the multiplication.",
     revisit="Scale the loss",
     mistakes=(
+        Mistake(
+            "scaled_outside_tape",
+            "A gradient is None: the tape has not seen how what you asked it for came about. "
+            "Multiply by `scale` inside the `with`.",
+            error="'NoneType' and|No gradients provided|NoneType.* to (a )?[Tt]ensor",
+        ),
         Mistake(
             "never_scaled",
             "The weights are where they were: every gradient was 0 in float16. Multiply the loss "
@@ -140,5 +148,6 @@ TRAIN = Check(
             "each replica has a part, and the parts are added.",
             when=lambda inputs, outputs: _losses_are(inputs, outputs, 1 / MOST_REPLICAS),
         ),
+        not_shared(lambda inputs: len(inputs["x"])),
     ),
 )

@@ -21,15 +21,17 @@ def _inputs(seed: int) -> Inputs:
     norms = np.linalg.norm(gradients.sum(axis=1), axis=-1)
     wanted = draw.permutation([0.5, 2.0] * 6)[:_STEPS]
     gradients *= (wanted / norms)[:, None, None]
-    # 100 times the scale is more than float16 holds; half of that is not.
-    other = int(draw.integers(1, MOST_REPLICAS))
-    gradients[2, other] = 100.0
-    gradients[3, other] = 100.0
-    gradients[8, 0] = 100.0
+    # 100 times the scale is more than float16 holds; half of that is not. One number is enough to
+    # lose a step, and two of different signs add up to NaN.
+    other, place = int(draw.integers(1, MOST_REPLICAS)), int(draw.integers(3))
+    gradients[2, other, place] = 100.0
+    gradients[3, other, place] = 100.0
+    gradients[8, 0, place] = 100.0
+    gradients[8, other, place] = -100.0
     return {"gradients": gradients.astype("float32"), "other": other}
 
 
-def _in_float16(gradient: Any, scale: float) -> Any:
+def _in_float16(gradient: Any, scale: Any) -> Any:
     """A replica's gradient of the scaled loss, as it comes out of float16."""
     with np.errstate(over="ignore", invalid="ignore"):
         return (gradient * scale).astype("float16").astype("float32")
@@ -49,9 +51,14 @@ def _call(scaled_update: Callable[..., Any], inputs: Inputs) -> Plain:
             give_each(strategy, [tf.constant(n, tf.int32) for n in good]),
         )
         answer = strategy.run(scaled_update, args=(*given, _CLIP, _GROW_EVERY))
-        if not isinstance(answer, (tuple, list)) or len(answer) != 3:
-            raise TypeError("return three things: the step, the scale and the good steps")
-        step, scale, count = (_each(strategy, part) for part in answer)
+        three = isinstance(answer, (tuple, list)) and len(answer) == 3
+        parts = [_each(strategy, part) for part in answer] if three else []
+        if [{np.size(one) for one in part} for part in parts] != [{3}, {1}, {1}]:
+            raise TypeError(
+                "return three things: the step, a vector; the scale and the good steps, a number "
+                "each"
+            )
+        step, scale, count = parts
         scales, good = [float(s) for s in scale], [int(n) for n in count]
         seen["steps"].append(np.array([np.asarray(s, dtype="float64") for s in step]))
         seen["scales"].append(list(scales))
@@ -74,24 +81,30 @@ def _results(
     grow_after: int = _GROW_EVERY,
     shrink: float = 0.5,
     reset: bool = True,
+    restart: bool = True,
+    by_next: bool = False,
 ) -> Plain:
     """What a loss scale with these properties gives, the same on every replica."""
     scale, good = _START, 0
     steps, scales = [], []
     for gradients in inputs["gradients"].astype("float64"):
         rounded = np.array([_in_float16(g.astype("float32"), scale) for g in gradients])
-        total = rounded.astype("float64").sum(axis=0) / (4 if combine == "MEAN" else 1)
+        with np.errstate(invalid="ignore"):
+            if clip == "own":
+                rounded = np.array([_clipped(each / scale) * scale for each in rounded])
+            total = rounded.astype("float64").sum(axis=0) / (4 if combine == "MEAN" else 1)
         if np.isfinite(total).all():
             if clip == "before":
                 total = _clipped(total)
-            step = total / scale if unscale else total
+            doubles = 2 if by_next and good + 1 == grow_after else 1
+            step = total / (scale * doubles) if unscale else total
             step = _clipped(step) if clip == "after" else step
             good += 1
         else:
             step, scale = np.zeros(3), scale * shrink
             good = 0 if reset else good
-        if good == grow_after:
-            scale, good = scale * 2, 0
+        if good >= grow_after:
+            scale, good = scale * 2, 0 if restart else good
         steps.append([step] * MOST_REPLICAS)
         scales.append([scale] * MOST_REPLICAS)
     return {"steps": np.array(steps), "scales": np.array(scales)}
@@ -127,7 +140,7 @@ def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
         halved_then_grown,
         expect_true(
             "no step where a replica overflowed",
-            (steps[skipped] == 0).all(),
+            (steps[_lost(inputs, outputs)] == 0).all(),
             message="the weights moved in a step in which a gradient was infinite",
         ),
         expect_true(
@@ -148,6 +161,18 @@ def _steps_of(**how: Any) -> Callable[[Inputs], Plain]:
 
 def _scales_of(**how: Any) -> Callable[[Inputs], Plain]:
     return lambda inputs: {"scales": _results(inputs, **how)["scales"]}
+
+
+def _lost(inputs: Inputs, outputs: Plain) -> Any:
+    """For each step, whether a replica overflows in it with the scales that the answer keeps."""
+    before = np.concatenate([np.full((1, MOST_REPLICAS), _START), outputs["scales"][:-1]])
+    scaled = _in_float16(inputs["gradients"], before[..., None])
+    return ~np.isfinite(scaled).all(axis=(1, 2))
+
+
+def _only_partly_left_out(inputs: Inputs, outputs: Plain) -> bool:
+    steps = outputs["steps"]
+    return bool(np.isfinite(steps).all() and steps[_lost(inputs, outputs)].any())
 
 
 def _never_unscaled(inputs: Inputs, outputs: Plain) -> bool:
@@ -186,6 +211,26 @@ UPDATE = Check(
             "An infinite gradient went into the weights. Divided by the scale it is infinite "
             "still, and clipped it is NaN: such a step must be left out.",
             when=lambda inputs, outputs: not np.isfinite(outputs["steps"]).all(),
+        ),
+        Mistake(
+            "only_partly_left_out",
+            "Where one number of the gradient is infinite, the whole step is left out: the others "
+            "would go in another direction.",
+            when=_only_partly_left_out,
+        ),
+        Mistake(
+            "clipped_before_the_sum",
+            "You clip what each replica has, and add up then. Clip the gradient of the global "
+            "batch.",
+            yields=_steps_of(clip="own"),
+            atol=5e-3,
+        ),
+        Mistake(
+            "divided_by_next_scale",
+            "In a step that doubles the scale you divide by the new one. The gradient was "
+            "multiplied by the one that you were given.",
+            yields=_steps_of(by_next=True),
+            atol=5e-3,
         ),
         Mistake(
             "clip_before_unscale",
@@ -228,6 +273,17 @@ UPDATE = Check(
             "counter_not_reset",
             "Good steps count only in a row: after an overflow the count starts at 0 again.",
             yields=_scales_of(reset=False),
+        ),
+        Mistake(
+            "count_goes_on",
+            "After a doubling the count starts at 0 again. Yours goes on, and the scale doubles "
+            "in every step.",
+            yields=_scales_of(restart=False),
+        ),
+        Mistake(
+            "one_step_early",
+            "The scale doubles one step too early: `grow_every` good steps make a row.",
+            yields=_scales_of(grow_after=_GROW_EVERY - 1),
         ),
         Mistake(
             "one_step_late",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distlab.grading.checks import Check, Criterion, Inputs, Mistake, Plain, Verdict
-from distlab.grading.comparing import expect_equal
+from distlab.grading.comparing import expect_equal, expect_true, shown
 
 # Memory
 
@@ -39,10 +39,12 @@ def _bytes(
     slots: int = 2,
     batch_shared: bool = True,
     weights_shared: bool = False,
+    batch: int | None = None,
+    times: int = 1,
 ) -> Plain:
     """Bytes of each part, of a plan with these properties."""
     parameters, replicas = inputs["parameters"], inputs["replicas"]
-    batch = inputs["global_batch"] // (replicas if batch_shared else 1)
+    batch = batch or inputs["global_batch"] // (replicas if batch_shared else 1)
     held = parameters / replicas if weights_shared else parameters
     numbers = {
         "weights": held,
@@ -52,7 +54,7 @@ def _bytes(
     }
     return {
         policy: {
-            part: count * (2 if part in narrow and policy in narrow_policies else 4)
+            part: times * count * (2 if part in narrow and policy in narrow_policies else 4)
             for part, count in numbers.items()
         }
         for policy in _POLICIES
@@ -60,6 +62,11 @@ def _bytes(
 
 
 def _memory_judge(inputs: Inputs, outputs: Plain) -> Verdict:
+    for found in outputs.values():
+        if not isinstance(found, dict) or not set(_PARTS) <= found.keys():
+            what = "nothing: is there a `return`?" if found is None else shown(found)
+            label = f"it returns a dictionary with {', '.join(_PARTS)}"
+            return Verdict.of(expect_true(label, False, message=f"yours returned {what}"))
     right = _bytes(inputs)
     return Verdict.of(
         *(
@@ -140,6 +147,16 @@ MEMORY = Check(
             when=_wrong_in("activations", narrow_policies=("mixed_float16",)),
         ),
         Mistake(
+            "all_replicas",
+            "That is what all replicas take together. How much is it on one?",
+            yields=lambda inputs: _bytes(inputs, times=inputs["replicas"]),
+        ),
+        Mistake(
+            "one_example",
+            "These are the activations of one example. A replica keeps those of all its examples.",
+            when=_wrong_in("activations", batch=1),
+        ),
+        Mistake(
             "global_batch_on_each",
             "No replica has the outputs for the global batch: each computes its share.",
             when=_wrong_in("activations", batch_shared=False),
@@ -198,10 +215,14 @@ def _choice_judge(inputs: Inputs, outputs: Plain) -> Verdict:
 def _one_choice(device: str, yours: Plain) -> Criterion:
     wanted = _ANSWERS[device]
     label = f"{device}: the policy, and whether it needs a loss scale"
-    if not isinstance(yours, list) or len(yours) != 2:
+    if yours is None:
+        why = "your function returned None: is there a `return`?"
+    elif not isinstance(yours, list) or len(yours) != 2:
         why = "two things are asked for, a policy and True or False"
     elif yours[0] not in _POLICIES:
-        why = f"the policies are {', '.join(_POLICIES)}"
+        why = f"the first thing is a policy: {', '.join(_POLICIES)}"
+    elif yours[1] not in (True, False):
+        why = "the second thing is True or False"
     elif yours[0] != wanted[0]:
         why = _REASONS[device, yours[0]]
     else:
