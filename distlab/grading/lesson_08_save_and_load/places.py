@@ -92,7 +92,7 @@ def _sharing(inputs: Inputs, outputs: Plain, name: str) -> tuple[int, int]:
     """How many of the other tasks write to the chief's path, and how many share another one."""
     others = _paths(outputs, name)[1:]
     to_chiefs = others.count(_chiefs(inputs))
-    rest = [path for path in others if path != _chiefs(inputs)]
+    rest = [path for path in others if path not in (None, _chiefs(inputs))]
     return to_chiefs, len(rest) - len(set(rest))
 
 
