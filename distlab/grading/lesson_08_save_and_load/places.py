@@ -162,7 +162,7 @@ PLACES = Check(
             "thrown away.",
             when=lambda i, out: (
                 not all(
-                    str(path).endswith(".keras")
+                    path is None or path.endswith(".keras")
                     for name in i["clusters"]
                     for path in _paths(out, name)
                 )
