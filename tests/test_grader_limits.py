@@ -123,6 +123,14 @@ def test_processes_are_limited_and_none_is_left(bomb, tmp_path):
     assert working_in(tmp_path) == []
 
 
+def test_what_forks_without_end_is_counted_while_it_goes_on(tmp_path):
+    # So much memory is mapped by all that the exact sum, which takes its time, is asked for.
+    bomb = "end = time.monotonic() + 30\nwhile time.monotonic() < end: os.fork()\nos._exit(0)"
+    outcome = asked(BEGIN + bomb, memory_bytes=2**30, folder=tmp_path)
+    assert is_stopped(outcome, "it started more than 64 processes")
+    assert working_in(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     "printing",
     [

@@ -133,13 +133,27 @@ class Sampler:
         limits = self._limits
         if time.monotonic() > self._deadline:
             return limits.too_long
-        pids = below(os.getpid())
+        pids = self._processes()
         if len(pids) > limits.processes:
             return f"it started more than {limits.processes} processes"
         # What is shared is counted for each process, so a high sum asks for the exact one.
-        if _sum(_resident, pids) > limits.memory_bytes < _sum(_own_share, pids):
-            return f"it used more than {limits.memory_bytes // _MIB} MiB of memory"
+        if _sum(_resident, pids) > limits.memory_bytes and (said := self._exact(pids)):
+            return said
         return self._too_much_written(pids)
+
+    def _processes(self) -> list[int]:
+        return below(os.getpid(), most=self._limits.processes + 1)
+
+    def _exact(self, pids: list[int]) -> str:
+        limits, total = self._limits, 0
+        for pid in pids:
+            total += _sum(_own_share, [pid])
+            if total > limits.memory_bytes:
+                return f"it used more than {limits.memory_bytes // _MIB} MiB of memory"
+            # Each takes its time, in which what forks for ever goes on.
+            if len(self._processes()) > limits.processes:
+                return f"it started more than {limits.processes} processes"
+        return ""
 
     def _too_much_written(self, pids: list[int]) -> str:
         most = self._limits.written_bytes

@@ -50,11 +50,16 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def below(pid: int) -> list[int]:
-    """Returns the processes below a process, those that ended and were not waited for included."""
+def below(pid: int, *, most: int | None = None) -> list[int]:
+    """Returns the processes below a process, those that ended and were not waited for included.
+
+    Args:
+        pid: The process.
+        most: Looks for no more: what forks for ever may be ahead of who counts.
+    """
     found: list[int] = []
     todo = [pid]
-    while todo:
+    while todo and (most is None or len(found) < most):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             for thread in Path(f"/proc/{todo.pop()}/task").iterdir():
                 children = [int(one) for one in (thread / "children").read_text().split()]
