@@ -51,8 +51,8 @@ dl.show("points of the report", 5)
 #
 # Write `whole_state(model, optimizer, step)`.
 #
-# - `model` is a Keras model with one or more dropout layers, `optimizer` an Adam that is built, and
-#   `step` a variable that counts steps: the place in the data follows from it.
+# - `model` is a Keras model with one or more dropout layers among others, `optimizer` an Adam that
+#   is built, and `step` a variable that counts steps: the place in the data follows from it.
 # - It returns one `tf.train.Checkpoint` that holds **all** that the training consists of. In a new
 #   process the function is called again, with everything new, and what it returns is restored.
 # - About 3 lines.
@@ -88,8 +88,9 @@ dl.check("whole_state")
 # - It saves `data`, bytes, as the file `step-12.ckpt` in `folder`, if `step` is 12. `folder` is a
 #   `Path`, and is there.
 # - Of all checkpoints in `folder` the `keep` newest remain, and no other file.
-# - It is killed in the middle of a write. Then every file with the name of a checkpoint is whole,
-#   and the `keep` older ones are still there.
+# - It may be killed at any moment, also in the middle of a write. Then every file that matches
+#   `step-*.ckpt` is whole, and the `keep` older ones are still there. What else the kill has left
+#   is gone after the next save.
 # - About 8 lines.
 #
 # <details><summary>Hint 1</summary>
@@ -216,7 +217,8 @@ dl.check("resume_in_a_loop")
 #
 # - It calls `do_step(step)` for each step from 0 to `steps - 1`.
 # - When SIGTERM comes, the step that runs is finished, then `save()` is called, once, and the
-#   process ends with exit code 143. The check sends the signal in the middle of a step.
+#   process ends with exit code 143. The check sends the signal in the middle of a step: of any one,
+#   also of the last.
 # - When none comes, it does all steps, does not save, and returns.
 # - About 7 lines, when it is right.
 #
@@ -262,11 +264,12 @@ dl.check("leave_when_told")
 # You have measured. Write `save_every_steps(save_secs, step_secs, failures, watched_hours,
 # watched_workers, workers)`.
 #
-# - `save_secs` is a list: how long each of some saves took. `step_secs` is the time of one step.
+# - `save_secs` is a list: how long each of some saves took. Reckon with their mean. `step_secs` is
+#   the time of one step.
 # - `failures` were counted, in `watched_hours`, on `watched_workers` machines together.
 # - Your training will run on `workers` such machines. When one fails, all stop.
 # - It returns the number of steps from one checkpoint to the next, an `int` of at least 1, so that
-#   the least time is lost. About 5 lines.
+#   the least time is lost. Round as you like. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -313,8 +316,8 @@ dl.check("save_interval")
 #
 # <details><summary>Hint 1: in which order</summary>
 #
-# In the scope: the model, `model.optimizer.build(model.trainable_variables)`, for what is not there
-# cannot be restored. Then the checkpoint. Then all workers restore
+# In the scope: the model, and `model.optimizer.build(model.trainable_variables)`, so that all that
+# is restored is there. Then the checkpoint. Then all workers restore
 # `tf.train.latest_checkpoint(folder)`, if there is one. Then the loop of task 4.
 # </details>
 #

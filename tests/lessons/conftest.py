@@ -6,8 +6,6 @@ from distlab.grading.registry import checks_of
 from tests.lessons.support import caught_mistakes, other_right_answers
 
 ALTERNATIVES = 2
-# Fewer, and why.
-FEWER = {"recovers": (1, "one life after another on two workers: ten seconds for each answer")}
 
 _collected: dict[str, set[str]] = {}  # by module, before -k and the like
 _ran: dict[str, set[str]] = {}
@@ -37,9 +35,8 @@ def each_check_has_its_answers(request):
 
 
 def lacking_of(check):
-    wanted, _ = FEWER.get(check.name, (ALTERNATIVES, ""))
     right = other_right_answers(check)
-    if right < wanted:
-        yield f"{check.name}: {right} right answers beside the solution; test {wanted}"
+    if right < ALTERNATIVES:
+        yield f"{check.name}: {right} right answers beside the solution; test {ALTERNATIVES}"
     if uncaught := {mistake.name for mistake in check.mistakes} - caught_mistakes(check):
         yield f"{check.name}: no test makes the mistakes {sorted(uncaught)}"

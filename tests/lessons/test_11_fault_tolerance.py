@@ -1,5 +1,6 @@
 """The checks of lesson 11: right answers pass, also where they are killed; wrong ones are named."""
 
+import contextlib
 import functools
 import itertools
 import math
@@ -84,7 +85,17 @@ def test_another_form_of_the_whole_state_passes():
         variables = {"weights": model.weights, "slots": optimizer.variables}
         return tf.train.Checkpoint(**variables, place=step, **seeds)
 
+    def by_names(model, optimizer, step):
+        dropouts = [layer for layer in model.layers if "dropout" in layer.name]
+        seeds = {layer.name: layer.seed_generator.state for layer in dropouts}
+        return tf.train.Checkpoint(model=model, optimizer=optimizer, step=step, seeds=seeds)
+
+    def of_all_variables(model, optimizer, step):
+        return tf.train.Checkpoint(all=[*model.variables, *optimizer.variables, step])
+
     assert_solution_passes(STATE, by_variables, seeds=range(2))
+    assert_solution_passes(STATE, by_names, seeds=range(2))
+    assert_solution_passes(STATE, of_all_variables, seeds=range(2))
     whole = state_of("model", "optimizer", "step", "seeds")
     assert_solution_passes(STATE, whole, seeds=range(2))
 
@@ -92,6 +103,8 @@ def test_another_form_of_the_whole_state_passes():
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
+        (state_of("optimizer", "step", "seeds"), "no_model"),
+        (lambda *_: tf.train.Checkpoint(), "no_model"),
         (state_of("model"), "weights_only"),
         (state_of("model", "step", "seeds"), "weights_only"),
         (state_of("model", "optimizer", "seeds"), "no_data_position"),
@@ -160,12 +173,91 @@ def test_a_temporary_file_of_python_s_own_passes():
     assert_solution_passes(SAVE, saver(), seeds=range(2))
 
 
+def test_other_ways_to_give_a_name_last_pass():
+    def by_link(folder, step, data):
+        (folder / "unfinished").write_bytes(data)
+        os.link(folder / "unfinished", folder / f"step-{step}.ckpt")
+        (folder / "unfinished").unlink()
+
+    def what_a_kill_left_removed(folder, step, data):
+        handle, name = tempfile.mkstemp(dir=folder, suffix=".part")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.rename(name, os.path.join(folder, f"step-{step}.ckpt"))  # noqa: PTH104, PTH118
+        for path in folder.glob("*.part"):
+            path.unlink()
+
+    assert_solution_passes(SAVE, saver(by_link), seeds=range(2))
+    assert_solution_passes(SAVE, saver(what_a_kill_left_removed), seeds=range(2))
+
+
+def write_and_copy(folder, step, data):
+    (folder / "unfinished").write_bytes(data)
+    shutil.copyfile(folder / "unfinished", folder / f"step-{step}.ckpt")
+    (folder / "unfinished").unlink()
+
+
+def write_beside_as_checkpoint(folder, step, data):
+    (folder / f"step-{step}-unfinished.ckpt").write_bytes(data)
+    (folder / f"step-{step}-unfinished.ckpt").rename(folder / f"step-{step}.ckpt")
+
+
+def write_as_text(folder, step, data):
+    (folder / "unfinished").write_text(str(data))
+    (folder / "unfinished").rename(folder / f"step-{step}.ckpt")
+
+
+def write_another_name(folder, step, data):
+    (folder / "unfinished").write_bytes(data)
+    (folder / "unfinished").rename(folder / f"step-{step:05}.ckpt")
+
+
+def write_anew(folder, step, data):
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        file.write(data)
+    Path(file.name).rename(folder / f"step-{step}.ckpt")
+
+
+def keeping(how_many):
+    """Keeps another number of checkpoints than it is asked to."""
+
+    def save(folder, step, data, keep):
+        saver()(folder, step, data, how_many(keep))
+
+    return save
+
+
+def removes_before_it_renames(folder, step, data, keep):
+    (folder / "unfinished").write_bytes(data)
+    for path in sorted(folder.glob("step-*.ckpt"), key=number_of)[: 1 - keep]:
+        path.unlink()
+    (folder / "unfinished").rename(folder / f"step-{step}.ckpt")
+
+
+def removes_by_distance(folder, step, data, keep):
+    write_beside(folder, step, data)
+    (folder / f"step-{step - keep}.ckpt").unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
         (saver(write_in_place), "overwrites_in_place"),
+        (lambda folder, step, data, keep: None, "nothing_saved"),
+        (saver(write_as_text), "other_bytes"),
+        (saver(write_another_name), "other_names"),
+        (
+            saver(write_beside_as_checkpoint, key=lambda path: int(path.stem.split("-")[1])),
+            "unfinished_looks_finished",
+        ),
+        (saver(write_and_copy), "overwrites_in_place"),
         (saver(removes="first"), "removes_first"),
-        (saver(removes="never"), "keeps_all"),
+        (removes_before_it_renames, "removes_first"),
+        (saver(removes="never"), "keeps_too_many"),
+        (keeping(lambda keep: keep + 1), "keeps_too_many"),
+        (removes_by_distance, "keeps_too_many"),
+        (keeping(lambda keep: keep - 1), "keeps_too_few"),
+        (saver(write_anew), "leaves_what_a_kill_left"),
         (saver(key=lambda path: path.name), "sorts_as_text"),
         (saver(write_a_copy), "leaves_unfinished"),
     ],
@@ -202,6 +294,13 @@ def finder(pattern="step-*.ckpt", key=number_of):
         ),
         (finder(key=lambda path: path.stat().st_mtime), "by_time"),
         (finder(key=str), "sorts_as_text"),
+        (finder("*", number_of), "reads_every_name"),
+        (lambda folder: sorted(folder.glob("step-*.ckpt"), key=number_of)[-1], "none_there"),
+        (
+            lambda folder: max(map(number_of, folder.glob("step-*.ckpt")), default=None),
+            "number_for_path",
+        ),
+        (lambda folder: min(folder.glob("step-*.ckpt"), key=number_of, default=None), "oldest"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -227,19 +326,32 @@ def by_listing(folder):
 
 def test_where_there_is_none_an_error_is_no_answer():
     report = run_check(NEWEST, lambda folder: max(folder.glob("step-*.ckpt"), key=number_of))
-    assert report.status == "error in your code"
+    assert (report.status, report.mistake) == ("error in your code", "none_there")
+
+
+@pytest.mark.parametrize("answer", [None, [], 7])
+def test_what_is_never_right_about_a_file_earns_nothing_for_an_empty_folder(answer):
+    report = run_check(NEWEST, lambda folder: answer)
+    assert (report.status, report.earned) == ("not yet", 0)
+
+
+def test_a_list_of_paths_is_shown_as_names():
+    report = run_check(NEWEST, lambda folder: sorted(folder.glob("step-*.ckpt"))[-1:])
+    assert "yours:    ['step-9.ckpt']" in repr(report)
 
 
 # --- resume_in_a_loop
 
 
-def looper(*, restore=True, done=None, order=("train", "count", "save"), every_epoch=False):
+def looper(
+    *, restore=True, done=None, order=("train", "count", "save"), every_epoch=False, skip_more=0
+):
     def run(manager, step, batches_of, train_on, epochs, every_steps):
         if restore:
             manager.restore_or_initialize()
         begin = int(step.numpy())
         first, skipped = divmod(begin, len(batches_of(0)))
-        skipped = skipped if done is None else done
+        skipped = skipped + (skip_more if begin else 0) if done is None else done
         if done == 0:
             step.assign(first * len(batches_of(0)))
         for epoch in range(first, epochs):
@@ -275,10 +387,40 @@ def test_a_loop_over_steps_passes():
     assert_solution_passes(RESUME, over_steps, seeds=range(3))
 
 
+def test_a_save_in_finally_does_not_come_where_a_process_is_killed():
+    def tidy(manager, step, batches_of, train_on, epochs, every_steps):
+        try:
+            looper()(manager, step, batches_of, train_on, epochs, every_steps)
+        finally:
+            manager.save()
+
+    assert_solution_passes(RESUME, tidy, seeds=range(3))
+
+
+def saving(is_due):
+    """A loop over steps, with another idea of when to save."""
+
+    def run(manager, step, batches_of, train_on, epochs, every_steps):
+        manager.restore_or_initialize()
+        batches = list(itertools.chain(*map(batches_of, range(epochs))))
+        for number in range(int(step.numpy()), len(batches)):
+            train_on(batches[number])
+            step.assign_add(1)
+            if is_due(number % len(batches_of(0)), every_steps):
+                manager.save()
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
         (looper(restore=False), "never_restores"),
+        (saving(lambda batch, every: False), "never_restores"),
+        (saving(lambda batch, every: True), "saves_at_other_steps"),
+        (saving(lambda batch, every: batch == 6), "saves_at_other_steps"),
+        (saving(lambda batch, every: (batch + 1) % every == 0), "saves_at_other_steps"),
+        (looper(skip_more=1), "skips_the_next_batch"),
         (looper(done=0), "restarts_epoch"),
         (looper(order=("train", "save", "count")), "repeats_step"),
         (looper(order=("count", "save", "train")), "skips_a_step"),
@@ -301,9 +443,15 @@ def test_a_loop_without_an_end_is_ended():
 # --- leave_when_told
 
 
-def leaver(*, handler="note", code=143, saves=True, leaves=True):
+def leaver(*, handler="note", code=143, saves=1, leaves=True, looks="behind"):
     def run(steps, do_step, save):
         told = []
+
+        def leave():
+            if told and leaves:
+                for _ in range(saves):
+                    save()
+                raise SystemExit(code)
 
         def hear(number, frame):
             if handler == "save":
@@ -316,11 +464,11 @@ def leaver(*, handler="note", code=143, saves=True, leaves=True):
         if handler:
             signal.signal(signal.SIGTERM, hear)
         for step in range(steps):
+            if looks == "before":
+                leave()
             do_step(step)
-            if told and leaves:
-                if saves:
-                    save()
-                raise SystemExit(code)
+            if looks == "behind":
+                leave()
 
     return run
 
@@ -343,8 +491,27 @@ def test_a_flag_in_place_of_a_list_passes():
         finally:
             signal.signal(signal.SIGTERM, before)
 
-    assert_solution_passes(LEAVE, with_flag, seeds=range(2))
-    assert_solution_passes(LEAVE, leaver(), seeds=range(2))
+    def by_the_signal_itself(steps, do_step, save):
+        """To a shell, and to whoever waits for a container, that is 143 as well."""
+        told = []
+        signal.signal(signal.SIGTERM, lambda *what: told.append(what))
+        for step in range(steps):
+            do_step(step)
+            if told:
+                save()
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                signal.raise_signal(signal.SIGTERM)
+
+    def held_back(steps, do_step, save):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        for step in range(steps):
+            do_step(step)
+            if signal.SIGTERM in signal.sigpending():
+                save()
+                os._exit(143)
+
+    for right in (with_flag, leaver(), by_the_signal_itself, held_back):
+        assert_solution_passes(LEAVE, right, seeds=range(3))
 
 
 @pytest.mark.parametrize(
@@ -353,6 +520,16 @@ def test_a_flag_in_place_of_a_list_passes():
         (leaver(handler="save"), "saves_inside_handler"),
         (leaver(handler=None), "not_heard"),
         (leaver(leaves=False), "goes_on"),
+        (
+            lambda steps, do_step, save: (
+                signal.signal(signal.SIGTERM, signal.SIG_IGN),
+                list(map(do_step, range(steps))),
+            )[2:],
+            "goes_on",
+        ),
+        (leaver(looks="before"), "looks_too_late"),
+        (leaver(saves=0), "leaves_without_saving"),
+        (leaver(saves=2), "saves_more_than_once"),
         (leaver(handler="leave"), "leaves_in_mid_step"),
         (leaver(code=0), "exit_zero"),
         (leaver(code=1), "exit_zero"),
@@ -366,13 +543,16 @@ def test_wrong_ways_to_leave_are_named(wrong, mistake):
 # --- save_interval
 
 
-def interval(*, by_failures=True, by_workers=True, secs=3600, twice=2, at_least=1, kind=round):
+def interval(
+    *, by_failures=True, by_workers=True, secs=3600, twice=2, at_least=1, kind=round, cost=np.mean,
+    share=lambda watched, workers: watched / workers, per_step=lambda best, secs: best / secs,
+):  # fmt: skip
     def save_every_steps(save_secs, step_secs, failures, watched_hours, watched_workers, workers):
         between = watched_hours * secs / (failures if by_failures else 5)
         if by_workers:
-            between *= watched_workers / workers
-        best = np.sqrt(twice * np.mean(save_secs) * between) / step_secs
-        return max(at_least, kind(best))
+            between *= share(watched_workers, workers)
+        best = np.sqrt(twice * cost(save_secs) * between)
+        return max(at_least, kind(per_step(best, step_secs)))
 
     return save_every_steps
 
@@ -388,7 +568,15 @@ def test_rounding_down_and_up_passes_as_well(kind):
         (interval(by_failures=False), "ignores_failure_rate"),
         (lambda **measured: 100, "ignores_failure_rate"),
         (interval(by_workers=False), "ignores_workers"),
+        (interval(share=lambda watched, workers: 1 / workers), "ignores_workers"),
+        (interval(share=lambda watched, workers: workers / watched), "upside_down"),
         (interval(secs=1), "hours_for_seconds"),
+        (interval(secs=60), "hours_for_seconds"),
+        (interval(per_step=lambda best, secs: best), "seconds_for_steps"),
+        (interval(per_step=lambda best, secs: best * secs), "seconds_for_steps"),
+        (interval(per_step=lambda best, secs: best**2 / secs), "no_root"),
+        (interval(cost=sum), "not_the_mean"),
+        (interval(cost=np.median), "not_the_mean"),
         (interval(twice=1), "factor_two"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -404,6 +592,10 @@ def test_intervals_that_are_no_number_of_steps_do_not_pass(wrong):
     assert not report.mistake
 
 
+def test_a_whole_number_without_a_reason_earns_nothing():
+    assert run_check(INTERVAL, lambda **measured: 1).earned == 0
+
+
 # --- recovers
 
 
@@ -413,14 +605,15 @@ def seed_of(layer):
 
 def trainer(
     *, parts=("optimizer", "step", "seeds"), skip="all", writers="chief", keep_all=False,
-    restores=(0, 1), order=("train", "count", "save"), distribute=True,
+    restores=(0, 1), order=("train", "count", "save"), distribute=True, saves_each=False,
+    in_scope=True,
 ):  # fmt: skip
     """An answer to `train`, made of the parts given; with the defaults it is right."""
 
     def train(strategy, build, batches_of, epochs, folder, every_steps, keep):
         index = strategy.cluster_resolver.task_id
         loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-        with strategy.scope():
+        with strategy.scope() if in_scope else contextlib.nullcontext():
             model = build()
             optimizer = model.optimizer
             optimizer.build(model.trainable_variables)
@@ -455,7 +648,7 @@ def trainer(
             done = max(0, begin - epoch * batches_each)
             data = batches_of(epoch).skip(done)
             for batch in strategy.experimental_distribute_dataset(data) if distribute else data:
-                due = (int(step.numpy()) + 1) % every_steps == 0
+                due = saves_each or (int(step.numpy()) + 1) % every_steps == 0
                 for what in order:
                     if what == "train":
                         train_on(batch)
@@ -472,6 +665,56 @@ def test_another_right_pipeline_passes():
     assert_solution_passes(RECOVERS, trainer(), seeds=[4])
 
 
+def by_iterations(strategy, build, batches_of, epochs, folder, every_steps, keep):
+    """The optimizer counts the steps, epochs are one data set, and no manager keeps the newest."""
+
+    def number_in(path):
+        return int(path.stem.removeprefix("step-"))
+
+    def saved():
+        return sorted(Path(folder).glob("step-*.index"), key=number_in)
+
+    with strategy.scope():
+        model = build()
+        model.optimizer.build(model.trainable_variables)
+    seeds = {layer.name: seed.state for layer in model.layers if (seed := seed_of(layer))}
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer, **seeds)
+    if before := saved():
+        checkpoint.read(str(before[-1].with_suffix("")))
+    steps_done = model.optimizer.iterations
+    data = functools.reduce(
+        lambda one, other: one.concatenate(other), map(batches_of, range(epochs))
+    )
+
+    @tf.function
+    def train_on(iterator):
+        def replica_step(x, y):
+            with tf.GradientTape() as tape:
+                logits = model(x, training=True)
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+                loss = tf.nn.compute_average_loss(losses)
+            weights = model.trainable_variables
+            model.optimizer.apply(tape.gradient(loss, weights), weights)
+
+        strategy.run(replica_step, args=next(iterator))
+
+    rest = data.skip(int(steps_done.numpy()))
+    iterator = iter(strategy.experimental_distribute_dataset(rest))
+    for _ in range(int(rest.cardinality())):
+        train_on(iterator)
+        done = int(steps_done.numpy())
+        if strategy.cluster_resolver.task_id == 0 and done % every_steps == 0:
+            checkpoint.write(str(Path(folder, f"step-{done}")))
+            for old in saved()[:-keep]:
+                for file in Path(folder).glob(f"{old.stem}.*"):
+                    file.unlink()
+    return model
+
+
+def test_a_pipeline_that_counts_by_its_optimizer_and_keeps_files_itself_passes():
+    assert_solution_passes(RECOVERS, by_iterations, seeds=[5])
+
+
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
@@ -482,12 +725,19 @@ def test_another_right_pipeline_passes():
         (trainer(parts=("optimizer", "step")), "seed_state_lost"),
         (trainer(writers="both"), "both_write"),
         (trainer(keep_all=True), "keeps_all"),
+        (trainer(saves_each=True), "saves_at_other_steps"),
+        (trainer(in_scope=False), "outside_scope"),
         (trainer(distribute=False), "both_read_all"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_pipelines_that_do_not_recover_are_named(wrong, mistake):
     assert_mistake_is_caught(RECOVERS, wrong, mistake, seeds=[1])
+
+
+def test_a_pipeline_that_returns_no_model_is_told_so():
+    report = run_check(RECOVERS, lambda *_: None, seeds=[1])
+    assert report.failure.error == "TypeError: the model was asked for; yours is None"
 
 
 def test_a_worker_that_alone_began_anew_is_stopped_and_named(monkeypatch):

@@ -1,22 +1,16 @@
-"""Two checks of lesson 11: a loop that goes on where it was, and one that leaves when told."""
+"""A check of lesson 11: a loop that goes on where it was."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import signal
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distlab.grading.checks import Check, Inputs, Mistake, Plain, Verdict
-from distlab.grading.comparing import expect_close, expect_equal, expect_true
-from distlab.grading.processes import call_in_process
-
-# --- resume_in_a_loop -----------------------------------------------------------------------
+from distlab.grading.comparing import expect_close, expect_equal
 
 _BATCHES, _EPOCHS, _EVERY = 7, 3, 3
 _STEPS = _BATCHES * _EPOCHS
@@ -49,13 +43,24 @@ def _live(run: Callable[..., Any], inputs: Inputs, folder: str, kill: int | None
     """One process: it knows nothing but what is in the folder, and is killed after `kill` steps."""
     import tensorflow as tf
 
+    is_over: list[bool] = []
+
+    class Manager(tf.train.CheckpointManager):  # type: ignore[misc]
+        """Saves nothing more when the process is killed: then no `finally` runs either."""
+
+        def save(self, *args: Any, **kwargs: Any) -> Any:
+            if is_over:
+                raise _KilledError
+            return super().save(*args, **kwargs)
+
     weight, step = tf.Variable(0.0, dtype=tf.float64), tf.Variable(0, dtype=tf.int64)
     checkpoint = tf.train.Checkpoint(weight=weight, step=step)
-    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
+    manager = Manager(checkpoint, folder, max_to_keep=2)
     trained_on: list[int] = []
 
     def train_on(batch: Any) -> None:
-        if len(trained_on) == (2 * _STEPS if kill is None else kill):
+        if is_over or len(trained_on) == (2 * _STEPS if kill is None else kill):
+            is_over.append(True)
             raise _KilledError
         trained_on.append(int(batch))
         weight.assign(_KEPT * weight + float(batch))
@@ -82,9 +87,6 @@ def _lives(inputs: Inputs) -> list[list[int]]:
 
 def _resume_judge(inputs: Inputs, outputs: Plain) -> Verdict:
     expected = _lives(inputs)
-    weight = 0.0
-    for batch in (batch for epoch in inputs["orders"] for batch in epoch):
-        weight = _KEPT * weight + batch
     names = ("before the first kill", "after the first kill", "after the second kill")
     return Verdict.of(
         *(
@@ -92,10 +94,24 @@ def _resume_judge(inputs: Inputs, outputs: Plain) -> Verdict:
             for name, yours, right in zip(names, outputs["trained on"], expected, strict=True)
         ),
         expect_close(
-            "the weight, as nothing had happened", yours=outputs["weight"], expected=weight, atol=0
+            "the weight, as if nothing had happened",
+            yours=outputs["weight"],
+            expected=_weight(inputs),
+            atol=0,
         ),
         expect_equal("the steps that count", yours=outputs["step"], expected=_STEPS),
     )
+
+
+def _weight(inputs: Inputs) -> float:
+    weight = 0.0
+    for batch in (batch for epoch in inputs["orders"] for batch in epoch):
+        weight = _KEPT * weight + batch
+    return weight
+
+
+def _ends_well(inputs: Inputs, outputs: Plain) -> bool:
+    return bool(outputs["weight"] == _weight(inputs) and outputs["step"] == _STEPS)
 
 
 def _goes_on_at(place: Callable[[int], int]) -> Callable[[Inputs, Plain], bool]:
@@ -108,82 +124,6 @@ def _goes_on_at(place: Callable[[int], int]) -> Callable[[Inputs, Plain], bool]:
         return bool(first) and begins == place(_saved_before(inputs["kills"][0]))
 
     return when
-
-
-# --- leave_when_told ------------------------------------------------------------------------
-
-
-def _leave_inputs(seed: int) -> Inputs:
-    draw = np.random.default_rng(seed)
-    steps = int(draw.integers(6, 12))
-    return {"steps": steps, "told in": int(draw.integers(1, steps - 2))}
-
-
-def _leave_call(run: Callable[..., Any], inputs: Inputs) -> Plain:
-    return {
-        "told": _run(run, inputs["steps"], inputs["told in"]),
-        "never told": _run(run, inputs["steps"], -1),
-    }
-
-
-def _run(run: Callable[..., Any], steps: int, told_in: int) -> Plain:
-    with tempfile.TemporaryDirectory() as folder:
-        note = Path(folder, "note")
-        ended = call_in_process(run, steps, told_in, str(note), job=_tell)
-        return {"code": ended.code, **json.loads(note.read_text())}
-
-
-def _tell(run: Callable[..., Any], steps: int, told_in: int, note: str) -> None:
-    """In a process of its own: each step adds to both halves, the signal comes in between."""
-    halves, saved = [0, 0], list[list[int]]()
-
-    def write() -> None:
-        Path(note).write_text(json.dumps({"halves": halves, "saved": saved}))
-
-    def do_step(step: int) -> None:
-        halves[0] += 1
-        if step == told_in:
-            signal.raise_signal(signal.SIGTERM)
-        halves[1] += 1
-        write()
-
-    def save() -> None:
-        saved.append(list(halves))
-        write()
-
-    write()
-    run(steps, do_step, save)
-
-
-def _leave_judge(inputs: Inputs, outputs: Plain) -> Verdict:
-    done = inputs["told in"] + 1
-    told, never = outputs["told"], outputs["never told"]
-    when_told = (
-        expect_equal(
-            "told in the middle of a step: that step is done, and no other",
-            yours=told["halves"],
-            expected=[done, done],
-        ),
-        expect_equal(
-            "saved once, and a whole step", yours=told["saved"], expected=[[done, done]], weight=2
-        ),
-        expect_equal("the exit code", yours=told["code"], expected=143),
-    )
-    if not any(criterion.passed for criterion in when_told):
-        return Verdict.of(*when_told)  # a loop that cannot leave earns nothing for its steps
-    return Verdict.of(
-        *when_told,
-        expect_equal(
-            "never told: all steps are done, and exit code 0",
-            yours=[*never["halves"], never["code"]],
-            expected=[inputs["steps"], inputs["steps"], 0],
-        ),
-        expect_true(
-            "never told: nothing is saved",
-            not never["saved"],
-            message="`save` was called although nobody told the process to leave",
-        ),
-    )
 
 
 LOOP_CHECKS = (
@@ -202,8 +142,15 @@ LOOP_CHECKS = (
         mistakes=(
             Mistake(
                 "never_restores",
-                "After a kill your training begins anew: nothing was restored.",
+                "After a kill your training begins anew. Is something saved, is `step` counted in "
+                "it, and is it restored before the first step?",
                 when=_goes_on_at(lambda saved: 0),
+            ),
+            Mistake(
+                "saves_at_other_steps",
+                "In the end all is right, and your checkpoints are of other steps than those asked "
+                "for: one after every `every_steps` steps, which do not begin anew in an epoch.",
+                when=_ends_well,
             ),
             Mistake(
                 "restarts_epoch",
@@ -224,51 +171,16 @@ LOOP_CHECKS = (
                 when=lambda inputs, out: out["trained on"] == _lives(inputs),
             ),
             Mistake(
+                "skips_the_next_batch",
+                "After a kill the next batch is left out. With 9 steps done, the next one is "
+                "number 9: they are counted from 0.",
+                when=_goes_on_at(lambda saved: saved + 1),
+            ),
+            Mistake(
                 "skips_in_every_epoch",
                 "The batches to be skipped are those of the first epoch after a restart only. The "
                 "next ones begin at their beginning.",
                 when=_goes_on_at(lambda saved: saved),
-            ),
-        ),
-    ),
-    Check(
-        name="leave_when_told",
-        function="run_until_told",
-        title="Leave when told",
-        points=3,
-        inputs=_leave_inputs,
-        call=_leave_call,
-        judge=_leave_judge,
-        hint="Let the handler append to a list, and nothing else. After each step look at it. "
-        "If there is something in it: save, then sys.exit(143).",
-        revisit="Asked to leave: SIGTERM",
-        mistakes=(
-            Mistake(
-                "saves_inside_handler",
-                "You save in the handler, and it runs in the middle of a step: half of the step is "
-                "saved. Take a note there, and save where a step is whole.",
-                when=lambda _, out: any(one != two for one, two in out["told"]["saved"]),
-            ),
-            Mistake(
-                "not_heard",
-                "Nobody listens to the signal, so the system ends the process, without a save.",
-                when=lambda _, out: out["told"]["code"] == -signal.SIGTERM,
-            ),
-            Mistake(
-                "goes_on",
-                "The signal is heard, and training goes on: after some seconds comes SIGKILL.",
-                when=lambda inputs, out: out["told"]["halves"][1] > inputs["told in"] + 1,
-            ),
-            Mistake(
-                "leaves_in_mid_step",
-                "The process leaves in the middle of a step, without a save.",
-                when=lambda _, out: not out["told"]["saved"],
-            ),
-            Mistake(
-                "exit_zero",
-                "It is saved, but the exit code says that the training is done, or that it failed. "
-                "143 says: start me again.",
-                when=lambda _, out: out["told"]["code"] != 143,
             ),
         ),
     ),

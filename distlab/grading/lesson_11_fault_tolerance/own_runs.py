@@ -151,7 +151,8 @@ def _model() -> Any:
     import keras
 
     layers = [keras.layers.Flatten(), keras.layers.Dense(64, "relu")]
-    layers += [keras.layers.Dropout(0.1, seed=1), keras.layers.Dense(10)]
+    # Named as in every new process: what is saved by a layer's name must be found again.
+    layers += [keras.layers.Dropout(0.1, seed=1, name="dropout"), keras.layers.Dense(10)]
     return keras.Sequential([keras.Input((8, 8, 1)), *layers])
 
 

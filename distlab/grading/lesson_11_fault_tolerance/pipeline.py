@@ -80,8 +80,8 @@ def _judge(inputs: Inputs, outputs: Plain) -> Verdict:
             weight=2,
         ),
         expect_true(
-            "no step is lost that the last checkpoint holds",
-            begins >= saved,
+            "it goes on behind the last checkpoint, one after every so many steps",
+            begins == saved,
             message=_accounting(begins, saved),
         ),
         expect_close(
@@ -162,6 +162,12 @@ PIPELINE_CHECKS = (
                 error=r"worker:1 still waits here; worker:0 has finished",
             ),
             Mistake(
+                "outside_scope",
+                "The model was made outside of the strategy's scope, and its step runs inside: "
+                "call `build` in `with strategy.scope():`.",
+                error=r"^(AssertionError\W*)+$|Mixing different tf.distribute.Strategy objects",
+            ),
+            Mistake(
                 "both_read_all",
                 "Each worker trains on the whole of each batch. Distribute the data set.",
                 when=lambda inputs, out: (
@@ -186,9 +192,18 @@ PIPELINE_CHECKS = (
                 when=_recovers_from(lambda saved: saved - 1),
             ),
             Mistake(
+                "saves_at_other_steps",
+                "After the kill it does not go on behind the step whose checkpoint was asked for. "
+                "Save after every `every_steps` steps, and at no other time.",
+                when=lambda inputs, out: (
+                    _begins(inputs, out) not in (-1, _saved(inputs))
+                    and not _differs("weights")(inputs, out)
+                ),
+            ),
+            Mistake(
                 "weights_only",
                 "Each step is done once, but the optimizer began anew: its state is not in the "
-                "checkpoint, or was not yet made when the checkpoint was restored.",
+                "checkpoint.",
                 when=_differs("iterations"),
             ),
             Mistake(
@@ -205,7 +220,7 @@ PIPELINE_CHECKS = (
             ),
             Mistake(
                 "keeps_all",
-                "Older checkpoints are never removed.",
+                "More than `keep` checkpoints are left: a CheckpointManager has a max_to_keep.",
                 when=lambda _, out: _count(out["recovered"]["workers"][0]) > KEEP,
             ),
         ),

@@ -91,6 +91,8 @@ def _train(strategy: Any, train: Callable[..., Any], inputs: Inputs, place: str)
     is_killed = life == 0 and inputs["killed"] == index
     build = _builder(inputs, seen, killed_in=inputs["killed in"] if is_killed else -1)
     model = train(strategy, build, _batches_of(inputs), EPOCHS, str(mine), inputs["every"], KEEP)
+    if not hasattr(model, "get_weights"):
+        raise TypeError(f"the model was asked for; yours is {model!r}"[:200])
     now = _files(mine)
     return {
         "weights": np.concatenate([weight.ravel() for weight in model.get_weights()]),
@@ -131,7 +133,9 @@ def _builder(inputs: Inputs, seen: Path, *, killed_in: int) -> Callable[[], Any]
                 return tf.identity(x[:, 1:])
 
     def build() -> Any:
-        layers = [Watch(), keras.layers.Dropout(0.4, seed=inputs["seed"]), keras.layers.Dense(3)]
+        # Named as in every new process: a worker that lives on counts its layers further.
+        dropout = keras.layers.Dropout(0.4, seed=inputs["seed"], name="dropout")
+        layers = [Watch(name="watch"), dropout, keras.layers.Dense(3, name="dense")]
         model = keras.Sequential([keras.Input((5,)), *layers])
         model.compile(keras.optimizers.Adam(0.05))
         return model
