@@ -1,14 +1,42 @@
-"""What every exercise has: a bug to find, a thing to build, and for each task all that it needs."""
+"""What every exercise has: a bug to find, a thing to build, and for each task all that it needs.
 
+Its check is complete, the solution passes it, and the exercise as handed out earns nothing.
+"""
+
+import functools
 import re
 
 import pytest
 
-from distlab.grading.registry import checks_of, lesson_modules, reports_of
+from distlab.grading.registry import checks_of, reports_of, stems
+from distlab.grading.running import run_check
 from distlab.notebooks.editions import CODE, TASK
-from tests.lessons.support import ROOT
+from tests.lessons.support import (
+    ROOT,
+    assert_solution_passes,
+    assert_stub_earns_nothing,
+    load_solution,
+    load_stub,
+    problems_of,
+)
 
-STEMS = [name.removeprefix("lesson_") for name in lesson_modules()]
+STEMS = stems()
+each_check = pytest.mark.parametrize(
+    ("stem", "check"),
+    [pytest.param(stem, check, id=check.name) for stem in STEMS for check in checks_of(stem)],
+)
+# Of a check that trains, saves or starts workers: these draws differ in more than the numbers. The
+# others have 20 here, and all have in tools/full_marks.py.
+FEWER_SEEDS = {
+    **dict.fromkeys(("train_in_calls", "train", "train_float16"), 6),
+    **dict.fromkeys(("equal_runs", "replica_masks"), 4),
+    **dict.fromkeys(("move_model", "partial_restore", "export_service"), 4),
+    **dict.fromkeys(("my_part", "train_on_two_workers", "save_from_many", "end_of_epoch"), 2),
+    **dict.fromkeys(("coordinate", "survive_kill", "compare_strategies"), 3),
+    **dict.fromkeys(("whole_state", "save_atomically", "leave_when_told"), 6),
+    "recovers": 2,
+}
+solution_of, stub_of = functools.cache(load_solution), functools.cache(load_stub)
 # The classics end in a report of the learner's own runs.
 WITH_REPORT = {"07_mixed_precision", "09_multi_worker", "11_fault_tolerance"}
 AMOUNT = re.compile(r"\b([Aa]bout|Change) (\d+|one) lines?\b|(line is|lines are) enough")
@@ -53,6 +81,33 @@ def test_one_task_is_a_bug_to_find_and_one_a_thing_to_build(stem):
     """Code to repair stands behind a stub marker, in a function; the others raise."""
     repaired = {name: CODE.stub in text for name, text in tasks_of(stem).items()}
     assert set(repaired.values()) == {True, False}
+
+
+@each_check
+def test_each_check_is_complete(stem, check):
+    assert problems_of(check) == []
+
+
+@each_check
+def test_each_solution_passes(stem, check):
+    seeds = range(FEWER_SEEDS.get(check.name, 20))
+    assert_solution_passes(check, solution_of(stem)[check.function], seeds=seeds)
+
+
+@each_check
+def test_each_exercise_as_handed_out_earns_nothing(stem, check):
+    status = "not yet" if CODE.stub in tasks_of(stem)[check.name] else "not started"
+    if check.name == "end_of_epoch":
+        status = "error in your code"  # it hangs
+    assert_stub_earns_nothing(check, stub_of(stem)[check.function], status=status)
+
+
+@each_check
+@pytest.mark.parametrize(
+    "answer", [lambda *given: None, lambda *given: given[0]], ids=["none", "its_own"]
+)
+def test_what_does_nothing_earns_nothing(stem, check, answer):
+    assert run_check(check, answer).earned == 0
 
 
 @pytest.mark.parametrize("stem", STEMS)

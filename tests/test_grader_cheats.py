@@ -16,7 +16,7 @@ CHECKS, FRAMES = "it reaches for the checks", "it looks into Python's own frames
 PATCH, EQUAL = "it replaces a function of a library", "it decides itself what it is equal to"
 FORGED = "it sent records of its own to the grader"
 WRONG = "\ndef split(examples, replicas):\n    return [examples] * replicas\n"
-MODULE = "distlab.grading.lesson_00_start_here"
+MODULE = "distlab.grading.lesson_00_start_here.sharing"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def reasons(outcome):
 
 
 # Names written in parts, as one writes them who knows that the code is read.
-IN_PARTS = "part = 'distlab.gra' + 'ding.lesson_00_start_here'\n"
+IN_PARTS = "part = 'distlab.gra' + 'ding.lesson_00_start_here.sharing'\n"
 
 REACHES = {
     "imports it": f"from {MODULE} import split_batch as s\ndef split(e, r): return list(s(e, r))",
@@ -46,7 +46,7 @@ REACHES = {
     "m = importlib.import_module('distlab.gra' + 'ding.registry').find_check('slices')\n" + SPLIT,
     "reads the file": "import distlab, pathlib\n"
     "text = pathlib.Path(distlab.__file__).with_name('gra' + 'ding').joinpath("
-    "'lesson_00_start_here.py').read_text()\n" + SPLIT,
+    "'lesson_00_start_here', 'sharing.py').read_text()\n" + SPLIT,
     "reads the file by open": "import distlab, os\n"
     "text = open(os.path.dirname(distlab.__file__) + '/gra' + 'ding/running.py').read()\n" + SPLIT,
     "reads the file by numpy": "import distlab, os\nimport numpy as np\n"

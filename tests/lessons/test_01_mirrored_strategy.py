@@ -16,7 +16,6 @@ from tests.lessons.support import (
     assert_stub_earns_nothing,
     load_solution,
     load_stub,
-    problems_of,
 )
 
 STEM = "01_mirrored_strategy"
@@ -37,21 +36,6 @@ def stub():
 
 def on_replica():
     return tf.distribute.get_replica_context()
-
-
-@pytest.mark.parametrize("check", checks_of(STEM), ids=lambda check: check.name)
-def test_each_check_is_complete(check):
-    assert problems_of(check) == []
-
-
-@pytest.mark.parametrize("check", checks_of(STEM), ids=lambda check: check.name)
-def test_solution_passes(check):
-    assert_solution_passes(check, solution()[check.function])
-
-
-@pytest.mark.parametrize("check", [COMBINE, COUNT, DRIFT], ids=lambda check: check.name)
-def test_stub_is_not_started(check):
-    assert_stub_earns_nothing(check, stub()[check.function])
 
 
 # Task 1: scope

@@ -15,10 +15,7 @@ from distlab.grading.shared_out import SEEN
 from tests.lessons.support import (
     assert_mistake_is_caught,
     assert_solution_passes,
-    assert_stub_earns_nothing,
     load_solution,
-    load_stub,
-    problems_of,
 )
 
 STEM = "03_custom_training_loop"
@@ -31,24 +28,6 @@ cross_entropy = keras.losses.SparseCategoricalCrossentropy
 
 def replicas():
     return tf.distribute.get_strategy().num_replicas_in_sync
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_every_check_is_complete(check):
-    assert problems_of(check) == []
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_solution_passes(check):
-    # Compiled loops take seconds; of their draws six differ in more than the numbers.
-    seeds = range(6) if check in (CALLS, TRAIN) else range(20)
-    assert_solution_passes(check, solution()[check.function], seeds=seeds)
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_exercise_as_handed_out_earns_nothing(check):
-    status = "not yet" if check is REPAIR else "not started"
-    assert_stub_earns_nothing(check, load_stub(STEM)[check.function], status=status)
 
 
 # --- repair_losses

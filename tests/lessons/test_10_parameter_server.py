@@ -13,10 +13,8 @@ from distlab.grading.running import run_check
 from tests.lessons.support import (
     assert_mistake_is_caught,
     assert_solution_passes,
-    assert_stub_earns_nothing,
     load_solution,
     load_stub,
-    problems_of,
 )
 
 STEM = "10_parameter_server"
@@ -24,24 +22,6 @@ CHECKS = {check.name: check for check in checks_of(STEM)}
 LOOP, STALENESS, SHARDS, SUM = CHECKS.values()
 solution = functools.cache(functools.partial(load_solution, STEM))
 named = functools.partial(pytest.mark.parametrize, ids=lambda v: v if isinstance(v, str) else "")
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_every_check_is_complete(check):
-    assert problems_of(check) == []
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_solution_passes(check):
-    # The others use workers; of their draws several differ in more than the numbers.
-    seeds = range(20) if check in (STALENESS, SHARDS) else range(3)
-    assert_solution_passes(check, solution()[check.function], seeds=seeds)
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_exercise_as_handed_out_earns_nothing(check):
-    status = "not yet" if check is SUM else "not started"
-    assert_stub_earns_nothing(check, load_stub(STEM)[check.function], status=status)
 
 
 def test_the_sum_to_repair_counts_a_step_twice():

@@ -16,34 +16,14 @@ from tests.lessons.support import (
     ROOT,
     assert_mistake_is_caught,
     assert_solution_passes,
-    assert_stub_earns_nothing,
     load_solution,
     load_stub,
-    problems_of,
 )
 
 STEM = "16_choosing_a_strategy"
 CHECKS = {check.name: check for check in checks_of(STEM)}
 CHOOSE, COMPARE, WORTH = CHECKS.values()
 solution = functools.cache(functools.partial(load_solution, STEM))
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_every_check_is_complete(check):
-    assert problems_of(check) == []
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_solution_passes(check):
-    # Three draws are all that `compare_strategies` has; other seeds change only the numbers.
-    seeds = range(3) if check is COMPARE else range(20)
-    assert_solution_passes(check, solution()[check.function], seeds=seeds)
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_exercise_as_handed_out_earns_nothing(check):
-    status = "not yet" if check is WORTH else "not started"
-    assert_stub_earns_nothing(check, load_stub(STEM)[check.function], status=status)
 
 
 # --- choose_and_defend

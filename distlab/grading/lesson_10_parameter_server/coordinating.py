@@ -137,12 +137,14 @@ def _loop_judge(inputs: Inputs, outputs: Plain) -> Verdict:
         expect_equal("workers in a step at once", yours=outputs["at once"], expected=WORKERS),
         expect_true(
             "the data set is made on the workers",
-            not outputs["made here"],
-            message="`make_data` was called on the coordinator",
+            outputs["sent"] > 0 and not outputs["made here"],
+            message="`make_data` was called on the coordinator"
+            if outputs["made here"]
+            else "no worker took a step",
         ),
         expect_true(
             "each worker goes on in its data",
-            max(outputs["seen"]) <= WORKERS,
+            outputs["sent"] > 0 and max(outputs["seen"]) <= WORKERS,
             message=f"one example was taken {max(outputs['seen'])} times",
         ),
         expect_equal(

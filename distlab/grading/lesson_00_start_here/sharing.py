@@ -1,4 +1,4 @@
-"""Checks of lesson 00: how a batch is shared, and who saw which example."""
+"""Checks of lesson 00: how a batch is shared, and a loop in which it is not."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from distlab.batching import split_batch
 from distlab.grading.boundary import to_plain
 from distlab.grading.checks import Check, Criterion, Inputs, Mistake, Plain, Verdict
 from distlab.grading.comparing import expect_close, expect_equal, expect_true, shown
+from distlab.grading.lesson_00_start_here.who_saw import places_of, sizes
 from distlab.grading.replicas import mirrored
-from distlab.grading.who_saw import WHO_SAW, places_of, sizes
 
 _KINDS = {
     "equal": "equal shares",
@@ -72,7 +72,7 @@ def _rounds_down(inputs: Inputs, outputs: Plain) -> bool:
     return all(first == examples // replicas for examples, replicas, first in uneven)
 
 
-_SLICES = Check(
+SLICES = Check(
     name="slices",
     function="split",
     title="How many examples each replica gets",
@@ -168,7 +168,7 @@ def _sum(inputs: Inputs) -> float:
     return float(inputs["pixels"].sum())
 
 
-_BRIGHTNESS = Check(
+BRIGHTNESS = Check(
     name="brightness",
     function="brightness",
     title="Find the bug: the replicas do not share the work",
@@ -211,6 +211,3 @@ _BRIGHTNESS = Check(
         ),
     ),
 )
-
-
-CHECKS = (_SLICES, _BRIGHTNESS, WHO_SAW)
