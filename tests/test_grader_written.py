@@ -110,7 +110,8 @@ def test_anything_but_a_png_is_refused_with_a_word(output, note):
 
 def test_very_much_is_cut_off_and_told(monkeypatch):
     monkeypatch.setattr(written, "_MOST_LETTERS", 10)
-    pictures = [picture(png(colour)) for colour in ("red", "blue", "green", "gray", "white")]
+    pictures = [picture(png(colour)) for colour in ("red", "blue", "green", "gray")]
+    pictures.append(picture("QUJD"))  # not even read, as that of many takes its time
     one = found(text("<!-- report: speed -->\n" + "x" * 11), code(DRAW, *pictures))
     assert one.text == "x" * 10 and len(one.pictures) == 4
     assert one.notes == (

@@ -94,17 +94,19 @@ def _written(cells: Cells, name: str, handed_out: Set[str]) -> Written:
     if len(text) > _MOST_LETTERS:
         text = text[:_MOST_LETTERS]
         notes.append(f"Only the first {_MOST_LETTERS:,} letters are shown.")
-    saved = [one for cell in cells if _picture_of(cell) == name for one in _pictures(cell)]
-    pictures = [picture for picture, _ in saved if picture]
-    notes += [why_not for _, why_not in saved if why_not]
-    if len(pictures) > _MOST_PICTURES:
-        notes.append(f"Of {len(pictures)} pictures the first {_MOST_PICTURES} are shown.")
+    saved = [one for cell in cells if _picture_of(cell) == name for one in _saved(cell)]
+    drawn = [data["image/png"] for data in saved if "image/png" in data]
+    made_anew = [_made_anew(picture) for picture in drawn[:_MOST_PICTURES]]  # each takes its time
+    notes += [why_not for _, why_not in made_anew if why_not]
+    notes += [_not_shown(data) for data in saved if "image/png" not in data]
+    if len(drawn) > _MOST_PICTURES:
+        notes.append(f"Of {len(drawn)} pictures the first {_MOST_PICTURES} are shown.")
     if not saved:
         notes.append(f"The cell '# report: {name}' has no picture among its saved outputs.")
     return Written(
         report=name,
         text=text,
-        pictures=tuple(pictures[:_MOST_PICTURES]),
+        pictures=tuple(picture for picture, _ in made_anew if picture),
         notes=tuple(dict.fromkeys(notes)),
         is_marked=bool(texts),
     )
@@ -133,19 +135,25 @@ def _lines(text: str) -> set[str]:
     return {line.strip() for line in text.splitlines() if line.strip()}
 
 
-def _pictures(cell: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields of each picture that a cell has saved the file in base64, or why it is not shown."""
+def _saved(cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields what a cell has among its outputs beside text, by kind."""
     outputs = cell.get("outputs")
     for output in outputs if isinstance(outputs, list) else ():
         data = output.get("data") if isinstance(output, dict) else None
-        if not isinstance(data, dict):
-            continue
-        if "image/png" in data:
-            try:
-                file = base64.b64decode(text_of(data["image/png"])[:_LONGEST])
-                yield base64.b64encode(only_pixels(file)).decode(), ""
-            except ValueError as problem:
-                found = problem.found if isinstance(problem, InvalidArgument) else "no base64"
-                yield "", f"A picture is not shown: {found}."
-        elif others := sorted(str(kind)[:50] for kind in data if kind != "text/plain"):
-            yield "", f"An output ({', '.join(others)}) is not shown: only PNG pictures are."
+        if isinstance(data, dict) and data.keys() - {"text/plain"}:
+            yield data
+
+
+def _not_shown(data: dict[str, Any]) -> str:
+    kinds = ", ".join(sorted(str(kind)[:50] for kind in data if kind != "text/plain"))
+    return f"An output ({kinds}) is not shown: only PNG pictures are."
+
+
+def _made_anew(picture: object) -> tuple[str, str]:
+    """Returns the file of a picture in base64, or "" and why it is not shown."""
+    try:
+        file = base64.b64decode(text_of(picture)[:_LONGEST])
+        return base64.b64encode(only_pixels(file)).decode(), ""
+    except ValueError as problem:
+        found = problem.found if isinstance(problem, InvalidArgument) else "no base64"
+        return "", f"A picture is not shown: {found}."
