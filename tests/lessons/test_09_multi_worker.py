@@ -447,6 +447,26 @@ def test_loops_that_differ_from_one_device_are_named(wrong, mistake):
     assert_mistake_is_caught(TRAIN, wrong, mistake)
 
 
+def untrained(strategy, build, x, y, per_worker_batch, epochs):
+    return build(), [1.0] * epochs
+
+
+def without_workers(strategy, build, x, y, per_worker_batch, epochs):
+    """What one device comes to, worked out by NumPy on each worker."""
+    model = build()
+    right = one_device.results_of({"x": x, "y": y, "kernel": model.get_weights()[0]})
+    model.set_weights([right["kernel"], right["bias"]])
+    return model, right["losses"]
+
+
+@pytest.mark.parametrize(("wrong", "earned"), [(untrained, 0), (without_workers, 5)])
+def test_what_takes_no_step_on_the_workers_shares_nothing(wrong, earned):
+    report = run_check(TRAIN, wrong)
+    assert report.earned == earned
+    (shares,) = [one for one in report.criteria if one.label == "the workers share each batch"]
+    assert shares.message.endswith("they trained on [0, 0]")
+
+
 @pytest.mark.parametrize(
     ("of", "told"),
     [
