@@ -30,6 +30,7 @@ from distlab.grading.boundary import decode, encode, to_plain
 from distlab.grading.comparing import same_plain, shown
 from distlab.grading.notebook import check
 from distlab.grading.registry import all_checks, checks_of, find_check, lesson_modules
+from distlab.grading.replicas import mirrored
 from distlab.grading.running import call_check, judge_called, report_on, run_check
 from tests.lessons.support import (
     assert_mistake_is_caught,
@@ -385,6 +386,25 @@ def test_a_report_can_always_be_written_to_a_file():
     report = check(CHECK, lambda sums, counts: say("\udcff") or "\udcff")
     assert repr(report).encode()
     assert report._repr_html_().encode()
+
+
+def test_an_error_where_replicas_meet_is_told_at_the_lines_of_a_replica():
+    import tensorflow as tf
+
+    def meet(value):
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(value, "SUM")  # the other way round
+
+    def distributed(sums, counts):
+        return mirrored(2).run(meet, args=(sums,))
+
+    report = check(CHECK, distributed)
+    assert report.status == "error in your code"
+    lines = [line.partition(" in ")[2] for line in report.failure.lines]
+    assert lines == [
+        "distributed: return mirrored(2).run(meet, args=(sums,))",
+        'meet: return context.all_reduce(value, "SUM")  # the other way round',
+    ]
 
 
 # --- finding --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -50,7 +50,11 @@ class Failure:
 
 
 def failure_of(
-    error: BaseException, function: Callable[..., Any], *, skip: CodeType | None = None
+    error: BaseException,
+    function: Callable[..., Any],
+    *,
+    skip: CodeType | None = None,
+    below: Iterable[tuple[FrameType, int]] = (),
 ) -> Failure:
     """Reads the traceback of an error raised by, or around, the learner's function.
 
@@ -58,18 +62,18 @@ def failure_of(
         error: As caught.
         function: The learner's function; code of its module or notebook is theirs.
         skip: Code that is not theirs although it stands in the same module.
+        below: Frames with their lines that belong below the traceback's, as of a replica.
     """
     home = home_of(function)
     frames = list(traceback.walk_tb(error.__traceback__))
-    # AutoGraph's rewriting of their code shares their globals, but is not what they wrote.
-    own = [
-        (frame, number)
-        for frame, number in frames
-        if frame.f_globals is home
-        and frame.f_code is not skip
-        and _GENERATED not in frame.f_code.co_filename
-    ]
-    lines = [_line(frame, number) for frame, number in own]
+
+    def is_own(frame: FrameType) -> bool:
+        # AutoGraph's rewriting of their code shares their globals, but is not what they wrote.
+        is_theirs = frame.f_globals is home and frame.f_code is not skip
+        return is_theirs and _GENERATED not in frame.f_code.co_filename
+
+    own = [(frame, number) for frame, number in frames if is_own(frame)]
+    lines = [_line(frame, number) for frame, number in (*own, *below) if is_own(frame)]
     raised_by_them = bool(own) and own[-1] == frames[-1]
     text = _text(error)
     if "in user code:" in text:  # AutoGraph keeps the frames in the message only

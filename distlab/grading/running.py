@@ -23,6 +23,7 @@ from distlab.grading.checks import Check, Criterion, Inputs, Mistake, Plain, Ver
 from distlab.grading.comparing import same_plain, shown
 from distlab.grading.failures import Failure, failure_of
 from distlab.grading.report import Report, Status
+from distlab.grading.stopping import Frames, noted_stops
 
 DEFAULT_SEEDS = (1, 2, 3)  # several, so that a hard-coded answer does not pass
 _MOST_PRINTED = 1000
@@ -68,26 +69,32 @@ def call_check(
     """
     inputs = _fresh_inputs(check, seed)
     printed = io.StringIO() if printed is None else printed
-    payload, failure = b"", None
+    payload, failure, stops = b"", None, list[Frames]()
+
+    def failed(error: BaseException) -> Failure:
+        below = stops[0] if stops else ()
+        return failure_of(error, function, skip=_code_of(check.call), below=below)
+
     try:
         with (
             contextlib.redirect_stdout(printed),
             contextlib.redirect_stderr(printed),
             quiet_tensorflow(),
+            noted_stops() as stops,
         ):
             outputs = check.call(function, inputs)
             payload = encode(to_plain(outputs, at=f"the answer of `{check.function}`"))
     except KeyboardInterrupt:
         raise
     except DistlabError as error:
-        failure = failure_of(error, function, skip=_code_of(check.call))
+        failure = failed(error)
         if not failure.lines:
             if not isinstance(error, InvalidArgument):
                 raise  # this machine's fault, such as devices split too late: no answer's
             place = error.asked.removeprefix("a plain value for ")
             failure = Failure("unusable", f"{place}: found {error.found}; {error.do}")
     except BaseException as error:  # SystemExit too: exit() must not end the kernel
-        failure = failure_of(error, function, skip=_code_of(check.call))
+        failure = failed(error)
     return Called(seed, payload, failure, printed.getvalue()[:_MOST_PRINTED])
 
 
