@@ -137,6 +137,9 @@ def test_another_notebook_is_told(found):
     with pytest.raises(errors.InvalidArgument) as caught:
         found("x = 1")
     assert caught.value.found == "no line '# task: ...', and no function of an exercise"
+    with pytest.raises(errors.InvalidArgument, match="one of your own needs --extra-checks") as own:
+        found("# task: mine\nx = 1")
+    assert own.value.found == "no check for its tasks (mine)"
 
 
 @pytest.mark.parametrize(

@@ -712,6 +712,7 @@ def test_long_values_are_shown_short():
     assert len(shown(list(range(1000)))) < 60
     assert len(shown("x" * 1000)) == 100
     assert shown(np.array([1, 2])) == "[1, 2]"
+    assert shown([np.array([0, 1]), [2], "x"]) == "[[0, 1], [2], 'x']"
 
 
 # --- making checks --------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from distlab.grader.slicing import Cell, python_of, slice_of, statements_of
 from distlab.grading.checks import Check
 
 _TASK = re.compile(r"^[ \t]*# task: (\w+)[ \t\r]*$", re.MULTILINE)
+_LONGEST = 100  # letters of names in a message
 _CALL = r"\bcheck\(\s*['\"]{}['\"]"
 
 
@@ -96,10 +97,14 @@ def find_answers(
     scores = {stem: _score(cells, checks) for stem, checks in lessons.items()}
     stem = max(scores, key=lambda one: scores[one])
     if not scores[stem][1]:
+        others = dict.fromkeys(name for cell in cells for name in _TASK.findall(cell.source))
         raise InvalidArgument(
             asked=f"find the answers in {asked}",
-            found="no line '# task: ...', and no function of an exercise",
-            do="look whether it is the notebook of an exercise",
+            found=f"no check for its tasks ({', '.join(others)[:_LONGEST]})"
+            if others
+            else "no line '# task: ...', and no function of an exercise",
+            do="look whether it is the notebook of an exercise; one of your own needs "
+            "--extra-checks",
         )
     checks = lessons[stem]
     return Answers(

@@ -94,6 +94,8 @@ def shown(value: Plain) -> str:
             np.asarray(value), precision=5, threshold=12, edgeitems=3, separator=", "
         )
         text = " ".join(text.split())
+    elif isinstance(value, list):
+        text = "[" + ", ".join(map(shown, value)) + "]"
     else:
         text = repr(value)
     return text if len(text) <= _WIDEST else text[: _WIDEST - 4] + " ..."
