@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jupyter_client.channels import ZMQSocketChannel
 from local_tasks import (
     all_reduce,
     call_in_background,
@@ -207,6 +208,23 @@ def test_an_interrupt_here_ends_what_the_tasks_run(two, tmp_path):
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         two.run(sleep_forever, str(tmp_path))
+    assert two.run(my_index) == [0, 1]
+
+
+def test_an_interrupt_while_a_task_is_sent_its_code_ends_what_all_run(two, tmp_path, monkeypatch):
+    plain, sent = ZMQSocketChannel.send, []
+
+    def send(channel, message):
+        plain(channel, message)
+        sent.append(message)
+        if len(sent) == 2:  # the interrupt comes before this is over, and both run by then
+            wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ZMQSocketChannel, "send", send)
+    with pytest.raises(KeyboardInterrupt):
+        two.run(sleep_forever, str(tmp_path))
+    monkeypatch.undo()
     assert two.run(my_index) == [0, 1]
 
 

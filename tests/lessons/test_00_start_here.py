@@ -239,7 +239,7 @@ def test_a_brightness_that_distributes_a_batch_is_named():
     ("answer", "said"),
     [
         (lambda strategy, dataset: None, "is there a `return`?"),
-        (lambda strategy, dataset: ([3, 3], 12.0), "yours returned [[3, 3], 12.0]"),
+        (lambda strategy, dataset: ([3, 3], 12.0), "yours returned [[3, 3], 12]"),
         (lambda strategy, dataset: {"images": [3, 3]}, "yours returned {'images': [3, 3]}"),
     ],
     ids=["nothing", "a tuple", "one key"],

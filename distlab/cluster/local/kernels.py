@@ -86,11 +86,17 @@ class TaskKernel:
             code: The text of a cell.
             store_history: Whether it counts as a cell of its own.
         """
-        self._begin(
-            self._client.execute(
-                code, silent=not store_history, store_history=store_history, allow_stdin=False
-            )
-        )
+        content = {
+            "code": code,
+            "silent": not store_history,
+            "store_history": store_history,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": True,
+        }
+        message = self._client.session.msg("execute_request", content)
+        self._begin(message["header"]["msg_id"])  # first: an interrupt may come while it is sent
+        self._client.shell_channel.send(message)
 
     def _begin(self, asked: str) -> None:
         self.asked, self.reply, self._is_idle = asked, None, False

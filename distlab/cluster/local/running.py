@@ -144,16 +144,16 @@ class Runner:
     ) -> Round:
         kernels = self._kernels
         with kernels.in_use():
-            with self._sending:
-                self._check_idle(asked, list(code))
-                one = Round(
-                    kernels.by_task,
-                    group=kernels.group,
-                    show=InTurn(map(str, code)) if show else None,
-                    judge=judge,
-                )
-                one.send(code, store_history=is_cell)
+            one = Round(
+                kernels.by_task,
+                group=kernels.group,
+                show=InTurn(map(str, code)) if show else None,
+                judge=judge,
+            )
             try:
+                with self._sending:
+                    self._check_idle(asked, list(code))
+                    one.send(code, store_history=is_cell)
                 if one.wait(time.monotonic() + timeout_secs, tend=tend):
                     return one
                 if one.failures:
