@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -405,6 +406,29 @@ def test_an_error_where_replicas_meet_is_told_at_the_lines_of_a_replica():
         "distributed: return mirrored(2).run(meet, args=(sums,))",
         'meet: return context.all_reduce(value, "SUM")  # the other way round',
     ]
+
+
+def test_an_error_of_one_replica_is_told_at_its_line_and_not_where_another_waits():
+    import tensorflow as tf
+
+    def meet(value):
+        context = tf.distribute.get_replica_context()
+        if context.replica_id_in_sync_group == 1:
+            raise ValueError("only here")
+        return context.all_reduce("SUM", value)
+
+    def caught_before(value):
+        with contextlib.suppress(AttributeError):
+            mirrored(2).run(swapped, args=(value,))
+        raise ValueError("later")
+
+    def swapped(value):
+        return tf.distribute.get_replica_context().all_reduce(value, "SUM")
+
+    waiting = check(CHECK, lambda sums, counts: mirrored(2).run(meet, args=(sums,)))
+    assert waiting.failure.lines[-1].endswith('in meet: raise ValueError("only here")')
+    later = check(CHECK, lambda sums, counts: caught_before(sums))
+    assert later.failure.lines[-1].endswith('in caught_before: raise ValueError("later")')
 
 
 # --- finding --------------------------------------------------------------------------------

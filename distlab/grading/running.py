@@ -23,7 +23,7 @@ from distlab.grading.checks import Check, Criterion, Inputs, Mistake, Plain, Ver
 from distlab.grading.comparing import same_plain, shown
 from distlab.grading.failures import Failure, failure_of
 from distlab.grading.report import Report, Status
-from distlab.grading.stopping import Frames, noted_stops
+from distlab.grading.stopping import Frames, frames_below, noted_stops
 
 DEFAULT_SEEDS = (1, 2, 3)  # several, so that a hard-coded answer does not pass
 _MOST_PRINTED = 1000
@@ -72,7 +72,7 @@ def call_check(
     payload, failure, stops = b"", None, list[Frames]()
 
     def failed(error: BaseException) -> Failure:
-        below = stops[0] if stops else ()
+        below = frames_below(error, stops)
         return failure_of(error, function, skip=_code_of(check.call), below=below)
 
     try:
