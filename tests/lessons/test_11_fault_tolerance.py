@@ -21,6 +21,7 @@ from distlab.grading.lesson_11_fault_tolerance.own_runs import BATCHES, EPOCHS, 
 from distlab.grading.registry import checks_of
 from distlab.grading.running import run_check
 from tests.lessons.support import (
+    ROOT,
     assert_mistake_is_caught,
     assert_solution_passes,
     load_solution,
@@ -35,6 +36,26 @@ solution = functools.cache(functools.partial(load_solution, STEM))
 
 def test_the_loop_to_repair_saves_in_its_handler():
     assert_mistake_is_caught(LEAVE, load_stub(STEM)["run_until_told"], "saves_inside_handler")
+
+
+def test_the_repaired_loop_saves_what_the_lesson_promises():
+    state, saved = {"weight": 0.0, "step": 0}, []
+
+    def do_step(step):  # as in the lesson, where the seventh one is told in its middle
+        state["weight"] += 1.0
+        if step == 6:
+            signal.raise_signal(signal.SIGTERM)
+        state["step"] = step + 1
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as left:
+            solution()["run_until_told"](9, do_step, lambda: saved.append(dict(state)))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (saved, left.value.code) == ([{"weight": 7.0, "step": 7}], 143)
+    text = (ROOT / "lessons" / STEM / "lesson.py").read_text(encoding="utf-8")
+    assert "# Weight 7, step 7: the step in which it was told is done to its end" in text
 
 
 # --- whole_state
