@@ -42,6 +42,7 @@ FLOORS = {
     "pictures": 6,
     "lab": 6,
     "checks": 7,
+    "views": 7,
     "notebooks": 8,
     "landing": 8,
     "autograder.intake": 8,

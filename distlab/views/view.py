@@ -1,0 +1,150 @@
+"""A picture that a reader moves: a slider for each value, and the figure follows.
+
+    def draw(replicas):
+        ...
+        return finish(figure, alt=f"{replicas} replicas: ...")
+
+    View("Shares of a batch", {"replicas": Choices("replicas", [1, 2, 4, 8], start=2)}, draw)
+
+In a notebook with a reader in front of it the last line of a cell shows sliders and figure. Where
+no widget can answer (on the site, on GitHub, in a regression run), it shows the first figure.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from distlab.errors import InvalidArgument
+from distlab.predictions.frontend import can_answer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What one slider offers.
+
+    Args:
+        label: Beside the slider, with the unit if there is one: "link (Gbit/s)".
+        values: In order from left to right; each is passed to `draw` as it is.
+        start: Where the slider stands at first; None for the first value.
+        say: Turns a value into the words beside the slider.
+    """
+
+    label: str
+    values: Sequence[Any]
+    start: Any = None
+    say: Callable[[Any], str] = str
+
+    def __post_init__(self) -> None:
+        if not self.values or self.first not in self.values:
+            raise InvalidArgument(
+                asked=f"Choices({self.label!r}, {list(self.values)}, start={self.start!r})",
+                found="a start that is not among the values" if self.values else "no values",
+                do="pass at least one value, and one of them as the start",
+            )
+
+    @property
+    def first(self) -> Any:
+        """The value at which the slider starts."""
+        return self.values[0] if self.start is None and self.values else self.start
+
+
+class View:
+    """A figure with a slider for each value that it depends on.
+
+    Args:
+        title: Above the sliders, and the name by which a screen reader finds them.
+        choices: For each argument of `draw`, what its slider offers.
+        draw: Takes one value for each of `choices` by keyword, and returns a figure that ended in
+            `distlab.pictures.palette.finish`. It is called at every move of a slider.
+    """
+
+    def __init__(
+        self, title: str, choices: Mapping[str, Choices], draw: Callable[..., Figure]
+    ) -> None:
+        self.title = title
+        self.choices = dict(choices)
+        self._draw = draw
+
+    def draw_now(self, **chosen: Any) -> Figure:
+        """Returns the figure for the given values; sliders that are not named stand at the start.
+
+        Args:
+            chosen: A value that its slider offers, for any of `choices`.
+        """
+        for name, value in chosen.items():
+            if name not in self.choices or value not in self.choices[name].values:
+                offered = {key: list(one.values) for key, one in self.choices.items()}
+                raise InvalidArgument(
+                    asked=f"draw_now({name}={value!r})",
+                    found=f"the sliders of {self.title!r} offer {offered}",
+                    do="pass one of these values",
+                )
+        return self._draw(**{name: one.first for name, one in self.choices.items()} | chosen)
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        if can_answer():
+            display(_Moved(self).bundle, raw=True)
+        else:
+            display(self.draw_now())
+
+
+class _Moved:
+    """The widgets of one view in one output."""
+
+    def __init__(self, view: View) -> None:
+        import ipywidgets
+
+        self._view = view
+        self._sliders = {name: _slider(one) for name, one in view.choices.items()}
+        for slider in self._sliders.values():
+            slider.observe(lambda _: self._show(), names="value")
+        self._picture = ipywidgets.HTML()
+        title = ipywidgets.HTML(f"<strong>{escape(view.title)}</strong>")
+        self._box = ipywidgets.VBox([title, *self._sliders.values(), self._picture])
+        self._show()
+
+    @property
+    def bundle(self) -> dict[str, Any]:
+        """The widgets as an output, with the words of the first figure where there are none."""
+        shown = {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}
+        return {_WIDGET: shown, "text/plain": f"{self._view.title}. {self._words}"}
+
+    def _show(self) -> None:
+        figure: Any = self._view.draw_now(
+            **{name: slider.value for name, slider in self._sliders.items()}
+        )
+        self._words = figure.alt
+        self._picture.value = (
+            f'<div aria-live="polite"><img alt="{escape(figure.alt)}" '
+            f'src="data:image/png;base64,{_png(figure)}"></div>'
+        )
+
+
+def _slider(choices: Choices) -> Any:
+    import ipywidgets
+
+    return ipywidgets.SelectionSlider(
+        description=choices.label,
+        options=[(choices.say(value), value) for value in choices.values],
+        value=choices.first,
+        style={"description_width": "14em"},
+        layout={"width": "34em"},
+    )
+
+
+def _png(figure: Figure) -> str:
+    kept = BytesIO()
+    figure.savefig(kept, format="png")
+    return b64encode(kept.getvalue()).decode("ascii")
