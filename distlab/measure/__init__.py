@@ -1,0 +1,1 @@
+"""Counts and measures what distributed training costs: bytes, steps and time."""
