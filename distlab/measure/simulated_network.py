@@ -92,18 +92,6 @@ class Network:
         """The most that one link has carried in one direction, in bytes."""
         return int(max(self.bytes_sent.max(), self.bytes_received.max()))
 
-    def seconds(self, *, latency_s: float, bytes_per_s: float) -> float:
-        """Returns how long all steps take if each waits for its largest message.
-
-        Args:
-            latency_s: What a message takes even if it is empty.
-            bytes_per_s: The bandwidth of each link, in each direction.
-        """
-        largest = [0] * self.steps
-        for message in self.messages:
-            largest[message.step] = max(largest[message.step], message.bytes)
-        return sum(latency_s + size / bytes_per_s for size in largest)
-
     def _sums(self, ranks: list[int]) -> NDArray[np.int64]:
         counted = np.zeros(self.ranks, np.int64)
         np.add.at(counted, np.array(ranks, int), [message.bytes for message in self.messages])

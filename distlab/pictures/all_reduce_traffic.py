@@ -95,12 +95,15 @@ def draw_busiest(sizes: Mapping[str, Mapping[int, float]]) -> Figure:
     )
 
 
-def draw_seconds(times: Mapping[str, Mapping[float, float]], *, ranks: int) -> Figure:
+def draw_seconds(
+    times: Mapping[str, Mapping[float, float]], *, ranks: int, x: str = "size of the vector"
+) -> Figure:
     """Draws how long an all-reduce takes against the size of its vector, on two log axes.
 
     Args:
         times: By algorithm and size in bytes, the seconds.
-        ranks: How many take part, for the title.
+        ranks: How many take part.
+        x: What the sizes are of.
 
     Returns:
         The figure, closed, so that a notebook shows it once.
@@ -123,9 +126,9 @@ def draw_seconds(times: Mapping[str, Mapping[float, float]], *, ranks: int) -> F
     axes.xaxis.set_major_formatter(lambda value, _: shown_bytes(value))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.grid(color=NOTE, alpha=0.2)
-    label_axes(axes, x=f"size of the vector, {ranks} ranks", y="time", y_unit="ms")
+    label_axes(axes, x=f"{x}, {ranks} ranks", y="time", y_unit="ms")
     add_legend(axes)
-    return finish(figure, alt=f"Time of an all-reduce of {ranks} ranks. {'. '.join(says)}.")
+    return finish(figure, alt=f"Time of all-reduces of {ranks} ranks, by {x}. {'. '.join(says)}.")
 
 
 def shown_bytes(size: float) -> str:
