@@ -72,9 +72,8 @@ def reduce_scatter(network, chunks):
 # Here is what your ranks send. The chunks have 10, 20, 30 and 40 numbers. Why do the bars differ?
 
 # %%
-given = [
-    [draw.normal(size=length).astype("float32") for length in (10, 20, 30, 40)] for _ in "1234"
-]
+lengths = (10, 20, 30, 40)
+given = [[draw.normal(size=n).astype("float32") for n in lengths] for _ in range(4)]
 with waits_for("reduce_scatter"):
     network = Network(4)
     reduce_scatter(network, [list(mine) for mine in given])
@@ -91,8 +90,9 @@ dl.check("reduce_scatter")
 # ## Task 2: gather by doubling
 #
 # Write `all_gather(network, mine)` so that it needs log2 N steps. In step 0, rank r exchanges with
-# rank r ^ 1, in step 1 with rank r ^ 2, and then with r ^ 4. (`^` flips a bit: `5 ^ 1` is 4, `5 ^ 2`
-# is 7.) It is called *recursive doubling*, because each rank has twice as much after each step.
+# rank r ^ 1, in step 1 with rank r ^ 2, and then with r ^ 4. (`^` flips a bit: `5 ^ 1` is 4 and
+# `5 ^ 2` is 7.) It is called *recursive doubling*, because each rank has twice as much after each
+# step.
 #
 # - `mine[rank]` is the array of this rank. The number of ranks is 4, 8 or 16.
 # - A message may be a dictionary of arrays: `network.step({(0, 1): {0: array}, ...})`.
@@ -239,5 +239,5 @@ dl.check("pack_gradients")
 #
 # - [Lesson 12](../notebooks/12_ring_all_reduce.ipynb), if a check sent you back to it.
 # - [The glossary](../docs/glossary.md) explains the terms.
-# - [The DDP paper](https://arxiv.org/abs/2006.15704) measures what packing gradients saves, and what
-#   sending during the backward pass saves.
+# - [The DDP paper](https://arxiv.org/abs/2006.15704) measures what packing gradients
+#   saves, and what sending during the backward pass saves.

@@ -477,7 +477,6 @@ def megabytes_sent():
     import time
 
     from __main__ import strategy  # the worker's own
-
     from distlab.measure.tcp_bytes import tcp_bytes_sent
 
     @tf.function
