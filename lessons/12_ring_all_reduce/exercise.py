@@ -94,7 +94,7 @@ dl.check("reduce_scatter")
 # `5 ^ 2` is 7.) It is called *recursive doubling*, because each rank has twice as much after each
 # step.
 #
-# - `mine[rank]` is the array of this rank. The number of ranks is 4, 8 or 16.
+# - `mine[rank]` is the array of this rank. The number of ranks is 8 or 16.
 # - A message may be a dictionary of arrays: `network.step({(0, 1): {0: array}, ...})`.
 # - Return a list with a dictionary for each rank: the number of every rank, with its array.
 # - No rank sends an array to a rank that has it already. About 8 lines.

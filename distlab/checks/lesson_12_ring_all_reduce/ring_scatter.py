@@ -12,6 +12,7 @@ from distlab.checks import (
     Close,
     Cost,
     Criterion,
+    Equal,
     Fault,
     Form,
     Holds,
@@ -122,11 +123,12 @@ SCATTER = Check(
                 lambda given, out: f"messages went over the links {out['links']}",
                 points=0.5,
             ),
+            Equal("steps", "N - 1 steps", points=0.5),
             Holds(
                 "no chunk is sent that its receiver does not need",
-                lambda given, out: np.all(np.asarray(out["sent"]) <= _enough(given)),
+                lambda given, out: sum(out["sent"]) <= _enough(given),
                 lambda given, out: (
-                    f"the ranks sent {list(out['sent'])} bytes; {list(_enough(given))} are enough"
+                    f"all ranks sent {sum(out['sent'])} bytes; {_enough(given)} are enough"
                 ),
                 points=0.5,
             ),
@@ -136,7 +138,7 @@ SCATTER = Check(
     "chunk (r - 2 - s). All numbers are modulo the number of ranks, and there are N - 1 steps.",
     revisit="Reduce-scatter: each rank finishes one chunk",
     mistakes=(
-        Fault("wrong_chunk", sees="sums", first=0, returned=1)
+        Fault("wrong_chunk", sees=("sums", "steps"), first=0, returned=1)
         .or_with(first=0)
         .or_with(returned=1)
         .feedback(
@@ -145,19 +147,20 @@ SCATTER = Check(
             "different sum. On which rank must the journey of chunk 0 begin, so that it ends on "
             "rank 0?"
         ),
-        Fault("overwrites_before_send", sees="sums", adds=False).feedback(
+        Fault("overwrites_before_send", sees=("sums", "steps"), adds=False).feedback(
             "You put the chunk that arrived in place of the rank's own. The rank's own values are "
             "then gone before it has sent them, and only one rank's values arrive. What should a "
             "rank do with its own values before it passes a chunk on?"
         ),
-        Fault("sends_original", sees="sums", forwards=False).feedback(
+        Fault("sends_original", sees=("sums", "steps"), forwards=False).feedback(
             "In every step you sent the chunks as they were at the start. Each result then holds "
             "the values of two ranks only, because no rank passes on what it has added up. What "
             "must the second message of a chunk contain?"
         ),
-        Fault("one_step_short", sees="sums", steps_left_out=1).feedback(
-            "You stopped one step too early, so each result lacks the values of one rank. How many "
-            "times must a chunk be passed on until it has visited all N ranks?"
+        Fault("one_step_short", sees=("sums", "steps"), steps_left_out=1).feedback(
+            "You stopped one step too early. The sum of chunk r is still on the rank before, and "
+            "rank r has only its own values of it. How many times must a chunk be passed on until "
+            "it has visited all N ranks?"
         ),
         Observed(
             "sends_past_the_neighbour",
@@ -169,7 +172,7 @@ SCATTER = Check(
         ),
         Observed(
             "sends_too_much",
-            lambda given, out: np.any(np.asarray(out["sent"]) > _enough(given)),
+            lambda given, out: sum(out["sent"]) > _enough(given),
         ).feedback(
             "Your ranks sent more than each chunk once. The link then carries more bytes than the "
             "sum needs. Which chunk does the next rank need in this step, and in which dtype?"
@@ -178,7 +181,7 @@ SCATTER = Check(
 )
 
 
-def _enough(given: Inputs) -> Any:
-    """What each rank sends if it sends every chunk but its own: shape (ranks,), in bytes."""
-    sizes = np.array([chunk.nbytes for chunk in given["chunks"][0]])
-    return sizes.sum() - sizes
+def _enough(given: Inputs) -> int:
+    """What all ranks send, in bytes, if each sends every chunk but one."""
+    chunks = given["chunks"]
+    return int((len(chunks) - 1) * sum(chunk.nbytes for chunk in chunks[0]))

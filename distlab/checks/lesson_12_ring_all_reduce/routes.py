@@ -11,16 +11,19 @@ import numpy as np
 from distlab.checks import Check, Cost, Equal, Fault, Form, Inputs, Observed, Plain, Then
 
 _WORDS = ("ring", "tree")
-_FAR, _NEAR = 200.0, 1.4  # how many times smaller or larger than where both take the same time
+# How many times the size at which both take the same time.
+_FACTORS = (1 / 200, 1 / 1.4, 1.4, 5, 200)
 
 
 def _inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     cases = []
-    for ranks in (4, 8, 64, 256):
-        latency_s = float(draw.choice([2e-6, 1e-5, 5e-5]))
-        gbit_per_s = float(draw.choice([10, 100, 400]))
-        for factor in (1 / _FAR, 1 / _NEAR, _NEAR, _FAR):
+    latencies = [2e-6, *draw.choice([4e-6, 1e-5, 2e-5], size=2), 5e-5]
+    links = [10, *draw.choice([25, 100, 200], size=2), 400]
+    # At the first a large vector is smaller than a small one at the last: no limit fits both.
+    for ranks, latency, link in zip((4, 8, 64, 256), latencies, links, strict=True):
+        latency_s, gbit_per_s = float(latency), float(link)
+        for factor in _FACTORS:
             size = factor * _even_at(ranks, latency_s, gbit_per_s)
             cases.append([ranks, round(size), latency_s, gbit_per_s])
     return {"cases": [cases[place] for place in draw.permutation(len(cases))]}
