@@ -18,7 +18,7 @@
 # - say when a tree beats a ring, before you run anything,
 # - measure how many bytes TensorFlow's all-reduce sends.
 #
-# **Time:** about 30 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) (what an all-reduce
+# **Time:** about 40 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) (what an all-reduce
 # is) and [lesson 09](09_multi_worker.ipynb) (workers). No GPU, and nothing is downloaded. The last
 # part starts four processes on this machine and counts their bytes, which works on Linux only.
 

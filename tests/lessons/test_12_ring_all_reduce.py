@@ -335,7 +335,7 @@ def test_at_50_mb_on_64_ranks_the_ring_is_five_times_quicker_and_at_1_kb_ten_tim
     assert 10 < ring / tree < 11
 
 
-def test_four_more_workers_change_the_bytes_of_a_ring_by_less_than_two_per_cent():
+def test_doubling_32_ranks_adds_less_than_two_per_cent_to_the_bytes_of_a_ring():
     def sent(ranks):
         return 2 * (ranks - 1) / ranks
 
