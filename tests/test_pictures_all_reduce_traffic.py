@@ -21,12 +21,12 @@ def networks():
 
 def test_each_network_has_a_panel_with_two_bars_for_each_rank(networks):
     figure = draw_traffic(networks, vector_bytes=4)
-    assert [axes.get_title() for axes in figure.axes] == ["one way: 1 steps", "both ways: 1 steps"]
+    assert [axes.get_title() for axes in figure.axes] == ["one way: steps 1", "both ways: steps 1"]
     heights = [[bar.get_height() for bar in axes.patches] for axes in figure.axes]
     assert heights == [[2, 0, 0, 2], [1, 3, 0, 3, 1, 0]]
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["sent", "received"]
-    assert "both ways, 1 steps: sent 1, 3, 0, received 3, 1, 0" in figure.alt
+    assert "both ways, steps 1: sent 1, 3, 0, received 3, 1, 0" in figure.alt
 
 
 def test_each_algorithm_has_its_line_over_the_number_of_ranks():

@@ -14,18 +14,18 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 
 @linux
 def test_bytes_that_the_peer_has_read_are_counted():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection(server.getsockname()) as client:
-            peer, _ = server.accept()
-            with peer:
-                before = tcp_bytes_sent()
-                client.sendall(b"x" * 5000)
-                received = 0
-                while received < 5000:
-                    received += len(peer.recv(5000))
-                peer.sendall(b"y")  # its packet brings the acknowledgement with it
-                assert client.recv(1) == b"y"
-                assert tcp_bytes_sent() - before in (5000, 5001)  # the "y" may be on its way
+    server = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(server.getsockname())
+    peer, _ = server.accept()
+    with server, client, peer:
+        before = tcp_bytes_sent()
+        client.sendall(b"x" * 5000)
+        received = 0
+        while received < 5000:
+            received += len(peer.recv(5000))
+        peer.sendall(b"y")  # its packet brings the acknowledgement with it
+        assert client.recv(1) == b"y"
+        assert tcp_bytes_sent() - before in (5000, 5001)  # the "y" may be on its way
 
 
 def test_a_system_that_does_not_count_is_told_what_to_use(monkeypatch):
