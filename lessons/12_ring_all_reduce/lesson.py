@@ -36,6 +36,7 @@
 # </details>
 
 # %%
+# %load_ext distlab
 import numpy as np
 
 import distlab as dl
@@ -44,6 +45,9 @@ devices = dl.split_devices(4)
 dl.show("data set", "small vectors: nothing is downloaded")
 
 # %% [markdown]
+# (If you see *TensorFlow is already running*, restart the kernel and run from the top. The line
+# `%load_ext distlab` prepares worker processes in the background.)
+#
 # ## All to one, and back
 #
 # Four replicas have a gradient each, here four numbers. Each wants the sum. In this lesson we call
@@ -456,7 +460,6 @@ for name, ops in OPS.items():
 # four workers, and each makes its strategy, as in lesson 09.
 
 # %%
-# %load_ext distlab
 cluster = dl.LocalCluster(workers=4)
 
 # %%
