@@ -31,7 +31,7 @@ def tcp_bytes_sent() -> int:
             found=f"the system {sys.platform}, which does not tell the bytes of a connection",
             do="use Linux, or WSL2 on Windows",
         )
-    return sum(_sent_on(int(file.name)) for file in Path("/proc/self/fd").iterdir())
+    return sum(bytes_sent_on(int(file.name)) for file in Path("/proc/self/fd").iterdir())
 
 
 def can_count() -> bool:
@@ -39,8 +39,12 @@ def can_count() -> bool:
     return sys.platform == "linux"
 
 
-def _sent_on(descriptor: int) -> int:
-    """Returns what was sent on a connection; 0 for a file descriptor that is none."""
+def bytes_sent_on(descriptor: int) -> int:
+    """Returns the bytes that one connection has sent and its peer received.
+
+    Args:
+        descriptor: A file descriptor; of one that is no TCP connection the answer is 0.
+    """
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return 0
