@@ -16,17 +16,18 @@ def networks():
     first, second = Network(2), Network(3)
     first.step({(0, 1): np.zeros(2, np.float32)})
     second.step({(0, 1): np.zeros(1, np.float32), (1, 0): np.zeros(3, np.float32)})
+    second.step({(2, 1): np.zeros(1, np.float32)})
     return {"one way": first, "both ways": second}
 
 
 def test_each_network_has_a_panel_with_two_bars_for_each_rank(networks):
     figure = draw_traffic(networks, vector_bytes=4)
-    assert [axes.get_title() for axes in figure.axes] == ["one way: steps 1", "both ways: steps 1"]
+    assert [axes.get_title() for axes in figure.axes] == ["one way: 1 step", "both ways: 2 steps"]
     heights = [[bar.get_height() for bar in axes.patches] for axes in figure.axes]
-    assert heights == [[2, 0, 0, 2], [1, 3, 0, 3, 1, 0]]
+    assert heights == [[2, 0, 0, 2], [1, 3, 1, 3, 2, 0]]
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["sent", "received"]
-    assert "both ways, steps 1: sent 1, 3, 0, received 3, 1, 0" in figure.alt
+    assert "both ways, 2 steps: sent 1, 3, 1, received 3, 2, 0" in figure.alt
 
 
 def test_each_algorithm_has_its_line_over_the_number_of_ranks():

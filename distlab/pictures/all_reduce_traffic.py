@@ -48,11 +48,11 @@ def draw_traffic(networks: Mapping[str, Network], *, vector_bytes: int) -> Figur
         ranks = range(network.ranks)
         axes.bar([rank - 0.2 for rank in ranks], sent, 0.4, label="sent", **_SENT.bar())
         axes.bar([rank + 0.2 for rank in ranks], received, 0.4, label="received", **_RECEIVED.bar())
-        axes.set_title(f"{title}: steps {network.steps}", fontsize=10)
+        axes.set_title(f"{title}: {_steps(network)}", fontsize=10)
         axes.set_xticks(list(ranks))
         label_axes(axes, x="rank", y="")
         says.append(
-            f"{title}, steps {network.steps}: sent {_listed(sent)}, received {_listed(received)}"
+            f"{title}, {_steps(network)}: sent {_listed(sent)}, received {_listed(received)}"
         )
     panels[0].set_ylabel("bytes / bytes of the vector")
     handles, labels = panels[0].get_legend_handles_labels()
@@ -143,6 +143,10 @@ def shown_bytes(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} GB"
+
+
+def _steps(network: Network) -> str:
+    return f"{network.steps} step" + "s" * (network.steps != 1)
 
 
 def _look(algorithm: str) -> Look:

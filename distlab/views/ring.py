@@ -85,7 +85,7 @@ def _draw_ranks(axes: Any, ranks: int, last: tuple[Transfer, ...], counts: Any) 
     axes.scatter(*places.T, s=330, c=colours)
     for rank, place in enumerate(places):
         axes.text(*place, str(rank), ha="center", va="center", color=GROUND, weight="bold")
-    axes.set_title("the last step: who sends which chunk", fontsize=9)
+    axes.set_title("in this step: who sends which chunk", fontsize=9)
     axes.set_xlim(-1.3, 1.3)
     axes.set_ylim(-1.3, 1.3)
     axes.set_aspect("equal")

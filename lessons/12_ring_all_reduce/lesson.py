@@ -436,7 +436,8 @@ def all_reduced(ops):
 
 
 def add_up(mine):
-    return tf.distribute.get_replica_context().all_reduce("SUM", mine)
+    here = tf.identity(mine)  # on this replica's device, where a gradient would be
+    return tf.distribute.get_replica_context().all_reduce("SUM", here)
 
 
 # %% [markdown]
