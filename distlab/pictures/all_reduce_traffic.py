@@ -126,6 +126,7 @@ def draw_seconds(
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: shown_bytes(value))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter("")
     axes.grid(color=NOTE, alpha=0.2)
     label_axes(axes, x=f"{x}, {ranks} ranks", y="time", y_unit="ms")
     add_legend(axes)

@@ -69,8 +69,8 @@ print(network.step({(0, 1): gradients[0], (2, 3): gradients[2]}))  # {(source, t
 # most one, both at the same time. This is how the literature counts the steps of collectives.
 #
 # The simplest route is called *naive*. All ranks send their gradients to rank 0, one after the
-# other. Rank 0 adds them up and sends the sum back. (`|=` adds the entries of one dictionary to
-# another.)
+# other. Rank 0 adds them up and sends the sum back. (`|=` adds the entries of a dictionary to
+# the one on its left.)
 
 
 # %%
