@@ -441,20 +441,22 @@ def add_up(mine):
 
 
 # %% [markdown]
-# Each sum is compared with those of our own three routes, in every bit:
+# How many of its 102,400 numbers have the same bits as those of our own routes?
 
 # %%
 exact = np.sum(numbers, axis=0, dtype=np.float64)
 for name, ops in OPS.items():
-    totals = all_reduced(ops)
-    same = [own for own, vectors in results.items() if np.array_equal(totals[0], vectors[0])]
-    dl.show(name, f"the bits of {' and '.join(same) or 'none of ours'}")
-    dl.show("  largest error", np.abs(totals[0] - exact).max(), below=1e-6)
+    total = all_reduced(ops)[0]
+    equal = {own: float((total == vectors[0]).mean()) for own, vectors in results.items()}
+    dl.show(f"{name}, share of equal bits", equal, digits=2)
+    dl.show("  largest error", np.abs(total - exact).max(), below=1e-6)
 
 # %% [markdown]
 # `ReductionToOneDevice` is our naive route, and `CollectiveAllReduce` is our ring: **your few lines
-# and TensorFlow's C++ ring agree in all 102,400 numbers, bit for bit.** The third adds up
-# inside groups of devices first, and then between the groups. All three sums are equally good.
+# and TensorFlow's C++ ring add in the same order.** (34 of the 102,400 numbers differ. They are at
+# the borders of chunks. TensorFlow's chunks are a little longer, so that each begins at a multiple
+# of 64 bytes.) `HierarchicalCopyAllReduce` adds in an order of its own. All three sums are equally
+# good.
 #
 # One process cannot tell us what its devices sent, because they share memory. Real workers can.
 # Linux counts the bytes of every connection, and `tcp_bytes_sent` reads these counters. We start

@@ -343,6 +343,40 @@ def test_doubling_32_ranks_adds_less_than_two_per_cent_to_the_bytes_of_a_ring():
     assert sent(8) * 100 == 175
 
 
+def test_tensorflows_ring_is_ours_with_aligned_chunks(run_python):
+    code = """
+import numpy as np
+import tensorflow as tf
+
+import distlab as dl
+
+devices = dl.split_devices(4)
+numbers = np.random.default_rng(0).normal(size=(4, 102_400)).astype(np.float32)
+
+def ring(borders):
+    chunks = [np.split(vector.copy(), borders) for vector in numbers]
+    for step in range(3):
+        sent = [chunks[rank][(rank - step) % 4].copy() for rank in range(4)]
+        for rank in range(4):
+            chunks[rank][(rank - 1 - step) % 4] += sent[rank - 1]
+    return np.concatenate([chunks[(number - 1) % 4][number] for number in range(4)])
+
+strategy = tf.distribute.MirroredStrategy(devices)
+
+def add_up():
+    context = tf.distribute.get_replica_context()
+    mine = tf.gather(tf.constant(numbers), context.replica_id_in_sync_group)
+    return context.all_reduce("SUM", mine)
+
+totals = strategy.experimental_local_results(tf.function(lambda: strategy.run(add_up))())
+same = [np.array_equal(totals[0], total) for total in totals]
+aligned = 25_600 + 16
+print(all(same), np.array_equal(totals[0], ring([aligned, 2 * aligned, 3 * aligned])))
+print((totals[0].numpy() != ring([25_600, 51_200, 76_800])).sum())
+"""
+    assert run_python(code, warm=True) == "True True\n34\n"
+
+
 def test_outside_a_tf_function_each_gradient_is_reduced_by_itself(run_python):
     """One worker is enough: what is counted are the calls, not the messages."""
     code = """
