@@ -2,8 +2,8 @@
 # # Exercise: ring all-reduce
 #
 # This exercise follows [lesson 12](../notebooks/12_ring_all_reduce.ipynb). You write both halves of
-# an all-reduce in forms that the lesson does not show, choose a route for a network, and pack
-# gradients into messages. Nothing here needs TensorFlow to run, so every check is quick.
+# an all-reduce in forms that the lesson does not show, choose a route for a network, and repair how
+# gradients are packed. Nothing here needs TensorFlow to run, so every check is quick.
 
 # %% [markdown]
 # ## Overview
@@ -13,7 +13,7 @@
 # | 1. `reduce_scatter` | let rank r end with the sum of chunk r | 12 | medium |
 # | 2. `all_gather` | gather in log2 N steps instead of N - 1 | 12 | medium |
 # | 3. `choose_route` | choose ring or tree for a network | 10 | medium |
-# | 4. `pack_gradients` | pack gradients into messages | 10 | easy |
+# | 4. `pack_gradients` | repair the packing of gradients into messages | 8 | easy |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint.
@@ -181,37 +181,47 @@ dl.check("choose_route")
 # the whole vector. When does it beat both? Which of its costs does the model not see?
 
 # %% [markdown]
-# ## Task 4: several gradients, one message
+# ## Task 4: messages that leave too late
 #
-# The backward pass computes the gradient of the *last* layer first. You want to send gradients as
-# soon as possible, but not each in a message of its own. Write `pack_gradients(sizes, limit)`.
+# The backward pass computes the gradient of the *last* layer first. Gradients should leave as soon
+# as possible, but not each in a message of its own. The function below packs them, and its users
+# report two faults: the first message leaves only at the end of the backward pass, and a buffer of
+# `limit` bytes is too small for some messages. Repair `pack_gradients(sizes, limit)`.
 #
 # - `sizes` is a dictionary from a layer's name to the size of its gradient in bytes, from the first
 #   layer to the last.
-# - Gradients go into messages in the order in which they are ready. If the next gradient would make
-#   the message larger than `limit` bytes, it starts a new message.
-# - A gradient that is larger than `limit` goes alone.
-# - Return a list of messages, each a list of names. About 9 lines.
+# - It returns a list of messages, each a list of names. Gradients are sent in the order in which
+#   they are ready.
+# - If the next gradient would make the message larger than `limit` bytes, it starts a new message.
+#   A gradient that is larger than `limit` goes alone.
+# - Change about 2 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Keep one message open. Which two things can happen to the next gradient?
+# In which order are the gradients ready? And when is the size of the next gradient compared?
 # </details>
 
 
 # %%
 # task: pack_gradients
 def pack_gradients(sizes, limit):
-    ### BEGIN SOLUTION
     messages, room = [], 0
+    ### BEGIN SOLUTION
     for name in reversed(sizes):
         if not messages or sizes[name] > room:
             messages.append([])
             room = limit
         messages[-1].append(name)
         room -= sizes[name]
-    return messages
+    ### STUB
+    for name in sizes:
+        if not messages or room <= 0:
+            messages.append([])
+            room = limit
+        messages[-1].append(name)
+        room -= sizes[name]
     ### END SOLUTION
+    return messages
 
 
 # %% [markdown]

@@ -27,7 +27,8 @@ stub = functools.cache(functools.partial(load_stub, STEM))
 def test_the_solution_passes_and_the_stub_earns_nothing(name):
     check = CHECKS[name]
     assert_solution_passes(check, solution()[check.function])
-    assert_stub_earns_nothing(check, stub()[check.function])
+    status = "not yet" if check is MESSAGES else "not started"
+    assert_stub_earns_nothing(check, stub()[check.function], status=status)
 
 
 @pytest.mark.parametrize("name", CHECKS)

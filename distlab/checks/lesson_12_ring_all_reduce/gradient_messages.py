@@ -34,7 +34,6 @@ def _judged(given: Inputs, messages: list[list[str]]) -> Plain:
     return {
         "messages": messages,
         "form": True,
-        "names": sorted(names),
         "order": names,
         "bytes": [sum(given["sizes"].get(name, 0) for name in message) for message in messages],
     }
@@ -80,7 +79,7 @@ MESSAGES = Check(
     title="Which gradients go into one message",
     question="Which gradient is ready first in the backward pass?",
     direction="Go through the layers from the last to the first, and ask before each gradient "
-    "whether it still fits. What happens to the last message?",
+    "whether it still fits.",
     cost=Cost.PURE,
     inputs=_inputs,
     call=_call,
@@ -92,8 +91,7 @@ MESSAGES = Check(
             lambda given, out: out["form"],
             key="messages",
         ),
-        Equal("names", "each gradient is in one message, once", points=0.5),
-        Then(Equal("order", "gradients are sent in the order in which they are ready", points=1)),
+        Equal("order", "each gradient is sent once, as soon as it is ready", points=1.5),
         Then(
             Holds(
                 "a message of several gradients is not larger than the limit",
@@ -104,8 +102,8 @@ MESSAGES = Check(
             Equal("bytes", "each message holds as many gradients as fit", points=1),
         ),
     ),
-    hint="`for name in reversed(sizes)`: if the open message is not empty and the gradient does "
-    "not fit, start a new message. Then append the name. Return the open message as well.",
+    hint="Go through `reversed(sizes)`. Start a new message if there is none, or if `sizes[name]` is "
+    "larger than the room that is left.",
     revisit="Several gradients, one message",
     mistakes=(
         Fault("one_message_per_tensor", sees=("order", "bytes"), together="never").feedback(
@@ -118,7 +116,7 @@ MESSAGES = Check(
             "pass, so no sending overlaps with computing. How early could the first gradients "
             "leave?"
         ),
-        Fault("forward_order", sees=("order", "bytes"), backward=False).feedback(
+        Fault("forward_order", sees="order", backward=False).feedback(
             "You packed the gradients from the first layer on. The backward pass computes the "
             "first layer's gradient last, so the first message has to wait for it. Which gradient "
             "is ready first?"
