@@ -102,8 +102,8 @@ MESSAGES = Check(
             Equal("bytes", "each message holds as many gradients as fit", points=1),
         ),
     ),
-    hint="Go through `reversed(sizes)`. Start a new message if there is none, or if `sizes[name]` is "
-    "larger than the room that is left.",
+    hint="Go through `reversed(sizes)`. Start a new message if there is none, or if `sizes[name]` "
+    "is larger than the room that is left.",
     revisit="Several gradients, one message",
     mistakes=(
         Fault("one_message_per_tensor", sees=("order", "bytes"), together="never").feedback(
