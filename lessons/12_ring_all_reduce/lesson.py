@@ -257,9 +257,8 @@ draw_busiest({route: {n: busiest(route, n) for n in (2, 4, 8, 16, 32, 64)} for r
 growth_guess.reveal(
     f"about {busiest('ring', 64):.0f} vectors",
     {
-        "about 24 vectors": "There are 16 times as many steps or more, but each chunk is 16 times "
-        "smaller.",
-        "about 3 vectors": "That would be a growth with log2 N, as the tree has it.",
+        "about 24 vectors": "There are 21 times as many steps, but each chunk is 16 times smaller.",
+        "about 3 vectors": "It grows, but never beyond 2: in each half a rank sends all chunks but one.",
         "about 0.1 vectors": "A chunk is 1/64 of the vector, and each rank sends 126 chunks.",
         "about 2 vectors": "2 (N - 1) chunks of 1/N of the vector.",
     },
@@ -480,20 +479,18 @@ bytes_guess = dl.predict(
 
 # %%
 def megabytes_sent():
-    import time
-
     from __main__ import strategy  # the worker's own
     from distlab.measure.tcp_bytes import tcp_bytes_sent
 
     @tf.function
-    def step():
-        return strategy.run(lambda: add_up(tf.ones([1_000_000])))
+    def step(size):
+        return strategy.run(lambda: add_up(tf.ones([size])))
 
-    step()  # the first one also connects the workers
+    step(1_000_000)  # the first one also connects the workers
     before = tcp_bytes_sent()
     for _ in range(10):
-        step()
-    time.sleep(0.2)  # until the last bytes have arrived
+        step(1_000_000)
+    step(1)  # it ends when all workers have begun it, so all bytes of the ten have arrived
     return (tcp_bytes_sent() - before) / 10 / 1e6
 
 
@@ -506,7 +503,7 @@ bytes_guess.reveal(
     round(float(np.mean(sent)), 1),
     {
         3: "That is one half of the ring. The sums must also come back.",
-        4: "Each worker sends 2 S (N - 1) / N bytes.",
+        4: "That is the whole gradient once. Each half of the ring sends three quarters of it.",
         8: "That is the limit for very many workers. With four it is 2 · 4 MB · 3/4.",
         12: "That would be the whole gradient to each of the three others.",
     },
@@ -529,7 +526,7 @@ bytes_guess.reveal(
 fused_guess = dl.predict(
     "A compiled step all-reduces a list of six gradients. How many all-reduces does each worker "
     "run?",
-    unit="all-reduces",
+    ["one", "two, a reduce-scatter and an all-gather", "six"],
 )
 
 
@@ -552,12 +549,12 @@ dl.show("all-reduces", all_reduces)
 
 # %% tags=["reveal"]
 fused_guess.reveal(
-    all_reduces,
+    {1: "one", 6: "six"}.get(all_reduces, str(all_reduces)),
     {
-        6: "That is what a loop over the gradients would do, and what TensorFlow does outside a "
-        "tf.function.",
-        12: "One call to the collective does both halves of the ring.",
-        2: "The two halves of the ring are one call to the collective.",
+        "six": "That is what TensorFlow does outside a tf.function.",
+        "two, a reduce-scatter and an all-gather": "One call of the collective does both halves of "
+        "the ring.",
+        "one": "It joins the gradients first.",
     },
 )
 
