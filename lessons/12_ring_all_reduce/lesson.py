@@ -258,7 +258,8 @@ growth_guess.reveal(
     f"about {busiest('ring', 64):.0f} vectors",
     {
         "about 24 vectors": "There are 21 times as many steps, but each chunk is 16 times smaller.",
-        "about 3 vectors": "It grows, but never beyond 2: in each half a rank sends all chunks but one.",
+        "about 3 vectors": "It grows, but never beyond 2: in each half a rank sends all chunks "
+        "but one.",
         "about 0.1 vectors": "A chunk is 1/64 of the vector, and each rank sends 126 chunks.",
         "about 2 vectors": "2 (N - 1) chunks of 1/N of the vector.",
     },
