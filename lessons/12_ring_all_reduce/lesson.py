@@ -51,7 +51,8 @@ dl.show("data set", "small vectors: nothing is downloaded")
 # ## All to one, and back
 #
 # Four replicas have a gradient each, here four numbers. Each wants the sum. In this lesson we call
-# a member of an all-reduce a *rank*, as MPI and NVIDIA's library NCCL do. `Network` is a simulated
+# a member of an [all-reduce](../docs/glossary.md#all-reduce) a *rank*, as MPI and NVIDIA's library
+# NCCL do. `Network` is a simulated
 # network: `network.step` sends messages, and returns what each rank has received.
 
 # %%
@@ -139,7 +140,7 @@ dl.show("steps", {name: network.steps for name, network in used.items()})
 # %% [markdown]
 # ## Around a ring
 #
-# The idea of the ring: **cut the vector into as many chunks as there are ranks, and keep all cables
+# The idea of the [ring](../docs/glossary.md#ring): **cut the vector into as many chunks as there are ranks, and keep all cables
 # busy in every step.** Each rank sends to the next one only. Move the slider "steps that are over",
 # and follow chunk 0: on the left its arrows, on the right its column.
 
@@ -487,7 +488,8 @@ def megabytes_sent():
     def step(size):
         return strategy.run(lambda: add_up(tf.ones([size])))
 
-    step(1_000_000)  # the first one also connects the workers
+    for size in (1_000_000, 1):  # the first ones also connect the workers
+        step(size)
     before = tcp_bytes_sent()
     for _ in range(10):
         step(1_000_000)
@@ -497,11 +499,11 @@ def megabytes_sent():
 
 sent = cluster.run(megabytes_sent)
 for worker, megabytes in enumerate(sent):
-    dl.show(f"worker {worker} sent in one all-reduce, MB", megabytes, digits=1)
+    dl.show(f"worker {worker} sent in one all-reduce, MB", megabytes, digits=0)
 
 # %% tags=["reveal"]
 bytes_guess.reveal(
-    round(float(np.mean(sent)), 1),
+    round(float(np.mean(sent))),
     {
         3: "That is one half of the ring. The sums must also come back.",
         4: "That is the whole gradient once. Each half of the ring sends three quarters of it.",
