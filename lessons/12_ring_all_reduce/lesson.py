@@ -52,8 +52,8 @@ dl.show("data set", "small vectors: nothing is downloaded")
 #
 # Four replicas have a gradient each, here four numbers. Each wants the sum. In this lesson we call
 # a member of an [all-reduce](../docs/glossary.md#all-reduce) a *rank*, as MPI and NVIDIA's library
-# NCCL do. `Network` is a simulated
-# network: `network.step` sends messages, and returns what each rank has received.
+# NCCL do. `Network` is a simulated network: `network.step` sends messages, and returns what each
+# rank has received.
 
 # %%
 from distlab.measure.simulated_network import Network
@@ -140,9 +140,9 @@ dl.show("steps", {name: network.steps for name, network in used.items()})
 # %% [markdown]
 # ## Around a ring
 #
-# The idea of the [ring](../docs/glossary.md#ring): **cut the vector into as many chunks as there are ranks, and keep all cables
-# busy in every step.** Each rank sends to the next one only. Move the slider "steps that are over",
-# and follow chunk 0: on the left its arrows, on the right its column.
+# The idea of the [ring](../docs/glossary.md#ring): **cut the vector into as many chunks as there are
+# ranks, and keep all cables busy in every step.** Each rank sends to the next one only. Move the
+# slider "steps that are over", and follow chunk 0: on the left its arrows, on the right its column.
 
 # %%
 from distlab.views.ring import explore_ring

@@ -1,5 +1,6 @@
 """The checks of lesson 12: right answers pass, each mistake is named; what the lesson claims."""
 
+import ast
 import functools
 from math import log2
 
@@ -8,7 +9,10 @@ import pytest
 
 from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
+from distlab.measure.ring_schedule import ALGORITHMS, all_reduce_steps
+from distlab.measure.simulated_network import Network
 from tests.lessons.support import (
+    ROOT,
     assert_mistake_is_caught,
     assert_solution_passes,
     assert_stub_earns_nothing,
@@ -323,6 +327,42 @@ def test_pack_gradients_names_the_mistake(wrong, mistake):
 
 
 # --- what the lesson says and does not show
+
+
+@functools.cache
+def functions_of_the_lesson():
+    """The functions that the lesson builds from NumPy and the simulated network."""
+    lesson = (ROOT / "lessons" / STEM / "lesson.py").read_text(encoding="utf-8")
+    wanted = ("naive", "tree", "reduce_scatter", "all_gather", "ring")
+    names = {"np": np}
+    for node in ast.parse(lesson).body:
+        if isinstance(node, ast.FunctionDef) and node.name in wanted:
+            exec(compile(ast.Module([node], []), "<lesson 12>", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("route", ALGORITHMS)
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_routes_of_the_lesson_send_what_the_view_draws(route, ranks):
+    network, given = Network(ranks), np.arange(2.0 * ranks * ranks).reshape(ranks, -1)
+    for total in functions_of_the_lesson()[route](network, list(given)):
+        np.testing.assert_array_equal(total, given.sum(axis=0))
+    sent = {(one.step, one.source, one.target, one.bytes) for one in network.messages}
+    drawn = {
+        (step, one.source, one.target, 16 * len(one.chunks))
+        for step, transfers in enumerate(all_reduce_steps(route, ranks))
+        for one in transfers
+    }
+    if route == "naive":  # it hands the sum back in ascending order, the schedule in descending
+        sent, drawn = ({one[1:] for one in some} for some in (sent, drawn))
+    assert sent == drawn
+
+
+def test_with_more_ranks_ring_and_tree_are_even_at_larger_sizes():
+    """In units of latency times bandwidth."""
+    even = [(2 * (n - 1) - 2 * log2(n)) / (2 * log2(n) - 2 * (n - 1) / n) for n in (4, 8, 64, 256)]
+    assert even == sorted(even)
+    assert 10e-6 * 10e9 * even[2] == pytest.approx(1.1e6, rel=0.05)
 
 
 def test_at_50_mb_on_64_ranks_the_ring_is_five_times_quicker_and_at_1_kb_ten_times_slower():
