@@ -54,7 +54,7 @@ def test_after_the_last_step_all_chunks_are_finished_whatever_the_slider_says(vi
 
 def test_a_whole_vector_is_named_as_such(view):
     figure = view.draw_now(algorithm="naive", step=4)
-    assert "rank 0 sends the whole vector to rank 3" in figure.alt
+    assert "rank 0 sends the whole vector to rank 1" in figure.alt
     assert "keeps it in place of its own" in figure.alt
 
 

@@ -58,12 +58,14 @@ def all_reduce_steps(algorithm: str, ranks: int) -> Steps:
         )
     if algorithm == "ring":
         return reduce_scatter_steps(ranks) + all_gather_steps(ranks)
-    reduce = _to_rank_0(ranks) if algorithm == "naive" else _to_rank_0_in_pairs(ranks)
+    if algorithm == "naive":
+        reduce = hand_out = _to_rank_0(ranks)
+    else:
+        reduce = _to_rank_0_in_pairs(ranks)
+        hand_out = reduce[::-1]
     every = tuple(range(ranks))
     there = tuple(tuple(Transfer(a, b, every, adds=True) for a, b in step) for step in reduce)
-    back = tuple(
-        tuple(Transfer(b, a, every, adds=False) for a, b in step) for step in reversed(reduce)
-    )
+    back = tuple(tuple(Transfer(b, a, every, adds=False) for a, b in step) for step in hand_out)
     return there + back
 
 

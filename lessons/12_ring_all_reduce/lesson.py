@@ -140,9 +140,10 @@ dl.show("steps", {name: network.steps for name, network in used.items()})
 # %% [markdown]
 # ## Around a ring
 #
-# The idea of the [ring](../docs/glossary.md#ring): **cut the vector into as many chunks as there are
-# ranks, and keep all cables busy in every step.** Each rank sends to the next one only. Move the
-# slider "steps that are over", and follow chunk 0: on the left its arrows, on the right its column.
+# The idea of the [ring](../docs/glossary.md#ring): **cut the vector into as many chunks as there
+# are ranks, and keep all cables busy in every step.** Each rank sends to the next one only. Move
+# the slider "steps that are over", and follow chunk 0: on the left its arrows, on the right its
+# column.
 
 # %%
 from distlab.views.ring import explore_ring
