@@ -139,7 +139,7 @@ REGRESSION = Check(
             "You added the gradient. The loss grows with each step. In which direction does the "
             "loss fall?"
         ),
-        Fault("nan_of_nothing", of_nothing=np.nan).feedback(
+        Fault("nan_of_nothing", sees=("full", "with_empty"), of_nothing=np.nan).feedback(
             "Your step is right while every replica has an example. A replica without one took a "
             "mean over nothing, which is NaN, and the sum over the replicas is NaN, too. What is "
             "the sum over no examples?"
