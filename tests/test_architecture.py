@@ -34,6 +34,7 @@ FLOORS = {
     "cluster": 3,
     "diagnostics": 4,
     "training": 4,
+    "measure": 5,
     "parity": 5,
     "results": 5,
     "course": 5,

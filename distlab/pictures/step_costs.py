@@ -170,3 +170,41 @@ def draw_scaling(
     palette.label_axes(ax, x="replicas", y="efficiency", y_unit="%")
     palette.add_legend(ax, loc="lower left")
     return finish(figure, alt=f"The efficiency of weak scaling by replicas. {' '.join(told)}")
+
+
+def draw_spread(
+    steps: Mapping[str, Sequence[MeasuredStep]], efficiency: Mapping[str, Sequence[float]]
+) -> Figure:
+    """Draws measured steps with their spread, by kind of scaling, and the efficiency of each.
+
+    Args:
+        steps: By kind of scaling, the measured steps.
+        efficiency: By kind of scaling, the efficiency of each step, as a part of 1.
+
+    Returns:
+        The figure; as the last line of a cell it is shown.
+    """
+    import matplotlib.pyplot as plt
+
+    rows = [
+        (kind, step, part)
+        for kind in steps
+        for step, part in zip(steps[kind], efficiency[kind], strict=True)
+    ]
+    looks = {kind: palette.category(number) for number, kind in enumerate(steps)}
+    figure, ax = plt.subplots(figsize=(8, 0.5 * len(rows) + 1.2), layout="constrained")
+    told = []
+    for place, (kind, step, part) in enumerate(rows):
+        low, high = (1e3 * secs for secs in step.middle_half_secs)
+        ax.plot([low, high], [place, place], **looks[kind].band())
+        ax.plot(1e3 * step.whole_secs, place, **looks[kind].line())
+        ax.text(high, place, f"   efficiency {100 * part:.0f} %", va="center", fontsize=9)
+        told.append(
+            f"{kind}, {_name(step)}: {1e3 * step.whole_secs:.1f} ms, middle half {low:.1f} to "
+            f"{high:.1f} ms, efficiency {100 * part:.0f} %."
+        )
+    ax.set_yticks(range(len(rows)), [f"{kind}: {_name(step)}" for kind, step, _ in rows])
+    ax.set_xlim(0, 1.3e3 * max(step.middle_half_secs[1] for _, step, _ in rows))
+    ax.invert_yaxis()
+    palette.label_axes(ax, x="time of one step, and its middle half", y="", x_unit="ms")
+    return finish(figure, alt=f"Measured steps with their spread. {' '.join(told)}")

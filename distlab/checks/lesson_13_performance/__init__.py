@@ -1,4 +1,4 @@
-"""Checks of lesson 13: a timer, efficiencies, an alpha-beta line, the fastest number of replicas."""
+"""Checks of lesson 13: a timer, efficiencies, alpha and beta, the fastest number of replicas."""
 
 from distlab.checks.lesson_13_performance.alpha_beta import ALPHA_BETA
 from distlab.checks.lesson_13_performance.efficiencies import EFFICIENCIES

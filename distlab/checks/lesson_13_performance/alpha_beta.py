@@ -37,7 +37,7 @@ def _inputs(seed: int) -> Inputs:
 def _call(fit_and_test: Callable[..., Any], inputs: Inputs) -> Plain:
     answers = {case: fit_and_test(*points) for case, points in inputs.items()}
     if not all(isinstance(one, dict) and set(_KEYS) <= set(one) for one in answers.values()):
-        return {"form": list(answers.values())[0]}
+        return {"form": next(iter(answers.values()))}
     (usual, usual_error), (bent, bent_error) = (
         ([one["latency_ms"], one["ms_per_mb"]], one["largest_error"]) for one in answers.values()
     )

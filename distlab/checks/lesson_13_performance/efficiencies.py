@@ -1,4 +1,4 @@
-"""A check of lesson 13: the efficiency of strong and of weak scaling, from a function that times."""
+"""A check of lesson 13: the efficiency of strong and of weak scaling, from measured times."""
 
 from __future__ import annotations
 

@@ -125,9 +125,9 @@ KNEE = Check(
             "neighbour, and each round waits for the one before. How many rounds are there?"
         ),
         Fault("compute_not_shared", shared=False).feedback(
-            "Your compute does not shrink with more replicas, so one replica is always the fastest. "
-            "`compute_ms` belongs to the whole global batch. Which part of it does each replica "
-            "compute?"
+            "Your compute does not shrink with more replicas, so one replica is always the "
+            "fastest. `compute_ms` belongs to the whole global batch. Which part of it does each "
+            "replica compute?"
         ),
     ),
 )
