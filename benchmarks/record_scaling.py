@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 REPLICAS, GLOBAL_BATCHES = (1, 2, 4), (32, 64, 128, 256)
-SIZES_BYTES = tuple(4 * 4**power for power in range(12))  # 4 B to 16 MiB
-BATCHES = 4
+SIZES_BYTES = tuple(4 * 8**power for power in range(8))  # 4 B to 8 MiB
+BATCHES, BLOCKS, CALLS = 4, 7, 3
 OUT = Path(__file__).resolve().parent.parent / "distlab" / "measure" / "recorded_scaling.json"
 
 
@@ -42,8 +42,8 @@ def measure(replicas: int) -> dict[str, Any]:
         images = draw.random((BATCHES * batch, 28, 28, 1), dtype=np.float32)
         labels = draw.integers(0, 10, BATCHES * batch)
         data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(batch)
-        steps.append(time_step(small_cnn, strategy, data.prefetch(2)))
-    reduced = time_all_reduce(strategy, SIZES_BYTES) if replicas > 1 else []
+        steps.append(time_step(small_cnn, strategy, data.prefetch(2), blocks=BLOCKS, calls=CALLS))
+    reduced = time_all_reduce(strategy, SIZES_BYTES, blocks=BLOCKS) if replicas > 1 else []
     return {
         "steps": [dataclasses.asdict(step) for step in steps],
         "all_reduces": [dataclasses.asdict(row) for row in reduced],
@@ -65,28 +65,28 @@ def main() -> None:
     if options.measure:
         print(json.dumps(measure(options.measure)))
         return
-    found: dict[int, list[dict[str, Any]]] = {replicas: [] for replicas in REPLICAS}
-    for round_ in range(options.rounds):
+    rounds: list[dict[str, list[dict[str, Any]]]] = []
+    for number in range(1, options.rounds + 1):
+        rounds.append({"steps": [], "all_reduces": []})
         for replicas in REPLICAS:
             command = [sys.executable, __file__, "--measure", str(replicas)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            found[replicas].append(json.loads(done.stdout.splitlines()[-1]))
-            print(f"round {round_ + 1}, {replicas} replicas", flush=True)
-    rows = {
-        kind: [
-            row
-            for replicas in REPLICAS
-            for row in smallest([one[kind] for one in found[replicas]], by)
-        ]
-        for kind, by in (("steps", "whole_secs"), ("all_reduces", "secs"))
-    }
+            for kind, rows in json.loads(done.stdout.splitlines()[-1]).items():
+                rounds[-1][kind] += rows
+        write(rounds, machine=options.machine)
+        print(f"wrote {OUT} after round {number} of {options.rounds}", flush=True)
+
+
+def write(rounds: list[dict[str, list[dict[str, Any]]]], *, machine: str) -> None:
+    """Writes the smallest of all rounds so far."""
     about = {
-        "machine": options.machine,
+        "machine": machine,
         "recorded": datetime.date.today().isoformat(),
         "command": "python benchmarks/record_scaling.py",
+        "steps": smallest([one["steps"] for one in rounds], "whole_secs"),
+        "all_reduces": smallest([one["all_reduces"] for one in rounds], "secs"),
     }
-    OUT.write_text(json.dumps({**about, **rows}, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {OUT}")
+    OUT.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
