@@ -18,36 +18,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-REPLICAS, GLOBAL_BATCHES = (1, 2, 4), (32, 64, 128, 256)
-SIZES_BYTES = tuple(4 * 8**power for power in range(8))  # 4 B to 8 MiB
-BATCHES, BLOCKS, CALLS = 4, 7, 3
+REPLICAS = (1, 2, 4)
 OUT = Path(__file__).resolve().parent.parent / "distlab" / "measure" / "recorded_scaling.json"
 
 
 def measure(replicas: int) -> dict[str, Any]:
     """Measures in this process, which must be fresh."""
-    import numpy as np
     import tensorflow as tf
 
     import distlab as dl
-    from distlab.measure.bandwidth import time_all_reduce
-    from distlab.measure.scaling_runs import small_cnn, time_step
+    from distlab.measure.own_machine import measure_here
 
     devices = dl.split_devices(replicas, kind="cpu")
     tf.get_logger().setLevel("ERROR")
-    strategy = tf.distribute.MirroredStrategy(devices)
-    draw = np.random.default_rng(0)
-    steps = []
-    for batch in GLOBAL_BATCHES:
-        images = draw.random((BATCHES * batch, 28, 28, 1), dtype=np.float32)
-        labels = draw.integers(0, 10, BATCHES * batch)
-        data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(batch)
-        steps.append(time_step(small_cnn, strategy, data.prefetch(2), blocks=BLOCKS, calls=CALLS))
-    reduced = time_all_reduce(strategy, SIZES_BYTES, blocks=BLOCKS) if replicas > 1 else []
-    return {
-        "steps": [dataclasses.asdict(step) for step in steps],
-        "all_reduces": [dataclasses.asdict(row) for row in reduced],
-    }
+    found = dataclasses.asdict(measure_here(tf.distribute.MirroredStrategy(devices)))
+    return {kind: found[kind] for kind in ("steps", "all_reduces")}
 
 
 def smallest(rounds: list[list[dict[str, Any]]], by: str) -> list[dict[str, Any]]:

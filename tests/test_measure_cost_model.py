@@ -7,7 +7,7 @@ import pytest
 
 from distlab.errors import InvalidArgument
 from distlab.measure.bandwidth import AllReduceTime
-from distlab.measure.cost_model import CostModel, fit, relative_error
+from distlab.measure.cost_model import CostModel, fit, predict_steps, relative_errors
 from distlab.measure.scaling_runs import MeasuredStep
 
 SIZES = {"per_replica_batch": 10, "gradient_bytes": 1000}
@@ -90,8 +90,15 @@ def test_a_fit_finds_the_numbers_that_made_the_measurements(shared):
     found = fit(reduced, steps, shared=shared)
     assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(made_by), rel=1e-6)
     unseen = measured(made_by, 4, 256)
-    said = found.step(4, per_replica_batch=64, gradient_bytes=unseen.gradient_bytes)
-    assert relative_error(predicted=said.secs, measured=unseen.whole_secs) == pytest.approx(0)
+    assert relative_errors(found, [unseen]) == pytest.approx([0])
+    large = AllReduceTime(4, 2**24, made_by.all_reduce_secs(4, 2**24))
+    assert relative_errors(found, [large]) == pytest.approx([0])
+
+
+def test_an_error_is_a_part_of_the_measurement_with_its_sign():
+    twice = dataclasses.replace(measured(model(), 1, 8), whole_secs=2 * 1.3, compute_secs=2 * 1.3)
+    assert predict_steps(model(), [twice])[0].secs == pytest.approx(1.3)
+    assert relative_errors(model(), [twice]) == pytest.approx([-0.5])
 
 
 def test_a_fit_gives_no_time_below_0():

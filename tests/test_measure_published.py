@@ -11,6 +11,7 @@ from distlab.measure.published import (
     VGG_16,
     hidden_share,
     model_of,
+    predicted_efficiency,
 )
 
 LATENCY_SECS = 10e-6
@@ -40,8 +41,8 @@ def test_the_other_four_runs_are_predicted_with_the_errors_that_the_lesson_state
     hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
     points = {}
     for run in PUBLISHED[1:]:
-        model = model_of(run, hidden=hidden, latency_secs=LATENCY_SECS)
-        error = model.efficiency(run.gpus, **run.sizes) - run.efficiency
+        said = predicted_efficiency(run, hidden=hidden, latency_secs=LATENCY_SECS)
+        error = said - run.efficiency
         points[run.network, run.gpus] = round(100 * error, 1)
     assert points == {
         ("Inception V3", 512): 3.4,

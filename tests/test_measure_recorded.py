@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlab.measure.cost_model import fit, relative_error
+from distlab.measure.cost_model import fit, relative_errors
 from distlab.measure.recorded import recorded_scaling
 
 
@@ -37,11 +37,7 @@ def test_a_small_all_reduce_takes_a_latency_and_a_large_one_its_bytes(recording)
 def errors_on_four_replicas(recording, *, shared):
     known = [r for r in recording.all_reduces if r.replicas == 2 and r.size_bytes <= 2**20]
     model = fit(known, [step for step in recording.steps if step.replicas <= 2], shared=shared)
-    for step in recording.steps:
-        if step.replicas == 4:
-            sizes = {"per_replica_batch": step.global_batch / 4}
-            said = model.step(4, gradient_bytes=step.gradient_bytes, **sizes)
-            yield relative_error(predicted=said.secs, measured=step.whole_secs)
+    return relative_errors(model, [step for step in recording.steps if step.replicas == 4])
 
 
 def test_the_model_predicts_four_replicas_well_enough_to_be_told_of(recording):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.measure.bandwidth import time_all_reduce
+from distlab.measure.own_machine import measure_here
 from distlab.measure.scaling_runs import small_cnn, time_step
 
 
@@ -41,3 +42,17 @@ def test_an_all_reduce_is_timed_for_each_size(strategy):
 
 def test_the_cnn_has_the_weights_that_the_lesson_names():
     assert small_cnn().count_params() == 420_042
+
+
+def test_a_machine_is_measured_as_a_recording_has_it(strategy):
+    def flat():
+        model = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten()])
+        model.add(keras.layers.Dense(10))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss)
+        return model
+
+    own = measure_here(strategy, build=flat, global_batches=(4, 8), blocks=2)
+    assert own.step(2, 8).gradient_bytes == 4 * 7850
+    assert own.all_reduce(2, 2048).secs > 0
+    assert len(own.all_reduces) == 8

@@ -1,6 +1,7 @@
 """Predicts how long a step of synchronous data parallelism takes, part by part.
 
     model = fit(all_reduces, steps, shared=True)       # from measurements on few replicas
+    relative_errors(model, more_steps)                 # on measurements that it has not seen
     step = model.step(4, per_replica_batch=32, gradient_bytes=1_680_168)
     step.secs, step.compute_secs, step.communication_secs
     model.efficiency(512, per_replica_batch=64, gradient_bytes=2**27)
@@ -180,14 +181,40 @@ def fit(
     )
 
 
-def relative_error(*, predicted: float, measured: float) -> float:
-    """Returns by which part of the measurement a prediction is too large; negative if too small.
+def predict_steps(model: CostModel, steps: Sequence[MeasuredStep]) -> list[StepCost]:
+    """Returns what a model says of steps that were measured.
 
     Args:
-        predicted: What the model says.
-        measured: What was measured, in the same unit.
+        model: The model; whether it has seen these steps is up to you.
+        steps: Measured steps.
     """
-    return predicted / measured - 1
+    return [
+        model.step(
+            step.replicas,
+            per_replica_batch=step.global_batch / step.replicas,
+            gradient_bytes=step.gradient_bytes,
+        )
+        for step in steps
+    ]
+
+
+def relative_errors(
+    model: CostModel, measured: Sequence[AllReduceTime] | Sequence[MeasuredStep]
+) -> list[float]:
+    """Returns by which part of each measurement the model is too long; below 0 if too short.
+
+    Args:
+        model: The model.
+        measured: All-reduces, or steps, of which the whole time counts.
+    """
+    errors = []
+    for row in measured:
+        if isinstance(row, AllReduceTime):
+            said, secs = model.all_reduce_secs(row.replicas, row.size_bytes), row.secs
+        else:
+            said, secs = predict_steps(model, [row])[0].secs, row.whole_secs
+        errors.append(said / secs - 1)
+    return errors
 
 
 def _ring(replicas: int, size_bytes: float, *, shared: bool) -> tuple[float, float]:

@@ -1,8 +1,7 @@
 """Scaling efficiencies that were published for clusters of GPUs, and a cost model of each.
 
     for run in PUBLISHED:
-        model = model_of(run, hidden=0.5, latency_secs=10e-6)
-        model.efficiency(run.gpus, **run.sizes), run.efficiency
+        predicted_efficiency(run, hidden=0.5, latency_secs=10e-6), run.efficiency
 
 What the papers state and what we assume stands beside each other in `PUBLISHED`. Their tables are:
 
@@ -138,6 +137,17 @@ def model_of(run: PublishedRun, *, hidden: float, latency_secs: float) -> CostMo
         bytes_per_sec=run.link_bits_per_sec / _BITS,
         hidden=hidden,
     )
+
+
+def predicted_efficiency(run: PublishedRun, *, hidden: float, latency_secs: float) -> float:
+    """Returns the efficiency that the cost model predicts for a published run, as a part of 1.
+
+    Args:
+        run: Which one.
+        hidden: As for `model_of`.
+        latency_secs: As for `model_of`.
+    """
+    return model_of(run, hidden=hidden, latency_secs=latency_secs).efficiency(run.gpus, **run.sizes)
 
 
 def hidden_share(run: PublishedRun, *, latency_secs: float) -> float:

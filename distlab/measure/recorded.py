@@ -48,6 +48,19 @@ class Recording:
         found = {(step.replicas, step.global_batch): step for step in self.steps}
         return found[replicas, global_batch]
 
+    def all_reduce(self, replicas: int, size_bytes: int) -> AllReduceTime:
+        """Returns the all-reduce of so many replicas and bytes.
+
+        Args:
+            replicas: How many replicas.
+            size_bytes: How many bytes each of them had to add.
+
+        Raises:
+            KeyError: There is none.
+        """
+        found = {(row.replicas, row.size_bytes): row for row in self.all_reduces}
+        return found[replicas, size_bytes]
+
 
 def recorded_scaling() -> Recording:
     """Returns the recording that comes with distlab."""
