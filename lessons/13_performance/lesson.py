@@ -20,7 +20,7 @@
 # - fit a cost model to a few measurements, and test it on others that it has not seen,
 # - predict how far a network scales on a cluster, and say how far to trust the prediction.
 #
-# **Time:** about 40 minutes. **Needs:** lessons 01 and 12. No GPU, and nothing is downloaded.
+# **Time:** about 45 minutes. **Needs:** lessons 01 and 12. No GPU, and nothing is downloaded.
 
 # %% [markdown]
 # ### Two questions on lessons 10 and 12
@@ -294,7 +294,8 @@ for name, rows in {"fitted": known, "not seen": unseen}.items():
 # %% [markdown]
 # The error on points that the model has not seen is the one that counts. Two numbers for a whole
 # machine cannot know its caches, or what else it was doing. Whether the error matters depends on
-# the question. "Is the step 3 times as long?" allows 30 %.
+# the question. This model can say which part of a step will be the largest. It cannot promise
+# 10 %.
 
 # %% [markdown]
 # ## A model of the whole step

@@ -89,9 +89,9 @@ KNEE = Check(
             key="form",
         ),
         Equal("replicas usual", "the number of replicas", points=1),
-        Close("ms usual", "the milliseconds of its step", atol=1e-3, points=1),
+        Close("ms usual", "the milliseconds of its step", atol=1e-4, points=1),
         Equal("replicas large", "the same with large gradients and little compute", points=0.5),
-        Close("ms large", "and the milliseconds of that step", atol=1e-3, points=0.5),
+        Close("ms large", "and the milliseconds of that step", atol=1e-4, points=0.5),
     ),
     hint="For n replicas: compute_ms / n + 2 * (n - 1) * latency_ms + 2 * (n - 1) / n * "
     "gradient_mb / mb_per_ms. `min(counts, key=...)` finds the smallest.",
