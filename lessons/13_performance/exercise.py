@@ -260,26 +260,20 @@ with waits_for("efficiencies"):
 # %% [markdown]
 # ## Your own model
 #
-# This task has no check. Set `MEASURE_HERE` to `True`, put a model and data of your own in place of
-# `small_cnn` and `images`, and run the cell. It takes about 10 seconds for a small model.
+# This task has no check. Write a file `train.py` with two functions: `build()` returns your
+# compiled Keras model, and `data(batch_size)` returns a `tf.data.Dataset` of batches `(x, y)`. Then
+# run this in a terminal, in the folder of the file:
 #
-# 1. Which part is the largest? What would you change first?
-# 2. Restart the kernel, use 4 devices, and measure again. Which parts grew?
-
-# %%
-MEASURE_HERE = False
-
-if MEASURE_HERE:
-    devices = dl.split_devices(2)
-    import tensorflow as tf
-
-    from distlab.measure.scaling_runs import small_cnn, time_step
-
-    images = np.random.default_rng(0).random((256, 28, 28, 1), dtype=np.float32)
-    data = tf.data.Dataset.from_tensor_slices((images, np.arange(256) % 10)).batch(64)
-    display(draw_step_parts([time_step(small_cnn, dl.make_strategy("mirrored"), data)]))
-else:
-    print("Not measured yet: set MEASURE_HERE = True.")
+# ```
+# distlab bench train.py --replicas 1 2 4 --batch 64 --plot scaling.png
+# ```
+#
+# Each number of replicas runs in a process of its own. You get the efficiency of strong and weak
+# scaling, and the parts of each step.
+#
+# 1. Which part is the largest on one replica? What would you change first?
+# 2. Which part grows with the replicas? Which of the differences are larger than their spread?
+# 3. Write down what you expect with twice the batch, before you measure it.
 
 # %% [markdown]
 # ## Next steps
