@@ -40,6 +40,7 @@ def test_a_prediction_is_drawn_with_what_was_measured_on_it():
     axes = figure.axes[0]
     assert axes.patches[0].get_width() == pytest.approx(1.6)
     assert list(axes.lines[0].get_xdata()) == [30.0]
+    assert axes.texts[0].get_text().strip() == "predicted 2, measured 30 ms"
     assert "as predicted. 4 replicas, 16 examples each: compute 2 ms" in figure.alt
     assert "measured 30 ms." in figure.alt
 

@@ -46,15 +46,17 @@ def draw_step_parts(
         widths = [1e3 * getattr(step, f"{part}_secs") for step in shown]
         ax.barh(names, widths, left=left, label=part, **palette.category(number).bar())
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    ends = left
+    ends, words, room = left, [f"{total:.0f} ms" for total in left], 1.12
     if predicted is not None:
         measured = [1e3 * step.whole_secs for step in steps]
         style = {"color": palette.REFERENCE, "linestyle": "none", "marker": "|", "markersize": 22}
         ax.plot(measured, range(len(steps)), label="measured", markeredgewidth=2.5, **style)
-        ends = [max(pair) for pair in zip(left, measured, strict=True)]
-    for place, (total, end) in enumerate(zip(left, ends, strict=True)):
-        ax.text(end, place, f"   {total:.0f} ms", va="center", fontsize=9)
-    ax.set_xlim(0, 1.12 * max(ends))
+        pairs = list(zip(left, measured, strict=True))
+        ends, room = [max(pair) for pair in pairs], 1.5
+        words = [f"predicted {said:.0f}, measured {was:.0f} ms" for said, was in pairs]
+    for place, (end, text) in enumerate(zip(ends, words, strict=True)):
+        ax.text(end, place, f"   {text}", va="center", fontsize=9)
+    ax.set_xlim(0, room * max(ends))
     ax.invert_yaxis()
     palette.label_axes(ax, x="time of one step", y="", x_unit="ms")
     palette.add_legend(figure, loc="outside upper center", ncols=4)
