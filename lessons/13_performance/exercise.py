@@ -1,16 +1,16 @@
 # %% [markdown]
 # # Exercise: performance
 #
-# This exercise follows [lesson 13](../notebooks/13_performance.ipynb). You write a stopwatch that
-# does not lie, compute efficiencies, test a line on sizes that it has not seen, and find the number
-# of replicas beyond which a step gets slower. Then you write a report.
+# This exercise follows [lesson 13](../notebooks/13_performance.ipynb). You repair a stopwatch,
+# compute efficiencies, test a line on sizes that it has not seen, and find the number of replicas
+# beyond which a step gets slower. Then you write a report.
 
 # %% [markdown]
 # ## Overview
 #
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
-# | 1. `step_timer` | time a step on a device that works while Python goes on | 10 | easy |
+# | 1. `step_timer` | repair a stopwatch that lies in two ways | 8 | easy |
 # | 2. `efficiencies` | compute strong and weak scaling | 8 | easy |
 # | 3. `fit_link` | fit alpha and beta, and test them on unseen sizes | 15 | medium |
 # | 4. `predict_knee` | find the number of replicas with the fastest step | 12 | medium |
@@ -34,21 +34,24 @@ dl.show("points of the tasks", 12)
 dl.show("points of the report", 6)
 
 # %% [markdown]
-# ## Task 1: a stopwatch
+# ## Task 1: a stopwatch that lies
 #
-# Write `secs_per_step(step, wait, clock, calls)`. It returns the mean seconds of one step.
+# `secs_per_step(step, wait, clock, calls)` should return the mean seconds of one step. Its result
+# is wrong in two ways, which pull it in opposite directions. Run the check before you change
+# anything, then repair it.
 #
 # - `step()` gives a compiled training step to a GPU. It returns as soon as the step is in the GPU's
 #   queue. The GPU takes its steps in order, one after the other.
 # - The very first call of `step` also traces the function. That should not count.
 # - `wait()` returns when the queue is empty. `clock()` returns the time in seconds.
-# - `calls` is the number of steps that count. Take the mean over them. About 7 lines.
+# - `calls` is the number of steps that count. Take the mean over them. About 7 lines, when it is
+#   right.
 #
 # The check brings its own GPU and its own clock, so it takes no time.
 #
 # <details><summary>Hint</summary>
 #
-# At which two moments do you read the clock? Is the GPU idle at both of them?
+# At which two moments is the clock read? Is the GPU idle at both of them?
 # </details>
 
 
@@ -62,6 +65,11 @@ def secs_per_step(step, wait, clock, calls):
     for _ in range(calls):
         step()
     wait()
+    return (clock() - start) / calls
+    ### STUB
+    start = clock()
+    for _ in range(calls):
+        step()
     return (clock() - start) / calls
     ### END SOLUTION
 
