@@ -181,7 +181,7 @@ one = time_call(lambda: step(x), blocks=7, calls=5, warm_up=2)
 dl.show("blocks", len(one.block_secs))
 low, high = one.middle_half_secs
 dl.show("the median lies in the middle half", low <= one.median_secs <= high)
-dl.show("it differs from itself", differ(one, one))
+dl.show("a timing differs from itself", differ(one, one))
 
 # %% [markdown]
 # The **median** of the blocks is better than their mean, because other programs only ever make a
@@ -196,14 +196,14 @@ dl.show("it differs from itself", differ(one, one))
 # "Twice as fast on four GPUs" has two meanings.
 #
 # - [Strong scaling](../docs/glossary.md#strong-scaling) keeps the **global** batch. Each replica
-#   has less to do. Perfect replicas need $1/N$ of the time, so the efficiency is $T_1 / (N \cdot
-#   T_N)$.
+#   has less to do, and perfect replicas need 1/N of the time. The efficiency of N replicas is
+#   `T(1) / (N * T(N))`, where `T` is the time of a step.
 # - [Weak scaling](../docs/glossary.md#weak-scaling) keeps the batch **on each replica**. Perfect
-#   replicas need the same time for $N$ times the examples, so the efficiency is $T_1 / T_N$.
+#   replicas need the same time for N times the examples. The efficiency is `T(1) / T(N)`.
 #
 # Almost all published efficiencies are weak: they let the global batch grow with the cluster.
 # Lesson 02 shows what that does to the training itself.
-
+#
 # Here are both for the recorded CNN. One replica has 64 images.
 
 # %%
@@ -255,14 +255,16 @@ size_guess.reveal(
 )
 
 # %% [markdown]
-# A message costs a time that does not depend on its size, the **latency** $\alpha$, and then a time
-# for each byte, $\beta$, the inverse of the **bandwidth**. A ring of $N$ replicas with $S$ bytes
-# has $2(N-1)$ rounds of $S/N$ bytes:
+# A message costs a time that does not depend on its size, the **latency** α, and then a time for
+# each byte, β, the inverse of the **bandwidth**. A ring of N replicas that add up S bytes has
+# 2(N-1) rounds, and sends S/N bytes in each:
 #
-# $$T = 2(N-1) \left(\alpha + \beta \frac{S}{N}\right)$$
+# ```
+# T = 2 (N - 1) (α + β S / N)
+# ```
 #
-# On logical devices there are no links of their own: all replicas share one memory, so $N$ of them
-# need $N$ times as long for their bytes. `shared=True` below says so.
+# On logical devices there are no links of their own: all replicas share one memory, so N of them
+# need N times as long for their bytes. `shared=True` below says so.
 #
 # Two numbers for all sizes and all numbers of replicas: such a claim must be tested. **Fit on some
 # of the measurements and predict others.** A model always looks good on points that it has seen.
@@ -479,8 +481,8 @@ for name, ms in grow.items():
 
 # %% [markdown]
 # So each curve has a **knee**: first the bytes decide, and then the rounds. That is why NCCL,
-# NVIDIA's library of collectives, added trees in version 2.4. A tree needs about $2 \log_2 N$
-# rounds instead of $2(N-1)$: 24 instead of 8,190 for 4,096 GPUs. Our model knows rings only.
+# NVIDIA's library of collectives, added trees in version 2.4. A tree needs about 2 log₂ N
+# rounds instead of 2(N-1): 24 instead of 8,190 for 4,096 GPUs. Our model knows rings only.
 #
 # Move the sliders. Which link does VGG-16 need for 90 % on 512 GPUs? What does a smaller batch do
 # to ResNet-50, and what would a larger one cost (lesson 02)?
