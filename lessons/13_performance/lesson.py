@@ -255,12 +255,12 @@ size_guess.reveal(
 )
 
 # %% [markdown]
-# A message costs a time that does not depend on its size, the **latency** α, and then a time for
-# each byte, β, the inverse of the **bandwidth**. A ring of N replicas that add up S bytes has
+# A message costs a time that does not depend on its size, the **latency** or alpha. It costs a
+# time for each byte on top, beta, the inverse of the **bandwidth**. A ring of N replicas that add up S bytes has
 # 2(N-1) rounds, and sends S/N bytes in each:
 #
 # ```
-# T = 2 (N - 1) (α + β S / N)
+# T = 2 * (N - 1) * (alpha + beta * S / N)
 # ```
 #
 # On logical devices there are no links of their own: all replicas share one memory, so N of them
