@@ -4,7 +4,7 @@
     build, data = own_functions("my_project.models:build_small")
 
 `build()` returns a compiled Keras model. `data(batch_size)` returns a `tf.data.Dataset` of batches
-`(x, y)` with so many examples. It stands beside `build`, in the same file or module.
+`(x, y)` with so many examples. It is in the same file or module as `build`.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def time_all_reduce(
 ) -> list[AllReduceTime]:
     """Times all-reduces of float32 vectors, the sizes in turn.
 
-    Eight all-reduces follow one another in a compiled function, each of the result before, so that
-    the call of the function hardly counts.
+    A compiled function has eight all-reduces in a row, each of the result before, so that the call
+    of the function hardly counts.
 
     Args:
         strategy: Any strategy with replicas; on several workers all of them call this together.

@@ -3,7 +3,7 @@
     for run in PUBLISHED:
         predicted_efficiency(run, hidden=0.5, latency_secs=10e-6), run.efficiency
 
-What the papers state and what we assume stands beside each other in `PUBLISHED`. Their tables are:
+`PUBLISHED` has what the papers state, and what we assume beyond that. The sources are:
 
 * Horovod (Sergeev and Del Balso, 2018, arXiv:1802.05799) and its pages: 90 % for Inception V3 and
   ResNet-101 and 68 % for VGG-16 on 512 GPUs, and 79 % for VGG-16 on 128. Four Pascal GPUs a server,

@@ -5,7 +5,7 @@
 # the GPUs could do was lost](https://arxiv.org/abs/1802.05799). The training ran without an error,
 # and it was faster than on one GPU. Only a measurement showed that the work of 64 GPUs was missing.
 # Horovod, a library with a ring all-reduce, reached 90 % of the ideal speed on 512 GPUs with some
-# networks, and far less with another one on the same GPUs.
+# networks, and far less with a different one on the same GPUs.
 #
 # Which networks lose most, and why? In this lesson you predict it from a handful of numbers, before
 # you rent a single GPU.
@@ -255,16 +255,16 @@ size_guess.reveal(
 )
 
 # %% [markdown]
-# A message costs a time that does not depend on its size, the **latency** or alpha. It costs a
-# time for each byte on top, beta, the inverse of the **bandwidth**. A ring of N replicas that add up S bytes has
-# 2(N-1) rounds, and sends S/N bytes in each:
+# A message costs a time that does not depend on its size, the **latency** or alpha. It costs a time
+# for each byte on top, beta, the inverse of the **bandwidth**. A ring of N replicas that add up S
+# bytes has 2(N-1) rounds, and sends S/N bytes in each:
 #
 # ```
 # T = 2 * (N - 1) * (alpha + beta * S / N)
 # ```
 #
 # On logical devices there are no links of their own: all replicas share one memory, so N of them
-# need N times as long for their bytes. `shared=True` below says so.
+# need N times as long for their bytes. That is what `shared=True` means below.
 #
 # Two numbers for all sizes and all numbers of replicas: such a claim must be tested. **Fit on some
 # of the measurements and predict others.** A model always looks good on points that it has seen.
@@ -325,8 +325,8 @@ for name, one_model in {"shared": model, "not shared": not_shared}.items():
 
 # %% [markdown]
 # **Measurements that a model has not seen decide between two models.** Look at the signs, too. If
-# nearly all errors of a model have the same sign, a part is missing in it. Here, for example, four
-# replicas take turns on two cores and wait for each other before the all-reduce.
+# nearly all errors of a model have the same sign, a part is missing in it. Four replicas on two
+# cores may wait for each other before the all-reduce, for example, and our model leaves that out.
 
 # %% [markdown]
 # What is such a model good for? It answers questions that you cannot measure. For example: the same
@@ -348,7 +348,7 @@ dl.show("weak efficiency on 4, two cores for each", own_devices.efficiency(4, **
 # - `input_secs_per_example`: prefetching hides the input until it is longer than the step.
 
 # %%
-scattered = dataclasses.replace(own_devices, jitter=0.05)  # 5 % more or less
+scattered = dataclasses.replace(own_devices, jitter=0.05)  # a standard deviation of 5 %
 for replicas in (8, 512):
     cost = scattered.step(replicas, **sizes)
     dl.show(f"waiting on {replicas} replicas", f"{cost.waiting_secs / cost.compute_secs:.0%}")
