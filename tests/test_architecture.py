@@ -42,6 +42,7 @@ FLOORS = {
     "coursework": 6,
     "pictures": 6,
     "lab": 6,
+    "bench": 7,
     "checks": 7,
     "views": 7,
     "notebooks": 8,
