@@ -29,9 +29,9 @@ class Runs:
     Attributes:
         batch: Digits in one step, the global batch.
         rates: The learning rates.
-        steps: The steps after which all networks were looked at, in order.
-        validation: Accuracies on the 413 validation digits, [looks, rates, seeds].
-        test: Accuracies on the 360 test digits, [looks, rates, seeds].
+        steps: The steps after which all networks met the validation digits, in order.
+        validation: Accuracies on the 413 validation digits then, [steps, rates, seeds].
+        test: Accuracies on the 360 test digits after each epoch, [epochs, rates, seeds].
     """
 
     batch: int
@@ -53,7 +53,7 @@ class Runs:
         return np.where(there.any(axis=0), self.steps[there.argmax(axis=0)], np.nan)
 
     def accuracy_after(self, epochs: int, *, on: Literal["test", "validation"] = "test") -> Any:
-        """Returns the accuracy after that many epochs.
+        """Returns the accuracies after that many epochs.
 
         Args:
             epochs: Passes over the 1,024 training digits.
@@ -62,8 +62,9 @@ class Runs:
         Returns:
             An array, [rates, seeds].
         """
-        look = int(np.searchsorted(self.steps, epochs * TRAINING // self.batch))
-        return getattr(self, on)[look]
+        if on == "test":
+            return self.test[epochs - 1]
+        return self.validation[np.searchsorted(self.steps, epochs * TRAINING // self.batch)]
 
 
 def train_many(
@@ -74,6 +75,7 @@ def train_many(
     seeds: int = 5,
     warmup_epochs: int = 0,
     warmup_from: float = 0.0,
+    start_scale: float = 1.0,
     optimizer: Literal["sgd", "adam"] = "sgd",
 ) -> Runs:
     """Trains a network of 64, 32 and 10 units on 1,024 digits, for each rate and each seed.
@@ -88,21 +90,23 @@ def train_many(
         seeds: How many seeds.
         warmup_epochs: Epochs in which each rate climbs to its value, in equal steps.
         warmup_from: The rate with which the climb begins.
+        start_scale: What the first weights are multiplied by; 1 is Glorot's rule.
         optimizer: Plain SGD, or Adam with Keras's constants.
     """
     import tensorflow as tf
 
-    steps = epochs * TRAINING // batch
-    every = max(1, TRAINING // batch // _LOOKS_PER_EPOCH)
-    climb = np.minimum(1.0, np.arange(steps) / max(1, warmup_epochs * TRAINING // batch))
-    climb = climb[:, None] if warmup_epochs else np.ones((steps, 1))
-    by_step = warmup_from + (np.array(rates) - warmup_from) * climb
-    validation, test = _train(
-        [tf.constant(np.repeat(each[None], len(rates), axis=0)) for each in _first_weights(seeds)],
+    per_epoch = TRAINING // batch
+    steps, every = epochs * per_epoch, max(1, per_epoch // _LOOKS_PER_EPOCH)
+    climb = np.ones((steps, 1))
+    if warmup_epochs:
+        climb[:, 0] = np.minimum(1.0, np.arange(steps) / (warmup_epochs * per_epoch))
+    first = [np.repeat(each[None], len(rates), axis=0) for each in _first_weights(seeds)]
+    validation, test = _compiled()(
+        [tf.constant(start_scale * each) for each in first],
         tf.constant(_orders(batch, epochs, seeds)),
-        tf.constant(by_step, tf.float32),
-        tf.constant(every),
-        optimizer == "adam",
+        tf.constant(warmup_from + (np.array(rates) - warmup_from) * climb, tf.float32),
+        [tf.constant(every), tf.constant(per_epoch)],
+        tf.constant(optimizer == "adam"),
     )
     return Runs(
         batch=batch,
@@ -111,10 +115,6 @@ def train_many(
         validation=validation.numpy(),
         test=test.numpy(),
     )
-
-
-def _train(weights: Any, orders: Any, rates: Any, every: Any, adam: bool) -> Any:
-    return _compiled()(weights, orders, rates, every, adam)
 
 
 @functools.cache
@@ -148,16 +148,16 @@ def _compiled() -> Any:
             numbers,
             tf.TensorSpec([None, None, None], tf.int32),
             tf.TensorSpec([None, None]),
-            tf.TensorSpec([], tf.int32),
+            [tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int32)],
             tf.TensorSpec([], tf.bool),
         ]
     )
     def train(weights: Any, orders: Any, rates: Any, every: Any, adam: Any) -> Any:
-        looks = tf.shape(orders)[0] // every
-        found = [tf.TensorArray(tf.float32, size=looks) for _ in looked_at]
+        steps = tf.shape(orders)[0]
+        found = [tf.TensorArray(tf.float32, size=steps // some) for some in every]
         mean = [tf.zeros_like(each) for each in weights]
         square = [tf.zeros_like(each) for each in weights]
-        for step in tf.range(tf.shape(orders)[0]):
+        for step in tf.range(steps):
             moves = gradients(weights, orders[step])
             if adam:
                 mean = [_BETA_1 * m + (1 - _BETA_1) * g for m, g in zip(mean, moves, strict=True)]
@@ -172,12 +172,10 @@ def _compiled() -> Any:
                 ]
             rate = rates[step][:, None, None, None]
             weights = [w - rate * move for w, move in zip(weights, moves, strict=True)]
-            if (step + 1) % every == 0:
-                look = (step + 1) // every - 1
-                found = [
-                    kept.write(look, accuracy(weights, x, y))
-                    for kept, (x, y) in zip(found, looked_at, strict=True)
-                ]
+            for part, (some, (x, y)) in enumerate(zip(every, looked_at, strict=True)):
+                if (step + 1) % some == 0:
+                    now = accuracy(weights, x, y)
+                    found[part] = found[part].write((step + 1) // some - 1, now)
         return tuple(kept.stack() for kept in found)
 
     return train

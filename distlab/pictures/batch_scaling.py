@@ -1,12 +1,12 @@
 """Steps, accuracy and time against the batch size, with error bars over seeds. Lesson 02.
 
 draw_by_batch({"fixed rate": {8: accuracies, 16: others}}, y="test accuracy", y_unit="%")
-draw_steps({"best rate": {8: steps, 16: others}})
+draw_steps({"best rate": {8: steps, 16: others}}, lines_from=["best rate"])
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,25 +47,29 @@ def draw_by_batch(values: Values, *, y: str, y_unit: str = "") -> Figure:
     )
 
 
-def draw_steps(steps: Values) -> Figure:
+def draw_steps(steps: Values, *, lines_from: Sequence[str]) -> Figure:
     """Draws the steps to an accuracy against the batch, on two logarithmic axes.
 
-    A line falls as 1 / batch from the first point of the last curve. A batch size at which a seed
-    never arrived has no point in the curve.
+    A batch size at which a seed never arrived has no point in the curve.
 
     Args:
         steps: For each way, at most four, and each batch size: the steps of each seed, NaN for a
             seed that never arrived.
+        lines_from: The ways from whose first point a line falls as 1 / batch.
     """
     figure, axes = _begin(steps, y="steps to 95 %")
     batches = sorted({batch for curve in steps.values() for batch in curve})
-    *_, last = steps.values()
-    first = float(np.mean(last[batches[0]]))
-    line = [first * batches[0] / batch for batch in batches]
-    axes.plot(batches, line, color=REFERENCE, linewidth=1, dashes=(4, 3), label="1 / batch")
+    words, lowest = [], np.inf
+    for number, name in enumerate(lines_from):
+        first = float(np.mean(steps[name][batches[0]]))
+        line = [first * batches[0] / batch for batch in batches]
+        label = "1 / batch" if number == 0 else None
+        axes.plot(batches, line, color=REFERENCE, linewidth=1, dashes=(4, 3), label=label)
+        words.append(f"from {first:.0f} at {batches[0]} to {line[-1]:.0f} at {batches[-1]}")
+        lowest = min(lowest, line[-1])
     axes.set_yscale("log")
-    axes.set_ylim(0.7 * line[-1], None)
-    ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000) if tick > 0.7 * line[-1]]
+    axes.set_ylim(0.7 * lowest, None)
+    ticks = [tick for tick in (5, 10, 20, 50, 100, 200, 500, 1000) if tick > 0.7 * lowest]
     axes.set_yticks(ticks, [f"{tick}" for tick in ticks], minor=False)
     axes.minorticks_off()
     add_legend(axes)
@@ -73,8 +77,7 @@ def draw_steps(steps: Values) -> Figure:
     return finish(
         figure,
         alt="Steps to 95 % validation accuracy against the global batch, on logarithmic axes, as "
-        f"means over seeds. {'; '.join(told)}. A line falls as 1 / batch from {first:.0f} at a "
-        f"batch of {batches[0]} to {line[-1]:.0f} at {batches[-1]}.",
+        f"means over seeds. {'; '.join(told)}. Lines fall as 1 / batch {', and '.join(words)}.",
     )
 
 

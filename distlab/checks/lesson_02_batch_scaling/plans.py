@@ -16,7 +16,7 @@ _FORM = "a dictionary with global_batch, learning_rate, steps"
 
 def _inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
-    per_replica, replicas = int(draw.choice([24, 40, 52])), int(draw.choice([3, 4, 6]))
+    per_replica, replicas = int(draw.choice([24, 40, 52])), int(draw.choice([2, 4, 6]))
     accumulate = int(draw.choice([3, 5]))
     batch = per_replica * replicas * accumulate
     # About half a batch is left at the end of each epoch: to forget it changes the steps.

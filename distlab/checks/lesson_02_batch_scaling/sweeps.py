@@ -10,30 +10,30 @@ import numpy as np
 from distlab.checks import Check, Close, Cost, Fault, Form, Inputs, Plain, Then
 from distlab.coursework.batch_sweeps import TRAINING, Runs
 
-_BATCHES, _STEPS, _RATES, _SEEDS, _EPOCHS = (16, 32, 64), 8, 4, 5, 1
-_EVERY = 16  # steps between two looks
+_BATCHES, _STEPS, _RATES, _SEEDS, _EPOCHS = (16, 32, 64), 128, 4, 5, 1
 
 
 def _inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     sweeps = []
-    for _ in _BATCHES:
-        # By look and rate; what is best on the validation digits is not best on the others.
-        means = np.stack([draw.permutation(_RATES) for _ in range(_STEPS)])
+    for batch in _BATCHES:
+        epochs = _STEPS * batch // TRAINING
+        # By epoch and rate; what is best on the validation digits is not best on the others.
+        means = np.stack([draw.permutation(_RATES) for _ in range(epochs)])
         each = [0.8 + 0.03 * means, 0.8 + 0.03 * np.roll(means, 1, axis=1)]
-        noise = draw.normal(size=(2, _STEPS, _RATES, _SEEDS)) * 0.004
+        noise = draw.normal(size=(2, epochs, _RATES, _SEEDS)) * 0.004
         sweeps.append([mean[..., None] + part for mean, part in zip(each, noise, strict=True)])
     return {"sweeps": sweeps, "rates": sorted(draw.choice(99, _RATES, replace=False) / 100 + 0.01)}
 
 
 def _runs(given: Inputs) -> list[Runs]:
     """All runs have equally many steps, so not equally many epochs."""
-    steps, rates = _EVERY * np.arange(1, _STEPS + 1), tuple(map(float, given["rates"]))
+    rates = tuple(map(float, given["rates"]))
     return [
         Runs(
             batch=batch,
             rates=rates,
-            steps=steps,
+            steps=np.arange(TRAINING // batch, _STEPS + 1, TRAINING // batch),
             validation=np.array(validation),
             test=np.array(test),
         )
