@@ -105,7 +105,8 @@ def train_many(
         [tf.constant(start_scale * each) for each in first],
         tf.constant(_orders(batch, epochs, seeds)),
         tf.constant(warmup_from + (np.array(rates) - warmup_from) * climb, tf.float32),
-        [tf.constant(every), tf.constant(per_epoch)],
+        tf.constant(every),
+        tf.constant(per_epoch),
         tf.constant(optimizer == "adam"),
     )
     return Runs(
@@ -122,7 +123,7 @@ def _compiled() -> Any:
     """The training loop of all networks: one graph for all batch sizes, rates and seeds."""
     import tensorflow as tf
 
-    (images, labels), *looked_at = (tuple(map(tf.constant, part)) for part in _digits())
+    (images, labels), validation, test = (tuple(map(tf.constant, part)) for part in _digits())
     numbers = [tf.TensorSpec([None, None, *shape]) for shape in _SHAPES]
 
     def scores(weights: Any, x: Any) -> Any:
@@ -148,13 +149,15 @@ def _compiled() -> Any:
             numbers,
             tf.TensorSpec([None, None, None], tf.int32),
             tf.TensorSpec([None, None]),
-            [tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int32)],
+            tf.TensorSpec([], tf.int32),
+            tf.TensorSpec([], tf.int32),
             tf.TensorSpec([], tf.bool),
         ]
     )
-    def train(weights: Any, orders: Any, rates: Any, every: Any, adam: Any) -> Any:
+    def train(weights: Any, orders: Any, rates: Any, every: Any, per_epoch: Any, adam: Any) -> Any:
         steps = tf.shape(orders)[0]
-        found = [tf.TensorArray(tf.float32, size=steps // some) for some in every]
+        looks = tf.TensorArray(tf.float32, size=steps // every)
+        ends = tf.TensorArray(tf.float32, size=steps // per_epoch)
         mean = [tf.zeros_like(each) for each in weights]
         square = [tf.zeros_like(each) for each in weights]
         for step in tf.range(steps):
@@ -172,11 +175,11 @@ def _compiled() -> Any:
                 ]
             rate = rates[step][:, None, None, None]
             weights = [w - rate * move for w, move in zip(weights, moves, strict=True)]
-            for part, (some, (x, y)) in enumerate(zip(every, looked_at, strict=True)):
-                if (step + 1) % some == 0:
-                    now = accuracy(weights, x, y)
-                    found[part] = found[part].write((step + 1) // some - 1, now)
-        return tuple(kept.stack() for kept in found)
+            if (step + 1) % every == 0:
+                looks = looks.write((step + 1) // every - 1, accuracy(weights, *validation))
+            if (step + 1) % per_epoch == 0:
+                ends = ends.write((step + 1) // per_epoch - 1, accuracy(weights, *test))
+        return looks.stack(), ends.stack()
 
     return train
 
