@@ -100,10 +100,10 @@ def train_many(
     climb = np.ones((steps, 1))
     if warmup_epochs:
         climb[:, 0] = np.minimum(1.0, np.arange(steps) / (warmup_epochs * per_epoch))
-    first = [np.repeat(each[None], len(rates), axis=0) for each in _first_weights(seeds)]
-    validation, test = _compiled()(
+    first = [np.repeat(each[None], len(rates), axis=0) for each in first_weights(seeds)]
+    validation, test = compiled_training()(
         [tf.constant(start_scale * each) for each in first],
-        tf.constant(_orders(batch, epochs, seeds)),
+        tf.constant(digit_orders(batch, epochs, seeds)),
         tf.constant(warmup_from + (np.array(rates) - warmup_from) * climb, tf.float32),
         tf.constant(every),
         tf.constant(per_epoch),
@@ -119,12 +119,11 @@ def train_many(
 
 
 @functools.cache
-def _compiled() -> Any:
+def compiled_training() -> Any:
     """The training loop of all networks: one graph for all batch sizes, rates and seeds."""
     import tensorflow as tf
 
-    (images, labels), validation, test = (tuple(map(tf.constant, part)) for part in _digits())
-    numbers = [tf.TensorSpec([None, None, *shape]) for shape in _SHAPES]
+    (images, labels), validation, test = (tuple(map(tf.constant, part)) for part in split_digits())
 
     def scores(weights: Any, x: Any) -> Any:
         first, bias_1, second, bias_2 = weights
@@ -144,16 +143,6 @@ def _compiled() -> Any:
             loss = tf.reduce_sum(tf.reduce_mean(losses, axis=-1))
         return tape.gradient(loss, weights)
 
-    @tf.function(
-        input_signature=[
-            numbers,
-            tf.TensorSpec([None, None, None], tf.int32),
-            tf.TensorSpec([None, None]),
-            tf.TensorSpec([], tf.int32),
-            tf.TensorSpec([], tf.int32),
-            tf.TensorSpec([], tf.bool),
-        ]
-    )
     def train(weights: Any, orders: Any, rates: Any, every: Any, per_epoch: Any, adam: Any) -> Any:
         steps = tf.shape(orders)[0]
         looks = tf.TensorArray(tf.float32, size=steps // every)
@@ -181,13 +170,23 @@ def _compiled() -> Any:
                 ends = ends.write((step + 1) // per_epoch - 1, accuracy(weights, *test))
         return looks.stack(), ends.stack()
 
-    return train
+    return tf.function(
+        train,
+        input_signature=[
+            [tf.TensorSpec([None, None, *shape]) for shape in _SHAPES],
+            tf.TensorSpec([None, None, None], tf.int32),
+            tf.TensorSpec([None, None]),
+            tf.TensorSpec([], tf.int32),
+            tf.TensorSpec([], tf.int32),
+            tf.TensorSpec([], tf.bool),
+        ],
+    )
 
 
 _SHAPES = ((PIXELS, HIDDEN), (1, HIDDEN), (HIDDEN, CLASSES), (1, CLASSES))
 
 
-def _first_weights(seeds: int) -> list[Any]:
+def first_weights(seeds: int) -> list[Any]:
     """Glorot's uniform weights and zero biases, [seeds, ...] each."""
 
     def draw(seed: int, part: int) -> Any:
@@ -196,10 +195,10 @@ def _first_weights(seeds: int) -> list[Any]:
         return np.random.default_rng([seed, part]).uniform(-limit, limit, shape)
 
     parts = range(len(_SHAPES))
-    return [np.float32([draw(seed, part) for seed in range(seeds)]) for part in parts]
+    return [np.array([draw(seed, part) for seed in range(seeds)], "float32") for part in parts]
 
 
-def _orders(batch: int, epochs: int, seeds: int) -> Any:
+def digit_orders(batch: int, epochs: int, seeds: int) -> Any:
     """Which digits are in which batch, [steps, seeds, batch]."""
 
     def order(seed: int) -> Any:
@@ -211,7 +210,7 @@ def _orders(batch: int, epochs: int, seeds: int) -> Any:
 
 
 @functools.cache
-def _digits() -> tuple[Any, ...]:
+def split_digits() -> tuple[Any, ...]:
     """Training, validation and test digits: images of 64 numbers from 0 to 1, and labels."""
     from distlab.datasets.loader import load_dataset
 

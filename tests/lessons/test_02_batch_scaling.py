@@ -297,12 +297,12 @@ def keras_runs(optimizer, *, batch, steps, seed):
     """The validation accuracy after these steps of Keras, from the same weights and digits."""
     layers = [keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((64,)), *layers])
-    first = [np.squeeze(each[seed]) for each in batch_sweeps._first_weights(seed + 1)]
+    first = [np.squeeze(each[seed]) for each in batch_sweeps.first_weights(seed + 1)]
     model.set_weights(first)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
-    (images, labels), validation, _ = batch_sweeps._digits()
-    for chosen in batch_sweeps._orders(batch, 1, seed + 1)[:steps, seed]:
+    (images, labels), validation, _ = batch_sweeps.split_digits()
+    for chosen in batch_sweeps.digit_orders(batch, 1, seed + 1)[:steps, seed]:
         model.train_on_batch(images[chosen], labels[chosen])
     return model.evaluate(*validation, verbose=0)[1]
 
@@ -334,7 +334,7 @@ def test_steps_are_counted_to_the_first_time_and_epochs_find_their_look():
 
 def test_the_recorded_times_have_every_batch_size_of_the_lesson():
     times = step_times.recorded_step_times()
-    assert list(times) == list(step_times._BATCHES)
+    assert list(times) == list(step_times.BATCHES)
     assert all(0 < secs < 1 for secs in times.values())
 
 

@@ -115,7 +115,7 @@ PLAN = Check(
             "the optimizer move the weights?"
         ),
         Fault("lr_scaled_twice", again=lambda g: g["replicas"])
-        .or_with(again=lambda g: math.sqrt(g["replicas"]))
+        .or_with(ratio_of=lambda g, batch: batch / g["found_batch"] * g["replicas"])
         .or_with(again=lambda g: g["accumulate"])
         .feedback(
             "You scaled the rate by the batch, and then by the replicas or micro-batches as well. "

@@ -86,10 +86,7 @@ WARM_UP = Check(
     revisit='"Warm-up" in lesson 02',
     mistakes=(
         Fault("restarts_each_epoch", sees="rates", counted=lambda epoch, batch, per: batch)
-        .or_with(
-            counted=lambda epoch, batch, per: batch,
-            length=lambda steps: steps / max(1, steps),
-        )
+        .or_with(counted=lambda epoch, batch, per: batch + 1)
         .feedback(
             "Your rate falls back at the beginning of each epoch, so the climb never gets to its "
             "end. Keras counts `batch` from 0 in every epoch. Which two arguments together say "
