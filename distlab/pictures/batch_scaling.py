@@ -14,8 +14,6 @@ import numpy as np
 from distlab.pictures.palette import (
     ONE_DEVICE,
     REFERENCE,
-    RIGHT,
-    WRONG,
     add_legend,
     category,
     finish,
@@ -25,8 +23,6 @@ from distlab.pictures.palette import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# One rule keeps its look in all figures of the lesson: by its place in the mapping.
-_LOOKS = (WRONG, ONE_DEVICE, category(0), RIGHT)
 Values = Mapping[str, Mapping[int, Any]]
 
 
@@ -87,7 +83,8 @@ def _begin(values: Values, *, y: str, y_unit: str = "") -> tuple[Figure, Any]:
 
     figure, axes = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
     batches = sorted({batch for curve in values.values() for batch in curve})
-    for look, (name, curve) in zip(_LOOKS, values.items(), strict=False):
+    for number, (name, curve) in enumerate(values.items()):
+        look = ONE_DEVICE if name == "one device" else category(number)
         reached = {batch: np.asarray(seeds) for batch, seeds in curve.items() if _all_there(seeds)}
         means = [seeds.mean() for seeds in reached.values()]
         bars = [standard_error(seeds) for seeds in reached.values()]

@@ -7,8 +7,9 @@
 #
 # In 2017, [Goyal et al.](https://arxiv.org/abs/1706.02677) trained ResNet-50 on ImageNet in one
 # hour on 256 GPUs. The batch grew from 256 to 8,192, and the learning rate with it. Without a
-# warm-up the error rose from 23.6 % to 24.8 %. With one it was 23.7 %. Beyond 8,192 images no
-# warm-up helped. You will find all three effects in seconds, on digits, at much smaller batches.
+# warm-up the error rose from 23.6 % to 24.8 %. With one it was 23.7 %. Beyond 8,192 images the
+# error grew even with a warm-up. You will find all three effects in seconds, on digits, at much
+# smaller batches.
 
 # %% [markdown]
 # ## Overview
@@ -71,7 +72,7 @@ explore_batch_plan()
 for replicas in (1, 4, 16):
     plan = dl.plan_batch(per_replica=8, replicas=replicas, base_learning_rate=0.05)
     told = {"global batch": plan.global_batch, "steps in an epoch": plan.steps(1024)}
-    dl.show(f"{replicas} replicas", told | {"rate": plan.learning_rate})
+    dl.show(f"replicas {replicas}", told | {"rate": plan.learning_rate})
 
 # %% [markdown]
 # With 16 replicas an epoch has a sixteenth of the steps. To get as far, each step must be longer.
@@ -113,13 +114,13 @@ def weights_after_an_epoch(make):
 
 
 one_device = weights_after_an_epoch(build)
-replicas = weights_after_an_epoch(lambda: dl.distribute(build, strategy))
-dl.show("weights apart", np.abs(one_device - replicas).max(), below=1e-6)
+four_replicas = weights_after_an_epoch(lambda: dl.distribute(build, strategy))
+dl.show("weights apart", np.abs(one_device - four_replicas).max(), below=1e-6)
 
 # %% [markdown]
-# **The number of replicas is not what the weights feel. They feel the global batch.** Replicas are
-# the reason why it grows. So we can study 64 replicas on one device: we give it the batch of 64
-# replicas.
+# **The weights depend on the global batch, and not on the number of replicas.** Replicas are the
+# reason why the batch grows. So you can study 32 replicas on one device, if you give it their
+# global batch.
 
 # %% [markdown]
 # ## How sure is an accuracy?
@@ -139,8 +140,8 @@ dl.show("mean", accuracies.mean(), digits=1)
 dl.show("standard error", accuracies.std(ddof=1) / np.sqrt(10), digits=1)
 
 # %% [markdown]
-# The ten runs differ only in the seed, and the best is 3.6 points above the worst. Their
-# mean is surer than one of them: its **standard error** is the spread of the seeds, divided by
+# The ten runs differ only in the seed, and the best is 3.6 points above the worst. Their mean is
+# surer than one of them: its **standard error** is the standard deviation of the seeds, divided by
 # $\sqrt{10}$. The figures below draw it as a bar.
 #
 # All seeds share the same 360 test digits. A different set of 360 would move every accuracy near
@@ -512,8 +513,8 @@ draw_by_batch(milliseconds, y="time to 95 %", y_unit="ms")
 #
 # 2. You keep a global batch of 128 and go from one to four replicas. What changes?
 #
-#    <details><summary>Answer</summary>Nothing that the weights feel. Each replica gets 32 examples.
-#    This is strong scaling.</details>
+#    <details><summary>Answer</summary>The weights end the same. Each replica gets 32 examples. This is
+#    strong scaling.</details>
 #
 # 3. A colleague compares batches of 32 and 512 after 1,000 steps each, and prefers 512. What is
 #    unfair?
