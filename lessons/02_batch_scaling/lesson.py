@@ -319,7 +319,7 @@ best_guess.reveal(
 # %% [markdown]
 # ## Warm-up
 #
-# The curvature is often highest at the beginning. A [warm-up](https://arxiv.org/abs/1706.02677)
+# In many networks the curvature is highest at the beginning. A [warm-up](https://arxiv.org/abs/1706.02677)
 # starts at the small rate and climbs to the large one during the first epochs. Whether it helps
 # depends on the first weights, so we try Keras's usual ones, and ones that are four times as large,
 # with a batch of 128 and 20 seeds.
@@ -513,8 +513,8 @@ draw_by_batch(milliseconds, y="time to 95 %", y_unit="ms")
 #
 # 2. You keep a global batch of 128 and go from one to four replicas. What changes?
 #
-#    <details><summary>Answer</summary>The weights end the same. Each replica gets 32 examples. This is
-#    strong scaling.</details>
+#    <details><summary>Answer</summary>The weights end the same. Each replica gets 32 examples. This
+#    is strong scaling.</details>
 #
 # 3. A colleague compares batches of 32 and 512 after 1,000 steps each, and prefers 512. What is
 #    unfair?
