@@ -53,8 +53,9 @@ dl.show("data set", "digits, part of distlab: nothing is downloaded")
 # %% [markdown]
 # (If that says *TensorFlow is already running*, restart the kernel and run from the top.)
 #
-# Keep the number of examples per replica, and move the second slider. Watch three things: the
-# global batch, the steps in an epoch, and the replicas that get nothing of the last batch.
+# Keep the number of examples per replica, and move the second slider. Watch the global batch, the
+# steps in an epoch and the learning rate. Then let the data come from files: which replicas get
+# nothing of the last batch?
 
 # %%
 from distlab.views.batch_plan import explore_batch_plan
@@ -319,10 +320,10 @@ best_guess.reveal(
 # %% [markdown]
 # ## Warm-up
 #
-# In many networks the curvature is highest at the beginning. A [warm-up](https://arxiv.org/abs/1706.02677)
-# starts at the small rate and climbs to the large one during the first epochs. Whether it helps
-# depends on the first weights, so we try Keras's usual ones, and ones that are four times as large,
-# with a batch of 128 and 20 seeds.
+# In many networks the curvature is highest at the beginning. A
+# [warm-up](https://arxiv.org/abs/1706.02677) starts at the small rate and climbs to the large one
+# during the first epochs. Whether it helps depends on the first weights, so we try Keras's usual
+# ones, and ones that are four times as large, with a batch of 128 and 20 seeds.
 
 
 # %%
