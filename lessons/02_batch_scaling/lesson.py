@@ -382,7 +382,8 @@ for step in (0, 8, 16, 100):
 # |\text{true}|^2 = \frac{B\,|g_B|^2 - b\,|g_b|^2}{B - b}.$$
 
 # %%
-shuffled = train.unbatch().shuffle(1024, seed=1).batch(64)
+(digits,) = dl.load_dataset("digits", splits=["train[:1024]"])
+shuffled = digits.shuffle(1024, seed=1).batch(64)
 dl.set_seed(1)
 model = dl.distribute(lambda: build(rate=0.1), strategy)
 
@@ -462,7 +463,7 @@ noise_guess.reveal(
 #
 # Suppose that adding replicas costs nothing, so that a step always takes as long as 8 digits on
 # one device. Then time follows the steps. On one device a step takes longer if the batch grows.
-# These step times were recorded once, with the loop of `train_many` on two CPU cores. `python
+# These step times were recorded once, with the loop of `train_many` on one CPU core. `python
 # -m distlab.coursework.step_times` records them on your machine.
 
 # %%
@@ -476,10 +477,10 @@ milliseconds = {
 draw_by_batch(milliseconds, y="time to 95 %", y_unit="ms")
 
 # %% [markdown]
-# Both curves fall and then stop falling, for one network and one small data set. Ideal replicas
-# gain nothing past the bend, however many there are: 32 of them are as fast as 16, and cost twice
-# as much. A real all-reduce adds to that. And one device gains from a larger batch as well, as long
-# as its step hardly takes longer. So **fill one device first, and add replicas up to the bend.**
+# Ideal replicas gain little past the bend: 32 of them are hardly faster than 16, and cost twice as
+# much. A real all-reduce adds to that. One device gains from a larger batch as well, as long as the
+# steps fall faster than the time of a step grows. So **fill one device first, and add replicas up
+# to the bend.**
 #
 # | you have | do this |
 # |---|---|
