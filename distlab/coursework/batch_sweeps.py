@@ -5,7 +5,7 @@
     runs.accuracy_after(8)       # [rates, seeds]: accuracy on the test digits
 
 The weights of all networks are in the same tensors, with a dimension for the rate and one for the
-seed, so one matrix product does a layer of all of them. Nothing of one network reaches another.
+seed, so one matrix product does a layer of all of them. The networks do not influence each other.
 """
 
 from __future__ import annotations

@@ -356,3 +356,11 @@ def test_no_warm_up_saves_a_batch_of_256():
             256, rates=(1.6,), epochs=16, seeds=3, warmup_epochs=epochs, warmup_from=0.05
         )
         assert np.isnan(runs.steps_to(0.95)).all()
+
+
+@pytest.mark.parametrize("batch", [16, 64, 256])
+def test_a_rate_of_0_8_arrives_and_one_of_1_6_does_not_whatever_the_batch(batch):
+    runs = train_many(batch, rates=(0.8, 1.6), epochs=24 if batch == 256 else 12, seeds=3)
+    steps = runs.steps_to(0.95)
+    assert np.isfinite(steps[0]).all()
+    assert np.isnan(steps[1]).all()
