@@ -252,7 +252,7 @@ fixed_guess.reveal(
         "an eighth of them": "Then equal epochs would have been enough, and they were not.",
         "about half of them": "A mean over more digits has less noise. But the noise was not what "
         "held training up.",
-        "many more": "A larger batch never gives a worse direction.",
+        "many more": "On average, a larger batch gives no worse direction.",
     },
 )
 
@@ -297,8 +297,8 @@ best_guess.reveal(
         "a quarter": "That is the broken line: four times the digits would replace four times the "
         "steps.",
         "a half": "The curve bends further than that.",
-        "more than before": "The best rate of a larger batch is never worse than that of a smaller "
-        "one.",
+        "more than before": "A larger batch has less noise. With its best rate it needs no more "
+        "steps.",
     },
 )
 
@@ -314,8 +314,7 @@ best_guess.reveal(
 #   batches from 16 to 256, and 1.6 for none.
 #
 # [Shallue et al.](https://arxiv.org/abs/1811.03600) found this bend in every combination of data,
-# model and optimizer that they tried. Where it is differs a lot: from below a hundred to many
-# thousands.
+# model and optimizer that they tried, at batch sizes that differ by orders of magnitude.
 
 # %% [markdown]
 # ## Warm-up
