@@ -1,0 +1,136 @@
+"""A check of lesson 02: the two parts of the gradient noise scale, computed on the replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distlab.checks import Check, Close, Cost, Fault, Form, Inputs, Observed, Plain, Raises
+from distlab.coursework.replicas import MOST_REPLICAS, give_each, mirrored
+
+_STEPS = 3
+
+
+def _inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    common = draw.normal(size=(_STEPS, 1, 3))
+    own = draw.normal(size=(_STEPS, MOST_REPLICAS, 3))
+    return {
+        "gradients": (common + own).astype("float32"),
+        "per_replica": int(draw.integers(5, 30)),
+    }
+
+
+def _call(noise_parts: Callable[..., Any], inputs: Inputs) -> Plain:
+    import tensorflow as tf
+
+    strategy = mirrored(MOST_REPLICAS)
+    found = []
+    for gradients in inputs["gradients"]:
+        given = give_each(strategy, [tf.constant(each) for each in gradients])
+        answer = strategy.run(noise_parts, args=(given, inputs["per_replica"]))
+        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+            return {"a different form": _to_show(answer)}
+        parts = [strategy.experimental_local_results(part) for part in answer]
+        found.append([[float(np.sum(one)) for one in part] for part in parts])
+    return {"parts": [[(part * MOST_REPLICAS)[:MOST_REPLICAS] for part in two] for two in found]}
+
+
+def _to_show(answer: Any) -> str | None:
+    """A word for an answer of a different form; None for none."""
+    return None if answer is None else type(answer).__name__
+
+
+def _read(given: Inputs, outputs: Plain) -> Plain:
+    if "parts" not in outputs:
+        return outputs
+    parts = np.asarray(outputs["parts"], dtype="float64")  # [steps, 2, replicas]
+    alike = np.allclose(parts, parts[..., :1], rtol=1e-4, atol=1e-5)
+    return {"noise": parts[:, 0, 0], "signal": parts[:, 1, 0], "same": alike}
+
+
+def _reference(
+    given: Inputs,
+    *,
+    swapped: bool = False,
+    signal_of: str = "",
+    power: float = 1.0,
+    summed: bool = False,
+    big_batch: Callable[[int], float] = lambda per_replica: per_replica * MOST_REPLICAS,
+    replicas_for_batches: bool = False,
+) -> Plain:
+    """Noise and signal, the same on every replica."""
+    gradients = np.asarray(given["gradients"], dtype="float64")
+    together = gradients.sum(axis=1) if summed else gradients.mean(axis=1)
+    small = ((gradients**2).sum(axis=-1) ** power).mean(axis=1)
+    big = (together**2).sum(axis=-1) ** power
+    few = 1 if replicas_for_batches else given["per_replica"]
+    many = MOST_REPLICAS if replicas_for_batches else big_batch(given["per_replica"])
+    few, many = (many, few) if swapped else (few, many)
+    noise = (small - big) / (1 / few - 1 / many)
+    signal = {"": (many * big - few * small) / (many - few), "big": big, "small": small}[signal_of]
+    return {"noise": noise, "signal": signal, "same": True}
+
+
+NOISE = Check(
+    name="noise_parts",
+    title="Noise and signal of a gradient, on four replicas",
+    question=(
+        "Which of the two norms is larger, and what does it contain that the other has less of?"
+    ),
+    direction=(
+        "Each replica needs two squared norms: of the replicas' gradients, on average, and of "
+        "their mean. One all-reduce gives each. Then put the two batch sizes in their places."
+    ),
+    cost=Cost.TENSORFLOW,
+    inputs=_inputs,
+    call=_call,
+    read=_read,
+    reference=_reference,
+    criteria=(
+        Form("two numbers", lambda given, out: "noise" in out, key="a different form"),
+        Close("noise", "the noise: the variance of one example's gradient", atol=1e-3, points=1.5),
+        Close("signal", "the signal: the squared norm without noise", atol=1e-3, points=1.5),
+    ),
+    hint='small = context.all_reduce("MEAN", tf.reduce_sum(gradient**2)). The global gradient is '
+    'context.all_reduce("MEAN", gradient), and big is its squared norm. b = per_replica, '
+    "B = b * replicas: noise = (small - big) / (1 / b - 1 / B), signal = (B * big - b * small) / "
+    "(B - b).",
+    revisit='"How noisy is a gradient?" in lesson 02',
+    mistakes=(
+        Observed("own_norm", lambda given, out: not out["same"]).feedback(
+            "You used each replica's own gradient without the others, so the replicas return "
+            "different numbers. Which call gives every replica the mean of all?"
+        ),
+        Fault("swapped_batches", swapped=True).feedback(
+            "You gave the small norm the global batch, and the large one the replica's batch. "
+            "The noise comes out negative. Which gradient is a mean over more examples?"
+        ),
+        Fault("biased_norms", signal_of="big")
+        .or_with(signal_of="small")
+        .feedback(
+            "You took a norm as it is for the signal. Noise makes every norm longer, so the signal "
+            "is too large and the noise scale too small. How much noise is left in the global "
+            "gradient?"
+        ),
+        Fault("sum_for_mean", summed=True).feedback(
+            "You added up the replicas' gradients. Each is a mean over its own share, so their "
+            "sum is four times too long. What makes them the gradient of the global batch?"
+        ),
+        Fault("not_squared", power=0.5).feedback(
+            "You put the norms into the formula without squaring them. Variances add up, and "
+            "lengths do not. Which quantity does the formula ask for?"
+        ),
+        Fault("replicas_for_batches", replicas_for_batches=True).feedback(
+            "You counted replicas in place of examples. Your noise is that of a whole share, and "
+            "not of one example. How many examples are in each of the two gradients?"
+        ),
+        Raises("reduce_on_a_replica", "cross-replica context|Mixing different tf.dist").feedback(
+            "You called `strategy.reduce` on a replica, and it works only outside "
+            "`strategy.run`. Which object, that every replica can ask for, has an "
+            "`all_reduce`?"
+        ),
+    ),
+)

@@ -1,0 +1,159 @@
+"""A check of lesson 02: batch, learning rate and steps of a job that moves to several replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distlab.checks import Check, Close, Cost, Equal, Fault, Form, Inputs, Plain
+
+_PARTS = ("global_batch", "learning_rate", "steps")
+_FORM = "a dictionary with global_batch, learning_rate, steps"
+
+
+def _inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    per_replica, replicas = int(draw.choice([24, 40, 52])), int(draw.choice([2, 4, 6]))
+    accumulate = int(draw.choice([3, 5]))
+    batch = per_replica * replicas * accumulate
+    # About half a batch is left at the end of each epoch: to forget it changes the steps.
+    examples = batch * int(draw.integers(5, 20)) + round(batch * draw.uniform(0.4, 0.6))
+    return {
+        "examples": examples,
+        "epochs": int(draw.integers(4, 8)),
+        "per_replica": per_replica,
+        "replicas": replicas,
+        "accumulate": accumulate,
+        "found_rate": round(float(draw.uniform(0.01, 0.1)), 4),
+        "found_batch": int(draw.choice([14, 22, 34])),
+    }
+
+
+def _call(plan_job: Callable[..., Any], inputs: Inputs) -> Plain:
+    return {name: plan_job(optimizer=name, **inputs) for name in ("sgd", "adam")}
+
+
+def _has_parts(given: Inputs, out: Plain) -> bool:
+    return "a different form" not in out
+
+
+def _read(given: Inputs, outputs: Plain) -> Plain:
+    for found in outputs.values():
+        if not isinstance(found, dict) or not set(_PARTS) <= found.keys():
+            return {"a different form": found}
+    sgd, adam = outputs["sgd"], outputs["adam"]
+    return {
+        "global_batch": sgd["global_batch"],
+        "rate": sgd["learning_rate"],
+        "adam rate": adam["learning_rate"],
+        "steps": sgd["steps"],
+    }
+
+
+def _reference(
+    given: Inputs,
+    *,
+    batch_of: Callable[[Inputs], int] = lambda g: (
+        g["per_replica"] * g["replicas"] * g["accumulate"]
+    ),
+    steps_by: str = "",
+    ratio_of: Callable[[Inputs, int], float] = lambda g, batch: batch / g["found_batch"],
+    steps_of: Callable[[int, int, int], int] = lambda n, b, epochs: epochs * math.ceil(n / b),
+    again: Callable[[Inputs], float] = lambda g: 1,
+    sgd: Callable[[float], float] = float,
+    adam: Callable[[float], float] = math.sqrt,
+) -> Plain:
+    batch = batch_of(given)
+    ratio = ratio_of(given, batch)
+    return {
+        "global_batch": batch,
+        "rate": given["found_rate"] * sgd(ratio) * again(given),
+        "adam rate": given["found_rate"] * adam(ratio) * again(given),
+        "steps": steps_of(given["examples"], given.get(steps_by, batch), given["epochs"]),
+    }
+
+
+PLAN = Check(
+    name="plan_job",
+    title="Batch, rate and steps of a job on several replicas",
+    question="How many examples decide one update of the weights?",
+    direction=(
+        "Find the number of examples in one update first. Then express the learning rate and the "
+        "steps with that number only."
+    ),
+    cost=Cost.PURE,
+    inputs=_inputs,
+    call=_call,
+    read=_read,
+    reference=_reference,
+    criteria=(
+        Form(_FORM, _has_parts, key="a different form"),
+        Equal("global_batch", "the examples in one update", points=1),
+        Close("rate", "the learning rate of SGD", atol=1e-6, points=1),
+        Close("adam rate", "the learning rate of Adam", atol=1e-6, points=0.5),
+        Equal("steps", "the updates in all epochs", points=1),
+    ),
+    hint="batch = per_replica * replicas * accumulate. k = batch / found_batch: times k for SGD, "
+    "times math.sqrt(k) for Adam. Each epoch has math.ceil(examples / batch) steps.",
+    revisit='"What the plan changes" in lesson 02',
+    mistakes=(
+        Fault("batch_per_replica", batch_of=lambda g: g["per_replica"])
+        .or_with(batch_of=lambda g: g["per_replica"] * g["accumulate"])
+        .feedback(
+            "You planned for the examples of one replica. All replicas add their gradients into "
+            "the same update, so rate and steps are those of a smaller job. How many examples "
+            "reach one update?"
+        ),
+        Fault(
+            "accumulation_forgotten", batch_of=lambda g: g["per_replica"] * g["replicas"]
+        ).feedback(
+            "You counted one micro-batch of each replica. The weights wait until `accumulate` of "
+            "them are added up, so an update has more examples than you planned for. When does "
+            "the optimizer move the weights?"
+        ),
+        Fault("lr_scaled_twice", again=lambda g: g["replicas"])
+        .or_with(ratio_of=lambda g, batch: batch / g["found_batch"] * g["replicas"])
+        .or_with(again=lambda g: g["accumulate"])
+        .feedback(
+            "You scaled the rate by the batch, and then by the replicas or micro-batches as well. "
+            "They are in the batch already, so this rate is several times too high. By which one "
+            "number did the batch grow?"
+        ),
+        Fault("steps_of_one_device", sees=("steps", "global_batch"), steps_by="per_replica")
+        .or_with(steps_by="found_batch")
+        .feedback(
+            "You returned the steps that one device would take with its own batch. A schedule "
+            "that is planned for so many steps never comes to its end. How many examples does one "
+            "step use now?"
+        ),
+        Fault("scaled_by_replicas", ratio_of=lambda g, batch: g["replicas"]).feedback(
+            "You scaled the rate by the number of replicas. That is right only if the rate was "
+            "found for the batch of one replica. For how many examples was `found_rate` found?"
+        ),
+        Fault("linear_for_adam", adam=float).feedback(
+            "You multiplied Adam's rate by the growth of the batch. Adam divides each gradient by "
+            "its usual size, which shrinks with the noise, so this rate is too high. Which rule "
+            "did the lesson give for Adam?"
+        ),
+        Fault("root_for_sgd", sgd=math.sqrt).feedback(
+            "You took the square root for SGD. One step then moves less than the small steps that "
+            "it replaces. How far do k small steps move together?"
+        ),
+        Fault("partial_batch_dropped", steps_of=lambda n, b, epochs: epochs * (n // b)).feedback(
+            "You rounded the steps of an epoch down. The last examples of each epoch then never "
+            "make a step. What happens to a batch that is not full?"
+        ),
+        Fault("one_long_epoch", steps_of=lambda n, b, epochs: math.ceil(n * epochs / b)).feedback(
+            "You divided the examples of all epochs together. But a batch never holds digits of "
+            "two epochs here, so each epoch ends with a partial batch. How many steps has one "
+            "epoch?"
+        ),
+        Fault("one_epoch", steps_of=lambda n, b, epochs: math.ceil(n / b)).feedback(
+            "You returned the steps of one epoch. A schedule over so many steps ends after the "
+            "first epoch. How many epochs does the job have?"
+        ),
+    ),
+)

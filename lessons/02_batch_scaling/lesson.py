@@ -1,0 +1,555 @@
+# %% [markdown]
+# # Batch size and learning rate: what more replicas change
+#
+# You move a training run from one GPU to eight, and each GPU gets as many examples as before. No
+# error is raised, and an epoch takes an eighth of the time. After the usual number of epochs the
+# model is worse. Which number should have changed, and how far can you go?
+#
+# In 2017, [Goyal et al.](https://arxiv.org/abs/1706.02677) trained ResNet-50 on ImageNet in one
+# hour on 256 GPUs. The batch grew from 256 to 8,192, and the learning rate with it. Without a
+# warm-up the error rose from 23.6 % to 24.8 %. With one it was 23.7 %. Beyond 8,192 images the
+# error grew even with a warm-up. You will find all three effects in seconds, on digits, at much
+# smaller batches.
+
+# %% [markdown]
+# ## Overview
+#
+# After this lesson you can
+#
+# - say what a [global batch](../docs/glossary.md#global-batch) changes, and what replicas do not,
+# - scale a learning rate by a rule, and warm it up,
+# - compare batch sizes fairly: equal epochs, several seeds, and a rate that the test digits did
+#   not choose,
+# - estimate from a few gradients how large a batch can usefully be.
+#
+# **Time:** about 40 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD and
+# Keras `compile` and `fit`. No GPU, and nothing is downloaded.
+
+# %% [markdown]
+# ### Two questions on earlier lessons
+#
+# 1. Lesson 01: `fit` gets batches of 64, and there are 4 replicas. How many examples does each
+#    replica get?
+# 2. Lesson 00: Digits come from files, in batches of 32, for 4 replicas. Which shares do the last
+#    10 give?
+#
+# <details><summary>Answers</summary>
+#
+# 1. 16. `fit` takes the global batch.
+# 2. 8, 2, 0 and 0. The shares are those of a full batch, in order, while digits last.
+# </details>
+
+# %%
+import keras
+import numpy as np
+import tensorflow as tf
+
+import distlab as dl
+
+devices = dl.split_devices(4)
+tf.get_logger().setLevel("ERROR")
+dl.show("data set", "digits, part of distlab: nothing is downloaded")
+
+# %% [markdown]
+# (If that says *TensorFlow is already running*, restart the kernel and run from the top.)
+#
+# Keep the number of examples per replica, and move the second slider. Watch the global batch, the
+# steps in an epoch and the learning rate. Then let the data come from files: which replicas get
+# nothing of the last batch?
+
+# %%
+from distlab.views.batch_plan import explore_batch_plan
+
+explore_batch_plan()
+
+# %% [markdown]
+# ## What the plan changes
+#
+# If you keep the examples on each replica and add replicas, you do [weak
+# scaling](../docs/glossary.md#weak-scaling): the global batch grows. `dl.plan_batch` computes what
+# follows. Here a rate of 0.05 was found for a batch of 8 on one device.
+
+# %%
+for replicas in (1, 4, 16):
+    plan = dl.plan_batch(per_replica=8, replicas=replicas, base_learning_rate=0.05)
+    told = {"global batch": plan.global_batch, "steps in an epoch": plan.steps(1024)}
+    dl.show(f"replicas {replicas}", told | {"rate": plan.learning_rate})
+
+# %% [markdown]
+# With 16 replicas an epoch has a sixteenth of the steps. To get as far, each step must be longer.
+# With $k$ times the batch, the **linear rule** for SGD multiplies the learning rate by $k$. The
+# reason: $k$ small steps move the weights by
+#
+# $$-r\,(g_1 + g_2 + \dots + g_k) \;=\; -k\,r \cdot \tfrac1k(g_1 + \dots + g_k),$$
+#
+# and the right side is *one* step with the rate $kr$ and the mean gradient of the larger batch.
+# This holds as long as the gradient changes little during the $k$ small steps. For Adam, which
+# divides each gradient by its usual size, the rule is $\sqrt k$ (`rule="square_root"`). If your
+# loss is a *sum* over examples, its gradient has grown $k$ times already. Then do not scale the
+# rate as well.
+
+# %% [markdown]
+# ### Replicas have no effect of their own
+#
+# Here is the network for the whole lesson: 64 pixels, 32 hidden units, 10 classes. We train it for
+# one epoch in batches of 64: on one device, and on four replicas with 16 digits each.
+
+# %%
+(train,) = dl.load_dataset("digits", splits=["train[:1024]"], batch_size=64)
+strategy = dl.make_strategy("mirrored", devices=devices)
+
+
+def build(rate=0.4):
+    layers = [keras.layers.Flatten(), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(rate), loss)
+    return model
+
+
+def weights_after_an_epoch(make):
+    dl.set_seed(1)
+    model = make()
+    model.fit(train, shuffle=False, verbose=0)
+    return np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+
+one_device = weights_after_an_epoch(build)
+four_replicas = weights_after_an_epoch(lambda: dl.distribute(build, strategy))
+dl.show("weights apart", np.abs(one_device - four_replicas).max(), below=1e-6)
+
+# %% [markdown]
+# **The weights depend on the global batch, and not on the number of replicas.** Replicas are the
+# reason why the batch grows. So you can study 32 replicas on one device, if you give it their
+# global batch.
+
+# %% [markdown]
+# ## How sure is an accuracy?
+#
+# We will compare many training runs, so first ask what chance does. `train_many` trains the same
+# network with several learning rates and several seeds at once. A seed decides the first weights
+# and the order of the digits. It uses 1,024 digits for training, 413 for validation and 360 for the
+# test.
+
+# %%
+from distlab.coursework.batch_sweeps import train_many
+
+runs = train_many(8, rates=(0.05,), epochs=8, seeds=10)
+accuracies = 100 * runs.accuracy_after(8)[0]
+dl.show("test accuracy of ten seeds (%)", np.sort(accuracies), digits=1)
+dl.show("mean", accuracies.mean(), digits=1)
+dl.show("standard error", accuracies.std(ddof=1) / np.sqrt(10), digits=1)
+
+# %% [markdown]
+# The ten runs differ only in the seed, and the best is 3.6 points above the worst. Their mean is
+# surer than one of them: its **standard error** is the standard deviation of the seeds, divided by
+# $\sqrt{10}$. The figures below draw it as a bar.
+#
+# All seeds share the same 360 test digits. A different set of 360 would move every accuracy near
+# 95 % by about $\sqrt{0.95 \cdot 0.05 / 360}$, which is 1.1 points. **So read a difference of one
+# point here as no difference.**
+#
+# <details><summary>In plain TensorFlow: how one loop trains so many networks</summary>
+#
+# The weights of all networks are in the same tensors: `first` has the shape `[rates, seeds, 64,
+# 32]`. `x @ first` then does this layer for all of them at once. Each network's loss depends on its
+# own weights only, so one `GradientTape` over the sum of the losses gives every network its own
+# gradient. A `tf.function` holds the loop over the steps, and the step is `w - rate * gradient`.
+# </details>
+
+# %% [markdown]
+# ## Equal epochs
+#
+# Now let the batch grow from 8 to 256, as if there were 1 to 32 replicas with 8 digits each. All
+# runs take 8 epochs, and at first we leave the rate at 0.05.
+
+# %% tags=["predict"]
+epochs_guess = dl.predict(
+    "After 8 epochs, a batch of 8 gives about 96 % on the test digits. What does a batch of 64 "
+    "give with the same rate and the same 8 epochs?",
+    ["about 96 %", "about 90 %", "about 80 %", "about 10 %"],
+)
+
+# %%
+BATCHES = (8, 16, 32, 64, 128, 256)
+RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+EPOCHS = {8: 12, 16: 12, 32: 12, 64: 16, 128: 16, 256: 24}
+
+sweep = {batch: train_many(batch, rates=RATES, epochs=EPOCHS[batch], seeds=10) for batch in BATCHES}
+fixed = {batch: 100 * sweep[batch].accuracy_after(8)[0] for batch in BATCHES}
+dl.show("a batch of 64 (%)", fixed[64].mean(), digits=0)
+
+# %% tags=["reveal"]
+nearest = min((10, 80, 90, 96), key=lambda percent: abs(percent - fixed[64].mean()))
+epochs_guess.reveal(
+    f"about {nearest} %",
+    {
+        "about 96 %": "Every digit was seen as often. But the weights moved 8 times less often, "
+        "and no further each time.",
+        "about 90 %": "It loses more. 128 steps had to do what 1,024 steps of equal length did.",
+        "about 10 %": "That is chance. A rate that is too low only makes training slow.",
+    },
+)
+
+# %% [markdown]
+# The `sweep` holds every batch size with every rate. The rates double, and so do the batches, so
+# the linear rule picks one rate for each batch. A third way takes the rate that is best on the
+# *validation* digits, so that the test digits decide nothing.
+
+
+# %%
+def linear(batch):
+    plan = dl.plan_batch(global_batch=batch, replicas=1, base_learning_rate=0.05, reference_batch=8)
+    return RATES.index(plan.learning_rate)
+
+
+def best(batch):
+    return sweep[batch].accuracy_after(8, on="validation").mean(axis=1).argmax()
+
+
+def after_8_epochs(rate_of):
+    return {batch: 100 * sweep[batch].accuracy_after(8)[rate_of(batch)] for batch in BATCHES}
+
+
+# %%
+from distlab.pictures.batch_scaling import draw_by_batch, draw_steps
+
+ways = {"rate fixed at 0.05": lambda batch: 0, "linear rule": linear, "best rate": best}
+draw_by_batch(
+    {name: after_8_epochs(rate_of) for name, rate_of in ways.items()}, y="test accuracy", y_unit="%"
+)
+
+# %% [markdown]
+# The linear rule keeps the accuracy up to a batch of 64, which is 8 times the first one. At 128 it
+# loses 5 points, and at 256, with a rate of 1.6, it fails. Even the best rate loses 5 points there,
+# because 8 epochs are then only 32 steps. **With equal epochs, a batch that is too large costs
+# accuracy.** You can buy it back with more epochs, which is what the next section counts.
+
+# %% [markdown]
+# ## Equal accuracy
+#
+# Count the steps until 95 % of the validation digits are right. First leave the rate alone again.
+
+# %% tags=["predict"]
+fixed_guess = dl.predict(
+    "With a rate of 0.05, a batch of 8 needs some number of steps to 95 %. How many does a batch "
+    "of 64 need with the same rate? It sees 8 times as many digits in each step.",
+    ["an eighth of them", "about half of them", "about as many", "many more"],
+)
+
+# %%
+at_64 = train_many(64, rates=(0.05,), epochs=96, seeds=10)
+fixed_steps = {8: sweep[8].steps_to(0.95)[0], 64: at_64.steps_to(0.95)[0]}
+for batch, steps in fixed_steps.items():
+    dl.show(f"steps with a batch of {batch}", steps.mean(), digits=0)
+
+# %% tags=["reveal"]
+part = fixed_steps[64].mean() / fixed_steps[8].mean()
+kinds = {"an eighth of them": 0.125, "about half of them": 0.5, "about as many": 1.0}
+fixed_guess.reveal(
+    min(kinds, key=lambda kind: abs(kinds[kind] - part)),
+    {
+        "an eighth of them": "Then equal epochs would have been enough, and they were not.",
+        "about half of them": "A mean over more digits has less noise. But the noise was not what "
+        "held training up.",
+        "many more": "On average, a larger batch gives no worse direction.",
+    },
+)
+
+# %% [markdown]
+# The batch of 64 took as many *steps*, and so 8 times as many *epochs*. A gradient from more digits
+# is a better direction, but the step along it is as short as before. **A larger batch saves steps
+# only if you use it to take longer steps.** The linear rule does that.
+
+# %% [markdown]
+# The sweep has the steps of every rate. `fewest` takes the rate that needs the fewest of them, on
+# average over the seeds that all arrive.
+
+
+# %%
+def with_rule(batch):
+    return sweep[batch].steps_to(0.95)[linear(batch)]
+
+
+def fewest(batch):
+    means = sweep[batch].steps_to(0.95).mean(axis=1)  # NaN if a seed never arrives
+    return sweep[batch].steps_to(0.95)[np.nanargmin(means)]
+
+
+# %% tags=["predict"]
+best_guess = dl.predict(
+    "With the best rate for each batch, four times the digits (from a batch of 8 to 32) leave a "
+    "third of the steps. What do four times the digits leave from 64 to 256?",
+    ["a quarter", "a half", "two thirds", "more than before"],
+)
+
+# %%
+ways = {"linear rule": with_rule, "best rate": fewest}
+steps = {name: {batch: steps_of(batch) for batch in BATCHES} for name, steps_of in ways.items()}
+left = fewest(256).mean() / fewest(64).mean()
+draw_steps({"rate fixed at 0.05": fixed_steps, **steps}, lines_from=["linear rule", "best rate"])
+
+# %% tags=["reveal"]
+parts = {"a quarter": 0.25, "a half": 0.5, "two thirds": 0.67, "more than before": 1.3}
+best_guess.reveal(
+    min(parts, key=lambda name: abs(parts[name] - left)),
+    {
+        "a quarter": "That is the broken line: four times the digits would replace four times the "
+        "steps.",
+        "a half": "The curve bends further than that.",
+        "more than before": "A larger batch has less noise. With its best rate it needs no more "
+        "steps.",
+    },
+)
+
+# %% [markdown]
+# The broken lines are what "twice the batch, half the steps" would give. The curve of the linear
+# rule lies on its line, bends away from it, and ends: at 256 no seed arrives. The best rate bends,
+# too: past a batch of about 64, twice the digits in each step save little. Two limits meet here:
+#
+# - **Noise** limits small batches. Each gradient points in a rather random direction, and only
+#   short steps average it out. More digits help as much as more steps.
+# - **Curvature** limits large ones. The loss is a valley, and a step that is too long jumps to its
+#   other side, and higher. More digits do not change the valley. Here a rate of 0.8 works for
+#   batches from 16 to 256, and 1.6 for none.
+#
+# [Shallue et al.](https://arxiv.org/abs/1811.03600) found this bend in every combination of data,
+# model and optimizer that they tried, at batch sizes that differ by orders of magnitude.
+
+# %% [markdown]
+# ## Warm-up
+#
+# In many networks the curvature is highest at the beginning. A
+# [warm-up](https://arxiv.org/abs/1706.02677) starts at the small rate and climbs to the large one
+# during the first epochs. Whether it helps depends on the first weights, so we try Keras's usual
+# ones, and ones that are four times as large, with a batch of 128 and 20 seeds.
+
+
+# %%
+def with_warmup(epochs, start_scale):
+    plan = dl.plan_batch(global_batch=128, replicas=16, base_learning_rate=0.05)
+    how = {"warmup_epochs": epochs, "warmup_from": plan.base_learning_rate}
+    rates = (plan.learning_rate,)
+    return train_many(128, rates=rates, epochs=8, seeds=20, start_scale=start_scale, **how)
+
+
+for start_scale, name in ((1, "usual"), (4, "four times as large")):
+    for epochs in (0, 2):
+        accuracies = 100 * with_warmup(epochs, start_scale).accuracy_after(8)[0]
+        told = {"accuracy": accuracies.mean(), "+-": accuracies.std(ddof=1) / np.sqrt(20)}
+        dl.show(f"first weights {name}, {epochs} epochs of warm-up", told, digits=1)
+
+# %% [markdown]
+# With the usual weights, the warm-up makes no difference that you could tell from chance. With the
+# large ones the rule alone loses 10 points, and the warm-up wins 9 of them back. So a warm-up is a
+# cheap insurance for the first steps, and deep networks such as ResNet-50 need it. It does not move
+# the bend: at a batch of 256 no warm-up that we tried helped.
+#
+# For your own training, `plan.warmup(steps=...)` is a Keras schedule. It counts the optimizer's
+# steps, so an epoch has fewer of them if the batch grows.
+
+# %%
+plan = dl.plan_batch(per_replica=8, replicas=16, base_learning_rate=0.05)
+schedule = plan.warmup(steps=2 * plan.steps(1024))
+for step in (0, 8, 16, 100):
+    dl.show(f"rate in step {step}", float(schedule(step)), digits=3)
+
+# %% [markdown]
+# <details><summary>In plain TensorFlow</summary>
+#
+# `plan.warmup(steps=16)` is `keras.optimizers.schedules.CosineDecay(0.05, 1, alpha=1.0,
+# warmup_target=0.8, warmup_steps=16)`. You pass it as the learning rate of an optimizer.
+# </details>
+
+# %% [markdown]
+# ## How noisy is a gradient?
+#
+# Can you know where the bend is without a sweep? [McCandlish et
+# al.](https://arxiv.org/abs/1812.06162) compare two things: how much the gradients of single
+# examples scatter, and how long their mean is. Their ratio is the **gradient noise scale**, a
+# number of examples:
+#
+# $$B_\text{noise} = \frac{\text{variance of one example's gradient}}{|\text{true gradient}|^2}$$
+#
+# Well below it, twice the batch saves half of the steps. Well above it, almost nothing.
+#
+# Replicas give you both parts for free. Each has the gradient $g_b$ of its $b$ examples, and the
+# all-reduce gives that of all $B$. Noise makes a gradient longer: on average, $|g_b|^2$ is
+# $|\text{true}|^2 + \text{variance}/b$. Two batch sizes are two such equations, and they give
+#
+# $$\text{variance} = \frac{|g_b|^2 - |g_B|^2}{1/b - 1/B}, \qquad
+# |\text{true}|^2 = \frac{B\,|g_B|^2 - b\,|g_b|^2}{B - b}.$$
+
+# %%
+(digits,) = dl.load_dataset("digits", splits=["train[:1024]"])
+shuffled = digits.shuffle(1024, seed=1).batch(64)
+dl.set_seed(1)
+model = dl.distribute(lambda: build(rate=0.1), strategy)
+
+
+def replica_gradient(images, labels):
+    with tf.GradientTape() as tape:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images))
+        loss = tf.reduce_mean(losses)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    return tf.concat([tf.reshape(each, [-1]) for each in gradients], axis=0)
+
+
+@tf.function
+def on_replicas(batch):
+    return strategy.experimental_local_results(strategy.run(replica_gradient, args=batch))
+
+
+# %% [markdown]
+# `replica_gradient` returns one long vector for each replica. The next function compares the norms,
+# over the 32 batches of two epochs. Means come first and the ratio last, because a ratio of single
+# batches is far too noisy.
+
+
+# %%
+def noise_scale(few=16, many=64):
+    small, large = [], []
+    for batch in strategy.experimental_distribute_dataset(shuffled.repeat(2)):
+        each = np.array(on_replicas(batch))  # [4 replicas, 2410 weights]
+        small.append((each**2).sum(axis=1).mean())  # of 16 digits
+        large.append((each.mean(axis=0) ** 2).sum())  # of 64 digits
+    small, large = np.mean(small), np.mean(large)
+    variance = (small - large) / (1 / few - 1 / many)
+    return variance / ((many * large - few * small) / (many - few))
+
+
+# %%
+found = [noise_scale()]
+dl.show("noise scale of the first weights, in digits", found[0], digits=0)
+
+# %% [markdown]
+# That is the right order of magnitude for the bend, and it took 128 gradients. The sweep took 360
+# training runs. Now train for 8 epochs, and look again after every second one.
+
+# %% tags=["predict"]
+noise_guess = dl.predict(
+    "How does the noise scale of this model change in 8 epochs of training?",
+    ["it falls to less than half", "it stays about the same", "it grows several times"],
+)
+
+# %%
+for _ in range(4):
+    model.fit(shuffled, epochs=2, shuffle=False, verbose=0)
+    found.append(noise_scale())
+dl.show("noise scale after 2, 4, 6 and 8 epochs", found[1:], digits=0)
+
+# %% tags=["reveal"]
+growth = found[-1] / found[0]
+became = ["it falls to less than half", "it stays about the same", "it grows several times"]
+noise_guess.reveal(
+    became[int(growth > 0.5) + int(growth > 2)],
+    {
+        "it falls to less than half": "The scatter falls a little. But the noise scale is a ratio, "
+        "and the true gradient falls much faster.",
+        "it stays about the same": "It would if the gradient kept its length. But training ends "
+        "where the gradient is 0.",
+    },
+)
+
+# %% [markdown]
+# The better the model, the shorter the true gradient, while single digits still pull in different
+# directions. So large batches help most at the end of training, and least at the beginning. That is
+# one reason to let the batch grow with time, and one reason why a single number is only a guide.
+# The paper finds tens of thousands for ImageNet, and millions for agents that play Dota 2.
+
+# %% [markdown]
+# ## What it saves in time
+#
+# Suppose that adding replicas costs nothing, so that a step always takes as long as 8 digits on
+# one device. Then time follows the steps. On one device a step takes longer if the batch grows.
+# These step times were recorded once, with the loop of `train_many` on one CPU core. `python
+# -m distlab.coursework.step_times` records them on your machine.
+
+# %%
+from distlab.coursework.step_times import recorded_step_times
+
+step_secs = recorded_step_times()
+milliseconds = {
+    "ideal replicas": {b: 1000 * step_secs[8] * n for b, n in steps["best rate"].items()},
+    "one device": {b: 1000 * step_secs[b] * n for b, n in steps["best rate"].items()},
+}
+draw_by_batch(milliseconds, y="time to 95 %", y_unit="ms")
+
+# %% [markdown]
+# Ideal replicas gain little past the bend: 32 of them are hardly faster than 16, and cost twice as
+# much. A real all-reduce adds to that. One device gains from a larger batch as well: up to 128 the
+# steps fall faster than the time of a step grows, and at 256 they no longer do. So **fill one
+# device first, and add replicas up to the bend.**
+#
+# | you have | do this |
+# |---|---|
+# | more replicas, batch below the bend | scale the batch, and the rate by the rule; warm up |
+# | more replicas, batch at the bend | keep the global batch: each replica gets fewer examples |
+# | still more replicas | train several seeds or settings side by side, or a larger model |
+
+# %% [markdown]
+# <details><summary>In PyTorch and JAX</summary>
+#
+# In PyTorch, the `batch_size` of a `DataLoader` under `DistributedDataParallel` is that of one
+# process, so the global batch grows by itself if you add processes. The gradients are averaged, so
+# the same rules hold. In JAX you give `jit` one array that holds the global batch. Optax has
+# `warmup_cosine_decay_schedule`, which counts steps as Keras does.
+# </details>
+#
+# <details><summary>If you want to know more: Adam</summary>
+#
+# [Malladi et al.](https://arxiv.org/abs/2205.10287) derive the square root for Adam and RMSProp.
+# Their rule changes more than the rate: $1 - \beta_1$ and $1 - \beta_2$ are multiplied by $k$, and
+# $\epsilon$ is divided by $\sqrt k$. `dl.plan_batch` returns only the rate. The report of the
+# exercise measures how far that gets you.
+# </details>
+
+# %% [markdown]
+# ## Check yourself
+#
+# 1. You go from one to four replicas with 32 examples each. What do you pass to `fit`, and by what
+#    do you multiply SGD's rate?
+#
+#    <details><summary>Answer</summary>Batches of 128, and the rate times 4.</details>
+#
+# 2. You keep a global batch of 128 and go from one to four replicas. What changes?
+#
+#    <details><summary>Answer</summary>The weights end the same. Each replica gets 32 examples. This
+#    is strong scaling.</details>
+#
+# 3. A colleague compares batches of 32 and 512 after 1,000 steps each, and prefers 512. What is
+#    unfair?
+#
+#    <details><summary>Answer</summary>The batch of 512 has seen 16 times as many
+#    examples.</details>
+#
+# 4. Your loss is a sum over the global batch. The batch doubles. What does the linear rule ask of
+#    the rate?
+#
+#    <details><summary>Answer</summary>Nothing. The gradient of the sum has doubled
+#    already.</details>
+#
+# 5. The noise scale is about 2,000, and your global batch is 64. What can you expect of 4 times as
+#    many replicas?
+#
+#    <details><summary>Answer</summary>About a quarter of the steps, because 256 is still far below
+#    2,000.</details>
+
+# %%
+from distlab.predictions import recap
+
+recap()
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Exercise 02](../exercises/02_batch_scaling.ipynb): four tasks and a report, about 70 minutes.
+# - [Lesson 03](03_custom_training_loop.ipynb) writes the training loop by hand, and shows how to
+#   scale a loss.
+# - [The glossary](../docs/glossary.md) explains the terms.
+# - [Accurate, large minibatch SGD](https://arxiv.org/abs/1706.02677) has the linear rule and the
+#   warm-up. It measured one model on one data set: take the rule, and not the number 8,192.
+# - [Measuring the effects of data parallelism](https://arxiv.org/abs/1811.03600) tunes the rate for
+#   each batch size, and finds that large batches do not generalise worse if you do.
+# - [An empirical model of large-batch training](https://arxiv.org/abs/1812.06162) has the noise
+#   scale.
