@@ -1,0 +1,1 @@
+"""Measures what training costs: time, bytes, and what a step waits for."""
