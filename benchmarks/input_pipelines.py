@@ -24,7 +24,7 @@ import distlab as dl
 from distlab.measure.step_split import split_step
 from distlab.pictures.input_times import RECORDED
 
-REPLICAS, BATCH, BATCHES, DISK_MS, AT_ONCE = 4, 32, 12, 4, 16
+REPLICAS, BATCH, BATCHES, DISK_MS, AT_ONCE = 4, 32, 16, 4, 16
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
     strategy = dl.make_strategy("mirrored", devices=dl.split_devices(REPLICAS))
     step, times = training_step(strategy), {}
     for name, data in pipelines().items():
-        split = split_step(step, strategy.experimental_distribute_dataset(data))
+        split = split_step(step, strategy.experimental_distribute_dataset(data), passes=5)
         times[name] = {key: round(ms, 1) for key, ms in asdict(split).items()}
         print(f"{name:<32} {split}")
     if write:

@@ -81,7 +81,7 @@ def split_step(
     def keep(batch: Any) -> None:
         kept[:] = [batch]
 
-    steps = max(2, _steps_of(of_data(), keep))
+    steps = _steps_of(of_data(), keep)
     one_batch = kept * steps
     real, compute, alone = [], [], []
     for _ in range(passes):

@@ -33,7 +33,7 @@ def draw_epochs(pipelines: Mapping[str, Sequence[_Epoch]], *, batch: int) -> Any
     first = next(iter(pipelines.values()))
     rows, columns = len(first), len(first[0])
     width = columns * _STEP + (columns - 1) // batch * _GAP
-    size = (len(pipelines) * (0.45 * width + 0.5), 0.66 * rows + 0.5)
+    size = (len(pipelines) * (0.45 * width + 0.5), 0.58 * rows + 0.4)
     figure = plt.figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(pipelines), squeeze=False)[0]
     for axes, (name, epochs) in zip(panels, pipelines.items(), strict=True):
@@ -70,7 +70,6 @@ def _in_words(name: str, epochs: Sequence[_Epoch], batch: int) -> str:
             versions.setdefault(number, set()).add(bytes(image.tobytes()))
     most = max(len(seen) for seen in versions.values())
     return (
-        f"{name}: {len(epochs)} epochs of {len(epochs[0])} images come in {len(orders)} different "
-        f"orders and in {len(mixes)} different batches; an image is seen in at most {most} "
-        "versions."
+        f"{name}: {len(epochs)} epochs of {len(epochs[0])} images. Different orders: {len(orders)}. "
+        f"Different batches: {len(mixes)}. Versions of one image: at most {most}."
     )

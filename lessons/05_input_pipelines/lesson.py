@@ -515,7 +515,8 @@ calls_guess.reveal(
 # %% [markdown]
 # Under `DATA` **each worker runs the whole pipeline and then drops what is not its share.** If
 # decoding is what the replicas wait for, more workers do not help: each one decodes every example,
-# and a step still waits for a whole global batch.
+# and a step still waits for a whole global batch. A `cache` then holds the whole data set on every
+# worker, too.
 #
 # `FILE` shares the work, but needs files to share. Now four workers and two files, with the
 # default, `AUTO`:
