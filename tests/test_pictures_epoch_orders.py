@@ -27,9 +27,7 @@ def test_the_words_count_orders_batches_and_versions():
     frozen = epochs([0, 1, 2, 3], [0, 1, 2, 3])
     fresh = epochs([0, 1, 2, 3], [2, 0, 1, 3], shifts=(0, 1))
     words = draw_epochs({"frozen": frozen, "fresh": fresh}, batch=2).alt
-    rules = (
-        "2 epochs of 4 images. Different orders: {}. Different batches: {}. Versions of one image: "
-    )
+    counts = "Different orders: {}. Different batches: {}. Versions of one image: at most {}."
     of = "2 epochs of 4 images."
     told = (f"frozen: {of} {counts.format(1, 2, 1)}", f"fresh: {of} {counts.format(2, 4, 2)}")
     assert words == " ".join(told)

@@ -71,23 +71,20 @@ class CountedCalls:
             return self._counts[name]
 
 
-def pipeline_of_worker(
-    data: tf.data.Dataset, *, workers: int, worker: int, replicas: int = 1
-) -> tf.data.Dataset:
+def pipeline_of_worker(data: tf.data.Dataset, *, workers: int, worker: int) -> tf.data.Dataset:
     """Returns what one worker of several reads when a strategy distributes a data set.
 
-    It takes TensorFlow's own steps, in this process: it cuts the batches into the pieces of the
-    replicas, and then shards by the policy in the options of `data`. So what several workers read
-    can be shown without their processes.
+    It takes TensorFlow's own steps, in this process: it cuts the batches into one piece for each
+    worker, and then shards by the policy in the options of `data`. So what several workers read can
+    be shown without their processes. Each worker has one replica.
 
     Args:
         data: In batches of the global size.
         workers: How many workers there are.
         worker: Which one reads, from 0.
-        replicas: On each worker.
 
     Returns:
-        This worker's pipeline, in batches for one replica.
+        This worker's pipeline, in batches for its replica.
 
     Raises:
         InvalidArgument: There is no such worker.
@@ -102,13 +99,11 @@ def pipeline_of_worker(
             do=f"number the workers from 0 to {workers - 1}",
         )
     size = distribute.compute_batch_size(data)
-    if int(size) == -1:
-        cut = distribute._LegacyRebatchDataset(data, workers * replicas)
+    if int(size) == -1:  # a `map` behind `batch` can hide it
+        cut = distribute._LegacyRebatchDataset(data, workers)
     else:
-        cut = data.rebatch(distribute.batch_sizes_for_worker(size, workers, replicas, worker))
-    own: tf.data.Dataset = input_ops.auto_shard_dataset(
-        cut.prefetch(replicas), workers, worker, workers * replicas
-    )
+        cut = data.rebatch(distribute.batch_sizes_for_worker(size, workers, 1, worker))
+    own: tf.data.Dataset = input_ops.auto_shard_dataset(cut.prefetch(1), workers, worker, workers)
     return own
 
 

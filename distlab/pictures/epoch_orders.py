@@ -70,6 +70,6 @@ def _in_words(name: str, epochs: Sequence[_Epoch], batch: int) -> str:
             versions.setdefault(number, set()).add(bytes(image.tobytes()))
     most = max(len(seen) for seen in versions.values())
     return (
-        f"{name}: {len(epochs)} epochs of {len(epochs[0])} images. Different orders: {len(orders)}. "
-        f"Different batches: {len(mixes)}. Versions of one image: at most {most}."
+        f"{name}: {len(epochs)} epochs of {len(epochs[0])} images. Different orders: "
+        f"{len(orders)}. Different batches: {len(mixes)}. Versions of one image: at most {most}."
     )

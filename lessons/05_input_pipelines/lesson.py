@@ -539,7 +539,7 @@ def what_it_gets(worker):
     try:
         return f"{len(list(pipeline_of_worker(data, workers=4, worker=worker)))} batches"
     except tf.errors.InvalidArgumentError as error:
-        return re.search("the dataset only has.*workers", str(error))[0]
+        return re.search("not enough .*workers", str(error))[0]
 
 
 gets = [what_it_gets(worker) for worker in range(4)]

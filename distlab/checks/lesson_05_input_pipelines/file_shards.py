@@ -145,9 +145,9 @@ def _both_all(given: Inputs, out: Plain) -> bool:
 def _overlap(given: Inputs, out: Plain) -> bool:
     """As many as there are, but not each once, and not the same part for all workers."""
     parts = [sorted(worker["epochs"][0]) for worker in out["many"]["workers"]]
-    return len(_read(out, "many", 0)) == len(_all(given, "many")) and not all(
-        part == parts[0] for part in parts
-    )
+    complete = len(_read(out, "many", 0)) == len(_all(given, "many"))
+    same = all(part == parts[0] for part in parts)
+    return complete and not same and not _each_once("many")(given, out)
 
 
 SHARD = Check(
