@@ -45,8 +45,8 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # - It returns a data set of batches. Each epoch has every number once.
 # - Over all epochs, `read` is called once for each number. Each epoch augments anew, has a new
 #   order and new batches, and `seed` decides the orders.
-# - The first epoch is read by several calls at once, and batches are prepared during the step
-#   before.
+# - In the first epoch several calls of `read` run at once, and the pipeline keeps finished batches
+#   ready.
 # - Change the order of the lines and one argument.
 #
 # <details><summary>Hint</summary>

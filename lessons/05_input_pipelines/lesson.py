@@ -22,7 +22,7 @@
 # - say which worker reads which example, and how often each worker calls your preprocessing,
 # - write a pipeline for each worker that reads only its own part.
 #
-# **Time:** about 35 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
+# **Time:** about 45 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
 # 03](03_custom_training_loop.ipynb); `tf.data` as far as `map` and `batch`. No GPU, and nothing is
 # downloaded.
 #
@@ -178,43 +178,49 @@ prefetch_guess.reveal(
 # input is the longer part, you must make the input itself cheaper: more calls at once, or less
 # work.
 #
-# There is a second reason here. A distributed data set reads ahead even if you do not ask for it.
-# `CountedCalls` counts how often a function of a pipeline is called. We take one batch of 4 numbers
-# and wait:
+# There is a second reason: TensorFlow reads ahead even if you do not ask for it. `CountedCalls`
+# counts how often a function of a pipeline is called. We take one batch of 4 numbers and wait:
 
 # %%
 from distlab.coursework.input_probes import CountedCalls
 
 calls = CountedCalls()
+numbers = tf.data.Dataset.range(400)
 
 
-def read_ahead(make_input):
+def read_ahead(data):
     calls.reset()
-    data = tf.data.Dataset.range(400).map(calls.counted("read")).batch(4)
-    iterator = iter(make_input(data))
+    iterator = iter(data)
     next(iterator)  # one batch of 4
     time.sleep(0.3)  # the step computes
     return calls["read"] - 4
 
 
-dl.show("numbers read ahead, plain", read_ahead(lambda data: data))
-dl.show("with prefetch(2)", read_ahead(lambda data: data.prefetch(2)))
-distributed_ahead = read_ahead(strategy.experimental_distribute_dataset)
-dl.show("distributed, without prefetch: some", distributed_ahead > 0)
+plain = numbers.map(calls.counted("read")).batch(4)
+dl.show("numbers read ahead, without prefetch", read_ahead(plain))
+dl.show("with prefetch(2)", read_ahead(plain.prefetch(2)))
+ahead_of_replicas = read_ahead(strategy.experimental_distribute_dataset(plain))
+dl.show("distributed: more than one batch", ahead_of_replicas > 4)
 
 # %% [markdown]
-# `prefetch(2)` keeps two batches ready and reads a third one, which waits for its place. A plain
-# loop on one device needs `prefetch`, and so does a distributed one whose batches take unequal
-# times. It costs one word. Put it at the **end**: it reads ahead what stands before it, so
-# `prefetch` before a slow `map` leaves the slow part inside the step.
+# If the last stage works only when it is asked, such as `batch`, TensorFlow adds a `prefetch`
+# behind it, which reads one batch ahead. (An option named `inject_prefetch` switches this off.) A
+# distributed data set reads more ahead. `prefetch(2)` of your own keeps two batches ready, while a
+# third one waits for its place. That helps if batches take unequal times, because a slow one then
+# finds some in reserve. It must be **last**: a `prefetch` before a slow `map` keeps only what comes
+# before the slow part.
+
 
 # %%
-calls.reset()
-slow_part_last = tf.data.Dataset.range(400).prefetch(8).map(calls.counted("slow")).batch(4)
-iterator = iter(slow_part_last)
-next(iterator)
-time.sleep(0.3)
-dl.show("slow calls ahead of the step", calls["slow"] - 4)
+def without_injection(data):
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return data.with_options(options)
+
+
+slow_part_last = numbers.prefetch(8).map(calls.counted("read")).batch(4)
+dl.show("read ahead, prefetch before map", read_ahead(without_injection(slow_part_last)))
+dl.show("prefetch last", read_ahead(without_injection(plain.prefetch(2))))
 
 # %% [markdown]
 # ## More calls at once
@@ -539,7 +545,7 @@ def what_it_gets(worker):
     try:
         return f"{len(list(pipeline_of_worker(data, workers=4, worker=worker)))} batches"
     except tf.errors.InvalidArgumentError as error:
-        return re.search("not enough .*workers", str(error))[0]
+        return re.search("not enough for the required [0-9]+ shards/workers", str(error))[0]
 
 
 gets = [what_it_gets(worker) for worker in range(4)]
@@ -711,8 +717,9 @@ dl.show("a step takes less than half of its time before", after.real_ms < split.
 #
 # <details><summary>2. The real step takes 78 ms, on one cached batch 48 ms, and the input alone 30
 # ms. What do you repair?</summary>
-# 78 is the sum: nothing is read ahead. <code>prefetch</code> at the end brings the step to about 48
-# ms.
+# 78 is the sum: nothing is read ahead, for example because a Python loop makes the batches. Put
+# that loop into a <code>tf.data</code> pipeline that ends in <code>prefetch</code>, and a step takes
+# about 48 ms.
 # </details>
 #
 # <details><summary>3. A colleague moves <code>cache()</code> to the end of the pipeline, and each

@@ -106,6 +106,20 @@ def _missed(case: str) -> Callable[[Inputs, Plain], str]:
     return text
 
 
+def _few_shared(given: Inputs, out: Plain) -> bool:
+    return _each_once("few")(given, out) and all(_sizes(out))
+
+
+def _few_seen(given: Inputs, out: Plain) -> str:
+    if _each_once("few")(given, out):
+        return f"{given['few']} files: the workers read {_sizes(out)} examples, some of them none"
+    return _missed("few")(given, out)
+
+
+def _sizes(out: Plain) -> list[int]:
+    return [len(worker["epochs"][0]) for worker in out["few"]["workers"]]
+
+
 def _never(times: int) -> bool:
     return times == 0
 
@@ -171,9 +185,9 @@ SHARD = Check(
         ),
         Then(
             Holds(
-                "with fewer files than workers, the same holds",
-                _each_once("few"),
-                _missed("few"),
+                "with fewer files than workers, the same holds, and no worker goes without",
+                _few_shared,
+                _few_seen,
             ),
             Holds(
                 "no file is opened, and no example decoded, by a second worker",
@@ -216,7 +230,7 @@ SHARD = Check(
             "some examples are never used. Which value of `context` differs from worker to worker?"
         ),
         Observed(
-            "fewer_files_than_workers", lambda given, out: not _each_once("few")(given, out)
+            "fewer_files_than_workers", lambda given, out: not _few_shared(given, out)
         ).feedback(
             "You deal out files even if there are fewer files than workers. So some workers get no "
             "example, and in a real run they end their epoch at once. What else can be dealt out "

@@ -117,7 +117,7 @@ def _ahead_seen(given: Inputs, out: Plain) -> str:
     return (
         "`read` is called for one number after the other"
         if _reads_ahead(out)
-        else "no batch is read ahead: nothing behind `batch` reads before it is asked"
+        else "nothing behind `batch` keeps finished batches ready"
     )
 
 
@@ -164,7 +164,7 @@ ORDER = Check(
                 _order_seen,
             ),
             Holds(
-                "several calls of `read` at once, and the next batch during a step",
+                "several calls of `read` at once, and finished batches kept ready",
                 lambda given, out: _at_once(out) and _reads_ahead(out),
                 _ahead_seen,
             ),
@@ -211,13 +211,14 @@ ORDER = Check(
             "prefetch_first",
             lambda given, out: "Prefetch" in out["stages"] and not _reads_ahead(out),
         ).feedback(
-            "Your `prefetch` is before other stages and reads ahead only what comes before it. So "
-            "the slow stages still run when the step asks for its batch. Which stages should run "
-            "ahead of the step?"
+            "Your `prefetch` is before other stages and keeps ready only what comes before it. So "
+            "the slow stages run no further ahead than the one batch that TensorFlow adds. Which "
+            "stages should run ahead of the step?"
         ),
         Observed("no_prefetch", lambda given, out: not _reads_ahead(out)).feedback(
-            "Your pipeline starts on a batch when the step asks for it. So a plain loop pays for "
-            "the sum of input and computation. Which stage works while the step computes?"
+            "Nothing in your pipeline keeps finished batches ready, except for the one that "
+            "TensorFlow reads ahead by itself. So one slow batch makes a step wait. Which stage "
+            "keeps several?"
         ),
         Observed("one_at_a_time", lambda given, out: not _at_once(out)).feedback(
             "Your pipeline calls `read` for one number after the other. So in the first epoch each "
