@@ -225,12 +225,13 @@ dl.show("prefetch last", read_ahead(without_injection(plain.prefetch(2))))
 # %% [markdown]
 # ## More calls at once
 #
-# `map(read)` makes one call after the other. `map(read, num_parallel_calls=16)` makes up to 16 at
-# once and returns the results in the same order. While one call waits for the disk, the others wait
-# at the same time. In the figure this repair has the largest effect.
+# `map(read)` makes one call after the other, because `read` calls Python. (TensorFlow may run a
+# `map` of its own operations in parallel even if you do not ask.) With `num_parallel_calls=16`, `map`
+# makes up to 16 calls at once and returns the results in the same order. While one call waits for
+# the disk, the others wait at the same time. In the figure this repair has the largest effect.
 #
 # It has a limit: the threads of `tf.data`. By default there are as many as processors. Below, eight
-# calls wait for each other at a barrier, for at most a second. They can meet only if all eight are
+# calls wait for each other at a barrier, for at most 2 seconds. They can meet only if all eight are
 # running at once. `private_threadpool_size` sets the number of threads.
 
 # %%
@@ -242,7 +243,7 @@ def meetings(threads):
 
     def meet(number):
         try:
-            barrier.wait(timeout=1)
+            barrier.wait(timeout=2)
         except threading.BrokenBarrierError:
             return np.int64(0)
         return np.int64(1)
@@ -718,8 +719,8 @@ dl.show("a step takes less than half of its time before", after.real_ms < split.
 # <details><summary>2. The real step takes 78 ms, on one cached batch 48 ms, and the input alone 30
 # ms. What do you repair?</summary>
 # 78 is the sum: nothing is read ahead, for example because a Python loop makes the batches. Put
-# that loop into a <code>tf.data</code> pipeline that ends in <code>prefetch</code>, and a step takes
-# about 48 ms.
+# that loop into a <code>tf.data</code> pipeline that ends in <code>prefetch</code>. A step then
+# takes about 48 ms.
 # </details>
 #
 # <details><summary>3. A colleague moves <code>cache()</code> to the end of the pipeline, and each
