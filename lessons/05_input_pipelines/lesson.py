@@ -226,7 +226,7 @@ dl.show("prefetch last", read_ahead(without_injection(plain.prefetch(2))))
 # ## More calls at once
 #
 # `map(read)` makes one call after the other, because `read` calls Python. (TensorFlow may run a
-# `map` of its own operations in parallel even if you do not ask.) With `num_parallel_calls=16`, `map`
+# `map` of its own operations in parallel even if you do not ask.) With `num_parallel_calls=16` it
 # makes up to 16 calls at once and returns the results in the same order. While one call waits for
 # the disk, the others wait at the same time. In the figure this repair has the largest effect.
 #
