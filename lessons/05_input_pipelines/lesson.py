@@ -69,9 +69,8 @@ draw_overlap(read=3, compute=2, steps=4)
 
 # %% [markdown]
 # Above, the reader waits while the step computes, so a step costs the **sum**, 5. Below, the next
-# batch is read during the step, and a step costs only **the larger of the two**, 3. From the
-# second step on the computation still waits: the input is slower, and reading ahead cannot change
-# that.
+# batch is read during the step, and from the second step on a step costs only **the larger of the
+# two**, 3.
 #
 # ## Three measurements
 #
@@ -381,7 +380,7 @@ for name, data in mixed.items():
 # can come at most n - 1 places early: data sorted by class stay nearly sorted. Take n as large as
 # the data set. If the memory does not allow that, shuffle the file names as well.
 #
-# ## A seed can freeze as well
+# ## Random draws and a seed
 #
 # `shift` takes a key. Most augmentations draw their random numbers themselves, with
 # `tf.random.uniform` for example. You want repeatable runs, so you begin your program with
@@ -443,7 +442,8 @@ def keyed():
 
 
 dl.show("versions in three epochs", versions(keyed()))
-dl.show("a second run draws the same", versions(keyed(), 1) == versions(keyed(), 1))
+first_run, second_run = ([float(draw) for draw in keyed()] for _ in range(2))
+dl.show("a second run draws the same", first_run == second_run)
 
 # %% [markdown]
 # ## Who reads which shard
@@ -489,8 +489,7 @@ draw_readers(images.numpy()[:32], read_by, columns=4)
 
 # %% [markdown]
 # - `FILE` deals out files, like cards: worker 0 gets files 0 and 2. Each worker opens only its own.
-# - `DATA` lets every worker read everything and keep its part of each batch. The global batches are
-#   those of one device.
+# - `DATA` gives each worker its part of each batch. The global batches are those of one device.
 # - `OFF` shards nothing. Both workers train on every example, so each example counts twice. It is
 #   right only if you have sharded the data yourself.
 # - `AUTO`, the default, is `FILE` if TensorFlow finds files in the pipeline, and `DATA` otherwise.
