@@ -24,7 +24,7 @@ import distlab as dl
 from distlab.measure.step_split import split_step
 from distlab.pictures.input_times import RECORDED
 
-REPLICAS, BATCH, BATCHES, DISK_MS, AT_ONCE = 4, 32, 16, 4, 16
+REPLICAS, BATCH, BATCHES, DISK_MS, AT_ONCE = 2, 32, 16, 4, 16
 
 
 def main() -> None:

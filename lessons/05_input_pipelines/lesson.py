@@ -18,7 +18,7 @@
 #
 # - find out with three measurements whether replicas wait for data,
 # - say what `map`, `cache`, `shuffle`, `batch` and `prefetch` do, and put them in the right order,
-# - notice a cache or a seed that shows the model the same "random" images in every epoch,
+# - notice if the model sees the same "random" images in every epoch, and cure it,
 # - say which worker reads which example, and how often each worker calls your preprocessing,
 # - write a pipeline for each worker that reads only its own part.
 #

@@ -151,7 +151,7 @@ OWN = Check(
             "own. So a step takes examples from several places, and not those of one device's "
             "batch. In which order would you deal out cards, so that the first ones go to all?"
         ),
-        Fault("decodes_everything", decodes_all=True).feedback(
+        Fault("decodes_everything", sees=("steps", "decodes"), decodes_all=True).feedback(
             "Your steps are right, but every worker decodes all numbers and drops most of them, "
             "as DATA does. So the slow stage is no faster with more workers. Where must the "
             "numbers be dealt out, so that a worker decodes only its own?"

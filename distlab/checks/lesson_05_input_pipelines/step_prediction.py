@@ -11,6 +11,8 @@ import numpy as np
 from distlab.checks import Check, Close, Cost, Fault, Inputs, Plain, Then
 
 _CASES = ("FILE", "DATA")
+# Two mistakes are only named if the times without reading ahead are right.
+_KEYS = ("in turns", "ahead")
 
 
 def _inputs(seed: int) -> Inputs:
@@ -107,11 +109,11 @@ PREDICT = Check(
             "You took the larger of the two times even if nothing is read ahead. Who works on the "
             "next batch while the step computes?"
         ),
-        Fault("prefetch_changes_nothing", ahead=lambda a, b: a + b).feedback(
+        Fault("prefetch_changes_nothing", sees=_KEYS, ahead=lambda a, b: a + b).feedback(
             "You added input and computation even if batches are read ahead. So your prediction "
             "is too long. What happens at the same time?"
         ),
-        Fault("prefetch_hides_input", ahead=lambda read, compute: compute).feedback(
+        Fault("prefetch_hides_input", sees=_KEYS, ahead=lambda read, compute: compute).feedback(
             "You left out the input if batches are read ahead. That is right only while the input "
             "is the shorter part. How long does a step take if reading a batch takes longer than "
             "computing it?"
