@@ -51,8 +51,9 @@ def split_step(
 ) -> StepSplit:
     """Times the real loop, the step on one batch, and the input alone.
 
-    The three are timed in turns, each over whole passes, and of each the fastest pass counts: the
-    first one traces the step and fills caches. The clock of a pass starts behind its first batch.
+    The three are timed in turns, in passes over the data, and of each the fastest pass counts: the
+    first one traces the step. A pass before them, which is not timed, fills caches. The clock of a
+    pass starts behind its first batch and stops behind its last one.
 
     Args:
         step: Takes one batch. A step that trains does train the model here.
@@ -73,29 +74,21 @@ def split_step(
             do="give passes as a whole number of at least 1",
         )
 
-    def of_data() -> Iterable[Any]:
-        return itertools.islice(data, most_steps)
-
-    kept: list[Any] = []
-
-    def keep(batch: Any) -> None:
-        kept[:] = [batch]
-
-    steps = _steps_of(of_data(), keep)
-    one_batch = kept * steps
+    steps, batch = _look_through(itertools.islice(data, most_steps))
+    one_batch = [batch] * steps
     real, compute, alone = [], [], []
     for _ in range(passes):
-        real.append(_ms_a_step(step, of_data()))
-        compute.append(_ms_a_step(step, one_batch))
-        alone.append(_ms_a_step(keep, of_data()))
+        real.append(_ms_a_step(step, data, steps))
+        compute.append(_ms_a_step(step, one_batch, steps))
+        alone.append(_ms_a_step(lambda _: None, data, steps))
     return StepSplit(real_ms=min(real), compute_ms=min(compute), input_ms=min(alone))
 
 
-def _steps_of(batches: Iterable[Any], look: Callable[[Any], None]) -> int:
-    steps = 0
+def _look_through(batches: Iterable[Any]) -> tuple[int, Any]:
+    """How many batches there are, and the last one."""
+    steps, last = 0, None
     for batch in batches:
-        look(batch)
-        steps += 1
+        steps, last = steps + 1, batch
     if steps < 2:
         raise InvalidArgument(
             asked="split_step(step, data)",
@@ -103,18 +96,18 @@ def _steps_of(batches: Iterable[Any], look: Callable[[Any], None]) -> int:
             do="give data of at least two batches that can be iterated again, such as a "
             "tf.data.Dataset and not an iterator of it",
         )
-    return steps
+    return steps, last
 
 
-def _ms_a_step(step: Callable[[Any], Any], batches: Iterable[Any]) -> float:
+def _ms_a_step(step: Callable[[Any], Any], batches: Iterable[Any], steps: int) -> float:
     import tensorflow as tf
 
-    steps, begin = -1, 0.0
-    for batch in batches:
+    begin = 0.0
+    # To ask for a batch behind the last one would take time of its own.
+    for number, batch in enumerate(itertools.islice(batches, steps)):
         step(batch)
-        if steps < 0:
+        if number == 0:
             tf.test.experimental.sync_devices()
             begin = time.perf_counter()
-        steps += 1
     tf.test.experimental.sync_devices()  # a step on a GPU returns before it is done
-    return 1000 * (time.perf_counter() - begin) / steps
+    return 1000 * (time.perf_counter() - begin) / (steps - 1)

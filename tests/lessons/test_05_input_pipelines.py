@@ -28,7 +28,7 @@ stub = functools.cache(functools.partial(load_stub, STEM))
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
 def test_the_solution_passes(check):
-    assert_solution_passes(check, solution()[check.function], seeds=range(4))
+    assert_solution_passes(check, solution()[check.function], seeds=range(2))
 
 
 @pytest.mark.parametrize("check", [SHARD, OWN, PREDICT], ids=lambda check: check.name)
@@ -154,7 +154,7 @@ def shard_shuffled_files(context, files, load, decode, seed):
 
 @pytest.mark.parametrize("answer", [shard_by_slices, shard_shuffled_files])
 def test_shard_takes_different_right_answers(answer):
-    assert_solution_passes(SHARD, answer, seeds=range(3))
+    assert_solution_passes(SHARD, answer, seeds=(1,))
 
 
 def sharding(
@@ -214,7 +214,7 @@ def test_shard_has_a_wrong_answer_for_each_mistake():
 
 @pytest.mark.parametrize("mistake", SHARD_MISTAKES)
 def test_shard_names_the_mistake(mistake):
-    assert_mistake_is_caught(SHARD, SHARD_MISTAKES[mistake], mistake, seeds=(1, 2))
+    assert_mistake_is_caught(SHARD, SHARD_MISTAKES[mistake], mistake, seeds=(1,))
 
 
 def test_a_shuffle_without_the_seed_behind_the_shard_is_named():
@@ -248,7 +248,7 @@ def own_by_slices(context, numbers, decode, global_batch):
 
 @pytest.mark.parametrize("answer", [own_in_pieces, own_by_slices])
 def test_own_takes_different_right_answers(answer):
-    assert_solution_passes(OWN, answer, seeds=range(3))
+    assert_solution_passes(OWN, answer, seeds=range(2))
 
 
 def owning(
