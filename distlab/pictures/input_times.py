@@ -65,7 +65,7 @@ def draw_step_splits(splits: Mapping[str, StepSplit]) -> Any:
         f"ms; the input alone takes {split.input_ms:.0f} ms."
         for name, split in splits.items()
     )
-    return finish(figure, alt=f"Times of a step with {len(splits)} pipelines. {' '.join(told)}")
+    return finish(figure, alt=f"Times of a step. {' '.join(told)}")
 
 
 def draw_overlap(*, read: float, compute: float, steps: int) -> Any:

@@ -308,9 +308,9 @@ def with_key(data):
 
 # %% [markdown]
 # `shift` is an *augmentation*: it changes each image at random, so that the model sees a new
-# version in every epoch. `with_key` gives each example a new random number, the key. Now both stand
-# before a cache at the end. (`shuffle` draws a new order in each epoch by default, even with a
-# seed.)
+# version in every epoch. `with_key` gives each example a random number, the key, and
+# `rerandomize_each_iteration` draws new keys in each epoch. Now both stand before a cache at the
+# end. (`shuffle` draws a new order in each epoch by default, even with a seed.)
 
 # %%
 cache_last = with_key(eight.map(look_up)).map(shift).shuffle(8, seed=1).batch(4).cache()
@@ -324,7 +324,7 @@ order_guess = dl.predict(
 
 # %%
 def seen(data, epochs=3):
-    examples = data.unbatch()
+    examples = data.unbatch()  # one at a time again
     return [[(int(number), image.numpy()) for number, image in examples] for _ in range(epochs)]
 
 
@@ -348,7 +348,7 @@ order_guess.reveal(
 
 # %% [markdown]
 # Here is what the model sees, and what it sees if the cache is behind `look_up`, before anything
-# random:
+# random. (The number below an image is its place in the data set. A space separates the batches.)
 
 # %%
 from distlab.pictures.epoch_orders import draw_epochs
