@@ -74,7 +74,7 @@ def test_order_takes_different_right_answers(answer):
     assert_solution_passes(ORDER, answer, seeds=range(2))
 
 
-def order_of(*stages, at_once=AUTO, seeded=True):
+def order_of(*stages, at_once=AUTO, seeded=True, anew=True):
     """An answer with these stages, in their order."""
 
     def make_pipeline(numbers, read, augment, batch, seed):
@@ -87,7 +87,8 @@ def order_of(*stages, at_once=AUTO, seeded=True):
             elif stage == "cache":
                 data = data.cache()
             elif stage == "shuffle":
-                data = data.shuffle(len(numbers), seed=seed if seeded else None)
+                used = seed if seeded else None
+                data = data.shuffle(len(numbers), seed=used, reshuffle_each_iteration=anew)
             elif stage == "batch":
                 data = data.batch(batch)
             else:
@@ -101,6 +102,7 @@ ORDER_MISTAKES = {
     "never_cached": order_of("read", "shuffle", "augment", "batch", "prefetch"),
     "never_shuffled": order_of("read", "cache", "augment", "batch", "prefetch"),
     "cache_after_shuffle": order_of("read", "shuffle", "cache", "augment", "batch", "prefetch"),
+    "one_order": order_of("read", "cache", "shuffle", "augment", "batch", "prefetch", anew=False),
     "augmentation_cached": order_of("read", "augment", "cache", "shuffle", "batch", "prefetch"),
     "shuffle_after_batch": order_of("read", "cache", "augment", "batch", "shuffle", "prefetch"),
     "no_seed": order_of("read", "cache", "shuffle", "augment", "batch", "prefetch", seeded=False),

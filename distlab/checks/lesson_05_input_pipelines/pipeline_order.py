@@ -88,9 +88,13 @@ def _whole(given: Inputs, out: Plain) -> bool:
 
 def _reads_ahead(out: Plain) -> bool:
     """Whether a prefetch is behind the last batch: it reads ahead everything before it."""
-    names = [name.rstrip("V0123456789") for name in out["stages"]]
-    last = max(place for place, name in enumerate(names) if name.endswith("Batch"))
-    return "Prefetch" in names[last:]
+    batches = [place for place, name in enumerate(out["stages"]) if name.endswith("Batch")]
+    return "Prefetch" in out["stages"][max(batches) :]
+
+
+def _cached_behind_shuffle(out: Plain) -> bool:
+    names = out["stages"]
+    return "Shuffle" in names and "Cache" in names[names.index("Shuffle") :]
 
 
 def _at_once(out: Plain) -> bool:
@@ -185,10 +189,18 @@ ORDER = Check(
             "Your epochs all have the order in which the numbers were given. So each batch always "
             "has the same examples. Which stage draws a new order in each epoch?"
         ),
-        Observed("cache_after_shuffle", lambda given, out: _frozen(_orders(out))).feedback(
+        Observed(
+            "cache_after_shuffle",
+            lambda given, out: _frozen(_orders(out)) and _cached_behind_shuffle(out),
+        ).feedback(
             "Your cache comes after `shuffle` and keeps the order of the first epoch. So the model "
             "sees the same batches in each epoch. Which stages should run again in each epoch, and "
             "on which side of the cache are they?"
+        ),
+        Observed("one_order", lambda given, out: _frozen(_orders(out))).feedback(
+            "You shuffle once, and all epochs have this order, although no cache keeps it. So each "
+            "batch always has the same examples. Which argument of `shuffle` decides whether it "
+            "draws a new order in each epoch?"
         ),
         Observed(
             "augmentation_cached", lambda given, out: _versions(out) == len(given["numbers"])
