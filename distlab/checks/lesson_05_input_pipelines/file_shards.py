@@ -126,7 +126,7 @@ def _often(times: int) -> bool:
 
 
 def _work(out: Plain, case: str, what: str) -> int:
-    return sum(worker[what] for worker in out[case]["workers"]) // _EPOCHS
+    return int(sum(worker[what] for worker in out[case]["workers"])) // _EPOCHS
 
 
 def _work_shared(given: Inputs, out: Plain) -> bool:
