@@ -569,9 +569,9 @@ files_guess.reveal(
 
 # %% [markdown]
 # The workers with a file stop with an error. The workers without a file get no error and no data,
-# and wait for the others in the next all-reduce: lesson 09 shows that hang. So look into **every**
-# worker's log. Write at least as many files as workers, and a multiple of that number, or the
-# shares are unequal. If you have one large file, use `DATA` or shard yourself.
+# and wait for the others: lesson 09 shows that hang. So look into **every** worker's log. Write at
+# least as many files as workers, and a multiple of that number, or the shares are unequal. If you
+# have one large file, use `DATA` or shard yourself.
 #
 # ## Shard before the work
 #
@@ -729,8 +729,8 @@ dl.show("a step takes less than half of its time before", after.real_ms < split.
 #
 # <details><summary>4. 16 workers read one file of 100,000 images. Decoding is the slow part. Why do
 # 16 workers take as long as one for a global batch?</summary>
-# Under DATA each worker decodes every image. Under AUTO they would stop with an error, because
-# there are fewer files than workers. Shard before decoding.
+# Under DATA each worker decodes every image. Under AUTO the job would fail, because there are fewer
+# files than workers. Shard before decoding.
 # </details>
 #
 # <details><summary>5. Four replicas, and <code>distribute_datasets_from_function</code> returns
