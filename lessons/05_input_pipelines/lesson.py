@@ -175,7 +175,8 @@ prefetch_guess.reveal(
 # %% [markdown]
 # **`prefetch` hides the shorter part behind the longer one. It makes nothing cheaper.** If the
 # input is the longer part, you must make the input itself cheaper: more calls at once, or less
-# work.
+# work. (These replicas share two processors with the pipeline, so a real step can be longer than
+# each of its parts. A GPU does not compete with the pipeline.)
 #
 # There is a second reason: TensorFlow reads ahead even if you do not ask for it. `CountedCalls`
 # counts how often a function of a pipeline is called. We take one batch of 4 numbers and wait:
