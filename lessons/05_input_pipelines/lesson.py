@@ -203,24 +203,14 @@ ahead_of_replicas = read_ahead(strategy.experimental_distribute_dataset(plain))
 dl.show("distributed: more than one batch", ahead_of_replicas > 4)
 
 # %% [markdown]
-# If the last stage works only when it is asked, such as `batch`, TensorFlow adds a `prefetch`
-# behind it, which reads one batch ahead. (An option named `inject_prefetch` switches this off.) A
-# distributed data set reads more ahead. `prefetch(2)` of your own keeps two batches ready, while a
-# third one waits for its place. That helps if batches take unequal times, because a slow one then
-# finds some in reserve. It must be **last**: a `prefetch` before a slow `map` keeps only what comes
-# before the slow part.
-
+# Without `prefetch`, TensorFlow has still read one batch ahead. A distributed data set reads more.
+# `prefetch(2)` of your own keeps two batches ready, while a third one waits for its place. That
+# helps if batches take unequal times, because after a slow batch a few are in reserve. `prefetch`
+# must be **last**: before a slow `map` it keeps ready only what comes before the slow part.
 
 # %%
-def without_injection(data):
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    return data.with_options(options)
-
-
 slow_part_last = numbers.prefetch(8).map(calls.counted("read")).batch(4)
-dl.show("read ahead, prefetch before map", read_ahead(without_injection(slow_part_last)))
-dl.show("prefetch last", read_ahead(without_injection(plain.prefetch(2))))
+dl.show("numbers read ahead, prefetch(8) before map", read_ahead(slow_part_last))
 
 # %% [markdown]
 # ## More calls at once
