@@ -47,7 +47,7 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 #   order and new batches, and `seed` decides the orders.
 # - In the first epoch several calls of `read` run at once, and the pipeline keeps finished batches
 #   ready.
-# - Change the order of the lines and one argument.
+# - Change the order of the stages and one argument: about 6 lines.
 #
 # <details><summary>Hint</summary>
 #
