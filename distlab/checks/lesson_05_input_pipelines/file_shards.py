@@ -1,0 +1,257 @@
+"""A check of lesson 05: each worker's files, or its lines if there are fewer files than workers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distlab.checks import Check, Cost, Holds, Inputs, Observed, Plain, Raises, Then
+
+_LINES, _EPOCHS = 4, 2
+
+
+def _inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    workers = int(draw.choice([2, 3]))
+    return {
+        "workers": workers,
+        "many": 3 * workers,  # files: enough, and the same number for each worker
+        "few": workers - 1,
+        "seed": int(draw.integers(1, 1000)),
+        "first": int(draw.integers(100, 500)),
+    }
+
+
+def _call(my_examples: Callable[..., Any], inputs: Inputs) -> Plain:
+    with tempfile.TemporaryDirectory() as folder:
+        return {
+            case: _read_by_all(my_examples, inputs, _files(Path(folder), inputs, inputs[case]))
+            for case in ("many", "few")
+        }
+
+
+def _files(folder: Path, inputs: Inputs, count: int) -> list[str]:
+    files = [folder / f"{count}-{number}.txt" for number in range(count)]
+    for number, file in enumerate(files):
+        first = inputs["first"] + _LINES * number
+        file.write_text("\n".join(str(line) for line in range(first, first + _LINES)))
+    return [str(file) for file in files]
+
+
+def _read_by_all(my_examples: Callable[..., Any], inputs: Inputs, files: list[str]) -> Plain:
+    """Two epochs of each worker, and the first epoch of worker 0 once more, in a new pipeline."""
+    import tensorflow as tf
+
+    from distlab.coursework.input_probes import CountedCalls
+
+    def number_of(line: Any) -> Any:
+        return tf.strings.to_number(line, tf.int64)
+
+    def of_worker(worker: int, epochs: int) -> Plain:
+        calls = CountedCalls()
+
+        def load(file: Any) -> Any:
+            name = tf.data.Dataset.from_tensors(file).map(calls.counted("load"))
+            return name.flat_map(tf.data.TextLineDataset)
+
+        context = tf.distribute.InputContext(inputs["workers"], worker, inputs["workers"])
+        decode = calls.counted("decode", number_of)
+        data = my_examples(context, files, load, decode, inputs["seed"])
+        if not isinstance(data, tf.data.Dataset):
+            raise TypeError(f"a tf.data.Dataset was asked for; yours is {type(data).__name__}")
+        if data.element_spec != tf.TensorSpec([], tf.int64):
+            raise TypeError("decoded examples were asked for, one at a time")
+        most = 2 * _LINES * len(files) + 1
+        read = [[int(number) for number in islice(data, most)] for _ in range(epochs)]
+        return {"epochs": read, "loads": calls["load"], "decodes": calls["decode"]}
+
+    workers = range(inputs["workers"])
+    seen = [of_worker(worker, _EPOCHS) for worker in workers]
+    return {"workers": seen, "again": of_worker(0, 1)["epochs"][0]}
+
+
+def _all(given: Inputs, case: str) -> list[int]:
+    return list(range(given["first"], given["first"] + _LINES * given[case]))
+
+
+def _read(out: Plain, case: str, epoch: int) -> list[int]:
+    return sorted(number for worker in out[case]["workers"] for number in worker["epochs"][epoch])
+
+
+def _each_once(case: str) -> Callable[[Inputs, Plain], bool]:
+    return lambda given, out: all(
+        _read(out, case, epoch) == _all(given, case) for epoch in range(_EPOCHS)
+    )
+
+
+def _missed(case: str) -> Callable[[Inputs, Plain], str]:
+    def text(given: Inputs, out: Plain) -> str:
+        times = Counter(_read(out, case, 0))
+        wanted = _all(given, case)
+        missed, twice = (sum(test(times[n]) for n in wanted) for test in (_never, _often))
+        return (
+            f"{given[case]} files, {given['workers']} workers, first epoch: of {len(wanted)} "
+            f"examples {missed} were read by no worker, {twice} more than once"
+        )
+
+    return text
+
+
+def _few_shared(given: Inputs, out: Plain) -> bool:
+    return _each_once("few")(given, out) and all(_sizes(out))
+
+
+def _few_seen(given: Inputs, out: Plain) -> str:
+    if _each_once("few")(given, out):
+        return f"{given['few']} files: the workers read {_sizes(out)} examples, some of them none"
+    return _missed("few")(given, out)
+
+
+def _sizes(out: Plain) -> list[int]:
+    return [len(worker["epochs"][0]) for worker in out["few"]["workers"]]
+
+
+def _never(times: int) -> bool:
+    return times == 0
+
+
+def _often(times: int) -> bool:
+    return times > 1
+
+
+def _work(out: Plain, case: str, what: str) -> int:
+    return int(sum(worker[what] for worker in out[case]["workers"])) // _EPOCHS
+
+
+def _work_shared(given: Inputs, out: Plain) -> bool:
+    decodes = all(_work(out, case, "decodes") == len(_all(given, case)) for case in ("many", "few"))
+    return decodes and _work(out, "many", "loads") == given["many"]
+
+
+def _work_seen(given: Inputs, out: Plain) -> str:
+    return (
+        f"{given['many']} files with {len(_all(given, 'many'))} examples: in one epoch the "
+        f"{given['workers']} workers together opened {_work(out, 'many', 'loads')} files and "
+        f"decoded {_work(out, 'many', 'decodes')} times"
+    )
+
+
+def _shuffled(given: Inputs, out: Plain) -> bool:
+    workers = out["many"]["workers"]
+    first, second = ([worker["epochs"][epoch] for worker in workers] for epoch in range(2))
+    fresh = all(a != b and a != sorted(a) for a, b in zip(first, second, strict=True))
+    return fresh and out["many"]["again"] == first[0]
+
+
+def _both_all(given: Inputs, out: Plain) -> bool:
+    return all(sorted(w["epochs"][0]) == _all(given, "many") for w in out["many"]["workers"])
+
+
+def _overlap(given: Inputs, out: Plain) -> bool:
+    """As many as there are, but not each once, and not the same part for all workers."""
+    parts = [sorted(worker["epochs"][0]) for worker in out["many"]["workers"]]
+    complete = len(_read(out, "many", 0)) == len(_all(given, "many"))
+    same = all(part == parts[0] for part in parts)
+    return complete and not same and not _each_once("many")(given, out)
+
+
+SHARD = Check(
+    name="shard_files",
+    function="my_examples",
+    title="Each worker's files, or its lines",
+    question="Which stage decides what this worker reads, and what does each worker do before it?",
+    direction=(
+        "Two questions decide: are there at least as many files as workers, and which is the "
+        "earliest stage before which you can shard?"
+    ),
+    cost=Cost.TENSORFLOW,
+    inputs=_inputs,
+    call=_call,
+    criteria=(
+        Holds(
+            "with enough files, each example is read by one worker, once an epoch",
+            _each_once("many"),
+            _missed("many"),
+            points=2,
+        ),
+        Then(
+            Holds(
+                "with fewer files than workers, the same holds, and no worker goes without",
+                _few_shared,
+                _few_seen,
+            ),
+            Holds(
+                "no file is opened, and no example decoded, by a second worker",
+                _work_shared,
+                _work_seen,
+            ),
+            Holds(
+                "each worker has a new order in each epoch, which `seed` decides",
+                _shuffled,
+                "a worker has the same order in both epochs, or with the same `seed` a new one",
+            ),
+        ),
+    ),
+    hint="If there are enough files, `shard` the list of files and `flat_map(load)` it; otherwise "
+    "`flat_map(load)` first and `shard` the lines. Then shuffle with the seed, then map(decode).",
+    revisit="Shard before the work",
+    mistakes=(
+        Raises("shard_arguments", "Number of shards must be|Index must be between").feedback(
+            "You gave `shard` a number of parts or an index that is not possible, so TensorFlow "
+            "refused it. The first argument is the number of parts. Which value of `context` "
+            "counts the workers, and which one numbers this worker from 0?"
+        ),
+        Raises("not_decoded", "decoded examples were asked for").feedback(
+            "Your data set gives something other than single decoded examples, such as lines of "
+            "text, files or batches. The model cannot train on these. Which function turns a line "
+            "into an example, and which stage calls it for each line?"
+        ),
+        Observed("both_read_all", _both_all).feedback(
+            "Every worker reads every example. So each example counts once for each worker, and "
+            "more workers are no faster than one. Which two values of `context` say how many "
+            "workers there are, and which one this is?"
+        ),
+        Observed("unseeded_shuffle_then_shard", _overlap).feedback(
+            "Your workers shard different orders: each shuffled for itself first. So some examples "
+            "are read twice and some by no worker. What must be the same on all workers if you "
+            "shuffle before you shard?"
+        ),
+        Observed("same_part", lambda given, out: not _each_once("many")(given, out)).feedback(
+            "Your workers read the same part of the data, and no worker reads the other parts. So "
+            "some examples are never used. Which value of `context` differs from worker to worker?"
+        ),
+        Observed(
+            "fewer_files_than_workers", lambda given, out: not _few_shared(given, out)
+        ).feedback(
+            "You deal out files even if there are fewer files than workers. So some workers get no "
+            "example, and in a real run they end their epoch at once. What else can be dealt out "
+            "if there are too few files?"
+        ),
+        Observed(
+            "decodes_everything",
+            lambda given, out: _work(out, "many", "decodes") > len(_all(given, "many")),
+        ).feedback(
+            "Every worker decodes all examples and then drops those of the other workers. So the "
+            "slow stage takes as long as on one worker. Where must `shard` be, so that a worker "
+            "decodes only its own?"
+        ),
+        Observed(
+            "opens_every_file",
+            lambda given, out: _work(out, "many", "loads") > given["many"],
+        ).feedback(
+            "Every worker opens every file and keeps a part of its lines. So the disk is read once "
+            "for each worker. What can you deal out instead if there are enough files?"
+        ),
+        Observed("not_shuffled", lambda given, out: not _shuffled(given, out)).feedback(
+            "The right examples reach each worker, but their order is not new in each epoch, or "
+            "`seed` does not decide it. So the model learns from the same neighbours, or you "
+            "cannot repeat the run. What should `shuffle` be given, and which stage is behind it?"
+        ),
+    ),
+)

@@ -1,0 +1,160 @@
+"""A check of lesson 05: batches from a function that are one device's, and no work done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from distlab.checks import Check, Cost, Equal, Fault, Inputs, Plain, Raises, Then
+
+_STEPS = 3
+
+
+def _inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    workers, each = int(draw.choice([2, 3])), 2
+    global_batch = workers * each * int(draw.choice([2, 3]))
+    numbers = draw.choice(900, size=_STEPS * global_batch, replace=False).astype("int64")
+    return {"numbers": numbers, "workers": workers, "each": each, "global_batch": global_batch}
+
+
+def _call(own_batches: Callable[..., Any], inputs: Inputs) -> Plain:
+    """What all workers read, and how often they called `decode`."""
+    import tensorflow as tf
+
+    from distlab.coursework.input_probes import CountedCalls
+
+    calls, replicas = CountedCalls(), inputs["workers"] * inputs["each"]
+
+    def of_worker(worker: int) -> list[list[int]]:
+        context = tf.distribute.InputContext(inputs["workers"], worker, replicas)
+        decode = calls.counted("decode", lambda number: number)
+        data = own_batches(context, inputs["numbers"], decode, inputs["global_batch"])
+        if not isinstance(data, tf.data.Dataset):
+            raise TypeError(f"a tf.data.Dataset was asked for; yours is {type(data).__name__}")
+        if getattr(data.element_spec, "shape", tf.TensorShape([])).rank != 1:
+            raise TypeError("batches of numbers were asked for")
+        batches = islice(data, len(inputs["numbers"]))  # a part may have no end
+        return [[int(number) for number in batch] for batch in batches]
+
+    return _noted(inputs, [of_worker(n) for n in range(inputs["workers"])], calls["decode"])
+
+
+def _noted(given: Inputs, workers: list[list[list[int]]], decodes: int) -> Plain:
+    """The numbers of each step, sorted: in a step each replica takes a batch of its worker."""
+    each, steps = given["each"], []
+    for start in range(0, max(map(len, workers)), each):
+        taken = [batch for batches in workers for batch in batches[start : start + each]]
+        steps.append(sorted(number for batch in taken for number in batch))
+    return {"sizes": [len(step) for step in steps], "steps": steps, "decodes": decodes}
+
+
+def _reference(
+    given: Inputs,
+    *,
+    batch: Callable[[Inputs], int] = lambda given: (
+        given["global_batch"] // (given["workers"] * given["each"])
+    ),
+    part: Callable[[Any, int, int], Any] = lambda numbers, workers, n: numbers[n::workers],
+    decodes_all: bool = False,
+) -> Plain:
+    """Each worker takes its part of the numbers, in batches."""
+    numbers, size = given["numbers"].tolist(), batch(given)
+    workers, decodes = [], 0
+    for worker in range(given["workers"]):
+        mine = part(numbers, given["workers"], worker)
+        decodes += len(numbers if decodes_all else mine)
+        workers.append([mine[at : at + size] for at in range(0, len(mine), size)])
+    return _noted(given, workers, decodes)
+
+
+def _consecutive(numbers: Any, workers: int, worker: int) -> Any:
+    long = len(numbers) // workers
+    return numbers[worker * long : (worker + 1) * long]
+
+
+OWN = Check(
+    name="own_batches",
+    title="One device's batches, from a function",
+    question="Which examples do all replicas together take in the first step?",
+    direction=(
+        "Two things decide: the size of one replica's batch, and whether the parts of the workers "
+        "are dealt out in turn or cut in pieces."
+    ),
+    cost=Cost.TENSORFLOW,
+    inputs=_inputs,
+    call=_call,
+    reference=_reference,
+    criteria=(
+        Equal("sizes", "how many examples each step takes", points=1),
+        Then(
+            Equal("steps", "each step takes the examples of one device's batch", points=2),
+            Equal("decodes", "calls of `decode` on all workers", points=1),
+        ),
+    ),
+    hint="`shard(context.num_input_pipelines, context.input_pipeline_id)` deals out the numbers in "
+    "turn. Then map(decode), then batch by `context.get_per_replica_batch_size(global_batch)`.",
+    revisit="Shard before the work",
+    mistakes=(
+        Raises("shard_arguments", "Number of shards must be|Index must be between").feedback(
+            "You gave `shard` a number of parts or an index that is not possible, so TensorFlow "
+            "refused it. The first argument is the number of parts. Which value of `context` "
+            "counts the workers, and which one numbers this worker from 0?"
+        ),
+        Raises("not_batched", "batches of numbers were asked for").feedback(
+            "Your data set gives single numbers. Each replica would take one example in a step. "
+            "How many examples does one replica take, according to `context`?"
+        ),
+        Fault(
+            "global_batch_per_replica", sees="sizes", batch=lambda given: given["global_batch"]
+        ).feedback(
+            "Your batches have the size of the global batch, and each replica takes one of them. "
+            "So a step takes as many times more examples as there are replicas. How many examples "
+            "of a global batch belong to one replica?"
+        ),
+        Fault(
+            "batch_per_worker",
+            sees="sizes",
+            batch=lambda given: given["global_batch"] // given["workers"],
+        ).feedback(
+            "You divided the global batch by the number of workers. Each worker has two replicas, "
+            "and each of them takes a whole batch, so a step takes twice as many examples. By "
+            "which number must the global batch be divided?"
+        ),
+        Fault("both_read_all", sees="steps", part=lambda numbers, workers, n: numbers)
+        .or_with(part=lambda numbers, workers, n: numbers, decodes_all=True)
+        .feedback(
+            "Every worker takes all numbers. So each example counts once for each worker in an "
+            "epoch. Which values of `context` let a worker take only its own part?"
+        ),
+        Fault(
+            "same_part", sees="steps", part=lambda numbers, workers, n: numbers[::workers]
+        ).feedback(
+            "All workers take the same part of the numbers, and no worker takes the other parts. "
+            "So some examples are never used. Which value of `context` differs from worker to "
+            "worker?"
+        ),
+        Fault(
+            "shard_by_replica",
+            sees="steps",
+            part=lambda numbers, workers, n: numbers[n :: 2 * workers],
+        ).feedback(
+            "You cut the numbers into as many parts as there are replicas, and each worker took "
+            "one part. A worker feeds two replicas, so half of the numbers are read by no worker. "
+            "How many parts are there, if your function is called once on each worker?"
+        ),
+        Fault("consecutive_parts", part=_consecutive).feedback(
+            "Each worker takes a consecutive piece of the numbers, as if it were a file of its "
+            "own. So a step takes examples from several places, and not those of one device's "
+            "batch. In which order would you deal out cards, so that the first ones go to all?"
+        ),
+        Fault("decodes_everything", sees=("steps", "decodes"), decodes_all=True).feedback(
+            "Your steps are right, but every worker decodes all numbers and drops most of them, "
+            "as DATA does. So the slow stage is no faster with more workers. Where must the "
+            "numbers be dealt out, so that a worker decodes only its own?"
+        ),
+    ),
+)

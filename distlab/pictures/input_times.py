@@ -1,0 +1,137 @@
+"""What a step waits for, as bars and as lanes. Made for lesson 05.
+
+draw_step_splits(recorded_splits())            # the figures that benchmarks/input_pipelines.py kept
+draw_overlap(read=3, compute=2, steps=4)       # reading before, and while, a step computes
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distlab.measure.step_split import StepSplit
+from distlab.pictures.palette import (
+    GROUND,
+    NOTE,
+    ONE_DEVICE,
+    add_legend,
+    category,
+    finish,
+    label_axes,
+)
+
+RECORDED = Path(__file__).with_suffix(".json")
+_PARTS = {
+    "the real step": ("real_ms", ONE_DEVICE),
+    "the step on one batch that is there": ("compute_ms", category(0)),
+    "the input alone": ("input_ms", category(1)),
+}
+_HEIGHT = 0.26
+
+
+def recorded_splits() -> dict[str, StepSplit]:
+    """Returns what `python benchmarks/input_pipelines.py` measured, by the pipeline's name."""
+    kept = json.loads(RECORDED.read_text(encoding="utf-8"))["pipelines"]
+    return {name: StepSplit(**times) for name, times in kept.items()}
+
+
+def draw_step_splits(splits: Mapping[str, StepSplit]) -> Any:
+    """Draws three bars for each pipeline: the real step, and what its parts take alone.
+
+    Args:
+        splits: By the name of the pipeline, what was measured.
+
+    Returns:
+        A matplotlib `Figure`; as the last line of a cell it is shown.
+    """
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7.6, 0.9 * len(splits) + 0.9), layout="constrained")
+    longest = max(split.real_ms for split in splits.values())
+    for place, (label, (key, look)) in enumerate(_PARTS.items()):
+        times = [getattr(split, key) for split in splits.values()]
+        rows = [row + (place - 1) * _HEIGHT for row in range(len(splits))]
+        axes.barh(rows, times, _HEIGHT * 0.9, label=label, **look.bar())
+        for row, ms in zip(rows, times, strict=True):
+            axes.text(ms + longest / 100, row, f"{ms:.0f} ms", va="center", fontsize=8)
+    axes.set_yticks(range(len(splits)), list(splits))
+    axes.set_ylim(len(splits) - 0.5, -0.5)
+    label_axes(axes, x="time", y="", x_unit="ms")
+    add_legend(figure, loc="outside lower center", ncols=3)
+    told = (
+        f"{name}: {split.real_ms:.0f} ms, of which the computation takes {split.compute_ms:.0f} "
+        f"ms; the input alone takes {split.input_ms:.0f} ms."
+        for name, split in splits.items()
+    )
+    return finish(figure, alt=f"Times of a step. {' '.join(told)}")
+
+
+def draw_overlap(*, read: float, compute: float, steps: int) -> Any:
+    """Draws the same steps twice: read and compute in turns, and with one batch read ahead.
+
+    Args:
+        read: How long the input takes for a batch, in any unit.
+        compute: How long the computation of a step takes, in the same unit.
+        steps: How many steps.
+
+    Returns:
+        A matplotlib `Figure`; as the last line of a cell it is shown.
+    """
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(2, 1, figsize=(7.6, 3.3), sharex=True, layout="constrained")
+    ways = {
+        "nothing is read ahead": _in_turns(read, compute, steps),
+        "one batch is read ahead": _overlapped(read, compute, steps),
+    }
+    looks = {"input": category(1), "computation": category(0)}
+    for axes, (title, (reads, computes)) in zip(panels, ways.items(), strict=True):
+        for row, (name, starts, long) in enumerate(
+            (("input", reads, read), ("computation", computes, compute))
+        ):
+            look = {**looks[name].bar(), "edgecolor": GROUND}
+            for number, start in enumerate(starts, 1):
+                axes.barh(row, long, left=start, height=0.7, **look)
+                axes.text(start + long / 2, row, str(number), **_IN_A_BAR)
+        axes.set_yticks([0, 1], list(looks))
+        axes.set_ylim(1.5, -0.5)
+        axes.set_xticks([])
+        end = computes[-1] + compute
+        axes.axvline(end, color=NOTE, linewidth=1, linestyle=":")
+        axes.set_title(f"{title}: {end:g} units of time", fontsize=10, loc="left")
+        label_axes(axes, x="", y="")
+    label_axes(panels[-1], x="time (a sketch; numbers: the batch)", y="")
+    told = [
+        f"If {title}, the last step ends after {c[-1] + compute:g}"
+        for title, (_, c) in ways.items()
+    ]
+    return finish(
+        figure,
+        alt=f"Lanes of input and computation for {steps} steps. The input of a batch takes "
+        f"{read:g} units of time, its computation {compute:g}. {'. '.join(told)}.",
+    )
+
+
+_IN_A_BAR: dict[str, Any] = {
+    "ha": "center",
+    "va": "center",
+    "fontsize": 9,
+    "bbox": {"facecolor": GROUND, "edgecolor": "none", "pad": 1},
+}
+
+
+def _in_turns(read: float, compute: float, steps: int) -> tuple[list[float], list[float]]:
+    """When each read and each computation starts, if neither overlaps the other."""
+    reads = [step * (read + compute) for step in range(steps)]
+    return reads, [start + read for start in reads]
+
+
+def _overlapped(read: float, compute: float, steps: int) -> tuple[list[float], list[float]]:
+    """The same, if the next batch is read as soon as the one before was taken."""
+    reads, computes = [0.0], [read]
+    for _ in range(1, steps):
+        reads.append(max(reads[-1] + read, computes[-1]))
+        computes.append(max(computes[-1] + compute, reads[-1] + read))
+    return reads, computes

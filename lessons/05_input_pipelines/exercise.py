@@ -1,0 +1,264 @@
+# %% [markdown]
+# # Exercise: input pipelines
+#
+# This exercise follows [lesson 05](../notebooks/05_input_pipelines.ipynb). You repair a pipeline
+# that is slow and wrong, share files and batches between workers, and predict the time of a step.
+# The checks read no clock: they count calls, and look at which examples came and in which order.
+
+# %% [markdown]
+# ## Overview
+#
+# | task | what you do | minutes | difficulty |
+# |---|---|---|---|
+# | 1. `repair_pipeline` | repair the order of six stages | 10 | easy |
+# | 2. `shard_files` | deal out files, or lines if there are too few files | 12 | medium |
+# | 3. `own_batches` | give each worker its part of one device's batches | 10 | medium |
+# | 4. `predict_step` | predict the time of a step on several workers | 8 | medium |
+# | 5. your own pipeline | find out what your own training waits for (no points) | 15 | open |
+#
+# Write your answers in the cells that start with `# task:` and run them. Then run the check below
+# each. If you get stuck, open the hint.
+
+# %%
+import math
+
+import keras
+import tensorflow as tf
+
+import distlab as dl
+from distlab.coursework.input_probes import CountedCalls
+from distlab.measure.step_split import split_step
+
+devices = dl.split_devices(4)
+strategy = dl.make_strategy("mirrored", devices=devices)
+dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
+
+# %% [markdown]
+# ## Task 1: a pipeline that is slow and wrong
+#
+# This pipeline has all the right stages, in the wrong order. Training runs without an error,
+# slowly, and it overfits. Repair `make_pipeline(numbers, read, augment, batch, seed)`.
+#
+# - `numbers` is an array of numbers, all different.
+# - `read(number)` reads the example from a slow disk. It returns the same for the same number.
+# - `augment(example)` changes an example at random, differently with every call. It is cheap.
+# - It returns a data set of batches. Each epoch has every number once.
+# - Over all epochs, `read` is called once for each number. Each epoch augments anew, has a new
+#   order and new batches, and `seed` decides the orders.
+# - In the first epoch several calls of `read` run at once, and the pipeline keeps finished batches
+#   ready.
+# - Change the order of the stages and one argument: about 6 lines.
+#
+# <details><summary>Hint</summary>
+#
+# Which stages should run in every epoch? Everything else belongs before the cache.
+# </details>
+
+
+# %%
+# task: repair_pipeline
+def make_pipeline(numbers, read, augment, batch, seed):
+    data = tf.data.Dataset.from_tensor_slices(numbers)
+    ### BEGIN SOLUTION
+    data = data.map(read, num_parallel_calls=tf.data.AUTOTUNE)
+    data = data.cache()
+    data = data.shuffle(len(numbers), seed=seed)
+    data = data.map(augment)
+    data = data.batch(batch)
+    return data.prefetch(tf.data.AUTOTUNE)
+    ### STUB
+    data = data.prefetch(tf.data.AUTOTUNE)
+    data = data.map(read)
+    data = data.map(augment)
+    data = data.batch(batch)
+    data = data.shuffle(len(numbers), seed=seed)
+    return data.cache()
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Two epochs of six numbers. What should these lines say?
+
+# %%
+calls = CountedCalls()
+read, augment = calls.counted("read"), calls.counted("augment")
+pipeline = make_pipeline(range(6), read, augment, 2, 1)
+for epoch in (1, 2):
+    dl.show(f"epoch {epoch}", [batch.numpy().tolist() for batch in pipeline])
+dl.show("calls", {name: calls[name] for name in ("read", "augment")})
+
+# %%
+dl.check("repair_pipeline")
+
+# %% [markdown]
+# **Try next:** move `cache()` to the end of your answer, and run the two cells above. Then move it
+# behind `shuffle`. Which of the numbers tells you that something is wrong, and which looks even
+# better?
+
+# %% [markdown]
+# ## Task 2: files for workers
+#
+# A pipeline for one worker of several. If there are at least as many files as workers, each worker
+# reads files of its own. If there are fewer, AUTO would stop with an error; yours deals out the
+# lines. Write `my_examples(context, files, load, decode, seed)`.
+#
+# - `context.num_input_pipelines` says how many workers there are, `context.input_pipeline_id` which
+#   one this is.
+# - `files` is a list of file names, the same on all workers. `load(file)` returns a data set of the
+#   file's lines. `decode(line)` makes an example from a line, and is slow.
+# - It returns a data set of **this worker's** decoded examples, one at a time, shuffled by `seed`
+#   into a new order in each epoch. A worker has at most 1,000 lines.
+# - Together the workers read each example once, and call `decode` once for each example. With
+#   enough files, each file is opened by one worker only. About 8 lines.
+#
+# <details><summary>Hint 1</summary>
+#
+# A list of file names is a data set, too: `tf.data.Dataset.from_tensor_slices(files)`. What do you
+# shard in each of the two cases, and where is `flat_map(load)`?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# You can shuffle lines before they are decoded. They need less memory, too.
+# </details>
+
+
+# %%
+# task: shard_files
+def my_examples(context, files, load, decode, seed):
+    ### BEGIN SOLUTION
+    workers, me = context.num_input_pipelines, context.input_pipeline_id
+    data = tf.data.Dataset.from_tensor_slices(files)
+    if len(files) >= workers:
+        lines = data.shard(workers, me).flat_map(load)
+    else:
+        lines = data.flat_map(load).shard(workers, me)
+    return lines.shuffle(1000, seed=seed).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+    ### END SOLUTION
+
+
+# %%
+dl.check("shard_files")
+
+# %% [markdown]
+# **Try next:** with 5 files and 2 workers, one worker has 3 files. How many examples does each
+# worker read, and what happens at the end of an epoch? In which of the two cases does it matter
+# more?
+
+# %% [markdown]
+# ## Task 3: one device's batches
+#
+# `DATA` gives all workers together the batches of one device, but each worker decodes everything.
+# Files share the work, but give different batches. Have both: write `own_batches(context, numbers,
+# decode, global_batch)`, for `distribute_datasets_from_function`.
+#
+# - `context` is as in task 2. There are **two replicas on each worker**, and
+#   `context.num_replicas_in_sync` counts the replicas of all workers.
+# - In each step, each replica takes the next batch from its worker's data set.
+# - All replicas together must take the examples of one device's batch: the first `global_batch`
+#   numbers in the first step, the next ones in the second step, and so on. Their order within a
+#   step does not matter. The numbers are a multiple of `global_batch`.
+# - Over all workers, `decode(number)` is called once for each number. About 4 lines.
+#
+# <details><summary>Hint</summary>
+#
+# How would you deal out cards so that the first eight cards go to all four players? And how large
+# is the batch that *one replica* takes?
+# </details>
+
+
+# %%
+# task: own_batches
+def own_batches(context, numbers, decode, global_batch):
+    ### BEGIN SOLUTION
+    data = tf.data.Dataset.from_tensor_slices(numbers)
+    mine = data.shard(context.num_input_pipelines, context.input_pipeline_id)
+    batch = context.get_per_replica_batch_size(global_batch)
+    return mine.map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(batch)
+    ### END SOLUTION
+
+
+# %%
+dl.check("own_batches")
+
+# %% [markdown]
+# **Try next:** add `shuffle` to your answer so that the steps still take one device's shuffled
+# batches. Where must it stand, and what must all workers have in common?
+
+# %% [markdown]
+# ## Task 4: predict before you buy
+#
+# You want more workers because training is slow. Will they help? Write `step_ms(read_ms,
+# compute_ms, global_batch, workers, policy, at_once, reads_ahead)`. It predicts how many
+# milliseconds a step takes.
+#
+# - One call of the slow stage reads one example and takes `read_ms`. Each worker makes up to
+#   `at_once` calls at the same time, and starts the next ones when these have ended.
+# - `compute_ms` is the computation of a step, with the all-reduce. Take it as given.
+# - `policy` is `"FILE"` or `"DATA"`. `global_batch` is a multiple of `workers`.
+# - `reads_ahead` is `True` if batches are read during the step before. Predict a step in the middle
+#   of an epoch. About 4 lines.
+#
+# <details><summary>Hint</summary>
+#
+# How many examples does one worker read for a step, under each policy? How many rounds of calls is
+# that?
+# </details>
+
+
+# %%
+# task: predict_step
+def step_ms(read_ms, compute_ms, global_batch, workers, policy, at_once, reads_ahead):
+    ### BEGIN SOLUTION
+    examples = global_batch // workers if policy == "FILE" else global_batch
+    input_ms = math.ceil(examples / at_once) * read_ms
+    return max(input_ms, compute_ms) if reads_ahead else input_ms + compute_ms
+    ### END SOLUTION
+
+
+# %%
+dl.check("predict_step")
+
+# %% [markdown]
+# With your function you can ask the question of this task: 10 ms to read an example, 50 ms of
+# computation, a global batch of 64, 8 calls at once, batches read ahead.
+
+# %%
+try:
+    for policy in ("FILE", "DATA"):
+        times = [step_ms(10, 50, 64, workers, policy, 8, True) for workers in (1, 2, 4, 8)]
+        dl.show(f"ms for 1, 2, 4, 8 workers, {policy}", times)
+except NotImplementedError:
+    print("write step_ms first")
+
+# %% [markdown]
+# **Try next:** from how many workers on does `FILE` gain nothing more, and why? In reality
+# `compute_ms` falls with the number of workers as well, if the global batch stays: which policy
+# then waits for data at 8 workers?
+
+# %% [markdown]
+# ## Task 5: your own pipeline
+#
+# This task has no check. Put your own training step and data in place of `own_step` and `own_data`.
+# Print `split`, and answer: do your replicas wait for data? If they do, which stage would you
+# repair first, and what do you expect of the next measurement? Write the expectation down before
+# you run.
+
+# %%
+(own_data,) = dl.load_dataset("digits", splits=["train[:128]"], batch_size=32)
+with strategy.scope():
+    own_model = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
+    )
+own_step = tf.function(lambda batch: strategy.run(own_model, args=(batch[0],)))
+
+split = split_step(own_step, strategy.experimental_distribute_dataset(own_data))
+dl.show("measured", ", ".join(vars(split)))
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Lesson 05](../notebooks/05_input_pipelines.ipynb), if a check sent you back to it.
+# - [Lesson 06](../notebooks/06_reproducibility.ipynb) shows which runs can be the same in every
+#   bit.
+# - [The glossary](../docs/glossary.md) explains the terms.

@@ -1,0 +1,750 @@
+# %% [markdown]
+# # Input pipelines: feed replicas that wait
+#
+# A GPU that waits for data costs as much as one that computes. In 2021 a group at Microsoft
+# measured nine models on servers of a large production cluster. [In many of their
+# cases](https://arxiv.org/abs/2007.06775) training time was dominated by *data stalls*, the time in
+# which the GPU waits for the next batch to be read and prepared. A second GPU does not help such a
+# training run, because then two GPUs wait.
+#
+# Nothing in the log tells you. The loss falls, no error appears, and each step only takes longer
+# than it should. The usual advice is to add `.prefetch(tf.data.AUTOTUNE)` at the end. In this
+# lesson you find out when that helps, what to do when it does not, and which repairs are fast and
+# wrong.
+#
+# ## Overview
+#
+# After this lesson you can
+#
+# - find out with three measurements whether replicas wait for data,
+# - say what `map`, `cache`, `shuffle`, `batch` and `prefetch` do, and put them in the right order,
+# - notice if the model sees the same "random" images in every epoch, and cure it,
+# - say which worker reads which example, and how often each worker calls your preprocessing,
+# - write a pipeline for each worker that reads only its own part.
+#
+# **Time:** about 45 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
+# 03](03_custom_training_loop.ipynb); `tf.data` as far as `map` and `batch`. No GPU, and nothing is
+# downloaded.
+#
+# **Do you remember?**
+#
+# <details><summary>Lesson 03: by which number must each example's loss be divided, if the replicas
+# have unequal shares of a batch?</summary>
+# By the number of examples on all replicas together, the global batch. Today you see where unequal
+# shares come from.
+# </details>
+#
+# <details><summary>Lesson 01: one of two replicas takes twice as long as the other. How fast is a
+# step?</summary>
+# As slow as the slower replica. No replica gets past the all-reduce before all have arrived. So one
+# replica that waits for data makes all of them wait.
+# </details>
+
+# %%
+import distlab as dl
+
+devices = dl.split_devices(4)
+dl.show("data set", "digits, part of distlab: nothing is downloaded")
+
+# %%
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from distlab.pictures.input_times import draw_overlap, draw_step_splits, recorded_splits
+
+strategy = dl.make_strategy("mirrored", devices=devices)
+dl.show("replicas", strategy.num_replicas_in_sync)
+
+# %% [markdown]
+# ## A step has two parts
+#
+# Before a step can compute, its batch must be there. Here the input takes 3 units of time for a
+# batch, and the computation takes 2.
+
+# %%
+draw_overlap(read=3, compute=2, steps=4)
+
+# %% [markdown]
+# Above, the reader waits while the step computes, so a step costs the **sum**, 5. Below, the next
+# batch is read during the step, and from the second step on a step costs only **the larger of the
+# two**, 3.
+#
+# ## Three measurements
+#
+# Here is a slow pipeline. `read` looks up one digit, after a disk has answered. The disk is
+# `time.sleep`, which takes 2 milliseconds and no processor, like a disk in the network.
+# (`tf.numpy_function` calls Python from a `tf.data` pipeline; `tf.reshape` tells TensorFlow that
+# the answer is one number.)
+
+# %%
+BATCH = 32
+(digits,) = dl.load_dataset("digits", splits=["train[:256]"], batch_size=256)
+images, labels = next(iter(digits))
+
+
+def disk(number):
+    time.sleep(0.002)
+    return number
+
+
+def read(number):
+    number = tf.reshape(tf.numpy_function(disk, [number], tf.int64), [])
+    return tf.gather(images, number), tf.gather(labels, number)
+
+
+as_found = tf.data.Dataset.range(256).map(read).batch(BATCH)
+
+# %% [markdown]
+# The training step is that of lesson 03, on four replicas:
+
+# %%
+with strategy.scope():
+    layers = [keras.layers.Flatten(), keras.layers.Dense(128, "relu"), keras.layers.Dense(10)]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+
+
+def replica_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(loss_of(y, model(x, training=True))) / BATCH
+    weights = model.trainable_variables
+    optimizer.apply(tape.gradient(loss, weights), weights)
+
+
+step = tf.function(lambda batch: strategy.run(replica_step, args=batch))
+
+# %% [markdown]
+# Three times tell you what a step waits for:
+#
+# 1. **the real step:** the training loop as it is,
+# 2. **the step on one batch that is there already:** the same step again and again on the same
+#    batch, so that nothing is read,
+# 3. **the input alone:** the loop without the step.
+#
+# `split_step` measures all three over whole passes, and counts the fastest pass of each. `waits` is
+# the part of the real step that the computation does not explain. The milliseconds depend on your
+# machine, so this cell shows a comparison; `print(split)` in a new cell shows your milliseconds.
+
+# %%
+from distlab.measure.step_split import split_step
+
+split = split_step(step, strategy.experimental_distribute_dataset(as_found), passes=2)
+dl.show("the replicas wait for more than half of each step", split.waits > 0.5)
+
+# %% [markdown]
+# On one machine we measured the same kind of pipeline with a slower disk and a larger model, so
+# that the bars are easy to compare. (`benchmarks/input_pipelines.py` did it, and measures it on
+# your machine as well.)
+
+# %%
+recorded = recorded_splits()
+draw_step_splits({"as found": recorded["as found"]})
+
+# %% [markdown]
+# The real step is as long as the input alone. So these replicas wait for data, most of the time.
+
+# %% tags=["predict"]
+prefetch_guess = dl.predict(
+    "You add .prefetch(tf.data.AUTOTUNE) at the end of this pipeline. How long does a step take "
+    "then?",
+    ["as long as the computation alone", "half as long as now", "nearly as long as now"],
+)
+
+# %%
+draw_step_splits(recorded)
+
+# %% tags=["reveal"]
+part = recorded["+ prefetch"].real_ms / recorded["as found"].real_ms
+prefetch_guess.reveal(
+    "nearly as long as now" if part > 0.8 else f"{part:.1f} times as long as now",
+    {
+        "as long as the computation alone": "That needs an input that is faster than the "
+        "computation. `prefetch` reads earlier, but each batch takes as long as before.",
+        "half as long as now": "Reading and computing overlap at best. Here the input alone takes "
+        "nearly the whole step, so hiding the computation behind it gains little.",
+        "nearly as long as now": "A step cannot be shorter than its input.",
+    },
+)
+
+# %% [markdown]
+# **`prefetch` hides the shorter part behind the longer one. It makes nothing cheaper.** If the
+# input is the longer part, you must make the input itself cheaper: more calls at once, or less
+# work. (These replicas share two processors with the pipeline, so a real step can be longer than
+# each of its parts. A GPU does not compete with the pipeline.)
+#
+# There is a second reason: TensorFlow reads ahead even if you do not ask for it. `CountedCalls`
+# counts how often a function of a pipeline is called. We take one batch of 4 numbers and wait:
+
+# %%
+from distlab.coursework.input_probes import CountedCalls
+
+calls = CountedCalls()
+numbers = tf.data.Dataset.range(400)
+
+
+def read_ahead(data):
+    calls.reset()
+    iterator = iter(data)
+    next(iterator)  # one batch of 4
+    time.sleep(0.3)  # the step computes
+    return calls["read"] - 4
+
+
+plain = numbers.map(calls.counted("read")).batch(4)
+dl.show("numbers read ahead, without prefetch", read_ahead(plain))
+dl.show("with prefetch(2)", read_ahead(plain.prefetch(2)))
+ahead_of_replicas = read_ahead(strategy.experimental_distribute_dataset(plain))
+dl.show("distributed: more than one batch", ahead_of_replicas > 4)
+
+# %% [markdown]
+# Without `prefetch`, TensorFlow has still read one batch ahead. A distributed data set reads more.
+# `prefetch(2)` of your own keeps two batches ready, while a third one waits for its place. That
+# helps if batches take unequal times, because after a slow batch a few are in reserve. `prefetch`
+# must be **last**: before a slow `map` it keeps ready only what comes before the slow part.
+
+# %%
+slow_part_last = numbers.prefetch(8).map(calls.counted("read")).batch(4)
+dl.show("numbers read ahead, prefetch(8) before map", read_ahead(slow_part_last))
+
+# %% [markdown]
+# ## More calls at once
+#
+# `map(read)` makes one call after the other, because `read` calls Python. (TensorFlow may run a
+# `map` of its own operations in parallel even if you do not ask.) With `num_parallel_calls=16` it
+# makes up to 16 calls at once and returns the results in the same order. While one call waits for
+# the disk, the others wait at the same time. In the figure this repair has the largest effect.
+#
+# It has a limit: the threads of `tf.data`. By default there are as many as processors. Below, eight
+# calls wait for each other at a barrier, for at most 2 seconds. They can meet only if all eight are
+# running at once. `private_threadpool_size` sets the number of threads.
+
+# %%
+import threading
+
+
+def meetings(threads):
+    barrier = threading.Barrier(8)
+
+    def meet(number):
+        try:
+            barrier.wait(timeout=2)
+        except threading.BrokenBarrierError:
+            return np.int64(0)
+        return np.int64(1)
+
+    data = tf.data.Dataset.range(8).map(
+        lambda number: tf.numpy_function(meet, [number], tf.int64), num_parallel_calls=8
+    )
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    return int(sum(data.with_options(options)))
+
+
+dl.show("calls that met, 2 threads", meetings(threads=2))
+dl.show("calls that met, 8 threads", meetings(threads=8))
+
+# %% [markdown]
+# So if `read` waits for a disk or a network, on a machine with few processors, give the pipeline
+# more threads. If `read` computes, more threads than processors gain nothing.
+# `num_parallel_calls=tf.data.AUTOTUNE` lets TensorFlow choose a number while the pipeline runs.
+#
+# ## Less work: where the cache belongs
+#
+# `cache()` keeps what comes out of the stage before it, and in the next epochs it gives these
+# elements without calling anything before it. Let us count, in three epochs of 8 digits:
+
+# %%
+eight = tf.data.Dataset.range(8)
+read_counted = calls.counted("read")
+
+
+def reads_in_3_epochs(data):
+    calls.reset()
+    for _ in range(3):
+        list(data)
+    return calls["read"]
+
+
+dl.show("calls without a cache", reads_in_3_epochs(eight.map(read_counted).batch(4)))
+dl.show("calls with cache()", reads_in_3_epochs(eight.map(read_counted).cache().batch(4)))
+
+# %% [markdown]
+# The third repair of the figure is this one: from the second epoch on, nothing is read. (The data
+# must fit into memory; `cache("file")` writes them to a disk of this machine. The cache is whole
+# only after a full pass.) You might reason that the cache saves most if it is last, so that nothing
+# at all is computed again:
+
+
+# %%
+def shift(number, image, key):
+    """Augments: shifts an image by -2 to 2 pixels, drawn from a key."""
+    pixels = tf.random.stateless_uniform([], [key, 0], -2, 3, tf.int32)
+    return number, tf.roll(image, pixels, axis=1)
+
+
+def look_up(number):
+    return number, tf.gather(images, number)
+
+
+def with_key(data):
+    keys = tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True)
+    return tf.data.Dataset.zip(data, keys).map(lambda example, key: (*example, key))
+
+
+# %% [markdown]
+# `shift` is an *augmentation*: it changes each image at random, so that the model sees a new
+# version in every epoch. `with_key` gives each example a random number, the key, and
+# `rerandomize_each_iteration` draws new keys in each epoch. Now both stand before a cache at the
+# end. (`shuffle` draws a new order in each epoch by default, even with a seed.)
+
+# %%
+cache_last = with_key(eight.map(look_up)).map(shift).shuffle(8, seed=1).batch(4).cache()
+
+# %% tags=["predict"]
+order_guess = dl.predict(
+    "In three epochs, how many different orders of the 8 digits does the model see?",
+    ["1", "2", "3"],
+)
+
+
+# %%
+def seen(data, epochs=3):
+    examples = data.unbatch()  # one at a time again
+    return [[(int(number), image.numpy()) for number, image in examples] for _ in range(epochs)]
+
+
+def orders(epochs):
+    return len({tuple(number for number, _ in epoch) for epoch in epochs})
+
+
+dl.show("orders", orders(seen(cache_last)))
+
+# %% tags=["reveal"]
+order_guess.reveal(
+    str(orders(seen(cache_last))),
+    {
+        "2": "The first epoch fills the cache, and it is one of those that the model sees. Every "
+        "later one is its copy.",
+        "3": "`shuffle` would draw three orders. But after the first epoch nothing asks it: the "
+        "cache behind it gives the batches that it kept.",
+        "1": "The cache kept the first epoch's batches.",
+    },
+)
+
+# %% [markdown]
+# Here is what the model sees, and what it sees if the cache is behind `look_up`, before anything
+# random. (The number below an image is its place in the data set. A space separates the batches.)
+
+# %%
+from distlab.pictures.epoch_orders import draw_epochs
+
+cache_early = with_key(eight.map(look_up).cache()).map(shift).shuffle(8, seed=1).batch(4)
+pipelines = {"cache last": seen(cache_last), "cache before anything random": seen(cache_early)}
+draw_epochs(pipelines, batch=4)
+
+# %% [markdown]
+# On the left, the three epochs are equal: the same order, the same batches, and each digit shifted
+# by the same number of pixels. The augmentation is paid for and does nothing. No error appears, the
+# training loss even looks better, and the model overfits. So **cache what is expensive and always
+# the same, and nothing random.**
+#
+# Then there is `shuffle` behind `batch`. It shuffles whole batches, so the same digits always come
+# together:
+
+# %%
+mixed = {
+    "shuffle, then batch": eight.shuffle(8, seed=1).batch(4),
+    "batch, then shuffle": eight.batch(4).shuffle(2, seed=1),
+}
+for name, data in mixed.items():
+    batches = {tuple(sorted(batch.numpy().tolist())) for _ in range(3) for batch in data}
+    dl.show(f"{name}: different batches in 3 epochs", len(batches))
+
+# %% [markdown]
+# `shuffle(n)` holds n elements and draws from these. With n smaller than the data set, an element
+# can come at most n - 1 places early: data sorted by class stay nearly sorted. Take n as large as
+# the data set. If the memory does not allow that, shuffle the file names as well.
+#
+# ## Random draws and a seed
+#
+# `shift` takes a key. Most augmentations draw their random numbers themselves, with
+# `tf.random.uniform` for example. You want repeatable runs, so you begin your program with
+# `dl.set_seed(1)`, as lesson 06 will recommend. There is no cache now.
+
+
+# %%
+def brightness_drawn(number):
+    return tf.random.uniform([])
+
+
+def versions(data, epochs=3):
+    """How many different numbers the first example is given in some epochs."""
+    return len({float(next(iter(data))) for _ in range(epochs)})
+
+
+dl.show("versions without a seed", versions(eight.map(brightness_drawn)))
+
+# %% tags=["predict"]
+seed_guess = dl.predict(
+    "Now with dl.set_seed(1) before the pipeline is made. How many different values does the first "
+    "example get in three epochs?",
+    ["1", "3", "an error: map must be deterministic"],
+)
+
+# %%
+dl.set_seed(1)
+seeded_versions = versions(eight.map(brightness_drawn))
+dl.show("versions with a seed", seeded_versions)
+
+# %% tags=["reveal"]
+seed_guess.reveal(
+    str(seeded_versions),
+    {
+        "3": "In a plain program a seed starts one long stream of numbers. But each pass over a "
+        "data set starts the operations in its `map` from the beginning, with the same seed.",
+        "an error: map must be deterministic": "TensorFlow allows random operations in `map`.",
+        "1": "Each pass starts the operations in `map` from the same seed.",
+    },
+)
+
+# %% [markdown]
+# With a seed, **a random operation in `map` draws the same numbers in every epoch**, as if it were
+# cached. `shuffle` is different: it reshuffles by default. The cure is what `with_key` does above:
+# `Dataset.random(seed=1, rerandomize_each_iteration=True)` gives new numbers in each epoch, and the
+# same ones in the next run; a [stateless
+# operation](https://www.tensorflow.org/guide/random_numbers#stateless_rngs) draws from them. Its
+# draws do not depend on the order of parallel calls either.
+
+
+# %%
+def brightness_from_key(number, key):
+    return tf.random.stateless_uniform([], [key, 0])
+
+
+def keyed():
+    keys = tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True)
+    return tf.data.Dataset.zip(eight, keys).map(brightness_from_key, num_parallel_calls=4)
+
+
+dl.show("versions in three epochs", versions(keyed()))
+first_run, second_run = ([float(draw) for draw in keyed()] for _ in range(2))
+dl.show("a second run draws the same", first_run == second_run)
+
+# %% [markdown]
+# ## Who reads which shard
+#
+# In one process, one pipeline feeds all replicas. On several
+# [workers](../docs/glossary.md#worker), which lesson 09 starts for real, each worker runs the whole
+# program, and so each has its own pipeline. The
+# [auto-shard](../docs/glossary.md#auto-shard) policy decides which worker trains on which
+# [shard](../docs/glossary.md#shard).
+#
+# `pipeline_of_worker` gives the pipeline that TensorFlow would make for one worker, here in our
+# process. Four files hold the indices of 32 digits, 8 in each. The global batch is 8, and there are
+# two workers.
+
+# %%
+import re
+import tempfile
+from pathlib import Path
+
+from distlab.coursework.input_probes import pipeline_of_worker
+
+until_the_end = tempfile.TemporaryDirectory()  # removed with the kernel
+files = [str(Path(until_the_end.name, f"part-{number}.txt")) for number in range(4)]
+for number, file in enumerate(files):
+    Path(file).write_text("\n".join(str(8 * number + place) for place in range(8)))
+
+
+def sharded(policy, files, workers):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
+    lines = tf.data.TextLineDataset(files)
+    numbers = lines.map(calls.counted("decode", lambda text: tf.strings.to_number(text, tf.int32)))
+    data = numbers.batch(8).with_options(options)
+    parts = (pipeline_of_worker(data, workers=workers, worker=n) for n in range(workers))
+    return [[batch.numpy().tolist() for batch in part] for part in parts]
+
+
+# %%
+from distlab.pictures.workers import draw_readers
+
+read_by = {policy: sharded(policy, files, 2) for policy in ("FILE", "DATA", "OFF")}
+draw_readers(images.numpy()[:32], read_by, columns=4)
+
+# %% [markdown]
+# - `FILE` deals out files, like cards: worker 0 gets files 0 and 2. Each worker opens only its own.
+# - `DATA` gives each worker its part of each batch. The global batches are those of one device.
+# - `OFF` shards nothing. Both workers train on every example, so each example counts twice. It is
+#   right only if you have sharded the data yourself.
+# - `AUTO`, the default, is `FILE` if TensorFlow finds files in the pipeline, and `DATA` otherwise.
+
+# %% tags=["predict"]
+calls_guess = dl.predict(
+    "32 examples, 8 workers, DATA. How many calls of `decode` do all workers make together in one "
+    "epoch?",
+    unit="calls",
+)
+
+# %%
+calls.reset()
+sharded("DATA", files, 8)
+decoded = calls["decode"]
+dl.show("calls of decode on 8 workers", decoded)
+
+# %% tags=["reveal"]
+calls_guess.reveal(
+    decoded,
+    {
+        32: "That would be one call for each example. TensorFlow drops what is not this worker's "
+        "share only behind the last stage, after everything was decoded.",
+        64: "That is two workers. Each of the eight workers decodes all 32.",
+        4: "That is one worker's share. But each worker decodes all 32, and then drops 28.",
+    },
+)
+
+# %% [markdown]
+# Under `DATA` **each worker runs the whole pipeline and then drops what is not its share.** If
+# decoding is what the replicas wait for, more workers do not help: each one decodes every example,
+# and a step still waits for a whole global batch. A `cache` then holds the whole data set on every
+# worker, too.
+#
+# `FILE` shares the work, but needs files to share. Now four workers and two files, with the
+# default, `AUTO`:
+
+# %% tags=["predict"]
+files_guess = dl.predict(
+    "Which of the four workers raise an error?",
+    [
+        "none: AUTO falls back to DATA",
+        "workers 2 and 3, which have no file",
+        "workers 0 and 1, which have a file",
+        "all four",
+    ],
+)
+
+
+# %%
+def what_it_gets(worker):
+    data = tf.data.TextLineDataset(files[:2]).batch(8)
+    try:
+        return f"{len(list(pipeline_of_worker(data, workers=4, worker=worker)))} batches"
+    except tf.errors.InvalidArgumentError as error:
+        return re.search("not enough for the required [0-9]+ shards/workers", str(error))[0]
+
+
+gets = [what_it_gets(worker) for worker in range(4)]
+for worker, text in enumerate(gets):
+    dl.show(f"worker {worker}", text)
+
+# %% tags=["reveal"]
+with_errors = [worker for worker, text in enumerate(gets) if "not enough" in text]
+files_guess.reveal(
+    "workers 0 and 1, which have a file" if with_errors == [0, 1] else f"workers {with_errors}",
+    {
+        "none: AUTO falls back to DATA": "AUTO falls back only if it finds no files at all. It "
+        "found two.",
+        "workers 2 and 3, which have no file": "They reach the end of their data at once, as if it "
+        "were an empty data set. They do not count the files.",
+        "all four": "Only a worker that has a file goes on to count whether there is one for each "
+        "of the others.",
+        "workers 0 and 1, which have a file": "They count the files that are left for the others.",
+    },
+)
+
+# %% [markdown]
+# The workers with a file stop with an error. The workers without a file get no error and no data,
+# and wait for the others: lesson 09 shows that hang. So look into **every** worker's log. Write at
+# least as many files as workers, and a multiple of that number, or the shares are unequal. If you
+# have one large file, use `DATA` or shard yourself.
+#
+# ## Shard before the work
+#
+# `shard(n, i)` keeps every n-th element from the i-th on. If you put it **before** the expensive
+# stage, each worker does only its own part of the work. `distribute_datasets_from_function` is made
+# for that: TensorFlow calls your function once on each worker and trains on what it returns. It
+# cuts and shards nothing. The function is given a context:
+#
+# | `context.` | says |
+# |---|---|
+# | `num_input_pipelines` | how many workers read |
+# | `input_pipeline_id` | which of them this one is, from 0 |
+# | `num_replicas_in_sync` | how many replicas train, on all workers together |
+# | `get_per_replica_batch_size(global_batch)` | how many examples *one replica* takes in a step |
+#
+# We can make such contexts ourselves, for 8 workers with one replica each:
+
+
+# %%
+def own_part(context):
+    lines = tf.data.TextLineDataset(files)
+    mine = lines.shard(context.num_input_pipelines, context.input_pipeline_id)
+    decode = calls.counted("decode", lambda text: tf.strings.to_number(text, tf.int32))
+    return mine.map(decode).batch(context.get_per_replica_batch_size(8))
+
+
+calls.reset()
+contexts = [tf.distribute.InputContext(8, worker, 8) for worker in range(8)]
+read_by_all = [int(n) for context in contexts for n in own_part(context).unbatch()]
+dl.show("every example once", sorted(read_by_all) == list(range(32)))
+dl.show("calls of decode on 8 workers", calls["decode"])
+
+# %% [markdown]
+# 32 calls, one for each example. (Each worker still reads every line, which is cheap. To avoid that
+# too, shard the list of files.) If you shuffle before `shard`, all workers need the same seed:
+# otherwise each takes its part of a different order, some examples are read twice and some by no
+# worker.
+#
+# One thing differs from all data sets that you have distributed so far. Here the function returns
+# batches of the global size, 16, on our four replicas:
+
+
+# %%
+def sizes(batch_of):
+    def numbers(context):
+        return tf.data.Dataset.range(74).batch(batch_of(context))
+
+    steps = strategy.distribute_datasets_from_function(numbers)
+    return [[len(part) for part in strategy.experimental_local_results(step)] for step in steps]
+
+
+for shares in sizes(lambda context: 16):
+    dl.show("examples on each replica", shares)
+
+# %% [markdown]
+# The first step takes 64 of the 74 examples. **A function gives batches for one replica**, and a
+# step takes one such batch for each replica. The learning rate that you chose for 16 is wrong for
+# 64, and no error tells you. With the context's per-replica size:
+
+# %%
+for shares in sizes(lambda context: context.get_per_replica_batch_size(16)):
+    dl.show("examples on each replica", shares)
+
+# %% [markdown]
+# ## The last batch
+#
+# 74 examples in batches of 16 leave 10. How the replicas share a partial batch depends on what cuts
+# it. `shares_of` knows the rules that you met in lesson 00:
+
+# %%
+plan = dl.plan_batch(global_batch=16, replicas=4)
+dl.show("cut in memory", plan.shares_of(10, source="memory"))
+dl.show("cut while reading files", plan.shares_of(10, source="files"))
+
+from_memory = strategy.experimental_distribute_dataset(tf.data.Dataset.range(74).batch(16))
+*_, last = from_memory
+dl.show("distributed", [len(part) for part in strategy.experimental_local_results(last)])
+
+# %% [markdown]
+# Batches from a function are shared as those from files: 4, 4, 2, 0. Lesson 03's loss counts
+# examples, so it is right with any of them. The alternative is `batch(16, drop_remainder=True)`. It
+# drops up to 15 examples in each epoch, different ones if you shuffle. Never use it to evaluate:
+# there, the dropped examples are missing from your accuracy.
+#
+# ## The repaired pipeline
+#
+# | stage | place | why there |
+# |---|---|---|
+# | `shard` | first, if you shard yourself | each worker works only for itself |
+# | `map(read, num_parallel_calls=...)` | behind it | many calls wait or compute at once |
+# | `cache` | behind what is expensive and always the same | pays once; freezes what is before it |
+# | `shuffle` | behind `cache`, before `batch` | a new order and new batches in each epoch |
+# | `map(augment, num_parallel_calls=...)` | behind `cache` | a new version in each epoch |
+# | `batch` | behind `shuffle` | the global size, or one replica's size in a function |
+# | `prefetch` | last | reads ahead everything before it |
+#
+# A cheap `map` that works on whole batches, such as scaling, belongs behind `batch`: one call for
+# each batch instead of one for each example. We repair our pipeline and measure again:
+
+# %%
+options = tf.data.Options()
+options.threading.private_threadpool_size = 16
+repaired = (
+    tf.data.Dataset.range(256)
+    .map(read, num_parallel_calls=16)
+    .cache()
+    .shuffle(256, seed=1)
+    .batch(BATCH)
+    .prefetch(tf.data.AUTOTUNE)
+    .with_options(options)
+)
+after = split_step(step, strategy.experimental_distribute_dataset(repaired), passes=2)
+dl.show("a step takes less than half of its time before", after.real_ms < split.real_ms / 2)
+
+# %% [markdown]
+# <details><summary>In plain TensorFlow</summary>
+#
+# `split_step` is a `for` loop with `time.perf_counter()` around it, run three times: as it is, with
+# one batch instead of the data set, and without the step. `CountedCalls` counts in a
+# `tf.numpy_function`. `pipeline_of_worker` calls the functions that
+# `experimental_distribute_dataset` calls on each worker. The [TensorFlow
+# Profiler](https://www.tensorflow.org/guide/data_performance_analysis) shows the stages of a
+# pipeline on a timeline, and names the slowest one.
+# </details>
+#
+# <details><summary>In PyTorch and JAX</summary>
+#
+# **PyTorch:** `DataLoader(num_workers=8, prefetch_factor=2)` reads in 8 processes, each two batches
+# ahead. `num_workers=0`, the default, reads in the training process, between two steps.
+# `DistributedSampler` gives each process its examples. It needs `set_epoch(epoch)`, or each epoch
+# has the same order. **JAX** reads by any of these libraries, or by
+# [Grain](https://google-grain.readthedocs.io/), in which random transformations are given a
+# generator for each example, as keys are here. Each process loads its own part of the global batch.
+# </details>
+
+# %% [markdown]
+# ## Check yourself
+#
+# <details><summary>1. The real step takes 50 ms, on one cached batch 48 ms, and the input alone 30
+# ms. What do you repair?</summary>
+# Not the input. It is hidden already, and at most 2 ms can be gained. Make the computation faster.
+# </details>
+#
+# <details><summary>2. The real step takes 78 ms, on one cached batch 48 ms, and the input alone 30
+# ms. What do you repair?</summary>
+# 78 is the sum: nothing is read ahead, for example because a Python loop makes the batches. Put
+# that loop into a <code>tf.data</code> pipeline that ends in <code>prefetch</code>. A step then
+# takes about 48 ms.
+# </details>
+#
+# <details><summary>3. A colleague moves <code>cache()</code> to the end of the pipeline, and each
+# epoch is faster. The validation accuracy falls by 2 points. Why?</summary>
+# The cache froze the order, the batches and the augmentation of the first epoch.
+# </details>
+#
+# <details><summary>4. 16 workers read one file of 100,000 images. Decoding is the slow part. Why do
+# 16 workers take as long as one for a global batch?</summary>
+# Under DATA each worker decodes every image. Under AUTO the job would fail, because there are fewer
+# files than workers. Shard before decoding.
+# </details>
+#
+# <details><summary>5. Four replicas, and <code>distribute_datasets_from_function</code> returns
+# batches of 64. How large is the global batch?</summary>
+# 256. The function gives batches for one replica.
+# </details>
+
+# %%
+from distlab.predictions import recap
+
+recap()
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Exercise 05](../exercises/05_input_pipelines.ipynb): repair a pipeline that is slow and wrong,
+#   share files between workers, and predict the time of a step.
+# - [Lesson 06](06_reproducibility.ipynb) treats seeds: what can be the same in two runs.
+# - [The glossary](../docs/glossary.md) explains the terms.
+# - [Better performance with the tf.data API](https://www.tensorflow.org/guide/data_performance) is
+#   TensorFlow's guide. Its examples have no random stage, so it does not say that a cache freezes
+#   one.
+# - [Distributed input](https://www.tensorflow.org/tutorials/distribute/input) explains the
+#   auto-shard policies.
+# - [tf.data: A Machine Learning Data Processing Framework](https://arxiv.org/abs/2101.12127)
+#   describes how the stages run, and what Google's own pipelines spend their time on.
