@@ -38,6 +38,7 @@ FLOORS = {
     "results": 5,
     "course": 5,
     "course_map": 5,
+    "measure": 5,
     "coursework": 6,
     "pictures": 6,
     "lab": 6,
