@@ -37,7 +37,8 @@ def _inputs(seed: int) -> Inputs:
         "language model": model(7.5, 25),
         "wide layer": model(12, 25, largest_layer_gb=float(draw.integers(90, 120))),
         "two sites": model(7.5, 20, link="slow"),
-        "many experts": model(15, 30, experts=int(draw.integers(16, 129))),
+        # Only this one is larger than the memory of all devices added up.
+        "many experts": model(50, 80, experts=int(draw.integers(16, 129))),
     }
     return {"order": draw.permutation(sorted(models)).tolist(), "models": models}
 

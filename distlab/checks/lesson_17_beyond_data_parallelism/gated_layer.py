@@ -36,10 +36,11 @@ def _call(split_gated: Callable[..., Any], inputs: Inputs) -> Plain:
     answer = split_gated(*(tensors[name] for name in _KERNELS), inputs["devices"])
     if not (isinstance(answer, tuple) and len(answer) == 2 and callable(answer[1])):
         return {"form": type(answer).__name__}
-    pieces, forward = [tuple(piece) for piece in answer[0]], answer[1]
+    pieces = [[tf.convert_to_tensor(kernel) for kernel in piece] for piece in answer[0]]
+    forward = answer[1]
     if [len(piece) for piece in pieces] != [3] * inputs["devices"]:
         return {"form": f"{[len(piece) for piece in pieces]} pieces"}
-    shapes = [[list(np.shape(kernel)) for kernel in piece] for piece in pieces]
+    shapes = [[kernel.shape.as_list() for kernel in piece] for piece in pieces]
     if shapes != _reference(inputs)["shapes"]:
         return {"form": "", "shapes": shapes, "output": None}
     strategy = mirrored(inputs["devices"])
