@@ -625,7 +625,7 @@ recap()
 # - [Exercise 17](../exercises/17_beyond_data_parallelism.ipynb): four tasks, about 40 minutes. You
 #   split a layer of a modern language model and divide Adam's state with a replica's collectives.
 # - This is the last lesson. Take your own model through [lesson
-#   16](16_choosing_a_strategy.ipynb) once more, with the memory that you have counted here.
+#   16](16_choosing_a_strategy.ipynb) again, with the memory that you have counted here.
 #   [The glossary](../docs/glossary.md) has the words of all lessons.
 # - [ZeRO](https://arxiv.org/abs/1910.02054) (2020) counts 16 bytes with gradients in 16 bits.
 #   Many training runs today keep gradients in float32, Llama 3 among them, and need 18 or more.
