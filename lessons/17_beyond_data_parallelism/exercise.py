@@ -2,7 +2,7 @@
 # # Exercise: beyond data parallelism
 #
 # This exercise follows [lesson 17](../notebooks/17_beyond_data_parallelism.ipynb). You split a
-# layer of a modern language model, divide Adam's state, count the bubble of an uneven pipeline,
+# layer of a modern language model, repair a step of Adam, count the bubble of an uneven pipeline,
 # and choose for five models.
 
 # %% [markdown]
@@ -11,7 +11,7 @@
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
 # | 1. `split_gated` | split a layer with three kernels over the devices | 12 | medium |
-# | 2. `sharded_adam` | take a step of Adam whose state is divided | 10 | medium |
+# | 2. `sharded_adam` | repair a step of Adam whose state should be divided | 10 | medium |
 # | 3. `pipeline_idle` | count the bubble of a pipeline with a slow stage | 10 | hard |
 # | 4. `choose_parallelism` | choose a kind of parallelism for five models | 8 | easy |
 #
@@ -77,11 +77,13 @@ dl.check("split_gated")
 # the layer alone until the last kernel?
 
 # %% [markdown]
-# ## Task 2: divide Adam's state
+# ## Task 2: a state that is divided, and then is not
 #
-# In the lesson DTensor moved the pieces. Now you do it with the collectives of a replica. Write
-# `sharded_adam(update, weights, gradient, m, v)`, which runs **on every replica, inside a
-# `tf.function`**. It returns three vectors: the new weights, `m` and `v`.
+# In the lesson DTensor moved the pieces. Here the collectives of a replica do it. A colleague
+# divided Adam's state for storage, and gathers it for each step. The weights come out right, but
+# in every step each replica holds all of the state. Repair `sharded_adam(update, weights, gradient,
+# m, v)`. It runs **on every replica, inside a `tf.function`**, and returns three vectors: the new
+# weights, `m` and `v`.
 #
 # - `weights` is a vector of all weights, the same on every replica. Its length is a multiple of
 #   the number of replicas.
@@ -91,28 +93,34 @@ dl.check("split_gated")
 #   the first piece.
 # - `update(weights, gradient, m, v)` is one step of Adam on vectors of one length. It returns the
 #   new weights, `m` and `v`.
-# - Return all new weights on every replica, and `m` and `v` for the own piece only. About 7 lines.
+# - Return all new weights on every replica, and `m` and `v` for the own piece only. No replica may
+#   gather `m` or `v`. About 6 lines change.
 #
 # <details><summary>Hint</summary>
 #
-# `context = tf.distribute.get_replica_context()` has `all_reduce`, `all_gather(value, axis=0)`,
-# `num_replicas_in_sync` and `replica_id_in_sync_group`. Inside a `tf.function` the last one is a
-# tensor, so cut with `tf.reshape(vector, [replicas, -1])[index]`.
+# `tf.distribute.get_replica_context()` has `all_gather(value, axis=0)`, `num_replicas_in_sync` and
+# `replica_id_in_sync_group`. Inside a `tf.function` the last one is a tensor, so cut with
+# `tf.reshape(vector, [replicas, -1])[index]`.
 # </details>
 
 
 # %%
 # task: sharded_adam
 def sharded_adam(update, weights, gradient, m, v):
-    ### BEGIN SOLUTION
     context = tf.distribute.get_replica_context()
-    replicas, index = context.num_replicas_in_sync, context.replica_id_in_sync_group
     total = context.all_reduce("SUM", gradient)
+    ### BEGIN SOLUTION
+    replicas, index = context.num_replicas_in_sync, context.replica_id_in_sync_group
     my_gradient = tf.reshape(total, [replicas, -1])[index]
     my_weights = tf.reshape(weights, [replicas, -1])[index]
     my_weights, m, v = update(my_weights, my_gradient, m, v)
-    return context.all_gather(my_weights, axis=0), m, v
+    weights = context.all_gather(my_weights, axis=0)
+    ### STUB
+    m = context.all_gather(m, axis=0)
+    v = context.all_gather(v, axis=0)
+    weights, m, v = update(weights, total, m, v)
     ### END SOLUTION
+    return weights, m, v
 
 
 # %%

@@ -46,8 +46,8 @@ devices = dl.split_devices(4)
 dl.show("devices", len(devices))
 
 # %% [markdown]
-# As in lesson 16, the cell above and the one below must be the first ones in a fresh kernel. The
-# last line prepares DTensor for these four [logical
+# As in lesson 16, the cell above and the one below must be the first ones in a fresh kernel.
+# `initialize_accelerator_system` prepares DTensor for these four [logical
 # devices](../docs/glossary.md#logical-device).
 
 # %%
@@ -56,7 +56,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-dtensor.initialize_accelerator_system("CPU", num_logical_cpu_devices=4)
+kind = dtensor.initialize_accelerator_system("CPU", num_logical_cpu_devices=4)
+dl.show("DTensor uses", kind)
 
 # %% [markdown]
 # ## Count the memory of a step

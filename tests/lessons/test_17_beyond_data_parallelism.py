@@ -48,7 +48,12 @@ def test_the_solution_passes(check):
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_a_stub_earns_nothing(check):
-    assert_stub_earns_nothing(check, stub()[check.function])
+    status = "not yet" if check is SHARDED else "not started"
+    assert_stub_earns_nothing(check, stub()[check.function], status=status)
+
+
+def test_the_code_to_repair_is_named():
+    assert_mistake_is_caught(SHARDED, stub()["sharded_adam"], "state_gathered")
 
 
 def assert_each_mistake_is_named(check, answers):
@@ -337,15 +342,27 @@ def test_choose_names_each_mistake():
         CHOOSE,
         {
             "data_parallel_always": lambda model: "data",
-            "memory_added_up": lambda model: right(
-                {**model, "device_gb": model["devices"] * model["device_gb"]}
-            ),
             "weights_only": with_other(bytes_per_parameter=2),
             "layer_ignored": with_other(largest_layer_gb=0),
             "link_ignored": with_other(link="fast"),
             "experts_ignored": with_other(experts=1),
         },
     )
+
+
+def test_memory_that_is_added_up_leads_to_data_parallelism_for_every_model():
+    def added_up(model):
+        total = model["parameters"] * model["bytes_per_parameter"] / 1e9
+        return "data" if total <= model["devices"] * model["device_gb"] else "sharded"
+
+    assert_mistake_is_caught(CHOOSE, added_up, "data_parallel_always")
+
+
+def test_four_bytes_for_a_weight_are_not_all_bytes_either():
+    def in_float32(model):
+        return solution()["choose_parallelism"]({**model, "bytes_per_parameter": 4})
+
+    assert_mistake_is_caught(CHOOSE, in_float32, "weights_only")
 
 
 def test_choose_refuses_a_word_that_is_not_on_the_list():

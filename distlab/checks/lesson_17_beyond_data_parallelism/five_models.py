@@ -37,8 +37,8 @@ def _inputs(seed: int) -> Inputs:
         "language model": model(7.5, 25),
         "wide layer": model(12, 25, largest_layer_gb=float(draw.integers(90, 120))),
         "two sites": model(7.5, 20, link="slow"),
-        # Only this one is larger than the memory of all devices added up.
-        "many experts": model(50, 80, experts=int(draw.integers(16, 129))),
+        # Even its weights alone do not fit on one device.
+        "many experts": model(100, 150, devices=64, experts=int(draw.integers(16, 129))),
     }
     return {"order": draw.permutation(sorted(models)).tolist(), "models": models}
 
@@ -51,7 +51,6 @@ def _reference(
     given: Inputs,
     *,
     bytes_each: int | None = None,
-    added_up: bool = False,
     layer_counts: bool = True,
     link_counts: bool = True,
     experts_count: bool = True,
@@ -62,7 +61,7 @@ def _reference(
     def kind(model: _Model) -> str:
         total = model["parameters"] * (bytes_each or model["bytes_per_parameter"]) / 1e9
         layer = model["largest_layer_gb"] if layer_counts else 0
-        if total <= model["device_gb"] * (model["devices"] if added_up else 1):
+        if total <= model["device_gb"]:
             return "data"
         if model["experts"] > 1 and experts_count:
             return "expert"
@@ -101,13 +100,9 @@ CHOOSE = Check(
     revisit='"Which one decides" in lesson 17',
     mistakes=(
         Fault("data_parallel_always", always="data").feedback(
-            "You chose data parallelism for every model. Each replica then holds the whole model, "
-            "and four of these five do not fit on one device. What do more devices change about "
-            "the memory of one replica?"
-        ),
-        Fault("memory_added_up", added_up=True).feedback(
-            "You compared the model with the memory of all devices together. Under data "
-            "parallelism each device holds all of the model. With whose memory must you compare?"
+            "You chose data parallelism for every model, and four of these five do not fit on one "
+            "device. The memory of several devices does not add up, because each replica holds the "
+            "whole model. With whose memory must you compare?"
         ),
         Fault("weights_only", bytes_each=2)
         .or_with(bytes_each=4)
