@@ -235,6 +235,20 @@ def test_sharded_adam_names_each_mistake():
     )
 
 
+def gathered_and_cut_again(update, weights, gradient, m, v):
+    context = on_replica()
+    m, v = (context.all_gather(each, axis=0) for each in (m, v))
+    weights, m, v = update(weights, context.all_reduce("SUM", gradient), m, v)
+    cut = [context.num_replicas_in_sync, -1]
+    own = [tf.reshape(each, cut)[context.replica_id_in_sync_group] for each in (m, v)]
+    return weights, *own
+
+
+def test_a_state_that_is_gathered_and_cut_again_earns_nothing():
+    report = assert_mistake_is_caught(SHARDED, gathered_and_cut_again, "state_gathered")
+    assert report.earned == 0
+
+
 def test_an_own_piece_in_the_old_weights_is_not_gathered_either():
     answer = sharding(finish=own_piece_in_place)
     report = assert_mistake_is_caught(SHARDED, answer, "params_not_gathered")

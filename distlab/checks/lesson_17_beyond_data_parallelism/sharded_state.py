@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from distlab.checks import Check, Close, Cost, Fault, Form, Inputs, Plain, Then
+from distlab.checks import Check, Close, Cost, Equal, Fault, Form, Inputs, Plain, Then
 from distlab.coursework.replicas import give_each, mirrored
 
+_PIECE, _MORE = "its own piece", "more than its own piece"
 _RATE, _FIRST, _SECOND, _TINY = 0.1, 0.9, 0.99, 1e-7
 
 
@@ -44,13 +45,18 @@ def _call(sharded_adam: Callable[..., Any], inputs: Inputs) -> Plain:
         give_each(strategy, [tf.constant(each) for each in inputs[key]])
         for key in ("gradient", "m", "v")
     ]
-    weights = tf.constant(inputs["weights"])
-    step = tf.function(lambda *args: strategy.run(sharded_adam, args=(_update, *args)))
+    weights, updated = tf.constant(inputs["weights"]), set()
+
+    def update(weights: Any, gradient: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+        updated.add(_PIECE if m.shape == inputs["m"][0].shape else _MORE)
+        return _update(weights, gradient, m, v)
+
+    step = tf.function(lambda *args: strategy.run(sharded_adam, args=(update, *args)))
     answer = step(weights, *own)
     if not (isinstance(answer, tuple) and len(answer) == 3):
         return {"form": type(answer).__name__}
-    parts = [list(strategy.experimental_local_results(part)) for part in answer]
-    return {"form": "", **dict(zip(("weights", "m", "v"), parts, strict=True))}
+    weights, m, v = (list(strategy.experimental_local_results(part)) for part in answer)
+    return {"form": "", "updated": sorted(updated), "state": [m, v], "weights": weights}
 
 
 def _reference(
@@ -81,7 +87,8 @@ def _reference(
     }[weights]
     if state == "gathered":
         m, v = ([each.ravel()] * replicas for each in (m, v))
-    return {"form": "", "weights": after, "m": list(m), "v": list(v)}
+    updated = [_MORE if state == "gathered" else _PIECE]
+    return {"form": "", "updated": updated, "state": [list(m), list(v)], "weights": after}
 
 
 SHARDED = Check(
@@ -98,18 +105,18 @@ SHARDED = Check(
     reference=_reference,
     criteria=(
         Form("three values: weights, m and v", lambda _, out: out["form"] == "", key="form"),
-        Close("m", "on each replica, its own piece of m", atol=1e-5, points=0.5),
-        Close("v", "on each replica, its own piece of v", atol=1e-5, points=0.5),
+        Equal("updated", "what each replica passes to `update`", points=0.5),
+        Then(Close("state", "on each replica, its piece of m and of v", atol=1e-5, points=0.5)),
         Then(Close("weights", "on every replica, all updated weights", atol=1e-4, points=2)),
     ),
     hint="all_reduce the gradient, and keep piece number replica_id_in_sync_group of it and of the "
     "weights. Call update with these pieces. all_gather the new piece of the weights.",
     revisit='"Divide Adam\'s state" in lesson 17',
     mistakes=(
-        Fault("state_gathered", sees=("m", "v"), state="gathered").feedback(
-            "You gathered Adam's state, so every replica returns all of it. Then each replica "
-            "holds as much as before, and has sent more. Which of the three vectors must be whole "
-            "for the next forward pass?"
+        Fault("state_gathered", sees="updated", state="gathered").feedback(
+            "You gathered Adam's state for the update. Each replica then holds as much as before "
+            "it was divided, and has sent more. Which of the three vectors must be whole for the "
+            "next forward pass?"
         ),
         Fault("own_gradient_only", reduce="none").feedback(
             "You updated with the gradient of the replica's own examples, so each piece of the "
