@@ -85,9 +85,9 @@ def _reference(
         "own piece in place": placed,
         "summed": [new.sum(axis=0)] * replicas,
     }[weights]
-    if state == "gathered":
+    if state == "gathered after":
         m, v = ([each.ravel()] * replicas for each in (m, v))
-    updated = [_MORE if state == "gathered" else _PIECE]
+    updated = [_MORE if state == "gathered before" else _PIECE]
     return {"form": "", "updated": updated, "state": [list(m), list(v)], "weights": after}
 
 
@@ -113,10 +113,11 @@ SHARDED = Check(
     "weights. Call update with these pieces. all_gather the new piece of the weights.",
     revisit='"Divide Adam\'s state" in lesson 17',
     mistakes=(
-        Fault("state_gathered", sees="updated", state="gathered").feedback(
-            "You gathered Adam's state for the update. Each replica then holds as much as before "
-            "it was divided, and has sent more. Which of the three vectors must be whole for the "
-            "next forward pass?"
+        Fault("state_gathered", state="gathered before")
+        .or_with(state="gathered after")
+        .feedback(
+            "You gathered Adam's state. Each replica then holds as much as before it was divided, "
+            "and has sent more. Which of the three vectors must be whole for the next forward pass?"
         ),
         Fault("own_gradient_only", reduce="none").feedback(
             "You updated with the gradient of the replica's own examples, so each piece of the "
