@@ -635,7 +635,7 @@ recap()
 # - [GPipe](https://arxiv.org/abs/1811.06965) (2019) calls the bubble negligible for m ≥ 4 p. The
 #   formula gives 16 % for p = 4 and m = 16.
 # - [PyTorch's FSDP tutorial](https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html)
-#   calls FSDP the two halves of DDP's all-reduce. It does not say that the weights are gathered
-#   twice, so that a step sends 1.5 times as much.
+#   calls FSDP the two halves of DDP's all-reduce. But FSDP gathers the weights twice, so a step
+#   sends 1.5 times as many bytes. The tutorial does not count them.
 # - [TensorFlow's DTensor guide](https://www.tensorflow.org/guide/dtensor_overview) explains meshes
 #   and layouts. Its tutorial with Keras uses `tf.keras.dtensor`, which Keras 3 does not have.
