@@ -21,6 +21,7 @@ SECTIONS = {
         "docs/distribute": "What distribute promises",
         "docs/support_matrix": "Support matrix",
         "docs/zoo": "The zoo",
+        "docs/two_machines": "To two machines",
         "docs/engines": "Beyond one machine",
         "docs/benchmarks": "Benchmarks",
     },

@@ -1,1 +1,1 @@
-"""Measures steps and collectives, and predicts what training on more replicas would cost."""
+"""Counts and measures what distributed training costs: bytes, steps and time."""
