@@ -1,0 +1,641 @@
+# %% [markdown]
+# # Beyond data parallelism
+#
+# Adam in [mixed precision](../docs/glossary.md#mixed-precision) needs 16 bytes for each parameter,
+# as the authors of [ZeRO](https://arxiv.org/abs/1910.02054) count. A model of 7 billion parameters
+# then needs 112 GB before it stores a single activation, and an H100 has 80 GB. Llama 3 with 405
+# billion parameters needs 6,480 GB by this count. [Its
+# authors](https://arxiv.org/abs/2407.21783) trained it on up to 16,384 GPUs, and combined four
+# kinds of parallelism. If each of these GPUs had to hold the whole model, 16,384 of them would be
+# no better than one.
+
+# %% [markdown]
+# ## Overview
+#
+# After this lesson you can
+#
+# - count what a step of your own model needs on each device, and what no number of devices lowers,
+# - split two layers over devices so that nothing travels between them,
+# - divide Adam's state, and say what that costs in bytes,
+# - count the bubble of a pipeline,
+# - name the question that decides for each kind of parallelism, and the tool to take.
+#
+# **Time:** about 45 minutes. **Needs:** lessons [03](03_custom_training_loop.ipynb) and
+# [16](16_choosing_a_strategy.ipynb), and from lesson 12 the two halves of an all-reduce. No GPU,
+# and nothing is downloaded.
+
+# %% [markdown]
+# ### Two questions on lessons 12 and 16
+#
+# 1. Lesson 12: which two [collectives](../docs/glossary.md#collective) make an all-reduce over a
+#    ring, and how many bytes of S does each device send?
+#
+#    <details><summary>Answer</summary>A reduce-scatter and an all-gather. Each of them sends
+#    (N - 1) / N of S from each of N devices, so both together send 2 (N - 1) / N of S.</details>
+#
+# 2. Lesson 16: eight GPUs under Mirrored. Which part of the memory of a step does each of them
+#    share with the others?
+#
+#    <details><summary>Answer</summary>Only the activations, because the batch is divided. Each
+#    GPU holds all weights, all gradients and all of the optimizer's state.</details>
+
+# %%
+import distlab as dl
+
+devices = dl.split_devices(4)
+dl.show("devices", len(devices))
+
+# %% [markdown]
+# As in lesson 16, the cell above and the one below must be the first ones in a fresh kernel.
+# `initialize_accelerator_system` prepares DTensor for these four [logical
+# devices](../docs/glossary.md#logical-device).
+
+# %%
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+kind = dtensor.initialize_accelerator_system("CPU", num_logical_cpu_devices=4)
+dl.show("DTensor uses", kind)
+
+# %% [markdown]
+# ## Count the memory of a step
+#
+# Begin with a model of your own. `training_memory` from lesson 07 runs one step with Adam and adds
+# up the bytes of its tensors. `held_bytes` only multiplies: the parameters by 4 bytes for each
+# weight, 4 for its gradient and 8 for Adam's two averages. You can put your model in place of
+# `build` (the activations are counted for `Dense` layers).
+
+# %%
+from distlab.coursework.mixed_precision_probes import training_memory
+from distlab.measure.step_bytes import held_bytes, sent_bytes
+
+
+def build():
+    layers = [keras.layers.Flatten(), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)]
+    return keras.Sequential([keras.Input((8, 8, 1)), *layers])
+
+
+# %%
+(digits,) = dl.load_dataset("digits", splits=["train[:256]"], batch_size=256)
+images, labels = next(iter(digits))
+model = build()
+counted = training_memory(model, images, labels)
+multiplied = held_bytes(model.count_params(), optimizer="Adam")
+dl.show("counted, KiB", counted, digits=1)
+dl.show("multiplied, KiB", {part: size / 1024 for part, size in multiplied.items()}, digits=1)
+
+# %% [markdown]
+# Both agree on weights, gradients and state. Activations depend on the batch, so you can make
+# them smaller: by a smaller batch, or by computing them a second time in the [backward
+# pass](../docs/glossary.md#backward-pass). The other three depend on the parameters only, and this
+# lesson is about them.
+#
+# In 16 bits the total stays near 16 bytes, divided differently. The ZeRO paper keeps weights and
+# gradients in 16 bits, 2 + 2 bytes, and gives the optimizer 12: Adam's two averages and a float32
+# copy of the weights. Keras keeps 4 + 4 + 8, and makes 16-bit copies of 2 bytes for a step (lesson
+# 07). For the next question take the paper's way.
+
+# %% tags=["predict"]
+divide_guess = dl.predict(
+    "A model of 30 billion parameters needs 480 GB. You may rent as many GPUs of 80 GB as you "
+    "like. What is the least that must be divided among them?",
+    [
+        "nothing: six GPUs have 480 GB together",
+        "the optimizer state",
+        "the optimizer state and the gradients",
+        "the weights as well",
+    ],
+)
+
+# %%
+from distlab.pictures.memory_by_replicas import draw_memory_by_replicas
+
+SHARDINGS = ("mirrored", "ZeRO 1", "ZeRO 2", "ZeRO 3, FSDP")
+replicas = [1, 2, 4, 8, 16, 32, 64]
+
+
+def gigabytes(sharding, count):
+    parts = held_bytes(30_000_000_000, replicas=count, sharding=sharding, precision="mixed")
+    return sum(parts.values()) / 1e9
+
+
+curves = {kind: [gigabytes(kind, count) for count in replicas] for kind in SHARDINGS}
+draw_memory_by_replicas(replicas, curves, limit_gb=80)
+
+# %% tags=["reveal"]
+enough = next(kind for kind in SHARDINGS if min(curves[kind]) <= 80)
+divide_guess.reveal(
+    {
+        "mirrored": "nothing: six GPUs have 480 GB together",
+        "ZeRO 1": "the optimizer state",
+        "ZeRO 2": "the optimizer state and the gradients",
+        "ZeRO 3, FSDP": "the weights as well",
+    }[enough],
+    {
+        "nothing: six GPUs have 480 GB together": "Their memory does not add up if each of them "
+        "holds the same 480 GB.",
+        "the optimizer state": "Weights and gradients stay whole. They take 4 bytes for each "
+        "parameter, which is 120 GB on every GPU, however many there are.",
+        "the weights as well": "With 32 GPUs that is not needed: the weights take 60 GB. With 8 "
+        "GPUs it is.",
+    },
+)
+
+# %% [markdown]
+# **What is not divided is a floor that no number of devices lowers.** More devices help only with
+# what is divided. The names in the figure are the stages of ZeRO (Zero Redundancy Optimizer):
+#
+# | | divided among the replicas | whole on each replica |
+# |---|---|---|
+# | mirrored (DDP in PyTorch) | nothing | weights, gradients, optimizer state |
+# | ZeRO 1 | optimizer state | weights, gradients |
+# | ZeRO 2 | optimizer state, gradients | weights |
+# | ZeRO 3, FSDP | all three | one layer's weights at a time |
+#
+# Here is a calculator. It compares Mirrored with one of the stages, for a precision, an optimizer,
+# a number of parameters and a number of replicas. Activations are not in it.
+
+# %%
+from distlab.views.memory import explore_memory
+
+explore_memory()
+
+# %% [markdown]
+# ## Split two layers by hand
+#
+# ZeRO divides what is *stored*. A layer is still computed as a whole on one device. If one layer
+# is too large, its computation must be divided too. That is tensor parallelism. Take 8 examples
+# with 6 inputs, a first kernel `[6, 10]`, ReLU, and a second kernel `[10, 4]`. Below, each entry
+# of a list is on a device of its own.
+#
+# A kernel can be cut by column or by row. Cut by **column**, each device computes whole hidden
+# units, 5 of the 10. So cut both kernels by column?
+
+# %%
+draw = np.random.default_rng(1)
+shapes = [(8, 6), (8, 4), (6, 10), (10, 4)]
+x, y, first, second = (tf.constant(draw.normal(size=shape), tf.float32) for shape in shapes)
+whole = tf.nn.relu(x @ first) @ second
+
+columns = tf.split(first, 2, axis=1)  # [6, 5] on each device
+hidden = [tf.nn.relu(x @ part) for part in columns]  # [8, 5] on each device
+try:
+    hidden[0] @ tf.split(second, 2, axis=1)[0]
+except tf.errors.InvalidArgumentError as error:
+    print(error.message.partition("}} ")[2].partition(" [Op")[0])
+
+# %% [markdown]
+# An output is a sum over all 10 hidden units, and device 0 has 5 of them. It would have to fetch
+# the other 5 in the middle of the net, for every example. Cut the second kernel by **row**
+# instead. Its rows belong to hidden units, so device 0 gets the 5 rows of its own units. It
+# computes its part of *every* output's sum:
+
+# %%
+rows = tf.split(second, 2, axis=0)  # [5, 4] on each device
+partial = [part @ row for part, row in zip(hidden, rows, strict=True)]
+summed = partial[0] + partial[1]  # between devices: an all-reduce
+dl.show("device 0 alone, right", bool(np.abs(partial[0] - whole).max() < 1e-5))
+dl.show("with the sum, apart by", np.abs(summed - whole).max(), below=1e-5)
+
+# %%
+from distlab.pictures.split_layers import draw_split_layers
+
+draw_split_layers(examples=8, inputs=6, hidden=10, outputs=4)
+
+# %% [markdown]
+# **Column, then row: nothing travels between the two layers, and one sum completes the output.**
+# The order matters. A first kernel cut by row would give each device a part of the sum of every
+# hidden unit, and ReLU of a part is not a part of ReLU.
+#
+# In the backward pass the same holds the other way round, with one all-reduce of the gradient of
+# `x`. Megatron-LM splits both halves of a transformer layer like this, attention by its heads. So
+# each layer needs two all-reduces forward and two backward, and the next layer must wait for
+# them. That is why tensor parallelism usually stays inside one host, where the links are fast.
+
+# %% [markdown]
+# ## The same with DTensor
+#
+# DTensor writes these collectives for you. You met its mesh and its layouts in lesson 16. `put`
+# below places a value by a layout: for each axis the name of a mesh axis along which it is cut, or
+# `WHOLE`.
+#
+# (`put` first copies the whole value to each device, which is fine here. For a model that does not
+# fit, `dtensor.call_with_layout` makes the pieces in place.)
+
+# %%
+WHOLE = dtensor.UNSHARDED
+
+
+def put(value, *axes, mesh):
+    everywhere = dtensor.Layout.replicated(mesh, rank=len(axes))
+    return dtensor.relayout(dtensor.copy_to_mesh(value, everywhere), dtensor.Layout(axes, mesh))
+
+
+def variable(value, *axes, mesh):
+    return dtensor.DVariable(put(value, *axes, mesh=mesh))
+
+
+# %% [markdown]
+# `step` is the step of one device: it names no device and no collective. `train` takes three of
+# these steps with the layouts that it is given. It returns the losses and the first kernel.
+
+
+# %%
+@tf.function
+def step(x, y, first, second):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((tf.nn.relu(x @ first) @ second - y) ** 2)
+    of_first, of_second = tape.gradient(loss, (first, second))
+    first.assign_sub(0.1 * of_first)
+    second.assign_sub(0.1 * of_second)
+    return loss
+
+
+def train(of_first, of_second, *, mesh, examples=WHOLE):
+    batch = [put(value, examples, WHOLE, mesh=mesh) for value in (x, y)]
+    kernel = variable(first, *of_first, mesh=mesh)
+    second_kernel = variable(second, *of_second, mesh=mesh)
+    losses = [step(*batch, kernel, second_kernel).numpy() for _ in range(3)]
+    return losses, kernel.read_value()
+
+
+# %%
+kernels = [tf.Variable(first), tf.Variable(second)]
+losses_of_one = [step(x, y, *kernels).numpy() for _ in range(3)]
+
+pair = dtensor.create_mesh([("model", 2)], devices=["CPU:0", "CPU:1"])
+losses, kernel = train((WHOLE, "model"), ("model", WHOLE), mesh=pair)
+dl.show("shape of the kernel", list(kernel.shape))
+dl.show("on each device", [list(piece.shape) for piece in dtensor.unpack(kernel)])
+dl.show("losses", losses, digits=3, expected=losses_of_one)
+
+# %% [markdown]
+# A kernel of `[6, 10]` is there as two pieces of `[6, 5]`, and the losses are those of one device.
+# By hand, two cuts by column ended in an error. What does DTensor make of them?
+
+# %% tags=["predict"]
+twice_guess = dl.predict(
+    "The same training run, with both kernels cut by column. What does DTensor do?",
+    [
+        "it raises an error, as by hand",
+        "it trains with different losses",
+        "it trains with the same losses",
+    ],
+)
+
+# %%
+losses, _ = train((WHOLE, "model"), (WHOLE, "model"), mesh=pair)
+is_same = bool(np.ptp([losses, losses_of_one], axis=0).max() < 1e-4)
+
+# %% tags=["reveal"]
+twice_guess.reveal(
+    f"it trains with {'the same' if is_same else 'different'} losses",
+    {
+        "it raises an error, as by hand": "By hand device 0 lacked half of the hidden units. "
+        "DTensor sees from the layouts what is missing, and fetches it.",
+        "it trains with different losses": "A layout says where a tensor is, and never what is "
+        "computed.",
+    },
+)
+
+# %% [markdown]
+# DTensor inserts an [all-gather](../docs/glossary.md#all-gather) of the hidden units, in every step
+# and without a word. **A layout changes what travels, and the result only by rounding.** So equal
+# losses do not show that a layout is a good one. You must know what it makes travel, or measure
+# the time of a step on the real links.
+
+# %% [markdown]
+# ## A mesh of data and model
+#
+# A mesh can have two axes. Four devices as 2 by 2: the examples are cut along `batch`, the kernels
+# along `model`.
+
+# %% tags=["predict"]
+mesh_guess = dl.predict(
+    "The first kernel, [6, 10], is cut by column along `model`. What does each of the four devices "
+    "hold of it?",
+    ["a piece [6, 5]", "a piece [3, 5]", "all of it, [6, 10]"],
+)
+
+# %%
+names = [f"CPU:{number}" for number in range(4)]
+square = dtensor.create_mesh([("batch", 2), ("model", 2)], devices=names)
+losses, kernel = train((WHOLE, "model"), ("model", WHOLE), mesh=square, examples="batch")
+held = {tuple(piece.shape) for piece in dtensor.unpack(kernel)}
+
+# %% tags=["reveal"]
+of_shape = {(6, 5): "a piece [6, 5]", (3, 5): "a piece [3, 5]", (6, 10): "all of it, [6, 10]"}
+mesh_guess.reveal(
+    of_shape[held.pop()],
+    {
+        "a piece [3, 5]": "No axis of the kernel is cut along `batch`. Along an axis that a "
+        "layout does not name, the piece is copied.",
+        "all of it, [6, 10]": "Along `batch` it is copied, but along `model` it is cut.",
+    },
+)
+
+# %%
+dl.show("losses", losses, digits=3, expected=losses_of_one)
+
+# %% [markdown]
+# Two devices hold the left half and two the right half. Each pair with the same half is a pair of
+# replicas: they see different examples, and all-reduce their gradients. So the memory for weights
+# falls with the `model` axis only, and `batch` makes the step faster. Large training runs choose
+# such a mesh with three or four axes: the inner ones for the fast links inside a host, the outer
+# ones for the slower links between hosts.
+
+# %% [markdown]
+# ## Divide Adam's state
+#
+# Now the replicas hold whole weights again, and only Adam's state is divided: ZeRO 1. Each replica
+# keeps Adam's two averages for **its** rows of a kernel. In a step it needs the summed gradient of
+# these rows, which is a [reduce-scatter](../docs/glossary.md#reduce-scatter). It updates its rows,
+# and an all-gather gives all replicas all rows. In DTensor both are a `relayout`. (The code gathers
+# what is subtracted from the rows, which has the same size.)
+
+# %%
+two = dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"])
+own_rows = dtensor.Layout(["batch", WHOLE], two)
+on_both = dtensor.Layout.replicated(two, rank=2)
+
+
+@tf.function
+def sharded_step(x, y, weights, averages, rate):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((tf.nn.relu(x @ weights[0]) @ weights[1] - y) ** 2)
+    gradients = tape.gradient(loss, weights)
+    for weight, gradient, (m, v) in zip(weights, gradients, averages, strict=True):
+        own = dtensor.relayout(gradient, own_rows)  # the reduce-scatter
+        m.assign(0.9 * m + 0.1 * own)
+        v.assign(0.999 * v + 0.001 * own**2)
+        change = rate * m / (tf.sqrt(v) + 1e-7)
+        weight.assign_sub(dtensor.relayout(change, on_both))  # the all-gather
+
+
+# %% [markdown]
+# `rate` is the learning rate with Adam's correction for the first steps. We compare five steps
+# with those of Keras's Adam on one device.
+
+# %%
+batch = [put(value, "batch", WHOLE, mesh=two) for value in (x, y)]
+weights = [variable(value, WHOLE, WHOLE, mesh=two) for value in (first, second)]
+averages = [
+    [variable(tf.zeros_like(value), "batch", WHOLE, mesh=two) for _ in ("m", "v")]
+    for value in (first, second)
+]
+for t in range(1, 6):
+    rate = 0.01 * (1 - 0.999**t) ** 0.5 / (1 - 0.9**t)
+    sharded_step(*batch, weights, averages, tf.constant(rate, tf.float32))
+
+# %%
+kernels = [keras.Variable(first), keras.Variable(second)]
+adam = keras.optimizers.Adam(0.01)
+for _ in range(5):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((tf.nn.relu(x @ kernels[0]) @ kernels[1] - y) ** 2)
+    adam.apply(tape.gradient(loss, [kernel.value for kernel in kernels]), kernels)
+
+copy, _ = dtensor.unpack(weights[0].read_value())
+state = dtensor.unpack(averages[0][0].read_value())
+dl.show("m on each replica", [list(piece.shape) for piece in state])
+dl.show("weights on each replica", list(copy.shape))
+dl.show("apart from Keras's Adam by", np.abs(copy - kernels[0].numpy()).max(), below=1e-6)
+
+# %% [markdown]
+# Each replica holds half of Adam's state, and the weights are those of Adam on one device. What
+# does it cost?
+
+# %% tags=["predict"]
+bytes_guess = dl.predict(
+    "Mirrored all-reduces the gradients. ZeRO 1 over 8 replicas reduce-scatters the gradients and "
+    "all-gathers the weights, all in one precision. How many bytes does each device send in a "
+    "step, compared with Mirrored?",
+    [
+        "more: the weights travel as well",
+        "as many as before",
+        "fewer: each replica needs a part of the gradients only",
+    ],
+)
+
+# %%
+sent = {
+    kind: sent_bytes(7_000_000_000, replicas=8, sharding=kind, precision="mixed") / 1e9
+    for kind in SHARDINGS
+}
+
+# %% tags=["reveal"]
+more = round(sent["ZeRO 1"] - sent["mirrored"], 6)
+bytes_guess.reveal(
+    "as many as before" if more == 0 else "more: the weights travel as well",
+    {
+        "more: the weights travel as well": "They travel instead of the second half of the "
+        "all-reduce, which would carry the summed gradients.",
+        "fewer: each replica needs a part of the gradients only": "That saves the second half of "
+        "the all-reduce. Then the new weights must travel, which are as large.",
+    },
+)
+
+# %%
+dl.show("GB sent by each device, 7 billion parameters", sent, digits=1)
+
+# %% [markdown]
+# An all-reduce *is* a reduce-scatter and an all-gather. **ZeRO 1 puts the update between the two
+# halves, so it divides Adam's state for no additional byte.** ZeRO 2 costs the same. ZeRO 3 gathers
+# the weights twice, once forward and once backward, so it sends 1.5 times as much.
+#
+# These bytes come from the formula. On a CPU, DTensor makes a reduce-scatter of an all-reduce and a
+# cut, and an all-gather of an all-reduce as well. So our run shows what is stored where, and not
+# what a GPU would send.
+
+# %% [markdown]
+# ## A pipeline and its bubble
+#
+# The third way to divide a model is by layers. Device 0 has the first layer, device 1 the second.
+# What travels is small: the activations go forward, and their gradient comes back. The batch is
+# cut into micro-batches, so that stage 0 can start the next one while stage 1 works.
+
+# %%
+kernels = [tf.Variable(first), tf.Variable(second)]
+
+
+def two_stages(x, y):
+    with tf.device(devices[0]), tf.GradientTape() as tape_0:
+        hidden = tf.nn.relu(x @ kernels[0])
+    with tf.device(devices[1]), tf.GradientTape() as tape_1:
+        tape_1.watch(hidden)  # what device 0 sent
+        loss = tf.reduce_sum((hidden @ kernels[1] - y) ** 2) / whole.shape.num_elements()
+    of_second, back = tape_1.gradient(loss, [kernels[1], hidden])
+    of_first = tape_0.gradient(hidden, kernels[0], output_gradients=back)  # what device 1 sent
+    return of_first, of_second
+
+
+parts = [two_stages(*part) for part in zip(tf.split(x, 4), tf.split(y, 4), strict=True)]
+once = two_stages(x, y)
+gaps = [np.abs(sum(part[n] for part in parts) - once[n]).max() for n in (0, 1)]
+dl.show("both gradients apart by", max(gaps), below=1e-5)
+
+# %% [markdown]
+# Four micro-batches add up to the gradient of the batch: this is [gradient
+# accumulation](../docs/glossary.md#gradient-accumulation), and the loss is divided by the elements
+# of the whole batch. (Our loop takes the micro-batches one after the other. A real pipeline runs
+# both stages at the same time.)
+#
+# When a batch starts, stage 1 has nothing to do yet. When it ends, stage 0 waits. This idle time
+# is the pipeline's **bubble**. `pipeline_schedule` says for each stage what it does in each tick:
+# all micro-batches forward, then all of them backward, as in GPipe.
+
+# %% tags=["predict"]
+bubble_guess = dl.predict(
+    "Four stages, four micro-batches. What percentage of all stages' time is idle?", unit="%"
+)
+
+# %%
+from distlab.measure.pipeline_schedule import idle_share, pipeline_schedule
+from distlab.pictures.pipeline_lanes import draw_pipeline
+
+schedules = {f"m = {m}": pipeline_schedule(4, micro_batches=m) for m in (1, 4, 8)}
+draw_pipeline(schedules)
+
+# %% tags=["reveal"]
+bubble_guess.reveal(
+    round(100 * idle_share(schedules["m = 4"])),
+    {
+        0: "The last stage cannot start before the first micro-batch has passed the other three.",
+        25: "Each stage waits for three ticks of seven, in each direction.",
+        75: "That is a batch in one piece: one stage works and three wait.",
+    },
+    within=1,
+)
+
+# %% [markdown]
+# With p stages and m micro-batches a pass takes m + p - 1 ticks, and each stage works in m of
+# them. **The idle share is (p - 1) / (m + p - 1).** More micro-batches make it smaller. But each of
+# them becomes smaller too, and GPipe keeps the activations of all of them until the backward
+# pass. Later schedules start a backward pass as soon as they can, so that a stage keeps at most p
+# micro-batches.
+
+# %% [markdown]
+# ## What keras.distribution does
+#
+# Keras has an interface for all this: `keras.distribution`, with `DataParallel` and
+# `ModelParallel`. Lesson 16 asked it for half of a kernel on each device. On the TensorFlow backend
+# it accepted the layout and placed a whole kernel. Here is the function that should have placed it:
+
+# %%
+import inspect
+
+from keras.src.backend.tensorflow import distribution_lib
+
+print(distribution_lib.__doc__.splitlines()[0])
+print(inspect.getsource(distribution_lib.distribute_value))
+
+# %% [markdown]
+# On the JAX backend the same code divides the model. Keras calls
+# [`jax.device_put`](https://github.com/keras-team/keras/blob/master/keras/src/backend/jax/distribution_lib.py)
+# with the layout of each weight, and `jax.jit` inserts the collectives. We ran lesson 16's code
+# there, with Keras 3.15, JAX 0.10 and two CPU devices: its kernel `[64, 32]` became two pieces
+# `[64, 16]`, and `fit` trained. So if your model is written in Keras and has become too large, this
+# is the shortest way: set `KERAS_BACKEND=jax` before the import, and give `ModelParallel` a layout
+# for each kernel.
+
+# %% [markdown]
+# ## Which one decides
+#
+# `tf.distribute` ends where a replica no longer fits on one device. (Its TPUStrategy and its
+# parameter servers can divide some variables, as lesson 16 says.) The figure in [lesson
+# 16](16_choosing_a_strategy.ipynb#The-field's-map) shows what each kind gives to a device. These
+# questions decide. Ask in this order, because each later kind is more work:
+#
+# 1. **Data:** does one device hold all of the model?
+# 2. **Expert:** does an example use only a few experts of many?
+# 3. **Pipeline:** are the links slow, and can the batch be cut into many micro-batches?
+# 4. **Sharded data:** does a device hold its part, and the largest layer beside it?
+# 5. **Tensor:** is one layer too large, and are the links fast?
+#
+# | kind | what travels | what to take |
+# |---|---|---|
+# | data | gradients, once a step | `MirroredStrategy`, PyTorch DDP |
+# | expert | each example to its experts, and back | DeepSpeed, Megatron-LM |
+# | pipeline | activations between stages | Megatron-LM, `torch.distributed.pipelining` |
+# | sharded data | each layer's weights, twice; gradients | PyTorch `fully_shard`, DeepSpeed, JAX |
+# | tensor | activations, four times in each layer | JAX, Megatron-LM, DTensor |
+#
+# Then combine them. Llama 3 uses tensor parallelism inside a host, pipeline and sharded data
+# parallelism across hosts, and cuts long texts along a fourth axis of its mesh.
+#
+# Before you divide a model, ask whether you can make it smaller: by a smaller batch with
+# gradient accumulation, by an optimizer with less state, or by recomputing activations.
+
+# %% [markdown]
+# <details><summary>In plain TensorFlow</summary>
+#
+# All of `dtensor` above is plain TensorFlow. `held_bytes` multiplies the parameters by bytes, and
+# divides what is sharded by the replicas. `pipeline_schedule` lets stage s compute micro-batch k in
+# tick s + k. TensorFlow has no pipeline and no ZeRO of its own, and Keras's `fit` knows neither
+# DTensor nor the two.
+# </details>
+#
+# <details><summary>In PyTorch and JAX</summary>
+#
+# PyTorch: `DistributedDataParallel` with `ZeroRedundancyOptimizer` is ZeRO 1, `fully_shard` is ZeRO
+# 3 and divides the weights in its own DTensor. `parallelize_module` with `ColwiseParallel` and
+# `RowwiseParallel` is the split of this lesson, and `torch.distributed.pipelining` has GPipe and
+# later schedules. JAX: a `Mesh`, a `NamedSharding` for each array, and `jax.jit`. Data, sharded and
+# tensor parallelism differ only in the layouts, as in DTensor.
+# </details>
+
+# %% [markdown]
+# ## Check yourself
+#
+# 1. Weights and gradients take 28 GB on each GPU, Adam's state 84 GB. How much does each of 8 GPUs
+#    hold with ZeRO 1, and how much with any number of GPUs at least?
+#
+#    <details><summary>Answer</summary>28 + 84 / 8 = 38.5 GB, and never less than 28 GB.</details>
+#
+# 2. Why is the second of two layers cut by row?
+#
+#    <details><summary>Answer</summary>Its rows belong to the hidden units that the device has
+#    computed. It needs nothing from the other devices until the final sum.</details>
+#
+# 3. With a new layout DTensor gives the losses of one device. Is the layout a good one?
+#
+#    <details><summary>Answer</summary>You do not know. Any layout gives these losses. They differ
+#    in what travels.</details>
+#
+# 4. Which part of a step does ZeRO 1 add to data parallelism?
+#
+#    <details><summary>Answer</summary>None. It moves the update between the two halves of the
+#    all-reduce.</details>
+#
+# 5. Eight stages and eight micro-batches. How much is idle, and how many micro-batches bring it
+#    below 10 %?
+#
+#    <details><summary>Answer</summary>7 / 15, which is 47 %. With m = 64 it is 7 / 71, which is
+#    9.9 %.</details>
+
+# %%
+from distlab.predictions import recap
+
+recap()
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Exercise 17](../exercises/17_beyond_data_parallelism.ipynb): four tasks, about 40 minutes. You
+#   split a layer of a modern language model and divide Adam's state with a replica's collectives.
+# - This is the last lesson. Take your own model through [lesson
+#   16](16_choosing_a_strategy.ipynb) again, with the memory that you have counted here.
+#   [The glossary](../docs/glossary.md) has the words of all lessons.
+# - [ZeRO](https://arxiv.org/abs/1910.02054) (2020) counts 16 bytes with gradients in 16 bits.
+#   Many training runs today keep gradients in float32, Llama 3 among them, and need 18 or more.
+# - [Megatron-LM](https://arxiv.org/abs/1909.08053) (2019) splits layers inside a host of 16 GPUs
+#   with fast links. It does not show what the same split costs across hosts.
+# - [GPipe](https://arxiv.org/abs/1811.06965) (2019) calls the bubble negligible for m ≥ 4 p. The
+#   formula gives 16 % for p = 4 and m = 16.
+# - [PyTorch's FSDP tutorial](https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html)
+#   calls FSDP the two halves of DDP's all-reduce. But FSDP gathers the weights twice, so a step
+#   sends 1.5 times as many bytes. The tutorial does not count them.
+# - [TensorFlow's DTensor guide](https://www.tensorflow.org/guide/dtensor_overview) explains meshes
+#   and layouts. Its tutorial with Keras uses `tf.keras.dtensor`, which Keras 3 does not have.
