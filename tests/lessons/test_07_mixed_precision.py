@@ -548,3 +548,12 @@ def test_where_xla_compiles_for_gpus_the_loss_scale_is_decided_by_each_replica()
     apply = inspect.getsource(LossScaleOptimizer._tf_apply)
     assert apply.index("strategy_supports_no_merge_call") < apply.index("_common_apply")
     assert "check_finite(grads)" in inspect.getsource(LossScaleOptimizer._common_apply)
+
+
+def test_layer_8_of_the_lessons_model_hardly_tells_digits_apart():
+    (digits,) = dl.load_dataset("digits", splits=["train[:1024]"], batch_size=1024)
+    images, _ = next(iter(digits))
+    dl.set_seed(1)
+    layers = [keras.layers.Flatten()] + [keras.layers.Dense(32, "sigmoid") for _ in range(8)]
+    spread = np.std(keras.Sequential(layers)(images), axis=0).mean()
+    assert 3e-6 < spread < 5e-6

@@ -181,8 +181,8 @@ REPLICA_MASKS = Check(
             ),
             _differing(
                 "all",
-                f"no two states meet, even after {_MOST_DRAWS} draws",
-                "one step, replica and layer comes to numbers that a different one draws, too",
+                f"no state is used twice, in {_MOST_DRAWS} draws of each layer",
+                "a layer reaches a state that a different step, replica or layer uses, too",
             ),
             _differing(
                 "bases", "a different base seed, different masks", "two base seeds, the same masks"
