@@ -17,7 +17,7 @@
 # After this lesson you can
 #
 # - say how much each example must weigh in a gradient, and make it weigh that much,
-# - recognise three wrong scalings by what they do to the weights,
+# - recognise a wrong scaling by what it does to the weights,
 # - take exactly the step of one device, even on a partial batch,
 # - write a training loop for any number of replicas and compile many steps into one call.
 #
@@ -249,7 +249,7 @@ lengths_guess.reveal(
 # ## A penalty on the weights
 #
 # Now the model has an L2 penalty. Keras puts it into the list `model.losses`, and a loop of your
-# own must add it to the loss. The data loss below is right: Keras divides it, once.
+# own must add it to the loss. The data loss below is Keras's own mean, as it comes.
 
 # %%
 L2 = 0.05
@@ -346,7 +346,7 @@ adam_guess = dl.predict(
 adam_one, _ = fit_path(build(make_optimizer=adam), full)
 adam_second, _, adam_losses = train(second_loss, full, make_optimizer=adam)
 distances = {"SGD": apart(second, one), "Adam": apart(adam_second, adam_one)}
-dl.show("weights apart from one device's by", distances, digits=2)
+dl.show("weights apart from one device's by", distances, digits=3)
 
 # %% tags=["reveal"]
 adam_guess.reveal(
@@ -430,12 +430,8 @@ def mean_of_means(model, x, y):
     return mean_loss(y, model(x, training=True)) + penalty_of(model)
 
 
-# %% tags=["predict"]
-partial_guess = dl.predict(
-    "Each loss trains for 17 steps, and only the last batch is partial. Which one ends further "
-    "from one device's weights?",
-    ["divide_by_20", "mean_of_means", "neither: one batch of 17 makes no difference"],
-)
+# %% [markdown]
+# Train with each of them for 17 steps. Only the last batch is partial.
 
 # %%
 one_l2, _ = fit_path(build(l2=L2), partial)
@@ -449,23 +445,10 @@ def distance(loss, data):
 distances = {loss.__name__: distance(loss, partial) for loss in (divide_by_20, mean_of_means)}
 dl.show("weights apart from one device's by", distances, digits=3)
 
-# %% tags=["reveal"]
-partial_guess.reveal(
-    max(distances, key=distances.get),
-    {
-        "divide_by_20": "Here every example has half of its weight, so the data pull half as hard "
-        "as they should. The mean of the means gives one example two and a half times its weight, "
-        "and on these digits that moves one weight of the model further.",
-        "mean_of_means": "The example that is alone weighs 1/4. That is two and a half times too "
-        "much, and on these digits it moves one weight further than a step of half the length.",
-        "neither: one batch of 17 makes no difference": "The weights differ in the second decimal "
-        "place. For all full batches together they agree to six.",
-    },
-)
-
 # %% [markdown]
-# Which loss ends further depends on the examples and on the measure: `apart` takes the largest
-# difference of a single weight.
+# One batch of 17 moves the weights in the second decimal place, and for all full batches together
+# they agreed to six. `divide_by_20` gives every example half of its weight. `mean_of_means` gives
+# one example two and a half times its weight. Which of the two ends further depends on the digits.
 #
 # The mean of means is the arithmetic of October 2024. There the small batches had different numbers
 # of tokens, and here the replicas have different numbers of examples. The cure is to count how many
@@ -499,38 +482,47 @@ dl.show("from files", [len(part) for part in strategy.experimental_local_results
 
 # %% tags=["predict"]
 files_guess = dl.predict(
-    "Now `mean_of_means` trains on the digits from files. How far from one device does it end?",
-    ["it ends on one device's weights", "as far as `divide_by_20`", "its weights are NaN"],
+    "Without a penalty: how long is the last step of `mean_of_means`, in steps of one device?",
+    ["1/2", "1", "2", "NaN"],
 )
 
+
 # %%
-losses = (divide_by_20, mean_of_means, counted)
-distances = {loss.__name__: distance(loss, on_disk) for loss in losses}
-dl.show("weights apart from one device's by", distances, digits=3)
+def last_step(path):
+    return float(np.linalg.norm(path[-1] - path[-2]))
+
+
+_, one_path = fit_path(build(), on_disk)
+lengths = {}
+for loss in (divide_by_20, mean_of_means, counted):
+    _, path, _ = train(loss, on_disk)
+    lengths[loss.__name__] = last_step(path) / last_step(one_path)
+dl.show("last step, in steps of one device", lengths, digits=3)
 
 # %% tags=["reveal"]
-by_means = distances["mean_of_means"]
+by_means = lengths["mean_of_means"]
 files_guess.reveal(
-    "its weights are NaN"
-    if np.isnan(by_means)
-    else "it ends on one device's weights"
-    if by_means < 1e-6
-    else "as far as `divide_by_20`",
+    "NaN" if np.isnan(by_means) else {0.5: "1/2", 1.0: "1", 2.0: "2"}[round(by_means, 3)],
     {
-        "it ends on one device's weights": "The two shares are equal, so their mean is right. But "
-        "Keras divides by all four replicas, not by the two that have examples.",
-        "its weights are NaN": "`tf.reduce_mean` of nothing is NaN. A Keras loss returns 0 there, "
-        "so that you see no error at all.",
-        "as far as `divide_by_20`": "Each of the two replicas divides by 5 and Keras by 4, so each "
-        "of the 10 examples weighs 1/20. Two replicas add 0.",
+        "1": "The two shares are equal, so their mean would be right. But Keras divides by all "
+        "four replicas, not by the two that have examples.",
+        "2": "Two replicas in place of four add up fewer means, not more.",
+        "NaN": "`tf.reduce_mean` of nothing is NaN. In a compiled step a Keras loss of nothing is "
+        "0, so nothing shows that two replicas had no example.",
+        "1/2": "Two replicas divide by 5 and Keras by 4, so each of the 10 examples weighs 1/20. "
+        "The two empty replicas add 0.",
     },
 )
 
 # %% [markdown]
-# In the last step, `mean_of_means` and `divide_by_20` give every example half of its weight, so the
-# data pull half as hard as they should. Only `counted` is right, for these shares, too: a replica
-# without examples adds 0 to the sum and 0 to the count.
-#
+# With these shares, `mean_of_means` and `divide_by_20` give every example half of its weight, and
+# the step is half as long. `counted` is right for these shares, too: a replica without examples
+# adds 0 to the sum and 0 to the count.
+
+# %%
+dl.show("counted, from files, weights apart by", distance(counted, on_disk), below=1e-6)
+
+# %% [markdown]
 # ## Metrics
 #
 # Make a metric in the scope and update it inside `run`. Each replica then adds to its own totals,
@@ -613,8 +605,10 @@ for steps in (tf.constant(0), 0, tf.constant(0)):
 dl.show("traces", train_steps.experimental_get_tracing_count())
 
 # %% [markdown]
-# The call with the Python number ran `print` again: this was the second trace. Two more things
-# follow:
+# The call with the Python number ran `print` again: this was the second trace.
+#
+# <details><summary>Two more traps of a compiled loop: logging, and optimizers with
+# state</summary>
 #
 # - In a Python loop, `print(loss)` or `float(loss)` makes Python wait for all replicas in each
 #   step. In a compiled loop it does not: `print` runs only while tracing, and `float` becomes an
@@ -622,6 +616,7 @@ dl.show("traces", train_steps.experimental_get_tracing_count())
 # - Call `optimizer.build(...)` in the scope, *before* the first trace. Adam and momentum keep
 #   variables for each weight. If the compiled loop makes them first, the loop crashes under
 #   TensorFlow's default all-reduce ("must feed a value for placeholder").
+# </details>
 #
 # Is the loop still right? Compare weights and metrics with `fit` on one device.
 

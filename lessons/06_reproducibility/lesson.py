@@ -267,9 +267,9 @@ def train_epochs(make, epochs, restored=None):
 
 
 # %% [markdown]
-# `resume` compares two runs: one trains both epochs, the other stops after the first, and a new
-# model resumes. The [checkpoint](../docs/glossary.md#checkpoint) has all weights and the optimizer,
-# and the last method checks that each of them was restored.
+# `resume` compares two runs: one trains both epochs, one stops after the first, and a new
+# model resumes. The [checkpoint](../docs/glossary.md#checkpoint) has all weights and the optimizer.
+# `assert_existing_objects_matched` raises an error if one of their variables was not restored.
 
 
 # %%
@@ -322,8 +322,8 @@ resume_guess.reveal(
 # the step, and the replica's index. The step is the optimizer's `iterations`, which the checkpoint
 # has.
 #
-# A state is two numbers. Keras adds 1 to the second one after each draw. A first attempt: let the
-# second number be different for each step and replica.
+# A state is two numbers. Keras adds 1 to the second one after each draw. So let the second number be
+# different for each step and replica:
 
 # %%
 BASE = 7

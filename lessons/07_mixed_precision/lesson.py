@@ -124,8 +124,8 @@ weight_guess.reveal(
 # %% [markdown]
 # The gap between two neighbouring numbers doubles at each power of two. From 1 to 2, bfloat16 has
 # gaps of 0.008. A step of 0.005 is rounded up to a whole gap, so the weight is too fast. From 2 on
-# the gaps are 0.016, every step is rounded away, and the weight stands still. A smaller step does
-# not move it at all, in either format:
+# the gaps are 0.016, every step is rounded away, and the weight stands still. float16 has smaller
+# gaps, and is too slow. A smaller step moves neither of them at all:
 
 # %%
 dl.show("after a thousand steps of 0.0004", {to.name: walk(to, 0.0004) for to in FORMATS})
