@@ -311,7 +311,7 @@ for source in ("memory", "files", "distribute"):
 # </details>
 
 # %% [markdown]
-# ## Which replica sees which example
+# ## Which replica saw which example
 #
 # Back to the data in memory. Many data sets are stored class by class: first all zeros, then all
 # ones, and so on. Sort the digits like that, and do not shuffle.

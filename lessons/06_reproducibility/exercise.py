@@ -150,8 +150,7 @@ dl.check("equal_runs")
 #
 # <details><summary>Hint 1</summary>
 #
-# Besides the base seed, which four numbers tell one mask from every different one? Which of them
-# does Keras count itself?
+# Besides the base seed, which four numbers identify a mask? Which of them does Keras count itself?
 # </details>
 #
 # <details><summary>Hint 2</summary>

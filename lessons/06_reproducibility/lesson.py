@@ -315,7 +315,7 @@ resume_guess.reveal(
 # Everything was restored except one variable: Keras saves the generator's state in no file. After
 # the restart it begins again, and the second epoch repeats the masks of the first.
 #
-# ### Compute the state
+# ## Compute the state
 #
 # One cure mends both mistakes. The state has `aggregation` NONE, so each replica may assign its
 # own. **Compute it** from what is known at the start of each step: a base seed for the whole run,

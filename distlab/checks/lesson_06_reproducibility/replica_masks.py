@@ -151,7 +151,7 @@ REPLICA_MASKS = Check(
     name="replica_masks",
     function="seed_layers",
     title="A dropout mask for each layer on each replica, the same on a second run",
-    question="Which numbers tell one mask from all others: layer, replica, step, draw?",
+    question="Which numbers identify a mask: layer, replica, step, draw?",
     direction=(
         "Three of these numbers must go into the state's first number. Keras itself counts the "
         "fourth in the second number, from where you start it."
