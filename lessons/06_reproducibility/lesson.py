@@ -322,8 +322,8 @@ resume_guess.reveal(
 # the step, and the replica's index. The step is the optimizer's `iterations`, which the checkpoint
 # has.
 #
-# A state is two numbers. Keras adds 1 to the second one after each draw. So let the second number be
-# different for each step and replica:
+# A state is two numbers. Keras adds 1 to the second one after each draw. So let the second number
+# be different for each step and replica:
 
 # %%
 BASE = 7
