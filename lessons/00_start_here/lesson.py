@@ -101,8 +101,8 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # `strategy.run(function)` calls a function on every replica. Inside the function,
 # `tf.distribute.get_replica_context()` gives you the [replica
 # context](../docs/glossary.md#replica-context). It knows which replica is calling, and through it a
-# replica exchanges values with all replicas. Our function asks it one thing: which replica am
-# I? The line `@tf.function` lets TensorFlow compile the function, so that it runs without Python.
+# replica exchanges values with all replicas. Our function asks it one thing: which replica am I?
+# The line `@tf.function` lets TensorFlow compile the function, so that it runs without Python.
 
 
 # %%

@@ -162,10 +162,10 @@ from distlab.pictures.gradients import draw_gradients
 draw_gradients(each, mean=mean, one_device=one_device, label="class (digit)")
 
 # %% [markdown]
-# The bars disagree wherever the replicas saw a digit in different numbers. But every circle lies on
-# its line: **with equal shares, the mean of the two gradients is the gradient of one device.**
-# (This holds if no layer lets examples influence each other, as `BatchNormalization` does.) The
-# number confirms the picture:
+# The bars disagree wherever a digit is more frequent on one replica. But every circle lies on its
+# line: **with equal shares, the mean of the two gradients is the gradient of one device.** (This
+# holds if no layer lets examples influence each other, as `BatchNormalization` does.) The number
+# confirms the picture:
 
 # %%
 dl.show("largest difference", tf.reduce_max(tf.abs(mean - one_device)), below=1e-6)
@@ -530,8 +530,8 @@ strategy.run(count)
 dl.show("the copies after two steps", copies(kept["steps"]), expected=[2, 2])
 
 # %% [markdown]
-# TensorFlow traces one replica at a time. Replica 0 comes first and finds `kept` empty,
-# so replica 0 makes the variable, with a copy on each device. Replica 1 finds it there. No `with
+# TensorFlow traces one replica at a time. Replica 0 comes first and finds `kept` empty, so replica
+# 0 makes the variable, with a copy on each device. Replica 1 finds it there. No `with
 # strategy.scope()` is needed, because `strategy.run` enters the scope. In each step both replicas
 # add 1, and with `ONLY_FIRST_REPLICA` every copy gets what replica 0 added.
 
