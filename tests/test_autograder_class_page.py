@@ -15,7 +15,7 @@ from distlab.checks.report import Report
 from tests.test_autograder_feedback_page import EVIL, Tags
 
 STEM = "00_start_here"
-FIRST, SECOND, _ = checks_of(STEM)
+FIRST, SECOND, *_ = checks_of(STEM)
 
 
 def report(check, status, earned=0.0, mistake="", says=""):

@@ -116,7 +116,7 @@ def test_an_answer_that_was_asked_for_is_judged(judge):
 @pytest.mark.parametrize(
     ("exercise", "check"),
     [
-        *(("00_start_here", check) for check in ("slices", "brightness", "who_saw")),
+        *(("00_start_here", check) for check in ("slices", "file_slices", "brightness", "who_saw")),
         *(("03_custom_training_loop", check) for check in ("repair_losses", "exact_loss")),
         *(("03_custom_training_loop", check) for check in ("train_in_calls", "train")),
     ],

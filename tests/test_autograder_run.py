@@ -92,8 +92,7 @@ def test_an_answer_that_never_ends_costs_nobody_else_anything(graded):
     (roe,) = (one for one in result.graded if one.submission.learner == "roe")
     assert [report.status for report in roe.reports] == [
         "ran out of time",
-        "passed",
-        "passed",
+        *["passed"] * (len(checks_of(STEM)) - 1),
     ]
     lines = repr(roe.reports[0]).splitlines()
     assert lines[1:3] == [

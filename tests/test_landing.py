@@ -33,17 +33,17 @@ def answer(folder, check, earned, points, ending="passed"):
 def test_a_new_learner_is_sent_to_lesson_00(folder):
     page = course_page(folder)
     assert f"**Next:** [lesson 00, Start here]({FIRST})" in page
-    assert "0 of 43 tasks passed" in page
+    assert "0 of 44 tasks passed" in page
     assert course_state(folder)["next"] == FIRST
 
 
 def test_a_learner_who_began_an_exercise_is_sent_to_its_next_task(folder):
     answer(folder, "slices", 2, 2)
     page = course_page(folder)
-    assert f"**Next:** task `brightness` in [exercise 00, Start here]({EXERCISE})." in page
-    assert " | 1 of 3 |" in page
+    assert f"**Next:** task `file_slices` in [exercise 00, Start here]({EXERCISE})." in page
+    assert " | 1 of 4 |" in page
     (state,) = [one for one in course_state(folder)["lessons"] if one["number"] == "00"]
-    assert state["state"] == "1 of 3" and 0 < state["share"] < 1
+    assert state["state"] == "1 of 4" and 0 < state["share"] < 1
 
 
 def test_every_link_of_the_page_leads_to_a_file_of_the_folder(folder):
@@ -68,7 +68,7 @@ def test_the_page_is_renewed_until_the_learner_changes_it(folder, capsys):
     assert cli.main(["lab", str(folder), "--lay-only"]) == 0
     answer(folder, "slices", 2, 2)
     cli.main(["lab", str(folder), "--lay-only"])
-    assert "1 of 43 tasks passed" in (folder / PAGE).read_text()
+    assert "1 of 44 tasks passed" in (folder / PAGE).read_text()
     (folder / PAGE).write_text("my notes")
     capsys.readouterr()
     cli.main(["lab", str(folder), "--lay-only"])

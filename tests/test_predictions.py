@@ -82,6 +82,35 @@ def test_a_right_prediction_is_told(copies, capsys):
 
 
 @pytest.mark.parametrize(
+    ("guess", "lines"),
+    [
+        (None, ["Answer: outside 1, inside 2", "The scope makes the copies."]),
+        (CHOICES[1], ["You predicted it: outside 1, inside 2.", "The scope makes the copies."]),
+        (
+            CHOICES[2],
+            [
+                "You predicted outside 2, inside 2. It was outside 1, inside 2.",
+                *("Outside it does nothing.", "The scope makes the copies."),
+            ],
+        ),
+    ],
+)
+def test_the_right_answer_has_its_reason(copies, capsys, guess, lines):
+    if guess:
+        copies.keep(guess)
+    copies.reveal(CHOICES[1], WORDS | {CHOICES[1]: "The scope makes the copies."})
+    assert capsys.readouterr().out.splitlines()[: len(lines)] == lines
+
+
+@pytest.mark.parametrize("guess", [90, 91, 45])
+def test_the_right_number_has_its_reason(steps, capsys, guess):
+    steps.keep(guess)
+    steps.reveal(90, {45: "Half of it.", 90: "One a batch."}, within=2)
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2 if guess != 45 else -1] == "One a batch."
+
+
+@pytest.mark.parametrize(
     ("guess", "within", "said", "came_true"),
     [
         ("90", 0, "You predicted it: 90 steps.", True),
@@ -94,7 +123,7 @@ def test_a_right_prediction_is_told(copies, capsys):
 )
 def test_a_number_may_be_off_by_so_much(steps, capsys, guess, within, said, came_true):
     steps.keep(guess)
-    steps.reveal(90, {45: "Half of it.", 90: "never shown"}, within=within)
+    steps.reveal(90, {45: "Half of it."}, within=within)
     assert capsys.readouterr().out.startswith(said + "\n")
     assert steps.came_true is came_true
 
@@ -259,6 +288,9 @@ def test_where_no_person_answers_a_kernel_shows_markdown(kernel):
     assert asked.widgets == {}
     folded = fold("Answer", f"**outside 1, inside 2**\n\n{BOTH_WORDS}")
     assert Cell(kernel, REVEAL, person=False).markdown == [folded]
+    reason = f"guess.reveal({CHOICES[1]!r}, {WORDS | {CHOICES[1]: 'The copies.'}!r})"
+    folded = fold("Answer", f"**outside 1, inside 2**\n\nThe copies.\n\n{BOTH_WORDS}")
+    assert Cell(kernel, reason, person=False).markdown == [folded]
 
 
 def test_a_control_keeps_a_wrong_choice_until_the_answer(kernel):

@@ -68,8 +68,8 @@ def test_partial_credit_counts_and_the_next_task_is_named(tmp_path):
     row = repr(progress(tmp_path)).splitlines()[0]
     assert re.split(r"  +", row) == [
         STEM,
-        "#" * 7 + "." * 13,
-        "1 of 3 passed; next: brightness",
+        "#" * 6 + "." * 14,
+        "1 of 4 passed; next: file_slices",
     ]
 
 

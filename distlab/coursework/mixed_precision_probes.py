@@ -40,11 +40,11 @@ class Trained:
 
     Args:
         losses: After every ten steps, not scaled.
-        layer_1_moved: The largest change of a weight of the lowest Dense layer.
+        moved: The largest change of a weight of each Dense layer, the lowest layer first.
     """
 
     losses: list[float]
-    layer_1_moved: float
+    moved: list[float]
 
 
 def train_scaled(model: keras.Model, x: Any, y: Any, *, scale: float = 1.0) -> Trained:
@@ -61,7 +61,8 @@ def train_scaled(model: keras.Model, x: Any, y: Any, *, scale: float = 1.0) -> T
 
     weights, adam = model.trainable_variables, keras.optimizers.Adam(0.01)
     adam.build(weights)
-    before = weights[0].numpy()
+    kernels = [layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Dense)]
+    before = [kernel.numpy() for kernel in kernels]
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -75,7 +76,8 @@ def train_scaled(model: keras.Model, x: Any, y: Any, *, scale: float = 1.0) -> T
         return loss
 
     losses = [float(ten_steps()) for _ in range(8)]
-    return Trained(losses, float(np.abs(weights[0].numpy() - before).max()))
+    moved = [np.abs(kernel - start).max() for kernel, start in zip(kernels, before, strict=True)]
+    return Trained(losses, [float(most) for most in moved])
 
 
 def step_with_overflow(

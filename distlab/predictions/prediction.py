@@ -112,8 +112,8 @@ class Prediction:
 
         Args:
             answer: What happened: one of the choices, or a number.
-            words: A word to each wrong choice, or to typical wrong numbers: what would follow if
-                it were right.
+            words: A word to each choice, or to typical numbers. To the right one it gives the
+                reason; to a wrong one, what would follow if it were right.
             within: How far a number may be off and still count as right.
 
         Raises:
@@ -123,14 +123,15 @@ class Prediction:
         answer = self.question.read(answer, asked=asked)
         read = self.question.read_words(words or {}, asked=asked)
         wrong = {key: word for key, word in read.items() if not agree(key, answer, within)}
+        reason = " ".join(word for key, word in read.items() if key not in wrong)
         self._settle(answer, within)
         if self.guess is None:
-            self._show_answer(wrong)
+            self._show_answer(wrong, reason)
             return
         given = [key for key in wrong if not self.came_true and agree(key, self.guess, within)]
-        word = wrong.pop(given[0]) if given else ""
+        said = [wrong.pop(key) for key in given[:1]] + [reason] * bool(reason)
         texts = wording.compared(
-            self.question, self.guess, answer, wrong, came_true=bool(self.came_true), word=word
+            self.question, self.guess, answer, wrong, came_true=bool(self.came_true), said=said
         )
         show(*texts)
 
@@ -162,9 +163,9 @@ class Prediction:
         if self.guess is not None:
             self.came_true = agree(self.guess, answer, within)
 
-    def _show_answer(self, wrong: Mapping[Answer, str]) -> None:
+    def _show_answer(self, wrong: Mapping[Answer, str], reason: str) -> None:
         assert self.answer is not None
-        markdown, plain = wording.revealed(self.question, self.answer, wrong)
+        markdown, plain = wording.revealed(self.question, self.answer, wrong, reason=reason)
         if can_answer():
             opening, _ = wording.kept(self.question, None)
             markdown, plain = f"{opening}\n\n{markdown}", f"{opening}\n{plain}"

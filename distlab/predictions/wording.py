@@ -5,7 +5,7 @@ markdown, plain = asked(question)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from distlab.predictions.question import Answer, Question
 
@@ -39,7 +39,7 @@ def asked_with_choices(question: Question) -> Texts:
         question: The question.
     """
     (markdown, plain), (listed, _) = asked(question), offered(question)
-    return "\n\n".join(filter(None, [markdown, listed])), "\n".join(filter(None, [plain, listed]))
+    return _paragraphs([markdown, listed]), _lines([plain, listed])
 
 
 def kept(question: Question, guess: Answer | None) -> Texts:
@@ -55,17 +55,20 @@ def kept(question: Question, guess: Answer | None) -> Texts:
     return f"You predicted *{said}*.", f"You predicted {said}."
 
 
-def revealed(question: Question, answer: Answer, words: Mapping[Answer, str]) -> Texts:
-    """Returns the answer, and a word to each wrong one, folded where that can be done.
+def revealed(
+    question: Question, answer: Answer, words: Mapping[Answer, str], *, reason: str
+) -> Texts:
+    """Returns the answer with its reason, and a word to each wrong one, folded if possible.
 
     Args:
         question: The question.
         answer: What is right.
         words: A word to each wrong answer.
+        reason: Why the answer is right; may be empty.
     """
-    said = question.said(answer)
-    plain = "\n".join([f"Answer: {said}", *_plain_list(question, words)])
-    markdown = "\n\n".join(filter(None, [f"**{said}**", _list(question, words)]))
+    happened = question.said(answer)
+    plain = _lines([f"Answer: {happened}", reason, *_plain_list(question, words)])
+    markdown = _paragraphs([f"**{happened}**", reason, _list(question, words)])
     return fold("Answer", markdown), plain
 
 
@@ -76,7 +79,7 @@ def compared(
     words: Mapping[Answer, str],
     *,
     came_true: bool,
-    word: str,
+    said: Sequence[str],
 ) -> Texts:
     """Returns what was predicted beside what happened.
 
@@ -86,21 +89,20 @@ def compared(
         answer: What happened.
         words: A word to each wrong answer that was not given.
         came_true: Whether the prediction counts as right.
-        word: The word to the wrong answer that was given.
+        said: The word to a wrong answer that was given, and the reason for the right one.
     """
-    said, happened = question.said(guess), question.said(answer)
-    if said == happened:
+    predicted, happened = question.said(guess), question.said(answer)
+    if predicted == happened:
         openings = f"You predicted it: **{happened}**.", f"You predicted it: {happened}."
     else:
         near = " That is close enough." if came_true else ""
         openings = (
-            f"You predicted *{said}*. It was **{happened}**.{near}",
-            f"You predicted {said}. It was {happened}.{near}",
+            f"You predicted *{predicted}*. It was **{happened}**.{near}",
+            f"You predicted {predicted}. It was {happened}.{near}",
         )
     others = fold("About the other answers", _list(question, words)) if words else ""
-    markdown = "\n\n".join(filter(None, [openings[0], word, others]))
-    plain = "\n".join(filter(None, [openings[1], word, *_plain_list(question, words)]))
-    return markdown, plain
+    markdown = _paragraphs([openings[0], *said, others])
+    return markdown, _lines([openings[1], *said, *_plain_list(question, words)])
 
 
 def fold(title: str, markdown: str) -> str:
@@ -111,6 +113,14 @@ def fold(title: str, markdown: str) -> str:
         markdown: What is seen after.
     """
     return f"<details><summary>{title}</summary>\n\n{markdown}\n\n</details>"
+
+
+def _paragraphs(parts: Iterable[str]) -> str:
+    return "\n\n".join(filter(None, parts))
+
+
+def _lines(parts: Iterable[str]) -> str:
+    return "\n".join(filter(None, parts))
 
 
 def _list(question: Question, words: Mapping[Answer, str]) -> str:

@@ -10,9 +10,10 @@
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
 # | 1. `slices` | write the rule by which a batch is shared | 5 | easy |
-# | 2. `brightness` | find a bug that raises no error | 4 | easy |
-# | 3. `who_saw` | write down which replica saw which example | 6 | medium |
-# | 4. your own data | see how your batches are shared (no points) | 10 | open |
+# | 2. `file_slices` | the same for a batch that is read from files | 4 | easy |
+# | 3. `brightness` | find a bug that raises no error | 4 | easy |
+# | 4. `who_saw` | write down which replica saw which example | 6 | medium |
+# | 5. your own data | see how your batches are shared (no points) | 10 | open |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint.
@@ -67,7 +68,7 @@ def split(examples, replicas):
     ### BEGIN SOLUTION
     piece = math.ceil(examples / replicas)
     left = [examples - piece * replica for replica in range(replicas)]
-    return [max(0, min(piece, rest)) for rest in left]
+    return [max(0, min(piece, here)) for here in left]
     ### END SOLUTION
 
 
@@ -79,7 +80,40 @@ dl.check("slices")
 # find them, then ask TensorFlow about one.
 
 # %% [markdown]
-# ## Task 2: find the bug
+# ## Task 2: and from files?
+#
+# A partial batch that is read from files is cut differently. Write
+# `split_from_files(examples, replicas, batch_size)`, which returns a list as `split` does.
+#
+# - `examples` is how many examples this batch has: `batch_size`, or fewer in the last batch.
+# - `batch_size` is the size of a full batch, and divides evenly by `replicas`.
+# - `split_from_files(10, 4, 32)` is `[8, 2, 0, 0]`. About 3 lines.
+#
+# <details><summary>Hint</summary>
+#
+# Which line of your `split` decides how large a piece is? Which numbers does it need here?
+# </details>
+
+
+# %%
+# task: file_slices
+def split_from_files(examples, replicas, batch_size):
+    ### BEGIN SOLUTION
+    piece = batch_size // replicas
+    left = [examples - piece * replica for replica in range(replicas)]
+    return [max(0, min(piece, here)) for here in left]
+    ### END SOLUTION
+
+
+# %%
+dl.check("file_slices")
+
+# %% [markdown]
+# **Try next:** how large may the last batch be, so that at least two of four replicas get nothing
+# from files? And from memory?
+
+# %% [markdown]
+# ## Task 3: find the bug
 #
 # `brightness` goes through a data set of images and adds up all their pixels on the replicas. It
 # returns
@@ -140,7 +174,7 @@ dl.check("brightness")
 # Why does the check still fail?
 
 # %% [markdown]
-# ## Task 3: who saw what?
+# ## Task 4: which replica saw what?
 #
 # Write `who_saw(strategy, dataset)`. The data set gives batches of numbers, one number for each
 # example. Return one list for each replica: the numbers that this replica saw, over all batches,
@@ -180,7 +214,7 @@ dl.check("who_saw")
 # `who_saw(strategy, shuffled)` twice. Does a replica keep its examples from one pass to the next?
 
 # %% [markdown]
-# ## Task 4: your own data
+# ## Task 5: your own data
 #
 # This task has no check. Take a data set that you have trained with, and find out how its batches
 # are shared.
@@ -204,15 +238,15 @@ for batch in strategy.experimental_distribute_dataset(own):
 # whose key comes first in sorted order.
 #
 # If a replica gets nothing, `tf.reduce_mean` gives 0 / 0 there, which is NaN, and a mean over the
-# replicas is NaN as well. One remedy is a loss that counts its examples, as in lesson 03. The
-# other is to train on full batches only, with a batch size that is a multiple of the number of
+# replicas is NaN as well. One remedy is a loss that counts its examples, as in lesson 03. Or you
+# train on full batches only, with a batch size that is a multiple of the number of
 # replicas. Take one that also divides the number of your examples, or leave the last examples out
 # with `batch(..., drop_remainder=True)`.
 
 # %% [markdown]
 # ## Next steps
 #
-# - All three passed? Go on to [lesson 01](../notebooks/01_mirrored_strategy.ipynb): a model on
+# - All four passed? Go on to [lesson 01](../notebooks/01_mirrored_strategy.ipynb): a model on
 #   every replica.
 # - To read again, [lesson 00](../notebooks/00_start_here.ipynb) shows all shares in a picture.
 # - [The glossary](../docs/glossary.md) explains the terms.

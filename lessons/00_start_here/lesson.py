@@ -15,10 +15,11 @@
 #
 # - check whether your machine is ready,
 # - run a function on four replicas at once and combine their results,
-# - tell which replica sees which example, even when a batch does not divide evenly,
+# - count how many examples each replica gets, even when a batch does not divide evenly,
+# - tell which examples are on the same replica,
 # - recognise a sum that counts the same data more than once.
 #
-# **Time:** about 25 minutes. **Needs:** Python and a little NumPy, but no GPU. For the course, you
+# **Time:** about 30 minutes. **Needs:** Python and a little NumPy, but no GPU. For the course, you
 # have trained a Keras model with `compile` and `fit`, and you know what a gradient is.
 #
 # **How to work:** run the cells with Shift+Enter, from the top. Where a cell asks for a
@@ -46,7 +47,7 @@ dl.show("logical devices", len(devices), expected=4)
 # names the cure.
 #
 # The four devices will share this work: 42 handwritten digits, each with its index below, from 0
-# to 41. "Number 8" means the image with index 8, whichever digit it shows.
+# to 41.
 
 # %%
 import numpy as np
@@ -100,14 +101,8 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # `strategy.run(function)` calls a function on every replica. Inside the function,
 # `tf.distribute.get_replica_context()` gives you the [replica
 # context](../docs/glossary.md#replica-context). It knows which replica is calling, and through it a
-# replica exchanges values with the other replicas. Our function asks it one thing: which replica am
-# I? The line `@tf.function` lets TensorFlow compile the function, so that it runs without Python.
-
-# %% tags=["predict"]
-answers_guess = dl.predict(
-    "You call `strategy.run` once, with four replicas. What comes back?",
-    ["one number", "four numbers, kept apart", "one tensor of shape (4,)"],
-)
+# replica exchanges values with all replicas. Our function asks it one thing: which replica am I?
+# The line `@tf.function` lets TensorFlow compile the function, so that it runs without Python.
 
 
 # %%
@@ -119,23 +114,43 @@ def who_am_i():
 answers = strategy.run(who_am_i)
 answers
 
+# %% [markdown]
+# Four answers come back in a [`PerReplica`](../docs/glossary.md#perreplica). Each line is one
+# replica: its index, and the tensor that it returned, here a single whole number. (The lines do not
+# say on which device a tensor is.)
+
+# %% tags=["predict"]
+times_guess = dl.predict(
+    "You want ten times these numbers. What does `answers * 10` give?",
+    ["four numbers: 0, 10, 20 and 30", "one number: 60", "an error"],
+)
+
+# %%
+from distlab.coursework.what_happens import what_happens
+
+product = what_happens(lambda: answers * 10)  # the result, or the error if there is one
+print(product)
+
 # %% tags=["reveal"]
-answers_guess.reveal(
-    "four numbers, kept apart" if len(answers.values) == 4 else "one number",
+times_guess.reveal(
+    "an error" if isinstance(product, TypeError) else "four numbers: 0, 10, 20 and 30",
     {
-        "one number": "For one number, TensorFlow would have to combine four answers. It cannot "
-        "know whether you want their sum, their mean or the first.",
-        "one tensor of shape (4,)": "A tensor is on one device. These are four tensors, one "
-        "from each device, and nothing has put them together.",
+        "four numbers: 0, 10, 20 and 30": "NumPy would multiply each number. But a `PerReplica` "
+        "is no array.",
+        "one number: 60": "For that, TensorFlow would have to add up four answers. It does so only "
+        "if you ask for the sum.",
+        "an error": "A `PerReplica` is a box with four tensors, and it has no `*`. You calculate "
+        "with them on the replicas, or after you have taken them out.",
     },
 )
 
 # %% [markdown]
-# Four answers come back in a [`PerReplica`](../docs/glossary.md#perreplica), one for each replica.
-# `experimental_local_results` turns it into an ordinary tuple, in the order of the replicas:
+# So you calculate *on* the replicas, inside a function for `run`. Or you take the tensors out:
+# `experimental_local_results` returns an ordinary tuple, in the order of the replicas.
 
 # %%
-dl.show("replica ids", strategy.experimental_local_results(answers), expected=[0, 1, 2, 3])
+results = strategy.experimental_local_results(answers)
+dl.show("ten times each", [10 * result for result in results], expected=[0, 10, 20, 30])
 
 # %% [markdown]
 # ## Count ten digits together
@@ -169,7 +184,7 @@ sum_guess.reveal(
     {
         10: "That would be right if `run` cut the batch into shares. It does not.",
         4: "The four replicas are not what is counted. Each replica counts the images that it got.",
-        2: "A quarter of ten is two or three, so even one share would not be the sum.",
+        40: "Each of the four replicas counted all ten.",
     },
 )
 
@@ -198,14 +213,7 @@ dataset = numbered.batch(32)
 distributed = strategy.experimental_distribute_dataset(dataset)
 
 # %% [markdown]
-# In global batches of 32, the 42 digits make one full batch and a last one of 10. Of the full
-# batch each replica gets 8 digits.
-
-# %% tags=["predict"]
-last_guess = dl.predict(
-    "How many of the last 10 digits does each of the four replicas get?",
-    ["3, 3, 2, 2", "3, 3, 3, 1", "8, 2, 0, 0", "4, 4, 1, 1"],
-)
+# In global batches of 32, the 42 digits make one full batch and a last one of 10.
 
 # %%
 for step, (_, images_of) in enumerate(distributed, 1):
@@ -213,36 +221,54 @@ for step, (_, images_of) in enumerate(distributed, 1):
     counts = strategy.run(count, args=(images_of,))
     dl.show(f"batch {step}, images on each replica", [len(share) for share in shares])
     dl.show("  SUM over replicas", strategy.reduce("SUM", counts, axis=None))
-    dl.show("  shape on replica 3", tuple(shares[3].shape))
+
+# %% [markdown]
+# The sums are right now: 32, then 10. Of the full batch each replica gets 8 digits. The last 10 are
+# shared as 3, 3, 3 and 1.
+
+# %% tags=["predict"]
+nine_guess = dl.predict(
+    "Now you put 9 digits into one batch. How many does each of the four replicas get?",
+    ["3, 2, 2, 2", "3, 3, 2, 1", "3, 3, 3, 0"],
+)
+
+# %%
+nine = tf.data.Dataset.from_tensor_slices(images[:9]).batch(9)
+(images_of,) = strategy.experimental_distribute_dataset(nine)
+shares = strategy.experimental_local_results(images_of)
+dl.show("9 images, on each replica", [len(share) for share in shares])
+dl.show("shape on replica 3", tuple(shares[3].shape))
 
 # %% tags=["reveal"]
-last_guess.reveal(
+nine_guess.reveal(
     ", ".join(str(len(share)) for share in shares),
     {
-        "3, 3, 2, 2": "This is the most even way. But TensorFlow rounds 10 / 4 up to 3 and hands "
-        "out pieces of 3.",
-        "8, 2, 0, 0": "TensorFlow cuts a batch this way when it reads the data from files. Our "
-        "images are in memory.",
-        "4, 4, 1, 1": "No piece is larger than 10 / 4, rounded up.",
-        "3, 3, 3, 1": "TensorFlow rounds 10 / 4 up to 3.",
+        "3, 2, 2, 2": "This is the most even way. By this rule, 10 digits would be 3, 3, 2 and 2, "
+        "and you saw 3, 3, 3 and 1.",
+        "3, 3, 2, 1": "The third replica would leave an example that it could take. By this rule, "
+        "10 digits would be 3, 3, 3 and 1, too, but TensorFlow hands out whole pieces.",
+        "3, 3, 3, 0": "9 / 4 is rounded up to 3. Three pieces of 3 are all nine digits, so nothing "
+        "is left for replica 3.",
     },
 )
 
 # %% [markdown]
-# The sums are right now: 32, then 10. (The shape is (images, height, width, channels).) In the last
-# batch, replica 3 looks at a single digit.
+# **A replica can get nothing, even if there are more examples than replicas.** TensorFlow divides
+# the batch by the replicas, rounds up, and hands out pieces of that size. (A shape is (images,
+# height, width, channels).)
 
 # %% [markdown]
 # ## Three ways to cut a batch
 #
 # Only our copy `images` is in memory. `digits` itself still reads its files. If you distribute
-# `digits`, TensorFlow cuts the last batch differently:
+# `digits`, TensorFlow cuts a partial batch differently. Here are a last batch of 10 and one of 12:
 
 # %%
-from_files = strategy.experimental_distribute_dataset(digits.batch(32))
-for step, (images_of, _) in enumerate(from_files, 1):
-    shares = strategy.experimental_local_results(images_of)
-    dl.show(f"batch {step} from files", [len(share) for share in shares])
+(two_more,) = dl.load_dataset(DATASET, splits=["train[:44]"])
+for data in (digits, two_more):
+    for _, labels_of in strategy.experimental_distribute_dataset(data.batch(32)):
+        shares = strategy.experimental_local_results(labels_of)
+    dl.show("the last batch from files", [len(share) for share in shares])
 
 # %% [markdown]
 # Two replicas get nothing. This is the rule, once for the whole course:
@@ -250,7 +276,7 @@ for step, (images_of, _) in enumerate(from_files, 1):
 # | your data | the last 10, after batches of 32 | how the batch is cut |
 # |---|---|---|
 # | start in memory | 3, 3, 3, 1 | each batch as it comes: examples / replicas, rounded up |
-# | are read from files | 8, 2, 0, 0 | as a full batch, in order, while examples last |
+# | are read from files | 8, 2, 0, 0 | pieces as large as those of a full batch, while they last |
 # | go into `fit` of a model from `dl.distribute`, on CPUs | 3, 3, 2, 2 | as equally as possible |
 #
 # `dl.distribute`, which lesson 01 introduces, trains a Keras model on all replicas. Its `fit` on
@@ -262,13 +288,12 @@ for step, (images_of, _) in enumerate(from_files, 1):
 # %%
 plan = dl.plan_batch(global_batch=32, replicas=4)
 for source in ("memory", "files", "distribute"):
-    dl.show(source, plan.shares_of(10, source=source))
+    dl.show(source, {last: plan.shares_of(last, source=source) for last in (10, 12)})
 
 # %% [markdown]
 # The three ways agree on a full batch that divides evenly. They can differ if a batch is not full,
-# or does not divide evenly. A last batch of 12, for example, becomes 3, 3, 3 and 3 from memory, but
-# 8, 4, 0 and 0 from files. You need not learn the table by heart. Learn to **count the examples on
-# each replica**, because unequal shares can break a mean.
+# or does not divide evenly. You need not learn the table by heart. Learn to **count the examples
+# on each replica**, because unequal shares can break a mean.
 #
 # <details><summary>Why does TensorFlow have two ways?</summary>
 #
@@ -288,40 +313,54 @@ for source in ("memory", "files", "distribute"):
 # %% [markdown]
 # ## Which replica saw which example
 #
-# The indices travelled with the images, so you can read off which images each replica was given.
+# Back to the data in memory. Many data sets are stored class by class: first all zeros, then all
+# ones, and so on. Sort the digits like that, and do not shuffle.
 
 # %% tags=["predict"]
-who_guess = dl.predict(
-    "Back to the data in memory. Which replica sees number 8 of the first batch?",
-    ["replica 0", "replica 1", "replica 2", "replica 3"],
+sorted_guess = dl.predict(
+    "Sorted by class, in batches of 32: which digits does replica 0 see in the first batch?",
+    ["zeros only", "one or two of each class in the batch", "different ones in each run"],
 )
+
+# %%
+labels = np.array([int(label) for _, label in digits])
+by_class = tf.data.Dataset.from_tensor_slices(np.sort(labels)).batch(32)
+first, *_ = strategy.experimental_distribute_dataset(by_class)
+for replica, share in enumerate(strategy.experimental_local_results(first)):
+    dl.show(f"sorted digits on replica {replica}", share)
+
+# %% tags=["reveal"]
+classes = set(strategy.experimental_local_results(first)[0].numpy())
+sorted_guess.reveal(
+    "zeros only" if classes == {0} else "one or two of each class in the batch",
+    {
+        "one or two of each class in the batch": "This would be right if TensorFlow dealt the "
+        "digits out in turn, like cards. It cuts the batch into pieces of neighbours.",
+        "different ones in each run": "Nothing here is random. Without a shuffle, each run cuts "
+        "the same batch in the same places.",
+        "zeros only": "A piece is 8 neighbours, and the first 8 of the sorted digits are zeros.",
+    },
+)
+
+# %% [markdown]
+# A layer that computes statistics of its replica's images, such as `BatchNormalization`, would
+# see only zeros on replica 0. So shuffle *before* you batch. Now read off which of the unsorted
+# images each replica was given. Their indices travelled with them:
 
 # %%
 seen = []
 for numbers, _ in distributed:
     shares = strategy.experimental_local_results(numbers)
     seen.append([share.numpy() for share in shares])
-sees_8 = next(replica for replica, share in enumerate(seen[0]) if 8 in share)
-
-# %% tags=["reveal"]
-who_guess.reveal(
-    f"replica {sees_8}",
-    {
-        "replica 0": "It would, if the digits were dealt out in turn, like cards. TensorFlow cuts "
-        "pieces of neighbours, and the first piece is numbers 0 to 7.",
-        "replica 2": "Replica 2 gets the third piece, numbers 16 to 23.",
-        "replica 3": "Replica 3 gets the last piece, numbers 24 to 31.",
-        "replica 1": "Pieces are cut in order.",
-    },
-)
 
 # %%
 draw_shares(images, seen)
 
 # %% [markdown]
-# TensorFlow cuts a batch in order, into pieces of neighbours. Image 41 is alone on replica 3. If
-# each replica takes the mean of its share, and you take the mean of the four means, image 41 weighs
-# three times as much as image 40. Lesson 01 shows what that does to a gradient.
+# TensorFlow cuts a batch in order, into pieces of neighbours: the image with index 8 is the first
+# one on replica 1. Image 41 is alone on replica 3. If each replica takes the mean of its share, and
+# you take the mean of the four means, image 41 weighs three times as much as image 40. Lesson 01
+# shows what that does to a gradient.
 #
 # Was every image seen, and none twice?
 
@@ -333,8 +372,8 @@ dl.show("different ones among them", len(set(everything)), expected=42)
 # %% [markdown]
 # ## Are four devices faster?
 #
-# One last question. Let one device add up the pixels of a batch of 32 digits. Then let the four
-# logical devices do it, with 8 digits each.
+# One last question. Let one device add up the pixels of a batch of 32 digits. Then let each of the
+# four logical devices do it for 8 digits, and add up the four sums.
 
 # %% tags=["predict"]
 speed_guess = dl.predict(
@@ -348,18 +387,23 @@ from timeit import timeit
 _, whole = next(iter(dataset))
 _, shared = next(iter(distributed))
 on_one_device = tf.function(lambda: tf.reduce_sum(whole))
-on_four_devices = tf.function(lambda: strategy.run(tf.reduce_sum, args=(shared,)))
+
+
+@tf.function
+def on_four_devices():
+    sums = strategy.run(tf.reduce_sum, args=(shared,))
+    return strategy.reduce("SUM", sums, axis=None)
 
 
 def seconds(work):
     work()  # the first call compiles
-    return min(timeit(work, number=100) for _ in range(5))
+    return min(timeit(work, number=20) for _ in range(25))
 
 
 one, four = seconds(on_one_device), seconds(on_four_devices)
 dl.show("four devices take longer", four > one)
 
-# %% tags=["reveal"]
+# %% tags=["reveal", "nbval-ignore-output"]
 speed_guess.reveal(
     "slower" if four > one else "about as fast",
     {
@@ -367,8 +411,8 @@ speed_guess.reveal(
         "devices share the cores that one device used alone.",
         "about as fast": "For large pieces of work that is near. Here the pieces are small, and to "
         "start four of them and to wait for all costs more than to add up the pixels.",
-        "slower": "All four share the same cores, and to start four pieces and wait for all of "
-        "them costs time.",
+        "slower": "All four share the same cores, and to start four pieces of work and wait for "
+        "all of them costs more than the work itself.",
     },
 )
 
@@ -436,7 +480,7 @@ recap()
 # %% [markdown]
 # ## Next steps
 #
-# - [Exercise 00](../exercises/00_start_here.ipynb): three short tasks and your own data, about 25
+# - [Exercise 00](../exercises/00_start_here.ipynb): four short tasks and your own data, about 30
 #   minutes. Each answer is checked at once.
 # - [Lesson 01](01_mirrored_strategy.ipynb): put a model on the replicas, and see that two of them
 #   end with the weights of one device.

@@ -12,7 +12,7 @@
 # | 1. `scope` | repair a model that trains on one device only | 5 | easy |
 # | 2. `combine_shares` | combine means of unequal and empty shares | 10 | medium |
 # | 3. `count_examples` | make a variable inside a step, once | 7 | medium |
-# | 4. `find_drifted` | find variables whose copies differ (optional) | 5 | medium |
+# | 4. `find_drifted` | find variables whose copies differ | 5 | medium |
 # | 5. your own model | show that replicas train it as one device does (no points) | 15 | open |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
@@ -77,9 +77,9 @@ dl.show("copies of the weights", len(strategy.experimental_local_results(kernel)
 dl.check("scope")
 
 # %% [markdown]
-# **Try next:** move only one of the two lines inside, then only the other one, and run the three
-# cells each time. One way stops with an `AssertionError` that has no message. The other way trains
-# and counts every step twice. How would you have noticed?
+# **Try next:** move only the first of the two lines inside, then only the second, and run the three
+# cells each time. In one case you get an `AssertionError` without a message. In the second case the
+# model trains, and counts every step twice. How would you have noticed?
 
 # %% [markdown]
 # ## Task 2: means of unequal shares, and of none
@@ -161,14 +161,14 @@ dl.check("count_examples")
 # the check say?
 
 # %% [markdown]
-# ## Task 4: find what drifted (optional)
+# ## Task 4: find what drifted
 #
-# Here is a tool for your own training. Question 1 of task 5 needs it, too. Write
+# Write a tool for your own training. Task 5 uses it.
 # `find_drifted(strategy, variables)`. It returns the names of the variables whose copies are not
 # all equal.
 #
-# - `variables` is a dictionary from a name to a mirrored variable. In the check the variables hold
-#   vectors; in task 5 they have any shape.
+# - `variables` is a dictionary from a name to a mirrored variable, which may hold a vector or a
+#   matrix.
 # - Return a list of names, each once, in any order.
 # - Any difference counts, however small, in any element, on any replica.
 # - It changes no variable. About 5 lines.
@@ -186,8 +186,8 @@ def find_drifted(strategy, variables):
     ### BEGIN SOLUTION
     drifted = []
     for name, variable in variables.items():
-        first, *others = strategy.experimental_local_results(variable)
-        if not all(np.array_equal(first, other) for other in others):
+        first, *copies = strategy.experimental_local_results(variable)
+        if not all(np.array_equal(first, copy) for copy in copies):
             drifted.append(name)
     return drifted
     ### END SOLUTION

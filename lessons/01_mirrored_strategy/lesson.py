@@ -14,10 +14,10 @@
 #
 # - make variables that live on every device, and read each copy,
 # - say what the all-reduce adds up, and when a mean of means is the wrong mean,
-# - find a variable whose copies drift apart without an error, and cure it,
-# - train a Keras model on two replicas and show that one device would have learnt the same.
+# - find a variable that holds the wrong number without an error, and cure it,
+# - train a Keras model on two replicas and compare it with one device.
 #
-# **Time:** about 50 minutes. **Needs:** lesson 00; a gradient and a step of SGD; Keras `compile`
+# **Time:** about 45 minutes. **Needs:** lesson 00; a gradient and a step of SGD; Keras `compile`
 # and `fit`. No GPU, and nothing is downloaded.
 
 # %% [markdown]
@@ -73,13 +73,7 @@ dl.show("outside", f"{type(outside).__name__}, {len(copies(outside))} copy")
 dl.show("inside", f"{type(inside).__name__}, {len(copies(inside))} copies")
 
 # %% [markdown]
-# Suppose you forget the scope for a step counter. Every replica adds 1 to it, once in a step.
-
-# %% tags=["predict"]
-outside_guess = dl.predict(
-    "Each of the two replicas adds 1 to both variables. What do you read afterwards?",
-    ["inside 1, outside 1", "inside 1, outside 2", "inside 2, outside 2", "an error"],
-)
+# Suppose you forget the scope for a step counter. Every replica adds 1 to it, once in a step:
 
 
 # %%
@@ -92,22 +86,11 @@ strategy.run(add_one)
 dl.show("made inside, copies", copies(inside))
 dl.show("made outside, copies", copies(outside))
 
-# %% tags=["reveal"]
-outside_guess.reveal(
-    f"inside {inside.numpy():.0f}, outside {outside.numpy():.0f}",
-    {
-        "inside 1, outside 1": "Outside there is only one copy, and both replicas added to it.",
-        "inside 2, outside 2": "Inside, each replica adds to its own copy, so each copy holds 1.",
-        "an error": "TensorFlow lets a replica change a variable that it shares with the others. "
-        "It cannot know that you meant to count steps.",
-        "inside 1, outside 2": "Two replicas added to one variable.",
-    },
-)
-
 # %% [markdown]
-# A step counter made outside counts double. If your step calls `assign_sub` on a weight made
-# outside, each replica updates that weight. So **make whatever a step changes inside the scope:**
-# weights, the optimizer, metrics and counters.
+# Inside, each replica added to its copy. Outside there is one copy, and both replicas added to it:
+# the counter counts double, and no error tells you. If your step calls `assign_sub` on a weight
+# made outside, each replica updates that weight. So **make whatever a step changes inside the
+# scope:** weights, the optimizer, metrics and counters.
 #
 # Tensors and functions do not care about the scope. One thing does: in Keras 3, a `keras.losses`
 # object that takes a mean divides this mean by the number of replicas if you call the object
@@ -179,10 +162,10 @@ from distlab.pictures.gradients import draw_gradients
 draw_gradients(each, mean=mean, one_device=one_device, label="class (digit)")
 
 # %% [markdown]
-# The bars disagree wherever one replica saw a digit more often than the other. But every circle
-# lies on its line: **with equal shares, the mean of the two gradients is the gradient of one
-# device.** (This holds if no layer lets one example influence another, as `BatchNormalization`
-# does.) The number confirms the picture:
+# The bars disagree wherever a digit is more frequent on one replica. But every circle lies on its
+# line: **with equal shares, the mean of the two gradients is the gradient of one device.** (This
+# holds if no layer lets examples influence each other, as `BatchNormalization` does.) The number
+# confirms the picture:
 
 # %%
 dl.show("largest difference", tf.reduce_max(tf.abs(mean - one_device)), below=1e-6)
@@ -211,27 +194,9 @@ from distlab.pictures.collectives import draw_all_reduce
 draw_all_reduce(given, received)
 
 # %% [markdown]
-# TensorFlow's all-reduce does the same on four real replicas. The lambda below is called once for
-# each replica, and hands it its own row. Each replica then calls `all_reduce` of its [replica
-# context](../docs/glossary.md#replica-context).
-
-# %%
-four = dl.make_strategy("mirrored", devices=4)
-rows = four.experimental_distribute_values_from_function(
-    lambda context: tf.constant(given[context.replica_id_in_sync_group])
-)
-
-
-def add_up(row):
-    return tf.distribute.get_replica_context().all_reduce("SUM", row)
-
-
-for replica, row in enumerate(four.experimental_local_results(four.run(add_up, args=(rows,)))):
-    dl.show(f"replica {replica} received", row, expected=received[replica])
-
-# %% [markdown]
-# `"MEAN"` in place of `"SUM"` divides the sum by the number of replicas. With it, our two replicas
-# agree on the gradient of one device:
+# In TensorFlow, each replica calls `all_reduce` of its [replica
+# context](../docs/glossary.md#replica-context). `"MEAN"` in place of `"SUM"` divides the sum by the
+# number of replicas. With it, our two replicas agree on the gradient of one device:
 
 
 # %%
@@ -246,31 +211,51 @@ dl.show("both got the same", bool(tf.reduce_all(agreed[0] == agreed[1])), expect
 dl.show("and it is one device's", tf.reduce_max(tf.abs(agreed[0] - one_device)), below=1e-6)
 
 # %% [markdown]
-# ### Every replica must take part
+# ### If only one replica calls it
 #
-# No replica gets past an all-reduce before all have arrived. What if an `if` lets only replica 0
-# call it?
+# An all-reduce waits for all replicas. What if an `if` lets only replica 0 call it?
+# (`what_happens` calls a function, and returns its result or the error that it raises.)
+
+# %% tags=["predict"]
+if_guess = dl.predict(
+    "Replica 0 calls `all_reduce` inside an `if`, and replica 1 does not. What happens?",
+    ["replica 0 waits for ever", "replica 0 gets its own value", "an error"],
+)
 
 
 # %%
+from distlab.coursework.what_happens import what_happens
+
+
 def only_replica_0():
     context = tf.distribute.get_replica_context()
     if context.replica_id_in_sync_group == 0:
         context.all_reduce("SUM", 1.0)
 
 
-try:
-    strategy.run(only_replica_0)
-except RuntimeError as error:
-    print(error)
+outcome = what_happens(lambda: strategy.run(only_replica_0))
+print(outcome)
+
+# %% tags=["reveal"]
+if_guess.reveal(
+    "an error" if isinstance(outcome, RuntimeError) else "replica 0 gets its own value",
+    {
+        "replica 0 waits for ever": "This can happen on several machines, where no process sees "
+        "that a different one has gone on. Here one process runs both replicas.",
+        "replica 0 gets its own value": "Then the copies of a weight would drift apart. An "
+        "all-reduce never returns a part of the sum.",
+        "an error": "One process runs both replicas, so TensorFlow sees that replica 1 has "
+        "finished and that replica 0 still waits.",
+    },
+)
 
 # %% [markdown]
 # `merge_call` waits until all replicas have called it, and then runs one function for all of them.
 # Here `all_reduce` is built on it. You see the same word if you compile this function: *merge_call
 # called while defining a new graph*. On several workers such a mistake can hang instead, as lesson
-# 09 shows. So keep every all-reduce out of conditions.
+# 09 shows. **Every replica must take part:** keep every all-reduce out of conditions.
 #
-# ### Which reduce goes where
+# <details><summary>Which reduce goes where</summary>
 #
 # | call | where you may call it | what it gives |
 # |---|---|---|
@@ -283,6 +268,7 @@ except RuntimeError as error:
 # replicas assign; you will choose one below. You will rarely need the last row. TensorFlow uses it
 # inside `assign` if the aggregation is a sum or a mean. The optimizers of Keras 3 call
 # `all_reduce`.
+# </details>
 
 # %% [markdown]
 # ## Three digits on two replicas
@@ -316,7 +302,7 @@ weight_guess.reveal(
         "1/4": "Each of the two digits that share a replica weighs 1/4.",
         "1/3": "It should. But each replica's mean weighs 1/2, however many digits are in it.",
         "2/3": "The replica with one digit gives half of the result, not more.",
-        "1/2": "Its replica's mean weighs half.",
+        "1/2": "The mean of two means gives each of them one half, and this digit alone makes one.",
     },
 )
 
@@ -366,8 +352,9 @@ dl.show("equal", (copies(bias)[0] == copies(bias)[1]).all(), expected=True)
 
 # %% tags=["predict"]
 memory_guess = dl.predict(
-    "Each replica assigns the mean loss of its own 8 digits. What do the two copies hold?",
-    ["both the mean of the two losses", "both the loss of replica 0", "each its own loss"],
+    "Each replica assigns the mean loss of its 8 digits. Then you read the variable. What do you "
+    "get?",
+    ["the mean of both losses", "the loss of replica 0", "the loss of replica 1", "an error"],
 )
 
 # %%
@@ -381,30 +368,29 @@ def remember(images, labels):
 
 on_each_replica(remember, shared)
 first, second = copies(last_loss)
+dl.show("you read", last_loss.numpy())
 dl.show("the copies", [first, second])
+dl.show("loss of all 16", mean_loss(*batch))
 
 # %% tags=["reveal"]
 memory_guess.reveal(
-    "each its own loss" if first != second else "both the same",
+    {first: "the loss of replica 0", second: "the loss of replica 1"}[last_loss.numpy()],
     {
-        "both the mean of the two losses": "TensorFlow combines what replicas assign only if you "
-        "tell it how, when you make the variable.",
-        "both the loss of replica 0": "You would read that. But replica 1 has a copy of its own.",
-        "each its own loss": "Nothing combines what the replicas assign.",
+        "the mean of both losses": "You would want that. But TensorFlow combines what replicas "
+        "assign only if you tell it how, when you make the variable.",
+        "the loss of replica 1": "If both wrote to one variable, the last one would count. Each "
+        "replica wrote to its own copy.",
+        "an error": "TensorFlow cannot know that the copies should be equal. Some variables are "
+        "meant to differ.",
+        "the loss of replica 0": "Each copy holds its own loss, and you read the first copy.",
     },
 )
 
 # %% [markdown]
 # The copies differ, and no error tells you. When you read the variable, you get one of them: the
-# copy of the device on which you ask, and that is replica 0's unless you choose a device.
-
-# %%
-dl.show("you read", last_loss.numpy(), expected=first)
-with tf.device(devices[1]):
-    dl.show("on the second device", last_loss.numpy(), expected=second)
-dl.show("loss of all 16", mean_loss(*batch))
-
-# %% [markdown]
+# copy of the device on which you ask. That is replica 0's, unless you choose a device with
+# `tf.device`.
+#
 # The cause is the variable's [aggregation](../docs/glossary.md#aggregation), which is `NONE` if
 # you do not choose one: each replica assigns to its own copy. That is right for weights after an
 # all-reduce, because all replicas assign the same. It is wrong for values that come from one
@@ -470,32 +456,34 @@ layer_guess.reveal(
         "own copy. Nothing combines them.",
         "gamma and beta": "These two are trained. Their gradients go through the all-reduce.",
         "all four": "gamma and beta are trained, so the all-reduce keeps their copies equal.",
-        "moving_mean and moving_variance": "Each replica writes the statistics of its own digits.",
+        "moving_mean and moving_variance": "Each replica writes the statistics of its 16 digits.",
     },
 )
 
 # %% [markdown]
 # **A layer that you use every day keeps different numbers on each device.** `predict` and
-# `evaluate` run on all replicas, and each replica normalises by its own copy. Saving keeps one
-# copy, so the statistics of the second replica's digits are lost:
+# `evaluate` run on all replicas, and each replica normalises by its own copy. A checkpoint keeps
+# one copy, so the statistics of the second replica's digits are lost.
+#
+# With `synchronized=True` the layer all-reduces its sums and counts, so all replicas normalise by
+# the statistics of the whole global batch. Train the same model on one device, and compare:
+
 
 # %%
-model.save("normalized.keras")
-saved = keras.models.load_model("normalized.keras").layers[1].moving_mean.numpy()
-for replica, copy in enumerate(copies(norm.moving_mean.value)):
-    dl.show(f"saved is the copy of replica {replica}", np.array_equal(saved, copy))
+def apart(model, reference):
+    pairs = zip(model.get_weights(), reference.get_weights(), strict=True)
+    return max(np.abs(a - b).max() for a, b in pairs)
 
-# %% [markdown]
-# `synchronized=True` lets the layer all-reduce its sums and counts. All replicas then normalise by
-# the statistics of the whole global batch:
 
-# %%
+dl.set_seed(1)
+on_one, _ = normalized()
+on_one.fit(some, shuffle=False, verbose=0)
 dl.set_seed(1)
 with strategy.scope():
-    model, norm = normalized(synchronized=True)
-model.fit(some, shuffle=False, verbose=0)
-for variable in norm.weights:
-    dl.show(f"{variable.name} of pixel 20", [copy[20] for copy in copies(variable.value)])
+    synchronized, _ = normalized(synchronized=True)
+synchronized.fit(some, shuffle=False, verbose=0)
+dl.show("weights apart from one device's", apart(model, on_one), digits=3)
+dl.show("the same, synchronized", apart(synchronized, on_one), below=1e-6)
 
 # %% [markdown]
 # ## A variable made inside a tf.function
@@ -505,24 +493,10 @@ for variable in norm.weights:
 # code and records TensorFlow's operations in a graph. This is a
 # [trace](../docs/glossary.md#trace). Later calls run the graph, without Python. An argument of a
 # different shape or type makes a new trace.
-
-
-# %%
-@tf.function
-def double(x):
-    print("Python runs, with shape", x.shape)
-    return 2 * x
-
-
-for x in (1.0, 2.0, [1.0, 2.0]):
-    print("call with", x)
-    double(tf.constant(x))
-
-# %% [markdown]
-# The second call ran no Python. So a `tf.Variable(...)` in a `tf.function` would make a new
-# variable with each trace, and TensorFlow refuses that. It finds out during the first call: if the
-# first trace makes a variable, TensorFlow traces a second time, and raises an error if that trace
-# makes one as well.
+#
+# So a `tf.Variable(...)` in a `tf.function` would make a new variable with each trace, and
+# TensorFlow refuses that. It finds out during the first call: if the first trace makes a variable,
+# TensorFlow traces a second time, and raises an error if that trace makes one as well.
 
 
 # %%
@@ -541,25 +515,23 @@ except ValueError as error:
 # The cure: **make it once, and keep it** where the next trace finds it.
 
 # %%
-kept, made_by = {}, []
+kept = {}
 
 
 @tf.function
 def count():
     if "steps" not in kept:
-        made_by.append(tf.distribute.get_replica_context())
         kept["steps"] = tf.Variable(0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
     kept["steps"].assign_add(1)
 
 
 strategy.run(count)
 strategy.run(count)
-dl.show("replicas that made a variable", len(made_by), expected=1)
 dl.show("the copies after two steps", copies(kept["steps"]), expected=[2, 2])
 
 # %% [markdown]
-# TensorFlow traces the replicas one after the other. Replica 0 comes first and finds `kept` empty,
-# so replica 0 makes the variable, with a copy on each device. Replica 1 finds it there. No `with
+# TensorFlow traces one replica at a time. Replica 0 comes first and finds `kept` empty, so replica
+# 0 makes the variable, with a copy on each device. Replica 1 finds it there. No `with
 # strategy.scope()` is needed, because `strategy.run` enters the scope. In each step both replicas
 # add 1, and with `ONLY_FIRST_REPLICA` every copy gets what replica 0 added.
 
@@ -610,6 +582,7 @@ dl.show("steps with two replicas", steps)
 steps_guess.reveal(
     steps,
     {
+        135: "1437 / 32, rounded up, is 45 steps an epoch. Both replicas take each step together.",
         45: "That is one epoch.",
         69: "That would need 32 digits on each replica. `fit` takes the global batch.",
         68: "That would need 32 digits on each replica. `fit` takes the global batch.",
@@ -625,45 +598,20 @@ steps_guess.reveal(
 #
 # Now train the same function on one device, with the same seed and the same data.
 
-# %% tags=["predict"]
-apart_guess = dl.predict(
-    "How far apart are the two models in the one of their 2,410 weights that differs most?",
-    ["not at all", "less than a millionth", "about a hundredth"],
-)
-
 # %%
 dl.set_seed(1)
 one = build()
 history_of_one = one.fit(train, epochs=3, shuffle=False, verbose=0)
-
-
-def apart(model, other):
-    pairs = zip(model.get_weights(), other.get_weights(), strict=True)
-    return max(np.abs(a - b).max() for a, b in pairs)
-
-
-distance = apart(one, two)
-
-# %% tags=["reveal"]
-apart_guess.reveal(
-    "not at all" if distance == 0 else "less than a millionth" if distance < 1e-6 else "more",
-    {
-        "not at all": "Two replicas add the same numbers in a different order, and each addition "
-        "rounds. Lesson 06 shows what can be equal in every bit.",
-        "about a hundredth": "It would be, if something in the steps were wrong. The next section "
-        "shows such a case.",
-        "less than a millionth": "What is left is rounding.",
-    },
-)
+dl.show("largest difference of any weight", apart(two, one), below=1e-6)
 
 # %% [markdown]
-# **Two replicas end with the weights of one device,** except for rounding. The losses on the way
-# agree as well:
+# **Two replicas end with the weights of one device,** except for rounding: they add the same
+# numbers in a different order. (Lesson 06 shows what can be equal in every bit.) The losses on the
+# way agree as well:
 
 # %%
 from distlab.pictures.gradients import draw_losses
 
-dl.show("largest difference of any weight", distance, below=1e-6)
 losses = {"one device": history_of_one.history["loss"]}
 losses["two replicas"] = history_of_two.history["loss"]
 draw_losses(losses)
@@ -671,28 +619,60 @@ draw_losses(losses)
 # %% [markdown]
 # ### Why not build it in the scope and call fit?
 #
-# You can, and Keras's own `fit` trains the model:
+# You can, and Keras's own `fit` trains the model on both replicas, as it did with
+# `BatchNormalization` above. The model here has no such layer.
+
+# %% tags=["predict"]
+fit_guess = dl.predict(
+    "Built in the scope and trained by Keras's own `fit`: how does it compare with one device?",
+    [
+        "equal, except for rounding",
+        "equal on full batches only",
+        "different on full batches, too",
+    ],
+)
+
 
 # %%
-dl.set_seed(1)
-with strategy.scope():
-    plain = build()
-plain.fit(train, epochs=3, shuffle=False, verbose=0)
-dl.show("more than 0.001 from one device", bool(apart(one, plain) > 1e-3))
+def difference_in_scope(data):
+    dl.set_seed(1)
+    alone = build()
+    alone.fit(data, epochs=3, shuffle=False, verbose=0)
+    dl.set_seed(1)
+    with strategy.scope():
+        plain = build()
+    plain.fit(data, epochs=3, shuffle=False, verbose=0)
+    return apart(plain, alone)
+
+
+all_batches, full_batches = difference_in_scope(train), difference_in_scope(train.take(44))
+dl.show("all 45 batches, apart by", all_batches, digits=3)
+dl.show("the 44 full ones, less than a millionth", bool(full_batches < 1e-6))
+
+# %% tags=["reveal"]
+fit_guess.reveal(
+    "equal, except for rounding"
+    if all_batches < 1e-6
+    else "equal on full batches only"
+    if full_batches < 1e-6
+    else "different on full batches, too",
+    {
+        "equal, except for rounding": "In each epoch one batch of 45 is partial. Its 29 digits "
+        "are shared as 16 and 13.",
+        "different on full batches, too": "With 16 digits on each replica, the mean of the two "
+        "means is the mean of all 32.",
+        "equal on full batches only": "The last batch has 1437 - 44 * 32 = 29 digits. One replica "
+        "gets 16 and the other 13, and `fit` takes the mean of the two means.",
+    },
+)
 
 # %% [markdown]
-# It does not end with the weights of one device. Why?
-#
-# <details><summary>Answer</summary>
-#
-# The last batch has 1437 - 44 * 32 = 29 digits. They are read from files, so one replica gets 16
-# and the other 13. In Keras 3, `fit` takes the mean of the two means, as we did with three digits.
+# It is the mistake that we made with three digits. The last batch has 29 digits. They are read from
+# files, so one replica gets 16 and the other 13. In Keras 3, `fit` takes the mean of the two means.
 # `dl.distribute` weighs every example alike.
 #
-# With `train.take(44)`, which has full batches only, both agree: try it. If you stay with Keras's
-# own `fit`, choose a batch size that is a multiple of the number of replicas, and leave out the
-# partial batch with `batch(..., drop_remainder=True)`.
-# </details>
+# If you stay with Keras's own `fit`, choose a batch size that is a multiple of the number of
+# replicas, and leave out the partial batch with `batch(..., drop_remainder=True)`.
 
 # %% [markdown]
 # <details><summary>In plain TensorFlow</summary>
@@ -728,8 +708,8 @@ dl.show("more than 0.001 from one device", bool(apart(one, plain) > 1e-3))
 #
 # 3. Shares of 3, 3, 3 and 1. How much does the example that is alone weigh in a mean of means?
 #
-#    <details><summary>Answer</summary>1/4, and each of the others 1/12. Each should weigh
-#    1/10.</details>
+#    <details><summary>Answer</summary>1/4. Each of the nine that share a replica weighs 1/12. All
+#    should weigh 1/10.</details>
 #
 # 4. `variable.numpy()` shows what you expected. Are all copies right?
 #

@@ -31,7 +31,7 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: find three bugs
 #
-# A model has two heads: one names the digit, the other says whether it is odd. A penalty keeps the
+# A model has two heads: one names the digit, and one says whether it is odd. A penalty keeps the
 # weights of its body small. So there are three losses. `replica_loss` scales each of them wrongly.
 # No error appears.
 #

@@ -3,7 +3,7 @@
 #
 # In October 2024 [Unsloth](https://unsloth.ai/blog/gradient) and [Hugging
 # Face](https://huggingface.co/blog/gradient_accumulation) reported a bug in the `Trainer` of the
-# library Transformers and in many other trainers. To save memory, these trainers cut a batch into
+# library Transformers and in many more trainers. To save memory, these trainers cut a batch into
 # small batches ([gradient accumulation](../docs/glossary.md#gradient-accumulation)), took the
 # mean loss of each, and averaged the means. The small batches had different numbers of tokens, so
 # the result was not the mean over all tokens. No error appeared. Unsloth notes that the bug had
@@ -17,18 +17,17 @@
 # After this lesson you can
 #
 # - say how much each example must weigh in a gradient, and make it weigh that much,
-# - recognise three wrong scalings by what they do to the weights,
+# - recognise a wrong scaling by what it does to the weights,
 # - take exactly the step of one device, even on a partial batch,
-# - write a training loop for any number of replicas and compile many steps into one call,
-# - run your own `train_step` on several replicas with the weights of one device.
+# - write a training loop for any number of replicas and compile many steps into one call.
 #
-# It takes about 50 minutes. You need [lesson 01](01_mirrored_strategy.ipynb) (mirrored
+# It takes about 45 minutes. You need [lesson 01](01_mirrored_strategy.ipynb) (mirrored
 # variables, the all-reduce) and `tf.GradientTape`. You need no GPU and download nothing.
 #
 # **Do you remember?**
 #
 # <details><summary>Lesson 00: 10 examples in memory, 4 replicas. How many does each get?</summary>
-# 3, 3, 3 and 1. Today that becomes a problem.
+# 3, 3, 3 and 1. From files, after batches of 20: 5, 5, 0 and 0. Today both become a problem.
 # </details>
 #
 # <details><summary>Lesson 01: two replicas, two different gradients. Why do their weights stay
@@ -52,6 +51,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from distlab.coursework.loop_paths import apart, fit_path, kernel
 from distlab.pictures.example_weights import draw_example_weights
 from distlab.pictures.trajectories import draw_paths
 
@@ -79,9 +79,8 @@ BATCH = 20
 draw_example_weights([5, 5, 5, 5], {"the target for 20 examples": [1 / BATCH] * BATCH})
 
 # %% [markdown]
-# The optimizer's [all-reduce](../docs/glossary.md#all-reduce) never divides. So the loss must
-# already contain the division. The question of this lesson is: what must each replica divide by,
-# and which library has already divided?
+# The optimizer's [all-reduce](../docs/glossary.md#all-reduce) never divides, so the loss must
+# already contain the division. The question of this lesson is: what must each replica divide by?
 #
 # ## One device is the reference
 #
@@ -116,26 +115,11 @@ def build(l2=0.0, make_optimizer=sgd):
 
 
 # %% [markdown]
-# `fit` on one device is the reference for everything below. A callback keeps the weights after each
-# step.
-
+# `fit` on one device is the reference for everything below. `fit_path` calls it, and keeps the
+# weights of the layer before the first step and after each step.
 
 # %%
-def kernel(model):
-    return model.layers[-1].kernel.numpy()
-
-
-def fit_on_one_device(data, **options):
-    model = build(**options)
-    path = [kernel(model)]
-    note = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: path.append(kernel(model))
-    )
-    model.fit(data, verbose=0, shuffle=False, callbacks=[note])
-    return model, path
-
-
-one, one_path = fit_on_one_device(full)
+one, one_path = fit_path(build(), full)
 dl.show("steps of one device", len(one_path) - 1)
 
 # %% [markdown]
@@ -180,39 +164,47 @@ def make_step(model, loss_of):
 
 # %% [markdown]
 # The loss is an argument because this lesson tries several. `train` builds the model in the
-# [scope](../docs/glossary.md#scope), distributes the data and calls the step.
+# [scope](../docs/glossary.md#scope), distributes the data and calls the step. It returns the model,
+# its path of weights, and the loss that each step reported.
 
 
 # %%
 def train(loss_of, data, **options):
     with strategy.scope():
         model = build(**options)
-    step, path = make_step(model, loss_of), [kernel(model)]
+    step, path, losses = make_step(model, loss_of), [kernel(model)], []
     iterator = iter(strategy.experimental_distribute_dataset(data))
     for _ in range(len(data)):
-        step(iterator)
+        losses.append(float(step(iterator)))
         path.append(kernel(model))
-    return model, path
+    return model, path, losses
 
 
 # %% [markdown]
-# ## A first loss
+# ## Two losses
 #
-# A colleague takes Keras's usual loss, which is a mean. There are four replicas, so the colleague
-# divides by four.
+# Two colleagues write the loss for four replicas. The first takes Keras's usual loss, which is a
+# mean, and divides it by the number of replicas. The second switches Keras's reduction off: with
+# `reduction="none"` the loss has one number for each example, and the colleague takes the mean over
+# the replica's 5 examples. (`training=True` matters to layers such as `Dropout`.)
 
 # %%
 mean_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+each_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 
 
 def first_loss(model, x, y):
-    return mean_loss(y, model(x)) / strategy.num_replicas_in_sync
+    return mean_loss(y, model(x, training=True)) / strategy.num_replicas_in_sync
+
+
+def second_loss(model, x, y):
+    return tf.reduce_mean(each_loss(y, model(x, training=True)))
 
 
 # %% tags=["predict"]
-first_guess = dl.predict(
-    "The first step under SGD: how long is it, measured in steps of one device?",
-    ["1/4", "1", "4"],
+lengths_guess = dl.predict(
+    "Under SGD, how long is the first step of each colleague, in steps of one device?",
+    ["1 and 1", "1 and 4", "1/4 and 1", "1/4 and 4"],
 )
 
 
@@ -221,18 +213,23 @@ def first_step(path):
     return float(np.linalg.norm(path[1] - path[0]))
 
 
-_, first_path = train(first_loss, full)
-length = first_step(first_path) / first_step(one_path)
-dl.show("first step, in steps of one device", length)
+_, first_path, _ = train(first_loss, full)
+second, second_path, second_losses = train(second_loss, full)
+lengths = [first_step(path) / first_step(one_path) for path in (first_path, second_path)]
+dl.show("first step, in steps of one device", lengths)
 
 # %% tags=["reveal"]
-first_guess.reveal(
-    {0.25: "1/4", 1.0: "1", 4.0: "4"}[round(length, 3)],
+lengths_guess.reveal(
+    " and ".join({0.25: "1/4", 1.0: "1", 4.0: "4"}[round(length, 3)] for length in lengths),
     {
-        "1": "That would be right if Keras returned the mean of the replica's 5 examples. Inside a "
-        "scope, Keras has already divided that mean by 4.",
-        "4": "That is what four added means give if no division happens at all. Here there are "
-        "two divisions: yours and Keras's.",
+        "1 and 1": "Only one of the two can be right: the first divides by 4 and the second does "
+        "not. Here Keras also divides, and the all-reduce adds.",
+        "1 and 4": "You are right about the second. But in a scope, Keras's own mean is divided "
+        "by 4 already, and the first colleague divides once more.",
+        "1/4 and 1": "You are right about the first. For the second, the all-reduce would have to "
+        "take the mean of the four gradients. It takes their sum.",
+        "1/4 and 4": "The first is divided by 4 twice, by Keras and by the colleague. The second "
+        "is never divided by 4, and the all-reduce adds four means.",
     },
 )
 
@@ -240,90 +237,66 @@ first_guess.reveal(
 # The default reduction of a Keras loss is `"sum_over_batch_size"`, a mean. Since Keras 3.8 such a
 # loss [also divides by the number of
 # replicas](https://github.com/keras-team/keras/blob/v3.8.0/keras/src/losses/loss.py). It does so
-# wherever you call it in a scope or in `strategy.run`:
-
-# %%
-logits = tf.zeros((BATCH, 10))
-labels = tf.zeros(BATCH)
-outside = mean_loss(labels, logits)
-with strategy.scope():
-    inside = mean_loss(labels, logits)
-dl.show("loss outside the scope / inside", float(outside / inside), expected=4)
-
-# %% [markdown]
-# So this loss is **divided twice**, and each example weighs 1/80. No error appears. Under SGD the
-# model trains as if the learning rate were a quarter of what you set.
+# wherever you call it in a scope or in `strategy.run`, as lesson 01 said.
 #
-# ## A second loss
+# - The first loss is **divided twice**, and each example weighs 1/80. Under SGD the model trains as
+#   if the learning rate were a quarter of what you set.
+# - The second loss is **not divided** by the number of replicas. Each replica divides by its 5
+#   examples, the all-reduce adds four such means, and each example weighs 1/5.
 #
-# A different colleague switches Keras's division off with `reduction="none"`. The loss then has one
-# number for each example, and the colleague takes the mean over the replica's 5 examples.
-
-# %%
-each_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
-
-
-def second_loss(model, x, y):
-    return tf.reduce_mean(each_loss(y, model(x)))
-
-
-# %% tags=["predict"]
-second_guess = dl.predict(
-    "And now: how long is the first step, in steps of one device?", ["1/4", "1", "4"]
-)
-
-# %%
-_, second_path = train(second_loss, full)
-length = first_step(second_path) / first_step(one_path)
-dl.show("first step, in steps of one device", length)
-
-# %% tags=["reveal"]
-second_guess.reveal(
-    {0.25: "1/4", 1.0: "1", 4.0: "4"}[round(length, 3)],
-    {
-        "1/4": "For that each replica would have to divide by 80. It divides by 5.",
-        "1": "That would be right if the all-reduce took the mean of the four gradients. It takes "
-        "their sum.",
-    },
-)
-
-# %% [markdown]
-# Each replica divides by its 5 examples, and the all-reduce adds four such means. Each example
-# weighs 1/5 in place of 1/20. The loss is **not divided** by the number of replicas.
+# Neither raises an error.
 #
 # ## A penalty on the weights
 #
 # Now the model has an L2 penalty. Keras puts it into the list `model.losses`, and a loop of your
-# own must add it to the loss. The data loss below is right: Keras divides it, once.
+# own must add it to the loss. The data loss below is Keras's own mean, as it comes.
 
 # %%
 L2 = 0.05
 
 
 def penalty_loss(model, x, y):
-    return mean_loss(y, model(x)) + sum(model.losses)
+    return mean_loss(y, model(x, training=True)) + sum(model.losses)
 
-
-one_l2, one_l2_path = fit_on_one_device(full, l2=L2)
-heavy, heavy_path = train(penalty_loss, full, l2=L2)
 
 # %% [markdown]
 # How hard does the penalty pull at the weights? All models start with the same weights. Compare two
 # first steps: one with the penalty, and the step of one device without a penalty. The length of
 # their difference is the pull.
 
+# %% tags=["predict"]
+pull_guess = dl.predict(
+    "How hard does the penalty pull under `penalty_loss`, measured in one device's pull?",
+    ["1/4 as hard", "as hard", "4 times as hard"],
+)
 
 # %%
+one_l2, one_l2_path = fit_path(build(l2=L2), full)
+heavy, heavy_path, _ = train(penalty_loss, full, l2=L2)
+
+
 def pull(path):
     return float(np.linalg.norm(path[1] - one_path[1]))
 
 
 in_pulls_of_one = pull(heavy_path) / pull(one_l2_path)
-dl.show("pull of the penalty, in one device's", in_pulls_of_one, digits=2, expected=1)
+dl.show("pull of the penalty, in one device's", in_pulls_of_one, digits=2)
+
+# %% tags=["reveal"]
+pull_guess.reveal(
+    {0.25: "1/4 as hard", 1.0: "as hard", 4.0: "4 times as hard"}[round(in_pulls_of_one, 2)],
+    {
+        "1/4 as hard": "Each replica has a quarter of the examples. But it has all the weights, "
+        "and the penalty is computed from the weights.",
+        "as hard": "Keras divides the mean of a loss object. A penalty in `model.losses` is no "
+        "loss object, and Keras leaves it as it is.",
+        "4 times as hard": "Each of the four replicas adds the whole penalty.",
+    },
+)
 
 # %% [markdown]
-# The penalty pulls four times too hard. Each replica has all the weights, so each computes the
-# *whole* penalty, and the all-reduce adds it four times. The penalty is **unscaled**.
+# Each replica has all the weights, so each computes the *whole* penalty, and the all-reduce adds it
+# four times. The penalty is **unscaled**.
 #
 # ## See all three
 #
@@ -331,7 +304,6 @@ dl.show("pull of the penalty, in one device's", in_pulls_of_one, digits=2, expec
 # marker shows where a path ends.
 
 # %%
-TWO_WEIGHTS = ((36, 0), (34, 6))
 draw_paths(
     {
         "scale of the loss": {
@@ -341,7 +313,7 @@ draw_paths(
         },
         "with a penalty": {"one device": one_l2_path, "penalty unscaled": heavy_path},
     },
-    weights=TWO_WEIGHTS,
+    weights=((36, 0), (34, 6)),
 )
 
 # %% [markdown]
@@ -351,7 +323,8 @@ draw_paths(
 # ## The second loss under Adam
 #
 # So far the optimizer was SGD. Adam keeps a running average of the gradients, and divides it by a
-# running average of their size.
+# running average of their size. `apart` returns the largest difference of a weight between two
+# models.
 
 
 # %%
@@ -370,49 +343,41 @@ adam_guess = dl.predict(
 )
 
 # %%
-_, adam_path = fit_on_one_device(full, make_optimizer=adam)
-_, adam_second_path = train(second_loss, full, make_optimizer=adam)
-
-
-def relative_distance(path, reference):
-    off = np.linalg.norm(path[-1] - reference[-1])
-    return float(off / np.linalg.norm(reference[-1] - reference[0]))
-
-
-under_sgd = relative_distance(second_path, one_path)
-under_adam = relative_distance(adam_second_path, adam_path)
-distances = {"SGD": under_sgd, "Adam": under_adam}
-dl.show("distance at the end / distance that one device moved", distances, digits=1)
+adam_one, _ = fit_path(build(make_optimizer=adam), full)
+adam_second, _, adam_losses = train(second_loss, full, make_optimizer=adam)
+distances = {"SGD": apart(second, one), "Adam": apart(adam_second, adam_one)}
+dl.show("weights apart from one device's by", distances, digits=3)
 
 # %% tags=["reveal"]
 adam_guess.reveal(
     "almost to one device's weights"
-    if under_adam < 0.1
+    if distances["Adam"] < 0.1 * distances["SGD"]
     else "as far from one device's weights as under SGD",
     {
         "four times as far from one device's weights as under SGD": "Adam's step does not grow "
         "with the gradient. A gradient four times as long has an average size four times as large, "
         "and the quotient stays.",
         "as far from one device's weights as under SGD": "Under SGD a gradient four times as long "
-        "is a step four times as long. Adam divides by the size of the gradient, so a constant "
-        "factor cancels.",
+        "is a step four times as long. Adam divides by the size of the gradient.",
+        "almost to one device's weights": "Adam divides the gradient by its usual size, so a "
+        "constant factor cancels.",
     },
 )
 
 # %% [markdown]
-# Under Adam you can hardly tell the two paths apart:
+# The mistake is still in the loop, and the loss that the step reports shows it. All models start
+# with the same weights, so their first losses should be equal:
 
 # %%
-draw_paths(
-    {"Adam": {"one device": adam_path, "not divided": adam_second_path}},
-    weights=TWO_WEIGHTS,
-)
+images, labels = next(iter(full))
+dl.show("one device, first loss", float(mean_loss(labels, build()(images))))
+dl.show("second loss under SGD ", second_losses[0])
+dl.show("second loss under Adam", adam_losses[0])
 
 # %% [markdown]
-# The mistake is still in the loop. The loss that `step` returns is four times too large. A penalty
-# has the wrong proportion to the loss, and so has a limit on the gradient's length (clipping). If
-# you later change to SGD, the steps are four times too long. **So test a loop with SGD.** The
-# exercise does.
+# Under Adam, too, the loss is four times too large. A penalty then has the wrong proportion to the
+# loss, and so has a limit on the gradient's length (clipping). If you later change to SGD, the
+# steps are four times too long. **So test a loop with SGD.** The exercise does.
 #
 # ## The right loss
 #
@@ -421,22 +386,20 @@ draw_paths(
 
 
 # %%
+def penalty_of(model):
+    return tf.nn.scale_regularization_loss(sum(model.losses))
+
+
 def divide_by_20(model, x, y):
-    loss = tf.reduce_sum(each_loss(y, model(x))) / BATCH
-    return loss + tf.nn.scale_regularization_loss(sum(model.losses))
+    losses = each_loss(y, model(x, training=True))
+    return tf.reduce_sum(losses) / BATCH + penalty_of(model)
 
 
 # %% [markdown]
-# To test the loss, compare all weights with those of `fit` on one device.
-
+# To test the loss, compare with `fit` on one device:
 
 # %%
-def apart(a, b):
-    pairs = zip(a.get_weights(), b.get_weights(), strict=True)
-    return max(np.abs(x - y).max() for x, y in pairs)
-
-
-right, _ = train(divide_by_20, full, l2=L2)
+right, _, _ = train(divide_by_20, full, l2=L2)
 dl.show("weights apart from one device's by", apart(right, one_l2), below=1e-6)
 dl.show("the same for the unscaled penalty", apart(heavy, one_l2), below=1e-6)
 
@@ -464,42 +427,28 @@ draw_example_weights(shares, {"divide by 20": [1 / 20] * 10, "mean of the means"
 
 # %%
 def mean_of_means(model, x, y):
-    penalty = tf.nn.scale_regularization_loss(sum(model.losses))
-    return mean_loss(y, model(x)) + penalty
+    return mean_loss(y, model(x, training=True)) + penalty_of(model)
 
-
-# %% tags=["predict"]
-partial_guess = dl.predict(
-    "Each loss trains for 17 steps, and only the last batch is partial. Which one ends further "
-    "from one device's weights?",
-    ["divide_by_20", "mean_of_means", "neither: one batch of 17 makes no difference"],
-)
-
-# %%
-one_l2, _ = fit_on_one_device(partial, l2=L2)
-distances = {}
-for loss in (divide_by_20, mean_of_means):
-    model, _ = train(loss, partial, l2=L2)
-    distances[loss.__name__] = float(apart(model, one_l2))
-dl.show("weights apart from one device's by", distances, digits=3)
-
-# %% tags=["reveal"]
-partial_guess.reveal(
-    max(distances, key=distances.get),
-    {
-        "divide_by_20": "Here every example has half of its weight, so the data pull half as hard "
-        "as they should. The mean of the means gives one example two and a half times its weight, "
-        "and on these digits that moves one weight of the model further.",
-        "neither: one batch of 17 makes no difference": "The weights differ in the second decimal "
-        "place. For all full batches together they agree to six.",
-    },
-)
 
 # %% [markdown]
-# Which loss ends further depends on the examples and on the measure. The errors of the ten weights
-# have the same norm for both losses, 0.16, and `apart` takes the largest difference of a single
-# weight of the model. Under `divide_by_20` only the data's part of the last step is half as long:
-# the penalty is scaled rightly.
+# Train with each of them for 17 steps. Only the last batch is partial.
+
+# %%
+one_l2, _ = fit_path(build(l2=L2), partial)
+
+
+def distance(loss, data):
+    model, _, _ = train(loss, data, l2=L2)
+    return apart(model, one_l2)
+
+
+distances = {loss.__name__: distance(loss, partial) for loss in (divide_by_20, mean_of_means)}
+dl.show("weights apart from one device's by", distances, digits=3)
+
+# %% [markdown]
+# One batch of 17 moves the weights in the second decimal place, and for all full batches together
+# they agreed to six. `divide_by_20` gives every example half of its weight. `mean_of_means` gives
+# one example two and a half times its weight. Which of the two ends further depends on the digits.
 #
 # The mean of means is the arithmetic of October 2024. There the small batches had different numbers
 # of tokens, and here the replicas have different numbers of examples. The cure is to count how many
@@ -515,63 +464,73 @@ def count_in_batch(y):
 
 
 def counted(model, x, y):
-    loss = tf.reduce_sum(each_loss(y, model(x))) / count_in_batch(y)
-    return loss + tf.nn.scale_regularization_loss(sum(model.losses))
+    losses = each_loss(y, model(x, training=True))
+    return tf.reduce_sum(losses) / count_in_batch(y) + penalty_of(model)
 
 
-model, _ = train(counted, partial, l2=L2)
-dl.show("counted, weights apart by", apart(model, one_l2), below=1e-6)
+dl.show("counted, weights apart by", distance(counted, partial), below=1e-6)
 
 # %% [markdown]
-# The shares of a partial batch depend on where the data come from. So far all digits were in
-# memory.
-
-# %% tags=["predict"]
-files_guess = dl.predict(
-    "The same 330 digits, now read straight from their files in batches of 20. How are the last 10 "
-    "shared?",
-    ["[3, 3, 3, 1]", "[3, 3, 2, 2]", "[5, 5, 0, 0]", "[10, 0, 0, 0]"],
-)
+# So far all digits were in memory. Read from files in batches of 20, the last 10 are shared
+# as 5, 5, 0 and 0: two equal shares, and two replicas without an example ([lesson
+# 00](00_start_here.ipynb), "Three ways to cut a batch").
 
 # %%
 (on_disk,) = dl.load_dataset("digits", splits=["train[:330]"], batch_size=BATCH)
 *_, (_, last) = strategy.experimental_distribute_dataset(on_disk)
-shares = [len(part) for part in strategy.experimental_local_results(last)]
-dl.show("examples on each replica", shares)
+dl.show("from files", [len(part) for part in strategy.experimental_local_results(last)])
+
+# %% tags=["predict"]
+files_guess = dl.predict(
+    "Without a penalty: how long is the last step of `mean_of_means`, in steps of one device?",
+    ["1/2", "1", "2", "NaN"],
+)
+
+
+# %%
+def last_step(path):
+    return float(np.linalg.norm(path[-1] - path[-2]))
+
+
+_, one_path = fit_path(build(), on_disk)
+lengths = {}
+for loss in (divide_by_20, mean_of_means, counted):
+    _, path, _ = train(loss, on_disk)
+    lengths[loss.__name__] = last_step(path) / last_step(one_path)
+dl.show("last step, in steps of one device", lengths, digits=3)
 
 # %% tags=["reveal"]
+by_means = lengths["mean_of_means"]
 files_guess.reveal(
-    str(shares),
+    "NaN" if np.isnan(by_means) else {0.5: "1/2", 1.0: "1", 2.0: "2"}[round(by_means, 3)],
     {
-        "[3, 3, 3, 1]": "This is how TensorFlow cuts a partial batch from data in memory.",
-        "[3, 3, 2, 2]": "These shares would be the fairest. `dl.distribute` cuts a batch like this "
-        "on CPUs. TensorFlow itself does not.",
-        "[10, 0, 0, 0]": "Then each piece would hold a whole batch. The pieces hold a quarter of a "
-        "full one.",
+        "1": "The two shares are equal, so their mean would be right. But Keras divides by all "
+        "four replicas, not by the two that have examples.",
+        "2": "Two replicas in place of four add up fewer means, not more.",
+        "NaN": "`tf.reduce_mean` of nothing is NaN. In a compiled step a Keras loss of nothing is "
+        "0, so nothing shows that two replicas had no example.",
+        "1/2": "Two replicas divide by 5 and Keras by 4, so each of the 10 examples weighs 1/20. "
+        "The two empty replicas add 0.",
     },
 )
 
 # %% [markdown]
-# The [auto-shard](../docs/glossary.md#auto-shard) policy decides. Its default is `AUTO`:
-#
-# - If the pipeline reads files, `AUTO` means `FILE`. TensorFlow reads pieces of a quarter of a
-#   *full* batch, here 5. A partial batch fills the first pieces, and the last replicas get nothing.
-# - If the data start in memory, `AUTO` means `DATA`. TensorFlow divides the batch that is there, 10
-#   by 4, and rounds up to 3.
-#
-# [Lesson 00](00_start_here.ipynb) has the rule, under "Three ways to cut a batch". You saw
-# `counted` train with 3, 3, 3 and 1. A replica without examples adds 0 to the sum and 0 to the
-# count. The exercise checks a loss with such a share.
-#
+# With these shares, `mean_of_means` and `divide_by_20` give every example half of its weight, and
+# the step is half as long. `counted` is right for these shares, too: a replica without examples
+# adds 0 to the sum and 0 to the count.
+
+# %%
+dl.show("counted, from files, weights apart by", distance(counted, on_disk), below=1e-6)
+
+# %% [markdown]
 # ## Metrics
 #
 # Make a metric in the scope and update it inside `run`. Each replica then adds to its own totals,
 # and `result()` adds up the totals of all replicas. Give the metric each example, not a mean.
 # Then it is exact for unequal shares, too.
 #
-# Here is the whole step with two metrics. One is the accuracy. The other is the loss as `fit` logs
-# it: the mean over the examples of each one's loss plus the penalty. Layers such as `Dropout` need
-# `training=True`. The losses above left it out because this model has no such layer.
+# Here is the whole step with two metrics: the accuracy, and the loss as `fit` logs it, which is the
+# mean over the examples of each one's loss plus the penalty.
 
 # %%
 with strategy.scope():
@@ -584,13 +543,12 @@ with strategy.scope():
 def replica_step(x, y):
     with tf.GradientTape() as tape:
         logits = model(x, training=True)
-        losses, penalty = each_loss(y, logits), sum(model.losses)
-        loss = tf.reduce_sum(losses) / count_in_batch(y)
-        loss += tf.nn.scale_regularization_loss(penalty)
+        losses = each_loss(y, logits)
+        loss = tf.reduce_sum(losses) / count_in_batch(y) + penalty_of(model)
     weights = model.trainable_variables
     model.optimizer.apply(tape.gradient(loss, weights), weights)
     accuracy.update_state(y, logits)
-    mean_of_losses.update_state(losses + penalty)
+    mean_of_losses.update_state(losses + sum(model.losses))
 
 
 # %% [markdown]
@@ -626,6 +584,7 @@ dl.show("traces", traces)
 print_guess.reveal(
     traces,
     {
+        1: "Python runs once, to record the operations. Both calls run the recorded graph.",
         17: "That is what a Python loop does. A compiled loop runs its recorded operations, and "
         "`print` is not one of them.",
         2: "That would be one line for each call. The second call uses the first one's graph.",
@@ -635,20 +594,29 @@ print_guess.reveal(
 
 # %% [markdown]
 # At the first call TensorFlow [traces](../docs/glossary.md#trace) the function: it runs the Python
-# code once and records the TensorFlow operations in a graph. Later calls run the graph only. Three
-# things follow:
+# code once and records the TensorFlow operations in a graph. Later calls run the graph only. So
+# pass `steps` as a **tensor**. A Python number is recorded as a constant, and each new number costs
+# a new trace. See it with 0 steps, which train nothing:
+
+# %%
+for steps in (tf.constant(0), 0, tf.constant(0)):
+    print("call with", steps)
+    train_steps(iterator, steps)
+dl.show("traces", train_steps.experimental_get_tracing_count())
+
+# %% [markdown]
+# The call with the Python number ran `print` again: this was the second trace.
 #
-# - Pass `steps` as a **tensor**. A Python number is recorded as a constant, so each new number
-#   costs a new trace.
+# <details><summary>Two more traps of a compiled loop: logging, and optimizers with
+# state</summary>
+#
 # - In a Python loop, `print(loss)` or `float(loss)` makes Python wait for all replicas in each
 #   step. In a compiled loop it does not: `print` runs only while tracing, and `float` becomes an
 #   operation of the graph. To write a line for each step, use `tf.print`.
 # - Call `optimizer.build(...)` in the scope, *before* the first trace. Adam and momentum keep
 #   variables for each weight. If the compiled loop makes them first, the loop crashes under
-#   TensorFlow's default all-reduce ("must feed a value for placeholder"). `dl.make_strategy`
-#   replaces that all-reduce between [logical devices](../docs/glossary.md#logical-device) such as
-#   our four. Then the loop runs, but it costs a second trace. This lesson does not show either
-#   case. distlab's tests check both on CPUs.
+#   TensorFlow's default all-reduce ("must feed a value for placeholder").
+# </details>
 #
 # Is the loop still right? Compare weights and metrics with `fit` on one device.
 
@@ -661,7 +629,8 @@ for name, value in by_hand.items():
 
 # %% [markdown]
 # This loop never called `strategy.reduce`, and the weights are right: the optimizer added up the
-# gradients.
+# gradients. For a second epoch your loop needs a new iterator, and it must reset the metrics as
+# `fit` does (`metric.reset_state()`).
 #
 # ## The same in one line
 #
@@ -677,25 +646,42 @@ for name, value in by_hand.items():
     dl.show(f"{name}, beside your loop's", history[name][-1], digits=3, expected=float(value))
 
 # %% [markdown]
-# For a second epoch your loop needs a new iterator, and it must reset the metrics as `fit` does.
-# Otherwise they would be means over all epochs so far. Both models have trained for 1 epoch above.
-# With 2 more here they have trained for 3.
-
-# %%
-for _ in range(2):
-    for metric in (accuracy, mean_of_losses):
-        metric.reset_state()
-    iterator = iter(strategy.experimental_distribute_dataset(partial))
-    train_steps(iterator, tf.constant(len(partial)))
-
-history = same.fit(partial, epochs=2, verbose=0, shuffle=False).history
-dl.show("weights apart after three epochs by", apart(same, model), below=1e-6)
-for name, metric in {"loss": mean_of_losses, "accuracy": accuracy}.items():
-    dl.show(name, history[name][-1], digits=3, expected=float(metric.result()))
-
-# %% [markdown]
 # Use `fit` if it does what you need. Write the loop if it does not, or to know what happens.
-# Between the two there is a third way: keep `fit` and write only the step.
+#
+# <details><summary>A third way: keep <code>fit</code> and write only the
+# <code>train_step</code></summary>
+#
+# Many people put their training logic into the model's `train_step`, as in [Keras's
+# guide](https://keras.io/guides/custom_train_step_in_tensorflow/), and Keras calls it on every
+# replica:
+#
+# ```python
+# class Classifier(keras.Model):
+#     def train_step(self, data):
+#         x, y = data
+#         with tf.GradientTape() as tape:
+#             loss = mean_loss(y, self(x, training=True))
+#         weights = self.trainable_variables
+#         gradients = tape.gradient(loss, weights)
+#         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+#         self.tracker.update_state(loss)  # a keras.metrics.Mean
+#         return {"loss": self.tracker.result()}
+# ```
+#
+# Built in the scope and trained by Keras's own `fit`, this model ends with one device's weights on
+# full batches only. On a partial batch, Keras takes the mean of means. It logs a quarter of the
+# loss in any case, because Keras has divided it by 4 before the tracker gets it.
+#
+# `dl.distribute` trains the same class, unchanged, to one device's weights and log. It keeps Keras
+# from dividing the loss, and weighs the loss by the replica's share of the examples. Where you call
+# `tape.gradient`, it adds up the gradients of all replicas, and it switches off the optimizer's
+# all-reduce, which would add them a second time.
+#
+# It cannot repair a loss that compares examples with each other, such as a contrastive loss: each
+# replica sees only its share. `fit` warns, and `dl.all_gather` in your step gives each replica the
+# examples of all. Under [parameter servers](../docs/glossary.md#parameter-server), `dl.distribute`
+# refuses a model with a `train_step`.
+# </details>
 #
 # <details><summary>In plain TensorFlow</summary>
 #
@@ -715,114 +701,6 @@ for name, metric in {"loss": mean_of_losses, "accuracy": accuracy}.items():
 # For unequal shares, take `psum` of the summed gradients and divide by `psum` of the counts. Under
 # `jax.jit` with sharded arrays you write the code of a single device, so `jnp.mean` is the mean
 # over the whole array.
-# </details>
-#
-# ## Your own `train_step`
-#
-# Many people put their training logic into the model's `train_step`, and Keras calls it on every
-# replica. Here is such a step. It has the parts of the one in [Keras's
-# guide](https://keras.io/guides/custom_train_step_in_tensorflow/), under "Going lower-level": a
-# tape, a loss of its own, an update, and a `Mean` that logs the loss.
-
-
-# %%
-class Classifier(keras.Model):
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.tracker = keras.metrics.Mean(name="loss")
-
-    @property
-    def metrics(self):
-        return [self.tracker]  # `fit` resets it at the start of each epoch
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = mean_loss(y, self(x, training=True))
-        weights = self.trainable_variables
-        gradients = tape.gradient(loss, weights)
-        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        self.tracker.update_state(loss)
-        return {"loss": self.tracker.result()}
-
-
-# %% [markdown]
-# `compile` needs only the optimizer, since the step computes the loss itself.
-
-
-# %%
-def build_own():
-    dl.set_seed(1)
-    image = keras.Input((8, 8, 1))
-    logits = keras.layers.Dense(10)(keras.layers.Flatten()(image))
-    model = Classifier(image, logits)
-    model.compile(sgd())
-    return model
-
-
-def fit_own(model, data):
-    history = model.fit(data, verbose=0, shuffle=False).history
-    return model, history["loss"][-1]
-
-
-# %% tags=["predict"]
-own_guess = dl.predict(
-    "Keras's own `fit` trains this model on four replicas: first on the 16 full batches, then with "
-    "the partial one of 10. Are the weights those of one device?",
-    ["both times", "only with full batches", "only with the partial batch", "never"],
-)
-
-# %%
-are_equal, logged = {}, {}
-for name, data in {"full": full, "partial": partial}.items():
-    one_own, loss_of_one = fit_own(build_own(), data)
-    with strategy.scope():
-        model = build_own()
-    model, loss = fit_own(model, data)
-    are_equal[name] = bool(apart(model, one_own) < 1e-6)
-    logged[name] = loss / loss_of_one
-dl.show("weights of one device", are_equal)
-
-# %% tags=["reveal"]
-own_guess.reveal(
-    {(True, False): "only with full batches"}.get(tuple(are_equal.values()), "never"),
-    {
-        "both times": "Keras divides each replica's mean by 4. That is right for equal shares. The "
-        "partial batch has shares of 3, 3, 3 and 1.",
-        "only with the partial batch": "The partial batch is the harder one, with unequal shares.",
-        "never": "With full batches all shares are equal, and a mean of equal shares' means is the "
-        "mean.",
-    },
-)
-
-# %% [markdown]
-# The log is wrong both times. The tracker gets the loss that Keras has already divided by 4:
-
-# %%
-dl.show("logged loss / one device's", logged, digits=2)
-
-# %% [markdown]
-# Now give the same class, unchanged, to `dl.distribute`.
-
-# %%
-same, loss = fit_own(dl.distribute(build_own, strategy), partial)
-dl.show("weights apart from one device's by", apart(same, one_own), below=1e-6)
-dl.show("logged loss", loss, digits=3, expected=loss_of_one)
-
-# %% [markdown]
-# Each replica runs your method on its share of the batch. `dl.distribute` does three things around
-# it. It keeps Keras from dividing the loss. It weighs the loss by the replica's share of the
-# examples. And where you call `tape.gradient`, it adds up the gradients of all replicas. So that
-# `apply_gradients` does not add them again, it switches off the optimizer's own all-reduce.
-#
-# <details><summary>What <code>dl.distribute</code> cannot repair</summary>
-#
-# Some losses compare examples with each other. A contrastive loss, for example, pulls the features
-# of matching examples together and pushes those of all others apart. Such a loss sees only the
-# replica's share, and no weight repairs that. `fit` warns, and `dl.all_gather` in your step gives
-# each replica the examples of all. Under [parameter
-# servers](../docs/glossary.md#parameter-server), `dl.distribute` refuses a model with its own
-# `train_step`.
 # </details>
 
 # %%
@@ -853,7 +731,7 @@ recap()
 # Every replica computes the whole penalty, and the all-reduce adds them all. It must count once.
 # </details>
 #
-# <details><summary>5. Under Adam, the curve of your loop lies on that of one device. Is the loss
+# <details><summary>5. Under Adam, your loop ends where one device ends. Is the loss
 # scaled rightly?</summary>
 # You cannot tell: Adam nearly hides a constant factor. Run one epoch with SGD.
 # </details>

@@ -42,9 +42,9 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 
 # %%
 # given
-def build():
+def build(dropout=0.5):
     layers = [keras.layers.Flatten(), keras.layers.Dense(16, "relu")]
-    layers += [keras.layers.Dropout(0.5), keras.layers.Dense(10)]
+    layers += [keras.layers.Dropout(dropout), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss=loss)
@@ -107,8 +107,8 @@ def train_once(seed, build, make_data):
 
 
 # %%
-def same(one, other):
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+def same(one, two):
+    return all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 def train(seed):
@@ -150,8 +150,7 @@ dl.check("equal_runs")
 #
 # <details><summary>Hint 1</summary>
 #
-# Besides the base seed, which four numbers tell one mask from all others? Which of them does Keras
-# count itself?
+# Besides the base seed, which four numbers identify a mask? Which of them does Keras count itself?
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -219,8 +218,8 @@ dl.check("replica_masks")
 #
 # <details><summary>Hint 2</summary>
 #
-# Sort out the seeds and the lost place first. The other pairs differ in the number of replicas at
-# most. When does that change only the rounding?
+# Sort out the seeds and the lost place first. The pairs that are left differ in the number of
+# replicas at most. When does that change only the rounding?
 # </details>
 #
 # <details><summary>Hint 3</summary>
@@ -250,7 +249,7 @@ dl.check("expectations")
 # %% [markdown]
 # **Try next:** confirm two of your answers by a run. Train `dl.distribute(build, strategy)` on
 # 2 and on 4 devices for one epoch, and look at `dl.show("apart by", ..., below=1e-6)`. Call
-# `dl.set_seed` before each run. For runs without dropout, copy `build` and leave its `Dropout` out.
+# `dl.set_seed` before each run. For runs without dropout, pass `lambda: build(dropout=0.0)`.
 
 # %% [markdown]
 # ## Next steps

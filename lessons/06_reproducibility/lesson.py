@@ -17,10 +17,11 @@
 # - make two training runs identical
 #   [bit for bit](../docs/glossary.md#bit-for-bit),
 # - give every [replica](../docs/glossary.md#replica) its own dropout masks (a mask says which units
-#   are dropped), and let a resumed run draw the same masks again,
+#   are dropped),
+# - stop a run, resume it, and end with the same bits,
 # - say whether two runs can be identical, close, or different, before you compare them.
 #
-# It takes about 27 minutes. You need lesson 01 (mirrored variables and their `aggregation`) and
+# It takes about 32 minutes. You need lesson 01 (mirrored variables and their `aggregation`) and
 # lesson 03 (the replica step). You need no GPU and no download.
 #
 # <details><summary>Do you remember? Lesson 01: a variable with <code>aggregation</code> NONE gets a
@@ -42,6 +43,7 @@ dl.show("data set", "digits, part of distlab: nothing is downloaded")
 
 # %%
 import random
+import tempfile
 
 import keras
 import numpy as np
@@ -131,6 +133,7 @@ ANSWERS = {
 stream_guess.reveal(
     right,
     {
+        "no: they come from Python's stream": "Keras 3 seeds its layers from Python's `random`.",
         "yes": "This was true of older Keras. In Keras 3, TensorFlow's seed reaches only what "
         "TensorFlow itself draws: here the order of the data.",
         "no: the weights come from NumPy's stream": "You are right that TensorFlow's seed misses "
@@ -140,8 +143,8 @@ stream_guess.reveal(
 
 # %% [markdown]
 # For each weight matrix and each dropout layer, Keras 3 draws one number from Python's stream, and
-# computes all others from it. Each dropout layer has a small generator of its own. It starts from
-# that one number and then counts by itself. No single stream reaches everything, so `dl.set_seed`
+# computes all others from it. Each dropout layer has its own small generator. It starts from that
+# one number and then counts by itself. No single stream reaches everything, so `dl.set_seed`
 # seeds all three.
 #
 # <details><summary>In plain TensorFlow</summary>
@@ -179,7 +182,7 @@ dl.show("seeded before each run", compare(first, again))
 # %% [markdown]
 # ## The order of the data
 #
-# `shuffle` takes a seed of its own, as in `make_data`. The order comes from this seed and from
+# `shuffle` takes its own seed, as in `make_data`. The order comes from this seed and from
 # TensorFlow's seed, which `dl.set_seed` sets. A data set also counts how often it was read: each
 # reading has a new order. Here are eight examples.
 
@@ -218,35 +221,16 @@ def on_replicas(function, *args):
     return [value.numpy() for value in strategy.experimental_local_results(values)]
 
 
-# %% tags=["predict"]
-mask_guess = dl.predict(
-    "Both replicas call the same dropout layer, three times. How do their masks compare?",
-    ["each draws its own", "both draw the same", "the same at first, then each its own"],
-)
-
 # %%
 keras_masks = [on_replicas(draw_mask) for _ in range(3)]
-
-# %% tags=["reveal"]
-alike = [compare(masks[:1], masks[1:]) == "identical" for masks in keras_masks]
-mask_guess.reveal(
-    "both draw the same"
-    if all(alike)
-    else "the same at first, then each its own"
-    if alike[0]
-    else "each draws its own",
-    {
-        "each draws its own": "This was true of older Keras. Keras 3 keeps the place in the stream "
-        "in a variable, with one copy per replica, and all copies start equal.",
-        "the same at first, then each its own": "Both copies of the state start equal, as you say. "
-        "But each draw also changes both copies in the same way.",
-    },
-)
+for draw, (on_0, on_1) in enumerate(keras_masks, 1):
+    dl.show(f"draw {draw}, the masks of both replicas are", compare([on_0], [on_1]))
 
 # %% [markdown]
-# The layer's generator, its `seed_generator`, keeps its count in a variable, the *state*. A
-# variable made in the scope has one copy per device. All copies start equal, and each replica
-# changes its copy in the same way. That is right for weights, and wrong for masks.
+# **Both replicas drop the same units, in every step.** The layer's generator, its `seed_generator`,
+# keeps its count in a variable, the *state*. A variable made in the scope has one copy per device.
+# All copies start equal, and each replica changes its copy in the same way. That is right for
+# weights, and wrong for masks.
 #
 # No error is raised. But dropout adds noise to the gradient, and different masks average that noise
 # out better than equal ones. The effect is small for this lesson's model.
@@ -258,14 +242,136 @@ mask_guess.reveal(
 # examples have the same gradient.
 # </details>
 #
-# ### Compute the state
+# ## Stop and resume
 #
-# The state has `aggregation` NONE, so each replica may assign its own. **Compute it** from what is
-# known at the start of each step: a base seed for the whole run, the step, and the replica's
-# number. Then a run that resumes at this step draws the same masks again.
+# Spot instances are taken away, and jobs reach their time limit. So train one epoch, save, and
+# train the second epoch in a new model. The order of the data is computed from the epoch's number:
+# a shuffle with `reshuffle_each_iteration=False` has the same order at each reading.
+
+
+# %%
+def data_of(epoch):
+    examples = tf.data.Dataset.from_tensor_slices((images, labels))
+    return examples.shuffle(200, seed=epoch, reshuffle_each_iteration=False).batch(20)
+
+
+def train_epochs(make, epochs, restored=None):
+    dl.set_seed(1)
+    model = make()
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    if restored:
+        checkpoint.read(restored).assert_existing_objects_matched()
+    for epoch in epochs:
+        model.fit(data_of(epoch), shuffle=False, verbose=0)
+    return model.get_weights(), checkpoint
+
+
+# %% [markdown]
+# `resume` compares two runs: one trains both epochs, one stops after the first, and a new
+# model resumes. The [checkpoint](../docs/glossary.md#checkpoint) has all weights and the optimizer.
+# `assert_existing_objects_matched` raises an error if one of their variables was not restored.
+
+
+# %%
+def resume(make):
+    whole, _ = train_epochs(make, [1, 2])
+    _, checkpoint = train_epochs(make, [1])
+    path = checkpoint.write(tempfile.mkdtemp() + "/epoch_1")
+    resumed, _ = train_epochs(make, [2], restored=path)
+    return compare(whole, resumed)
+
+
+def in_scope(dropout=0.5):
+    with strategy.scope():
+        return build(dropout)
+
+
+# %% tags=["predict"]
+resume_guess = dl.predict(
+    "Seed, weights, optimizer and the order of the data are restored. The model has dropout and is "
+    "trained by Keras's own `fit`. How do the weights of the two runs compare?",
+    ["identical", "closer than 1e-6", "different"],
+)
+
+# %%
+with_dropout, without_dropout = resume(in_scope), resume(lambda: in_scope(0.0))
+dl.show("resumed, with dropout", with_dropout)
+dl.show("resumed, without dropout", without_dropout)
+
+# %% tags=["reveal"]
+resume_guess.reveal(
+    with_dropout,
+    {
+        "identical": "This is what you get without dropout, so the restored parts are complete. "
+        "But the count of the layer's generator is in no file.",
+        "closer than 1e-6": "Rounding is the same in both runs: same devices, same order. What "
+        "differs is what was drawn.",
+        "different": "The resumed layer starts to count from the seed again, so the second epoch "
+        "gets the masks of the first.",
+    },
+)
+
+# %% [markdown]
+# Everything was restored except one variable: Keras saves the generator's state in no file. After
+# the restart it begins again, and the second epoch repeats the masks of the first.
+#
+# ## Compute the state
+#
+# One cure mends both mistakes. The state has `aggregation` NONE, so each replica may assign its
+# own. **Compute it** from what is known at the start of each step: a base seed for the whole run,
+# the step, and the replica's index. The step is the optimizer's `iterations`, which the checkpoint
+# has.
+#
+# A state is two numbers. Keras adds 1 to the second one after each draw. So let the second number
+# be different for each step and replica:
 
 # %%
 BASE = 7
+
+
+def two_masks(step):
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    state = tf.stack([BASE, 2 * step + replica])
+    dropout.seed_generator.state.assign(tf.cast(state, tf.int64))
+    return tf.stack([draw_mask(), draw_mask()])
+
+
+# %% tags=["predict"]
+twice_guess = dl.predict(
+    "`two_masks` draws twice, as in a model that calls the layer twice in a step. Which of the "
+    "four masks of a step are the same?",
+    ["none", "both draws of one replica", "draw 2 of replica 0 and draw 1 of replica 1"],
+)
+
+# %%
+on_0, on_1 = on_replicas(two_masks, 3)
+pairs = {
+    "both draws of one replica": (on_0[0], on_0[1]),
+    "draw 2 of replica 0 and draw 1 of replica 1": (on_0[1], on_1[0]),
+}
+same = [name for name, (one, two) in pairs.items() if compare([one], [two]) == "identical"]
+dl.show("the same masks", same or "none")
+
+# %% tags=["reveal"]
+twice_guess.reveal(
+    same[0] if same else "none",
+    {
+        "none": "The two replicas start from different numbers, 6 and 7 in step 3. But replica 0 "
+        "reaches 7 after its first draw.",
+        "both draws of one replica": "After the first draw Keras adds 1, so the second draw of a "
+        "replica starts from a different state.",
+        "draw 2 of replica 0 and draw 1 of replica 1": "In step 3, replica 0 starts at 6. Keras "
+        "adds 1, and replica 1 starts at 7.",
+    },
+)
+
+# %% [markdown]
+# So step and replica must go into the *first* number, and the second must be left to Keras.
+# `stateless_fold_in(seed, number)`, a *fold*, mixes both numbers of `seed` into a new first number,
+# and stores `number` as the second:
+
+
+# %%
 
 
 def seed_replica(layer, step):
@@ -278,9 +384,7 @@ def seed_replica(layer, step):
 
 
 # %% [markdown]
-# A state is two numbers. `stateless_fold_in(seed, number)`, a *fold*, mixes both numbers of `seed`
-# into a new first number, and stores `number` as the second. With letters for the mixed numbers,
-# the state changes like this:
+# With letters for the mixed numbers, the state changes like this:
 #
 # `[7, 0]` → `[a, step]` → `[b, replica]` → `[c, 0]`
 #
@@ -295,35 +399,26 @@ def seeded_mask(step):
 
 
 repaired = on_replicas(seeded_mask, 3)
-dl.set_seed(99)  # a second run, which drew other numbers before
+dl.set_seed(99)  # a second run, which drew different numbers before
 second_run = on_replicas(seeded_mask, 3)
 draw_masks({"Keras alone": keras_masks[0], "repaired": repaired, "second run": second_run})
 
 # %% [markdown]
 # On the left, both replicas drop the same units. In the middle, each replica has its own mask. On
-# the right, a second run draws these two masks again. You need to save nothing more: the step is
-# the optimizer's `iterations`, and a [checkpoint](../docs/glossary.md#checkpoint) has it together
-# with the optimizer.
+# the right, a second run draws these two masks again. You need to save nothing more.
 #
-# <details><summary>Why not assign random numbers, or a sum?</summary>
+# <details><summary>Why not assign random numbers? And can folded states repeat?</summary>
 #
 # `tf.random.uniform` gives each replica different numbers, because each replica runs its own copy
 # of the operation, with its own place in TensorFlow's stream. But a resumed run has a different
 # place.
 #
-# `[BASE, step + replica]` collides: step 0 on replica 1 and step 1 on replica 0 get the same mask.
-# And without the last 0, the second draw of replica 0 is the first of replica 1.
-#
 # Folded states can repeat too, but rarely and by chance: Keras uses 31 bits of the first number. Of
 # 100,000 states (50,000 steps, 2 replicas), 3 pairs were the same.
 # </details>
 
-# %% tags=["predict"]
-layers_guess = dl.predict(
-    "A model has two dropout layers of the same width. In each step, seed_replica(layer, step) is "
-    "called for both. How do the masks of the two layers compare, on one replica?",
-    ["each layer draws its own", "both layers draw the same"],
-)
+# One number is missing. Give a model two dropout layers, and call `seed_replica(layer, step)` for
+# both:
 
 # %%
 with strategy.scope():
@@ -337,21 +432,17 @@ def mask_of_each_layer(step):
 
 
 on_replica_0, _ = on_replicas(mask_of_each_layer, 3)
-
-# %% tags=["reveal"]
-layers_alike = compare(on_replica_0[:1], on_replica_0[1:]) == "identical"
-layers_guess.reveal(
-    "both layers draw the same" if layers_alike else "each layer draws its own",
-    {
-        "each layer draws its own": "Keras does give each layer its own state. But seed_replica "
-        "overwrites both states with the same two numbers."
-    },
-)
+dl.show("the masks of both layers are", compare(on_replica_0[:1], on_replica_0[1:]))
 
 # %% [markdown]
-# So one more number must tell the layers apart. You write that in the exercise. `dl.distribute`
-# does all of this at the start of each step.
-#
+# `seed_replica` gives both states the same two numbers. So one more number must tell the layers
+# apart. You write that in the exercise. `dl.distribute` does all of this at the start of each step,
+# so its runs can be resumed:
+
+# %%
+dl.show("dl.distribute, resumed", resume(lambda: dl.distribute(build, strategy)))
+
+# %% [markdown]
 # ## What can be equal
 #
 # Now whole training runs on 1, 2 and 4 replicas, with the same seed, the same data and the same
@@ -380,6 +471,8 @@ one, four = train_on(1), train_on(4)
 across_guess.reveal(
     compare(one, four),
     {
+        "closer than 1e-6": "The same terms are added in a different order, and each addition "
+        "rounds.",
         "identical": "Seeds and op determinism fix what is drawn, and the order of additions on "
         "each device. But four replicas add the same numbers in a different order.",
         "different": "Each replica has a quarter of the batch, but the sum over all replicas has "
@@ -401,7 +494,7 @@ dl.show("with dropout, 2 replicas and 1", compare(with_dropout, train_on(1, drop
 #
 # <details><summary>How far apart can two sums be?</summary>
 #
-# We added 65,536 numbers between 0 and 1 in float32, one after the other and in parts, and compared
+# We added 65,536 numbers between 0 and 1 in float32, one by one and in parts, and compared
 # with the exact sum in float64. In a row, the result was off by -1.19 millionths of the sum, in
 # 2 parts by 2.86, in 4 parts by -0.12, and in 64 parts by less than 0.01. No order is always the
 # best. If you must know which of two runs is nearer to the truth, compute the sum in float64.
@@ -436,7 +529,7 @@ dl.show("with dropout, 2 replicas and 1", compare(with_dropout, train_on(1, drop
 # %% [markdown]
 # ## Check yourself
 #
-# <details><summary>1. Two models are built one after the other, below one <code>set_seed</code>.
+# <details><summary>1. You call <code>set_seed</code> once and then build two models.
 # Do they start equal?</summary>
 # No. The second one continues the stream. Seed before each.
 # </details>

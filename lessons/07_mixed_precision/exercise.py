@@ -207,9 +207,10 @@ def train(strategy, model, optimizer, dataset, scale):
 dl.check("train_float16")
 
 # %% [markdown]
-# **Try next:** let a `LossScaleOptimizer` do both. In the scope, wrap the optimizer and build the
-# wrapper. Inside the tape, write `wrapper.scale_loss(loss)` in place of `loss * scale`. Leave the
-# division out: `wrapper.apply` divides.
+# **Try next:** let a `LossScaleOptimizer` do both. In the scope, wrap the optimizer
+# (`initial_scale=scale`) and call `wrapper.build(weights)`. Inside the tape, write
+# `wrapper.scale_loss(loss)` in place of `loss * scale`. Leave the division out: `wrapper.apply`
+# divides. The check passes with this loop, too.
 
 # %% [markdown]
 # ## Task 4: a memory budget

@@ -20,7 +20,7 @@
 # - train in float16 under `MirroredStrategy` when one replica overflows,
 # - count what 16 bits save in memory.
 #
-# It takes about 33 minutes: 23 for the numbers, 10 for replicas and memory. You need lesson 03. You
+# It takes about 40 minutes: 28 for the numbers, 12 for replicas and memory. You need lesson 03. You
 # need no GPU and no download.
 #
 # **What your CPU can show.** It rounds a single number to 16 bits exactly as a GPU does. So a
@@ -85,38 +85,53 @@ for number in (70000.0, 1e-8, 1.003):
     dl.show(f"{number:g}", kept)
 
 # %% [markdown]
-# ## A weight and a small step
+# ## A weight and small steps
+#
+# Training adds many small steps to a weight. In the next cell, each sum is rounded to its format.
 
 # %% tags=["predict"]
 weight_guess = dl.predict(
-    "A weight is 1. A thousand steps each add 0.0004, in bfloat16. Where does the weight end?",
-    ["1.4", "about 1.39", "1.0"],
+    "A weight is 1. A thousand steps each add 0.005, in bfloat16. Where does the weight end?",
+    ["6", "about 6, within 0.1", "2", "1"],
 )
 
+
 # %%
-ends = {}
-for to in FORMATS:
+def walk(to, step):
     weight = tf.ones((), to)
     for _ in range(1000):
-        weight += tf.cast(0.0004, to)
-    ends[to.name] = float(weight)
+        weight += tf.cast(step, to)
+    return float(weight)
+
+
+ends = {to.name: walk(to, 0.005) for to in FORMATS}
+dl.show("after a thousand steps of 0.005", ends)
 
 # %% tags=["reveal"]
 weight_guess.reveal(
-    "1.0" if ends["bfloat16"] == 1 else "1.4" if ends["bfloat16"] > 1.395 else "about 1.39",
+    {1.0: "1", 2.0: "2", 6.0: "6"}.get(ends["bfloat16"], "about 6, within 0.1"),
     {
-        "1.4": "This is float32's result. bfloat16 has no number between 1 and 1.008.",
-        "about 1.39": "Rounding errors would have to cancel over many steps. But every step makes "
-        "the same error, and it is as large as the step.",
+        "6": "This is the exact result, and float32 comes near to it.",
+        "about 6, within 0.1": "Rounding errors would have to cancel. But at each place every step "
+        "makes the same error.",
+        "1": "This would be right for steps below 0.004, half of the way from 1 to 1.008. A step "
+        "of 0.005 is above that, and is rounded up.",
+        "2": "Up to 2, each step is rounded up to 0.008. Above 2 the next number is 2.016, so a "
+        "step of 0.005 is rounded away.",
     },
 )
 
+# %% [markdown]
+# The gap between two neighbouring numbers doubles at each power of two. From 1 to 2, bfloat16 has
+# gaps of 0.008. A step of 0.005 is rounded up to a whole gap, so the weight is too fast. From 2 on
+# the gaps are 0.016, every step is rounded away, and the weight stands still. float16 has smaller
+# gaps, and is too slow. A smaller step moves neither of them at all:
+
 # %%
-dl.show("after a thousand steps", ends)
+dl.show("after a thousand steps of 0.0004", {to.name: walk(to, 0.0004) for to in FORMATS})
 
 # %% [markdown]
-# In 16 bits, 1.0004 is rounded back to 1, every time. Training is small steps on large weights. So
-# a *mixed* policy keeps the weights in float32 and computes with a 16-bit copy.
+# So a *mixed* policy keeps the weights in float32 and computes with a 16-bit copy.
 # `dl.mixed_precision` sets Keras's policy for a block. A layer reads the policy when it is made, so
 # build the model inside.
 
@@ -186,6 +201,8 @@ at_20 = pushes["float32, times 1.0"][-1]
 head_guess.reveal(
     "by 0" if at_20 == 0 else "by 1" if at_20 > 0.999 else "by a little less than 1",
     {
+        "by 0": "After the product Keras no longer finds the scores. It cuts the probability "
+        "off at 1e-7, and a constant has no gradient.",
         "by 1": "The factor 1.0 changes no number. But Keras finds the scores behind a softmax "
         "only if nothing is done to its output.",
         "by a little less than 1": "The true push is 1 to eight digits. What happens here is no "
@@ -242,10 +259,9 @@ loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 # ```
 
 # %% tags=["predict"]
-move_guess = dl.predict(
-    "float16 without a scale, 80 steps: how far do the weights of layer 1, the lowest of the "
-    "eight, move?",
-    ["about as far as in float32", "about half as far", "not at all"],
+unscaled_guess = dl.predict(
+    "float16 without a scale, 80 steps: where does the loss go, compared with float32?",
+    ["down, as in float32", "down, but more slowly", "it stays near guessing", "it becomes NaN"],
 )
 
 # %%
@@ -254,26 +270,41 @@ runs = {
     "float16": train_scaled(build("mixed_float16"), x, y),
     "bfloat16": train_scaled(build("mixed_bfloat16"), x, y),
 }
+GUESSING = np.log(10)
+ends = {name: run.losses[-1] for name, run in runs.items()}
+dl.show("loss at the end", ends, digits=1)
+dl.show("loss of a guess", GUESSING, digits=1)
 
 # %% tags=["reveal"]
-share = runs["float16"].layer_1_moved / runs["float32"].layer_1_moved
-move_guess.reveal(
-    "not at all"
-    if share < 0.01
-    else "about half as far"
-    if share < 0.75
-    else "about as far as in float32",
+unscaled_guess.reveal(
+    "it becomes NaN"
+    if np.isnan(ends["float16"])
+    else "it stays near guessing"
+    if ends["float16"] > GUESSING - 0.05
+    else "down, but more slowly"
+    if ends["float16"] > ends["float32"] + 0.05
+    else "down, as in float32",
     {
-        "about as far as in float32": "This is true of bfloat16. float16 has more digits, but no "
-        "number between 0 and 6e-8, and the gradient of layer 1 is smaller.",
-        "about half as far": "Adam would even out a gradient that is half as large. Here all of it "
-        "is zero.",
+        "down, as in float32": "This is true of bfloat16, which has fewer digits than float16. It "
+        "is not the digits that are missing.",
+        "down, but more slowly": "The upper layers do get gradients. But they cannot learn alone, "
+        "as you will see.",
+        "it becomes NaN": "That needs a number that is too large. Here numbers are too small, and "
+        "become 0 without a sign of it.",
+        "it stays near guessing": "The gradients of the lowest layers are below 3e-8, and float16 "
+        "rounds them to 0.",
     },
 )
 
 # %%
-dl.show("layer 1 moved in float16 by", runs["float16"].layer_1_moved, digits=6)
-dl.show("layer 1 moved in bfloat16 by more than 0.1", runs["bfloat16"].layer_1_moved > 0.1)
+for name, run in runs.items():
+    dl.show(f"largest change of a weight, layers 1 to 9, {name:8}", run.moved, digits=1)
+
+# %% [markdown]
+# In float16, layer 1 did not move at all, and layer 2 hardly. (Layer 9 makes the scores.) Here is
+# what they were given:
+
+# %%
 true_gradients = gradients_by_layer(build("float32"), x, y)
 draw_underflow(true_gradients)
 
@@ -320,13 +351,23 @@ draw_underflow(true_gradients, scales=(1, 2**15, 2**30))
 runs["float16, loss scaled"] = train_scaled(build("mixed_float16"), x, y, scale=2.0**15)
 names = ("float32", "float16", "float16, loss scaled", "bfloat16")
 losses = {name: runs[name].losses for name in names}
-draw_training(losses, every_steps=10, level=("guessing", np.log(10)))
+draw_training(losses, every_steps=10, level=("guessing", GUESSING))
 
 # %% [markdown]
-# float16 without a scale never does better than guessing, although the upper layers get gradients.
-# A likely cause: at the start their inputs hardly differ from digit to digit, and the two lowest
-# layers, which could change that, get mostly zeros. With a scale, and in bfloat16 without one, the
-# curve follows that of float32.
+# With a scale, and in bfloat16 without one, the curve follows that of float32. float16 without a
+# scale never does better than guessing, although the layers above the second got gradients and
+# moved. Is layer 1 alone the cause? Freeze it in float32, where nothing underflows:
+
+# %%
+frozen = build("float32")
+frozen.layers[1].trainable = False  # layer 0 flattens the image
+dl.show("float32, layer 1 frozen, loss", train_scaled(frozen, x, y).losses[-1], digits=2)
+dl.show("float16, no scale, loss      ", runs["float16"].losses[-1], digits=2)
+
+# %% [markdown]
+# It is: with layer 1 frozen, float32 stands still as well. At the start, layer 8 returns almost the
+# same for every digit (they differ by 4 millionths), so the layers above have nothing to learn
+# from. Only the layers below could change that.
 #
 # ## A scale that adapts
 #
@@ -363,6 +404,8 @@ scale_guess.reveal(
     if len(set(scales[lowest:])) == 1
     else "falls, then goes up and down",
     {
+        "falls, then goes up and down": "Each overflow halves the scale, and each row of good "
+        "steps doubles it.",
         "falls, then stays": "Then a scale that fell once would stay low for good. So after some "
         "good steps in a row the optimizer doubles it.",
         "falls until the end": "Only a step that overflows halves the scale. Once all gradients "
@@ -384,13 +427,13 @@ dl.show("the scale, as a power of two", scales)
 # ([why](../docs/pitfalls.md#clipping-and-the-loss-scale)).
 #
 # **This is the end of the first part.** What you know now holds on one device. What follows needs
-# about 10 minutes.
+# about 12 minutes.
 #
 # ## One replica overflows
 #
-# Each replica has its own examples, so one may overflow where the others do not. All must decide
-# alike: skip, or step. `step_with_overflow` gives two replicas 16 digits, one of them 1000 times
-# too bright. It takes one step of `fit` and looks at both copies of the weights.
+# Each replica has its own examples, so one may overflow where the others do not.
+# `step_with_overflow` gives two replicas 16 digits, one of them 1000 times too bright. It takes one
+# step of `fit` and looks at both copies of the weights.
 
 # %%
 strategy = dl.make_strategy("mirrored", devices=2)
@@ -408,50 +451,70 @@ def build_small():
 
 # %% tags=["predict"]
 replica_guess = dl.predict(
-    "The bright image is on replica 0, or on replica 1. In which case does the step of Keras's fit "
-    "destroy the weights?",
-    ["in neither", "if it is on replica 0", "if it is on replica 1", "in both"],
+    "The bright image is on replica 1. What does one step of Keras's `fit` do to the weights?",
+    [
+        "nothing: both replicas skip the step",
+        "replica 0 takes the step, replica 1 skips it",
+        "both copies are infinite or NaN",
+    ],
 )
 
 # %%
-found = []
-for replica in (0, 1):
+found = {}
+for replica in (1, 0):
     with dl.mixed_precision("mixed_float16"), strategy.scope():
         model = build_small()
-    found.append(step_with_overflow(model, strategy, x, y, on_replica=replica))
+    found[replica] = step_with_overflow(model, strategy, x, y, on_replica=replica)
+    dl.show(f"Keras's fit, overflow on replica {replica}", found[replica])
 
 # %% tags=["reveal"]
-destroyed = tuple(not all(one["copies finite"]) for one in found)
+finite = found[1]["copies finite"]
 replica_guess.reveal(
+    "both copies are infinite or NaN"
+    if not any(finite)
+    else "nothing: both replicas skip the step"
+    if all(finite)
+    else "replica 0 takes the step, replica 1 skips it",
     {
-        (False, False): "in neither",
-        (True, False): "if it is on replica 0",
-        (False, True): "if it is on replica 1",
-        (True, True): "in both",
-    }[destroyed],
-    {
-        "in neither": "That is what a loss scale is for. But Keras checks before it adds the "
-        "gradients up, and checks one replica only.",
-        "if it is on replica 0": "You are right that the replicas are not treated alike. But "
-        "replica 0 is the one that Keras checks.",
-        "in both": "The sum of both gradients is infinite in both cases. But in one of them Keras "
-        "sees it beforehand and skips the step.",
+        "nothing: both replicas skip the step": "This is what a loss scale is for, and what "
+        "happens if the bright image is on replica 0. But Keras looks at one replica only.",
+        "replica 0 takes the step, replica 1 skips it": "Then the copies would drift apart. Keras "
+        "decides once for all replicas.",
+        "both copies are infinite or NaN": "Keras checks the gradient of replica 0, finds it "
+        "finite, and lets all replicas add the infinite sum.",
     },
 )
 
+# %% [markdown]
+# With the overflow on replica 0, the step was skipped and the scale halved. An overflow on replica
+# 1 destroyed **both** copies, and the scale is as high as before. Keras's optimizer checks replica
+# 0's gradient and applies the answer to all. A comment in its source gives the reason: the
+# gradients are all-reduced, so they are equal. But the inner optimizer reduces them only
+# afterwards.
+#
+# The cure is the order: **reduce, then check.** Infinity plus anything is not finite. Here is a
+# gradient with an infinite number on replica 1. Each replica checks its own gradient, and then the
+# sum:
+
+
 # %%
-for replica, after in enumerate(found):
-    dl.show(f"Keras's fit, overflow on replica {replica}", after)
+def check(gradient):
+    total = tf.distribute.get_replica_context().all_reduce("SUM", gradient)
+    return [tf.reduce_all(tf.math.is_finite(each)) for each in (gradient, total)]
+
+
+gradients = ([1.0, 2.0], [np.inf, 4.0])
+on_replicas = strategy.experimental_distribute_values_from_function(
+    lambda context: tf.constant(gradients[context.replica_id_in_sync_group])
+)
+own, reduced = strategy.run(check, args=(on_replicas,))
+dl.show("own gradient finite, on replicas 0 and 1", strategy.experimental_local_results(own))
+dl.show("sum finite, on replicas 0 and 1", strategy.experimental_local_results(reduced))
 
 # %% [markdown]
-# On replica 0 the step was skipped and the scale halved. An overflow on replica 1 destroyed
-# **both** copies, and the scale is as high as before. Keras's optimizer checks replica 0's gradient
-# and applies the answer to all. A comment in its source gives the reason: the gradients are
-# all-reduced, so they are equal. But the inner optimizer reduces them only afterwards.
-#
-# The cure is the order: **reduce, then check.** Infinity plus anything is not finite, so every
-# replica sees it in the sum. The whole order is: scale, gradient, reduce, check, unscale, clip,
-# step or skip. You write it in the exercise. `dl.distribute` keeps it under Keras's own `fit`:
+# Before the reduction, the replicas disagree. After it, both see the overflow. The whole order is:
+# scale, gradient, reduce, check, unscale, clip, step or skip. You write it in the exercise.
+# `dl.distribute` keeps it under Keras's own `fit`:
 
 # %%
 for replica in (0, 1):
@@ -496,6 +559,7 @@ memory_guess.reveal(
         ("activations",): "the activations",
     }[halved],
     {
+        "the activations": "Only what layers hand on is kept in 16 bits.",
         "all four": "This holds if you train in 16 bits throughout. A mixed policy keeps float32 "
         "wherever small steps are added up.",
         "all but the weights": "Adam's state is added up over many steps, as weights are, and "

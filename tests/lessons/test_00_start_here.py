@@ -20,7 +20,7 @@ from tests.lessons.support import (
 )
 
 STEM = "00_start_here"
-SLICES, BRIGHTNESS, WHO_SAW = checks_of(STEM)
+SLICES, FILE_SLICES, BRIGHTNESS, WHO_SAW = checks_of(STEM)
 
 
 @functools.cache
@@ -135,7 +135,63 @@ def test_what_no_split_can_be_is_shown_with_its_case():
     assert report.earned == 0
 
 
-# Task 2: brightness
+# Task 2: slices of files
+
+
+def files_by_slicing(examples, replicas, batch_size):
+    piece = batch_size // replicas
+    return np.array([len(range(examples)[i * piece : (i + 1) * piece]) for i in range(replicas)])
+
+
+def files_at_once(examples, replicas, batch_size):
+    piece = batch_size / replicas
+    return tf.clip_by_value(examples - piece * tf.range(float(replicas)), 0, piece)
+
+
+@pytest.mark.parametrize("answer", [files_by_slicing, files_at_once])
+def test_other_right_splits_of_files_pass(answer):
+    assert_solution_passes(FILE_SLICES, answer)
+
+
+def test_stub_of_file_slices_earns_nothing():
+    assert_stub_earns_nothing(FILE_SLICES, stub()["split_from_files"])
+
+
+def whole_pieces(examples, replicas, batch_size):
+    piece = batch_size // replicas
+    return [piece if examples > i * piece else 0 for i in range(replicas)]
+
+
+def below_zero(examples, replicas, batch_size):
+    piece = batch_size // replicas
+    return [min(piece, examples - i * piece) for i in range(replicas)]
+
+
+def empty_left_out(examples, replicas, batch_size):
+    piece = batch_size // replicas
+    return [min(piece, examples - start) for start in range(0, examples, piece)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "mistake"),
+    [
+        (lambda examples, replicas, size: split_by_taking(examples, replicas), "as_from_memory"),
+        (lambda examples, replicas, size: even_split(examples, replicas), "as_equal_as_possible"),
+        (whole_pieces, "whole_pieces_only"),
+        (below_zero, "below_zero"),
+        (empty_left_out, "empty_left_out"),
+    ],
+)
+def test_mistakes_of_file_slices_are_named(answer, mistake):
+    assert_mistake_is_caught(FILE_SLICES, answer, mistake)
+
+
+@pytest.mark.parametrize(("examples", "shares"), [(10, (8, 2, 0, 0)), (12, (8, 4, 0, 0))])
+def test_the_check_expects_what_tensorflow_does_with_files(examples, shares):
+    assert tuple(solution()["split_from_files"](examples, 4, 32)) == shares
+
+
+# Task 3: brightness
 
 
 @tf.function
@@ -270,7 +326,7 @@ def test_a_brightness_of_another_form_is_told_what_to_return(answer, said):
     assert report.earned == 0
 
 
-# Task 3: who_saw
+# Task 4: who_saw
 
 
 @tf.function

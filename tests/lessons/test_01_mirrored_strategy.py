@@ -553,6 +553,18 @@ def test_a_checkpoint_keeps_only_the_first_copy(tmp_path):
     assert [float(copy) for copy in copies] == [5.0, 5.0]
 
 
+def test_a_variable_is_read_from_the_device_on_which_you_ask():
+    strategy = dl.make_strategy("mirrored", devices=2)
+    with strategy.scope():
+        variable = tf.Variable(0.0)
+    copies = strategy.experimental_local_results(variable)
+    for copy, value in zip(copies, (5.0, 6.0), strict=True):
+        copy.assign(value)
+    assert variable.numpy() == 5
+    with tf.device(copies[1].device):
+        assert variable.numpy() == 6
+
+
 def test_the_last_batch_of_the_digits_is_shared_as_the_lesson_says():
     train, _ = dl.load_dataset("digits", batch_size=32)
     strategy = dl.make_strategy("mirrored", devices=2)

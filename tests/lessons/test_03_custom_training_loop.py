@@ -12,6 +12,7 @@ from distlab.checks.example_sharing import SEEN
 from distlab.checks.lesson_03_custom_training_loop import whole_loop
 from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
+from distlab.coursework.loop_paths import apart
 from distlab.coursework.replicas import mirrored
 from tests.lessons.support import (
     assert_mistake_is_caught,
@@ -669,3 +670,72 @@ def test_the_loop_of_the_solution_and_the_distributed_fit_end_alike():
     by_fit.fit(data, epochs=2, verbose=0, shuffle=False)
     for ours, theirs in zip(by_hand.get_weights(), by_fit.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+
+
+def test_a_keras_loss_of_nothing_is_0_in_a_compiled_step_and_a_mean_of_nothing_is_nan():
+    # As in a distributed batch, how many examples there are is not known while tracing.
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 3])])
+    def loss(labels, logits):
+        return cross_entropy(from_logits=True)(labels, logits)
+
+    assert loss(tf.zeros([0], tf.int64), tf.zeros([0, 3])).numpy() == 0
+    assert np.isnan(tf.reduce_mean(tf.zeros([0])))
+
+
+class Classifier(keras.Model):
+    """The class that the lesson shows under "A third way"."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.tracker = keras.metrics.Mean(name="loss")
+        self.mean_loss = cross_entropy(from_logits=True)
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.mean_loss(y, self(x, training=True))
+        weights = self.trainable_variables
+        gradients = tape.gradient(loss, weights)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+def test_a_train_step_is_one_device_with_full_batches_only_and_logs_a_quarter():
+    strategy = mirrored(4)
+    draw = np.random.default_rng(1)
+    x, y = draw.normal(size=(42, 4)).astype("float32"), draw.integers(0, 3, size=42)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+
+    def build():
+        inputs = keras.Input((4,))
+        model = Classifier(inputs, keras.layers.Dense(3)(inputs))
+        model.compile(keras.optimizers.SGD(0.3))
+        model.set_weights([np.linspace(-1, 1, 12).reshape(4, 3), np.zeros(3)])
+        return model
+
+    def in_scope():
+        with strategy.scope():
+            return build()
+
+    def compared(make, batches):
+        """The distance of the weights, and the logged loss, both against one device."""
+        fits = [
+            (model, model.fit(data.take(batches), verbose=0, shuffle=False).history["loss"][-1])
+            for model in (make(), build())
+        ]
+        (model, loss), (one, loss_of_one) = fits
+        return apart(model, one), loss / loss_of_one
+
+    distance, quarter = compared(in_scope, batches=2)
+    assert distance < 1e-6
+    assert quarter == pytest.approx(1 / 4)
+    distance, _ = compared(in_scope, batches=3)  # the last one has 10 examples
+    assert distance > 1e-3
+    distance, whole = compared(lambda: dl.distribute(build, strategy), batches=3)
+    assert distance < 1e-6
+    assert whole == pytest.approx(1)

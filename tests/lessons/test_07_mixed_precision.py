@@ -285,7 +285,32 @@ def by_keras_loss(strategy, model, optimizer, dataset, scale):
     return [step(batch).numpy() for batch in strategy.experimental_distribute_dataset(dataset)]
 
 
-@pytest.mark.parametrize("right", [by_keras_loss, trainer()], ids=["keras_loss", "not_compiled"])
+def by_loss_scale_optimizer(strategy, model, optimizer, dataset, scale):
+    """What the exercise proposes to try next."""
+    weights = model.trainable_variables
+    with strategy.scope():
+        wrapper = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=scale)
+        wrapper.build(weights)
+
+    def replica_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(x) - y) ** 2) / 16
+            scaled = wrapper.scale_loss(loss)
+        wrapper.apply(tape.gradient(scaled, weights), weights)
+        return loss
+
+    @tf.function
+    def step(batch):
+        return strategy.reduce("SUM", strategy.run(replica_step, args=batch), axis=None)
+
+    return [step(batch).numpy() for batch in strategy.experimental_distribute_dataset(dataset)]
+
+
+@pytest.mark.parametrize(
+    "right",
+    [by_keras_loss, trainer(), by_loss_scale_optimizer],
+    ids=["keras_loss", "not_compiled", "loss_scale_optimizer"],
+)
 def test_other_right_loops_pass(right):
     assert_solution_passes(TRAIN, right, seeds=range(2))
 
@@ -548,3 +573,12 @@ def test_where_xla_compiles_for_gpus_the_loss_scale_is_decided_by_each_replica()
     apply = inspect.getsource(LossScaleOptimizer._tf_apply)
     assert apply.index("strategy_supports_no_merge_call") < apply.index("_common_apply")
     assert "check_finite(grads)" in inspect.getsource(LossScaleOptimizer._common_apply)
+
+
+def test_layer_8_of_the_lessons_model_hardly_tells_digits_apart():
+    (digits,) = dl.load_dataset("digits", splits=["train[:1024]"], batch_size=1024)
+    images, _ = next(iter(digits))
+    dl.set_seed(1)
+    layers = [keras.layers.Flatten()] + [keras.layers.Dense(32, "sigmoid") for _ in range(8)]
+    spread = np.std(keras.Sequential(layers)(images), axis=0).mean()
+    assert 3e-6 < spread < 5e-6

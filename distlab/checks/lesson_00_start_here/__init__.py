@@ -2,6 +2,7 @@
 
 from distlab.checks.lesson_00_start_here.brightness import BRIGHTNESS
 from distlab.checks.lesson_00_start_here.sharing import SLICES
+from distlab.checks.lesson_00_start_here.sharing_files import FILE_SLICES
 from distlab.checks.lesson_00_start_here.who_saw import WHO_SAW
 
-CHECKS = (SLICES, BRIGHTNESS, WHO_SAW)
+CHECKS = (SLICES, FILE_SLICES, BRIGHTNESS, WHO_SAW)

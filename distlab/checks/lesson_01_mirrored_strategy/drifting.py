@@ -11,6 +11,7 @@ from distlab.checks import Check, Cost, Equal, Fault, Holds, Inputs, Observed, P
 from distlab.coursework.replicas import MOST_REPLICAS, mirrored
 
 _NAMES = ("weights", "bias", "velocity", "moving_mean", "last_loss", "steps")
+_SHAPES = ((3,), (1, 3), (3, 1))
 
 
 def _inputs(seed: int) -> Inputs:
@@ -42,7 +43,8 @@ def _call(find_drifted: Callable[..., Any], inputs: Inputs) -> Plain:
 
     strategy = mirrored(MOST_REPLICAS)
     variables = {}
-    for name, copies, rule in _variables(inputs):
+    for place, (name, flat, rule) in enumerate(_variables(inputs)):
+        copies = [copy.reshape(_SHAPES[place % len(_SHAPES)]) for copy in flat]
         with strategy.scope():
             variable = tf.Variable(copies[0], aggregation=tf.VariableAggregation[rule])
         for copy, value in zip(strategy.experimental_local_results(variable), copies, strict=True):
@@ -53,7 +55,7 @@ def _call(find_drifted: Callable[..., Any], inputs: Inputs) -> Plain:
         answer = list(answer)
         answer = sorted(answer) if all(isinstance(name, str) for name in answer) else answer
     after = [strategy.experimental_local_results(each) for each in variables.values()]
-    return {"drifted": answer, "after": [[copy.numpy() for copy in each] for each in after]}
+    return {"drifted": answer, "after": [[copy.numpy().ravel() for copy in each] for each in after]}
 
 
 def _drifted(copies: Any, rule: str) -> bool:

@@ -151,7 +151,7 @@ REPLICA_MASKS = Check(
     name="replica_masks",
     function="seed_layers",
     title="A dropout mask for each layer on each replica, the same on a second run",
-    question="Which numbers tell one mask from all others: layer, replica, step, draw?",
+    question="Which numbers identify a mask: layer, replica, step, draw?",
     direction=(
         "Three of these numbers must go into the state's first number. Keras itself counts the "
         "fourth in the second number, from where you start it."
@@ -181,8 +181,8 @@ REPLICA_MASKS = Check(
             ),
             _differing(
                 "all",
-                f"no two states meet, even after {_MOST_DRAWS} draws",
-                "one step, replica and layer comes to numbers that a different one draws, too",
+                f"no state is used twice, in {_MOST_DRAWS} draws of each layer",
+                "a layer reaches a state that a different step, replica or layer uses, too",
             ),
             _differing(
                 "bases", "a different base seed, different masks", "two base seeds, the same masks"
