@@ -475,6 +475,13 @@ def test_a_compiled_step_sends_the_bytes_that_the_lesson_counts(lesson, kind, re
     assert sent == lesson["bytes_moved"](kind, replicas, weights)
 
 
+def test_one_device_refuses_a_model_that_was_built_outside_its_scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(loss="mse")
+    with pytest.raises(ValueError, match="scope"):
+        dl.distribute(lambda: model, dl.make_strategy("one_device"))
+
+
 def test_keras_own_evaluate_is_wrong_under_central_storage_as_well():
     central = dl.make_strategy("central_storage", devices=2)
 
