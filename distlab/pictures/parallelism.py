@@ -127,8 +127,8 @@ def draw_map(kinds: Sequence[Kind] = FIELD) -> Figure:
     for row, kind in enumerate(kinds):
         _draw_row(axes, kind, top=-_ROW * row)
     legend = (
-        "coloured strip: its examples of the batch\ngrey bars: what it keeps of each of three "
-        "layers; hatched: what it fetches while it computes that layer"
+        "coloured strip: its examples of the batch\ngrey: what it keeps of each of three layers\n"
+        "hatched: what it fetches to compute that layer"
     )
     axes.text(0, 0.8, legend, fontsize=8.5, va="bottom", color=palette.NOTE)
     axes.text(8.7, 0.8, "the question that decides", fontsize=8.5, va="bottom", weight="bold")

@@ -203,8 +203,8 @@ def add_up(coordinator, work, numbers):
 dl.check("survive_kill")
 
 # %% [markdown]
-# **Try next:** repair it the other way: with a variable on the server, in which each step sets a
-# place of its own.
+# **Try next:** repair it differently: with a variable on the server, in which each step sets its
+# own place.
 
 # %% [markdown]
 # ## Next steps

@@ -204,7 +204,7 @@ def wait_for(turn):
 @tf.function
 def step(read_at, write_at, rate, limit):
     before = wait_for(read_at)  # read: the weight, and how many updates there were
-    state.assign_add([0, 0, 1])  # the clock goes on: the next turn may begin
+    state.assign_add([0, 0, 1])  # the clock moves on: the next turn may begin
     gradient = before[0]
     now = wait_for(write_at)
     staleness = now[1] - before[1]  # updates since the reading
@@ -282,8 +282,7 @@ draw_staleness({"two, equally fast": train(two, 1.5), "one of two is slow": trai
 
 # %% [markdown]
 # Most steps are fresh, and two are stale by seven updates. Each of the two throws the weight far
-# back, because its gradient is seven updates old. In your own training, look at such a histogram: a
-# mean hides the few bad steps.
+# back, because its gradient is seven updates old.
 #
 # **Remedies.** You can use a smaller rate. Or a step drops its update if too many updates were
 # written since it read. ([Staleness-aware training](https://arxiv.org/abs/1511.05950) does not drop
@@ -376,15 +375,14 @@ mean_guess.reveal(
         "then. Each update makes at most three steps older, so the mean is at most 3.",
         "neither": "While one worker is slow, the three others can write as often as they like. "
         "All these updates count for the slow step.",
-        "the staleness of a single step": "Each update makes at most three steps older, so the "
-        "mean stays below 3. But a slow step can collect any number of updates.",
     },
 )
 
 # %% [markdown]
-# So a mean that looks harmless proves nothing. Look at the largest staleness, or at a histogram.
-# (In our runs the mean was below 2: the workers also wait for the coordinator, which sends their
-# steps.)
+# Each update makes only those steps older that are under way on the three other workers. So the
+# mean is at most 3. But a single slow step can collect any number of updates, and a mean that looks
+# harmless proves nothing. Look at the largest staleness, or at a histogram. (In our runs the mean
+# was below 2: the workers also wait for the coordinator, which sends their steps.)
 #
 # ## The coordinator dies
 #
@@ -434,13 +432,12 @@ coordinator_guess.reveal(
         "resource on the server. It meets no old one.",
         "none: workers and servers died with the coordinator": "Their processes are the same as "
         "before. The new coordinator connects to them.",
-        "0: the new variable starts again": "The processes live, but your program starts from its "
-        "first line, and makes its variables again.",
     },
 )
 
 # %% [markdown]
-# The workers and the server lived, and still the training is lost. So write checkpoints, and let a
+# The workers and the server lived. But your program started from its first line, and made its
+# variables again, so the training is lost. So write checkpoints, and let a
 # new coordinator restore the newest one before it sends a step. Lesson 11 writes such checkpoints.
 
 # %%
@@ -563,7 +560,8 @@ def step_with_data(number):
 
 # %% tags=["predict"]
 error_guess = dl.predict(
-    "200 steps are sent, the fifth raises an error. How many of the others are done after `join`?",
+    "200 steps are sent, the fifth raises an error. How many of the 199 right ones are done after "
+    "`join`?",
     ["199, and join raises the error", "199, and join repeats the fifth", "fewer than 100"],
 )
 

@@ -70,6 +70,7 @@ from distlab.pictures.parallelism import draw_map
 from distlab.pictures.step_memory import draw_memory
 from distlab.pictures.strategies import Layout, draw_card, draw_layouts
 
+tf.get_logger().setLevel("ERROR")  # no reminders that we compile many small functions
 dtensor.initialize_accelerator_system("CPU", num_logical_cpu_devices=4)
 
 # %%
@@ -191,8 +192,9 @@ versions = {
 
 # %% [markdown]
 # One of the versions is right. We have three rehearsals: one device; four logical devices with
-# batches of 20; and four logical devices with a last batch of 15. A rehearsal finds a mistake if
-# the weights differ from those of `fit` on one device.
+# batches of 20; and four logical devices with a last batch of 15. The folded cell below runs each
+# version in each rehearsal. A rehearsal finds a mistake if the weights differ from those of `fit`
+# on one device.
 
 # %% tags=["predict"]
 rehearsal_guess = dl.predict(
@@ -205,7 +207,7 @@ rehearsal_guess = dl.predict(
     ],
 )
 
-# %%
+# %% tags=["hide-input"]
 four = dl.make_strategy("mirrored", devices=devices)
 even, odd = in_memory.take(80).batch(20), in_memory.take(95).batch(20)
 rehearsals = {
@@ -233,13 +235,12 @@ rehearsal_guess.reveal(
         "is the mean of all.",
         "none: B is right": "It is right as long as all shares are equal. 15 examples are shared "
         "as 4, 4, 4 and 3, and each of the three counts more than one of the four.",
-        "four devices, a last batch of 15": "15 examples are shared as 4, 4, 4 and 3. In the mean "
-        "of means, each of the three counts more than one of the four.",
     },
 )
 
 # %% [markdown]
-# Version A is lesson 03's mistake, and any four devices find it. B needs the odd last batch. One
+# Version A is lesson 03's mistake, and any four devices find it. B needs the odd last batch: there
+# the shares are 4, 4, 4 and 3, and in a mean of their means, each of the three counts too much. One
 # device finds neither: it finds code that cannot *run*, such as a model built outside of the scope,
 # but no wrong *scale*. **So rehearse twice: on one device, and then on four logical ones, with a
 # last batch that does not divide by four.** You need no second GPU for that.
@@ -356,13 +357,12 @@ log_guess.reveal(
         "even Keras's own step is that of one device.",
         "right weights: the log counts the last steps most": "The last steps have the "
         "smallest losses. A log that counts them most would be too small.",
-        "right weights: the log counts the first steps most": "The first steps have the "
-        "largest losses. After 80 steps the log still is what it was after 20.",
     },
 )
 
 # %% [markdown]
-# The weights are right, and the log is not. After 20 or 80 steps you would believe it: training
+# The weights are right, and the log is not: it counts the first steps most, which have the largest
+# losses. After 20 or 80 steps you would believe it: training
 # seems to stand still. After 160 steps it is NaN, not a number, and the callback `TerminateOnNaN`
 # stops a healthy training run.
 #
@@ -388,7 +388,7 @@ dl.show("total", total.numpy(), expected=12.0)
 # every step, so the first steps count most. After some 125 steps it is larger than float32's
 # largest number and becomes infinite. The metric's count of examples doubles as well. Infinity
 # divided by infinity is NaN. `evaluate` has the same mistake. Mirrored does not, because there each
-# replica has a total of its own.
+# replica has its own total.
 #
 # `dl.distribute` first collects what the replicas saw, and then updates the metrics once:
 
@@ -542,7 +542,6 @@ keras_guess.reveal(
         "nothing: Keras raises an error": "Keras accepts the layout and does not apply it. It "
         "shows no error and no warning.",
         "a piece of shape [64, 16]": "You asked for that, and Keras does it on the JAX backend.",
-        "all of it, shape [64, 32]": "There is one piece, and it is the whole kernel.",
     },
 )
 
@@ -621,7 +620,8 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 #
 # - `MultiWorkerMirroredStrategy`: several hosts take each step together. There is a copy on every
 #   device of every host, and under `dl.distribute` the weights are those of one device. Keras 3's
-#   own `fit` crashes with several workers: use `dl.distribute` or a loop of your own. See [lesson
+#
+# own `fit` crashes with several workers: use `dl.distribute` or your own loop. See [lesson
 #   09](09_multi_worker.ipynb).
 # - `ParameterServerStrategy`: hosts of uneven speed, or hosts that come and go. Each worker takes
 #   a step when it is ready, so its gradients may be [stale](../docs/glossary.md#staleness). See
