@@ -2,10 +2,10 @@
 # # Save and load: a model that outlives its strategy
 #
 # Every long training is loaded many times. The 175-billion-parameter model OPT trained for two
-# months on 992 GPUs, and failing hardware forced
-# [at least 35 manual restarts](https://arxiv.org/abs/2205.01068), each one from a file. A load that
-# loses something often raises no error. The training then continues from random weights, or trains
-# differently from before, and you pay for each hour until you notice.
+# months on 992 GPUs, and failing hardware forced [at least 35 manual
+# restarts](https://arxiv.org/abs/2205.01068), each one from a file. A load that loses something
+# often raises no error. The training then continues from random weights, or trains differently from
+# before, and you pay for each hour until you notice.
 #
 # ## Overview
 #
@@ -254,10 +254,10 @@ draw_differences(moved, tolerance=1e-6, title="largest difference of a predictio
 
 # %% [markdown]
 # The strategy makes no difference. But one row is wrong under every strategy, without an error or a
-# warning. Look at `from_checkpoint` again: we saved
-# `Checkpoint(model=...)` and restored `Checkpoint(network=...)`. A checkpoint files each variable
-# under its path, such as `model/optimizer/_iterations`. Nothing in the file is called `network`, so
-# nothing was restored, and the model kept the random weights of `build`.
+# warning. Look at `from_checkpoint` again: we saved `Checkpoint(model=...)` and restored
+# `Checkpoint(network=...)`. A checkpoint files each variable under its path, such as
+# `model/optimizer/_iterations`. Nothing in the file is called `network`, so nothing was restored,
+# and the model kept the random weights of `build`.
 #
 # ## What a restore tells you
 #
@@ -448,7 +448,7 @@ def build_with(rate):
 
 
 slower = build_with(0.001)
-tf.train.Checkpoint(model=slower).read(written).assert_consumed()
+status = tf.train.Checkpoint(model=slower).read(written).assert_consumed()
 
 # %% tags=["predict"]
 rate_guess = dl.predict(
@@ -495,9 +495,9 @@ for way in ("set the rate", "compile with a new optimizer", "compile with the lo
 #
 # ## Loaded outside the scope
 #
-# `dl.distribute` called our functions in the scope. Without it, write
-# `with strategy.scope(): loaded = keras.saving.load_model(path)`. Variables get their copies when
-# they are made, and loading makes them. If you load first, two things can happen:
+# `dl.distribute` called our functions in the scope. Without it, write `with strategy.scope():
+# loaded = keras.saving.load_model(path)`. Variables get their copies when they are made, and
+# loading makes them. If you load first, two things can happen:
 #
 # - You call `fit` outside the scope. It trains on one device, and all further devices are idle.
 # - You call `fit` inside the scope. It raises an `AssertionError` without any text.
@@ -554,7 +554,7 @@ dl.show("prepared, off by", np.abs(prepare(pixels) - images).max(), below=1e-6)
 try:
     exported.serve(pixels)
 except TypeError as error:
-    print(str(error).partition("`. ")[0])
+    print(type(error).__name__ + ":", str(error).partition("`")[2].partition("`. ")[0])
 
 # %% [markdown]
 # The error is about the type only: uint8 cannot be cast to float32. So they convert the pixels to
@@ -607,7 +607,8 @@ accuracy_guess.reveal(
 # %% [markdown]
 # Pixels that are 255 times too large make all scores about 255 times too large, so the largest of
 # ten stays the largest in most images. An accuracy can look right although half of `prepare` is
-# missing: the probabilities from these scores would nearly all be 0 or 1. And no error tells you.
+# missing: a softmax turns such large scores into 0 and 1, as if the model were sure. And no error
+# tells you.
 #
 # What you do before the model is no part of the model. So put it **into** the export. An
 # `ExportArchive` takes any function of tensors, and a signature that says what goes in: raw pixels,
@@ -628,6 +629,7 @@ taken = tf.TensorSpec((None, 8, 8, 1), tf.uint8, name="pixels")
 archive.add_endpoint("serve", classify, input_signature=[taken])
 archive.write_out(folder / "service", verbose=False)
 
+# %% [markdown]
 # Now the scanner's program: a new process, where Keras cannot even be imported. (`call_in_process`
 # runs a function in a new Python process.)
 
@@ -679,12 +681,14 @@ recap()
 #
 # <details><summary>2. After a load, all predictions are right to the last digit. What may still be
 # missing?</summary>
-# The optimizer's state. Look at <code>optimizer.iterations</code> and at the next losses.
+# The optimizer's state. Look at <code>optimizer.iterations</code> and at the
+# next losses.
 # </details>
 #
 # <details><summary>3. <code>tf.train.Checkpoint(model=m).restore(path)</code> runs without an
 # error. What do you know?</summary>
-# Nothing, not even that the file exists: <code>path</code> may be None. An assertion on what
+# Nothing, not even that the file exists: <code>path</code> may
+# be None. An assertion on what
 # <code>restore</code> returns tells you more.
 # </details>
 #

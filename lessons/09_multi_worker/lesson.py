@@ -96,9 +96,7 @@ print("secret" in globals())
 
 # %% [markdown]
 # In lesson 01 all replicas shared a process, so Python code saw all of them. Workers share no
-# memory:
-# each has its own Python variables. What they have in common, they must send to each
-# other.
+# memory: each has its own Python variables. What they have in common, they must send to each other.
 #
 # ## Who is who: TF_CONFIG
 #
@@ -656,9 +654,8 @@ draw_lanes(hang, xlabel="seconds after the call", limit=LIMIT_SECS)
 # %% [markdown]
 # Each waits for the other one. `reduce` cannot fetch a value from a worker that runs different
 # code: worker 1 would have to call `reduce` itself. Without a time limit this lasts until you stop
-# it, and both
-# processes look alive. **So** every worker must reach every collective. Under
-# `if` you put what the chief alone does: writing and printing.
+# it, and both processes look alive. **So** every worker must reach every collective. Under `if` you
+# put what the chief alone does: writing and printing.
 #
 # `cluster.waits` is ours. In a script of your own, Python's `faulthandler` prints the line in which
 # each thread is after some seconds. The folded cell writes a script, `hang.py`. It calls
@@ -834,13 +831,15 @@ cluster.close()
 #
 # <details><summary>2. Four workers, 32 examples on each in a step. What is the batch size of the
 # data set that you distribute?</summary>
-# 128, the global batch. Distributing it gives each worker its 32.
+# 128, the global batch. Distributing it gives each worker
+# its 32.
 # </details>
 #
 # <details><summary>3. Two workers are a little less accurate than one device, with the same global
 # batch. The data set is shuffled. What do you check first?</summary>
-# The seed of the shuffle. Without a common seed about a quarter of the examples is read by no
-# worker in an epoch, and about a quarter is read twice.
+# The seed of the shuffle.
+# Without a common seed about a quarter of the examples is read by no worker in an epoch, and about
+# a quarter is read twice.
 # </details>
 #
 # <details><summary>4. A script hangs at the end of its last epoch, and only there. What is likely?
@@ -852,8 +851,8 @@ cluster.close()
 #
 # <details><summary>5. <code>if chief: print(strategy.reduce(...))</code> does not hang. Is it
 # right?</summary>
-# No. The chief's collective may have met a different one of the other workers. Then both have a
-# wrong number.
+# No. The chief's collective may have met a different one of the other workers.
+# Then both have a wrong number.
 # </details>
 #
 # <details><summary>6. Your job on 8 workers reads 4 files and hangs at its first batch. Why?
@@ -874,12 +873,11 @@ recap()
 #   four programs to diagnose.
 # - [Lesson 10](10_parameter_server.ipynb): workers that do not wait for each other.
 # - [Glossary](../docs/glossary.md): every term of the course on one page.
-# - TensorFlow's
-#   [multi-worker tutorial](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras)
-#   explains the parts. Its Keras `fit` crashes on Keras 3, and
-#   [its custom loop](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl) stops
-#   at `reset_states`, which is now `reset_state`.
-# - Transport and time limits of collectives:
-#   [CommunicationOptions][options].
+# - TensorFlow's [multi-worker
+#   tutorial](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras) explains the
+#   parts. Its Keras `fit` crashes on Keras 3, and [its custom
+#   loop](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl) stops at
+#   `reset_states`, which is now `reset_state`.
+# - Transport and time limits of collectives: [CommunicationOptions][options].
 #
 # [options]: https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CommunicationOptions

@@ -16,8 +16,8 @@
 # After this lesson you can
 #
 # - say what a [coordinator](../docs/glossary.md#coordinator), a
-#   [worker](../docs/glossary.md#worker) and a
-#   [parameter server](../docs/glossary.md#parameter-server) each do,
+#   [worker](../docs/glossary.md#worker) and a [parameter
+#   server](../docs/glossary.md#parameter-server) each do,
 # - send steps to workers, and say when a step is done, with which weights, and how often,
 # - measure the [staleness](../docs/glossary.md#staleness) of a step and limit its damage,
 # - train a Keras model on parameter servers, and say when you should not.
@@ -29,7 +29,8 @@
 #
 # <details><summary>Lesson 09: one of two workers takes twice as long for its steps. How fast is the
 # training?</summary>
-# As fast as the slow worker, because each all-reduce waits for both. Today no worker waits.
+# As fast as the slow worker, because each all-reduce waits for both. Today no
+# worker waits.
 # </details>
 #
 # <details><summary>Lesson 01: on which device is a mirrored variable?</summary>
@@ -437,8 +438,8 @@ coordinator_guess.reveal(
 
 # %% [markdown]
 # The workers and the server lived. But your program started from its first line, and made its
-# variables again, so the training is lost. So write checkpoints, and let a
-# new coordinator restore the newest one before it sends a step. Lesson 11 writes such checkpoints.
+# variables again, so the training is lost. So write checkpoints, and let a new coordinator restore
+# the newest one before it sends a step. Lesson 11 writes such checkpoints.
 
 # %%
 cluster.close()
@@ -727,14 +728,15 @@ recap()
 #
 # <details><summary>2. A loop of <code>loss = coordinator.schedule(step, ...).fetch()</code> keeps
 # only one of eight workers busy at a time. Why?</summary>
-# It sends a step when the result of the last one is here. So no second step is ever under way.
+# It sends a step when the result of the
+# last one is here. So no second step is ever under way.
 # </details>
 #
 # <details><summary>3. You scheduled 1000 steps and joined. A counter on the server says 1002. Is
 # that a bug in <code>schedule</code>?</summary>
-# No. <code>schedule</code> promises each step at least once. Two steps were done again, for example
-# because their workers were lost. The bug is in your counter: count what comes back to the
-# coordinator.
+# No. <code>schedule</code> promises each step at
+# least once. Two steps were done again, for example because their workers were lost. The bug is in
+# your counter: count what comes back to the coordinator.
 # </details>
 #
 # <details><summary>4. A worker dies; a parameter server dies. Which one does the training survive?

@@ -35,8 +35,8 @@
 #
 # <details><summary>Lesson 10: a worker under parameter servers is killed in the middle of a step.
 # What happens to that step?</summary>
-# A different worker gets it. The killed worker may have applied it already, so each step runs at
-# least once. Today each step counts exactly once.
+# A different worker gets it. The killed worker may have
+# applied it already, so each step runs at least once. Today each step counts exactly once.
 # </details>
 #
 # <details><summary>Lesson 08: every prediction of a loaded model is right. Is everything restored?
@@ -55,8 +55,8 @@ dl.show("data set", "digits, part of distlab: nothing is downloaded")
 # (If you see *TensorFlow is already running*, restart the kernel and run from the top. The line
 # `%load_ext distlab` prepares worker processes in the background.)
 #
-# Here is a resumed training. The last [checkpoint](../docs/glossary.md#checkpoint)
-# has 15 steps, and worker 1 dies at the end of step 17. Both workers start again after step 15:
+# Here is a resumed training. The last [checkpoint](../docs/glossary.md#checkpoint) has 15 steps,
+# and worker 1 dies at the end of step 17. Both workers start again after step 15:
 
 # %%
 from distlab.pictures.recovery import A_RESTART, draw_interval, draw_resumed, draw_waste
@@ -179,7 +179,7 @@ everything = tf.train.Checkpoint(**parts_of(stopped)).write(str(folder / "everyt
 # (`expect_partial` silences the warning about saved parts that are not restored.)
 
 
-# %%
+# %% tags=["hide-input"]
 def resumed_without(*lost):
     fresh = Training()
     kept = {name: part for name, part in parts_of(fresh).items() if name not in lost}
@@ -783,8 +783,8 @@ cluster.close()
 #
 # <details><summary>2. A different run is resumed, and its loss continues smoothly. Was everything
 # restored?</summary>
-# The curve cannot tell. A lost place in the data, or lost seeds, do not show in it. Compare the
-# last weights with those of an undisturbed run, bit for bit.
+# The curve cannot tell. A lost place in the data, or lost seeds, do not show in
+# it. Compare the last weights with those of an undisturbed run, bit for bit.
 # </details>
 #
 # <details><summary>3. Why is a checkpoint not written under its final name?</summary>
@@ -800,7 +800,8 @@ cluster.close()
 #
 # <details><summary>5. A handler of SIGTERM saves at once and calls <code>sys.exit(0)</code>. What
 # are the two mistakes?</summary>
-# It may save half of a step, and exit code 0 says that the training is done.
+# It may save half of a step, and exit code 0 says that the training
+# is done.
 # </details>
 #
 # <details><summary>6. Your checkpoints become four times as quick. How much more often do you save?

@@ -38,13 +38,14 @@
 #
 # <details><summary>Lesson 01: two replicas, one weight. How many copies of it are there, and what
 # keeps them equal?</summary>
-# Two, one on each device. They start equal, and after the all-reduce every replica subtracts the
-# same number.
+# Two, one on each device. They start equal, and after the all-reduce
+# every replica subtracts the same number.
 # </details>
 #
 # <details><summary>Lesson 03: each replica takes the mean loss of its own examples, and the
 # optimizer adds the gradients. What is wrong?</summary>
-# With R replicas the step is R times too long.
+# With R replicas the step is R times too
+# long.
 # </details>
 
 # %%
@@ -362,9 +363,8 @@ log_guess.reveal(
 
 # %% [markdown]
 # The weights are right, and the log is not: it counts the first steps most, which have the largest
-# losses. After 20 or 80 steps you would believe it: training
-# seems to stand still. After 160 steps it is NaN, not a number, and the callback `TerminateOnNaN`
-# stops a healthy training run.
+# losses. After 20 or 80 steps you would believe it: training seems to stand still. After 160 steps
+# it is NaN, not a number, and the callback `TerminateOnNaN` stops a healthy training run.
 #
 # A Keras metric adds to its total by `total.assign(total + value)`. Under CentralStorage there is
 # one total, and TensorFlow sums what the replicas assign to it. Here the total is 10, and two
@@ -671,7 +671,8 @@ recap()
 # </details>
 #
 # <details><summary>3. Under CentralStorage, Keras's own <code>fit</code> logs NaN after 200
-# steps. Has training failed?</summary> Not for that reason. With two replicas the log doubles its
+# steps. Has training failed?</summary>
+# Not for that reason. With two replicas the log doubles its
 # total and its count in every step. Both become infinite, and their quotient is NaN. Compare the
 # weights, or log through <code>dl.distribute</code>.
 # </details>
@@ -685,8 +686,8 @@ recap()
 #
 # <details><summary>5. Two hosts, and the weights must be those of one device. Which strategy, and
 # which not?</summary>
-# MultiWorkerMirrored. Mirrored stays within its host, and a parameter server's steps use stale
-# gradients.
+# MultiWorkerMirrored. Mirrored stays within its host, and a parameter server's
+# steps use stale gradients.
 # </details>
 #
 # ## Next steps
