@@ -269,7 +269,7 @@ two_guess.reveal(
 
 # %% [markdown]
 # A staleness of 1 makes a rate too large that was fine before. While one of $n$ equal workers
-# computes, each of the others writes about once, so the staleness is about $n-1$. Now let one of
+# computes, each other worker writes about once, so the staleness is about $n-1$. Now let one of
 # two workers be so slow that the fast one takes seven steps in the meantime. Parameter servers are
 # made for this case: the fast worker does not wait.
 
@@ -340,6 +340,7 @@ def begin():
     __main__.updates, __main__.step = updates, step
 
 
+# %% tags=["hide-input"]
 def measure_staleness(steps):
     import tensorflow as tf
 
@@ -388,7 +389,7 @@ mean_guess.reveal(
 # ## The coordinator dies
 #
 # The coordinator runs your program. The variables are on the server, and the workers and the server
-# have processes of their own. We note the count of updates, kill the coordinator, and start a new
+# have their own processes. We note the count of updates, kill the coordinator, and start a new
 # one, which runs the same function `begin` again.
 
 

@@ -490,7 +490,7 @@ fewer_guess.reveal(
         "they are equal, bit for bit": "One device adds up 32 examples in a different order than "
         "two workers. And that is not the larger part of the difference.",
         "they differ by rounding only, less than 1e-4": "So it would be without dropout, as "
-        "distlab's tests show. Here each replica draws a mask of its own, and one replica draws "
+        "distlab's tests show. Here each replica draws its own mask, and one replica draws "
         "different masks than two.",
         "there are none: Resume refuses the checkpoint": "A checkpoint knows nothing of workers. "
         "Resume takes it, and counts the steps on to 40.",
@@ -587,19 +587,16 @@ script = """
 import signal
 from pathlib import Path
 
+import distlab as dl
 import keras
 import numpy as np
 
-import distlab as dl
-
 strategy = dl.make_strategy("multi_worker")  # before any other call of TensorFlow
-
 
 def build():
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     model.compile("adam", "mse")
     return model
-
 
 class AskedOnce(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
@@ -608,12 +605,9 @@ class AskedOnce(keras.callbacks.Callback):
             asked.touch()
             signal.raise_signal(signal.SIGTERM)
 
-
 print("life begins")
-resume = dl.Resume("checkpoints", every_steps=1000)
-model = dl.distribute(build, strategy)
-x, y = np.ones((320, 8)), np.zeros(320)
-callbacks = [AskedOnce(), resume]
+callbacks = [AskedOnce(), resume := dl.Resume("checkpoints", every_steps=1000)]
+model, (x, y) = dl.distribute(build, strategy), (np.ones((320, 8)), np.zeros(320))
 model.fit(x, y, batch_size=32, epochs=4, shuffle=False, verbose=0, callbacks=callbacks)
 print("steps at the end:", int(model.optimizer.iterations.numpy()))
 print("resumed from step", resume.resumed_from.step)

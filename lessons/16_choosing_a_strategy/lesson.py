@@ -401,7 +401,7 @@ dl.show("weights of one device", bool(apart(one, mended) < 1e-6), expected=True)
 # %% [markdown]
 # <details><summary>Optimizers that CentralStorage cannot run</summary>
 #
-# Some optimizers do not work under CentralStorage at all. They assign to a variable of their own in
+# Some optimizers do not work under CentralStorage at all. They assign to their own variables in
 # each replica, and there is only one copy. Keras stops in the first step, with "You must specify an
 # [aggregation](../docs/glossary.md#aggregation) method" or an error about `merge_call`.
 # `dl.distribute` refuses before the first step. They are: EMA, a moving average of the weights; a
