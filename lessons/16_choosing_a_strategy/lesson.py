@@ -224,7 +224,7 @@ for rehearsal, (strategy, data) in rehearsals.items():
         if apart(train_by_hand(strategy, scale, data), one) > 1e-6:
             finds[version].append(rehearsal)
 for version, found in finds.items():
-    dl.show(f"{version}: a mistake found by", found)
+    dl.show(f"{version}: a mistake found by", " and by ".join(found) or "no rehearsal")
 
 # %% tags=["reveal"]
 rehearsal_guess.reveal(
@@ -620,9 +620,8 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 #
 # - `MultiWorkerMirroredStrategy`: several hosts take each step together. There is a copy on every
 #   device of every host, and under `dl.distribute` the weights are those of one device. Keras 3's
-#
-# own `fit` crashes with several workers: use `dl.distribute` or your own loop. See [lesson
-#   09](09_multi_worker.ipynb).
+#   own `fit` crashes with several workers: use `dl.distribute` or your own loop. See
+#   [lesson 09](09_multi_worker.ipynb).
 # - `ParameterServerStrategy`: hosts of uneven speed, or hosts that come and go. Each worker takes
 #   a step when it is ready, so its gradients may be [stale](../docs/glossary.md#staleness). See
 #   [lesson 10](10_parameter_server.ipynb).
