@@ -502,7 +502,9 @@ def test_a_callback_that_reads_the_log_stops_a_healthy_run_under_central_storage
     """The total doubles in every step with two replicas, until float32 overflows."""
 
     def build():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        # A first loss of 1, not of chance: a smaller one needs more steps to overflow.
+        layer = keras.layers.Dense(1, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((2,)), layer])
         model.compile(keras.optimizers.SGD(0.01), loss="mse")
         return model
 
