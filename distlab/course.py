@@ -25,7 +25,7 @@ from distlab.errors import InvalidArgument, UnsupportedEnvironment, did_you_mean
 MANIFEST = ".distlab.json"
 FOLDERS = ("notebooks", "exercises")
 # Pages that notebooks link to, so that a learner's folder has them at the same place.
-PAGES = ("docs/glossary.md", "docs/pitfalls.md")
+PAGES = ("docs/glossary.md", "docs/pitfalls.md", "docs/decision_card.md")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ SECTIONS = {
     "Look up": {
         "docs/glossary": "Glossary",
         "docs/pitfalls": "Pitfalls",
+        "docs/decision_card": "Decision card",
         "docs/reference": "Reference",
     },
     "Your own model": {

@@ -138,7 +138,8 @@ def test_where_the_system_forbids_it_that_is_told(run_python):
     assert run_python(code, environ={"DISTLAB_WARM": "0"}) == (
         "a network of a cluster's own (isolate=True)\n"
         "  found: the system does not let this user make one (No space left on device)\n"
-        "  to do: leave isolate out; the servers are then open to whoever reaches this machine\n"
+        "  to do: leave isolate out; any program that reaches this machine can then use the "
+        "servers\n"
     )
 
 

@@ -215,8 +215,8 @@ def test_what_the_servers_are_open_to_is_said_once_in_a_process(run_python, warm
     environ = {ADDRESS_VARIABLE: warm_python[0].address}
     assert run_python(code, environ=environ, warm=True) == (
         "While a cluster runs, TensorFlow's servers listen on every network interface without "
-        "authentication: whoever reaches them can run code. LocalCluster(isolate=True) closes "
-        "that.\nend\n"
+        "authentication: any program that reaches them can run code. LocalCluster(isolate=True) "
+        "closes that.\nend\n"
     )
 
 

@@ -50,3 +50,13 @@ def test_the_alternative_text_says_what_each_device_has():
     assert (
         "device 1 has no examples and no part of layer 1, no part of layer 2, all of layer 3" in alt
     )
+
+
+def test_sharded_data_parallelism_keeps_a_half_and_fetches_the_other_one():
+    kind = KINDS["sharded data parallelism"]
+    assert all(part.fetches for part in kind.parts)
+    assert [k for k in FIELD if any(part.fetches for part in k.parts)] == [kind]
+    hatched = [patch for patch in draw_map().axes[0].patches if patch.get_hatch()]
+    assert len(hatched) == 2 * 3
+    said = "half of the batch and half of each layer, and fetches the other half while it computes"
+    assert said in draw_map([kind]).alt

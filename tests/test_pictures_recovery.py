@@ -28,6 +28,12 @@ def test_a_curve_that_lies_on_the_undisturbed_one_can_be_seen():
     assert lines["all"].get_marker() != lines["half"].get_marker()
 
 
+def test_two_runs_that_lost_something_look_different():
+    lost = {"all": [2.0], "weights": [4.5], "no optimizer": [4.4]}
+    lines = lines_of(draw_resumed(UNDISTURBED, lost, stopped_at=3))
+    assert len({lines[name].get_marker() for name in lost}) == 3
+
+
 def test_the_stop_is_a_line_between_two_steps():
     figure = draw_resumed(UNDISTURBED, {"all": [2.0, 1.0]}, stopped_at=3)
     assert figure.axes[0].lines[-1].get_xdata() == [3.5, 3.5]

@@ -58,6 +58,15 @@ def test_two_arrows_between_the_same_devices_have_lanes_of_their_own():
     assert words(axes)["gradients"][1] > words(axes)["their sum"][1]
 
 
+def test_an_arrow_past_a_device_goes_below_it():
+    past = Layout("central", ("store", "first", "second"), (1, 2), (0,), ((0, 2, "weights"),))
+    axes = draw_layouts([past]).axes[0]
+    ((tail, head),) = arrows(axes)
+    assert tail[0] == head[0], "its last piece goes up, into the box"
+    assert tail[1] < head[1] == -1.5
+    assert words(axes)["weights"][1] == tail[1] < -1.5
+
+
 def test_each_layout_has_a_row_of_its_own():
     axes = draw_layouts([MIRRORED, CENTRAL]).axes[0]
     assert words(axes)["mirrored"][1] > words(axes)["central"][1] + 1

@@ -13,8 +13,8 @@ from distlab.cluster.probing import doubt_of
 from distlab.cluster.spec import ClusterSpec, TaskName, count_tasks, read_cluster
 
 OPEN_SERVERS = (
-    "TensorFlow's servers listen on every network interface without authentication: whoever "
-    "reaches them can run code."
+    "TensorFlow's servers listen on every network interface without authentication: any program "
+    "that reaches them can run code."
 )
 
 _ALONE = "by the devices of this machine"

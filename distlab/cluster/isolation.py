@@ -42,7 +42,9 @@ class Isolation:
 
     def __init__(self) -> None:
         asked = "a network of a cluster's own (isolate=True)"
-        without = "leave isolate out; the servers are then open to whoever reaches this machine"
+        without = (
+            "leave isolate out; any program that reaches this machine can then use the servers"
+        )
         if sys.platform != "linux":
             raise UnsupportedEnvironment(
                 asked=asked, found=f"{sys.platform}, which has no network namespaces", do=without

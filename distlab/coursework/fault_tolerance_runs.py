@@ -32,7 +32,7 @@ class Runs:
 
     Attributes:
         undisturbed: The loss on all digits after each step.
-        went_on_from: The step that the killed training went on behind.
+        went_on_from: How many steps were done when the killed training resumed.
         resumed: By "your training" and "weights only", the losses after each step from there on.
         equal_to_the_bit: Whether the killed training ends with the weights of the undisturbed.
     """

@@ -28,11 +28,13 @@ class Part:
         device: Its name.
         batch: From where to where its share of the batch goes, between 0 and 1; None for nothing.
         layers: For each of three layers from where to where its columns go; None for no columns.
+        fetches: Whether it fetches what is missing of a layer, when it computes that layer.
     """
 
     device: str
     batch: tuple[float, float] | None
     layers: tuple[tuple[float, float] | None, ...] = _WHOLE
+    fetches: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,10 @@ FIELD = (
     ),
     Kind(
         "sharded data parallelism (FSDP, ZeRO)",
-        (Part("device 0", _FIRST, _SPLIT[0]), Part("device 1", _SECOND, _SPLIT[1])),
+        (
+            Part("device 0", _FIRST, _SPLIT[0], fetches=True),
+            Part("device 1", _SECOND, _SPLIT[1], fetches=True),
+        ),
         "If not: does one device hold the largest layer and its activations?",
         "PyTorch FSDP, DeepSpeed",
     ),
@@ -122,7 +127,8 @@ def draw_map(kinds: Sequence[Kind] = FIELD) -> Figure:
     for row, kind in enumerate(kinds):
         _draw_row(axes, kind, top=-_ROW * row)
     legend = (
-        "coloured strip: its examples of the batch\ngrey bars: its part of each of three layers"
+        "coloured strip: its examples of the batch\ngrey: what it keeps of each of three layers\n"
+        "hatched: what it fetches to compute that layer"
     )
     axes.text(0, 0.8, legend, fontsize=8.5, va="bottom", color=palette.NOTE)
     axes.text(8.7, 0.8, "the question that decides", fontsize=8.5, va="bottom", weight="bold")
@@ -160,14 +166,24 @@ def _draw_device(axes: Any, part: Part, number: int, *, corner: tuple[float, flo
         if columns:
             start, end = columns
             level = top - 0.12 - 0.4 * layer
-            _box(axes, left + 0.5, level, 1.1, 0.3, face=palette.GROUND)
+            _box(axes, left + 0.5, level, 1.1, 0.3, face=palette.GROUND, hatched=part.fetches)
             _box(axes, left + 0.5 + 1.1 * start, level, 1.1 * (end - start), 0.3, face=palette.PALE)
 
 
-def _box(axes: Any, left: float, top: float, width: float, height: float, face: str = "") -> None:
+def _box(
+    axes: Any,
+    left: float,
+    top: float,
+    width: float,
+    height: float,
+    face: str = "",
+    *,
+    hatched: bool = False,
+) -> None:
     import matplotlib.patches as patches
 
-    fill = {"fc": face} if face else {"fill": False}
+    fill: dict[str, Any] = {"fc": face} if face else {"fill": False}
+    fill |= {"hatch": "////"} if hatched else {}
     frame = patches.Rectangle((left, top - height), width, height, ec=palette.NOTE, lw=0.9, **fill)
     axes.add_patch(frame)
 
@@ -183,6 +199,7 @@ def _share(part: Part) -> str:
     names = {0: "no part", 0.5: "half", 1: "all"}
     amounts = [names[columns[1] - columns[0] if columns else 0] for columns in part.layers]
     if len(set(amounts)) == 1:
-        return f"{batch} and {amounts[0]} of each layer"
+        fetched = ", and fetches the other half while it computes the layer"
+        return f"{batch} and {amounts[0]} of each layer{fetched * part.fetches}"
     layers = [f"{amount} of layer {number}" for number, amount in enumerate(amounts, 1)]
     return f"{batch} and {', '.join(layers)}"

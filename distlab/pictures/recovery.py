@@ -50,8 +50,8 @@ def draw_resumed(
     Args:
         undisturbed: The loss after each step: a broad grey line under the others.
         resumed: By what was kept, the loss after each step from there on: first of the run that
-            should lie on the grey line, then of those that lost something.
-        stopped_at: How many steps were done when the training was stopped, or behind which it
+            should lie on the grey line, then of those that lost something, two at most.
+        stopped_at: How many steps were done when the training was stopped, or after which it
             resumed.
         killed_in: The step in which it was killed, where that is a later one.
 
@@ -66,7 +66,7 @@ def draw_resumed(
     says = [f"The undisturbed loss ends at {undisturbed[-1]:.2f}."]
     for number, (name, losses) in enumerate(resumed.items()):
         after = range(stopped_at + 1, stopped_at + 1 + len(losses))
-        look = (RIGHT, WRONG)[min(number, 1)]
+        look = (RIGHT, WRONG, category(0))[min(number, 2)]
         ax.plot(after, losses, label=name, **look.line(width=1.1, size=5))
         begins, least = losses[0], min(losses)
         says.append(

@@ -123,7 +123,8 @@ def _draw_layout(axes: Any, layout: Layout, *, top: float) -> None:
             _box(axes, corner, inner, what, edge=fill, fill=fill, colour=colour)
     levels = dict.fromkeys(layout.moves, 0.0)
     for number, move in enumerate(layout.moves):
-        levels[move] = top - 0.3 - 0.5 * _lanes_before(layout.moves, number)
+        lane = 0.5 * _lanes_before(layout.moves, number)
+        levels[move] = top - 0.3 - lane if abs(move[0] - move[1]) == 1 else top
     for (start, end, what), level in levels.items():
         _draw_move(axes, start, end, what, level=level)
 
@@ -135,12 +136,26 @@ def _lanes_before(moves: Sequence[tuple[int, int, str]], number: int) -> int:
 
 
 def _draw_move(axes: Any, start: int, end: int, what: str, *, level: float) -> None:
+    if abs(end - start) > 1:
+        _draw_move_below(axes, start, end, what, top=level)
+        return
     first, last = sorted((start, end))
     left = first * (_BOX_WIDTH + _GAP) + _BOX_WIDTH
     right = last * (_BOX_WIDTH + _GAP)
     tail, head = ((left, level), (right, level))[:: 1 if start < end else -1]
     _arrow(axes, tail, head)
     axes.text((left + right) / 2, level + 0.04, what, ha="center", va="bottom", fontsize=8)
+
+
+def _draw_move_below(axes: Any, start: int, end: int, what: str, *, top: float) -> None:
+    """An arrow between boxes that are no neighbours: it goes below those that are between."""
+    bottom = top - _BOX_HEIGHT
+    tail, head = (place * (_BOX_WIDTH + _GAP) + _BOX_WIDTH / 2 for place in (start, end))
+    axes.plot([tail, tail, head], [bottom, bottom - 0.3, bottom - 0.3], color=_LINE, linewidth=1)
+    _arrow(axes, (head, bottom - 0.3), (head, bottom))
+    words = {"ha": "center", "va": "center", "fontsize": 8}
+    frame = {"facecolor": GROUND, "edgecolor": "none", "pad": 1}
+    axes.text((tail + head) / 2, bottom - 0.3, what, bbox=frame, **words)
 
 
 def _box(

@@ -34,14 +34,14 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # ## Task 1: move a model and slow it down
 #
 # A model was trained on one device and saved as a `.keras` file. The function `move` should bring
-# it to several replicas, where it goes on with a smaller learning rate. The predictions of the
+# it to several replicas, where it continues with a smaller learning rate. The predictions of the
 # moved model are right, and nothing else is. Repair the function.
 #
 # - `path` is the file. The model was compiled and trained for some steps with Adam.
-# - `strategy` is where the training goes on, with two or three replicas.
+# - `strategy` is where the training continues, with two or three replicas.
 # - `rate` is the new learning rate.
 # - It returns the model, ready for `fit`: all its variables are on all replicas, and its optimizer
-#   goes on where it was, with the new rate.
+#   continues where it was, with the new rate.
 # - Three lines are enough.
 #
 # <details><summary>Hint</summary>

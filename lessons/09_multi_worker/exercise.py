@@ -375,8 +375,8 @@ dl.check("diagnose")
 # ## Task 6: repair
 #
 # `end_of_epoch(strategy, loss, log)` runs on both workers at the end of each epoch. It should
-# append the mean of **both** workers' losses to `log`, if that mean is the best so far. It hangs in
-# some runs, and not in others.
+# append the mean of **both** workers' losses to `log`, if that mean is the best so far. It hangs,
+# but not in every run.
 #
 # - `loss` is this worker's own, a tensor. `log` is a list: each worker has its own, and both should
 #   hold the same numbers.

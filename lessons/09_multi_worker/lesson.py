@@ -2,19 +2,19 @@
 # # Many workers: from one process to several
 #
 # In every step synchronous workers add up their gradients, and wait for each other there. If one
-# worker is alive but runs different code, all the others wait, and you pay for every machine.
-# TensorFlow sets no limit to that wait. (If a worker has died, the others get an error: in our runs
-# within 11 seconds.) PyTorch had a limit of 30 minutes. For NCCL, its usual transport between GPUs,
-# it [shortened the limit to 10 in 2023](https://github.com/pytorch/pytorch/pull/110947) to save
-# cluster time in such hangs. On 100 machines one hang then costs 17 machine hours instead of 50.
-# The causes are simple: a line under the wrong `if`, or one batch too many. You can find both in
-# seconds, and this lesson shows how.
+# worker is alive but runs different code, all other workers wait, and you pay for every machine.
+# TensorFlow sets no limit to that wait. (If a worker has died, the live ones get an error: in our
+# runs within 11 seconds.) PyTorch had a limit of 30 minutes. For NCCL, its usual transport between
+# GPUs, it [shortened the limit to 10 in 2023](https://github.com/pytorch/pytorch/pull/110947) to
+# save cluster time in such hangs. On 100 machines one hang then costs 17 machine hours instead of
+# 50. The causes are simple: a line under the wrong `if`, or one batch too many. You can find both
+# in seconds, and this lesson shows how.
 #
 # ## Overview
 #
 # After this lesson you can
 #
-# - write TF_CONFIG, which tells each process who it is,
+# - write TF_CONFIG, which tells each process its place in the cluster,
 # - start two real workers from a cell, and talk to them,
 # - say which worker reads which example, and notice examples that no worker reads,
 # - write a training loop for several workers that ends with one device's weights, up to 1e-6,
@@ -90,29 +90,13 @@ dl.show("tasks", list(cluster.tasks))
 # %%workers worker:1
 secret = 42
 
-# %% tags=["predict"]
-secret_guess = dl.predict(
-    "Which worker knows the variable `secret` now?",
-    ["both workers", "worker:1 only", "neither worker"],
-)
-
 # %%
 # %%workers
 print("secret" in globals())
 
-# %% tags=["reveal"]
-secret_guess.reveal(
-    "worker:1 only",
-    {
-        "both workers": "That would be one process with two replicas, as in lesson 01. Workers "
-        "share no memory, so they share no Python variables.",
-        "neither worker": "A worker keeps its names from cell to cell, as this notebook does.",
-    },
-)
-
 # %% [markdown]
-# In lesson 01 all replicas shared a process, so Python code saw all of them. A worker sees nothing
-# of the other worker. Whatever they have in common, they must send to each other.
+# In lesson 01 all replicas shared a process, so Python code saw all of them. Workers share no
+# memory: each has its own Python variables. What they have in common, they must send to each other.
 #
 # ## Who is who: TF_CONFIG
 #
@@ -167,16 +151,16 @@ total = strategy.reduce("SUM", mine, axis=None)
 print("worker", me, "of", strategy.num_replicas_in_sync, "has", mine.numpy(), "->", total.numpy())
 
 # %% [markdown]
-# Both workers have the sum. Neither collects it for the other: both send, both receive, and both
-# end with the same number. Such an operation is a [collective](../docs/glossary.md#collective).
+# Both workers have the sum. No worker collects it for all: both send, both receive, and both end
+# with the same number. Such an operation is a [collective](../docs/glossary.md#collective).
 # Remember one property of it: **a collective ends for no worker before all workers have begun it.**
 #
 # ## The same variables
 #
 # Each worker draws three random numbers, without a seed. Then it makes a variable with these
-# numbers as first value, in the strategy's scope.
+# numbers as first value, in the strategy's scope: see the folded cell.
 
-# %%
+# %% tags=["hide-input"]
 # %%workers
 drawn = tf.random.normal([3])
 with strategy.scope():
@@ -192,38 +176,21 @@ def all_have(value):
 # `all_have` compares by a collective: if the mean over both workers is this worker's own value,
 # then both have the same value.
 
-# %% tags=["predict"]
-same_guess = dl.predict(
-    "Which of the two are the same on both workers?",
-    ["the numbers and the variables", "only the variables", "neither"],
-)
-
 # %%
 # %%workers
 print("numbers drawn:", all_have(drawn))
 print("variables:    ", all_have(variable.read_value()))
 
-# %% tags=["reveal"]
-same_guess.reveal(
-    "only the variables",
-    {
-        "the numbers and the variables": "Each process draws its own numbers, because there is no "
-        "seed that both share.",
-        "neither": "That would be so without the scope. The scope sends the chief's first value "
-        "to all workers, so that copies start equal.",
-    },
-)
-
 # %% [markdown]
-# A variable that you make in the scope starts with the chief's value on all workers. So you need no
-# seed for equal weights.
+# Each process draws its own numbers. But a variable that you make in the scope starts with the
+# chief's value on all workers. So you need no seed for equal weights.
 #
 # ## Who reads what
 #
 # From here on this notebook itself uses TensorFlow: for the data, and for one device to compare
 # with.
 
-# %%
+# %% tags=["hide-input"]
 import tempfile
 import time
 from pathlib import Path
@@ -249,7 +216,7 @@ folder = Path(until_the_end.name)
 # and `auto_shard_policy` says how. (`experimental_local_results` returns the part of this worker's
 # own replicas, here one.)
 
-# %%
+# %% tags=["hide-input"]
 files = [str(folder / f"part-{number}.txt") for number in range(4)]
 for number, file in enumerate(files):
     Path(file).write_text("\n".join(str(8 * number + place) for place in range(8)))
@@ -278,8 +245,9 @@ def local_batches(data):
 
 
 # %% [markdown]
-# `counted_call` turns a line into its number, and notes the call: it stands for your preprocessing.
-# (`tf.numpy_function` calls Python code from a `tf.data` pipeline.)
+# The folded cell writes the files and has two functions. `what_it_reads` returns this worker's
+# batches. It also counts the calls of `map`, which stands for your preprocessing. `local_batches`
+# distributes a data set and returns this worker's part of each batch.
 
 # %% tags=["predict"]
 auto_guess = dl.predict(
@@ -303,7 +271,7 @@ auto_guess.reveal(
     {
         "0 to 3 and 4 to 7": "These would be one device's batches. AUTO sees files, and deals out "
         "whole files.",
-        "0 to 3 and 16 to 19": "Worker 1 does open two files of its own. But files are dealt out "
+        "0 to 3 and 16 to 19": "Worker 1 does open two files. But files are dealt out "
         "in turn, like cards: its first one is file 1, not file 2.",
     },
 )
@@ -332,7 +300,7 @@ for policy, counts in calls.items():
 # tells where each worker was:
 
 
-# %%
+# %% tags=["hide-input"]
 def reads_one_file(files):
     try:
         return local_batches(tf.data.TextLineDataset(files[:1]).batch(8))
@@ -417,10 +385,10 @@ lost_guess.reveal(
 # ## The loop
 #
 # Now we train on all 325 digits, in global batches of 20. The last batch has 5. As in lesson 03 the
-# model is one layer. Plain `fit` on one device, in this notebook, is what we compare with. (The
-# seed in `build` is for this comparison only.)
+# model is one layer. Plain `fit` on one device, in this notebook, is what we compare with: see the
+# folded cell. (The seed in `build` is for this comparison only.)
 
-# %%
+# %% tags=["hide-input"]
 GLOBAL_BATCH = 20
 
 
@@ -532,12 +500,79 @@ for examples in (325, 321):
 
 # %% [markdown]
 # Worker 1 gets nothing, and still takes the step. A distributed data set makes **all workers take
-# equally many steps**. A plain `tf.data` loop over your own share does not. Take local batches of
-# 10, with 161 digits on one worker and 160 on the other: 17 and 16 steps. In the last epoch the
-# worker with step 17 waits in its all-reduce, as long as the other process lives. In an earlier
-# epoch its step 17 can meet step 1 of the other worker's next epoch, without an error: see "Three
-# sums" below.
-#
+# equally many steps**. A plain `tf.data` loop over your own share does not. Suppose that worker 0
+# has 3 batches and worker 1 has 2, in each of two epochs. In every step both add up a number that
+# names epoch and step, such as 12 for epoch 1, step 2. Each worker writes down the sums it gets:
+
+
+# %%
+def two_epochs(folder):
+    from __main__ import strategy
+
+    me = strategy.cluster_resolver.task_id
+    with Path(folder, f"sums-{me}.txt").open("w") as file:
+        for epoch in (1, 2):
+            for step in range(1, 4 if me == 0 else 3):
+                total = strategy.reduce("SUM", 10.0 * epoch + step, axis=None)
+                print(f"{10 * epoch + step} -> {float(total):g}", file=file, flush=True)
+
+
+# %% tags=["predict"]
+unequal_guess = dl.predict(
+    "Worker 0 wants to take 6 steps, worker 1 wants to take 4. Where does worker 0 stop?",
+    [
+        "in step 3 of epoch 1, where worker 1 has no batch",
+        "in step 2 of epoch 2",
+        "in step 3 of epoch 2",
+        "nowhere: a missing batch counts as 0",
+    ],
+)
+
+# %%
+try:
+    cluster.run(two_epochs, str(folder), timeout_secs=5)
+except TimeoutError as late:
+    for wait in cluster.waits(late):
+        print(wait)
+sums = [(folder / f"sums-{me}.txt").read_text().splitlines() for me in (0, 1)]
+for task, lines in zip(cluster.tasks, sums, strict=True):
+    dl.show(f"{task}: its number -> the sum", lines)
+
+# %% tags=["reveal"]
+unequal_guess.reveal(
+    {
+        2: "in step 3 of epoch 1, where worker 1 has no batch",
+        4: "in step 2 of epoch 2",
+        5: "in step 3 of epoch 2",
+    }.get(len(sums[0]), "nowhere: a missing batch counts as 0"),
+    {
+        "in step 3 of epoch 1, where worker 1 has no batch": "There worker 1 is in epoch 2. Its "
+        "next sum meets the third one of worker 0: 13 + 21 = 34.",
+        "in step 3 of epoch 2": "Worker 1 takes part in 4 sums, so worker 0 ends no fifth one. Its "
+        "fifth one is step 2 of epoch 2.",
+        "nowhere: a missing batch counts as 0": "Nothing counts as 0. A sum ends when both workers "
+        "have begun it.",
+    },
+)
+
+# %% [markdown]
+# Collectives have no names: **only their order counts.** The third sum of worker 0 met the first
+# step of worker 1's second epoch, without an error, and gave 34 to both. From there on both add up
+# numbers that do not belong together. The hang comes later, when worker 1 has finished. So a run
+# that hangs in its last epoch may have been wrong since its first one. (In our tests TensorFlow
+# raised an error if shapes or types differed.) The full rule: all workers reach the same
+# collectives, in the same order. We start the workers again.
+
+# %%
+cluster.restart()
+
+# %%
+# %%workers
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+# %% [markdown]
 # ## The same with fit
 #
 # Keras's own `fit` crashes under this strategy
@@ -599,51 +634,73 @@ def end_of_epoch(path, loss):
         time.sleep(0.1)
 
 
-# %% tags=["predict"]
-hang_guess = dl.predict(
-    "Both workers call `end_of_epoch`. Which of them waits, and where?",
-    [
-        "worker:0 in reduce, and worker:1 in the while loop",
-        "worker:1 in the while loop; worker:0 goes on",
-        "neither: reduce asks worker:1 for its loss",
-    ],
-)
-
 # %%
+LIMIT_SECS = 5.0
 try:
-    cluster.run(end_of_epoch, folder / "loss.txt", 1.0, timeout_secs=5)
+    cluster.run(end_of_epoch, folder / "loss.txt", 1.0, timeout_secs=LIMIT_SECS)
 except TimeoutError as late:
-    for wait in cluster.waits(late):
-        print(wait)
-
-# %% tags=["reveal"]
-hang_guess.reveal(
-    "worker:0 in reduce, and worker:1 in the while loop",
-    {
-        "worker:1 in the while loop; worker:0 goes on": "Worker 0 could go on only if `reduce` "
-        "ended without worker 1. A collective ends for no worker before all have begun it.",
-        "neither: reduce asks worker:1 for its loss": "`reduce` cannot fetch a value from a worker "
-        "that runs different code. Worker 1 would have to call `reduce` itself.",
-    },
-)
+    waits = cluster.waits(late)
+for wait in waits:
+    print(wait)
 
 # %% [markdown]
-# The same as a sketch of two lanes, drawn by hand, with the time limit at 5 seconds:
+# Worker 0 is in `reduce`, and worker 1 is in the loop. As two lanes, drawn from what we saw at the
+# time limit:
 
 # %%
-hang = {
-    "worker:0": [("waits", 5.0, "waits in reduce for worker:1")],
-    "worker:1": [("waits", 5.0, "waits for the file of worker:0")],
-}
-draw_lanes(hang, xlabel="seconds after the call", limit=5.0)
+hang = {wait.task: [("waits", LIMIT_SECS, wait.code)] for wait in waits}
+draw_lanes(hang, xlabel="seconds after the call", limit=LIMIT_SECS)
 
 # %% [markdown]
-# Each worker waits for the other. Without a time limit this lasts until you stop it, and both
-# processes look alive. **The rule:** every worker must reach every collective. Under `if` you put
-# what the chief alone does: writing and printing.
+# Each waits for the other one. `reduce` cannot fetch a value from a worker that runs different
+# code: worker 1 would have to call `reduce` itself. Without a time limit this lasts until you stop
+# it, and both processes look alive. **So** every worker must reach every collective. Under `if` you
+# put what the chief alone does: writing and printing.
 #
-# `cluster.waits` is ours. For a script of your own, install py-spy and run `py-spy dump --pid
-# PROCESS_ID` on each worker's machine. It prints the line in which the process is.
+# `cluster.waits` is ours. In a script of your own, Python's `faulthandler` prints the line in which
+# each thread is after some seconds. The folded cell writes a script, `hang.py`. It calls
+# `faulthandler.dump_traceback_later(4)`, then the same function, and gives up after 8 seconds.
+
+# %% tags=["hide-input"]
+script = """
+import faulthandler, os, threading, time
+from pathlib import Path
+
+import distlab as dl
+
+strategy = dl.make_strategy("multi_worker")
+
+
+def end_of_epoch(path, loss):
+    if strategy.cluster_resolver.task_id == 0:
+        mean = strategy.reduce("MEAN", loss, axis=None)
+        path.write_text(str(float(mean)))
+    while not path.exists():
+        time.sleep(0.1)
+
+
+faulthandler.dump_traceback_later(4)  # after 4 seconds: where is this process?
+threading.Timer(8, os._exit, [1]).start()  # after 8 seconds: give up
+end_of_epoch(Path("mean.txt"), 1.0)
+"""
+written = (folder / "hang.py").write_text(script)
+
+# %%
+from distlab.coursework.script_runs import launch_here
+
+hung = launch_here("--workers", "2", "hang.py", folder=folder)
+stacks = {line for line in hung.errors.splitlines() if "hang.py" in line and " in " in line}
+print(*sorted(line.replace(f"{folder}/", "") for line in stacks), sep="\n")
+dl.show("exit code", hung.exit_code)
+
+# %% [markdown]
+# Read the topmost line of each worker: worker 0 is in the line of `reduce`, and worker 1 in the
+# `while` loop. If the script already hangs and has no `faulthandler`, install py-spy on each
+# worker's machine, and ask the process from outside:
+#
+# ```
+# py-spy dump --pid PROCESS_ID
+# ```
 #
 # <details><summary>Time limits in plain TensorFlow</summary>
 #
@@ -665,17 +722,19 @@ draw_lanes(hang, xlabel="seconds after the call", limit=5.0)
 # missing heartbeat reveals a *dead* process: see [lesson 11](11_fault_tolerance.ipynb).
 # </details>
 #
-# In the repaired function `reduce` is outside of the `if`. First we start the workers again.
+# In the repaired function `reduce` is outside of the `if`. Worker 0 has a loss of 1, and worker 1 a
+# loss of 3. First we start the workers again.
 
 
 # %%
-def end_of_epoch_for_all(path, loss):
+def end_of_epoch_for_all(path, losses):
     from __main__ import strategy
 
-    mean = strategy.reduce("MEAN", loss, axis=None)
-    if strategy.cluster_resolver.task_id == 0:
-        Path(path).write_text(str(float(mean)))
-    return mean
+    me = strategy.cluster_resolver.task_id
+    total = strategy.reduce("SUM", losses[f"worker:{me}"], axis=None)
+    if me == 0:
+        Path(path).write_text(f"mean {float(total) / len(losses)}")
+    return total
 
 
 cluster.restart()
@@ -687,64 +746,12 @@ import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
 # %%
-dl.show("both have", cluster.run(end_of_epoch_for_all, folder / "loss.txt", 1.0, timeout_secs=30))
+losses = {"worker:0": 1.0, "worker:1": 3.0}
+summed = cluster.run(end_of_epoch_for_all, folder / "loss.txt", losses, timeout_secs=30)
+dl.show("both have the sum of 1 and 3", summed)
+dl.show("in the file", (folder / "loss.txt").read_text())
 
 # %% [markdown]
-# ### Three sums
-#
-# Here the chief adds up a loss, alone. Then both workers add up a count: 1 on worker 0 and 2 on
-# worker 1. Then worker 1 adds up a size, alone.
-
-
-# %%
-def three_sums():
-    from __main__ import strategy
-
-    answers, me = {}, strategy.cluster_resolver.task_id
-    if me == 0:
-        answers["loss"] = strategy.reduce("SUM", 100.0, axis=None)
-    answers["count"] = strategy.reduce("SUM", me + 1.0, axis=None)
-    if me == 1:
-        answers["size"] = strategy.reduce("SUM", 1000.0, axis=None)
-    return answers
-
-
-# %% tags=["predict"]
-sums_guess = dl.predict(
-    "What does worker:0 get as its count?",
-    ["it hangs in its first reduce", "3", "102", "1001"],
-)
-
-# %%
-summed = dict(zip(cluster.tasks, cluster.run(three_sums, timeout_secs=30), strict=True))
-for task, answers in summed.items():
-    dl.show(task, answers)
-
-# %% tags=["reveal"]
-sums_guess.reveal(
-    f"{summed['worker:0']['count']:g}",
-    {
-        "it hangs in its first reduce": "Its first reduce met a partner: the count of worker 1.",
-        "3": "For 1 + 2 the two counts would have to meet. But the count of worker 1 had already "
-        "met the chief's loss.",
-        "102": "That is what the chief got as its loss: 100 + 2.",
-    },
-)
-
-# %% [markdown]
-# All these collectives run on one group of devices, and there only their order counts. The first
-# one of worker 0 meets the first one of worker 1, and the second meets the second:
-#
-# | | first | second |
-# |---|---|---|
-# | worker:0 | loss 100 | count 1 |
-# | worker:1 | count 2 | size 1000 |
-# | both get | 102 | 1001 |
-#
-# The numbers are wrong on both workers, without an error or a warning. That is worse than a hang,
-# which you would notice. In our tests TensorFlow raised an error where shapes or types differed. So
-# the full rule is: all workers reach the same collectives, **in the same order**.
-#
 # ## Who else may listen
 #
 # Now to the warning at the start of the cluster. For its collectives each worker runs a server.
@@ -757,9 +764,10 @@ sums_guess.reveal(
 #
 # ## Take it along
 #
-# Your own training is a script. Whatever starts the script sets TF_CONFIG:
+# Your own training is a script, and the program that starts it sets TF_CONFIG. The folded cell
+# writes `train.py`, which makes the strategy and adds up a 1 from each worker:
 
-# %%
+# %% tags=["hide-input"]
 script = """
 import distlab as dl
 
@@ -775,8 +783,6 @@ dl.show("lines", len(script.splitlines()) - 1)
 # notebook:
 
 # %%
-from distlab.coursework.script_runs import launch_here
-
 launched = launch_here("--workers", "2", "train.py", folder=folder)
 print(*launched.lines_with("one of"), sep="\n")
 dl.show("exit code", launched.exit_code)
@@ -799,7 +805,7 @@ dl.show("exit code", launched.exit_code)
 # | `dl.LocalCluster`, `%%workers` | a terminal for each worker: `TF_CONFIG='...' python train.py` |
 # | `dl.make_strategy("multi_worker")` | `tf.distribute.MultiWorkerMirroredStrategy()`, first |
 # | `dl.distribute(build, strategy)` and `fit` | the loop above; Keras 3's own `fit` crashes |
-# | `model.save(path)` | the chief saves to `path`, the others to folders that they remove |
+# | `model.save(path)` | the chief saves to `path`, each other worker to a folder that it removes |
 # </details>
 #
 # <details><summary>In PyTorch and JAX</summary>
@@ -825,31 +831,34 @@ cluster.close()
 #
 # <details><summary>2. Four workers, 32 examples on each in a step. What is the batch size of the
 # data set that you distribute?</summary>
-# 128, the global batch. Distributing it gives each worker its 32.
+# 128, the global batch. Distributing it gives each worker
+# its 32.
 # </details>
 #
 # <details><summary>3. Two workers are a little less accurate than one device, with the same global
 # batch. The data set is shuffled. What do you check first?</summary>
-# The seed of the shuffle. Without a common seed about a quarter of the examples is read by no
-# worker in an epoch, and about a quarter is read twice.
+# The seed of the shuffle.
+# Without a common seed about a quarter of the examples is read by no worker in an epoch, and about
+# a quarter is read twice.
 # </details>
 #
 # <details><summary>4. A script hangs at the end of its last epoch, and only there. What is likely?
 # </summary>
-# One worker has a batch more than the others: its loop goes over a plain data set that you shared
-# out yourself. In earlier epochs the extra step may have met a step of the next epoch, silently.
+# One worker has a batch more than the other workers: its loop goes over a plain data set that you
+# shared out yourself. In earlier epochs the extra step may have met a step of the next epoch,
+# silently.
 # </details>
 #
 # <details><summary>5. <code>if chief: print(strategy.reduce(...))</code> does not hang. Is it
 # right?</summary>
-# No. The chief's collective may have met a different one of the other workers. Then both have a
-# wrong number.
+# No. The chief's collective may have met a different one of the other workers.
+# Then both have a wrong number.
 # </details>
 #
 # <details><summary>6. Your job on 8 workers reads 4 files and hangs at its first batch. Why?
 # </summary>
 # AUTO deals out files, and there are fewer files than workers. Some workers have raised an error,
-# and the others wait for them. Choose DATA, or write more files.
+# and the other workers wait for them. Choose DATA, or write more files.
 # </details>
 
 # %%
@@ -864,12 +873,11 @@ recap()
 #   four programs to diagnose.
 # - [Lesson 10](10_parameter_server.ipynb): workers that do not wait for each other.
 # - [Glossary](../docs/glossary.md): every term of the course on one page.
-# - TensorFlow's
-#   [multi-worker tutorial](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras)
-#   explains the parts. Its Keras `fit` crashes on Keras 3, and
-#   [its custom loop](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl) stops
-#   at `reset_states`, which is now `reset_state`.
-# - Transport and time limits of collectives:
-#   [CommunicationOptions][options].
+# - TensorFlow's [multi-worker
+#   tutorial](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras) explains the
+#   parts. Its Keras `fit` crashes on Keras 3, and [its custom
+#   loop](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl) stops at
+#   `reset_states`, which is now `reset_state`.
+# - Transport and time limits of collectives: [CommunicationOptions][options].
 #
 # [options]: https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CommunicationOptions

@@ -112,8 +112,8 @@ def staleness(log):
 dl.check("staleness")
 
 # %% [markdown]
-# **Try next:** which is larger, the mean staleness or the number of workers less one? Why can it
-# not be much larger?
+# **Try next:** compute the mean staleness of a log, and compare it with the number of workers less
+# one. Then write a log in which a single step is more stale than that.
 
 # %% [markdown]
 # ## Task 3: rows in shards
@@ -159,8 +159,9 @@ dl.check("shard_rows")
 #
 # `add_up(coordinator, work, numbers)` has been right a thousand times. It runs on the coordinator.
 # While its steps are under way, **a worker is killed** at the worst time: it has done all that the
-# step says, and has not yet reported it. Run the check before you change anything, look at the
-# difference, and repair the function.
+# step says, and has not yet reported it. Run the check before you change anything. It prints all
+# results of `work` and by how much your sum is off: which of the results is that? Then repair the
+# function.
 #
 # - `numbers` is a list of floats.
 # - `work(number)` returns a number. It is expensive: call it inside a step, on a worker, and send
@@ -202,8 +203,8 @@ def add_up(coordinator, work, numbers):
 dl.check("survive_kill")
 
 # %% [markdown]
-# **Try next:** repair it the other way: with a variable on the server, in which each step sets a
-# place of its own.
+# **Try next:** repair it differently: with a variable on the server, in which each step sets its
+# own place.
 
 # %% [markdown]
 # ## Next steps

@@ -398,13 +398,13 @@ dl.check("recovers")
 #    seeds, and the data from the beginning of the epoch.
 
 # %% tags=["predict"]
-resumed_guess = dl.predict("Behind which step does the killed run resume?", unit="steps")
+resumed_guess = dl.predict("How many steps are done when the killed run resumes?", unit="steps")
 
 # %%
 # report: what_comes_back
 with waits_for("recovers"):
     runs = run_and_kill(train)
-    dl.show("it resumed behind step", runs.went_on_from)
+    dl.show("steps done when it resumed", runs.went_on_from)
     dl.show("it ends equal, bit for bit", runs.equal_to_the_bit)
     where = {"stopped_at": runs.went_on_from, "killed_in": KILLED_IN}
     display(draw_resumed(runs.undisturbed, runs.resumed, **where))

@@ -35,8 +35,8 @@ dl.show("devices", len(devices), expected=4)
 # - **C.** The same CNN on two such hosts with a quick network. Auditors will compare the weights
 #   with those of one device.
 # - **D.** Forty rented hosts. Some of them are slow, and each may be taken away at any minute.
-#   The embeddings are too large for a single host. A gradient that is some steps old does no
-#   harm.
+#   The embeddings are too large for a single host, and each step reads a few rows of them. A
+#   gradient that is some steps old does no harm.
 # - **E.** One host with 128 GB of memory and two GPUs of 16 GB. Weights 6 GB, gradients 6 GB,
 #   activations 2 GB, Adam's state 12 GB.
 # - **F.** Weights 60 GB, gradients 60 GB, Adam's state 120 GB. One host with eight GPUs of 80 GB.
@@ -90,8 +90,9 @@ def choose(case):
 dl.check("choose_and_defend")
 
 # %% [markdown]
-# **Try next:** in which of the six cases would a larger batch change your answer? And what would
-# you ask before you enlarge it?
+# **Try next:** import `choose` from `distlab.coursework.strategy_card` under a different name, and
+# answer the card's questions for each case, such as `by_card(several_hosts=True)`. Does the card
+# agree with you? In which case would a larger batch change the answer?
 
 # %% [markdown]
 # ## Task 2: the table for any model

@@ -38,13 +38,14 @@
 #
 # <details><summary>Lesson 01: two replicas, one weight. How many copies of it are there, and what
 # keeps them equal?</summary>
-# Two, one on each device. They start equal, and after the all-reduce every replica subtracts the
-# same number.
+# Two, one on each device. They start equal, and after the all-reduce
+# every replica subtracts the same number.
 # </details>
 #
 # <details><summary>Lesson 03: each replica takes the mean loss of its own examples, and the
 # optimizer adds the gradients. What is wrong?</summary>
-# With R replicas the step is R times too long.
+# With R replicas the step is R times too
+# long.
 # </details>
 
 # %%
@@ -65,10 +66,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from distlab.coursework.strategy_card import CARD, OTHERWISE, choose
 from distlab.pictures.parallelism import draw_map
 from distlab.pictures.step_memory import draw_memory
 from distlab.pictures.strategies import Layout, draw_card, draw_layouts
 
+tf.get_logger().setLevel("ERROR")  # no reminders that we compile many small functions
 dtensor.initialize_accelerator_system("CPU", num_logical_cpu_devices=4)
 
 # %%
@@ -103,9 +106,8 @@ for strategy in (default, one_device, mirrored, central):
 #
 # Let S be the size of all weights. With two replicas, a step of Mirrored sends the gradients of
 # the second replica to the first one, and the sum back. A step of CentralStorage sends the
-# weights to both replicas. Then the second replica sends its gradients to the first one, and the
-# sum goes to the store. The figure draws both gradients going to the store: the number of bytes is
-# the same.
+# weights from the store to both replicas. Then the second replica sends its gradients to the first
+# one, which adds them to its own and sends the sum to the store.
 
 
 # %%
@@ -113,21 +115,21 @@ def bytes_moved(kind, replicas, weights):
     if kind == "mirrored":
         return 2 * (replicas - 1) * weights  # gradients in, their sum out
     if kind == "central_storage":
-        return 2 * replicas * weights  # weights out, gradients in
+        return 2 * replicas * weights  # weights out; gradients in, and their sum to the store
     return 0
 
 
-# %%
+# %% tags=["hide-input"]
 there_and_back = ((1, 0, "gradients: S"), (0, 1, "their sum: S"))
-to_the_store = ((1, 0, "weights: S"), (0, 1, "gradients: S"))
-and_from_it = ((1, 2, "weights: S"), (2, 1, "gradients: S"))
-two, three = ("device 1", "device 2"), ("device 1", "the store", "device 2")
+out = ((0, 1, "weights: S"), (0, 2, "weights: S"))
+and_in = ((2, 1, "gradients: S"), (1, 0, "their sum: S"))
+two, three = ("device 1", "device 2"), ("the store", "device 1", "device 2")
 draw_layouts(
     [
         Layout("default", ("the usual device",), replicas=(0,), copies=(0,)),
         Layout("one_device", ("device 1",), replicas=(0,), copies=(0,)),
         Layout("mirrored", two, replicas=(0, 1), copies=(0, 1), moves=there_and_back),
-        Layout("central_storage", three, (0, 2), (1,), moves=to_the_store + and_from_it),
+        Layout("central_storage", three, (1, 2), (0,), moves=out + and_in),
     ]
 )
 
@@ -135,23 +137,25 @@ draw_layouts(
 # The bytes come from the formula in `bytes_moved`. We do not time steps: logical devices share one
 # memory, so a time measured here would tell you nothing about your GPUs.
 #
-# ## Rehearse on one device
+# ## Rehearse before you rent
 #
-# Code for many replicas also runs on one. Here is a loop like that of lesson 03, with one of its
-# mistakes: the mean of the replica's own examples.
+# Code for many replicas also runs on one. Here are three versions of lesson 03's loop. They differ
+# in one line: how a replica turns the losses of its examples into the number whose gradient it
+# takes. The optimizer then adds up the gradients of all replicas. (The folded cells have the loop
+# and a small model.)
 
-# %%
+# %% tags=["hide-input"]
 each_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 
 
-def train_by_hand(strategy, build, data):
+def train_by_hand(strategy, scale, data):
     with strategy.scope():
         model = build()
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(x, y):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(each_loss(y, model(x)))  # the mistake
+            loss = scale(each_loss(y, model(x)), strategy.num_replicas_in_sync)
         weights = model.trainable_variables
         model.optimizer.apply(tape.gradient(loss, weights), weights)
 
@@ -160,17 +164,13 @@ def train_by_hand(strategy, build, data):
     return model
 
 
-# %% [markdown]
-# The model is a small one. You can put yours in its place.
-
-
-# %%
-def build(optimizer=keras.optimizers.SGD, **options):
+# %% tags=["hide-input"]
+def build():
     dl.set_seed(1)
     layers = [keras.layers.Flatten(), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer(learning_rate=0.1, **options), loss=loss, metrics=["accuracy"])
+    model.compile(keras.optimizers.SGD(0.1), loss=loss, metrics=["accuracy"])
     return model
 
 
@@ -179,88 +179,79 @@ def apart(a, b):
     return max(np.abs(x - y).max() for x, y in pairs)
 
 
-# %% [markdown]
-# Before you run the loop, look at a second mistake: a model that was built outside the scope. Such
-# a model does not belong to the strategy, and for eight GPUs `dl.distribute` refuses it.
-
-# %% tags=["predict"]
-refused_guess = dl.predict(
-    "A model was built outside any scope. Which strategies with one replica refuse it?",
-    ["the default strategy and OneDevice", "OneDevice alone", "neither: both have one replica"],
-)
-
 # %%
-built_outside = build()
-refused = []
-for name, strategy in {"default": default, "one_device": one_device}.items():
-    try:
-        dl.distribute(lambda: built_outside, strategy)
-    except ValueError as error:
-        refused.append(name)
-        dl.show(name, f"refused, {type(error).__name__}")
+def count_all(losses):
+    mine = tf.cast(tf.size(losses), tf.float32)
+    return tf.distribute.get_replica_context().all_reduce("SUM", mine)
 
-# %% tags=["reveal"]
-refused_guess.reveal(
-    "OneDevice alone" if refused == ["one_device"] else "neither: both have one replica",
-    {
-        "the default strategy and OneDevice": "Outside any scope the default strategy is in force, "
-        "so this model belongs to it.",
-        "neither: both have one replica": "OneDevice has one replica, but it is a strategy like "
-        "Mirrored: what is made outside its scope does not belong to it.",
-    },
-)
+
+versions = {
+    "A": lambda losses, replicas: tf.reduce_mean(losses),
+    "B": lambda losses, replicas: tf.reduce_mean(losses) / replicas,
+    "C": lambda losses, replicas: tf.reduce_sum(losses) / count_all(losses),
+}
 
 # %% [markdown]
-# So OneDevice is a good rehearsal: it finds a model that was built outside the scope. Does it also
-# find the mistake in our loop?
+# One of the versions is right. We have three rehearsals: one device; four logical devices with
+# batches of 20; and four logical devices with a last batch of 15. The folded cell below runs each
+# version in each rehearsal. A rehearsal finds a mistake if the weights differ from those of `fit`
+# on one device.
 
 # %% tags=["predict"]
 rehearsal_guess = dl.predict(
-    "The loop with its mistake runs under three strategies. Where do its weights differ from those "
-    "of `fit` on one device?",
+    "Which is the first rehearsal that finds a mistake in version B?",
     [
-        "under all three",
-        "under OneDevice and under Mirrored with 2 replicas",
-        "only under Mirrored with 2 replicas",
+        "one device",
+        "four devices, full batches",
+        "four devices, a last batch of 15",
+        "none: B is right",
     ],
 )
 
-# %%
-one = build()
-one.fit(partial, verbose=0, shuffle=False)
-
-wrong = []
-rehearsals = {"default": default, "one_device": one_device, "mirrored": mirrored}
-for name, strategy in rehearsals.items():
-    model = train_by_hand(strategy, build, partial)
-    is_equal = bool(apart(model, one) < 1e-6)
-    wrong += [] if is_equal else [name]
-    dl.show(f"{name}: weights of one device", is_equal)
+# %% tags=["hide-input"]
+four = dl.make_strategy("mirrored", devices=devices)
+even, odd = in_memory.take(80).batch(20), in_memory.take(95).batch(20)
+rehearsals = {
+    "one device": (one_device, odd),
+    "four devices, full batches": (four, even),
+    "four devices, a last batch of 15": (four, odd),
+}
+finds = {version: [] for version in versions}
+for rehearsal, (strategy, data) in rehearsals.items():
+    one = build()
+    one.fit(data, verbose=0, shuffle=False)
+    for version, scale in versions.items():
+        if apart(train_by_hand(strategy, scale, data), one) > 1e-6:
+            finds[version].append(rehearsal)
+for version, found in finds.items():
+    dl.show(f"{version}: a mistake found by", " and by ".join(found) or "no rehearsal")
 
 # %% tags=["reveal"]
 rehearsal_guess.reveal(
-    "only under Mirrored with 2 replicas" if wrong == ["mirrored"] else "under all three",
+    finds["B"][0] if finds["B"] else "none: B is right",
     {
-        "under all three": "With one replica its own examples are all examples, so the mean is the "
-        "right one.",
-        "under OneDevice and under Mirrored with 2 replicas": "OneDevice has a scope, but only one "
-        "replica. The mean of its own examples is the mean of the batch.",
+        "one device": "One replica has all examples: its mean is the batch's mean, and a division "
+        "by 1 changes nothing.",
+        "four devices, full batches": "Four shares of 5 weigh the same, so the mean of their means "
+        "is the mean of all.",
+        "none: B is right": "It is right as long as all shares are equal. 15 examples are shared "
+        "as 4, 4, 4 and 3, and each of the three counts more than one of the four.",
     },
 )
 
 # %% [markdown]
-# A rehearsal on one device finds some of the code that cannot *run*. Other errors need several
-# replicas: "The log of CentralStorage" below shows one. And one device cannot find a wrong *scale*:
-# a division by 1 changes nothing, one share of a partial batch is the whole batch, and one copy
-# cannot differ from itself. **So rehearse twice: on one device, and then on four logical ones, with
-# a last batch that does not divide by four.** You need no second GPU for that.
+# Version A is lesson 03's mistake, and any four devices find it. B needs the odd last batch: there
+# the shares are 4, 4, 4 and 3, and in a mean of their means, each of the three counts too much. One
+# device finds neither: it finds code that cannot *run*, such as a model built outside of the scope,
+# but no wrong *scale*. **So rehearse twice: on one device, and then on four logical ones, with a
+# last batch that does not divide by four.** You need no second GPU for that.
 #
 # ## Your model under each strategy
 #
-# The next two cells make a table. They train the model under each strategy, with a last batch that
-# does not divide, and compare the weights with one device's. You can put *your* model and data in
-# their place. The table also counts copies: `model.weights[0].value` is the TensorFlow variable of
-# the first weight, and `experimental_local_results` lists its copies.
+# The next two cells make a table. They train the model under each strategy, with a last batch of
+# 15, and compare the weights with one device's. You can put *your* model and data in their place.
+# The table also counts copies: `model.weights[0].value` is the TensorFlow variable of the first
+# weight, and `experimental_local_results` lists its copies.
 
 # %% tags=["predict"]
 equal_guess = dl.predict(
@@ -324,47 +315,56 @@ equal_guess.reveal(
 #
 # ## The log of CentralStorage
 #
-# So far `dl.distribute` trained. Now Keras's own `fit` trains under CentralStorage, in 160 steps
-# of two examples. The shares are equal, so the weights come out right.
+# So far `dl.distribute` trained. Now Keras's own `fit` trains under CentralStorage, in 20 steps of
+# two examples. One device trains on the same examples, and logs the mean of all their losses.
+
 
 # %%
-short = in_memory.take(320).batch(2)
-
-
-def own_fit(strategy, data):
+def own_fit(strategy, steps):
     with strategy.scope():
         model = build()
-    return model, model.fit(data, verbose=0, shuffle=False).history["loss"][-1]
+    history = model.fit(in_memory.take(2 * steps).batch(2), verbose=0, shuffle=False).history
+    return model, history["loss"][-1]
 
 
-one, loss_of_one = own_fit(default, short)
-dl.show("loss that one device logs", loss_of_one, digits=2)
+one, loss_of_one = own_fit(default, 20)
+plain, logged = own_fit(central, 20)
+dl.show("one device logs", loss_of_one, digits=2)
+dl.show("CentralStorage logs", logged, digits=2)
 
 # %% tags=["predict"]
 log_guess = dl.predict(
-    "Which loss does Keras's own `fit` log under CentralStorage with two replicas?",
-    ["1.56, as one device", "0.78, half of it", "NaN, not a number"],
+    "In these steps the loss falls. Why does CentralStorage log a larger one?",
+    [
+        "wrong weights: one replica's gradients are lost",
+        "right weights: the log counts the last steps most",
+        "right weights: the log counts the first steps most",
+    ],
 )
 
 # %%
-plain, logged = own_fit(central, short)
 dl.show("weights of one device", bool(apart(one, plain) < 1e-6))
-dl.show("logged loss", logged, digits=2)
+for steps in (20, 80, 160):
+    logs = [own_fit(strategy, steps)[1] for strategy in (default, central)]
+    dl.show(f"{steps} steps: one device and CentralStorage log", [round(log, 2) for log in logs])
 
 # %% tags=["reveal"]
 log_guess.reveal(
-    "NaN, not a number" if np.isnan(logged) else "1.56, as one device",
+    "right weights: the log counts the first steps most"
+    if apart(one, plain) < 1e-6
+    else "wrong weights: one replica's gradients are lost",
     {
-        "1.56, as one device": "The weights are right, and so are the losses. The metric that adds "
-        "them up is not.",
-        "0.78, half of it": "The replicas' losses are not the problem: Keras's metric adds its own "
-        "total once per replica.",
+        "wrong weights: one replica's gradients are lost": "The shares are equal, so "
+        "even Keras's own step is that of one device.",
+        "right weights: the log counts the last steps most": "The last steps have the "
+        "smallest losses. A log that counts them most would be too small.",
     },
 )
 
 # %% [markdown]
-# The weights are right and the log is not. The callback `TerminateOnNaN` reads this log and stops a
-# healthy training run.
+# The weights are right, and the log is not: it counts the first steps most, which have the largest
+# losses. After 20 or 80 steps you would believe it: training seems to stand still. After 160 steps
+# it is NaN, not a number, and the callback `TerminateOnNaN` stops a healthy training run.
 #
 # A Keras metric adds to its total by `total.assign(total + value)`. Under CentralStorage there is
 # one total, and TensorFlow sums what the replicas assign to it. Here the total is 10, and two
@@ -385,46 +385,29 @@ dl.show("total", total.numpy(), expected=12.0)
 
 # %% [markdown]
 # (10 + 1) + (10 + 1): **the old total counts once per replica.** With two replicas it doubles in
-# every step, and after some 125 steps it is larger than float32's largest number and becomes
-# infinite. The metric's count of examples doubles as well. Infinity divided by infinity is NaN.
-# Before that, the log is a plausible number, and a wrong one: the first steps count most.
-# `evaluate` has the same mistake. Mirrored does not, because there each replica has a total of its
-# own.
+# every step, so the first steps count most. After some 125 steps it is larger than float32's
+# largest number and becomes infinite. The metric's count of examples doubles as well. Infinity
+# divided by infinity is NaN. `evaluate` has the same mistake. Mirrored does not, because there each
+# replica has its own total.
 #
 # `dl.distribute` first collects what the replicas saw, and then updates the metrics once:
 
 # %%
 mended = dl.distribute(build, central)
-history = mended.fit(short, verbose=0, shuffle=False).history
+history = mended.fit(in_memory.take(40).batch(2), verbose=0, shuffle=False).history
 dl.show("logged loss", history["loss"][-1], digits=2, expected=loss_of_one)
 dl.show("weights of one device", bool(apart(one, mended) < 1e-6), expected=True)
 
 # %% [markdown]
-# Some optimizers do not work under CentralStorage at all. They assign to a variable of their own
-# in each replica, and there is only one copy. Keras stops in the first step, with "You must
-# specify an [aggregation](../docs/glossary.md#aggregation) method" or an error about
-# `merge_call`. `dl.distribute` refuses before the first step. (EMA is an exponential moving average
-# of the weights. Muon is an optimizer with an update of its own for weight matrices.)
-
-
-# %%
-def with_loss_scale(learning_rate):
-    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(learning_rate))
-
-
-attempts = {
-    "EMA of the weights": {"use_ema": True},
-    "loss scale (float16)": {"optimizer": with_loss_scale},
-    "gradient accumulation": {"gradient_accumulation_steps": 2},
-    "Muon": {"optimizer": keras.optimizers.Muon},
-}
-for name, options in attempts.items():
-    try:
-        dl.distribute(lambda options=options: build(**options), central)
-    except ValueError as error:
-        dl.show(name, f"refused, {type(error).__name__}")
-
-# %% [markdown]
+# <details><summary>Optimizers that CentralStorage cannot run</summary>
+#
+# Some optimizers do not work under CentralStorage at all. They assign to their own variables in
+# each replica, and there is only one copy. Keras stops in the first step, with "You must specify an
+# [aggregation](../docs/glossary.md#aggregation) method" or an error about `merge_call`.
+# `dl.distribute` refuses before the first step. They are: EMA, a moving average of the weights; a
+# loss scale, for float16; gradient accumulation; and Muon.
+# </details>
+#
 # The strategy is also experimental: its full name is
 # `tf.distribute.experimental.CentralStorageStrategy`.
 #
@@ -522,18 +505,6 @@ draw_map()
 #   among them.
 # - `tf.experimental.dtensor` divides tensors by any layout. A section below shows it.
 #
-# More devices also need more examples. Here four replicas share a batch of 3:
-
-# %%
-four = dl.make_strategy("mirrored", devices=devices)
-(batch,) = four.experimental_distribute_dataset(in_memory.take(3).batch(3))
-shares = [len(labels) for labels in four.experimental_local_results(batch[1])]
-dl.show("examples on each replica", shares)
-
-# %% [markdown]
-# One replica waits for the others. A larger batch would use all four, but a larger batch trains
-# differently.
-#
 # ## Model parallelism in Keras
 #
 # Keras has an interface for dividing a model, `keras.distribution` with `ModelParallel`. We ask
@@ -545,6 +516,13 @@ keras_guess = dl.predict(
     ["nothing: Keras raises an error", "a piece of shape [64, 16]", "all of it, shape [64, 32]"],
 )
 
+
+# %%
+def pieces_of(variable):
+    value = variable.read_value()
+    return dtensor.unpack(value) if dtensor.is_dtensor(value) else [value]
+
+
 # %%
 names = keras.distribution.list_devices()[:2]
 mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], devices=names)
@@ -553,13 +531,13 @@ layout[".*kernel"] = (None, "model")
 
 with keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch").scope():
     split = build()
-kernel = split.weights[0].value
-dl.show("on the first device", f"{type(kernel).__name__}, shape {list(kernel.shape)}")
+shapes = [list(piece.shape) for piece in pieces_of(split.weights[0].value)]
+dl.show("pieces of the first kernel", shapes)
 
 # %% tags=["reveal"]
 found = {(64, 32): "all of it, shape [64, 32]", (64, 16): "a piece of shape [64, 16]"}
 keras_guess.reveal(
-    found[tuple(kernel.shape)],
+    found[tuple(shapes[0])],
     {
         "nothing: Keras raises an error": "Keras accepts the layout and does not apply it. It "
         "shows no error and no warning.",
@@ -568,11 +546,10 @@ keras_guess.reveal(
 )
 
 # %% [markdown]
-# The shape alone proves nothing: a divided tensor also reports its whole shape, as you will see
-# below. The type is the evidence: a `ResourceVariable` is TensorFlow's ordinary variable, on one
-# device. In Keras 3.15 model parallelism works on the JAX backend. On TensorFlow Keras accepts the
-# layout and does nothing, although [its guide](https://keras.io/guides/distribution/) names
-# TensorFlow among the backends.
+# `pieces_of` returns what the devices hold: the pieces of a divided tensor, or the whole tensor if
+# it is not divided. In Keras 3.15 model parallelism works on the JAX backend. On TensorFlow Keras
+# accepts the layout and does nothing, although [its guide](https://keras.io/guides/distribution/)
+# names TensorFlow among the backends.
 #
 # ## Divide a kernel with DTensor
 #
@@ -586,11 +563,11 @@ on_both = dtensor.Layout.replicated(mesh, rank=2)  # a whole copy on each device
 
 
 # %% [markdown]
-# The step does not know that the kernel is cut. `pack` makes one divided tensor of two pieces,
-# `copy_to_mesh` puts the examples on both devices, and `unpack` returns the pieces.
+# `pack` makes one divided tensor of two pieces. We train it in three steps, and an undivided kernel
+# beside it. The step does not know that the kernel is cut: see the folded cell.
 
 
-# %%
+# %% tags=["hide-input"]
 @tf.function
 def step(batch, kernel):
     with tf.GradientTape() as tape:
@@ -610,7 +587,7 @@ for _ in range(3):
     step(dtensor.copy_to_mesh(examples, on_both), divided)
 
 # %%
-pieces = dtensor.unpack(divided.read_value())
+pieces = pieces_of(divided)
 dl.show("shape of the kernel", list(divided.shape))
 dl.show("shapes on the two devices", [list(piece.shape) for piece in pieces])
 whole = np.concatenate([piece.numpy() for piece in pieces], axis=1)
@@ -643,8 +620,8 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 #
 # - `MultiWorkerMirroredStrategy`: several hosts take each step together. There is a copy on every
 #   device of every host, and under `dl.distribute` the weights are those of one device. Keras 3's
-#   own `fit` crashes with several workers: use `dl.distribute` or a loop of your own. See [lesson
-#   09](09_multi_worker.ipynb).
+#   own `fit` crashes with several workers: use `dl.distribute` or your own loop. See
+#   [lesson 09](09_multi_worker.ipynb).
 # - `ParameterServerStrategy`: hosts of uneven speed, or hosts that come and go. Each worker takes
 #   a step when it is ready, so its gradients may be [stale](../docs/glossary.md#staleness). See
 #   [lesson 10](10_parameter_server.ipynb).
@@ -655,35 +632,20 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 #
 # ## The card
 #
-# Ask from the top. The first yes decides. The card is short enough to print, and to be a function.
+# Ask from the top. The first yes decides. [The card as a page](../docs/decision_card.md) is short
+# enough to print.
 
 # %%
-CARD = {
-    "too_large": ("Is one replica's work too large for one device?", "split the model"),
-    "one_is_enough": ("Is one device fast enough, or the batch too small to share?", "one_device"),
-    "tpu": ("Are the devices TPU cores?", "tpu"),
-    "uneven_hosts": ("Several hosts, and no host may wait for a slow one?", "parameter_server"),
-    "several_hosts": ("Several hosts, of equal speed?", "multi_worker"),
-    "copies_too_large": (
-        "Do weights and optimizer state fit once in the host, but not on every device?",
-        "central_storage",
-    ),
-}
-draw_card(list(CARD.values()), otherwise="mirrored")
+draw_card(list(CARD.values()), otherwise=OTHERWISE)
 
 # %% [markdown]
 # "Split the model" leads to the map above. `one_device` and `default` are one answer: take the
 # first if you want to name the device. If hosts of uneven speed must take each step together,
-# answer yes to question 5 as well: each step then takes as long as on the slowest host. A yes to
-# question 6 needs devices that can hold the weights and the gradients.
-
+# answer no to question 4 and yes to question 5: each step then takes as long as on the slowest
+# host. The card is a function, too. Each question has a name, and you pass those with a yes:
 
 # %%
-def choose(**yes):
-    answers = (strategy for name, (_, strategy) in CARD.items() if yes.get(name))
-    return next(answers, "mirrored")
-
-
+dl.show("names", list(CARD))
 dl.show("four GPUs in one host", choose())
 dl.show("two such hosts", choose(several_hosts=True))
 dl.show("two such hosts, a model for a laptop", choose(several_hosts=True, one_is_enough=True))
@@ -708,7 +670,8 @@ recap()
 # </details>
 #
 # <details><summary>3. Under CentralStorage, Keras's own <code>fit</code> logs NaN after 200
-# steps. Has training failed?</summary> Not for that reason. With two replicas the log doubles its
+# steps. Has training failed?</summary>
+# Not for that reason. With two replicas the log doubles its
 # total and its count in every step. Both become infinite, and their quotient is NaN. Compare the
 # weights, or log through <code>dl.distribute</code>.
 # </details>
@@ -722,8 +685,8 @@ recap()
 #
 # <details><summary>5. Two hosts, and the weights must be those of one device. Which strategy, and
 # which not?</summary>
-# MultiWorkerMirrored. Mirrored stays within its host, and a parameter server's steps use stale
-# gradients.
+# MultiWorkerMirrored. Mirrored stays within its host, and a parameter server's
+# steps use stale gradients.
 # </details>
 #
 # ## Next steps

@@ -786,3 +786,12 @@ def test_tensorflows_partitioner_makes_three_shards_where_the_task_asks_for_two(
     partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(64, 4)
     assert partitioner(tf.TensorShape([10, 4]), tf.float32) == [3, 1]
     assert solution()["shard_rows"](10, 16, 64, 4) == [5, 5]
+
+
+def test_keras_counts_a_step_by_reading_and_then_writing():
+    """So two workers that count at the same time can lose a count: see the page of pitfalls."""
+    iterations = keras.Variable(0, dtype="int64", trainable=False)
+    graph = tf.function(lambda: iterations.assign_add(1)).get_concrete_function().graph
+    kinds = {operation.type for operation in graph.get_operations()}
+    assert {"ReadVariableOp", "AssignVariableOp"} <= kinds
+    assert "AssignAddVariableOp" not in kinds

@@ -475,6 +475,13 @@ def test_a_compiled_step_sends_the_bytes_that_the_lesson_counts(lesson, kind, re
     assert sent == lesson["bytes_moved"](kind, replicas, weights)
 
 
+def test_one_device_refuses_a_model_that_was_built_outside_its_scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(loss="mse")
+    with pytest.raises(ValueError, match="scope"):
+        dl.distribute(lambda: model, dl.make_strategy("one_device"))
+
+
 def test_keras_own_evaluate_is_wrong_under_central_storage_as_well():
     central = dl.make_strategy("central_storage", devices=2)
 
@@ -495,7 +502,9 @@ def test_a_callback_that_reads_the_log_stops_a_healthy_run_under_central_storage
     """The total doubles in every step with two replicas, until float32 overflows."""
 
     def build():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        # A first loss of 1, not of chance: a smaller one needs more steps to overflow.
+        layer = keras.layers.Dense(1, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((2,)), layer])
         model.compile(keras.optimizers.SGD(0.01), loss="mse")
         return model
 

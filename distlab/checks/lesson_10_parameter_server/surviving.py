@@ -128,6 +128,11 @@ def _reference(
     }
 
 
+def _results(given: Inputs) -> str:
+    """Every result of `work`, so that the difference can be found among them."""
+    return f"`work` returned {', '.join(f'{2 * number:g}' for number in given['numbers'])}"
+
+
 def _lacks_some(given: Inputs, out: Plain) -> bool:
     return bool(out["sum"] < 2 * given["numbers"].sum())
 
@@ -154,7 +159,13 @@ SURVIVE_KILL = Check(
                 "`work` did not run in a step on a worker, or no two steps were under way at once",
             )
         ),
-        Close("sum", "the sum, with a worker killed in the middle", atol=1e-3, points=4),
+        Close(
+            "sum",
+            "the sum, with a worker killed in the middle",
+            atol=1e-3,
+            points=4,
+            asked=_results,
+        ),
     ),
     hint="Let the step return its result instead of adding it to a variable. Keep all promises, "
     "join, fetch them, and add up on the coordinator.",

@@ -57,9 +57,9 @@ def _read(given: Inputs, out: Plain) -> Plain:
     calm, recovered = out["undisturbed"], out["recovered"]
     chief, calm_chief = recovered["workers"][0], calm["workers"][0]
     first, *later = recovered["lives"]
-    order, behind_kill = _order(given), (later or [[]])[0][:1]
+    order, first_again = _order(given), (later or [[]])[0][:1]
     # The step that is done first after the kill, or -1 if no step has these examples.
-    begins = order.index(behind_kill[0]) if behind_kill and behind_kill[0] in order else -1
+    begins = order.index(first_again[0]) if first_again and first_again[0] in order else -1
     pairs = tuple(zip(recovered["workers"], calm["workers"], strict=True))
     checkpoints = [n.removesuffix(".index") for n in chief["files"] if n.endswith(".index")]
     known = (*checkpoints, "checkpoint")
@@ -96,7 +96,7 @@ def _accounting(given: Inputs, out: Plain) -> str:
     if begins < 0:
         return "after the kill no batch of the data set was trained on"
     return (
-        f"the checkpoint holds {saved} steps; after the kill it resumed behind step {begins}"
+        f"the checkpoint holds {saved} steps; after the kill it resumed after step {begins}"
         if begins != saved
         else "the steps after the kill are not those of the data set, in their order"
     )
@@ -106,7 +106,7 @@ def _back_to(place: Callable[[int], int]) -> Callable[[Inputs, Plain], bool]:
     return lambda given, out: out["begins"] == place(_saved(given))
 
 
-_GOES_ON = "it resumes behind the last checkpoint, of which there is one every `every_steps`"
+_GOES_ON = "it resumes with the step that follows the last checkpoint, one every `every_steps`"
 
 RECOVERS = Check(
     name="recovers",
@@ -213,8 +213,8 @@ RECOVERS = Check(
                 and same_plain(out["weights"], out["calm"]["weights"])
             ),
         ).feedback(
-            "After the kill your training resumed behind a step whose checkpoint was not asked "
-            "for. So it saves too often or too rarely. From which number follows when to save?"
+            "After the kill your training resumed from a checkpoint that was not asked for. So it "
+            "saves too often or too rarely. From which number follows when to save?"
         ),
         Observed("weights_only", lambda given, out: not out["iterations"]).feedback(
             "You trained each step once, but the optimizer started from zero after the kill. "

@@ -1,0 +1,28 @@
+"""Writes the decision card into its page: `python tools/write_card.py`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "decision_card.md"
+BEGIN, END = "<!-- the card -->", "<!-- end of the card -->"
+
+
+def with_card(text: str) -> str:
+    """Returns the page's text with the card as it is now.
+
+    Args:
+        text: The page, with both marks.
+    """
+    from distlab.coursework.strategy_card import card_table
+
+    part = f"{BEGIN}\n\n{card_table()}\n\n{END}"
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: part, text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    PAGE.write_text(with_card(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
