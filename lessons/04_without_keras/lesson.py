@@ -177,7 +177,7 @@ def one_device_path():
 one_device, one_path = one_device_path()
 
 # %%
-from distlab.pictures.drift import draw_drift
+from distlab.pictures.weight_copies import draw_drift
 
 draw_drift(path, one_path, label="last bias of digit 3")
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from distlab.pictures.drift import draw_drift
+from distlab.pictures.weight_copies import draw_drift
 
 
 def test_it_draws_each_copy_and_one_device():
