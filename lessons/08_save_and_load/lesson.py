@@ -138,6 +138,8 @@ dl.show("numbers in model.keras", in_keras)
 size_guess.reveal(
     f"{in_keras:,}",
     {
+        "7,232": "2,410 weights, two averages of Adam for each weight, and 2 numbers of the "
+        "optimizer: one copy of each, however many replicas there are.",
         "2,410": "Those are the weights. The file keeps the optimizer's state, too: without it "
         "Adam would start from zero.",
         "14,464": "The copies are equal, so one is enough. A file knows nothing of replicas, and "
@@ -176,6 +178,8 @@ dl.show("in the export", sum(v.shape.num_elements() for v in exported.variables)
 state_guess.reveal(
     "the checkpoint and model.weights.h5",
     {
+        "the checkpoint and model.weights.h5": "Both keep the optimizer's variables. An export "
+        "keeps only what it needs to predict.",
         "none": "Both files with 7,232 numbers hold them. Only the export has 2,410.",
         "the checkpoint": "In spite of its name, `model.weights.h5` holds them as well.",
         "all three": "An export computes predictions. It needs no optimizer, and has none.",
@@ -361,6 +365,8 @@ draw_differences(further, tolerance=1e-5, title=title)
 on_guess.reveal(
     ".keras and the checkpoint",
     {
+        ".keras and the checkpoint": "Both give Adam its averages back, and so the next step is"
+        " the one that would have followed.",
         "all three": "Equal predictions show that the weights are there. They show nothing about "
         "the optimizer's state.",
         ".keras and .weights.h5": "The checkpoint trains as before, and `.weights.h5` does not, "
@@ -465,6 +471,8 @@ dl.show("steps that the optimizer knows", int(slower.optimizer.iterations))
 rate_guess.reveal(
     "0.01, from the file" if abs(rate - 0.01) < 1e-6 else "0.001, from your code",
     {
+        "0.01, from the file": "The learning rate is a variable of the optimizer, so the file "
+        "overwrites the value of your code.",
         "0.001, from your code": "The learning rate is a variable of the optimizer. Your code gave "
         "it its first value, and the restore came later.",
         "0.001, and its averages are 0": "Everything was restored, the averages as well as the "
@@ -595,6 +603,8 @@ accuracy_guess.reveal(
         (True, True): "either half",
     }.get(halves, "neither: it needs both"),
     {
+        "to exchange ink and paper: 255 - pixels": "Without the division all scores are about "
+        "255 times larger, and the largest of ten mostly stays the largest.",
         "to divide by 255": "The shapes are there, but ink and paper are exchanged. Nearly every "
         "score is wrong.",
         "either half": "Divided by 255, ink and paper are still exchanged: nearly every score is "

@@ -269,6 +269,8 @@ first, second = (batches[0] for batches in read["AUTO"])
 auto_guess.reveal(
     f"{first[0]} to {first[-1]} and {second[0]} to {second[-1]}",
     {
+        "0 to 3 and 8 to 11": "AUTO means FILE here. Files are dealt out in turn: worker 0 "
+        "begins with file 0, and worker 1 with file 1.",
         "0 to 3 and 4 to 7": "These would be one device's batches. AUTO sees files, and deals out "
         "whole files.",
         "0 to 3 and 16 to 19": "Worker 1 does open two files. But files are dealt out "
@@ -454,6 +456,8 @@ dl.show("steps", ten["steps"])
 steps_guess.reveal(
     ten["steps"],
     {
+        33: "325 / 10, rounded up: the batch of 10 is the global batch, and each worker takes 5"
+        " of it.",
         17: "That is 325 / 20, if each worker took 10 of a batch of 20. But the data was batched "
         "by 10, and each worker took 5.",
         16: "That is 325 / 20, rounded down. The data was batched by 10, so each worker took 5, "
@@ -546,6 +550,8 @@ unequal_guess.reveal(
         5: "in step 3 of epoch 2",
     }.get(len(sums[0]), "nowhere: a missing batch counts as 0"),
     {
+        "in step 2 of epoch 2": "Worker 1 takes part in four sums, three of epoch 1 and the "
+        "first of epoch 2 for worker 0. The fifth sum has no partner.",
         "in step 3 of epoch 1, where worker 1 has no batch": "There worker 1 is in epoch 2. Its "
         "next sum meets the third one of worker 0: 13 + 21 = 34.",
         "in step 3 of epoch 2": "Worker 1 takes part in 4 sums, so worker 0 ends no fifth one. Its "

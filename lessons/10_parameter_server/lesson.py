@@ -260,6 +260,8 @@ dl.show("weights", [weight for *_, weight in train(two, 1.5)])
 two_guess.reveal(
     "it moves away from 0",
     {
+        "it moves away from 0": "Each gradient is one update old, so every error is corrected "
+        "twice, and the weight overshoots further each time.",
         "it comes to 0 as before": "That holds if each gradient belongs to the current weight. "
         "Here one update comes in between, each time.",
         "it comes to 0, but in twice as many steps": "Stale steps are not just lost steps. Each "
@@ -371,6 +373,8 @@ above = (sum(measured) / len(measured) > 3, max(measured) > 3)
 mean_guess.reveal(
     {(False, True): "the staleness of a single step", (True, True): "both"}.get(above, "neither"),
     {
+        "the staleness of a single step": "While one worker is slow, three workers write many "
+        "updates, and all of them count for the slow step. Their own steps count few.",
         "the mean staleness": "Each update makes the steps that are under way one update older. "
         "Besides the step that writes, these are at most three. So the mean is at most 3.",
         "both": "A slow step collects many updates, but the steps of the fast workers have few "
@@ -428,6 +432,8 @@ dl.show("updates", after)
 coordinator_guess.reveal(
     "0: the new variable starts again" if after == 0 else "200: the server kept the variable",
     {
+        "0: the new variable starts again": "A new coordinator makes a new variable on the "
+        "server, with the first value of your program.",
         "200: the server kept the variable": "The server's process lives. But the new coordinator "
         "makes a new variable, with the first value that your program gives it.",
         "none: begin raises an error, because the variable exists": "A new variable is a new "
@@ -513,6 +519,8 @@ dl.show("counted", count)
 kill_guess.reveal(
     "it returns, and the count is 3",
     {
+        "it returns, and the count is 3": "The coordinator sends the lost worker's step to the "
+        "second worker, although it had counted already.",
         "it raises an error": "A lost worker is an everyday event here. The coordinator sends its "
         "step to a different worker.",
         "it waits forever": "That was lesson 09, where a collective needs every worker. Here a "
@@ -582,6 +590,8 @@ except tf.errors.InvalidArgumentError:
 error_guess.reveal(
     "fewer than 100",
     {
+        "fewer than 100": "After the error, `join` throws away all steps that still wait in the"
+        " queue.",
         "199, and join raises the error": "`join` raises the error, but it does not wait for the "
         "queue: it throws away all steps that wait there.",
         "199, and join repeats the fifth": "A step is repeated if its worker is lost. An error of "

@@ -213,6 +213,8 @@ whole, partial, _ = resumed.values()
 curve_guess.reveal(
     "it jumps up" if partial[0] > 2 * whole[0] else "it is the same: the weights are the same",
     {
+        "it jumps up": "A fresh Adam has no averages, so its first steps take the full rate for"
+        " every weight.",
         "it is the same: the weights are the same": "The weights are the same before the first "
         "step. But Adam's step depends on what it remembers, and that is gone.",
         "it falls more slowly": "A fresh Adam steps further, not less far: it takes the full rate "
@@ -270,6 +272,8 @@ for lost, alike in ends_alike.items():
 parts_guess.reveal(
     {0: "none", 1: "one: without the seeds"}[sum(ends_alike.values())],
     {
+        "none": "Each of the three changes what the next steps compute: Adam's averages, the "
+        "place in the data, or the masks.",
         "one: without the seeds": "Dropout's seed state moves on with every step. Restored to its "
         "start, dropout draws the masks of step 1 again.",
         "two: without the step, without the seeds": "Without the step, seven batches are trained "
@@ -487,6 +491,8 @@ fewer_guess.reveal(
     if largest < 1e-4
     else "they differ by more than rounding",
     {
+        "they differ by more than rounding": "With dropout, one replica draws different masks "
+        "than two replicas do.",
         "they are equal, bit for bit": "One device adds up 32 examples in a different order than "
         "two workers. And that is not the larger part of the difference.",
         "they differ by rounding only, less than 1e-4": "So it would be without dropout, as "
@@ -551,6 +557,8 @@ dl.show("exit code", ended.code)
 handler_guess.reveal(
     "weight 7, step 6",
     {
+        "weight 7, step 6": "The signal came between the two lines of a step: the weight had "
+        "changed, and the step was not counted yet.",
         "weight 6, step 6": "That is the state before the step. The weight had already changed "
         "when the signal came.",
         "weight 7, step 7": "That is a whole step. The handler does not wait for it: Python runs a "
@@ -726,6 +734,7 @@ percent = 100 * lost_share(10_000, restart_secs=300)
 waste_guess.reveal(
     percents[min(percents, key=lambda choice: abs(choice - percent))],
     {
+        "about 24 %": "Saving and lost work grow about 3 times, and restarts 10 times.",
         "about 5 %": "Saving more often softens the loss of work, and costs time itself. And no "
         "interval makes a restart rarer.",
         "about 16 %": "Saving and lost work do grow by sqrt(10), about 3 times, at the best "

@@ -230,6 +230,8 @@ for version, found in finds.items():
 rehearsal_guess.reveal(
     finds["B"][0] if finds["B"] else "none: B is right",
     {
+        "four devices, a last batch of 15": "Only unequal shares, 4, 4, 4 and 3, make the mean "
+        "of the means a different number.",
         "one device": "One replica has all examples: its mean is the batch's mean, and a division "
         "by 1 changes nothing.",
         "four devices, full batches": "Four shares of 5 weigh the same, so the mean of their means "
@@ -287,6 +289,8 @@ for name, strategy in strategies.items():
 equal_guess.reveal(
     "all four" if len(equal) == 4 else "only default and OneDevice",
     {
+        "all four": "`dl.distribute` weighs each example alike under every strategy, so each "
+        "step is that of one device.",
         "only default and OneDevice": "Two replicas take the step of one device if each example "
         "weighs the same. `dl.distribute` takes care of that, even for the partial batch.",
         "all but CentralStorage": "CentralStorage updates one copy with the sum of both gradients. "
@@ -354,6 +358,8 @@ log_guess.reveal(
     if apart(one, plain) < 1e-6
     else "wrong weights: one replica's gradients are lost",
     {
+        "right weights: the log counts the first steps most": "The weights are those of one "
+        "device. A falling loss whose first steps count most has a mean that is too large.",
         "wrong weights: one replica's gradients are lost": "The shares are equal, so "
         "even Keras's own step is that of one device.",
         "right weights: the log counts the last steps most": "The last steps have the "
@@ -447,6 +453,8 @@ fits = [name for name, gigabytes in totals.items() if gigabytes <= 80]
 memory_guess.reveal(
     {0: "neither", 1: "".join(fits), 2: "both"}[len(fits)],
     {
+        "neither": "Weights and gradients of 12 billion parameters take 96 GB on each device, "
+        "more than 80 GB.",
         "Mirrored": "Eight devices of 80 GB have 640 GB together, but Mirrored divides only the "
         "examples. Each device needs all 192 GB.",
         "CentralStorage": "It keeps Adam's 96 GB in the host. A replica still fetches all weights "
@@ -539,6 +547,8 @@ found = {(64, 32): "all of it, shape [64, 32]", (64, 16): "a piece of shape [64,
 keras_guess.reveal(
     found[tuple(shapes[0])],
     {
+        "all of it, shape [64, 32]": "On the TensorFlow backend Keras accepts the layout and "
+        "does not apply it.",
         "nothing: Keras raises an error": "Keras accepts the layout and does not apply it. It "
         "shows no error and no warning.",
         "a piece of shape [64, 16]": "You asked for that, and Keras does it on the JAX backend.",
