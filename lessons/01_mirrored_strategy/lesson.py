@@ -731,6 +731,7 @@ recap()
 #
 # - [Exercise 01](../exercises/01_mirrored_strategy.ipynb): four tasks and your own model, about 40
 #   minutes. One task gives you a tool to keep.
+# - [Lesson 02](02_batch_scaling.ipynb): what must change if the batch grows with the replicas.
 # - [Lesson 03](03_custom_training_loop.ipynb) writes the whole training loop by hand.
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [Fixing gradient accumulation](https://huggingface.co/blog/gradient_accumulation) tells the

@@ -740,7 +740,7 @@ recap()
 #
 # - [The exercise](../exercises/03_custom_training_loop.ipynb): repair three losses, then build the
 #   loop.
-# - [Lesson 06](06_reproducibility.ipynb): make two runs equal, and know what can never be equal.
+# - [Lesson 04](04_without_keras.ipynb): the same step without Keras, its optimizer included.
 # - Your own loop: `dl.check_parity(build, data, strategy=strategy, train=my_loop)` compares every
 #   weight with one device's, step by step, and looks for the cause where they differ.
 #   `my_loop(model, data)` trains on the data that it is given.

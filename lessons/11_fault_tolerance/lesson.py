@@ -822,7 +822,7 @@ recap()
 #
 # - [The exercise](../exercises/11_fault_tolerance.ipynb): the parts one by one, and then a pipeline
 #   that recovers. Two workers run it, and the check kills one.
-# - [Lesson 16](16_choosing_a_strategy.ipynb): which strategy, for which model and which machines.
+# - [Lesson 12](12_ring_all_reduce.ipynb): how an all-reduce travels, and how many bytes it sends.
 # - [Glossary](../docs/glossary.md): every term of the course on one page.
 # - [Daly, 2006](https://doi.org/10.1016/j.future.2004.11.016): Young's rule, refined for frequent
 #   failures.

@@ -206,10 +206,10 @@ for rank, mine in enumerate(chunks):
     dl.show(f"rank {rank} has", np.concatenate(mine))
 
 # %% [markdown]
-# Both halves together are the ring all-reduce. You will meet each half alone in lesson 17: if rank
-# r updates only the weights of its chunk, it needs the optimizer's state of that chunk only. The
-# all-gather then sends new weights in place of sums. This is the first stage of ZeRO, which saves
-# the memory of large models.
+# Both halves together are the ring all-reduce. You will meet each half alone in [lesson
+# 17](17_beyond_data_parallelism.ipynb): if rank r updates only the weights of its chunk, it needs
+# the optimizer's state of that chunk only. The all-gather then sends new weights in place of sums.
+# This is the first stage of ZeRO, which saves the memory of large models.
 
 # %%
 used["ring"] = ring_network
@@ -353,7 +353,8 @@ dl.show("share of numbers that differ between ranks 0 and 1", differ, digits=2)
 # ## When the message is small
 #
 # Bytes are not all. A message also takes time if it is almost empty: it passes through drivers,
-# cables and switches. This time is the *latency*, written alpha. Beta is the time of one byte. So a
+# cables and switches. This time is the [latency](../docs/glossary.md#latency), written alpha. Beta
+# is the time of one byte, the inverse of the [bandwidth](../docs/glossary.md#bandwidth). So a
 # message of n bytes takes alpha + n · beta, and a route takes its steps times that. Let us take a
 # latency of 10 µs and links of 10 GB/s, as an example. Lesson 13 measures both.
 
@@ -636,7 +637,8 @@ recap()
 #
 # - [Exercise 12](../exercises/12_ring_all_reduce.ipynb): both halves in a different form, the
 #   choice of a route, and packing.
-# - Lesson 13 measures latency and bandwidth, and predicts when more devices make training slower.
+# - [Lesson 13](13_performance.ipynb) measures latency and bandwidth, and predicts when more devices
+#   make training slower.
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [Baidu's ring all-reduce of 2017](https://github.com/baidu-research/baidu-allreduce) brought the
 #   ring to deep learning. "Independent of the number of GPUs" is true of the bytes, not of the

@@ -186,7 +186,7 @@ dl.check("fit_link")
 # <details><summary>Hint</summary>
 #
 # How many rounds has a ring of `n` replicas, and how many megabytes does one link carry in all of
-# them? Lesson 12 counts both.
+# them? [Lesson 12](../notebooks/12_ring_all_reduce.ipynb) counts both.
 # </details>
 
 
@@ -287,6 +287,5 @@ with waits_for("efficiencies"):
 # ## Next steps
 #
 # - [Lesson 13](../notebooks/13_performance.ipynb), if a check sent you back to it.
-# - Lesson 14 makes training shorter in a different way:
-#   it starts from a model that is trained already.
+# - [Lesson 16](../notebooks/16_choosing_a_strategy.ipynb): which strategy for which model.
 # - [The glossary](../docs/glossary.md) explains the terms.

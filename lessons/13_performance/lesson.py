@@ -202,7 +202,7 @@ dl.show("a timing differs from itself", differ(one, one))
 #   replicas need the same time for N times the examples. The efficiency is `T(1) / T(N)`.
 #
 # Almost all published efficiencies are weak: they let the global batch grow with the cluster.
-# Lesson 02 shows what that does to the training itself.
+# [Lesson 02](02_batch_scaling.ipynb) shows what that does to the training itself.
 #
 # Here are both for the recorded CNN. One replica has 64 images.
 
@@ -568,7 +568,7 @@ recap()
 # ## Next steps
 #
 # - [Exercise 13](../exercises/13_performance.ipynb): four tasks and a report, about an hour.
-# - Lesson 14, transfer learning: the fastest step is the one that you need not take.
+# - [Lesson 16](16_choosing_a_strategy.ipynb): which strategy, for which model and which machines.
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [Horovod](https://arxiv.org/abs/1802.05799) and [ImageNet in one
 #   hour](https://arxiv.org/abs/1706.02677) are the two papers. Both measured float32 on P100 GPUs

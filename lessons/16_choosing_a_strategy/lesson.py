@@ -703,7 +703,8 @@ recap()
 #
 # - [The exercise](../exercises/16_choosing_a_strategy.ipynb): six cases to decide and defend, and
 #   the table as a function of your own.
-# - No later lesson is ready yet. The [glossary](../docs/glossary.md) has the words of all lessons.
+# - [Lesson 17](17_beyond_data_parallelism.ipynb): what to do if the model does not fit on a device.
+# - The [glossary](../docs/glossary.md) has the words of all lessons.
 # - Your own model: put your `build` and your data in place of ours, and run "Your model under
 #   each strategy" again. If a line is not equal, `dl.check_parity(build, data,
 #   strategy=strategy)` names the first weight that differs and looks for the cause.

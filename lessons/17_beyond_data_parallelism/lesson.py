@@ -21,8 +21,8 @@
 # - name the question that decides for each kind of parallelism, and the tool to take.
 #
 # **Time:** about 45 minutes. **Needs:** lessons [03](03_custom_training_loop.ipynb) and
-# [16](16_choosing_a_strategy.ipynb), and from lesson 12 the two halves of an all-reduce. No GPU,
-# and nothing is downloaded.
+# [16](16_choosing_a_strategy.ipynb), and from [lesson 12](12_ring_all_reduce.ipynb) the two halves
+# of an all-reduce. No GPU, and nothing is downloaded.
 
 # %% [markdown]
 # ### Two questions on lessons 12 and 16
