@@ -28,7 +28,7 @@ def draw_compiled_batches(plans: Mapping[str, Sequence[tuple[int, int, int]]]) -
 
     figure: Figure
     figure, panels = plt.subplots(
-        1, len(plans), figsize=(3.4 * len(plans), 2.6), sharey=True, squeeze=False,
+        1, len(plans), figsize=(2.8 * len(plans) + 1.3, 2.6), sharey=True, squeeze=False,
         layout="constrained",
     )  # fmt: skip
     for axes, (title, batches) in zip(panels[0], plans.items(), strict=True):

@@ -162,8 +162,8 @@ dl.check("evaluate_padded")
 # Your team wants to train on a TPU next month. Nobody has one yet. Six findings lie on the table,
 # all from a laptop:
 #
-# - **A.** A step crops its images with NumPy, in `tf.py_function`. `jit_compile=True` raises an
-#   error that names `EagerPyFunc`.
+# - **A.** A step takes the square root of each example's loss with NumPy, in `tf.py_function`.
+#   `jit_compile=True` raises an error that names `EagerPyFunc`.
 # - **B.** A step drops unlabelled examples with `tf.boolean_mask`. It compiles. Its program has
 #   the shape `f32[<=64,10]`.
 # - **C.** A step compiles, with fixed shapes and in float32. A colleague asks how many examples a
@@ -180,7 +180,7 @@ dl.check("evaluate_padded")
 #   `"fails_on_tpu"`.
 # - **Next steps:** `"rewrite_in_tensorflow"`, `"move_to_input_pipeline"`,
 #   `"mask_instead_of_select"`, `"use_float32"`, `"measure_on_tpu"`.
-# - About 9 lines. For one case, two next steps are right.
+# - About 9 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -215,5 +215,6 @@ dl.check("give_verdict")
 # ## Next steps
 #
 # - [Lesson 15](../notebooks/15_tpu.ipynb), if a check sent you back to it.
-# - [Training on a TPU](../docs/tpu.md): which packages, and how to install them.
+# - The page "Training on a TPU" of the site and of the repository (`docs/tpu.md`): which packages
+#   you need, and how to install them.
 # - [The glossary](../docs/glossary.md) explains the terms.

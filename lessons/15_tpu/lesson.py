@@ -19,9 +19,9 @@
 # - find and mend what a compiler refuses,
 # - give each finding one of three verdicts: *refused here*, *suspect on a TPU*, *not checked*.
 #
-# **Time:** about 25 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and
+# **Time:** about 30 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and
 # [lesson 03](03_custom_training_loop.ipynb). No TPU and no GPU, and nothing is downloaded.
-# **Nothing in this lesson was run on a TPU.** It says so wherever that matters.
+# **We have not run this lesson on a TPU.** If you have one, its last experiment runs there.
 
 # %% [markdown]
 # ### Two questions on lessons 03 and 07
@@ -127,7 +127,7 @@ draw_compiled_batches({"as they come": ragged})
 # %% [markdown]
 # **One program for each shape.** One partial batch doubles the compilations. Sentences that are
 # padded to the longest of each batch are worse, because nearly every batch then has a shape of its
-# own. For our little step a compilation takes a moment. For a large model on a TPU it takes
+# own. For our little step a compilation takes a moment. For a large model on a TPU it can take
 # minutes.
 
 # %% [markdown]
@@ -211,9 +211,12 @@ dl.show("with the mask, apart from the gradient of the 4 digits", apart, below=1
 
 # %% [markdown]
 # **Multiply by the mask, and divide by its sum.** The same rule holds for accuracy and all other
-# means: a filled place is right or wrong by chance. In Keras, hand the mask over as
-# `sample_weight`, and name the metrics in `weighted_metrics=`. Those in `metrics=` count the
-# padding.
+# means: a filled place is right or wrong by chance.
+#
+# In Keras, you hand the mask over as `sample_weight`, and that alone is not enough. A loss
+# multiplies by it and still divides by all 32 rows, unless you make the loss with
+# `reduction="mean_with_sample_weight"`. Metrics in `metrics=` ignore the mask, and those in
+# `weighted_metrics=` use it.
 
 # %%
 padded_weights, compiled_for, step = start()
@@ -305,8 +308,8 @@ dl.show("XLA has no kernel for", operation[1] if operation else refusal_of(with_
 
 # %% [markdown]
 # XLA cannot compile a call back into Python. AutoGraph saved the `if`. It does not save
-# `loss.numpy()`, `int(loss)` or `max(loss, 1.0)`: these want a value, and while a step is compiled
-# there is none. (The end of this lesson names the guide.)
+# `loss.numpy()`, `np.sqrt(loss)` or `max(loss, 1.0)`: these want a value, and while a step is
+# compiled there is none. (The end of this lesson names the guide.)
 #
 # ## Read the program
 #
@@ -345,7 +348,8 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # - *Not sufficient:* the end for TPUs may refuse what the end for CPUs takes, such as bounded
 #   shapes. And a TPU has no hardware for float64.
 # - *Not necessary:* TPUStrategy may move an operation that XLA refuses to the TPU's host, if
-#   [soft device placement][soft] is on. Then it runs, and the TPU waits for its host in each step.
+#   [soft device placement][soft] is on, as it is by default. Then the operation runs, and the TPU
+#   waits for its host in each step.
 #
 # [soft]: https://www.tensorflow.org/api_docs/python/tf/config/set_soft_device_placement
 #
@@ -438,6 +442,45 @@ for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
 # finite, so give it a valid label and a finite input. Exercise 15 has such a case.
 
 # %% [markdown]
+# ## On a TPU, if there is one
+#
+# `dl.make_strategy("tpu")` starts the TPU and makes a TPUStrategy. If there is no TPU, it raises an
+# error, and then we take TensorFlow's default strategy, which runs the same lines on this machine.
+
+# %%
+from distlab.errors import DeviceError
+
+try:
+    strategy = dl.make_strategy("tpu")
+except DeviceError as error:
+    strategy = tf.distribute.get_strategy()
+    print(error)
+
+# %%
+with strategy.scope():
+    copies = [tf.Variable(weight.numpy()) for weight in weights]
+
+
+def on_replica(images, labels):
+    odd = tf.cast(labels % 2 == 1, tf.float32)
+    return tf.reduce_sum(losses_of(*copies, images, labels) * odd) / tf.reduce_sum(odd)
+
+
+@tf.function  # without jit_compile: a TPUStrategy compiles by itself
+def run(images, labels):
+    each = strategy.run(on_replica, args=(images, labels))
+    return strategy.reduce("MEAN", each, axis=None)
+
+
+apart = abs(run(images, labels) - with_mask(images, labels))
+dl.show("loss, apart from with_mask", apart, below=0.05)
+dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
+
+# %% [markdown]
+# If the last line says `False`, you have seen that these lines are correct, and nothing about a
+# TPU. The bound of 0.05 leaves room for bfloat16.
+
+# %% [markdown]
 # ## What nobody has checked here
 #
 # Write this list down for your own step, and hand it over with the code:
@@ -456,10 +499,13 @@ for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
 #
 # <details><summary>If you have a TPU: Colab and Google Cloud</summary>
 #
-# [Training on a TPU](../docs/tpu.md) says which packages you need. The package `tensorflow` from
-# PyPI cannot use a TPU. With it, the lines below end with *No OpKernel was registered to support Op
+# The page "Training on a TPU" of the site and of the repository (`docs/tpu.md`) says which packages
+# you need. The package `tensorflow` from PyPI cannot use a TPU. With it, the start ends with *No OpKernel was registered to support Op
 # 'ConfigureDistributedTPU'*, as [users of Colab report][colab]. Install `tensorflow-tpu` in an
 # environment without `tensorflow`.
+#
+# `make_strategy("tpu")` looks for the environment variable `TPU_NAME`. Its value is `local` if the
+# TPU is in this machine, as in Colab and on a TPU VM of Google Cloud. In plain TensorFlow:
 #
 # ```python
 # resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
@@ -469,9 +515,7 @@ for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
 # print(strategy.num_replicas_in_sync)          # 1 on a v5e-1
 # ```
 #
-# `"local"` means that the TPU is in this machine, as in Colab and on a TPU VM of Google Cloud. Make
-# the model in `strategy.scope()`, and call the step by `strategy.run` in a `tf.function`. Take
-# `jit_compile=True` out again: TPUStrategy compiles by itself. We have read this, and not run it.
+# We have read this, and not run it.
 #
 # [colab]: https://github.com/tensorflow/tensorflow/issues/96203
 # </details>

@@ -75,6 +75,8 @@ def _reference(
         "gradient": (chances - target) * counts[:, None] * inside / divisor,
         "empty": of_nothing,
         "empty_gradient": np.zeros_like(scores),
+        "refused": "",
+        "dynamic": [],
     }
 
 

@@ -17,32 +17,32 @@ _STEPS = (
     "use_float32",
     "measure_on_tpu",
 )
-# For each case: the verdict, what to do next (several may be right), what to ask after a mistake.
-_CASES: dict[str, tuple[str, list[str], str]] = {
+# For each case: the verdict, what to do next, and what to ask after a mistake.
+_CASES = {
     "A": (
         "refused_here",
-        ["rewrite_in_tensorflow", "move_to_input_pipeline"],
-        "what did the compiler do, and where else may Python code run?",
+        "rewrite_in_tensorflow",
+        "what did the compiler do, and is there a loss before the step has begun?",
     ),
     "B": (
         "suspect_on_tpu",
-        ["mask_instead_of_select"],
+        "mask_instead_of_select",
         "what does `<=` in a shape mean, and what keeps a shape fixed?",
     ),
-    "C": ("not_checked", ["measure_on_tpu"], "which run of yours has shown the speed of a TPU?"),
+    "C": ("not_checked", "measure_on_tpu", "which run of yours has shown the speed of a TPU?"),
     "D": (
         "refused_here",
-        ["move_to_input_pipeline"],
+        "move_to_input_pipeline",
         "can XLA read a string, and which part of a training never runs on the TPU?",
     ),
     "E": (
         "suspect_on_tpu",
-        ["use_float32"],
+        "use_float32",
         "which type is in the program, and what is a TPU built for?",
     ),
     "F": (
         "not_checked",
-        ["measure_on_tpu"],
+        "measure_on_tpu",
         "how many bits of a float32 number does a CPU multiply, and a TPU?",
     ),
 }
@@ -69,8 +69,8 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
 
 def _reference(given: Inputs, **answers: Plain) -> Plain:
     right: dict[str, Plain] = {"varies": True}
-    for case, (verdict, steps, _) in _CASES.items():
-        right |= {case: verdict, f"{case}_next": steps}
+    for case, (verdict, step, _) in _CASES.items():
+        right |= {case: verdict, f"{case}_next": step}
     return right | answers
 
 
