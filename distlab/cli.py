@@ -6,6 +6,7 @@ distlab progress my-lab             # which tasks of the exercises in my-lab are
 distlab launch --workers 2 train.py --epochs 3      # run a script on two workers
 distlab grade handed-in --out graded                # grade a folder of submissions
 distlab exercise new 20_my_topic                    # an exercise of your own to start from
+distlab bench train.py --replicas 1 2 4             # how your own model scales on this machine
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from distlab import __version__
 from distlab.autograder.grade_command import add_grade
+from distlab.bench.bench_command import add_bench
 from distlab.errors import DistlabError, UnsupportedEnvironment
 from distlab.exercise.exercise_command import add_exercise
 
@@ -97,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_launch(commands)
     add_grade(commands)
     add_exercise(commands)
+    add_bench(commands)
     return parser
 
 

@@ -37,7 +37,7 @@ FEWER_SEEDS = {
 }
 solution_of, stub_of = functools.cache(load_solution), functools.cache(load_stub)
 # The classics end in a report of the learner's own runs.
-WITH_REPORT = {"07_mixed_precision", "09_multi_worker", "11_fault_tolerance"}
+WITH_REPORT = {"07_mixed_precision", "09_multi_worker", "11_fault_tolerance", "13_performance"}
 AMOUNT = re.compile(r"\b([Aa]bout|Change) (\d+|one) lines?\b|(line is|lines are) enough")
 ROW = r"^# \| (?:\d+\. |report )`{name}` \| .+ \| \d+ \| (?:easy|medium|hard) \|$"
 

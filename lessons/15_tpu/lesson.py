@@ -500,9 +500,9 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # <details><summary>If you have a TPU: Colab and Google Cloud</summary>
 #
 # The page "Training on a TPU" of the site and of the repository (`docs/tpu.md`) says which packages
-# you need. The package `tensorflow` from PyPI cannot use a TPU. With it, the start ends with *No OpKernel was registered to support Op
-# 'ConfigureDistributedTPU'*, as [users of Colab report][colab]. Install `tensorflow-tpu` in an
-# environment without `tensorflow`.
+# you need. The package `tensorflow` from PyPI cannot use a TPU. With it, the start ends with *No
+# OpKernel was registered to support Op 'ConfigureDistributedTPU'*, as
+# [users of Colab report][colab]. Install `tensorflow-tpu` in an environment without `tensorflow`.
 #
 # `make_strategy("tpu")` looks for the environment variable `TPU_NAME`. Its value is `local` if the
 # TPU is in this machine, as in Colab and on a TPU VM of Google Cloud. In plain TensorFlow:

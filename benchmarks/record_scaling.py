@@ -1,0 +1,78 @@
+"""Records how a CNN and an all-reduce scale on this machine, for lesson 13.
+
+    python benchmarks/record_scaling.py --machine "two cores of a shared server"
+
+Each number of replicas runs in a process of its own, several times in turn. Of each figure the
+smallest median counts, because whatever else runs on a machine only adds time. The strategy is
+TensorFlow's own MirroredStrategy, which adds up in a ring on logical devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+REPLICAS = (1, 2, 4)
+OUT = Path(__file__).resolve().parent.parent / "distlab" / "measure" / "recorded_scaling.json"
+
+
+def measure(replicas: int) -> dict[str, Any]:
+    """Measures in this process, which must be fresh."""
+    import tensorflow as tf
+
+    import distlab as dl
+    from distlab.measure.own_machine import measure_here
+
+    devices = dl.split_devices(replicas, kind="cpu")
+    tf.get_logger().setLevel("ERROR")
+    found = dataclasses.asdict(measure_here(tf.distribute.MirroredStrategy(devices)))
+    return {kind: found[kind] for kind in ("steps", "all_reduces")}
+
+
+def smallest(rounds: list[list[dict[str, Any]]], by: str) -> list[dict[str, Any]]:
+    """Returns for each row the one with the smallest `by` of all rounds."""
+    return [min(same, key=lambda row: row[by]) for same in zip(*rounds, strict=True)]
+
+
+def main() -> None:
+    """Records all, in processes of their own, or measures in this one."""
+    parser = argparse.ArgumentParser(description="Record how a CNN scales on this machine.")
+    parser.add_argument("--machine", default="a machine with two CPU cores", help="its name")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (5)")
+    parser.add_argument("--measure", type=int, metavar="REPLICAS", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(options.measure)))
+        return
+    rounds: list[dict[str, list[dict[str, Any]]]] = []
+    for number in range(1, options.rounds + 1):
+        rounds.append({"steps": [], "all_reduces": []})
+        for replicas in REPLICAS:
+            command = [sys.executable, __file__, "--measure", str(replicas)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            for kind, rows in json.loads(done.stdout.splitlines()[-1]).items():
+                rounds[-1][kind] += rows
+        write(rounds, machine=options.machine)
+        print(f"wrote {OUT} after round {number} of {options.rounds}", flush=True)
+
+
+def write(rounds: list[dict[str, list[dict[str, Any]]]], *, machine: str) -> None:
+    """Writes the smallest of all rounds so far."""
+    about = {
+        "machine": machine,
+        "recorded": datetime.date.today().isoformat(),
+        "command": "python benchmarks/record_scaling.py",
+        "steps": smallest([one["steps"] for one in rounds], "whole_secs"),
+        "all_reduces": smallest([one["all_reduces"] for one in rounds], "secs"),
+    }
+    OUT.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`distlab bench`: how a learner's own model scales on the machine at hand."""

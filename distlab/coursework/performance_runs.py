@@ -1,0 +1,53 @@
+"""Lesson 13's report: the learner's efficiencies of a CNN that was recorded on a named machine.
+
+scaled = scale_recorded(efficiencies)
+draw_spread(scaled.steps, scaled.efficiency)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from distlab.measure.recorded import recorded_scaling
+from distlab.measure.scaling_runs import MeasuredStep
+
+BATCH, REPLICAS = 64, (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class ScaledSteps:
+    """A CNN on 1, 2 and 4 replicas.
+
+    Attributes:
+        steps: By kind of scaling, the recorded step of each number of replicas.
+        efficiency: By kind of scaling, what the learner's function returns for these steps.
+    """
+
+    steps: dict[str, list[MeasuredStep]]
+    efficiency: dict[str, list[float]]
+
+
+def scale_recorded(efficiencies: Callable[..., Any]) -> ScaledSteps:
+    """Gives the recorded steps to the learner's function.
+
+    Args:
+        efficiencies: The learner's, as its task asks for it.
+
+    Raises:
+        Exception: What the learner's function raises.
+    """
+    recording = recorded_scaling()
+
+    def measure(replicas: int, global_batch: int) -> float:
+        return recording.step(replicas, global_batch).whole_secs
+
+    found = efficiencies(measure, BATCH, list(REPLICAS))
+    return ScaledSteps(
+        steps={
+            "strong": [recording.step(replicas, BATCH) for replicas in REPLICAS],
+            "weak": [recording.step(replicas, replicas * BATCH) for replicas in REPLICAS],
+        },
+        efficiency={kind: [float(one) for one in found[kind]] for kind in ("strong", "weak")},
+    )

@@ -1,0 +1,163 @@
+"""Scaling efficiencies that were published for clusters of GPUs, and a cost model of each.
+
+    for run in PUBLISHED:
+        predicted_efficiency(run, hidden=0.5, latency_secs=10e-6), run.efficiency
+
+`PUBLISHED` has what the papers state, and what we assume beyond that. The sources are:
+
+* Horovod (Sergeev and Del Balso, 2018, arXiv:1802.05799) and its pages: 90 % for Inception V3 and
+  ResNet-101 and 68 % for VGG-16 on 512 GPUs, and 79 % for VGG-16 on 128. Four Pascal GPUs a server,
+  one link of 25 Gbit/s (RDMA) a server. Scripts of tf_cnn_benchmarks with a batch of 64.
+* ImageNet in one hour (Goyal et al., 2017, arXiv:1706.02677): about 90 % for ResNet-50 on 256 GPUs,
+  compared with 8. Eight P100 a server, one link of 50 Gbit/s a server, a batch of 32 on each GPU.
+* One P100 alone: TensorFlow's benchmarks of May 2017
+  (tensorflow.org/performance/benchmarks), synthetic data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distlab.measure.cost_model import CostModel
+
+_FLOAT32_BYTES = 4
+_BITS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRun:
+    """One published efficiency.
+
+    Attributes:
+        network: The name of the network.
+        gpus: How many GPUs trained.
+        efficiency: What was published, as a part of 1.
+        parameters: Weights of the network, as `keras.applications` counts them.
+        examples_per_sec: Images a second of one P100 alone.
+        per_gpu_batch: Images on each GPU in a step.
+        link_bits_per_sec: The link of a server. The ring enters and leaves a server once, so its
+            GPUs do not share the link's bandwidth.
+        source: Where the efficiency was published.
+        assumed: What we assume beyond the sources.
+    """
+
+    network: str
+    gpus: int
+    efficiency: float
+    parameters: int
+    examples_per_sec: float
+    per_gpu_batch: int
+    link_bits_per_sec: float
+    source: str
+    assumed: str
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """The sizes that `CostModel.step` asks for."""
+        gradient_bytes = _FLOAT32_BYTES * self.parameters
+        return {"per_replica_batch": self.per_gpu_batch, "gradient_bytes": gradient_bytes}
+
+
+_HOROVOD = "https://github.com/horovod/horovod/blob/master/docs/benchmarks.rst"
+_HOROVOD_128 = "README of Horovod in 2017, 32 servers of 4 GPUs"
+_IN_ONE_HOUR = "https://arxiv.org/abs/1706.02677"
+_PASCAL = "the Pascal GPUs were as fast as the P100 of TensorFlow's benchmarks"
+# 3.8, 7.6 and 11.3 billion operations for ResNet-50, -101 and -152 (He et al., 2015, table 1).
+_RESNET_101_PER_SEC = 1 / (1 / 219 + (7.6 - 3.8) / (11.3 - 3.8) * (1 / 91.8 - 1 / 219))
+
+RESNET_101 = PublishedRun(
+    network="ResNet-101",
+    gpus=512,
+    efficiency=0.90,
+    parameters=44_707_176,
+    examples_per_sec=_RESNET_101_PER_SEC,
+    per_gpu_batch=64,
+    link_bits_per_sec=25e9,
+    source=_HOROVOD,
+    assumed=f"{_PASCAL}; its speed lies between ResNet-50 and ResNet-152 as its operations do",
+)
+INCEPTION_V3 = PublishedRun(
+    network="Inception V3",
+    gpus=512,
+    efficiency=0.90,
+    parameters=23_851_784,
+    examples_per_sec=142,
+    per_gpu_batch=64,
+    link_bits_per_sec=25e9,
+    source=_HOROVOD,
+    assumed=_PASCAL,
+)
+VGG_16 = PublishedRun(
+    network="VGG-16",
+    gpus=512,
+    efficiency=0.68,
+    parameters=138_357_544,
+    examples_per_sec=154,
+    per_gpu_batch=64,
+    link_bits_per_sec=25e9,
+    source=_HOROVOD,
+    assumed=_PASCAL,
+)
+VGG_16_ON_128 = PublishedRun(
+    network="VGG-16",
+    gpus=128,
+    efficiency=0.79,
+    parameters=138_357_544,
+    examples_per_sec=154,
+    per_gpu_batch=64,
+    link_bits_per_sec=25e9,
+    source=_HOROVOD_128,
+    assumed=_PASCAL,
+)
+RESNET_50 = PublishedRun(
+    network="ResNet-50",
+    gpus=256,
+    efficiency=0.90,
+    parameters=25_636_712,
+    examples_per_sec=195,
+    per_gpu_batch=32,
+    link_bits_per_sec=50e9,
+    source=_IN_ONE_HOUR,
+    assumed="Caffe2 was as fast on one P100 as TensorFlow; 8 GPUs of a server lose nothing",
+)
+PUBLISHED = (RESNET_101, INCEPTION_V3, VGG_16, VGG_16_ON_128, RESNET_50)
+
+
+def model_of(run: PublishedRun, *, hidden: float, latency_secs: float) -> CostModel:
+    """Returns the cost model of a published run.
+
+    Args:
+        run: Which one.
+        hidden: The share of the communication that overlaps the backward pass.
+        latency_secs: Seconds of one round of the ring, which no paper states.
+    """
+    return CostModel(
+        secs_per_example=1 / run.examples_per_sec,
+        latency_secs=latency_secs,
+        bytes_per_sec=run.link_bits_per_sec / _BITS,
+        hidden=hidden,
+    )
+
+
+def predicted_efficiency(run: PublishedRun, *, hidden: float, latency_secs: float) -> float:
+    """Returns the efficiency that the cost model predicts for a published run, as a part of 1.
+
+    Args:
+        run: Which one.
+        hidden: As for `model_of`.
+        latency_secs: As for `model_of`.
+    """
+    return model_of(run, hidden=hidden, latency_secs=latency_secs).efficiency(run.gpus, **run.sizes)
+
+
+def hidden_share(run: PublishedRun, *, latency_secs: float) -> float:
+    """Returns the share of the communication that must be hidden to give the published efficiency.
+
+    Args:
+        run: Which one.
+        latency_secs: As for `model_of`.
+    """
+    model = model_of(run, hidden=0.0, latency_secs=latency_secs)
+    alone = model.step(1, **run.sizes).secs
+    lost = alone / run.efficiency - alone
+    return 1 - lost / model.all_reduce_secs(run.gpus, run.sizes["gradient_bytes"])

@@ -1,0 +1,207 @@
+# %% [markdown]
+# # Exercise: without Keras
+#
+# This exercise follows [lesson 04](../notebooks/04_without_keras.ipynb). You write three updates
+# that run on every replica, without Keras. The last one leaves out most all-reduces on purpose.
+
+# %% [markdown]
+# ## Overview
+#
+# | task | what you do | minutes | difficulty |
+# |---|---|---|---|
+# | 1. `sgd_step` | a step of linear regression on unequal and empty shares | 10 | medium |
+# | 2. `adagrad_step` | an optimizer with state, and a limit on the gradient | 12 | medium |
+# | 3. `local_step` | train apart, and average the weights now and then | 10 | medium |
+# | 4. how far can you go? | accuracy against the number of all-reduces (no points) | 10 | open |
+#
+# Write your answers in the cells that start with `# task:` and run them. Then run the check below
+# each. If you get stuck, open the hint.
+
+# %%
+import numpy as np
+import tensorflow as tf
+
+import distlab as dl
+
+dl.split_devices(4)
+strategy = dl.make_strategy("mirrored", devices=4)
+tf.get_logger().setLevel("ERROR")  # no reminders that tf.function is faster
+dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
+
+# %% [markdown]
+# ## Task 1: a step of linear regression
+#
+# Write `sgd_step(slope, offset, x, y, rate)`, which runs **on every replica** and takes one step of
+# SGD. The model is `slope * x + offset`. The loss is the mean squared error over the **global**
+# batch.
+#
+# - `slope` and `offset` are mirrored variables, one number each, without an aggregation.
+# - `x` and `y` are this replica's float32 vectors. The replicas have different numbers of
+#   examples, and one of them can have **none**.
+# - After the step all copies hold what one device would hold. Return nothing. About 6 lines.
+#
+# <details><summary>Hint</summary>
+#
+# You need neither a mean over a replica's own examples nor a tape: the derivative of
+# `(slope * x + offset - y) ** 2` by `slope` is `2 * (slope * x + offset - y) * x`. What is the sum
+# over no examples?
+# </details>
+
+
+# %%
+# task: sgd_step
+def sgd_step(slope, offset, x, y, rate):
+    ### BEGIN SOLUTION
+    context = tf.distribute.get_replica_context()
+    error = slope * x + offset - y
+    sums = [2 * tf.reduce_sum(error * x), 2 * tf.reduce_sum(error), tf.cast(tf.size(x), tf.float32)]
+    by_slope, by_offset, count = context.all_reduce("SUM", sums)
+    slope.assign_sub(rate * by_slope / count)
+    offset.assign_sub(rate * by_offset / count)
+    ### END SOLUTION
+
+
+# %%
+dl.check("sgd_step")
+
+# %% [markdown]
+# **Try next:** how many all-reduces does your step need? One is enough, since all three sums can
+# travel together.
+
+# %% [markdown]
+# ## Task 2: Adagrad with a limit
+#
+# Adagrad divides each step by the root of all squared gradients so far. To tame the first steps,
+# the gradient is limited to the range from `-limit` to `limit` before anything else is done with
+# it. One device would do this:
+#
+# ```
+# gradient = clip(gradient, -limit, limit)
+# total = total + gradient ** 2
+# weight = weight - rate * gradient / sqrt(total)
+# ```
+#
+# Write `adagrad_step(weight, total, gradient, rate, limit)`, which runs **on every replica**.
+#
+# - `weight` and `total` are mirrored variables, vectors without an aggregation. `total` starts
+#   above 0.
+# - `gradient` is this replica's part of the gradient. The **sum** over all replicas is the gradient
+#   that one device has.
+# - After the step all copies of both variables hold what one device would hold. Return nothing.
+#   About 4 lines.
+#
+# <details><summary>Hint</summary>
+#
+# Which of the three lines are not linear in the gradient? The lesson says what must come before
+# such a line.
+# </details>
+
+
+# %%
+# task: adagrad_step
+def adagrad_step(weight, total, gradient, rate, limit):
+    ### BEGIN SOLUTION
+    gradient = tf.distribute.get_replica_context().all_reduce("SUM", gradient)
+    gradient = tf.clip_by_value(gradient, -limit, limit)
+    total.assign_add(gradient**2)
+    weight.assign_sub(rate * gradient / tf.sqrt(total))
+    ### END SOLUTION
+
+
+# %%
+dl.check("adagrad_step")
+
+# %% [markdown]
+# **Try next:** write the clipping and the update for a sign-based optimizer, which moves every
+# weight by `rate * sign(gradient)`. What do you get if each replica takes the sign of its own part,
+# and the all-reduce adds up the signs?
+
+# %% [markdown]
+# ## Task 3: fewer all-reduces
+#
+# An all-reduce between machines in different cities can take longer than the whole step. *Local
+# SGD* lets the copies drift apart for a while, and then replaces all of them by their mean. With
+# it, [DiLoCo](https://arxiv.org/abs/2311.08105) trained language models with 500 times less
+# communication.
+#
+# Write `local_step(weight, gradient, rate, step, every)`, which runs **on every replica**.
+#
+# - `weight` is a mirrored variable, a vector without an aggregation. `gradient` is this replica's
+#   own gradient, the mean over its own examples.
+# - `step` counts from 1, and `every` is a whole number. Both are Python numbers, the same on all
+#   replicas.
+# - In every step the replica subtracts `rate * gradient` from **its own** copy.
+# - If `step` is a multiple of `every`, all copies then become the mean of the copies. In all other
+#   steps there is **no all-reduce**. Return nothing. About 3 lines.
+#
+# <details><summary>Hint</summary>
+#
+# `if` is allowed here although all-reduces must not stand in a condition: why can no replica be
+# left waiting? Which value goes into the all-reduce, and is it read before or after the
+# subtraction?
+# </details>
+
+
+# %%
+# task: local_step
+def local_step(weight, gradient, rate, step, every):
+    ### BEGIN SOLUTION
+    weight.assign_sub(rate * gradient)
+    if step % every == 0:
+        mean = tf.distribute.get_replica_context().all_reduce("MEAN", weight.read_value())
+        weight.assign(mean)
+    ### END SOLUTION
+
+
+# %%
+dl.check("local_step")
+
+# %% [markdown]
+# **Try next:** an optimizer with momentum has a velocity on each replica. Must you average the
+# velocities, too? Think of a replica whose velocity points away from the mean.
+
+# %% [markdown]
+# ## Task 4: how far can you go?
+#
+# This task has no check. The cell below trains one layer on the digits with your `local_step` for
+# three epochs. Before you run it, write down which accuracy you expect for 1, 8 and 64 steps
+# between two averages. One step in 8 needs an eighth of the messages.
+
+# %%
+train, test = dl.load_dataset("digits", batch_size=32)
+test_images, test_labels = next(iter(test.unbatch().batch(360)))
+
+
+def train_locally(every):
+    with strategy.scope():
+        weight = tf.Variable(tf.zeros([64, 10]))
+
+    def replica_step(images, labels, step):
+        with tf.GradientTape() as tape:
+            scores = tf.reshape(images, [-1, 64]) @ weight
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+            loss = tf.reduce_mean(losses)
+        local_step(weight, tape.gradient(loss, weight), 0.5, step, every)
+
+    batches = [*strategy.experimental_distribute_dataset(train.repeat(3))]
+    for step, batch in enumerate(batches, 1):
+        strategy.run(replica_step, args=(*batch, step))
+    scores = tf.reshape(test_images, [-1, 64]) @ weight
+    return np.mean(np.argmax(scores, axis=-1) == test_labels)
+
+
+# %%
+try:
+    for every in (1, 8, 64):
+        dl.show(f"average every {every} steps", train_locally(every), digits=2)
+except NotImplementedError:
+    print("write local_step first (task 3)")
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Lesson 04](../notebooks/04_without_keras.ipynb), if a check sent you back to it.
+# - [Lesson 05](../notebooks/05_input_pipelines.ipynb) feeds the replicas.
+# - [Local SGD](https://arxiv.org/abs/1805.09767) shows when averaging now and then is as fast as
+#   averaging in every step.
+# - [The glossary](../docs/glossary.md) explains the terms.

@@ -1,0 +1,465 @@
+# %% [markdown]
+# # Without Keras: what a training step needs
+#
+# A forgotten all-reduce raises no error. The loss falls, the log looks healthy, and you save a
+# model that learnt from a quarter of your data. Copies that differ without a word are a fear of
+# large training runs as well: Meta's [report on Llama 3](https://arxiv.org/abs/2407.21783) counts
+# six cases of silent data corruption among its 419 unexpected interruptions in 54 days.
+#
+# With Keras the optimizer adds up the gradients for you. In this lesson you take Keras away, write
+# a step from variables and arithmetic, and find out which line the replicas cannot do without.
+
+# %% [markdown]
+# ## Overview
+#
+# After this lesson you can
+#
+# - train raw `tf.Variable`s on four replicas, and show that one device would have learnt the same,
+# - tell from the copies of a weight that a step lacks its all-reduce,
+# - say on which side of an optimizer the all-reduce belongs, and why,
+# - decide when a step without Keras is worth its lines.
+#
+# **Time:** about 25 minutes. **Needs:** lessons 01 and 03; the update rules of momentum and Adam.
+# No GPU, and nothing is downloaded.
+
+# %% [markdown]
+# ### Two questions on lessons 03 and 01
+#
+# 1. Each replica has a gradient of the *sum* of its losses, divided by the number of examples in
+#    the global batch. How do you combine four such gradients?
+# 2. A variable without an aggregation is assigned in `strategy.run`. What do its copies hold?
+#
+# <details><summary>Answers</summary>
+#
+# 1. Add them up. Each is one part of the mean over the global batch.
+# 2. Each holds what its own replica assigned.
+# </details>
+
+# %%
+import numpy as np
+
+import distlab as dl
+
+dl.split_devices(4)
+dl.show("data set", "digits, part of distlab: nothing is downloaded")
+
+# %%
+import tensorflow as tf
+
+strategy = dl.make_strategy("mirrored", devices=4)
+tf.get_logger().setLevel("ERROR")  # no reminders that tf.function is faster
+train, test = dl.load_dataset("digits", batch_size=32)
+dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
+
+# %% [markdown]
+# ## A model of four arrays
+#
+# Our network has one hidden layer. Its weights are four arrays, which `start` draws from a fixed
+# seed, and its whole definition is the function `scores`.
+
+
+# %%
+def start():
+    draw = np.random.default_rng(4)
+    shapes = [(64, 32), (32,), (32, 10), (10,)]
+    return [draw.normal(0, 0.2, shape).astype("float32") for shape in shapes]
+
+
+def scores(weights, images):
+    kernel, bias, last_kernel, last_bias = weights
+    hidden = tf.nn.relu(tf.reshape(images, [-1, 64]) @ kernel + bias)
+    return hidden @ last_kernel + last_bias
+
+
+# %% [markdown]
+# The loss follows the rule of lesson 03: add up the losses of a replica's own examples, and divide
+# by the examples of the global batch. `count_in_batch` finds that number with an all-reduce.
+
+
+# %%
+def all_reduce(way, values):
+    return tf.distribute.get_replica_context().all_reduce(way, values)
+
+
+def count_in_batch(labels):
+    return all_reduce("SUM", tf.cast(tf.shape(labels)[0], tf.float32))
+
+
+def gradients_of(weights, images, labels):
+    with tf.GradientTape() as tape:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores(weights, images))
+        loss = tf.reduce_sum(losses) / count_in_batch(labels)
+    return tape.gradient(loss, weights)
+
+
+# %% [markdown]
+# `train_by` trains for two epochs with any step that we hand it, and notes the copies of one
+# weight after each step. We watch the last bias of digit 3, which every batch changes.
+
+
+# %%
+def copies(variable):
+    return [copy.numpy() for copy in strategy.experimental_local_results(variable)]
+
+
+def train_by(step, **how_to_make):
+    with strategy.scope():
+        weights = [tf.Variable(values, **how_to_make) for values in start()]
+    compiled = tf.function(lambda batch: strategy.run(step, args=(weights, *batch)))
+    path = [[copy[3] for copy in copies(weights[-1])]]
+    for _ in range(2):
+        for batch in strategy.experimental_distribute_dataset(train):
+            compiled(batch)
+            path.append([copy[3] for copy in copies(weights[-1])])
+    return weights, np.array(path)
+
+
+# %% [markdown]
+# ## A step of SGD
+#
+# SGD subtracts the learning rate times the gradient. Here is that sentence as code:
+
+
+# %%
+def subtract(weights, images, labels):
+    for weight, gradient in zip(weights, gradients_of(weights, images, labels), strict=True):
+        weight.assign_sub(0.5 * gradient)
+
+
+# %% tags=["predict"]
+drift_guess = dl.predict(
+    "`strategy.run` calls `subtract` on four replicas, for 90 steps. The variables were made in "
+    "the scope. What becomes of the four copies of a weight?",
+    [
+        "equal, and right: the strategy adds up the gradients",
+        "equal, but the steps are too short",
+        "they drift apart",
+        "the first step raises an error",
+    ],
+)
+
+# %%
+drifted, path = train_by(subtract)
+equal = all(np.array_equal(copies(w)[0], copy) for w in drifted for copy in copies(w))
+dl.show("copies of the watched weight", path[-1], digits=3)
+
+# %% tags=["reveal"]
+drift_guess.reveal(
+    "equal, but the steps are too short" if equal else "they drift apart",
+    {
+        "equal, and right: the strategy adds up the gradients": "A strategy makes copies, shares "
+        "batches and offers an all-reduce. It never calls the all-reduce for you: with Keras, the "
+        "optimizer does.",
+        "equal, but the steps are too short": "That would need an all-reduce that takes the mean. "
+        "There is none in this step.",
+        "the first step raises an error": "Without an aggregation, a replica may assign what it "
+        "likes to its own copy.",
+        "they drift apart": "Each replica subtracts its own gradient from its own copy.",
+    },
+)
+
+# %% [markdown]
+# Four models have been trained, each on a quarter of the digits. For the picture we train one
+# device on the whole batches. `get_replica_context` works there as well, with a single replica.
+
+
+# %%
+def one_device_path():
+    weights, path = [tf.Variable(values) for values in start()], [start()[-1][3]]
+    step = tf.function(subtract)
+    for _ in range(2):
+        for images, labels in train:
+            step(weights, images, labels)
+            path.append(weights[-1].numpy()[3])
+    return [weight.numpy() for weight in weights], np.array(path)
+
+
+one_device, one_path = one_device_path()
+
+# %%
+from distlab.pictures.drift import draw_drift
+
+draw_drift(path, one_path, label="last bias of digit 3")
+
+# %% [markdown]
+# ### Which of the four would you save?
+#
+# `weight.numpy()` reads one copy, and `tf.train.Checkpoint` stores that copy. Test all four, and
+# the one device beside them:
+
+# %%
+images, labels = next(iter(test.unbatch().batch(360)))
+
+
+def accuracy(weights):
+    return np.mean(np.argmax(scores(weights, images), axis=-1) == labels)
+
+
+for replica in range(4):
+    dl.show(f"copy of replica {replica}", accuracy([copies(w)[replica] for w in drifted]), digits=2)
+dl.show("one device", accuracy(one_device), digits=2)
+
+# %% [markdown]
+# Each copy learnt from a quarter of the digits. Its steps were too short as well: it subtracted
+# its own part of a gradient, which is divided by the examples of all. And yet every copy works, so
+# a curve of its loss looks like training. You see the mistake only if you compare the copies with
+# each other or with one device.
+#
+# ## The line that was missing
+
+
+# %%
+def add_up_and_subtract(weights, images, labels):
+    gradients = all_reduce("SUM", gradients_of(weights, images, labels))
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.assign_sub(0.5 * gradient)
+
+
+summed, path = train_by(add_up_and_subtract)
+dl.show("copies of the watched weight", path[-1], digits=3)
+
+
+def apart(weights, others):
+    pairs = zip(weights, others, strict=True)
+    return max(np.abs(np.asarray(a) - np.asarray(b)).max() for a, b in pairs)
+
+
+dl.show("from one device", apart(summed, one_device), below=1e-6)
+
+# %% [markdown]
+# One call takes all four gradients as a list. A call for each would be right as well, but each
+# call costs the time of a message ([lesson 12](12_ring_all_reduce.ipynb)).
+#
+# Is our "one device" itself right? Here Keras's own `fit` trains the same network on one device,
+# from the same weights.
+
+# %%
+import keras
+
+
+def keras_weights(optimizer):
+    layers = [keras.layers.Flatten(), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+    model.set_weights(start())
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(train, epochs=2, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+dl.show("from Keras", apart(summed, keras_weights(keras.optimizers.SGD(0.5))), below=1e-6)
+
+# %% [markdown]
+# ## Let the variable add up
+#
+# Lesson 01 gave a variable an [aggregation](../docs/glossary.md#aggregation). Take `subtract`, the
+# step without an all-reduce, and make the weights with `aggregation=SUM`.
+
+# %% tags=["predict"]
+sum_guess = dl.predict(
+    "What are the weights after 90 steps of `subtract` with `aggregation=SUM`?",
+    ["four copies that differ", "four times the weights of one device", "those of one device"],
+)
+
+# %%
+by_aggregation, _ = train_by(subtract, aggregation=tf.VariableAggregation.SUM)
+distance = apart(by_aggregation, one_device)
+
+# %% tags=["reveal"]
+sum_guess.reveal(
+    "those of one device" if distance < 1e-6 else "something different",
+    {
+        "four copies that differ": "They differ without an aggregation. With one, `assign_sub` "
+        "waits for all replicas and gives every copy the same.",
+        "four times the weights of one device": "`assign_sub` does not add up the copies. It adds "
+        "up what the replicas want to subtract, and subtracts the sum once from each copy.",
+        "those of one device": "`assign_sub` adds up what the replicas subtract.",
+    },
+)
+
+# %%
+dl.show("from one device", distance, below=1e-6)
+
+# %% [markdown]
+# This is shorter, and it hides an all-reduce inside `assign_sub`, one for each variable. Most code
+# writes the all-reduce instead, because then you can do something with the sum before you use it.
+# The next section shows why that matters.
+#
+# ## An optimizer with a memory
+#
+# Momentum and Adam keep *state* for each weight. `momentum` and `adam` below turn gradients into
+# changes of the weights. They make their state at the first call and keep it, one copy on each
+# replica.
+
+
+# %%
+def momentum(state, gradients):
+    if not state:
+        state["velocity"] = [tf.Variable(tf.zeros_like(each)) for each in gradients]
+    for velocity, gradient in zip(state["velocity"], gradients, strict=True):
+        velocity.assign(0.9 * velocity - 0.1 * gradient)
+    return [tf.identity(velocity) for velocity in state["velocity"]]
+
+
+# %% [markdown]
+# Adam keeps a running mean of the gradient and one of its **square**. Both start at zero, and
+# `rate` corrects for that, as in Keras.
+
+
+# %%
+def adam(state, gradients):
+    if not state:
+        state["step"] = tf.Variable(0.0)
+        state["mean"] = [tf.Variable(tf.zeros_like(each)) for each in gradients]
+        state["square"] = [tf.Variable(tf.zeros_like(each)) for each in gradients]
+    step = state["step"].assign_add(1.0)
+    rate, changes = 0.01 * tf.sqrt(1 - 0.999**step) / (1 - 0.9**step), []
+    for mean, square, gradient in zip(state["mean"], state["square"], gradients, strict=True):
+        mean.assign(0.9 * mean + 0.1 * gradient)
+        square.assign(0.999 * square + 0.001 * gradient**2)
+        changes.append(-rate * mean / (tf.sqrt(square) + 1e-7))
+    return changes
+
+
+# %% [markdown]
+# There are two places for the all-reduce. It can combine the **gradients** before the optimizer
+# sees them. Or each replica runs the optimizer on its own gradient, four times as large so that it
+# is a mean over about as many digits, and the all-reduce takes the mean of the four **changes**.
+
+
+# %%
+def step_with(optimizer, *, reduce_first):
+    state = {}
+
+    def step(weights, images, labels):
+        gradients = gradients_of(weights, images, labels)
+        if reduce_first:
+            changes = optimizer(state, all_reduce("SUM", gradients))
+        else:
+            changes = all_reduce("MEAN", optimizer(state, [4 * each for each in gradients]))
+        for weight, change in zip(weights, changes, strict=True):
+            weight.assign_add(change)
+
+    return step
+
+
+# %% tags=["predict"]
+order_guess = dl.predict(
+    "You reduce the changes instead of the gradients. With which optimizer do you still get the "
+    "weights of one device?",
+    ["with neither", "with momentum only", "with Adam only", "with both"],
+)
+
+# %%
+references = {momentum: keras.optimizers.SGD(0.1, momentum=0.9), adam: keras.optimizers.Adam(0.01)}
+distances = {}
+for optimizer, reference in references.items():
+    wanted = keras_weights(reference)
+    for reduce_first in (True, False):
+        weights, _ = train_by(step_with(optimizer, reduce_first=reduce_first))
+        distances[optimizer.__name__, reduce_first] = apart(weights, wanted)
+
+# %% tags=["reveal"]
+held = [name for name in ("momentum", "adam") if distances[name, False] < 1e-6]
+order_guess.reveal(
+    {("momentum",): "with momentum only"}.get(tuple(held), "something different"),
+    {
+        "with neither": "It holds if the change is a sum of gradients with fixed factors. The mean "
+        "of four such sums is the same sum of the mean gradients.",
+        "with Adam only": "Adam divides by the root of a square. The mean of four squares is not "
+        "the square of the mean.",
+        "with both": "All copies stay equal with both. But equal is not right: Adam squares the "
+        "gradient, and the mean of four squares is not the square of the mean.",
+        "with momentum only": "A velocity is a sum of gradients with fixed factors. Adam squares.",
+    },
+)
+
+# %%
+for name in ("momentum", "adam"):
+    dl.show(f"{name}, gradients reduced, from Keras", distances[name, True], below=1e-6)
+dl.show("momentum, changes reduced, from Keras", distances["momentum", False], below=1e-6)
+dl.show("adam, changes reduced: more than 0.1 from Keras", bool(distances["adam", False] > 0.1))
+
+# %% [markdown]
+# The copies stayed equal in all four runs, so comparing copies finds nothing here. Only the
+# comparison with one device does. Look at one gradient to see how far apart the two squares are:
+
+# %%
+mirrored = strategy.experimental_distribute_dataset(train)
+with strategy.scope():
+    fresh = [tf.Variable(values) for values in start()]
+batch = next(iter(mirrored))
+each = strategy.experimental_local_results(
+    strategy.run(lambda *batch: gradients_of(fresh, *batch)[-1][3], args=batch)
+)
+own = 4 * np.array(each)  # means over 8 digits
+dl.show("gradients of the four replicas", own, digits=3)
+dl.show("square of their mean", np.mean(own) ** 2, digits=4)
+dl.show("mean of their squares", np.mean(own**2), digits=4)
+
+# %% [markdown]
+# Where the replicas disagree, the mean of the squares is the larger one. Adam divides by its root,
+# so it takes shorter steps than one device would, and more so for weights on which the replicas
+# disagree. **Reduce before anything that is not linear:** squares, roots, norms, clipping, signs.
+# Keras does it in this order: `optimizer.apply` first all-reduces the gradients, and then updates
+# its state.
+#
+# ## When would you do without Keras?
+#
+# | you want | with Keras | without |
+# |---|---|---|
+# | a network, a loss, an optimizer that exist | `dl.distribute`, `fit` | no reason |
+# | a step of your own for a network | `train_step` (lesson 03) | no reason |
+# | something between gradient and update: compression, clipping of your own | possible | clearer |
+# | fewer all-reduces: average the weights now and then (exercise 04) | hard | natural |
+# | a model that is no network: a simulation, a matrix factorisation | in the way | natural |
+#
+# What you lose are callbacks, progress bars, saving and metrics. `tf.Module` collects variables,
+# and `tf.train.Checkpoint` saves them.
+#
+# <details><summary>In PyTorch and JAX</summary>
+#
+# PyTorch's `DistributedDataParallel` puts the all-reduce into the backward pass: when
+# `loss.backward()` returns, `parameter.grad` holds the mean over all processes. The optimizer
+# comes after it, so the order is right by construction. In JAX without Keras you write this
+# lesson: `jax.lax.psum(gradients, "data")` inside `shard_map`, and then the optimizer. Under
+# `jax.jit` with a sharded batch the compiler inserts the all-reduce for you.
+# </details>
+
+# %% [markdown]
+# ## Check yourself
+#
+# <details><summary>1. A raw training loop runs on eight replicas without an all-reduce. What does
+# the loss of replica 0 look like?</summary> Like a training run on an eighth of the data: it
+# falls, and nothing raises an error.
+# </details>
+#
+# <details><summary>2. All copies of all weights are equal after 1,000 steps. Is the training
+# right?</summary> Not necessarily. Adam on each replica's own gradient keeps the copies equal, too,
+# if the changes are averaged. Compare with one device.
+# </details>
+#
+# <details><summary>3. You clip each replica's gradient to norm 1 and then add up. Is that what one
+# device does?</summary> No. A norm is not linear, so add up first and clip the sum.
+# </details>
+#
+# <details><summary>4. Which <code>aggregation</code> makes <code>assign_sub</code> right for
+# gradients whose losses are divided by the global batch?</summary> SUM. MEAN would divide by the
+# number of replicas once more.
+# </details>
+
+# %%
+from distlab.predictions import recap
+
+recap()
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Exercise 04](../exercises/04_without_keras.ipynb): three steps by hand, about 40 minutes. The
+#   last one leaves out all-reduces on purpose.
+# - [Lesson 05](05_input_pipelines.ipynb) feeds the replicas.
+# - [The glossary](../docs/glossary.md) explains the terms.
+# - [Adam](https://arxiv.org/abs/1412.6980), Algorithm 1, defines the update. Keras and this lesson
+#   use the form at the end of the paper's section 2, in which the correction moves into the rate.
+# - [TensorFlow's guide](https://www.tensorflow.org/guide/distributed_training) has a custom loop
+#   with a Keras optimizer. It does not say that the optimizer holds the only all-reduce.

@@ -1,0 +1,579 @@
+# %% [markdown]
+# # Performance: where the time of a step goes
+#
+# When Uber trained on 128 GPUs with the distribution that TensorFlow then had, [about half of what
+# the GPUs could do was lost](https://arxiv.org/abs/1802.05799). The training ran without an error,
+# and it was faster than on one GPU. Only a measurement showed that the work of 64 GPUs was missing.
+# Horovod, a library with a ring all-reduce, reached 90 % of the ideal speed on 512 GPUs with some
+# networks, and far less with a different one on the same GPUs.
+#
+# Which networks lose most, and why? In this lesson you predict it from a handful of numbers, before
+# you rent a single GPU.
+
+# %% [markdown]
+# ## Overview
+#
+# After this lesson you can
+#
+# - time a training step without the two classic mistakes, and tell a speedup from noise,
+# - split a step into compute, communication and input, and compute strong and weak scaling,
+# - fit a cost model to a few measurements, and test it on others that it has not seen,
+# - predict how far a network scales on a cluster, and say how far to trust the prediction.
+#
+# **Time:** about 45 minutes. **Needs:** lessons 01 and 12. No GPU, and nothing is downloaded.
+
+# %% [markdown]
+# ### Two questions on lessons 10 and 12
+#
+# 1. An asynchronous worker of lesson 10 becomes slow. Who waits for it? And in an all-reduce?
+# 2. A ring of 4 replicas adds up 100 MB. How many MB does each of them send?
+#
+# <details><summary>Answers</summary>
+#
+# 1. With parameter servers nothing waits, and the slow worker's gradients become stale. An
+#    all-reduce ends when the last replica has taken part, so everything waits.
+# 2. 150 MB: a reduce-scatter and an all-gather have 3 rounds each, and each sends a quarter.
+# </details>
+
+# %%
+import dataclasses
+import time
+
+import distlab as dl
+
+devices = dl.split_devices(2)
+
+import tensorflow as tf
+
+from distlab.measure.recorded import recorded_scaling
+from distlab.pictures.step_costs import draw_step_parts
+
+tf.get_logger().setLevel("ERROR")
+recording = recorded_scaling()
+dl.show("recorded on", recording.machine)
+
+# %% [markdown]
+# Times differ from run to run, so this page works with times that were recorded once, and at the
+# end you can measure your own. The recording has steps of a small CNN with 420,000 weights, on 1, 2
+# and 4 replicas. `python benchmarks/record_scaling.py` in distlab's repository records it again.
+#
+# ## Three parts of a step
+#
+# A step of synchronous training waits for three things: for its batch (*input*), for the forward
+# and the backward pass (*compute*), and for the [all-reduce](../docs/glossary.md#all-reduce)
+# (*communication*). You get the parts by leaving something out. The step on a batch that is there
+# already has no input. The same step without its all-reduce is the compute.
+#
+# The replicas here are [logical devices](../docs/glossary.md#logical-device) that share two cores.
+
+# %% tags=["predict"]
+compute_guess = dl.predict(
+    "A global batch of 64 images is cut for 1 or for 4 replicas that share two cores. How long is "
+    "the compute alone, without input and all-reduce, on 4 replicas?",
+    ["about a quarter", "about half", "as long as on 1 replica", "longer than on 1 replica"],
+)
+
+# %%
+recorded = [recording.step(replicas, 64) for replicas in (1, 2, 4)]
+draw_step_parts(recorded)
+
+# %% tags=["reveal"]
+ratio = recorded[2].compute_secs / recorded[0].compute_secs
+compute_guess.reveal(
+    "longer than on 1 replica"
+    if ratio > 1.1
+    else "as long as on 1 replica"
+    if ratio > 0.75
+    else "about half"
+    if ratio > 0.35
+    else "about a quarter",
+    {
+        "about a quarter": "It would be, if each replica had a processor of its own.",
+        "about half": "There are two cores. But one replica already uses both of them: TensorFlow "
+        "splits each large operation over all cores.",
+        "as long as on 1 replica": "The 64 images cost the same. But a replica also does work that "
+        "does not depend on its batch.",
+        "longer than on 1 replica": "The images cost the same, and something else is done 4 times.",
+    },
+)
+
+# %% [markdown]
+# Nothing became faster, for two reasons. **The work that is divided runs on the same two cores:**
+# 64 images cost as much in four shares as in one. **The work that is not divided is done by every
+# replica:** each starts its own operations and updates all of its own 420,000 weights. The
+# all-reduce comes on top. This is why lesson 00 said that logical devices teach correctness and not
+# speed.
+#
+# It is also the pattern of every cluster. More replicas divide one part of a step, repeat a second
+# part, and add a third. To predict what a cluster does, you need numbers for these parts. So the
+# next thing that you need is a stopwatch.
+
+# %% [markdown]
+# ## A stopwatch that lies
+#
+# Here is a step, and a stopwatch around it.
+
+
+# %%
+@tf.function
+def step(x):
+    for _ in range(40):
+        x = tf.matmul(x, x) / 320.0
+    return x
+
+
+def secs_of(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+x = tf.ones([320, 320])
+first, second, third = (secs_of(lambda: step(x)) for _ in range(3))
+dl.show("the first call took more than twice as long", first > 2 * min(second, third))
+
+# %% [markdown]
+# The first call of a `tf.function` [traces](../docs/glossary.md#trace) it. With a real network this
+# takes seconds, so a mean over few steps says more about tracing than about training. **Do not
+# count the first calls.**
+#
+# There is a second mistake. A GPU works while Python goes on: TensorFlow puts operations into the
+# GPU's queue. It can treat a CPU in the same way, so you can try it here.
+
+# %% tags=["predict"]
+queue_guess = dl.predict(
+    "The device now works while Python goes on. You read the clock before and after `step(x)`. "
+    "Which part of the step's real time do you see?",
+    ["nearly all of it", "about half", "a few per cent"],
+)
+
+# %%
+tf.config.experimental.set_synchronous_execution(False)
+step(x)
+tf.test.experimental.sync_devices()  # wait until the devices are done
+
+returned = secs_of(lambda: step(x))
+finished = returned + secs_of(tf.test.experimental.sync_devices)
+tf.config.experimental.set_synchronous_execution(True)
+
+# %% tags=["reveal"]
+seen = returned / finished
+queue_guess.reveal(
+    "a few per cent" if seen < 0.25 else "about half" if seen < 0.75 else "nearly all of it",
+    {
+        "nearly all of it": "It is so on a CPU by default. That is why this mistake often comes up "
+        "only when the code first runs on a GPU.",
+        "about half": "Putting work into a queue takes the same short time, however long the work "
+        "is.",
+        "a few per cent": "You timed how fast Python puts work into the queue.",
+    },
+)
+
+# %% [markdown]
+# So **wait for the devices before you read the clock, both times.** If you forget the first wait,
+# work from before is counted. `sync_devices` waits; reading a result (`.numpy()`) waits, too.
+# `time_call` does all of this, and repeats it in blocks:
+
+# %%
+from distlab.measure.timing import differ, time_call
+
+one = time_call(lambda: step(x), blocks=7, calls=5, warm_up=2)
+dl.show("blocks", len(one.block_secs))
+low, high = one.middle_half_secs
+dl.show("the median lies in the middle half", low <= one.median_secs <= high)
+dl.show("a timing differs from itself", differ(one, one))
+
+# %% [markdown]
+# The **median** of the blocks is better than their mean, because other programs only ever make a
+# block slower. The **middle half** tells how far blocks scatter: a quarter of them is below it, and
+# a quarter above. `differ(one, other)` compares the middle halves. If they overlap, do not report a
+# speedup. To compare two programs, let them take turns (`time_in_turns`), so that whatever disturbs
+# one disturbs both.
+
+# %% [markdown]
+# ## Strong and weak scaling
+#
+# "Twice as fast on four GPUs" has two meanings.
+#
+# - [Strong scaling](../docs/glossary.md#strong-scaling) keeps the **global** batch. Each replica
+#   has less to do, and perfect replicas need 1/N of the time. The efficiency of N replicas is
+#   `T(1) / (N * T(N))`, where `T` is the time of a step.
+# - [Weak scaling](../docs/glossary.md#weak-scaling) keeps the batch **on each replica**. Perfect
+#   replicas need the same time for N times the examples. The efficiency is `T(1) / T(N)`.
+#
+# Almost all published efficiencies are weak: they let the global batch grow with the cluster.
+# Lesson 02 shows what that does to the training itself.
+#
+# Here are both for the recorded CNN. One replica has 64 images.
+
+# %%
+one = recording.step(1, 64).whole_secs
+for n in (1, 2, 4):
+    strong = one / (n * recording.step(n, 64).whole_secs)
+    weak = one / recording.step(n, n * 64).whole_secs
+    dl.show(f"efficiency on {n}", {"strong": strong, "weak": weak}, digits=2)
+
+# %% [markdown]
+# Perfect replicas would show 1. Four replicas that share the cores could show at best about 1/4 in
+# both: in strong scaling the step does not get shorter, and in weak scaling the cores compute four
+# times as many images.
+#
+# An efficiency says *that* time is lost, and not where. For that we describe each part by numbers.
+
+# %% [markdown]
+# ## Two numbers for every size
+#
+# Start with the all-reduce by itself. `time_all_reduce` in `distlab.measure.bandwidth` measured it
+# for sizes from 4 bytes to 8 MiB. TensorFlow sends them around a
+# [ring](../docs/glossary.md#ring), as in lesson 12.
+
+# %% tags=["predict"]
+size_guess = dl.predict(
+    "One all-reduce adds up 4 bytes, a second one 2,048 bytes. How many times as long does the "
+    "second one take?",
+    ["about 500 times", "about 20 times", "about 3 times", "about as long"],
+)
+
+# %%
+factor = recording.all_reduce(2, 2048).secs / recording.all_reduce(2, 4).secs
+
+# %% tags=["reveal"]
+size_guess.reveal(
+    "about as long"
+    if factor < 1.8
+    else "about 3 times"
+    if factor < 9
+    else "about 20 times"
+    if factor < 100
+    else "about 500 times",
+    {
+        "about 500 times": "It would be if time depended on bytes alone.",
+        "about 20 times": "Both sizes are so small that the bytes hardly count.",
+        "about 3 times": "Both sizes are so small that the bytes hardly count.",
+        "about as long": "Both take the time that a message of any size takes.",
+    },
+)
+
+# %% [markdown]
+# A message costs a time that does not depend on its size, the **latency** or alpha. It costs a time
+# for each byte on top, beta, the inverse of the **bandwidth**. A ring of N replicas that add up S
+# bytes has 2(N-1) rounds, and sends S/N bytes in each:
+#
+# ```
+# T = 2 * (N - 1) * (alpha + beta * S / N)
+# ```
+#
+# On logical devices there are no links of their own: all replicas share one memory, so N of them
+# need N times as long for their bytes. That is what `shared=True` means below.
+#
+# Two numbers for all sizes and all numbers of replicas: such a claim must be tested. **Fit on some
+# of the measurements and predict others.** A model always looks good on points that it has seen.
+# Here it sees 2 replicas up to 1 MiB, and must predict what is larger and what has 4 replicas.
+
+# %%
+from distlab.measure.cost_model import fit, predict_steps, relative_errors
+from distlab.pictures.step_costs import draw_all_reduce_times
+
+known = [r for r in recording.all_reduces if r.replicas == 2 and r.size_bytes <= 2**20]
+unseen = [r for r in recording.all_reduces if r not in known]
+few_steps = [s for s in recording.steps if s.replicas <= 2]
+model = fit(known, few_steps, shared=True)
+dl.show("latency of a round", f"{1e6 * model.latency_secs:.0f} µs")
+dl.show("bandwidth", f"{model.bytes_per_sec / 1e9:.1f} GB/s")
+draw_all_reduce_times(known, model=model, unseen=unseen)
+
+# %% [markdown]
+# The flat part on the left is latency, the rising part on the right is bandwidth. So 100 small
+# all-reduces cost 100 latencies, and one large one costs a single latency. This is why frameworks
+# pack gradients together before they send them (Horovod calls it tensor fusion; in TensorFlow it is
+# `bytes_per_pack` of `tf.distribute.experimental.CommunicationOptions`).
+
+# %%
+for name, rows in {"fitted": known, "not seen": unseen}.items():
+    worst = max(relative_errors(model, rows), key=abs)
+    dl.show(f"largest error, {name}", f"{100 * worst:+.0f} %")
+
+# %% [markdown]
+# The error on points that the model has not seen is the one that counts. Two numbers for a whole
+# machine cannot know its caches, or what else it was doing. Whether the error matters depends on
+# the question. This model can say which part of a step will be the largest. It cannot promise
+# 10 %.
+
+# %% [markdown]
+# ## A model of the whole step
+#
+# `fit` also fitted the compute, with two more numbers: the seconds of one example, and the seconds
+# of a replica's step that no batch size changes. It saw 1 and 2 replicas. Now it predicts the steps
+# of 4. The line across each bar is what was measured.
+
+# %%
+dl.show("one example", f"{1e3 * model.secs_per_example:.3f} ms")
+dl.show("each replica, each step", f"{1e3 * model.secs_per_step:.1f} ms")
+
+four = [step for step in recording.steps if step.replicas == 4]
+draw_step_parts(four, predicted=predict_steps(model, four))
+
+# %% [markdown]
+# Did we have to say `shared=True`? Without it, the same measurements give a model in which each
+# replica has a processor of its own. It fits them as well as it can, and predicts the same steps.
+
+# %%
+not_shared = fit(known, few_steps, shared=False)
+for name, one_model in {"shared": model, "not shared": not_shared}.items():
+    errors = [f"{100 * error:+.0f} %" for error in relative_errors(one_model, four)]
+    dl.show(f"errors with 32, 64, 128 and 256 images, {name}", errors)
+
+# %% [markdown]
+# **Measurements that a model has not seen decide between two models.** Look at the signs, too. If
+# nearly all errors of a model have the same sign, a part is missing in it. Four replicas on two
+# cores may wait for each other before the all-reduce, for example, and our model leaves that out.
+
+# %% [markdown]
+# What is such a model good for? It answers questions that you cannot measure. For example: the same
+# CNN, the same links, but **a processor for each replica**. Change one field:
+
+# %%
+own_devices = dataclasses.replace(model, shared=False)
+sizes = {"per_replica_batch": 64, "gradient_bytes": recorded[0].gradient_bytes}
+dl.show("weak efficiency on 4, two cores for all", model.efficiency(4, **sizes), digits=2)
+dl.show("weak efficiency on 4, two cores for each", own_devices.efficiency(4, **sizes), digits=2)
+
+# %% [markdown]
+# Three more fields describe what this small recording does not show:
+#
+# - `hidden`: the share of the communication that overlaps the backward pass. The gradients of the
+#   last layers are ready first, so their all-reduce can start while the others are computed.
+# - `jitter`: how much replicas scatter. The slowest one decides, the
+#   [straggler](../docs/glossary.md#straggler), and among many replicas one is always slow.
+# - `input_secs_per_example`: prefetching hides the input until it is longer than the step.
+
+# %%
+scattered = dataclasses.replace(own_devices, jitter=0.05)  # a standard deviation of 5 %
+for replicas in (8, 512):
+    cost = scattered.step(replicas, **sizes)
+    dl.show(f"waiting on {replicas} replicas", f"{cost.waiting_secs / cost.compute_secs:.0%}")
+
+# %% [markdown]
+# ## From two cores to 4,096 GPUs
+#
+# A model that predicts the machine on which it was fitted is a beginning. Does it hold on clusters
+# that we have never seen? Two papers published efficiencies. They give the links; TensorFlow's
+# benchmarks of 2017 give the images a second of one P100; and the number of weights follows from
+# the network. `distlab/measure/published.py` lists each number with its source, and what we assume.
+
+# %%
+from distlab.measure.published import (
+    PUBLISHED,
+    RESNET_101,
+    VGG_16,
+    hidden_share,
+    model_of,
+    predicted_efficiency,
+)
+
+for run in PUBLISHED:
+    print(f"{run.network:>12} on {run.gpus} GPUs: {run.parameters / 1e6:3.0f} M weights,", end=" ")
+    print(f"{run.examples_per_sec:.0f} images/s on one, {run.link_bits_per_sec / 1e9:.0f} Gbit/s")
+
+# %% [markdown]
+# On 512 GPUs Inception V3 reached 90 %. VGG-16 computes about as many images a second, and has 5.8
+# times as many weights.
+
+# %% tags=["predict"]
+network_guess = dl.predict(
+    "Which efficiency did VGG-16 reach on the same 512 GPUs, with the same batch?",
+    ["about 90 %", "about 70 %", "about 40 %", "below 20 %"],
+)
+
+# %%
+shares = {}
+for run in PUBLISHED[:3]:
+    bare = model_of(run, hidden=0.0, latency_secs=0.0)
+    compute = bare.step(1, **run.sizes).secs
+    shares[run.network] = bare.all_reduce_secs(run.gpus, run.sizes["gradient_bytes"]) / compute
+
+# %% tags=["reveal"]
+network_guess.reveal(
+    f"about {10 * round(10 * VGG_16.efficiency)} %",
+    {
+        "about 90 %": "It computes as fast, and sends 5.8 times as many bytes. So it cannot lose "
+        "as little.",
+        "about 40 %": "5.8 times 10 % would be 58 % lost. But the time lost is compared with the "
+        "step, which becomes longer as well: 1 / (1 + 5.8 * 0.11) is 61 %.",
+        "below 20 %": "A ring needs the time for 2 times the bytes of one GPU, however many GPUs "
+        "there are.",
+        "about 70 %": "It sends almost as long as it computes, and a part of that is hidden.",
+    },
+)
+
+# %%
+for network, share in shares.items():
+    dl.show(f"{network}: communication / compute", share, digits=2)
+
+# %% [markdown]
+# The number of weights does not decide by itself, but **the time to send them compared with the
+# time to compute.** Most of VGG-16's 138 million weights are in layers that compute little, so it
+# sends for almost as long as it computes.
+#
+# Now the test. Two things are in no paper. We assume a latency of 10 µs for a round of the ring.
+# The share that overlaps the backward pass we fit, to **one** of the five runs, ResNet-101. The
+# four others are predictions.
+
+# %%
+LATENCY_SECS = 10e-6
+hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
+dl.show("hidden behind the backward pass", f"{hidden:.0%}")
+for run in PUBLISHED:
+    said = predicted_efficiency(run, hidden=hidden, latency_secs=LATENCY_SECS)
+    points = 100 * (said - run.efficiency)
+    role = "fitted" if run is RESNET_101 else f"predicted {said:.0%}, error {points:+.1f} points"
+    print(f"{run.network} on {run.gpus}: published {run.efficiency:.0%}, {role}")
+
+# %% [markdown]
+# With one fitted number the model tells VGG-16 from the others, and is off by 1 to 7 points. But
+# look at the two rows of VGG-16. Published were 79 % on 128 GPUs and 68 % on 512. The model says
+# almost the same for both. **Something grows in a real cluster that is not in our model as we
+# filled it in:** stragglers perhaps (we left `jitter` at 0), or traffic in switches that many
+# servers share. The papers do not say. An error with a pattern tells you what to measure next.
+#
+# Here are the curves up to 4,096 GPUs, with the published points. (The model knows one kind of
+# link. Inside a server links are faster, so ignore the curves below 8 GPUs.)
+
+# %% tags=["predict"]
+round_guess = dl.predict(
+    "From 512 to 4,096 GPUs, what grows in a ring all-reduce of one network?",
+    ["the bytes that each link carries", "the number of rounds", "both", "neither"],
+)
+
+# %%
+from distlab.pictures.step_costs import draw_scaling
+
+runs = {run.network: run for run in reversed(PUBLISHED)}
+curves = {
+    network: (model_of(run, hidden=hidden, latency_secs=LATENCY_SECS), run.sizes)
+    for network, run in runs.items()
+}
+draw_scaling(curves, published=[(run.network, run.gpus, run.efficiency) for run in PUBLISHED])
+
+# %%
+ring, size = curves["VGG-16"][0], VGG_16.sizes["gradient_bytes"]
+rounds_ms = {n: 1e3 * ring.all_reduce_secs(n, 0) for n in (512, 4096)}  # of no bytes
+bytes_ms = {n: 1e3 * ring.all_reduce_secs(n, size) - rounds_ms[n] for n in (512, 4096)}
+grow = {"the number of rounds": rounds_ms, "the bytes that each link carries": bytes_ms}
+
+# %% tags=["reveal"]
+growing = [name for name, ms in grow.items() if ms[4096] > 1.05 * ms[512]]
+round_guess.reveal(
+    "both" if len(growing) == 2 else growing[0] if growing else "neither",
+    {
+        "the bytes that each link carries": "They are 2(N-1)/N times the gradients: 1.996 times "
+        "for 512 GPUs, and 1.9995 times for 4,096.",
+        "both": "The bytes on a link are nearly twice the gradients for 512 GPUs already, and can "
+        "never be more.",
+        "neither": "The bytes hardly grow. But a piece must visit every replica.",
+        "the number of rounds": "There are 8 times as many, and each waits for the one before.",
+    },
+)
+
+# %%
+for name, ms in grow.items():
+    print(f"{name}: {ms[512]:.0f} ms on 512 GPUs, {ms[4096]:.0f} ms on 4,096")
+
+# %% [markdown]
+# So each curve has a **knee**: first the bytes decide, and then the rounds. That is why NCCL,
+# NVIDIA's library of collectives, added trees in version 2.4. A tree needs about 2 log₂ N
+# rounds instead of 2(N-1): 24 instead of 8,190 for 4,096 GPUs. Our model knows rings only.
+#
+# Move the sliders. Which link does VGG-16 need for 90 % on 512 GPUs? What does a smaller batch do
+# to ResNet-50, and what would a larger one cost (lesson 02)?
+
+# %%
+from distlab.views.scaling_cost import explore_cost
+
+explore_cost()
+
+# %% [markdown]
+# ## On your own machine
+#
+# Set `MEASURE_HERE` to `True`. In half a minute this measures the CNN on two replicas of your
+# machine, and fits the model.
+
+# %%
+MEASURE_HERE = False
+
+if MEASURE_HERE:
+    from IPython.display import display
+
+    from distlab.measure.own_machine import measure_here
+
+    own = measure_here(dl.make_strategy("mirrored"))
+    own_model = fit(own.all_reduces, own.steps, shared=True)
+    display(draw_step_parts(own.steps, predicted=predict_steps(own_model, own.steps)))
+    display(draw_all_reduce_times(own.all_reduces, model=own_model))
+else:
+    print("Not measured yet: set MEASURE_HERE = True.")
+
+# %% [markdown]
+# With GPUs, `dl.split_devices` takes one for each replica, and `shared=False` is right. For a model
+# of your own, write `build()` and `data(batch_size)` into a file, and let a command measure 1, 2
+# and 4 replicas, each in a fresh process: `distlab bench train.py --plot scaling.png`.
+#
+# <details><summary>In plain TensorFlow</summary>
+#
+# `tf.profiler.experimental.start("logs")` and `stop()` around 20 steps write a trace for
+# TensorBoard's profiler. It shows the same three parts, operation by operation, and names the
+# operation that is slow. Look at it when you know *which* part is too long. Our `time_step` is a
+# stopwatch around three `tf.function`s: with the iterator, with a kept batch, and without
+# `all_reduce`.
+# </details>
+#
+# <details><summary>In PyTorch and JAX</summary>
+#
+# PyTorch: `torch.cuda.synchronize()` before you read the clock, `torch.profiler` for a trace, and
+# `model.no_sync()` of `DistributedDataParallel` to leave the all-reduce out. `bucket_cap_mb` packs
+# gradients. JAX: calls return before the device is done, so use `jax.block_until_ready(result)`.
+# `nccl-tests` measures the links of a cluster by themselves.
+# </details>
+
+# %% [markdown]
+# ## Check yourself
+#
+# 1. A stopwatch says that your step takes 0.2 ms on a GPU. Why do you not believe it?
+#
+#    <details><summary>Answer</summary>It probably measured how long Python took to put the step
+#    into the queue. Wait for the device before you read the clock.</details>
+#
+# 2. "We scale to 64 GPUs with 95 % efficiency." What do you ask?
+#
+#    <details><summary>Answer</summary>Strong or weak? Compared with one GPU or with one server?
+#    With which batch on each GPU, and does the training still reach its accuracy?</details>
+#
+# 3. Your model has 100 small layers, and the all-reduce is slow. What do you try before you buy
+#    faster links?
+#
+#    <details><summary>Answer</summary>Pack the gradients into fewer all-reduces. Small messages
+#    cost latency, and bandwidth does not help them.</details>
+#
+# 4. Two runs differ by 4 %, and the middle halves of their blocks overlap. What do you report?
+#
+#    <details><summary>Answer</summary>No difference, until more blocks, taken in turns, show
+#    one.</details>
+
+# %%
+from distlab.predictions import recap
+
+recap()
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Exercise 13](../exercises/13_performance.ipynb): four tasks and a report, about an hour.
+# - Lesson 14, transfer learning: the fastest step is the one that you need not take.
+# - [The glossary](../docs/glossary.md) explains the terms.
+# - [Horovod](https://arxiv.org/abs/1802.05799) and [ImageNet in one
+#   hour](https://arxiv.org/abs/1706.02677) are the two papers. Both measured float32 on P100 GPUs
+#   with a peak of 10.6 TFLOP/s and links of 25 or 50 Gbit/s. An H100 has a peak of 990 TFLOP/s in
+#   bfloat16, about 90 times as much, and links of 400 Gbit/s are 8 to 16 times as fast. What the
+#   compute hid then may not be hidden now: fill in your own numbers.
+# - [TensorFlow's profiler guide](https://www.tensorflow.org/guide/profiler) shows how to read a
+#   trace.

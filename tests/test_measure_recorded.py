@@ -1,0 +1,52 @@
+"""What the lesson says of the recording holds for the recording that is stored."""
+
+import pytest
+
+from distlab.measure.cost_model import fit, relative_errors
+from distlab.measure.recorded import recorded_scaling
+
+
+@pytest.fixture(scope="module")
+def recording():
+    return recorded_scaling()
+
+
+def test_it_names_its_machine_and_has_every_step_that_is_asked_for(recording):
+    assert recording.machine
+    for replicas in (1, 2, 4):
+        for batch in (32, 64, 128, 256):
+            step = recording.step(replicas, batch)
+            assert step.middle_half_secs[0] <= step.whole_secs <= step.middle_half_secs[1]
+            # 420,042 weights in float32
+            assert step.gradient_bytes == 4 * 420_042
+
+
+def test_more_replicas_on_the_same_cores_are_slower(recording):
+    one, _, four = (recording.step(replicas, 64) for replicas in (1, 2, 4))
+    assert four.whole_secs > one.whole_secs
+    assert four.compute_secs > 1.1 * one.compute_secs
+    assert recording.step(4, 256).whole_secs > 2.5 * one.whole_secs
+
+
+def test_a_small_all_reduce_takes_a_latency_and_a_large_one_its_bytes(recording):
+    secs = {(row.replicas, row.size_bytes): row.secs for row in recording.all_reduces}
+    assert secs[2, 2048] < 1.8 * secs[2, 4]
+    assert secs[2, 2**23] > 5 * secs[2, 4]
+
+
+def errors_on_four_replicas(recording, *, shared):
+    known = [r for r in recording.all_reduces if r.replicas == 2 and r.size_bytes <= 2**20]
+    model = fit(known, [step for step in recording.steps if step.replicas <= 2], shared=shared)
+    return relative_errors(model, [step for step in recording.steps if step.replicas == 4])
+
+
+def test_the_model_predicts_four_replicas_well_enough_to_be_told_of(recording):
+    assert all(abs(error) < 0.5 for error in errors_on_four_replicas(recording, shared=True))
+
+
+def test_four_replicas_show_that_they_share_one_processor(recording):
+    shared, own = (
+        [abs(error) for error in errors_on_four_replicas(recording, shared=how)]
+        for how in (True, False)
+    )
+    assert max(shared) < min(own)
