@@ -159,8 +159,8 @@ dl.check("evaluate_padded")
 # %% [markdown]
 # ## Task 3: what do you tell your team?
 #
-# Your team wants to train on a TPU next month. Nobody has one yet. Six findings lie on the table,
-# all from a laptop:
+# Your team wants to train on a TPU next month, and has none yet. Here are six findings, all from a
+# laptop:
 #
 # - **A.** A step takes the square root of each example's loss with NumPy, in `tf.py_function`.
 #   `jit_compile=True` raises an error that names `EagerPyFunc`.

@@ -54,8 +54,8 @@ dl.show("data set", "100 digits, part of distlab: nothing is downloaded")
 # ## A program for a step
 #
 # A GPU has a finished kernel for each operation, and TensorFlow starts one after the other. A TPU
-# has no such kernels. XLA makes one program of the whole step, and writes the size of every array
-# into it. `jit_compile=True` asks for such a program on any device.
+# has no such kernels. XLA makes one program of the whole step, and the TPU runs this program.
+# `jit_compile=True` asks for such a program on any device.
 #
 # Our model is the smallest that learns: one matrix and one bias. `start` makes a step of SGD for
 # it, and a list that notes each compilation.
@@ -85,9 +85,7 @@ def start():
 # %% [markdown]
 # `there` is 1 for each example, so for now it changes nothing. The line `compiled_for.append` is
 # Python. It runs when TensorFlow [traces](../docs/glossary.md#trace) the step, and not when the
-# program runs. All shapes are fixed here, so XLA compiles each trace once, and the list counts
-# programs. (If a trace has an open shape like `[None, 64]`, as in Keras's `fit`, XLA may compile it
-# several times. Then this count is too small.)
+# program runs. Here XLA compiles each trace once, so the list counts programs.
 
 # %%
 batches = [(images[n : n + 32], labels[n : n + 32]) for n in range(0, 100, 32)]
@@ -125,10 +123,13 @@ from distlab.pictures.compiled_batches import draw_compiled_batches
 draw_compiled_batches({"as they come": ragged})
 
 # %% [markdown]
-# **One program for each shape.** One partial batch doubles the compilations. Sentences that are
-# padded to the longest of each batch are worse, because nearly every batch then has a shape of its
-# own. For our little step a compilation takes a moment. For a large model on a TPU it can take
-# minutes.
+# **One program for each shape.** XLA writes the size of every array into the program. One partial
+# batch doubles the compilations. Sentences that are padded to the longest of each batch are worse,
+# because nearly every batch then has a shape of its own. For our little step a compilation takes a
+# moment. For a large model on a TPU it can take minutes.
+#
+# Our way to count has a limit. Keras's `fit` traces its step once, with an open shape like
+# `[None, 64]`, and XLA still compiles it for each shape. A count of traces is then too small.
 
 # %% [markdown]
 # ## Pad, and count what is there
@@ -368,7 +369,7 @@ def verdict(step):
     if refusal_of(step):
         return "refused here"
     signs = re.findall(r"\w+\[<=|\bf64\[", program_of(step))
-    return "suspect on a TPU" if signs else "nothing found, the rest is not checked"
+    return "suspect on a TPU" if signs else "nothing found, not checked on a TPU"
 
 
 def in_float64(images, labels):
@@ -415,8 +416,7 @@ slice_guess.reveal(
 #
 # The cure for a selection is the mask that you know already: compute all rows, and let some of them
 # count. The cure for NumPy is an operation of TensorFlow. If there is none, let the
-# [input pipeline](https://www.tensorflow.org/guide/data) do it: `Dataset.map` always runs on the
-# host.
+# [input pipeline](../docs/glossary.md#input-pipeline) do it: `Dataset.map` always runs on the host.
 
 
 # %%
@@ -424,9 +424,13 @@ def with_tensorflow(images, labels):
     return loss_of(tf.sqrt(images), labels)
 
 
-def with_mask(images, labels):
+def masked_loss(weights, images, labels):
     odd = tf.cast(labels % 2 == 1, tf.float32)
     return tf.reduce_sum(losses_of(*weights, images, labels) * odd) / tf.reduce_sum(odd)
+
+
+def with_mask(images, labels):
+    return masked_loss(weights, images, labels)
 
 
 for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
@@ -461,14 +465,9 @@ with strategy.scope():
     copies = [tf.Variable(weight.numpy()) for weight in weights]
 
 
-def on_replica(images, labels):
-    odd = tf.cast(labels % 2 == 1, tf.float32)
-    return tf.reduce_sum(losses_of(*copies, images, labels) * odd) / tf.reduce_sum(odd)
-
-
 @tf.function  # without jit_compile: a TPUStrategy compiles by itself
 def run(images, labels):
-    each = strategy.run(on_replica, args=(images, labels))
+    each = strategy.run(masked_loss, args=(copies, images, labels))
     return strategy.reduce("MEAN", each, axis=None)
 
 
@@ -481,7 +480,7 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # TPU. The bound of 0.05 leaves room for bfloat16.
 
 # %% [markdown]
-# ## What nobody has checked here
+# ## What is not checked here
 #
 # Write this list down for your own step, and hand it over with the code:
 #
@@ -490,7 +489,7 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 #   statement about this CPU.
 # - **Random numbers and checks.** [XLA ignores TensorFlow's seeds and assertions][known], so
 #   dropout differs, and `tf.debugging.assert_*` may be silent.
-# - **Feeding.** A TPU is quick to run out of data. No test here has fed one.
+# - **Feeding.** A TPU waits if the input pipeline is too slow. Nothing here has fed one.
 # - **Several replicas.** Free Colab offers one v5e chip (*v5e-1*). That is **one replica**: shares
 #   of a batch, all-reduce and synchronised BatchNormalization are not tested there either. Test
 #   those with logical devices, as in lesson 01.
@@ -538,7 +537,7 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 #    <details><summary>Answer</summary>Two, and one.</details>
 #
 # 2. A step compiles on your CPU, and its program has fixed shapes in float32. What do you tell the
-#    person who pays for the TPU?
+#    colleague with the budget for a TPU?
 #
 #    <details><summary>Answer</summary>Nothing was refused here, and no sign of trouble was found.
 #    Speed, memory, the last digits and several replicas are not checked.</details>
