@@ -1,0 +1,574 @@
+# %% [markdown]
+# # TPUs: what a compiler on your CPU can tell
+#
+# A team started to train a language model on eight TPU chips. Its first step took 18 minutes. In
+# later runs about 80 compilations and 72 minutes passed before 20 steps had settled, as the team
+# [reports](https://megacpp.pages.dev/blog/graph-recompilation-hell/). No error was raised.
+#
+# A TPU runs only what the compiler [XLA](https://openxla.org/xla) has compiled. The same compiler
+# is in your TensorFlow, and it also compiles for your CPU. In this lesson you let it judge a step
+# before you pay for a TPU, and you learn where its judgement ends.
+
+# %% [markdown]
+# ## Overview
+#
+# After this lesson you can
+#
+# - count how often a step is compiled, and make it once,
+# - fill up a partial batch without a change to a loss, a gradient or a metric,
+# - find and mend what a compiler refuses,
+# - give each finding one of three verdicts: *refused here*, *suspect on a TPU*, *not checked*.
+#
+# **Time:** about 30 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and
+# [lesson 03](03_custom_training_loop.ipynb). No TPU and no GPU, and nothing is downloaded.
+# **We have not run this lesson on a TPU.** If you have one, its last experiment runs there.
+
+# %% [markdown]
+# ### Two questions on lessons 03 and 07
+#
+# 1. The last global batch has 4 examples, and all others have 32. By which number do you divide
+#    the sum of its four losses?
+# 2. TPUs multiply in bfloat16. Why does a training in bfloat16 need no loss scale?
+#
+# <details><summary>Answers</summary>
+#
+# 1. By 4, the number of examples that are there.
+# 2. bfloat16 has the exponents of float32, so small gradients do not become zero.
+# </details>
+
+# %%
+import re
+
+import numpy as np
+import tensorflow as tf
+
+import distlab as dl
+
+tf.get_logger().setLevel("ERROR")  # no reminders about retracing
+train, _ = dl.load_dataset("digits", batch_size=100)
+images, labels = next(iter(train))
+images = tf.reshape(images, [100, 64])
+dl.show("data set", "100 digits, part of distlab: nothing is downloaded")
+
+# %% [markdown]
+# ## A program for a step
+#
+# A GPU has a finished kernel for each operation, and TensorFlow starts one after the other. A TPU
+# has no such kernels. XLA makes one program of the whole step, and the TPU runs this program.
+# `jit_compile=True` asks for such a program on any device.
+#
+# Our model is the smallest that learns: one matrix and one bias. `start` makes a step of SGD for
+# it, and a list that notes each compilation.
+
+
+# %%
+def losses_of(kernel, bias, images, labels):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, images @ kernel + bias)
+
+
+def start():
+    weights = [tf.Variable(tf.zeros([64, 10])), tf.Variable(tf.zeros([10]))]
+    compiled_for = []
+
+    @tf.function(jit_compile=True)
+    def step(images, labels, there):
+        compiled_for.append(images.shape[0])
+        with tf.GradientTape() as tape:
+            losses = losses_of(*weights, images, labels)
+            loss = tf.reduce_sum(losses * there) / tf.reduce_sum(there)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.5 * gradient)
+
+    return weights, compiled_for, step
+
+
+# %% [markdown]
+# `there` is 1 for each example, so for now it changes nothing. The line `compiled_for.append` is
+# Python. It runs when TensorFlow [traces](../docs/glossary.md#trace) the step, and not when the
+# program runs. Here XLA compiles each trace once, so the list counts programs.
+
+# %%
+batches = [(images[n : n + 32], labels[n : n + 32]) for n in range(0, 100, 32)]
+dl.show("rows of the batches", [len(some) for some, _ in batches])
+
+# %% tags=["predict"]
+programs_guess = dl.predict(
+    "You train for two epochs with these batches, so the step runs eight times. How many programs "
+    "does XLA compile?",
+    ["one", "two", "four", "eight"],
+)
+
+# %%
+weights, compiled_for, step = start()
+ragged = []
+for some, their_labels in batches * 2:
+    step(some, their_labels, tf.ones(len(some)))
+    ragged.append((len(some), len(some), compiled_for.index(len(some)) + 1))
+
+# %% tags=["reveal"]
+programs_guess.reveal(
+    {1: "one", 2: "two", 4: "four", 8: "eight"}[len(compiled_for)],
+    {
+        "one": "The size of every array is written into a program. The last batch has 4 rows, and "
+        "no program for 32 rows can run it.",
+        "four": "Batches of the same shape share a program.",
+        "eight": "A program is kept. The second batch already finds the one of the first.",
+        "two": "One for 32 rows, and one for the partial batch.",
+    },
+)
+
+# %%
+from distlab.pictures.compiled_batches import draw_compiled_batches
+
+draw_compiled_batches({"as they come": ragged})
+
+# %% [markdown]
+# **One program for each shape.** XLA writes the size of every array into the program. One partial
+# batch doubles the compilations. Sentences that are padded to the longest of each batch are worse,
+# because nearly every batch then has a shape of its own. For our little step a compilation takes a
+# moment. For a large model on a TPU it can take minutes.
+#
+# Our way to count has a limit. Keras's `fit` traces its step once, with an open shape like
+# `[None, 64]`, and XLA still compiles it for each shape. A count of traces is then too small.
+
+# %% [markdown]
+# ## Pad, and count what is there
+#
+# You could drop the partial batch: `batch(32, drop_remainder=True)`. That is usual in training,
+# where each epoch shuffles and so drops different examples. In an evaluation it is wrong, because
+# the dropped examples are never tested, and always the same ones.
+#
+# So we pad. `pad` fills the batch with zeros up to 32 rows. It also returns a *mask*, `there`,
+# which is 1 for an example and 0 for a filled place.
+
+
+# %%
+def pad(some, their_labels):
+    missing = 32 - len(some)
+    there = tf.concat([tf.ones(len(some)), tf.zeros(missing)], axis=0)
+    return tf.pad(some, [[0, missing], [0, 0]]), tf.pad(their_labels, [[0, missing]]), there
+
+
+last = batches[-1]
+padded = pad(*last)
+dl.show("shapes", [part.shape.as_list() for part in padded])
+
+# %% [markdown]
+# 28 of the 32 rows are now empty images with the label 0. Suppose that you forget the mask, and
+# take `tf.reduce_mean` of all 32 losses.
+
+# %% tags=["predict"]
+padding_guess = dl.predict(
+    "The pixels of the filled rows are all zero. What do these rows change if there is no mask?",
+    [
+        "nothing: zero pixels give no gradient",
+        "only the loss that you see",
+        "the gradient of the bias, and not that of the matrix",
+        "the gradients of the bias and of the matrix",
+    ],
+)
+
+
+# %%
+def gradients_of(images, labels, there=None):
+    kernel, bias = [tf.identity(weight) for weight in weights]
+    with tf.GradientTape() as tape:
+        tape.watch([kernel, bias])
+        losses = losses_of(kernel, bias, images, labels)
+        if there is None:
+            loss = tf.reduce_mean(losses)
+        else:
+            loss = tf.reduce_sum(losses * there) / tf.reduce_sum(there)
+    return tape.gradient(loss, [kernel, bias])
+
+
+right = gradients_of(*last)
+unmasked, masked = gradients_of(*padded[:2]), gradients_of(*padded)
+kernel_apart, bias_apart = [float(tf.norm(a - b)) for a, b in zip(right, unmasked, strict=True)]
+
+# %% tags=["reveal"]
+padding_guess.reveal(
+    {
+        (True, True): "the gradients of the bias and of the matrix",
+        (False, True): "the gradient of the bias, and not that of the matrix",
+    }[kernel_apart > 1e-3, bias_apart > 1e-3],
+    {
+        "nothing: zero pixels give no gradient": "They give the bias one: an empty image gets "
+        "scores from the bias, and its label says 0.",
+        "only the loss that you see": "The gradient is that of the loss you compute, so it changes "
+        "with it.",
+        "the gradient of the bias, and not that of the matrix": "Zero pixels add nothing to the "
+        "sum for the matrix. But the mean divides this sum by 32 instead of 4.",
+        "the gradients of the bias and of the matrix": "The bias is pulled towards class 0. And "
+        "the mean divides by 32 instead of 4.",
+    },
+)
+
+# %%
+ratio = tf.norm(right[0]) / tf.norm(unmasked[0])
+dl.show("without a mask, the matrix's gradient is too small by a factor of", ratio, digits=2)
+apart = max(float(tf.reduce_max(abs(a - b))) for a, b in zip(right, masked, strict=True))
+dl.show("with the mask, apart from the gradient of the 4 digits", apart, below=1e-6)
+
+# %% [markdown]
+# **Multiply by the mask, and divide by its sum.** The same rule holds for accuracy and all other
+# means: a filled place is right or wrong by chance.
+#
+# In Keras, you hand the mask over as `sample_weight`, and that alone is not enough. A loss
+# multiplies by it and still divides by all 32 rows, unless you make the loss with
+# `reduction="mean_with_sample_weight"`. Metrics in `metrics=` ignore the mask, and those in
+# `weighted_metrics=` use it.
+
+# %%
+padded_weights, compiled_for, step = start()
+filled = []
+for batch in batches * 2:
+    step(*pad(*batch))
+    filled.append((len(batch[0]), 32, len(compiled_for)))
+
+apart = max(float(tf.reduce_max(abs(a - b))) for a, b in zip(weights, padded_weights, strict=True))
+dl.show("weights, apart from the training without padding", apart, below=1e-6)
+
+# %%
+draw_compiled_batches({"as they come": ragged, "padded": filled})
+
+# %% [markdown]
+# One program, the same weights, and 7 of 8 rows of the last batch compute for nothing. That is the
+# price. Several widths, such as multiples of 32 for sentences, are a middle way: few programs and
+# little padding.
+
+# %% [markdown]
+# ## Three doubtful steps
+#
+# Now to what a step does inside. Each of these losses runs on a CPU and on a GPU. One calls NumPy,
+# one decides by the value of a tensor, and one keeps only the odd digits.
+
+
+# %%
+def loss_of(images, labels):
+    return tf.reduce_mean(losses_of(*weights, images, labels))
+
+
+def with_numpy(images, labels):
+    return loss_of(tf.py_function(np.sqrt, [images], tf.float32), labels)
+
+
+def with_if(images, labels):
+    loss = loss_of(images, labels)
+    if loss > 1.0:
+        loss = 1.0 + tf.math.log(loss)
+    return loss
+
+
+def with_selection(images, labels):
+    odd = labels % 2 == 1
+    return loss_of(tf.boolean_mask(images, odd), tf.boolean_mask(labels, odd))
+
+
+STEPS = {step.__name__: step for step in (with_numpy, with_if, with_selection)}
+dl.show("losses", {name: step(images, labels) for name, step in STEPS.items()}, digits=2)
+
+# %% tags=["predict"]
+refused_guess = dl.predict(
+    "`jit_compile=True` compiles each of the three on this CPU. Which ones does XLA refuse?",
+    ["all three", "with_numpy and with_selection", "with_numpy only", "with_if only"],
+)
+
+
+# %%
+def refusal_of(step):
+    try:
+        tf.function(step, jit_compile=True)(images, labels)
+    except Exception as error:  # compilers refuse with many kinds of errors
+        return str(error)
+    return ""
+
+
+refused = [name for name, step in STEPS.items() if refusal_of(step)]
+
+# %% tags=["reveal"]
+refused_guess.reveal(
+    {
+        ("with_numpy",): "with_numpy only",
+        ("with_numpy", "with_selection"): "with_numpy and with_selection",
+    }.get(tuple(refused), "all three"),
+    {
+        "all three": "A guide that many people read says so of an `if` on a tensor and of a shape "
+        "that depends on values. XLA for CPUs takes both here.",
+        "with_numpy and with_selection": "XLA for CPUs takes a shape that depends on values, if it "
+        "knows a bound: at most 100 digits are odd.",
+        "with_if only": "AutoGraph, a part of `tf.function`, turns this `if` into `tf.cond`, which "
+        "XLA can compile.",
+        "with_numpy only": "NumPy is no operation of TensorFlow.",
+    },
+)
+
+# %%
+operation = re.search(r"'(\w+)' OpKernel", refusal_of(with_numpy))
+dl.show("XLA has no kernel for", operation[1] if operation else refusal_of(with_numpy))
+
+# %% [markdown]
+# XLA cannot compile a call back into Python. AutoGraph saved the `if`. It does not save
+# `loss.numpy()`, `np.sqrt(loss)` or `max(loss, 1.0)`: these want a value, and while a step is
+# compiled there is none. (The end of this lesson names the guide.)
+#
+# ## Read the program
+#
+# `with_selection` compiled. Does that mean that it is ready for a TPU? You can read what XLA makes
+# of a step, in its own language, HLO:
+
+
+# %%
+def program_of(step):
+    compiled = tf.function(step, jit_compile=True)
+    return compiled.experimental_get_compiler_ir(images, labels)(stage="hlo")
+
+
+def bounded_shapes(step):
+    return sorted(set(re.findall(r"\w+\[<=[^]]*\]", program_of(step))))
+
+
+dl.show("with_if", bounded_shapes(with_if))
+dl.show("with_selection", bounded_shapes(with_selection))
+
+# %% [markdown]
+# `f32[<=100,64]` is an array of *at most* 100 rows. How many there are is known only while the
+# program runs. Google's [list of operations for TPUs][ops] takes `tf.where`, on which
+# `tf.boolean_mask` is built, only in the form with a fixed shape. Parts of XLA for TPUs can handle
+# bounded shapes. So we do not know what a TPU would do, and that is a finding.
+#
+# [ops]: https://cloud.google.com/tpu/docs/tensorflow-ops
+
+# %% [markdown]
+# ## Three verdicts
+#
+# XLA has a front, which all devices share, and an end for each kind of device. You have tried the
+# front, and the end for CPUs. So a compilation on a CPU is **neither sufficient nor necessary** for
+# a TPU:
+#
+# - *Not sufficient:* the end for TPUs may refuse what the end for CPUs takes, such as bounded
+#   shapes. And a TPU has no hardware for float64.
+# - *Not necessary:* TPUStrategy may move an operation that XLA refuses to the TPU's host, if
+#   [soft device placement][soft] is on, as it is by default. Then the operation runs, and the TPU
+#   waits for its host in each step.
+#
+# [soft]: https://www.tensorflow.org/api_docs/python/tf/config/set_soft_device_placement
+#
+# Therefore a finding from a CPU deserves one of three verdicts, and "runs on a TPU" is not among
+# them:
+#
+# | verdict | what you have seen | what to do |
+# |---|---|---|
+# | **refused here** | XLA on this CPU raised an error | mend it, here and now |
+# | **suspect on a TPU** | it compiled, with a sign of trouble | mend it if that is cheap |
+# | **not checked** | nothing: a CPU cannot show it | write it down, and measure on a TPU |
+
+
+# %%
+def verdict(step):
+    if refusal_of(step):
+        return "refused here"
+    signs = re.findall(r"\w+\[<=|\bf64\[", program_of(step))
+    return "suspect on a TPU" if signs else "nothing found, not checked on a TPU"
+
+
+def in_float64(images, labels):
+    return tf.cast(loss_of(images, labels), tf.float64) + tf.constant(1.0, tf.float64)
+
+
+for step in (*STEPS.values(), in_float64):
+    dl.show(step.__name__, verdict(step))
+
+# %% [markdown]
+# Here is one more step. It keeps the first `count` digits, and computes `count` from the labels.
+
+
+# %%
+def with_slice(images, labels):
+    count = 1 + tf.reduce_max(labels)
+    return loss_of(images[:count], labels[:count])
+
+
+dl.show("rows", 1 + tf.reduce_max(labels))
+
+# %% tags=["predict"]
+slice_guess = dl.predict(
+    "What does `verdict(with_slice)` say?",
+    ["refused here", "suspect on a TPU", "nothing found"],
+)
+
+# %%
+said = verdict(with_slice)
+
+# %% tags=["reveal"]
+slice_guess.reveal(
+    said.partition(",")[0],
+    {
+        "refused here": "XLA for CPUs compiled this as well.",
+        "suspect on a TPU": "The program shows neither of our two signs.",
+        "nothing found": "The number of rows depends on values, and the program does not show it "
+        "as a bounded shape.",
+    },
+)
+
+# %% [markdown]
+# ## Mend it, and prove it
+#
+# The cure for a selection is the mask that you know already: compute all rows, and let some of them
+# count. The cure for NumPy is an operation of TensorFlow. If there is none, let the
+# [input pipeline](../docs/glossary.md#input-pipeline) do it: `Dataset.map` always runs on the host.
+
+
+# %%
+def with_tensorflow(images, labels):
+    return loss_of(tf.sqrt(images), labels)
+
+
+def masked_loss(weights, images, labels):
+    odd = tf.cast(labels % 2 == 1, tf.float32)
+    return tf.reduce_sum(losses_of(*weights, images, labels) * odd) / tf.reduce_sum(odd)
+
+
+def with_mask(images, labels):
+    return masked_loss(weights, images, labels)
+
+
+for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
+    dl.show(new.__name__, verdict(new))
+    compiled = tf.function(new, jit_compile=True)(images, labels)
+    dl.show("  loss, apart from the old one", abs(old(images, labels) - compiled), below=1e-5)
+
+# %% [markdown]
+# A mended step gives the same number, compiles here, and shows no sign. More cannot be had without
+# a TPU.
+#
+# One trap of the mask: it multiplies, and **NaN times 0 is NaN**. A masked row needs a loss that is
+# finite, so give it a valid label and a finite input. Exercise 15 has such a case.
+
+# %% [markdown]
+# ## On a TPU, if there is one
+#
+# `dl.make_strategy("tpu")` starts the TPU and makes a TPUStrategy. If there is no TPU, it raises an
+# error, and then we take TensorFlow's default strategy, which runs the same lines on this machine.
+
+# %%
+from distlab.errors import DeviceError
+
+try:
+    strategy = dl.make_strategy("tpu")
+except DeviceError as error:
+    strategy = tf.distribute.get_strategy()
+    print(error)
+
+# %%
+with strategy.scope():
+    copies = [tf.Variable(weight.numpy()) for weight in weights]
+
+
+@tf.function  # without jit_compile: a TPUStrategy compiles by itself
+def run(images, labels):
+    each = strategy.run(masked_loss, args=(copies, images, labels))
+    return strategy.reduce("MEAN", each, axis=None)
+
+
+apart = abs(run(images, labels) - with_mask(images, labels))
+dl.show("loss, apart from with_mask", apart, below=0.05)
+dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
+
+# %% [markdown]
+# If the last line says `False`, you have seen that these lines are correct, and nothing about a
+# TPU. The bound of 0.05 leaves room for bfloat16.
+
+# %% [markdown]
+# ## What is not checked here
+#
+# Write this list down for your own step, and hand it over with the code:
+#
+# - **Speed and memory.** Nothing on a CPU tells how fast a TPU is, or whether a batch fits.
+# - **Numbers.** TPUs multiply float32 matrices in bfloat16 by default. "Equal to 1e-6" is a
+#   statement about this CPU.
+# - **Random numbers and checks.** [XLA ignores TensorFlow's seeds and assertions][known], so
+#   dropout differs, and `tf.debugging.assert_*` may be silent.
+# - **Feeding.** A TPU waits if the input pipeline is too slow. Nothing here has fed one.
+# - **Several replicas.** Free Colab offers one v5e chip (*v5e-1*). That is **one replica**: shares
+#   of a batch, all-reduce and synchronised BatchNormalization are not tested there either. Test
+#   those with logical devices, as in lesson 01.
+#
+# [known]: https://www.tensorflow.org/xla/known_issues
+#
+# <details><summary>If you have a TPU: Colab and Google Cloud</summary>
+#
+# The page "Training on a TPU" of the site and of the repository (`docs/tpu.md`) says which packages
+# you need. The package `tensorflow` from PyPI cannot use a TPU. With it, the start ends with *No
+# OpKernel was registered to support Op 'ConfigureDistributedTPU'*, as
+# [users of Colab report][colab]. Install `tensorflow-tpu` in an environment without `tensorflow`.
+#
+# `make_strategy("tpu")` looks for the environment variable `TPU_NAME`. Its value is `local` if the
+# TPU is in this machine, as in Colab and on a TPU VM of Google Cloud. In plain TensorFlow:
+#
+# ```python
+# resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
+# tf.config.experimental_connect_to_cluster(resolver)
+# tf.tpu.experimental.initialize_tpu_system(resolver)
+# strategy = tf.distribute.TPUStrategy(resolver)
+# print(strategy.num_replicas_in_sync)          # 1 on a v5e-1
+# ```
+#
+# We have read this, and not run it.
+#
+# [colab]: https://github.com/tensorflow/tensorflow/issues/96203
+# </details>
+#
+# <details><summary>In PyTorch and JAX</summary>
+#
+# **PyTorch/XLA** records operations, and compiles them at the end of a step. Each new shape and
+# each new path through an `if` is one more program, and `torch_xla.debug.metrics` counts them.
+# **JAX:** `jax.jit` compiles for each shape as well, and it is stricter than TensorFlow. It refuses
+# an `if` on a traced value and `images[mask]` on every device, CPUs included. So a JAX program
+# shows these two faults early.
+# </details>
+
+# %% [markdown]
+# ## Check yourself
+#
+# 1. Your batches have 64, 64, 64 and 10 rows. How many programs does an epoch need, and how many
+#    after padding?
+#
+#    <details><summary>Answer</summary>Two, and one.</details>
+#
+# 2. A step compiles on your CPU, and its program has fixed shapes in float32. What do you tell the
+#    colleague with the budget for a TPU?
+#
+#    <details><summary>Answer</summary>Nothing was refused here, and no sign of trouble was found.
+#    Speed, memory, the last digits and several replicas are not checked.</details>
+#
+# 3. You pad the last batch and use the mask in the loss. The accuracy of the evaluation is now too
+#    low. Why?
+#
+#    <details><summary>Answer</summary>The metric counts the filled places. Give it the mask as
+#    well.</details>
+#
+# 4. `tf.print` in a step is refused here. Will it fail on a TPU?
+#
+#    <details><summary>Answer</summary>You cannot say. TPUStrategy may run it on the host, so the
+#    verdict is "refused here", and no more.</details>
+
+# %%
+from distlab.predictions import recap
+
+recap()
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Exercise 15](../exercises/15_tpu.ipynb): a loss to repair, an evaluation in one shape, and
+#   verdicts.
+# - [Lesson 16](16_choosing_a_strategy.ipynb): which strategy fits your model and your machines.
+# - [The glossary](../docs/glossary.md) explains the terms.
+# - [TensorFlow's guide to TPUs](https://www.tensorflow.org/guide/tpu) shows the whole loop. With
+#   the package `tensorflow`, its first cell ends as in the fold above.
+# - [Hugging Face's guide][hf] has three good rules. It says that XLA refuses an `if` on a tensor,
+#   and shapes that depend on values. You have seen that this depends on AutoGraph and on the
+#   device. It calls a compilation on a CPU or GPU a great sign that you are ready. It is one sign.
+#
+# [hf]: https://huggingface.co/docs/transformers/v4.49.0/en/perf_train_tpu_tf
