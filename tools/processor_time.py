@@ -134,16 +134,18 @@ def known() -> dict[str, dict[str, float]]:
     return found
 
 
+def _is(function: str) -> bool:
+    file, _, name = function.partition("::")
+    path = ROOT / file
+    return path.exists() and f"def {name}(" in path.read_text(encoding="utf-8")
+
+
 def main() -> None:
-    """Writes tests/costs.json; a file that was not measured keeps what is known of it."""
+    """Writes tests/costs.json; what was not measured keeps its costs while its test is there."""
     lines = [json.loads(line) for line in MEASURED.read_text(encoding="utf-8").splitlines()]
     costs = merge(lines)
-    measured = {test.split("::")[0] for test in costs}
-    kept = {
-        name: cases
-        for name, cases in known().items()
-        if (file := name.split("::")[0]) not in measured and (ROOT / file).exists()
-    }
+    measured = {test.partition("[")[0] for test in costs}
+    kept = {name: cases for name, cases in known().items() if name not in measured and _is(name)}
     rows = [
         f"{json.dumps(name)}: {json.dumps(cases)}"
         for name, cases in sorted((kept | listed(costs)).items())
