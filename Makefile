@@ -1,4 +1,4 @@
-# Two commands are enough: `make lab` to learn, `make test` for every check. `make help` lists the rest.
+# Two commands are enough: `make lab` to learn, `make test` before you push. `make help` lists the rest.
 
 # Any Python can read the script that makes .venv; the script finds the one TensorFlow supports.
 # Name one yourself with PYTHON=python3.12.
@@ -11,9 +11,13 @@ CHECK_EXTRAS = test,docs,legacy
 BIN := .venv/bin
 PY := $(BIN)/python
 
-# Two processes, and one notebook stays in one of them.
+# Two processes, and one notebook, or one file of tests, stays in one of them.
 PARALLEL = -n $(JOBS) --dist loadfile
 JOBS ?= 2
+# The files that take longest begin.
+TESTS = -m pytest tests $(PARALLEL) --no-loadscope-reorder -p tools.cheapest_cases
+# The processor time that `make test` gives to one test: its cheapest cases run (tests/costs.json).
+SECS_PER_TEST ?= 2
 NOTEBOOKS = notebooks exercises solutions
 # Tests that train nothing and start no cluster: `make quick`.
 QUICK = architecture architecture_page batching course_map landing checks_vocabulary cluster_spec compare errors faults \
@@ -33,7 +37,8 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 	&& printf '== %s: done in %s s\n' '$(1)' $$(( $$(date +%s) - start ))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test check quick env env-lab lint types collect notebooks notebooks-check tests regression \
+.PHONY: help lab test check quick env env-lab lint types collect notebooks notebooks-check tests \
+	tests-cheap test-costs regression \
 	regression-cold regression-tampered nbgrader support-matrix zoo bench chaos full-marks versions \
 	format docs map constraints clean
 
@@ -43,12 +48,14 @@ help:  ## list these targets
 lab: env-lab  ## make .venv if needed, and open the course in my-lab/, your own copy
 	@$(BIN)/distlab lab my-lab $(LAB_ARGS)
 
-test: env  ## make .venv if needed, and run every check that CI runs
+test: env  ## before you push: rules, types, and the cheapest cases of every test
+	@start=$$(date +%s); $(MAKE) --no-print-directory lint types notebooks-check tests-cheap \
+	&& printf '\n== passed in %s s; `make check` runs all that CI runs\n' $$(( $$(date +%s) - start ))
+
+check: env  ## every check that CI runs: all tests, all notebooks, the site
 	@start=$$(date +%s); \
 	$(MAKE) --no-print-directory lint types collect notebooks-check tests regression docs \
 	&& printf '\n== every check passed in %s s\n' $$(( $$(date +%s) - start ))
-
-check: test
 
 env:  ## make .venv with everything the checks need
 	@$(ENVIRONMENT) --extras $(or $(EXTRAS),$(CHECK_EXTRAS)) $(PICK)
@@ -74,8 +81,16 @@ notebooks-check: env  ## every notebook is what its source builds, and keeps the
 	$(call stage,notebooks against their sources,$(PY) -m distlab.notebooks check \
 		&& $(PY) -m distlab.notebooks lint)
 
-tests: env  ## the tests of the library and its tools (TEST_ARGS="-k doctor")
-	$(call stage,tests,$(PY) -m pytest tests $(PARALLEL) $(TEST_ARGS))
+tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
+	$(call stage,tests,$(PY) $(TESTS) $(TEST_ARGS))
+
+tests-cheap: env
+	$(call stage,tests,$(PY) $(TESTS) --secs-per-test $(SECS_PER_TEST) $(TEST_ARGS))
+
+test-costs: env  ## run all tests, and write what each one costs into tests/costs.json
+	@rm -f .test_costs.jsonl
+	-$(call stage,tests,$(PY) $(TESTS) -p tools.processor_time $(TEST_ARGS))
+	$(PY) -m tools.processor_time
 
 quick: collect  ## rules, types, and the tests that train nothing: under a minute
 	$(call stage,quick,$(PY) -m ruff check . && $(PY) -m mypy && $(PY) -m pytest -q $(PARALLEL) \

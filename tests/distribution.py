@@ -56,9 +56,20 @@ def train(model, data=None, **options):
     return history.history, [weight.numpy() for weight in model.trainable_variables]
 
 
+def alone(build):
+    """The reference: plain Keras, no strategy; eagerly, which spares the tracing of a graph.
+
+    Of several losses Keras logs each one, eagerly by other weights than in a graph.
+    """
+    model = build()
+    several = isinstance(model.loss, dict | list) or len(getattr(model, "output_names", ())) > 1
+    model.run_eagerly = not several
+    return model
+
+
 @functools.cache
 def one_device(optimizer="adam"):
-    """The reference: plain Keras, no strategy."""
+    """The reference, in a graph: made once for each optimizer."""
     return train(builder(optimizer)())
 
 

@@ -16,6 +16,7 @@ from tests.distribution import (
     OPTIMIZERS,
     X,
     Y,
+    alone,
     assert_same,
     builder,
     one_device,
@@ -23,6 +24,10 @@ from tests.distribution import (
     strategy_of,
     train,
 )
+
+
+def test_the_reference_is_what_keras_computes_in_a_graph_too():
+    assert_same(train(alone(builder())), one_device())
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -41,7 +46,7 @@ def test_central_storage_takes_them_too_and_logs_the_right_loss(optimizer):
 def test_validation_logs_are_those_of_one_device(kind):
     validation = {"validation_data": (X[:50], Y[:50])}
     run = train(dl.distribute(builder(), strategy_of(kind, 2)), **validation)
-    reference = train(builder()(), **validation)
+    reference = train(alone(builder()), **validation)
     assert {"val_loss", "val_accuracy"} <= run[0].keys()
     assert_same(run, reference)
 
@@ -108,7 +113,7 @@ def test_a_model_without_an_input_is_built_without_drawing_a_batch():
 
 def test_a_replica_without_examples_changes_nothing():
     data = tf.data.Dataset.from_tensor_slices((X[:33], Y[:33])).batch(BATCH)  # 1 for 4 replicas
-    reference = train(builder("sgd_momentum")(), data)
+    reference = train(alone(builder("sgd_momentum")), data)
     model = dl.distribute(builder("sgd_momentum"), strategy_of("mirrored", 4))
     assert_same(train(model, data), reference)
 
@@ -130,13 +135,13 @@ def test_sample_weights_and_numpy_arrays(kind):
         return history.history, [weight.numpy() for weight in model.trainable_variables]
 
     model = dl.distribute(builder(), strategy_of(kind, 2))
-    assert_same(run(model), run(builder()()))
+    assert_same(run(model), run(alone(builder())))
 
 
 def test_class_weights():
     options = {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5, 3: 3.0}}
     model = dl.distribute(builder(), strategy_of("mirrored", 2))
-    assert_same(train(model, **options), train(builder()(), **options))
+    assert_same(train(model, **options), train(alone(builder()), **options))
 
 
 def test_fit_remains_kerass_with_callbacks_and_history():
@@ -173,7 +178,7 @@ def test_a_later_compile_keeps_the_distributed_step():
 def test_evaluate_and_predict_agree_with_one_device():
     model = dl.distribute(builder(), strategy_of("mirrored", 2))
     train(model)
-    plain = builder()()
+    plain = alone(builder())
     train(plain)
     assert model.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), 1e-5)
     np.testing.assert_allclose(model.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-5)

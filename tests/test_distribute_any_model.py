@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import InvalidArgument, ModelError
-from tests.distribution import LOSS, X, Y, strategy_of
+from tests.distribution import LOSS, X, Y, alone, strategy_of
 from tests.test_distribute_models import (
     BOTH,
     TOKENS,
@@ -185,7 +185,7 @@ def test_a_loss_of_the_batch_as_a_whole_is_named_once_with_its_size(loss):
 @pytest.mark.parametrize("rows", [73, 33])  # a last batch of 9, and of 1
 def test_a_gathered_loss_of_the_batch_takes_the_steps_of_one_device(kind, loss, rows, recwarn):
     build = sequential(dense(6, activation="tanh"), dense(), loss=loss)
-    plain = build()
+    plain = alone(build)
     model = dl.distribute(build, strategy_of(kind, 3), batch_losses="gather")
     data = in_order(X[:rows], Y[:rows])
     fit = {"verbose": 0, "shuffle": False, "epochs": 2}
@@ -233,7 +233,7 @@ def test_an_output_that_is_one_number():
         return model
 
     data = tf.data.Dataset.from_tensor_slices((X, {"logits": Y, "scale": Y})).batch(32)
-    plain, model = build(), dl.distribute(build, strategy_of("mirrored", 2))
+    plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 2))
     for one in (plain, model):
         one.fit(data, verbose=0, shuffle=False)
     for one, other in zip(plain.weights, model.weights, strict=True):
@@ -274,7 +274,7 @@ def test_unfreezing_and_compiling_with_a_new_optimizer_made_anywhere():
         model.compile(keras.optimizers.Adam(1e-2), LOSS())
         return model
 
-    plain, model = build(), dl.distribute(build, strategy_of("mirrored", 2))
+    plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 2))
     for one in (plain, model):
         one.fit(in_order(), verbose=0, shuffle=False)
         one.layers[0].trainable = True

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
-from tests.distribution import LOSS, X, Y, strategy_of
+from tests.distribution import LOSS, X, Y, alone, strategy_of
 
 BOTH = pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
 W = np.linspace(0.5, 1.5, len(X), dtype="float32")
@@ -23,7 +23,7 @@ def build(metrics=("accuracy",), **compiled):
 
 
 def pair(kind="mirrored", replicas=3, make=build):
-    return make(), dl.distribute(make, strategy_of(kind, replicas))
+    return alone(make), dl.distribute(make, strategy_of(kind, replicas))
 
 
 def fit(model, *, epochs=2, **options):

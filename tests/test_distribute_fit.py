@@ -21,6 +21,7 @@ from tests.distribution import (
     LOSS,
     X,
     Y,
+    alone,
     assert_same,
     builder,
     shuffled,
@@ -62,7 +63,7 @@ def fit(model, data, **options):
 def test_data_sets_of_all_kinds(kind, data, options):
     if "validation_data" in options:
         options = options | {"validation_data": batches()}
-    model, plain = distributed(kind=kind), builder()()
+    model, plain = distributed(kind=kind), alone(builder())
     assert_same(fit(model, data(), **options), fit(plain, data(), **options))
     assert model.optimizer.iterations.numpy() == plain.optimizer.iterations.numpy()
 
@@ -82,7 +83,7 @@ def test_a_data_set_that_is_distributed_already():
     strategy = strategy_of("mirrored", 2)
     data = strategy.experimental_distribute_dataset(batches())
     run = fit(distributed(), data, epochs=2)
-    assert_same(run, fit(builder()(), batches(), epochs=2))
+    assert_same(run, fit(alone(builder()), batches(), epochs=2))
 
 
 @BOTH
@@ -92,7 +93,7 @@ def test_batches_that_tensorflow_brings_to_the_devices_as_it_does_to_gpus(monkey
     data = batches() if known else batches().filter(lambda x, y: True)
     model = distributed(builder(steps_per_execution=2), kind, 4)
     options = {"epochs": 2, "validation_data": batches()}
-    assert_same(fit(model, data, **options), fit(builder()(), batches(), **options))
+    assert_same(fit(model, data, **options), fit(alone(builder()), batches(), **options))
     assert model.optimizer.iterations.numpy() == 2 * 3
 
 
@@ -102,7 +103,7 @@ def test_a_data_set_made_for_each_worker_by_a_function_of_ones_own():
     halves = tf.data.Dataset.from_tensor_slices((X[:64], Y[:64])).batch(BATCH // 2)
     data = strategy.distribute_datasets_from_function(lambda context: halves)
     whole = tf.data.Dataset.from_tensor_slices((X[:64], Y[:64])).batch(BATCH)
-    assert_same(fit(distributed(), data, epochs=2), fit(builder()(), whole, epochs=2))
+    assert_same(fit(distributed(), data, epochs=2), fit(alone(builder()), whole, epochs=2))
 
 
 def first_batch_of_two_workers(dataset):
@@ -135,7 +136,7 @@ def test_workers_share_examples_and_not_files_unless_asked_to(tmp_path):
 @BOTH
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_predict_keeps_the_order(kind, replicas):
-    model, plain = distributed(kind=kind, replicas=replicas), builder()()
+    model, plain = distributed(kind=kind, replicas=replicas), alone(builder())
     expected = plain.predict(X, verbose=0)
     for data, size in ((X, 32), (X, EXAMPLES), (batches().map(lambda x, y: x), None)):
         found = model.predict(data, batch_size=size, verbose=0)
@@ -181,7 +182,7 @@ def test_inputs_given_by_name_to_a_model_that_lists_them():
 
 @BOTH
 def test_a_saved_model_goes_on_under_a_strategy_where_it_stopped(kind, tmp_path):
-    model, plain = distributed(kind=kind), builder()()
+    model, plain = distributed(kind=kind), alone(builder())
     for one in (model, plain):
         fit(one, batches(), epochs=1)
     model.save(tmp_path / "model.keras")
@@ -276,7 +277,7 @@ def test_validation_takes_the_steps_that_it_is_given_whatever_was_chosen(recwarn
             assert len(self.model.predict(batches(), steps=2, verbose=0)) == 2 * BATCH
 
     run = fit(distributed(), batches(), callbacks=[Predicts()], **options)
-    assert_same(run, fit(builder()(), batches(), **options))
+    assert_same(run, fit(alone(builder()), batches(), **options))
     assert not [warning for warning in recwarn if "ran out of data" in str(warning.message)]
 
 
@@ -355,7 +356,7 @@ def test_a_loss_that_is_not_finite_is_told_with_its_step_and_replica(steps):
     assert error.value.found.startswith("a loss of nan on replica 1 in step 2, counted as")
     assert "TerminateOnNaN" in error.value.do
     assert all(np.isfinite(weight.numpy()).all() for weight in model.weights)
-    plain = builder("sgd_momentum")()
+    plain = alone(builder("sgd_momentum"))
     _, expected = fit(plain, data.take(1))
     for weight, reference in zip(model.trainable_variables, expected, strict=True):
         np.testing.assert_allclose(weight.numpy(), reference, atol=1e-6)

@@ -13,6 +13,7 @@ from tests.distribution import (
     LOSS,
     X,
     Y,
+    alone,
     assert_same,
     strategy_of,
     train,
@@ -46,7 +47,7 @@ def dense(units=4, **options):
 
 
 def assert_equal_to_one_device(build, data, kind="mirrored", replicas=2, **options):
-    plain, model = build(), dl.distribute(build, strategy_of(kind, replicas))
+    plain, model = alone(build), dl.distribute(build, strategy_of(kind, replicas))
     fit = {"verbose": 0, "shuffle": False, "epochs": 2, **options}
     expected, history = plain.fit(data, **fit).history, model.fit(data, **fit).history
     weights = [[weight.numpy() for weight in one.weights] for one in (model, plain)]

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
-from tests.distribution import assert_same
+from tests.distribution import alone, assert_same
 
 EXAMPLES, BATCH = 13, 5  # the last batch has 3 examples: one of two replicas has 2, the other 1
 
@@ -136,7 +136,7 @@ def train(model):
 )
 def test_logs_are_those_of_one_device(model_class, kind, replicas):
     strategy = dl.make_strategy(kind, devices=dl.split_devices(4)[:replicas])
-    expected = train(builder(model_class)())
+    expected = train(alone(builder(model_class)))
     assert_same(train(dl.distribute(builder(model_class), strategy)), expected)
 
 
@@ -168,7 +168,7 @@ def test_a_step_that_divides_by_the_replicas_sees_one_device():
             return {"my_loss": loss}
 
     strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:3])
-    expected = train(builder(Divides, [])())
+    expected = train(alone(builder(Divides, [])))
     assert_same(train(dl.distribute(builder(Divides, []), strategy)), expected)
     assert strategy.num_replicas_in_sync == 3
 

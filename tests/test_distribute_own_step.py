@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import ModelError
-from tests.distribution import BATCH, EXAMPLES, LOSS, X, Y, strategy_of
+from tests.distribution import BATCH, EXAMPLES, LOSS, X, Y, alone, strategy_of
 
 BOTH = pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
 
@@ -73,7 +73,7 @@ def builder(kind=Classifier, optimizer=lambda: keras.optimizers.Adam(1e-2), **op
 
 
 def assert_equal(build, data, kind="mirrored", replicas=2, atol=1e-6, **options):
-    plain, model = build(), dl.distribute(build, strategy_of(kind, replicas))
+    plain, model = alone(build), dl.distribute(build, strategy_of(kind, replicas))
     fit = {"verbose": 0, "shuffle": False, "epochs": 2, "validation_data": data, **options}
     expected, found = plain.fit(data, **fit).history, model.fit(data, **fit).history
     for one, other in zip(plain.weights, model.weights, strict=True):

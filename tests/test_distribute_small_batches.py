@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
-from tests.distribution import assert_same, strategy_of
+from tests.distribution import alone, assert_same, strategy_of
 
 DRAW = np.random.default_rng(0)
 IMAGES = DRAW.normal(size=(9, 6, 6, 2)).astype("float32")
@@ -42,7 +42,7 @@ def convolutions(*, normalize=None, outputs=lambda y: y, inputs=1, **compiled):
 
 def pair(build, kind, replicas):
     """The same model on one device and on replicas."""
-    return build(), dl.distribute(build, strategy_of(kind, replicas))
+    return alone(build), dl.distribute(build, strategy_of(kind, replicas))
 
 
 # predict

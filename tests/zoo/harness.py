@@ -17,6 +17,7 @@ import distlab as dl
 from distlab.parity.changes import synchronise_batch_norms
 from distlab.parity.randomness import switch_off
 from distlab.training.trial.draws import draw_by_example, replaced_draws
+from tests.distribution import alone
 from tests.zoo.family import FAMILIES, Family
 
 EPOCHS = 2
@@ -102,7 +103,7 @@ def one_device(
     """Returns what plain Keras logs, and the weights that it ends with."""
 
     def on_one_device(build: Callable[[], keras.Model]) -> keras.Model:
-        model = build()
+        model = alone(build)
         draw_by_example(model)
         return model
 
