@@ -28,7 +28,8 @@ def with_map(text: str) -> str:
     here = sum(bool(entry.lesson) for entry in entries)
     lessons, exercises = (_in_hours(minutes) for minutes in total_minutes(entries))
     coming = len(entries) - here
-    counted = f"{here} lessons are here, and {coming} are coming." if coming else f"{here} lessons."
+    verb = "is" if coming == 1 else "are"
+    counted = f"{here} lessons are here, and {coming} {verb} coming." if coming else f"{here} lessons."
     part = (
         f"{BEGIN}\n{counted} The lessons take about {lessons} hours to read and run, and the "
         f"exercises about {exercises} hours.\n\n{map_table(entries)}\n{END}"
