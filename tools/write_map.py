@@ -28,8 +28,9 @@ def with_map(text: str) -> str:
     here = sum(bool(entry.lesson) for entry in entries)
     lessons, exercises = (_in_hours(minutes) for minutes in total_minutes(entries))
     coming = len(entries) - here
-    verb = "is" if coming == 1 else "are"
-    counted = f"{here} lessons are here, and {coming} {verb} coming." if coming else f"{here} lessons."
+    counted = f"{here} lessons."
+    if coming:
+        counted = f"{here} lessons are here, and {coming} {'is' if coming == 1 else 'are'} coming."
     part = (
         f"{BEGIN}\n{counted} The lessons take about {lessons} hours to read and run, and the "
         f"exercises about {exercises} hours.\n\n{map_table(entries)}\n{END}"
