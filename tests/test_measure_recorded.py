@@ -50,3 +50,11 @@ def test_four_replicas_show_that_they_share_one_processor(recording):
         for how in (True, False)
     )
     assert sum(shared) < sum(own) / 2
+
+
+def test_the_shared_model_counts_too_much_waiting(recording):
+    known = [r for r in recording.all_reduces if r.replicas == 2 and r.size_bytes <= 2**20]
+    model = fit(known, [step for step in recording.steps if step.replicas <= 2], shared=True)
+    on_four = [row for row in recording.all_reduces if row.replicas == 4]
+    assert all(error > 0 for error in relative_errors(model, on_four))
+    assert all(error > 0 for error in errors_on_four_replicas(recording, shared=True))

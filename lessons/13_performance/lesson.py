@@ -325,8 +325,9 @@ for name, one_model in {"shared": model, "not shared": not_shared}.items():
 
 # %% [markdown]
 # **Measurements that a model has not seen decide between two models.** Look at the signs, too. If
-# nearly all errors of a model have the same sign, a part is missing in it. Four replicas on two
-# cores may wait for each other before the all-reduce, for example, and our model leaves that out.
+# all errors of a model have the same sign, it counts a part too often or not at all. The shared
+# model's steps are all too long. The figure of the all-reduces shows one cause: on four replicas
+# they are faster than the model says. So `shared` counts more waiting than there is.
 
 # %% [markdown]
 # What is such a model good for? It answers questions that you cannot measure. For example: the same
