@@ -2,6 +2,7 @@
 
     .. public:: distribute          a function: its signature and its docstring
     .. public:: LocalCluster        a class: those of its methods that have a docstring, too
+    .. public:: measure.timing.time_call        a name of a module
 
 Importing a name would import TensorFlow, which takes longer than all pages together.
 """
@@ -31,10 +32,11 @@ class Public(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Returns the documentation of one name."""
-        name = self.arguments[0]
-        path = _PACKAGE / (distlab._ROOMS[name].replace(".", "/") + ".py")
+        asked = self.arguments[0]
+        module, _, name = asked.rpartition(".")
+        path = _PACKAGE / ((module or distlab._ROOMS[name]).replace(".", "/") + ".py")
         self.env.note_dependency(str(path))
-        return self.parse_text_to_nodes("\n".join(_described(name, _find(path, name))))
+        return self.parse_text_to_nodes("\n".join(_described(asked, _find(path, name))))
 
 
 def _find(path: Path, name: str) -> Any:

@@ -80,7 +80,7 @@ for replicas in (1, 4, 16):
 # With $k$ times the batch, the **linear rule** for SGD multiplies the learning rate by $k$. The
 # reason: $k$ small steps move the weights by
 #
-# $$-r\,(g_1 + g_2 + \dots + g_k) \;=\; -k\,r \cdot \tfrac1k(g_1 + \dots + g_k),$$
+# $$-r\,(g_1 + g_2 + \cdots + g_k) \;=\; -k\,r \cdot \frac{1}{k}(g_1 + \cdots + g_k),$$
 #
 # and the right side is *one* step with the rate $kr$ and the mean gradient of the larger batch.
 # This holds as long as the gradient changes little during the $k$ small steps. For Adam, which

@@ -482,7 +482,7 @@ draw_memory(
 )
 
 # %% [markdown]
-# ## The field's map
+# ## A map of the field
 #
 # Data parallelism divides the examples. The kinds of [model
 # parallelism](../docs/glossary.md#model-parallelism) divide the model, and each has a question

@@ -545,7 +545,7 @@ print(inspect.getsource(distribution_lib.distribute_value))
 #
 # `tf.distribute` ends where a replica no longer fits on one device. (Its TPUStrategy and its
 # parameter servers can divide some variables, as lesson 16 says.) The figure in [lesson
-# 16](16_choosing_a_strategy.ipynb#The-field's-map) shows what each kind gives to a device. These
+# 16](16_choosing_a_strategy.ipynb) shows what each kind gives to a device. These
 # questions decide. Ask in this order, because each later kind is more work:
 #
 # 1. **Data:** does one device hold all of the model?
