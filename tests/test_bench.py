@@ -41,7 +41,8 @@ def test_a_script_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
     (tmp_path / "train.py").write_text(SCRIPT)
     options = ["--replicas", "1", "2", "--batch", "8", "--blocks", "2", "--plot", "out.png"]
     assert cli.main(["bench", "train.py", *options]) == 0
-    out = capsys.readouterr().out
+    out, progress = capsys.readouterr()
+    assert progress.splitlines() == [f"measuring with replicas: {count}" for count in (1, 2)]
     assert "strong scaling, 8 examples in a step" in out
     assert "weak scaling, 8 examples on each replica" in out
     rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["1"], ["2"])]

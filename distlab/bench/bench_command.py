@@ -7,6 +7,7 @@ distlab bench --build my_project.models:build_small
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ def _bench(options: argparse.Namespace) -> int:
         replicas=options.replicas,
         batch=options.batch,
         blocks=options.blocks,
+        tell=lambda count: print(f"measuring with replicas: {count}", file=sys.stderr),
     )
     for kind, measured in steps.items():
         where = "in a step" if kind == "strong" else "on each replica"

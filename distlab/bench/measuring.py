@@ -12,7 +12,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from distlab.errors import InvalidArgument, ProcessError
@@ -23,7 +23,12 @@ KINDS = ("strong", "weak")
 
 
 def measure_scaling(
-    target: str, *, replicas: Sequence[int], batch: int, blocks: int = 9
+    target: str,
+    *,
+    replicas: Sequence[int],
+    batch: int,
+    blocks: int = 9,
+    tell: Callable[[int], None] = lambda count: None,
 ) -> dict[str, list[MeasuredStep]]:
     """Returns the measured steps by kind of scaling, in the order of `replicas`.
 
@@ -32,6 +37,7 @@ def measure_scaling(
         replicas: The numbers of replicas; `batch` can be divided by each of them.
         batch: The global batch of strong scaling, and the batch on each replica in weak scaling.
         blocks: How many blocks of steps are timed.
+        tell: Called with each number of replicas before it is measured.
 
     Raises:
         InvalidArgument: `batch` cannot be shared equally.
@@ -44,7 +50,10 @@ def measure_scaling(
             found=f"{batch} examples, which {uneven[0]} replicas cannot share equally",
             do=f"give a multiple of {uneven[0]}",
         )
-    rows = [_in_own_process(target, count, batch, blocks) for count in replicas]
+    rows = []
+    for count in replicas:
+        tell(count)
+        rows.append(_in_own_process(target, count, batch, blocks))
     return {kind: [row[place] for row in rows] for place, kind in enumerate(KINDS)}
 
 
