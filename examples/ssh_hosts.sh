@@ -3,9 +3,15 @@
 #
 #     examples/ssh_hosts.sh 10.0.0.1 10.0.0.2 -- examples/train.py --folder /shared/checkpoints
 #
-# Start it in the project's folder, which must have the same path on every host. The environment
-# variable PYTHON names the interpreter there (python), and PORT the port of the workers (2222),
-# which must be open between the hosts. The exit code is that of the first worker that failed.
+# Start it in the project's folder, which must have the same path on every host. These environment
+# variables change what it does:
+#
+#     PYTHON       the interpreter on the hosts (python)
+#     PORT         the port of the workers, which must be open between the hosts (2222)
+#     ENVIRONMENT  names of further variables that the workers get, such as "NCCL_DEBUG"
+#
+# It waits until all workers have ended. The exit code is that of the first host in the list whose
+# worker failed.
 
 set -u
 port=${PORT:-2222} python=${PYTHON:-python}
@@ -22,15 +28,21 @@ fi
 shift
 
 workers=$(printf "\"%s:$port\", " "${hosts[@]}")
+variables=
+for name in ${ENVIRONMENT:-}; do
+    variables+="$name=$(printf %q "${!name}") "
+done
+
+# With -tt, a worker ends when its SSH connection does. The keep-alive notices a lost one.
+options=(-tt -o BatchMode=yes -o ServerAliveInterval=30 -o ServerAliveCountMax=4)
 ssh_of=()
-# With -tt, a worker ends when its SSH connection does.
 trap 'kill "${ssh_of[@]}" 2>/dev/null' INT TERM
 for index in "${!hosts[@]}"; do
     task="{\"type\": \"worker\", \"index\": $index}"
     config="{\"cluster\": {\"worker\": [${workers%, }]}, \"task\": $task}"
-    command="cd $(printf %q "$PWD") && TF_CONFIG=$(printf %q "$config") exec"
-    ssh -tt -o BatchMode=yes "${hosts[$index]}" "$command $(printf '%q ' "$python" -u "$@")" \
-        </dev/null > >(sed -u "s/^/[worker:$index] /") 2>&1 &
+    command="cd $(printf %q "$PWD") && ${variables}TF_CONFIG=$(printf %q "$config") exec"
+    ssh "${options[@]}" "${hosts[$index]}" "$command $(printf '%q ' "$python" -u "$@")" \
+        </dev/null > >(sed -u "s/\r$//; s/^/[worker:$index] /") 2>&1 &
     ssh_of+=($!)
 done
 
@@ -40,4 +52,5 @@ for process in "${ssh_of[@]}"; do
     ended=$?
     if [ $code -eq 0 ]; then code=$ended; fi
 done
+wait  # for the last lines
 exit $code
