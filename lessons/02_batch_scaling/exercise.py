@@ -139,7 +139,8 @@ dl.check("rate_at")
 # - It returns two numbers, the same on every replica: `(noise, signal)`. The first is the
 #   lesson's variance of one example's gradient, and the second the squared norm of the true
 #   gradient, both estimated from this one step.
-# - It must hold for any number of replicas. About 8 lines.
+# - It must hold for any number of replicas from two on, each with the same number of examples.
+#   About 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -7,9 +7,9 @@
 #
 # In 2017, [Goyal et al.](https://arxiv.org/abs/1706.02677) trained ResNet-50 on ImageNet in one
 # hour on 256 GPUs. The batch grew from 256 to 8,192, and the learning rate with it. Without a
-# warm-up the error rose from 23.6 % to 24.8 %. With one it was 23.7 %. Beyond 8,192 images the
-# error grew even with a warm-up. You will find all three effects in seconds, on digits, at much
-# smaller batches.
+# warm-up the error rose from 23.6 % to 24.8 %. With a gradual warm-up it was 23.7 %. Beyond 8,192
+# images the error grew even with a warm-up. On digits you will see the rule work, and see it end,
+# in seconds. You will also see when a warm-up helps, and when it does not.
 
 # %% [markdown]
 # ## Overview
@@ -18,8 +18,8 @@
 #
 # - say what a [global batch](../docs/glossary.md#global-batch) changes, and what replicas do not,
 # - scale a learning rate by a rule, and warm it up,
-# - compare batch sizes fairly: equal epochs, several seeds, and a rate that the test digits did
-#   not choose,
+# - compare batch sizes fairly: at equal epochs and at equal accuracy, with several seeds, and with
+#   a rate that the test digits did not choose,
 # - estimate from a few gradients how large a batch can usefully be.
 #
 # **Time:** about 40 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD and
@@ -67,7 +67,8 @@ explore_batch_plan()
 #
 # If you keep the examples on each replica and add replicas, you do [weak
 # scaling](../docs/glossary.md#weak-scaling): the global batch grows. `dl.plan_batch` computes what
-# follows. Here a rate of 0.05 was found for a batch of 8 on one device.
+# follows. We start from a rate of 0.05 for a batch of 8 on one device. It reaches 96 %, but it is
+# not the fastest rate, as you will see.
 
 # %%
 for replicas in (1, 4, 16):
@@ -83,13 +84,14 @@ for replicas in (1, 4, 16):
 # $$-r\,(g_1 + g_2 + \cdots + g_k) \;=\; -k\,r \cdot \frac{1}{k}(g_1 + \cdots + g_k),$$
 #
 # and the right side is *one* step with the rate $kr$ and the mean gradient of the larger batch.
-# This holds as long as the gradient changes little during the $k$ small steps. For Adam, which
-# divides each gradient by its usual size, the rule is $\sqrt k$ (`rule="square_root"`). If your
-# loss is a *sum* over examples, its gradient has grown $k$ times already. Then do not scale the
-# rate as well.
+# This holds as long as the gradient changes little during the $k$ small steps. Adam divides each
+# gradient by its usual size. If that size is mostly noise, $k$ times the examples make it $\sqrt k$
+# times smaller, so Adam's step is already $\sqrt k$ times longer, and the rate supplies the other
+# $\sqrt k$ (`rule="square_root"`). If your loss is a *sum* over examples, its gradient has grown
+# $k$ times already. Then do not scale the rate as well.
 
 # %% [markdown]
-# ### Replicas have no effect of their own
+# ### For this network, replicas have no effect of their own
 #
 # Here is the network for the whole lesson: 64 pixels, 32 hidden units, 10 classes. We train it for
 # one epoch in batches of 64: on one device, and on four replicas with 16 digits each.
@@ -119,9 +121,10 @@ four_replicas = weights_after_an_epoch(lambda: dl.distribute(build, strategy))
 dl.show("weights apart", np.abs(one_device - four_replicas).max(), below=1e-6)
 
 # %% [markdown]
-# **The weights depend on the global batch, and not on the number of replicas.** Replicas are the
-# reason why the batch grows. So you can study 32 replicas on one device, if you give it their
-# global batch.
+# **Without batch normalization and dropout, the weights depend on the global batch, and not on the
+# number of replicas.** (Batch normalization uses a replica's own examples, so there the number on
+# each replica counts as well.) Replicas are the reason why the batch grows. So you can study 32
+# replicas on one device, if you give it their global batch.
 
 # %% [markdown]
 # ## How sure is an accuracy?
@@ -145,9 +148,10 @@ dl.show("standard error", accuracies.std(ddof=1) / np.sqrt(10), digits=1)
 # surer than one of them: its **standard error** is the standard deviation of the seeds, divided by
 # $\sqrt{10}$. The figures below draw it as a bar.
 #
-# All seeds share the same 360 test digits. A different set of 360 would move every accuracy near
-# 95 % by about $\sqrt{0.95 \cdot 0.05 / 360}$, which is 1.1 points. **So read a difference of one
-# point here as no difference.**
+# All seeds share the same 360 test digits. A different set of 360 would move every accuracy near 95
+# % by about $\sqrt{0.95 \cdot 0.05 / 360}$, which is 1.1 points. All runs share these digits, so a
+# part of this error cancels in a difference. Still, **read a difference of one point here as no
+# difference.**
 #
 # <details><summary>In plain TensorFlow: how one loop trains so many networks</summary>
 #
@@ -220,10 +224,12 @@ draw_by_batch(
 )
 
 # %% [markdown]
-# The linear rule keeps the accuracy up to a batch of 64, which is 8 times the first one. At 128 it
-# loses 5 points, and at 256, with a rate of 1.6, it fails. Even the best rate loses 5 points there,
-# because 8 epochs are then only 32 steps. **With equal epochs, a batch that is too large costs
-# accuracy.** You can buy it back with more epochs, which is what the next section counts.
+# The linear rule keeps the accuracy up to a batch of 64, which is 8 times the first one. (Where it
+# ends depends on the first rate: with 0.1 for a batch of 8, it would reach 1.6 at 128 already.) At
+# 128 it loses 4 to 5 points, and at 256, with a rate of 1.6, it fails. Even the best rate loses 5
+# points there, because 8 epochs are then only 32 steps. **With equal epochs, a batch that is too
+# large costs accuracy.** You can buy it back with more epochs, which is what the next section
+# counts.
 
 # %% [markdown]
 # ## Equal accuracy
@@ -250,8 +256,8 @@ fixed_guess.reveal(
     min(kinds, key=lambda kind: abs(kinds[kind] - part)),
     {
         "an eighth of them": "Then equal epochs would have been enough, and they were not.",
-        "about half of them": "A mean over more digits has less noise. But the noise was not what "
-        "held training up.",
+        "about half of them": "A mean over more digits has less noise. But at a rate of 0.05 the "
+        "short step holds training up, and not the noise.",
         "many more": "On average, a larger batch gives no worse direction.",
     },
 )
@@ -280,7 +286,7 @@ def fewest(batch):
 best_guess = dl.predict(
     "With the best rate for each batch, four times the digits (from a batch of 8 to 32) leave a "
     "third of the steps. What do four times the digits leave from 64 to 256?",
-    ["a quarter", "a half", "two thirds", "more than before"],
+    ["a quarter", "a half", "about three quarters", "more than before"],
 )
 
 # %%
@@ -290,13 +296,15 @@ left = fewest(256).mean() / fewest(64).mean()
 draw_steps({"rate fixed at 0.05": fixed_steps, **steps}, lines_from=["linear rule", "best rate"])
 
 # %% tags=["reveal"]
-parts = {"a quarter": 0.25, "a half": 0.5, "two thirds": 0.67, "more than before": 1.3}
+parts = {"a quarter": 0.25, "a half": 0.5, "about three quarters": 0.75, "more than before": 1.3}
 best_guess.reveal(
     min(parts, key=lambda name: abs(parts[name] - left)),
     {
         "a quarter": "That is the broken line: four times the digits would replace four times the "
         "steps.",
         "a half": "The curve bends further than that.",
+        "about three quarters": "Past the bend, more digits refine a gradient that is already good "
+        "enough.",
         "more than before": "A larger batch has less noise. With its best rate it needs no more "
         "steps.",
     },
@@ -304,14 +312,14 @@ best_guess.reveal(
 
 # %% [markdown]
 # The broken lines are what "twice the batch, half the steps" would give. The curve of the linear
-# rule lies on its line, bends away from it, and ends: at 256 no seed arrives. The best rate bends,
-# too: past a batch of about 64, twice the digits in each step save little. Two limits meet here:
+# rule lies on its line, bends away from it, and ends: at 256 not all seeds arrive. The best rate
+# bends, too: past a batch of about 64, twice the digits in each step save little. Two limits meet
+# here:
 #
 # - **Noise** limits small batches. Each gradient points in a rather random direction, and only
 #   short steps average it out. More digits help as much as more steps.
 # - **Curvature** limits large ones. The loss is a valley, and a step that is too long jumps to its
-#   other side, and higher. More digits do not change the valley. Here a rate of 0.8 works for
-#   batches from 16 to 256, and 1.6 for none.
+#   other side, and higher. More digits do not change the valley.
 #
 # [Shallue et al.](https://arxiv.org/abs/1811.03600) found this bend in every combination of data,
 # model and optimizer that they tried, at batch sizes that differ by orders of magnitude.
@@ -319,7 +327,8 @@ best_guess.reveal(
 # %% [markdown]
 # ## Warm-up
 #
-# In many networks the curvature is highest at the beginning. A
+# The linear rule assumes that the gradient changes little during the $k$ small steps. At the
+# beginning of training it changes most, so the rule fails there first. A
 # [warm-up](https://arxiv.org/abs/1706.02677) starts at the small rate and climbs to the large one
 # during the first epochs. Whether it helps depends on the first weights, so we try Keras's usual
 # ones, and ones that are four times as large, with a batch of 128 and 20 seeds.
@@ -342,11 +351,11 @@ for start_scale, name in ((1, "usual"), (4, "four times as large")):
 # %% [markdown]
 # With the usual weights, the warm-up makes no difference that you could tell from chance. With the
 # large ones the rule alone loses 10 points, and the warm-up wins 9 of them back. So a warm-up is a
-# cheap insurance for the first steps, and deep networks such as ResNet-50 need it. It does not move
-# the bend: at a batch of 256 no warm-up that we tried helped.
+# cheap insurance for the first steps, and for ResNet-50 it was worth 1.1 points.
 #
 # For your own training, `plan.warmup(steps=...)` is a Keras schedule. It counts the optimizer's
-# steps, so an epoch has fewer of them if the batch grows.
+# steps, and a larger batch has fewer steps in an epoch, so give `steps` again if you change the
+# batch.
 
 # %%
 plan = dl.plan_batch(per_replica=8, replicas=16, base_learning_rate=0.05)
@@ -366,10 +375,11 @@ for step in (0, 8, 16, 100):
 #
 # Can you know where the bend is without a sweep? [McCandlish et
 # al.](https://arxiv.org/abs/1812.06162) compare two things: how much the gradients of single
-# examples scatter, and how long their mean is. Their ratio is the **gradient noise scale**, a
-# number of examples:
+# examples scatter, and how long their mean is. Their ratio is the [gradient noise
+# scale](../docs/glossary.md#gradient-noise-scale) in its simple form, which assumes the same
+# curvature in all directions, a number of examples:
 #
-# $$B_\text{noise} = \frac{\text{variance of one example's gradient}}{|\text{true gradient}|^2}$$
+# $$B_\text{simple} = \frac{\text{variance of one example's gradient}}{|\text{true gradient}|^2}$$
 #
 # Well below it, twice the batch saves half of the steps. Well above it, almost nothing.
 #
@@ -423,8 +433,9 @@ found = [noise_scale()]
 dl.show("noise scale of the first weights, in digits", found[0], digits=0)
 
 # %% [markdown]
-# That is the right order of magnitude for the bend, and it took 128 gradients. The sweep took 360
-# training runs. Now train for 8 epochs, and look again after every second one.
+# In the paper's model the steps are $S\,(1 + B/b)$ for batches of b, and the steps of the best rate
+# follow about 50 · (1 + 54/b). So 25 is half of what the sweep finds, and it took 128 gradients.
+# The sweep took 360 training runs. Now train for 8 epochs, and look again after every second one.
 
 # %% tags=["predict"]
 noise_guess = dl.predict(
@@ -476,10 +487,10 @@ milliseconds = {
 draw_by_batch(milliseconds, y="time to 95 %", y_unit="ms")
 
 # %% [markdown]
-# Ideal replicas gain little past the bend: 32 of them are hardly faster than 16, and cost twice as
-# much. A real all-reduce adds to that. One device gains from a larger batch as well: up to 128 the
-# steps fall faster than the time of a step grows, and at 256 they no longer do. So **fill one
-# device first, and add replicas up to the bend.**
+# Ideal replicas gain little past the bend: 32 of them are hardly faster than 16, and cost almost
+# twice as much. A real all-reduce adds to that. One device gains from a larger batch as well: up to
+# 128 the steps fall faster than the time of a step grows, and at 256 they no longer do. So **fill
+# one device first. Add replicas only if one full device is still below the bend.**
 #
 # | you have | do this |
 # |---|---|
@@ -514,8 +525,8 @@ draw_by_batch(milliseconds, y="time to 95 %", y_unit="ms")
 #
 # 2. You keep a global batch of 128 and go from one to four replicas. What changes?
 #
-#    <details><summary>Answer</summary>The weights end the same. Each replica gets 32 examples. This
-#    is strong scaling.</details>
+#    <details><summary>Answer</summary>For this network the weights end the same, up to rounding.
+#    Each replica gets 32 examples. This is strong scaling.</details>
 #
 # 3. A colleague compares batches of 32 and 512 after 1,000 steps each, and prefers 512. What is
 #    unfair?
@@ -532,8 +543,8 @@ draw_by_batch(milliseconds, y="time to 95 %", y_unit="ms")
 # 5. The noise scale is about 2,000, and your global batch is 64. What can you expect of 4 times as
 #    many replicas?
 #
-#    <details><summary>Answer</summary>About a quarter of the steps, because 256 is still far below
-#    2,000.</details>
+#    <details><summary>Answer</summary>A little more than a quarter of the steps, if you scale the
+#    rate as well, because 256 is still far below 2,000.</details>
 
 # %%
 from distlab.predictions import recap
@@ -548,8 +559,10 @@ recap()
 #   scale a loss.
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [Accurate, large minibatch SGD](https://arxiv.org/abs/1706.02677) has the linear rule and the
-#   warm-up. It measured one model on one data set: take the rule, and not the number 8,192.
+#   warm-up. Its limit of 8,192 was measured with ResNet-50 on ImageNet: take the rule, and not the
+#   number.
 # - [Measuring the effects of data parallelism](https://arxiv.org/abs/1811.03600) tunes the rate for
-#   each batch size, and finds that large batches do not generalise worse if you do.
+#   each batch size, and finds no evidence that large batches then generalise worse, and no simple
+#   rule for the rate that holds everywhere.
 # - [An empirical model of large-batch training](https://arxiv.org/abs/1812.06162) has the noise
 #   scale.

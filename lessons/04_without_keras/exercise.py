@@ -15,7 +15,9 @@
 # | 4. how far can you go? | accuracy against the number of all-reduces (no points) | 10 | open |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
-# each. If you get stuck, open the hint.
+# each. If you get stuck, open the hint. Inside a step,
+# `tf.distribute.get_replica_context().all_reduce("SUM", values)` takes a tensor or a list of
+# tensors. `"MEAN"` in place of `"SUM"` averages.
 
 # %%
 import numpy as np
@@ -65,15 +67,14 @@ def sgd_step(slope, offset, x, y, rate):
 dl.check("sgd_step")
 
 # %% [markdown]
-# **Try next:** how many all-reduces does your step need? One is enough, since all three sums can
-# travel together.
+# **Try next:** how many all-reduces does your step need?
 
 # %% [markdown]
 # ## Task 2: Adagrad with a limit
 #
-# Adagrad divides each step by the root of all squared gradients so far. To tame the first steps,
-# the gradient is limited to the range from `-limit` to `limit` before anything else is done with
-# it. One device would do this:
+# Adagrad divides each step by the root of the sum of all squared gradients so far. To tame the
+# first steps, the gradient is limited to the range from `-limit` to `limit` before anything else is
+# done with it. One device would do this:
 #
 # ```
 # gradient = clip(gradient, -limit, limit)
@@ -119,10 +120,10 @@ dl.check("adagrad_step")
 # %% [markdown]
 # ## Task 3: fewer all-reduces
 #
-# An all-reduce between machines in different cities can take longer than the whole step. *Local
-# SGD* lets the copies drift apart for a while, and then replaces all of them by their mean. With
-# it, [DiLoCo](https://arxiv.org/abs/2311.08105) trained language models with 500 times less
-# communication.
+# An all-reduce between machines in different cities can take longer than the computation of a step.
+# *[Local SGD](../docs/glossary.md#local-sgd)* lets the copies drift apart for a while, and then
+# replaces all of them by their mean. [DiLoCo](https://arxiv.org/abs/2311.08105) extends this idea
+# with an outer optimizer, and trained language models with 500 times less communication.
 #
 # Write `local_step(weight, gradient, rate, step, every)`, which runs **on every replica**.
 #
@@ -136,9 +137,8 @@ dl.check("adagrad_step")
 #
 # <details><summary>Hint</summary>
 #
-# `if` is allowed here although all-reduces must not stand in a condition: why can no replica be
-# left waiting? Which value goes into the all-reduce, and is it read before or after the
-# subtraction?
+# An all-reduce in an `if` is dangerous, because some replicas may wait for ever. Why is it safe
+# here? Which value goes into the all-reduce, and do you read it before or after the subtraction?
 # </details>
 
 
@@ -164,8 +164,8 @@ dl.check("local_step")
 # ## Task 4: how far can you go?
 #
 # This task has no check. The cell below trains one layer on the digits with your `local_step` for
-# three epochs. Before you run it, write down which accuracy you expect for 1, 8 and 64 steps
-# between two averages. One step in 8 needs an eighth of the messages.
+# 128 steps. Before you run it, write down which accuracy you expect for 1, 8 and 64 steps
+# between two averages. If you average in one step of 8, you send an eighth of the messages.
 
 # %%
 train, test = dl.load_dataset("digits", batch_size=32)
@@ -183,8 +183,8 @@ def train_locally(every):
             loss = tf.reduce_mean(losses)
         local_step(weight, tape.gradient(loss, weight), 0.5, step, every)
 
-    batches = [*strategy.experimental_distribute_dataset(train.repeat(3))]
-    for step, batch in enumerate(batches, 1):
+    batches = strategy.experimental_distribute_dataset(train.repeat(3).take(128))
+    for step, batch in enumerate(batches, 1):  # 128 steps end with an average in each case
         strategy.run(replica_step, args=(*batch, step))
     scores = tf.reshape(test_images, [-1, 64]) @ weight
     return np.mean(np.argmax(scores, axis=-1) == test_labels)
@@ -202,6 +202,6 @@ except NotImplementedError:
 #
 # - [Lesson 04](../notebooks/04_without_keras.ipynb), if a check sent you back to it.
 # - [Lesson 05](../notebooks/05_input_pipelines.ipynb) feeds the replicas.
-# - [Local SGD](https://arxiv.org/abs/1805.09767) shows when averaging now and then is as fast as
-#   averaging in every step.
+# - [Local SGD](https://arxiv.org/abs/1805.09767) proves, for strongly convex losses, when averaging
+#   now and then needs no more steps than averaging in every step.
 # - [The glossary](../docs/glossary.md) explains the terms.

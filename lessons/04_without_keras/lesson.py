@@ -1,13 +1,14 @@
 # %% [markdown]
 # # Without Keras: what a training step needs
 #
-# A forgotten all-reduce raises no error. The loss falls, the log looks healthy, and you save a
-# model that learnt from a quarter of your data. Copies that differ without a word are a fear of
-# large training runs as well: Meta's [report on Llama 3](https://arxiv.org/abs/2407.21783) counts
-# six cases of silent data corruption among its 419 unexpected interruptions in 54 days.
+# Some mistakes in a training step raise no error: the loss falls, and you save a model that is
+# worse than it should be. Large training runs meet such errors even without a bug: Meta's [report
+# on Llama 3](https://arxiv.org/abs/2407.21783) attributes six of its 419 unexpected interruptions
+# in 54 days to silent data corruption.
 #
-# With Keras the optimizer adds up the gradients for you. In this lesson you take Keras away, write
-# a step from variables and arithmetic, and find out which line the replicas cannot do without.
+# With Keras the optimizer combines the gradients for you. In this lesson you take Keras away and
+# write a step from variables and arithmetic. You will find out which line the replicas cannot do
+# without, and where Keras itself has it in the wrong place.
 
 # %% [markdown]
 # ## Overview
@@ -16,10 +17,10 @@
 #
 # - train raw `tf.Variable`s on four replicas, and show that one device would have learnt the same,
 # - tell from the copies of a weight that a step lacks its all-reduce,
-# - say on which side of an optimizer the all-reduce belongs, and why,
+# - say whether it matters on which side of an optimizer the all-reduce stands,
 # - decide when a step without Keras is worth its lines.
 #
-# **Time:** about 25 minutes. **Needs:** lessons 01 and 03; the update rules of momentum and Adam.
+# **Time:** about 40 minutes. **Needs:** lessons 01 and 03; the update rules of momentum and Adam.
 # No GPU, and nothing is downloaded.
 
 # %% [markdown]
@@ -27,12 +28,12 @@
 #
 # 1. Each replica has a gradient of the *sum* of its losses, divided by the number of examples in
 #    the global batch. How do you combine four such gradients?
-# 2. A variable without an aggregation is assigned in `strategy.run`. What do its copies hold?
+# 2. Four replicas assign to a variable with `aggregation=MEAN`. What do its copies hold?
 #
 # <details><summary>Answers</summary>
 #
 # 1. Add them up. Each is one part of the mean over the global batch.
-# 2. Each holds what its own replica assigned.
+# 2. All hold the mean of the four values.
 # </details>
 
 # %%
@@ -150,10 +151,10 @@ drift_guess.reveal(
         "equal, and right: the strategy adds up the gradients": "A strategy makes copies, shares "
         "batches and offers an all-reduce. It never calls the all-reduce for you: with Keras, the "
         "optimizer does.",
-        "equal, but the steps are too short": "That would need an all-reduce that takes the mean. "
-        "There is none in this step.",
-        "the first step raises an error": "Without an aggregation, a replica may assign what it "
-        "likes to its own copy.",
+        "equal, but the steps are too short": "That would need an all-reduce of the gradients. "
+        "This step all-reduces only the number of examples.",
+        "the first step raises an error": "TensorFlow's page on `VariableAggregation` says so. But "
+        "in `strategy.run` a replica assigns to its own copy, and no error is raised.",
         "they drift apart": "Each replica subtracts its own gradient from its own copy.",
     },
 )
@@ -201,9 +202,9 @@ dl.show("one device", accuracy(one_device), digits=2)
 
 # %% [markdown]
 # Each copy learnt from a quarter of the digits. Its steps were too short as well: it subtracted
-# its own part of a gradient, which is divided by the examples of all. And yet every copy works, so
-# a curve of its loss looks like training. You see the mistake only if you compare the copies with
-# each other or with one device.
+# its own part of a gradient, which is divided by the examples of all. (This cell cannot tell how
+# much each of the two costs.) And yet every copy names three digits of four, so nothing looks
+# broken. You see the mistake if you compare the copies with each other or with one device.
 #
 # ## The line that was missing
 
@@ -230,8 +231,8 @@ dl.show("from one device", apart(summed, one_device), below=1e-6)
 # One call takes all four gradients as a list. A call for each would be right as well, but each
 # call costs the time of a message ([lesson 12](12_ring_all_reduce.ipynb)).
 #
-# Is our "one device" itself right? Here Keras's own `fit` trains the same network on one device,
-# from the same weights.
+# Are both right? Here Keras's own `fit` trains the same network on one device, from the same
+# weights.
 
 # %%
 import keras
@@ -249,15 +250,19 @@ def keras_weights(optimizer):
 dl.show("from Keras", apart(summed, keras_weights(keras.optimizers.SGD(0.5))), below=1e-6)
 
 # %% [markdown]
-# ## Let the variable add up
+# ## An aggregation instead
 #
 # Lesson 01 gave a variable an [aggregation](../docs/glossary.md#aggregation). Take `subtract`, the
-# step without an all-reduce, and make the weights with `aggregation=SUM`.
+# step that does not all-reduce its gradients, and make the weights with `aggregation=SUM`.
 
 # %% tags=["predict"]
 sum_guess = dl.predict(
     "What are the weights after 90 steps of `subtract` with `aggregation=SUM`?",
-    ["four copies that differ", "four times the weights of one device", "those of one device"],
+    [
+        "four copies that differ",
+        "equal, but after steps four times too long",
+        "those of one device",
+    ],
 )
 
 # %%
@@ -270,8 +275,8 @@ sum_guess.reveal(
     {
         "four copies that differ": "They differ without an aggregation. With one, `assign_sub` "
         "waits for all replicas and gives every copy the same.",
-        "four times the weights of one device": "`assign_sub` does not add up the copies. It adds "
-        "up what the replicas want to subtract, and subtracts the sum once from each copy.",
+        "equal, but after steps four times too long": "`assign_sub` adds up what the replicas "
+        "subtract. Each of them subtracts its part of one mean, so the sum is the mean.",
         "those of one device": "`assign_sub` adds up what the replicas subtract.",
     },
 )
@@ -287,8 +292,9 @@ dl.show("from one device", distance, below=1e-6)
 # ## An optimizer with a memory
 #
 # Momentum and Adam keep *state* for each weight. `momentum` and `adam` below turn gradients into
-# changes of the weights. They make their state at the first call and keep it, one copy on each
-# replica.
+# changes of the weights. Python runs their `if not state` only while TensorFlow traces the step, so
+# the variables are made once. A variable that is made inside `strategy.run` is mirrored: each
+# replica has a copy. `tf.identity` hands out the value instead of the variable.
 
 
 # %%
@@ -301,8 +307,8 @@ def momentum(state, gradients):
 
 
 # %% [markdown]
-# Adam keeps a running mean of the gradient and one of its **square**. Both start at zero, and
-# `rate` corrects for that, as in Keras.
+# Adam keeps a running mean of the gradient and one of its square. Both start at zero, and `rate`
+# corrects for that, as in Keras.
 
 
 # %%
@@ -322,8 +328,8 @@ def adam(state, gradients):
 
 # %% [markdown]
 # There are two places for the all-reduce. It can combine the **gradients** before the optimizer
-# sees them. Or each replica runs the optimizer on its own gradient, four times as large so that it
-# is a mean over about as many digits, and the all-reduce takes the mean of the four **changes**.
+# sees them. Or each replica multiplies its own part by 4, which makes it the mean over its own 8
+# digits. It runs the optimizer on that, and the all-reduce takes the mean of the four **changes**.
 
 
 # %%
@@ -365,11 +371,11 @@ order_guess.reveal(
     {
         "with neither": "It holds if the change is a sum of gradients with fixed factors. The mean "
         "of four such sums is the same sum of the mean gradients.",
-        "with Adam only": "Adam divides by the root of a square. The mean of four squares is not "
-        "the square of the mean.",
-        "with both": "All copies stay equal with both. But equal is not right: Adam squares the "
-        "gradient, and the mean of four squares is not the square of the mean.",
-        "with momentum only": "A velocity is a sum of gradients with fixed factors. Adam squares.",
+        "with Adam only": "Each replica divides by the root of its own square. The mean of four "
+        "quotients is not the quotient of the means.",
+        "with both": "All copies stay equal with both. But equal is not right: with Adam each "
+        "replica divides by the root of its own square.",
+        "with momentum only": "A velocity is a sum of gradients with fixed factors. Adam divides.",
     },
 )
 
@@ -380,8 +386,10 @@ dl.show("momentum, changes reduced, from Keras", distances["momentum", False], b
 dl.show("adam, changes reduced: more than 0.1 from Keras", bool(distances["adam", False] > 0.1))
 
 # %% [markdown]
-# The copies stayed equal in all four runs, so comparing copies finds nothing here. Only the
-# comparison with one device does. Look at one gradient to see how far apart the two squares are:
+# The copies of the weights stayed equal in all four runs, because every change came out of an
+# all-reduce. So comparing copies finds nothing here. Only the comparison with one device does. In
+# its first step, Adam moves a weight by its learning rate against the *sign* of the gradient, since
+# it divides the gradient by its own size. Look at the signs for one weight:
 
 # %%
 mirrored = strategy.experimental_distribute_dataset(train)
@@ -393,15 +401,19 @@ each = strategy.experimental_local_results(
 )
 own = 4 * np.array(each)  # means over 8 digits
 dl.show("gradients of the four replicas", own, digits=3)
-dl.show("square of their mean", np.mean(own) ** 2, digits=4)
-dl.show("mean of their squares", np.mean(own**2), digits=4)
+dl.show("sign of their mean", np.sign(np.mean(own)), expected=-1)
+dl.show("mean of their signs", np.mean(np.sign(own)), expected=-0.5)
 
 # %% [markdown]
-# Where the replicas disagree, the mean of the squares is the larger one. Adam divides by its root,
-# so it takes shorter steps than one device would, and more so for weights on which the replicas
-# disagree. **Reduce before anything that is not linear:** squares, roots, norms, clipping, signs.
-# Keras does it in this order: `optimizer.apply` first all-reduces the gradients, and then updates
-# its state.
+# Three replicas move this weight up and one moves it down, so the mean of their changes is half of
+# what one device does. The more the replicas disagree, the shorter the step. **Reduce before
+# anything that is not linear:** squares, roots, norms, clipping, signs.
+#
+# Keras all-reduces the gradients before it updates its state, so its Adam is right. Its clipping is
+# not: `clipnorm`, `clipvalue` and `global_clipnorm` of Keras 3 clip each replica's own part, and
+# the all-reduce comes [after them][clip]. (`dl.distribute` clips the sum, as one device does.)
+#
+# [clip]: https://github.com/keras-team/keras/blob/master/keras/src/optimizers/base_optimizer.py
 #
 # ## When would you do without Keras?
 #
@@ -409,28 +421,30 @@ dl.show("mean of their squares", np.mean(own**2), digits=4)
 # |---|---|---|
 # | a network, a loss, an optimizer that exist | `dl.distribute`, `fit` | no reason |
 # | a step of your own for a network | `train_step` (lesson 03) | no reason |
-# | something between gradient and update: compression, clipping of your own | possible | clearer |
+# | something between gradient and update: compression, clipping the sum | `train_step` | clearer |
 # | fewer all-reduces: average the weights now and then (exercise 04) | hard | natural |
 # | a model that is no network: a simulation, a matrix factorisation | in the way | natural |
 #
-# What you lose are callbacks, progress bars, saving and metrics. `tf.Module` collects variables,
-# and `tf.train.Checkpoint` saves them.
+# What you lose are callbacks, progress bars and `model.save`. `tf.train.Checkpoint` still saves
+# your variables, and metrics of Keras still work.
 #
 # <details><summary>In PyTorch and JAX</summary>
 #
 # PyTorch's `DistributedDataParallel` puts the all-reduce into the backward pass: when
 # `loss.backward()` returns, `parameter.grad` holds the mean over all processes. The optimizer
-# comes after it, so the order is right by construction. In JAX without Keras you write this
-# lesson: `jax.lax.psum(gradients, "data")` inside `shard_map`, and then the optimizer. Under
-# `jax.jit` with a sharded batch the compiler inserts the all-reduce for you.
+# comes after it, so the order is right by construction. In JAX, under `jax.jit` with a sharded
+# batch, the compiler inserts the all-reduce for you. Inside `jax.shard_map` the gradient with
+# respect to replicated weights already contains the sum by default. You call `jax.lax.psum`
+# yourself only if you switch that off (`check_vma=False`). Doing both makes the gradient N times
+# too large.
 # </details>
 
 # %% [markdown]
 # ## Check yourself
 #
 # <details><summary>1. A raw training loop runs on eight replicas without an all-reduce. What does
-# the loss of replica 0 look like?</summary> Like a training run on an eighth of the data: it
-# falls, and nothing raises an error.
+# the loss of replica 0 look like?</summary> It falls, and nothing raises an error. It is about an
+# eighth as large as usual, because it is divided by the global batch.
 # </details>
 #
 # <details><summary>2. All copies of all weights are equal after 1,000 steps. Is the training
@@ -439,7 +453,8 @@ dl.show("mean of their squares", np.mean(own**2), digits=4)
 # </details>
 #
 # <details><summary>3. You clip each replica's gradient to norm 1 and then add up. Is that what one
-# device does?</summary> No. A norm is not linear, so add up first and clip the sum.
+# device does?</summary> No. A norm is not linear, so add up first and clip the sum. Keras 3's
+# `global_clipnorm` clips first.
 # </details>
 #
 # <details><summary>4. Which <code>aggregation</code> makes <code>assign_sub</code> right for
@@ -462,4 +477,5 @@ recap()
 # - [Adam](https://arxiv.org/abs/1412.6980), Algorithm 1, defines the update. Keras and this lesson
 #   use the form at the end of the paper's section 2, in which the correction moves into the rate.
 # - [TensorFlow's guide](https://www.tensorflow.org/guide/distributed_training) has a custom loop
-#   with a Keras optimizer. It does not say that the optimizer holds the only all-reduce.
+#   with a Keras optimizer. It says in one note that `apply_gradients` sums the gradients over all
+#   replicas: that is the all-reduce which you wrote here.

@@ -4,8 +4,8 @@
 # A GPU that waits for data costs as much as one that computes. In 2021 a group at Microsoft
 # measured nine models on servers of a large production cluster. [In many of their
 # cases](https://arxiv.org/abs/2007.06775) training time was dominated by *data stalls*, the time in
-# which the GPU waits for the next batch to be read and prepared. A second GPU does not help such a
-# training run, because then two GPUs wait.
+# which the GPU waits for the next batch to be read and prepared. A second GPU on the same server
+# does not help such a training run: both wait for the same pipeline.
 #
 # Nothing in the log tells you. The loss falls, no error appears, and each step only takes longer
 # than it should. The usual advice is to add `.prefetch(tf.data.AUTOTUNE)` at the end. In this
@@ -98,7 +98,8 @@ def read(number):
 as_found = tf.data.Dataset.range(256).map(read).batch(BATCH)
 
 # %% [markdown]
-# The training step is that of lesson 03, on four replicas:
+# The training step is that of lesson 03, in its simpler form, on four replicas. It divides by
+# `BATCH`, which is right here because 256 is a multiple of 32:
 
 # %%
 with strategy.scope():
@@ -147,7 +148,9 @@ recorded = recorded_splits()
 draw_step_splits({"as found": recorded["as found"]})
 
 # %% [markdown]
-# The real step is as long as the input alone. So these replicas wait for data, most of the time.
+# The real step takes about as long as the input alone. (Such times differ by a few per cent from
+# run to run, so here the input alone even looks slower.) The computation explains only 5
+# milliseconds of the step. So these replicas wait for data, most of the time.
 
 # %% tags=["predict"]
 prefetch_guess = dl.predict(
@@ -168,15 +171,17 @@ prefetch_guess.reveal(
         "computation. `prefetch` reads earlier, but each batch takes as long as before.",
         "half as long as now": "Reading and computing overlap at best. Here the input alone takes "
         "nearly the whole step, so hiding the computation behind it gains little.",
-        "nearly as long as now": "A step cannot be shorter than its input.",
+        "nearly as long as now": "On average, batches cannot be used faster than they are made.",
     },
 )
 
 # %% [markdown]
 # **`prefetch` hides the shorter part behind the longer one. It makes nothing cheaper.** If the
 # input is the longer part, you must make the input itself cheaper: more calls at once, or less
-# work. (These replicas share two processors with the pipeline, so a real step can be longer than
-# each of its parts. A GPU does not compete with the pipeline.)
+# work. Now look at the last bar. It ends in `prefetch`, and yet its step takes the sum of
+# computation and input. Here the pipeline and the replicas compete for the same two processors, so
+# they slow each other down. If the replicas run on GPUs, the pipeline competes only with the
+# threads that start the GPU's work.
 #
 # There is a second reason: TensorFlow reads ahead even if you do not ask for it. `CountedCalls`
 # counts how often a function of a pipeline is called. We take one batch of 4 numbers and wait:
@@ -204,9 +209,10 @@ dl.show("distributed: more than one batch", ahead_of_replicas > 4)
 
 # %% [markdown]
 # Without `prefetch`, TensorFlow has still read one batch ahead. A distributed data set reads more.
-# `prefetch(2)` of your own keeps two batches ready, while a third one waits for its place. That
-# helps if batches take unequal times, because after a slow batch a few are in reserve. `prefetch`
-# must be **last**: before a slow `map` it keeps ready only what comes before the slow part.
+# `prefetch(2)` of your own keeps two batches ready. The third one is the batch that TensorFlow
+# reads ahead anyway. That helps if batches take unequal times, because after a slow batch a few are
+# in reserve. `prefetch` must be **last**: before a slow `map` it keeps ready only what comes before
+# the slow part.
 
 # %%
 slow_part_last = numbers.prefetch(8).map(calls.counted("read")).batch(4)
@@ -219,6 +225,7 @@ dl.show("numbers read ahead, prefetch(8) before map", read_ahead(slow_part_last)
 # `map` of its own operations in parallel even if you do not ask.) With `num_parallel_calls=16` it
 # makes up to 16 calls at once and returns the results in the same order. While one call waits for
 # the disk, the others wait at the same time. In the figure this repair has the largest effect.
+# There the pipeline also had 16 threads, and it needs them.
 #
 # It has a limit: the threads of `tf.data`. By default there are as many as processors. Below, eight
 # calls wait for each other at a barrier, for at most 2 seconds. They can meet only if all eight are
@@ -251,8 +258,11 @@ dl.show("calls that met, 8 threads", meetings(threads=8))
 
 # %% [markdown]
 # So if `read` waits for a disk or a network, on a machine with few processors, give the pipeline
-# more threads. If `read` computes, more threads than processors gain nothing.
-# `num_parallel_calls=tf.data.AUTOTUNE` lets TensorFlow choose a number while the pipeline runs.
+# more threads. If `read` computes in TensorFlow's operations, more threads than processors gain
+# nothing. If it computes in Python, even more processors gain little: only one thread at a time can
+# run Python code. Our disk only sleeps, which lets the others run. So decode with TensorFlow's own
+# operations, such as `tf.io.decode_jpeg`. `num_parallel_calls=tf.data.AUTOTUNE` lets TensorFlow
+# choose a number while the pipeline runs.
 #
 # ## Less work: where the cache belongs
 #
@@ -277,8 +287,7 @@ dl.show("calls with cache()", reads_in_3_epochs(eight.map(read_counted).cache().
 # %% [markdown]
 # The third repair of the figure is this one: from the second epoch on, nothing is read. (The data
 # must fit into memory; `cache("file")` writes them to a disk of this machine. The cache is whole
-# only after a full pass.) You might reason that the cache saves most if it is last, so that nothing
-# at all is computed again:
+# only after a full pass.) Now a pipeline that also augments:
 
 
 # %%
@@ -298,10 +307,10 @@ def with_key(data):
 
 
 # %% [markdown]
-# `shift` is an *augmentation*: it changes each image at random, so that the model sees a new
-# version in every epoch. `with_key` gives each example a random number, the key, and
-# `rerandomize_each_iteration` draws new keys in each epoch. Now both stand before a cache at the
-# end. (`shuffle` draws a new order in each epoch by default, even with a seed.)
+# `shift` is an [augmentation](../docs/glossary.md#augmentation): it changes each image at random,
+# so that the model sees a new version in every epoch. `with_key` gives each example a random
+# number, the key, and `rerandomize_each_iteration` draws new keys in each epoch. Both are followed
+# by a cache at the end. (`shuffle` draws a new order in each epoch by default, even with a seed.)
 
 # %%
 cache_last = with_key(eight.map(look_up)).map(shift).shuffle(8, seed=1).batch(4).cache()
@@ -332,14 +341,15 @@ order_guess.reveal(
         "2": "The first epoch fills the cache, and it is one of those that the model sees. Every "
         "later one is its copy.",
         "3": "`shuffle` would draw three orders. But after the first epoch nothing asks it: the "
-        "cache behind it gives the batches that it kept.",
+        "cache after it gives the batches that it kept.",
         "1": "The cache kept the first epoch's batches.",
     },
 )
 
 # %% [markdown]
-# Here is what the model sees, and what it sees if the cache is behind `look_up`, before anything
-# random. (The number below an image is its place in the data set. A space separates the batches.)
+# Here is what the model sees, and what it sees if the cache comes right after `look_up`, before
+# anything random. (The number below an image is its place in the data set. A space separates the
+# batches.)
 
 # %%
 from distlab.pictures.epoch_orders import draw_epochs
@@ -354,8 +364,8 @@ draw_epochs(pipelines, batch=4)
 # training loss even looks better, and the model overfits. So **cache what is expensive and always
 # the same, and nothing random.**
 #
-# Then there is `shuffle` behind `batch`. It shuffles whole batches, so the same digits always come
-# together:
+# A different mistake is to put `shuffle` after `batch`. It then shuffles whole batches, so the same
+# digits always come together:
 
 # %%
 mixed = {
@@ -368,8 +378,9 @@ for name, data in mixed.items():
 
 # %% [markdown]
 # `shuffle(n)` holds n elements and draws from these. With n smaller than the data set, an element
-# can come at most n - 1 places early: data sorted by class stay nearly sorted. Take n as large as
-# the data set. If the memory does not allow that, shuffle the file names as well.
+# can move at most n - 1 places forward. So data sorted by class stay nearly sorted, and a batch may
+# hold one class only. Take n as large as the data set. If the memory does not allow that, also
+# shuffle the list of file names before you read.
 #
 # ## Random draws and a seed
 #
@@ -415,9 +426,11 @@ seed_guess.reveal(
 
 # %% [markdown]
 # With a seed, **a random operation in `map` draws the same numbers in every epoch**, as if it were
-# cached. `shuffle` is different: it reshuffles by default. The cure is what `with_key` does above:
-# `Dataset.random(seed=1, rerandomize_each_iteration=True)` gives new numbers in each epoch, and the
-# same ones in the next run; a [stateless
+# cached. (More exactly: in every pass that starts a new iterator, as `fit` and a `for` loop do.
+# After `repeat()` there is only one iterator, and the draws continue.) `shuffle` is different: it
+# reshuffles by default. The cure is what `with_key` does above: `Dataset.random(seed=1,
+# rerandomize_each_iteration=True)` gives new numbers in each epoch, and the same ones if you build
+# the pipeline again; a [stateless
 # operation](https://www.tensorflow.org/guide/random_numbers#stateless_rngs) draws from them. Its
 # draws do not depend on the order of parallel calls either.
 
@@ -434,7 +447,7 @@ def keyed():
 
 dl.show("versions in three epochs", versions(keyed()))
 first_run, second_run = ([float(draw) for draw in keyed()] for _ in range(2))
-dl.show("a second run draws the same", first_run == second_run)
+dl.show("built again, it draws the same", first_run == second_run)
 
 # %% [markdown]
 # ## Who reads which shard
@@ -447,7 +460,8 @@ dl.show("a second run draws the same", first_run == second_run)
 #
 # `pipeline_of_worker` gives the pipeline that TensorFlow would make for one worker, here in our
 # process. Four files hold the indices of 32 digits, 8 in each. The global batch is 8, and there are
-# two workers.
+# two workers. (`counted` counts the calls of the function that it is given. TensorFlow first cuts
+# each global batch of 8 into batches of 4, one for each worker, and then shards.)
 
 # %%
 import re
@@ -480,9 +494,12 @@ draw_readers(images.numpy()[:32], read_by, columns=4)
 
 # %% [markdown]
 # - `FILE` deals out files, like cards: worker 0 gets files 0 and 2. Each worker opens only its own.
+#   The global batches differ from those of one device: the first one holds digits 0 to 3 and 8 to
+#   11.
 # - `DATA` gives each worker its part of each batch. The global batches are those of one device.
-# - `OFF` shards nothing. Both workers train on every example, so each example counts twice. It is
-#   right only if you have sharded the data yourself.
+# - `OFF` shards nothing. Here both workers read the same four digits in the same step, so they
+#   compute the same gradient twice, and an epoch takes twice as many steps. Use it if you shard the
+#   data yourself, or if each worker draws an order of its own.
 # - `AUTO`, the default, is `FILE` if TensorFlow finds files in the pipeline, and `DATA` otherwise.
 
 # %% tags=["predict"]
@@ -503,8 +520,9 @@ calls_guess.reveal(
     decoded,
     {
         32: "That would be one call for each example. TensorFlow drops what is not this worker's "
-        "share only behind the last stage, after everything was decoded.",
+        "share only after the last stage, when everything was decoded.",
         64: "That is two workers. Each of the eight workers decodes all 32.",
+        256: "Each of the 8 workers decodes all 32, and keeps 4.",
         4: "That is one worker's share. But each worker decodes all 32, and then drops 28.",
     },
 )
@@ -554,7 +572,8 @@ files_guess.reveal(
         "were an empty data set. They do not count the files.",
         "all four": "Only a worker that has a file goes on to count whether there is one for each "
         "of the others.",
-        "workers 0 and 1, which have a file": "They count the files that are left for the others.",
+        "workers 0 and 1, which have a file": "A worker that has a file checks that there is one "
+        "for every worker. Two are too few for four.",
     },
 )
 
@@ -619,8 +638,9 @@ for shares in sizes(lambda context: 16):
 
 # %% [markdown]
 # The first step takes 64 of the 74 examples. **A function gives batches for one replica**, and a
-# step takes one such batch for each replica. The learning rate that you chose for 16 is wrong for
-# 64, and no error tells you. With the context's per-replica size:
+# step takes one such batch for each replica. Two things are then wrong, and no error tells you. A
+# loss that divides by the constant 16 gives a gradient four times too large, and a learning rate
+# chosen for batches of 16 may not suit batches of 64. With the context's per-replica size:
 
 # %%
 for shares in sizes(lambda context: context.get_per_replica_batch_size(16)):
@@ -642,25 +662,28 @@ from_memory = strategy.experimental_distribute_dataset(tf.data.Dataset.range(74)
 dl.show("distributed", [len(part) for part in strategy.experimental_local_results(last)])
 
 # %% [markdown]
-# Batches from a function are shared as those from files: 4, 4, 2, 0. Lesson 03's loss counts
-# examples, so it is right with any of them. The alternative is `batch(16, drop_remainder=True)`. It
-# drops up to 15 examples in each epoch, different ones if you shuffle. Never use it to evaluate:
-# there, the dropped examples are missing from your accuracy.
+# Batches from a function are shared as those from files: 4, 4, 2, 0. Lesson 03's `counted` loss is
+# right with any of these shares. The `replica_step` above is not: it divides by 32 even if fewer
+# examples came. The alternative is `batch(16, drop_remainder=True)`. It drops up to 15 examples in
+# each epoch, different ones if you shuffle. Never use it to evaluate: there, the dropped examples
+# are missing from your accuracy.
 #
 # ## The repaired pipeline
 #
 # | stage | place | why there |
 # |---|---|---|
 # | `shard` | first, if you shard yourself | each worker works only for itself |
-# | `map(read, num_parallel_calls=...)` | behind it | many calls wait or compute at once |
-# | `cache` | behind what is expensive and always the same | pays once; freezes what is before it |
-# | `shuffle` | behind `cache`, before `batch` | a new order and new batches in each epoch |
-# | `map(augment, num_parallel_calls=...)` | behind `cache` | a new version in each epoch |
-# | `batch` | behind `shuffle` | the global size, or one replica's size in a function |
+# | `map(read, num_parallel_calls=...)` | after `shard` | many calls wait or compute at once |
+# | `cache` | after what is expensive and always the same | pays once; freezes what is before it |
+# | `shuffle` | after `cache`, before `batch` | a new order and new batches in each epoch |
+# | `map(augment, num_parallel_calls=...)` | after `cache` | a new version in each epoch |
+# | `batch` | after `shuffle` | the global size, or one replica's size in a function |
 # | `prefetch` | last | reads ahead everything before it |
 #
-# A cheap `map` that works on whole batches, such as scaling, belongs behind `batch`: one call for
-# each batch instead of one for each example. We repair our pipeline and measure again:
+# A cheap `map` that works on whole batches, such as scaling, belongs after `batch`: one call for
+# each batch instead of one for each example. We repair our pipeline and measure again. `split_step`
+# makes one pass before it starts the clock, so the cache is full, and this is a step from epoch 2
+# on:
 
 # %%
 options = tf.data.Options()
@@ -707,10 +730,10 @@ dl.show("a step takes less than half of its time before", after.real_ms < split.
 # </details>
 #
 # <details><summary>2. The real step takes 78 ms, on one cached batch 48 ms, and the input alone 30
-# ms. What do you repair?</summary>
-# 78 is the sum: nothing is read ahead, for example because a Python loop makes the batches. Put
-# that loop into a <code>tf.data</code> pipeline that ends in <code>prefetch</code>. A step then
-# takes about 48 ms.
+# ms. What do you repair?</summary> 78 is the sum. Probably nothing is read ahead, for example
+# because a Python loop makes the batches; or the pipeline and the step compete for the same
+# processors. On GPUs it is the first. Put that loop into a <code>tf.data</code> pipeline that ends
+# in <code>prefetch</code>. A step then takes about 48 ms.
 # </details>
 #
 # <details><summary>3. A colleague moves <code>cache()</code> to the end of the pipeline, and each

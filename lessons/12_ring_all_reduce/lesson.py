@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Ring all-reduce: how gradients travel
 #
-# In 2017 Uber ran TensorFlow's own benchmark on 128 GPUs, and communication cost about half of the
-# GPUs' capacity. Then Uber sent the gradients around a ring instead of through servers, and the
-# same models reached [88 % of the ideal speed](https://arxiv.org/abs/1802.05799). The gradients
-# were the same. Only their route had changed. Today rings and trees carry the gradients of nearly
-# every large model, and the wrong one of the two can cost a factor of ten.
+# In 2017 Uber ran TensorFlow's own benchmark on 128 GPUs, and about half of the GPUs' capacity was
+# lost. Then Uber replaced the servers by Horovod, which adds up gradients around a ring, and the
+# same models reached [88 % of the ideal speed](https://arxiv.org/abs/1802.05799). The training
+# computed the same sums, and they travelled on a different route. Today rings and trees carry the
+# gradients of most large models. For a small message on 64 GPUs, the wrong one costs a factor of
+# ten.
 
 # %% [markdown]
 # ## Overview
@@ -31,7 +32,7 @@
 #
 # <details><summary>Answers</summary>
 #
-# 1. Not before the fourth has begun it, too. A collective ends for no worker before all have begun.
+# 1. Not before the fourth has begun it, too. An all-reduce needs the values of all workers.
 # 2. Every step needs the gradients of all workers, so the 15 cannot finish the next all-reduce.
 # </details>
 
@@ -134,8 +135,8 @@ dl.show("steps", {name: network.steps for name, network in used.items()})
 
 # %% [markdown]
 # The tree needs 2 log2 N steps, here 4, where naive needs 2 (N - 1), here 6. The cable of rank 0
-# now carries log2 N vectors in each direction. That is better, and still more with every doubling.
-# (This code needs a power of two as number of ranks.)
+# now carries log2 N vectors in each direction. That is better, but each doubling of the ranks adds
+# one more vector. (This code needs a power of two as number of ranks.)
 
 # %% [markdown]
 # ## Around a ring
@@ -179,9 +180,10 @@ for rank, mine in enumerate(chunks):
     dl.show(f"rank {rank} has", np.concatenate(mine))
 
 # %% [markdown]
-# The sum is 7, 6, 5, 8. Rank 0 has the 6, rank 1 the 5, rank 2 the 8 and rank 3 the 7: **each rank
-# has one finished chunk of the sum**, and the unfinished chunks are of no more use. This operation
-# is a [reduce-scatter](../docs/glossary.md#reduce-scatter): *reduce*, because values are added up;
+# The sum is 7, 6, 5, 8. Rank 0 has the 6, rank 1 the 5, rank 2 the 8 and rank 3 the 7 (its 6 is
+# unfinished: only rank 0's value is missing, and that is 0): **each rank has one finished chunk of
+# the sum**, and the unfinished chunks are of no more use. This operation is a
+# [reduce-scatter](../docs/glossary.md#reduce-scatter): *reduce*, because values are added up;
 # *scatter*, because the sum is spread over the ranks.
 #
 # ### All-gather: the finished chunks go around
@@ -259,10 +261,11 @@ draw_busiest({route: {n: busiest(route, n) for n in (2, 4, 8, 16, 32, 64)} for r
 growth_guess.reveal(
     f"about {busiest('ring', 64):.0f} vectors",
     {
-        "about 24 vectors": "There are 21 times as many steps, but each chunk is 16 times smaller.",
+        "about 24 vectors": "There are 21 times as many steps, but each chunk is 16 times smaller: "
+        "1.5 * 21 / 16 is 1.97.",
         "about 3 vectors": "It grows, but never beyond 2: in each half a rank sends all chunks "
         "but one.",
-        "about 0.1 vectors": "A chunk is 1/64 of the vector, and each rank sends 126 chunks.",
+        "about 0.1 vectors": "A chunk is 1/64 of the vector, but each rank sends 126 chunks.",
         "about 2 vectors": "2 (N - 1) chunks of 1/N of the vector.",
     },
 )
@@ -270,10 +273,11 @@ growth_guess.reveal(
 # %% [markdown]
 # ## What each link carries
 #
-# A rank sends 2 (N - 1) chunks of S / N bytes, where S is the size of the vector. That is
-# **2 S (N - 1) / N bytes, always less than two vectors, however many ranks there are.** No
-# all-reduce can do better on its busiest link, as
-# [Patarasu and Yuan](https://doi.org/10.1016/j.jpdc.2008.09.002) proved in 2009. Count and theory:
+# A rank sends 2 (N - 1) chunks of S / N bytes, where S is the size of the vector. That is **2 S (N
+# - 1) / N bytes, always less than two vectors, however many ranks there are.** If only the ranks
+# add, and not the switches, no all-reduce can do better on its busiest link. [Patarasuk and
+# Yuan](https://doi.org/10.1016/j.jpdc.2008.09.002) proved this in 2009. Here are the counts beside
+# the theory:
 
 # %%
 for ranks in (4, 16, 64):
@@ -346,17 +350,19 @@ differ = (own_first[0] != own_first[1]).mean()
 dl.show("share of numbers that differ between ranks 0 and 1", differ, digits=2)
 
 # %% [markdown]
-# Ranks 0 and 1 now apply different gradients. The copies of every weight drift apart from the first
-# step on, and no error is raised. If you gather, add in the same order on every rank.
+# Many of the gradients that ranks 0 and 1 now apply differ in the last bits. So the copies of the
+# weights drift apart from the first step on, and TensorFlow raises no error. If you gather, add in
+# the same order on every rank.
 
 # %% [markdown]
 # ## When the message is small
 #
-# Bytes are not all. A message also takes time if it is almost empty: it passes through drivers,
-# cables and switches. This time is the [latency](../docs/glossary.md#latency), written alpha. Beta
-# is the time of one byte, the inverse of the [bandwidth](../docs/glossary.md#bandwidth). So a
-# message of n bytes takes alpha + n · beta, and a route takes its steps times that. Let us take a
-# latency of 10 µs and links of 10 GB/s, as an example. Lesson 13 measures both.
+# Bytes are not the only cost. Even an almost empty message takes time, because it passes through
+# drivers, cables and switches. This time is the [latency](../docs/glossary.md#latency), written
+# alpha. Beta is the time of one byte, the inverse of the
+# [bandwidth](../docs/glossary.md#bandwidth). So a message of n bytes takes alpha + n · beta. A
+# route with k steps takes k times as long. Let us take a latency of 10 µs and links of 10 GB/s, as
+# an example. Lesson 13 measures both.
 
 # %%
 LATENCY_S, BYTES_PER_S = 10e-6, 10e9
@@ -402,17 +408,23 @@ small_guess.reveal(
 
 # %% [markdown]
 # **Small messages need few steps, large messages need few bytes.** On 64 ranks the curves cross at
-# about 1 MB, and with more ranks they cross at larger sizes. So libraries choose for each
-# message. MPI has done so [since 2005](https://doi.org/10.1177/1094342005051521). NCCL had rings
-# only until 2019. Its [version
+# about 1 MB, and with more ranks they cross at larger sizes. So libraries choose for each message.
+# The MPI library MPICH describes how in [a paper of
+# 2005](https://doi.org/10.1177/1094342005051521). It has a route with both advantages, too:
+# *recursive halving and doubling* needs 2 log2 N steps and the bytes of a ring. Its partners are
+# far apart, so it needs a network in which all pairs are equally fast. NCCL had rings only until
+# 2019. Its [version
 # 2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/) added
-# trees, because the latency of a ring grows with every GPU.
+# trees, because the latency of a ring grows with every GPU. NCCL's trees are better than ours: they
+# send a vector in small pieces, through two trees at once, so a rank sends about two vectors, as in
+# a ring.
 
 # %% [markdown]
 # ## TensorFlow's own ring
 #
-# `cross_device_ops` of a MirroredStrategy chooses the route between the devices of one process.
-# TensorFlow has three. We give each of them our random numbers, on four real replicas.
+# `cross_device_ops` of a MirroredStrategy chooses the route between the devices of one process. We
+# give our random numbers to the three that run on CPUs, on four real replicas. (`NcclAllReduce`
+# needs GPUs. `CollectiveAllReduce` is what TensorFlow takes by default.)
 
 # %%
 import tensorflow as tf
@@ -451,15 +463,15 @@ exact = np.sum(numbers, axis=0, dtype=np.float64)
 for name, ops in OPS.items():
     total = all_reduced(ops)[0]
     equal = {own: float((total == vectors[0]).mean()) for own, vectors in results.items()}
-    dl.show(f"{name}, share of equal bits", equal, digits=2)
+    dl.show(f"{name}, share of equal numbers", equal, digits=2)
     dl.show("  largest error", np.abs(total - exact).max(), below=1e-6)
 
 # %% [markdown]
 # `ReductionToOneDevice` is our naive route, and `CollectiveAllReduce` is our ring: **your few lines
-# and TensorFlow's C++ ring add in the same order.** (34 of the 102,400 numbers differ. They are at
-# the borders of chunks. TensorFlow's chunks are a little longer, so that each begins at a multiple
-# of 64 bytes.) `HierarchicalCopyAllReduce` adds in an order of its own. All three sums are equally
-# good.
+# and TensorFlow's C++ ring add in the same order.** (The share of 1 is rounded: at the borders of
+# chunks a few numbers differ. TensorFlow adds up to 64 bytes to each chunk, so up to 96 of the
+# 102,400 numbers belong to a different chunk than ours.) `HierarchicalCopyAllReduce` adds in an
+# order of its own. All three are within 0.000001 of the exact sum.
 #
 # One process cannot tell us what its devices sent, because they share memory. Real workers can.
 # Linux counts the bytes of every connection, and `tcp_bytes_sent` reads these counters. We start
@@ -516,13 +528,13 @@ bytes_guess.reveal(
 )
 
 # %% [markdown]
-# TensorFlow's workers send 2 · 4 MB · 3/4, as the theory says. (About 0.1 % come on top, for the
-# headers of messages.) `CommunicationOptions(implementation=...)` of a MultiWorkerMirroredStrategy
-# takes `RING`, `NCCL` or `AUTO`. On CPUs all three mean TensorFlow's ring, even for tiny vectors.
-# On GPUs `NCCL` chooses between rings and trees by itself.
+# TensorFlow's workers send 2 · 4 MB · 3/4, as the theory says. (The headers of messages are rounded
+# away here.) `CommunicationOptions(implementation=...)` of a MultiWorkerMirroredStrategy takes
+# `RING`, `NCCL` or `AUTO`. On CPUs all three mean TensorFlow's ring, even for tiny vectors. On GPUs
+# `NCCL` chooses between rings and trees by itself.
 
 # %% [markdown]
-# ## Several gradients, one message
+# ## Many small gradients
 #
 # A model has many gradients, and most of them are small. A bias of 10 numbers would pass through
 # all 2 (N - 1) steps alone. What does TensorFlow do about that?
@@ -566,7 +578,8 @@ fused_guess.reveal(
 # %% [markdown]
 # TensorFlow writes all six into one vector, reduces it once, and cuts it up again. The latency is
 # then paid once. The price: nothing is sent before the last gradient is ready. `bytes_per_pack`
-# sets how large a vector may become, so that sending can begin during the backward pass:
+# sets the size above which TensorFlow closes a pack. The first pack can then leave during the
+# backward pass:
 
 # %%
 for bytes_per_pack in (4_000, 1):

@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Performance: where the time of a step goes
 #
-# When Uber trained on 128 GPUs with the distribution that TensorFlow then had, [about half of what
-# the GPUs could do was lost](https://arxiv.org/abs/1802.05799). The training ran without an error,
-# and it was faster than on one GPU. Only a measurement showed that the work of 64 GPUs was missing.
-# Horovod, a library with a ring all-reduce, reached 90 % of the ideal speed on 512 GPUs with some
-# networks, and far less with a different one on the same GPUs.
+# When Uber trained on 128 GPUs with TensorFlow's own distribution of 2017, [about half of what the
+# GPUs could do was lost](https://arxiv.org/abs/1802.05799). The training ran without an error, and
+# it was faster than on one GPU. The work of about 64 GPUs was lost, and without a measurement you
+# would not see it. Horovod, a library with a ring all-reduce, [reached 90 % of the ideal
+# speed](https://github.com/horovod/horovod/blob/master/docs/benchmarks.rst) on 512 GPUs with some
+# networks. The networks differed, and so did their efficiency.
 #
 # Which networks lose most, and why? In this lesson you predict it from a handful of numbers, before
 # you rent a single GPU.
@@ -61,8 +62,9 @@ dl.show("recorded on", recording.machine)
 #
 # A step of synchronous training waits for three things: for its batch (*input*), for the forward
 # and the backward pass (*compute*), and for the [all-reduce](../docs/glossary.md#all-reduce)
-# (*communication*). You get the parts by leaving something out. The step on a batch that is there
-# already has no input. The same step without its all-reduce is the compute.
+# (*communication*). You get the parts by leaving something out, so each part is what it *adds* to
+# the step. Communication that hides behind the compute does not show. The step on a batch that is
+# there already has no input. The same step without its all-reduce is the compute.
 #
 # The replicas here are [logical devices](../docs/glossary.md#logical-device) that share two cores.
 
@@ -98,11 +100,11 @@ compute_guess.reveal(
 )
 
 # %% [markdown]
-# Nothing became faster, for two reasons. **The work that is divided runs on the same two cores:**
-# 64 images cost as much in four shares as in one. **The work that is not divided is done by every
-# replica:** each starts its own operations and updates all of its own 420,000 weights. The
-# all-reduce comes on top. This is why lesson 00 said that logical devices teach correctness and not
-# speed.
+# Nothing became faster. On 2 replicas the compute takes as long as on 1: **the work that is divided
+# runs on the same two cores.** On 4 replicas it takes 60 % longer. The likely reason is **work that
+# is not divided:** each replica starts its own operations and updates all of its own 420,000
+# weights. The all-reduce comes on top. This is why lesson 00 said that logical devices teach
+# correctness and not speed.
 #
 # It is also the pattern of every cluster. More replicas divide one part of a step, repeat a second
 # part, and add a third. To predict what a cluster does, you need numbers for these parts. So the
@@ -187,8 +189,8 @@ dl.show("a timing differs from itself", differ(one, one))
 # The **median** of the blocks is better than their mean, because other programs only ever make a
 # block slower. The **middle half** tells how far blocks scatter: a quarter of them is below it, and
 # a quarter above. `differ(one, other)` compares the middle halves. If they overlap, do not report a
-# speedup. To compare two programs, let them take turns (`time_in_turns`), so that whatever disturbs
-# one disturbs both.
+# speedup. (This is a cautious rule of thumb, not a statistical test.) To compare two programs, let
+# them take turns (`time_in_turns`), so that whatever disturbs one disturbs both.
 
 # %% [markdown]
 # ## Strong and weak scaling
@@ -201,8 +203,9 @@ dl.show("a timing differs from itself", differ(one, one))
 # - [Weak scaling](../docs/glossary.md#weak-scaling) keeps the batch **on each replica**. Perfect
 #   replicas need the same time for N times the examples. The efficiency is `T(1) / T(N)`.
 #
-# Almost all published efficiencies are weak: they let the global batch grow with the cluster.
-# [Lesson 02](02_batch_scaling.ipynb) shows what that does to the training itself.
+# The efficiencies that papers publish are usually weak, and so are all five below: the global batch
+# grows with the cluster. [Lesson 02](02_batch_scaling.ipynb) shows what that does to the training
+# itself.
 #
 # Here are both for the recorded CNN. One replica has 64 images.
 
@@ -214,9 +217,10 @@ for n in (1, 2, 4):
     dl.show(f"efficiency on {n}", {"strong": strong, "weak": weak}, digits=2)
 
 # %% [markdown]
-# Perfect replicas would show 1. Four replicas that share the cores could show at best about 1/4 in
-# both: in strong scaling the step does not get shorter, and in weak scaling the cores compute four
-# times as many images.
+# Perfect replicas would show 1. If one replica kept both cores busy, four could reach at most 1/4
+# in both. Weak scaling shows a little more, because 64 images do not keep both cores busy all the
+# time. (The middle halves of 1 and 2 replicas with 64 images overlap. By the rule above, do not
+# report that 2 are slower.)
 #
 # An efficiency says *that* time is lost, and not where. For that we describe each part by numbers.
 
@@ -263,8 +267,8 @@ size_guess.reveal(
 # T = 2 * (N - 1) * (alpha + beta * S / N)
 # ```
 #
-# On logical devices there are no links of their own: all replicas share one memory, so N of them
-# need N times as long for their bytes. That is what `shared=True` means below.
+# Logical devices have no links of their own. N replicas share one memory, so their bytes take N
+# times as long. That is what `shared=True` means below.
 #
 # Two numbers for all sizes and all numbers of replicas: such a claim must be tested. **Fit on some
 # of the measurements and predict others.** A model always looks good on points that it has seen.
@@ -294,10 +298,10 @@ for name, rows in {"fitted": known, "not seen": unseen}.items():
     dl.show(f"largest error, {name}", f"{100 * worst:+.0f} %")
 
 # %% [markdown]
-# The error on points that the model has not seen is the one that counts. Two numbers for a whole
-# machine cannot know its caches, or what else it was doing. Whether the error matters depends on
-# the question. This model can say which part of a step will be the largest. It cannot promise
-# 10 %.
+# The error on points that the model has not seen is the one that counts. Here the model is up to
+# twice too slow: 4 bytes on 4 replicas take about half of the six latencies that the formula
+# counts, so these rounds cost less than it says. Such a model can say which part of a step is the
+# largest. It cannot say how many milliseconds the part takes.
 
 # %% [markdown]
 # ## A model of the whole step
@@ -326,8 +330,8 @@ for name, one_model in {"shared": model, "not shared": not_shared}.items():
 # %% [markdown]
 # **Measurements that a model has not seen decide between two models.** Look at the signs, too. If
 # all errors of a model have the same sign, it counts a part too often or not at all. The shared
-# model's steps are all too long. The figure of the all-reduces shows one cause: on four replicas
-# they are faster than the model says. So `shared` counts more waiting than there is.
+# model's steps are all too long, mostly in the compute: it charges the fixed time of four replicas
+# one after the other, and in reality a part of it overlaps. The all-reduce is too long as well.
 
 # %% [markdown]
 # What is such a model good for? It answers questions that you cannot measure. For example: the same
@@ -340,6 +344,9 @@ dl.show("weak efficiency on 4, two cores for all", model.efficiency(4, **sizes),
 dl.show("weak efficiency on 4, two cores for each", own_devices.efficiency(4, **sizes), digits=2)
 
 # %% [markdown]
+# The measured efficiency was higher than the first number: the model makes the step of one replica
+# too short. So do not read the second number as exact. The message is how far apart the two are.
+#
 # Three more fields describe what this small recording does not show:
 #
 # - `hidden`: the share of the communication that overlaps the backward pass. The gradients of the
@@ -358,9 +365,10 @@ for replicas in (8, 512):
 # ## From two cores to 4,096 GPUs
 #
 # A model that predicts the machine on which it was fitted is a beginning. Does it hold on clusters
-# that we have never seen? Two papers published efficiencies. They give the links; TensorFlow's
-# benchmarks of 2017 give the images a second of one P100; and the number of weights follows from
-# the network. `distlab/measure/published.py` lists each number with its source, and what we assume.
+# that we have never seen? Horovod's pages and one paper published efficiencies, and they give the
+# links. TensorFlow's benchmarks of 2017 give the images a second of one P100; for ResNet-101 we
+# interpolate. ResNet-50's efficiency compares 256 GPUs with 8, not with 1.
+# `distlab/measure/published.py` lists each number with its source, and what we assume.
 
 # %%
 from distlab.measure.published import (
@@ -431,11 +439,12 @@ for run in PUBLISHED:
     print(f"{run.network} on {run.gpus}: published {run.efficiency:.0%}, {role}")
 
 # %% [markdown]
-# With one fitted number the model tells VGG-16 from the others, and is off by 1 to 7 points. But
-# look at the two rows of VGG-16. Published were 79 % on 128 GPUs and 68 % on 512. The model says
-# almost the same for both. **Something grows in a real cluster that is not in our model as we
-# filled it in:** stragglers perhaps (we left `jitter` at 0), or traffic in switches that many
-# servers share. The papers do not say. An error with a pattern tells you what to measure next.
+# With one fitted number the model tells VGG-16 from the others, and is off by 0.7 to 6.4 points.
+# But look at the two rows of VGG-16. Published were 79 % on 128 GPUs and 68 % on 512. The model
+# says almost the same for both. Perhaps something grows with the cluster: stragglers (we left
+# `jitter` at 0), or traffic in switches that many servers share. Perhaps the two rows just differ
+# in software: they were published months apart. The sources do not say. An error with a pattern
+# tells you what to measure next.
 #
 # Here are the curves up to 4,096 GPUs, with the published points. (The model knows one kind of
 # link. Inside a server links are faster, so ignore the curves below 8 GPUs.)
@@ -481,9 +490,11 @@ for name, ms in grow.items():
     print(f"{name}: {ms[512]:.0f} ms on 512 GPUs, {ms[4096]:.0f} ms on 4,096")
 
 # %% [markdown]
-# So each curve has a **knee**: first the bytes decide, and then the rounds. That is why NCCL,
-# NVIDIA's library of collectives, added trees in version 2.4. A tree needs about 2 log₂ N
-# rounds instead of 2(N-1): 24 instead of 8,190 for 4,096 GPUs. Our model knows rings only.
+# So each curve bends down again: at first the bytes decide, and in the end the rounds. On 4,096
+# GPUs VGG-16 still spends more time on bytes than on rounds; for ResNet-50 it is the other way
+# round. That is why NCCL, NVIDIA's library of collectives, added trees in version 2.4. A tree needs
+# about 2 log₂ N rounds instead of 2(N-1): 24 instead of 8,190 for 4,096 GPUs. Our model knows rings
+# only.
 #
 # Move the sliders. Which link does VGG-16 need for 90 % on 512 GPUs? What does a smaller batch do
 # to ResNet-50, and what would a larger one cost (lesson 02)?
@@ -557,8 +568,8 @@ else:
 #
 # 4. Two runs differ by 4 %, and the middle halves of their blocks overlap. What do you report?
 #
-#    <details><summary>Answer</summary>No difference, until more blocks, taken in turns, show
-#    one.</details>
+#    <details><summary>Answer</summary>No difference. More blocks do not make the middle half
+#    narrower. Longer blocks, taken in turns on a quiet machine, do.</details>
 
 # %%
 from distlab.predictions import recap
@@ -572,9 +583,10 @@ recap()
 # - [Lesson 16](16_choosing_a_strategy.ipynb): which strategy, for which model and which machines.
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [Horovod](https://arxiv.org/abs/1802.05799) and [ImageNet in one
-#   hour](https://arxiv.org/abs/1706.02677) are the two papers. Both measured float32 on P100 GPUs
-#   with a peak of 10.6 TFLOP/s and links of 25 or 50 Gbit/s. An H100 has a peak of 990 TFLOP/s in
-#   bfloat16, about 90 times as much, and links of 400 Gbit/s are 8 to 16 times as fast. What the
-#   compute hid then may not be hidden now: fill in your own numbers.
+#   hour](https://arxiv.org/abs/1706.02677) are the two papers; Horovod's four efficiencies are from
+#   its pages of benchmarks. The GPUs computed in float32 with a peak of about 10 TFLOP/s, and a
+#   server had one link of 25 or 50 Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With
+#   eight links of 400 Gbit/s for a server the ratio is similar; with one it is ten times worse:
+#   fill in your own numbers.
 # - [TensorFlow's profiler guide](https://www.tensorflow.org/guide/profiler) shows how to read a
 #   trace.

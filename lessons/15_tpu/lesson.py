@@ -1,13 +1,16 @@
 # %% [markdown]
 # # TPUs: what a compiler on your CPU can tell
 #
-# A team started to train a language model on eight TPU chips. Its first step took 18 minutes. In
-# later runs about 80 compilations and 72 minutes passed before 20 steps had settled, as the team
-# [reports](https://megacpp.pages.dev/blog/graph-recompilation-hell/). No error was raised.
+# A team trained a language model with PyTorch/XLA on eight TPU chips. Its first step took 18
+# minutes and the second 1.5 seconds. The 40th step took 73 seconds, because the program had to be
+# compiled again ([report](https://megacpp.pages.dev/blog/graph-recompilation-hell/)). No error was
+# raised.
 #
-# A TPU runs only what the compiler [XLA](https://openxla.org/xla) has compiled. The same compiler
-# is in your TensorFlow, and it also compiles for your CPU. In this lesson you let it judge a step
-# before you pay for a TPU, and you learn where its judgement ends.
+# A TPU (Tensor Processing Unit) is Google's accelerator chip for products of matrices. It is
+# attached to an ordinary computer, its *host*, which reads the data and starts the programs. A TPU
+# runs only what the compiler [XLA](https://openxla.org/xla) has compiled. Most of this compiler is
+# in your TensorFlow, with a backend for your CPU. In this lesson you let it judge a step before you
+# pay for a TPU, and you learn where its judgement ends.
 
 # %% [markdown]
 # ## Overview
@@ -19,9 +22,10 @@
 # - find and mend what a compiler refuses,
 # - give each finding one of three verdicts: *refused here*, *suspect on a TPU*, *not checked*.
 #
-# **Time:** about 30 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and
-# [lesson 03](03_custom_training_loop.ipynb). No TPU and no GPU, and nothing is downloaded.
-# **We have not run this lesson on a TPU.** If you have one, its last experiment runs there.
+# **Time:** about 45 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
+# 03](03_custom_training_loop.ipynb); [lesson 07](07_mixed_precision.ipynb) helps. No TPU and no
+# GPU, and nothing is downloaded. **We have not run this lesson on a TPU.** If you have one, its
+# last experiment runs there.
 
 # %% [markdown]
 # ### Two questions on lessons 03 and 07
@@ -128,8 +132,12 @@ draw_compiled_batches({"as they come": ragged})
 # because nearly every batch then has a shape of its own. For our little step a compilation takes a
 # moment. For a large model on a TPU it can take minutes.
 #
-# Our way to count has a limit. Keras's `fit` traces its step once, with an open shape like
-# `[None, 64]`, and XLA still compiles it for each shape. A count of traces is then too small.
+# Our way to count has a limit. Keras's `fit` traces its step once, with an open shape like `[None,
+# 64]`, and XLA still compiles it for each shape. A count of traces is then too small. TPUStrategy
+# differs as well: by default its `run` pads inputs whose batch size varies (the *dynamic padder* of
+# [`RunOptions`](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions)). So this
+# count says what `jit_compile` does, and a TPU may compile fewer programs. If you pad yourself, the
+# shapes are fixed on both.
 
 # %% [markdown]
 # ## Pad, and count what is there
@@ -139,7 +147,7 @@ draw_compiled_batches({"as they come": ragged})
 # the dropped examples are never tested, and always the same ones.
 #
 # So we pad. `pad` fills the batch with zeros up to 32 rows. It also returns a *mask*, `there`,
-# which is 1 for an example and 0 for a filled place.
+# which is 1 for an example and 0 for padding.
 
 
 # %%
@@ -154,8 +162,8 @@ padded = pad(*last)
 dl.show("shapes", [part.shape.as_list() for part in padded])
 
 # %% [markdown]
-# 28 of the 32 rows are now empty images with the label 0. Suppose that you forget the mask, and
-# take `tf.reduce_mean` of all 32 losses.
+# 28 of the 32 rows are now [padding](../docs/glossary.md#padding). Suppose that you forget the
+# [mask](../docs/glossary.md#mask), and train with the mean loss.
 
 # %% tags=["predict"]
 padding_guess = dl.predict(
@@ -212,7 +220,7 @@ dl.show("with the mask, apart from the gradient of the 4 digits", apart, below=1
 
 # %% [markdown]
 # **Multiply by the mask, and divide by its sum.** The same rule holds for accuracy and all other
-# means: a filled place is right or wrong by chance.
+# means: a padding row counts as right or wrong, and neither means anything.
 #
 # In Keras, you hand the mask over as `sample_weight`, and that alone is not enough. A loss
 # multiplies by it and still divides by all 32 rows, unless you make the loss with
@@ -234,8 +242,8 @@ draw_compiled_batches({"as they come": ragged, "padded": filled})
 
 # %% [markdown]
 # One program, the same weights, and 7 of 8 rows of the last batch compute for nothing. That is the
-# price. Several widths, such as multiples of 32 for sentences, are a middle way: few programs and
-# little padding.
+# price. For sentences, *bucketing* is a compromise: pad each to the next multiple of 32. That gives
+# few programs and little padding.
 
 # %% [markdown]
 # ## Three doubtful steps
@@ -277,6 +285,7 @@ refused_guess = dl.predict(
 
 # %%
 def refusal_of(step):
+    tf.function(step)(images, labels)  # what fails here fails on every device
     try:
         tf.function(step, jit_compile=True)(images, labels)
     except Exception as error:  # compilers refuse with many kinds of errors
@@ -293,13 +302,15 @@ refused_guess.reveal(
         ("with_numpy", "with_selection"): "with_numpy and with_selection",
     }.get(tuple(refused), "all three"),
     {
-        "all three": "A guide that many people read says so of an `if` on a tensor and of a shape "
-        "that depends on values. XLA for CPUs takes both here.",
+        "all three": "Guides say that XLA refuses an `if` on a tensor and a shape that depends on "
+        "values. But AutoGraph turns this `if` into `tf.cond`, and XLA for CPUs takes a shape with "
+        "a known bound.",
         "with_numpy and with_selection": "XLA for CPUs takes a shape that depends on values, if it "
         "knows a bound: at most 100 digits are odd.",
         "with_if only": "AutoGraph, a part of `tf.function`, turns this `if` into `tf.cond`, which "
         "XLA can compile.",
-        "with_numpy only": "NumPy is no operation of TensorFlow.",
+        "with_numpy only": "XLA compiles only TensorFlow's operations, and `tf.py_function` calls "
+        "back into Python.",
     },
 )
 
@@ -309,8 +320,7 @@ dl.show("XLA has no kernel for", operation[1] if operation else refusal_of(with_
 
 # %% [markdown]
 # XLA cannot compile a call back into Python. AutoGraph saved the `if`. It does not save
-# `loss.numpy()`, `np.sqrt(loss)` or `max(loss, 1.0)`: these want a value, and while a step is
-# compiled there is none. (The end of this lesson names the guide.)
+# `loss.numpy()` or `np.sqrt(loss)`: both want a value, and while a step is traced there is none.
 #
 # ## Read the program
 #
@@ -334,33 +344,37 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # %% [markdown]
 # `f32[<=100,64]` is an array of *at most* 100 rows. How many there are is known only while the
 # program runs. Google's [list of operations for TPUs][ops] takes `tf.where`, on which
-# `tf.boolean_mask` is built, only in the form with a fixed shape. Parts of XLA for TPUs can handle
-# bounded shapes. So we do not know what a TPU would do, and that is a finding.
+# `tf.boolean_mask` is built, only in the form with a fixed shape. TPUStrategy supports inputs of
+# varying size by bounded shapes, its dynamic padder. Whether it supports this selection inside a
+# step, this CPU cannot tell, and that is a finding.
 #
 # [ops]: https://cloud.google.com/tpu/docs/tensorflow-ops
 
 # %% [markdown]
 # ## Three verdicts
 #
-# XLA has a front, which all devices share, and an end for each kind of device. You have tried the
-# front, and the end for CPUs. So a compilation on a CPU is **neither sufficient nor necessary** for
-# a TPU:
+# TensorFlow first translates a step into HLO, and it can translate only operations that are
+# registered for the device's compiler. XLA then has optimizations that all devices share, and a
+# *backend* for each kind of device. You have tried the translation for CPUs and the CPU backend. So
+# a compilation on a CPU is **neither sufficient nor necessary** for a TPU:
 #
-# - *Not sufficient:* the end for TPUs may refuse what the end for CPUs takes, such as bounded
+# - *Not sufficient:* the backend for TPUs may refuse what the one for CPUs takes, such as bounded
 #   shapes. And a TPU has no hardware for float64.
-# - *Not necessary:* TPUStrategy may move an operation that XLA refuses to the TPU's host, if
-#   [soft device placement][soft] is on, as it is by default. Then the operation runs, and the TPU
-#   waits for its host in each step.
+# - *Not necessary:* TPUStrategy may move an operation that XLA refuses to the TPU's host, if [soft
+#   device placement][soft] is on, as it is by default in eager programs. Then the operation runs,
+#   and the TPU waits for its host in each step.
 #
 # [soft]: https://www.tensorflow.org/api_docs/python/tf/config/set_soft_device_placement
 #
-# Therefore a finding from a CPU deserves one of three verdicts, and "runs on a TPU" is not among
-# them:
+# First call the step under plain `tf.function`. If it fails there, it failed while it was traced:
+# no compiler was asked, and it fails on every device. Only an error that comes with
+# `jit_compile=True` is a refusal by XLA. A finding from a CPU deserves one of three verdicts, and
+# "runs on a TPU" is not among them:
 #
 # | verdict | what you have seen | what to do |
 # |---|---|---|
-# | **refused here** | XLA on this CPU raised an error | mend it, here and now |
-# | **suspect on a TPU** | it compiled, with a sign of trouble | mend it if that is cheap |
+# | **refused here** | XLA on this CPU raised an error | repair it, here and now |
+# | **suspect on a TPU** | it compiled, with a sign of trouble | repair it if that is cheap |
 # | **not checked** | nothing: a CPU cannot show it | write it down, and measure on a TPU |
 
 
@@ -376,8 +390,8 @@ def in_float64(images, labels):
     return tf.cast(loss_of(images, labels), tf.float64) + tf.constant(1.0, tf.float64)
 
 
-for step in (*STEPS.values(), in_float64):
-    dl.show(step.__name__, verdict(step))
+for doubtful in (*STEPS.values(), in_float64):
+    dl.show(doubtful.__name__, verdict(doubtful))
 
 # %% [markdown]
 # Here is one more step. It keeps the first `count` digits, and computes `count` from the labels.
@@ -405,14 +419,15 @@ slice_guess.reveal(
     said.partition(",")[0],
     {
         "refused here": "XLA for CPUs compiled this as well.",
-        "suspect on a TPU": "The program shows neither of our two signs.",
+        "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But XLA writes "
+        "this slice without a bounded shape, so our search does not see it.",
         "nothing found": "The number of rows depends on values, and the program does not show it "
         "as a bounded shape.",
     },
 )
 
 # %% [markdown]
-# ## Mend it, and prove it
+# ## Repair it, and prove it
 #
 # The cure for a selection is the mask that you know already: compute all rows, and let some of them
 # count. The cure for NumPy is an operation of TensorFlow. If there is none, let the
@@ -439,8 +454,10 @@ for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
     dl.show("  loss, apart from the old one", abs(old(images, labels) - compiled), below=1e-5)
 
 # %% [markdown]
-# A mended step gives the same number, compiles here, and shows no sign. More cannot be had without
-# a TPU.
+# So "nothing found" is the weakest verdict: our search knows two signs, and `with_slice` shows
+# neither, although its number of rows depends on values. Read your code for such slices as well. A
+# repaired step gives the same number, compiles here, and shows no sign. More you cannot learn
+# without a TPU.
 #
 # One trap of the mask: it multiplies, and **NaN times 0 is NaN**. A masked row needs a loss that is
 # finite, so give it a valid label and a finite input. Exercise 15 has such a case.
@@ -476,8 +493,9 @@ dl.show("loss, apart from with_mask", apart, below=0.05)
 dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 
 # %% [markdown]
-# If the last line says `False`, you have seen that these lines are correct, and nothing about a
-# TPU. The bound of 0.05 leaves room for bfloat16.
+# If the last line says `False`, these lines ran on one CPU and gave the same loss. They say nothing
+# about a TPU. The bound of 0.05 leaves room for bfloat16. (Remove `jit_compile=True` before you run
+# a step on a TPU: TPUStrategy compiles by itself.)
 
 # %% [markdown]
 # ## What is not checked here
@@ -487,8 +505,9 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # - **Speed and memory.** Nothing on a CPU tells how fast a TPU is, or whether a batch fits.
 # - **Numbers.** TPUs multiply float32 matrices in bfloat16 by default. "Equal to 1e-6" is a
 #   statement about this CPU.
-# - **Random numbers and checks.** [XLA ignores TensorFlow's seeds and assertions][known], so
-#   dropout differs, and `tf.debugging.assert_*` may be silent.
+# - **Random numbers and checks.** [XLA ignores the seeds of stateful random operations, and
+#   assertions][known]. Keras's own `Dropout` is stateless and keeps its seed, and still a different
+#   device may draw different numbers.
 # - **Feeding.** A TPU waits if the input pipeline is too slow. Nothing here has fed one.
 # - **Several replicas.** Free Colab offers one v5e chip (*v5e-1*). That is **one replica**: shares
 #   of a batch, all-reduce and synchronised BatchNormalization are not tested there either. Test
@@ -500,8 +519,9 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 #
 # The page "Training on a TPU" of the site and of the repository (`docs/tpu.md`) says which packages
 # you need. The package `tensorflow` from PyPI cannot use a TPU. With it, the start ends with *No
-# OpKernel was registered to support Op 'ConfigureDistributedTPU'*, as
-# [users of Colab report][colab]. Install `tensorflow-tpu` in an environment without `tensorflow`.
+# OpKernel was registered to support Op 'ConfigureDistributedTPU'*. [This report from Colab][colab]
+# shows it; its author had installed both packages. Install `tensorflow-tpu` in an environment
+# without `tensorflow`.
 #
 # `make_strategy("tpu")` looks for the environment variable `TPU_NAME`. Its value is `local` if the
 # TPU is in this machine, as in Colab and on a TPU VM of Google Cloud. In plain TensorFlow:
@@ -540,12 +560,13 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 #    colleague with the budget for a TPU?
 #
 #    <details><summary>Answer</summary>Nothing was refused here, and no sign of trouble was found.
-#    Speed, memory, the last digits and several replicas are not checked.</details>
+#    Speed, memory, all but the first 2 to 3 digits, random numbers, the feeding of data and several
+#    replicas are not checked.</details>
 #
 # 3. You pad the last batch and use the mask in the loss. The accuracy of the evaluation is now too
 #    low. Why?
 #
-#    <details><summary>Answer</summary>The metric counts the filled places. Give it the mask as
+#    <details><summary>Answer</summary>The metric counts the padding. Give it the mask as
 #    well.</details>
 #
 # 4. `tf.print` in a step is refused here. Will it fail on a TPU?

@@ -20,9 +20,9 @@
 # - count the bubble of a pipeline,
 # - name the question that decides for each kind of parallelism, and the tool to take.
 #
-# **Time:** about 45 minutes. **Needs:** lessons [03](03_custom_training_loop.ipynb) and
-# [16](16_choosing_a_strategy.ipynb), and from [lesson 12](12_ring_all_reduce.ipynb) the two halves
-# of an all-reduce. No GPU, and nothing is downloaded.
+# **Time:** about 45 minutes. **Needs:** lessons [03](03_custom_training_loop.ipynb),
+# [07](07_mixed_precision.ipynb) and [16](16_choosing_a_strategy.ipynb), and from [lesson
+# 12](12_ring_all_reduce.ipynb) the two halves of an all-reduce. No GPU, and nothing is downloaded.
 
 # %% [markdown]
 # ### Two questions on lessons 12 and 16
@@ -92,10 +92,10 @@ dl.show("multiplied, KiB", {part: size / 1024 for part, size in multiplied.items
 # pass](../docs/glossary.md#backward-pass). The other three depend on the parameters only, and this
 # lesson is about them.
 #
-# In 16 bits the total stays near 16 bytes, divided differently. The ZeRO paper keeps weights and
-# gradients in 16 bits, 2 + 2 bytes, and gives the optimizer 12: Adam's two averages and a float32
-# copy of the weights. Keras keeps 4 + 4 + 8, and makes 16-bit copies of 2 bytes for a step (lesson
-# 07). For the next question take the paper's way.
+# In mixed precision the total is still about 16 bytes for each parameter, but the parts differ. The
+# ZeRO paper keeps weights and gradients in 16 bits, 2 + 2 bytes, and gives the optimizer 12: Adam's
+# two averages and a float32 copy of the weights. Keras keeps 4 + 4 + 8, and makes 16-bit copies of
+# 2 bytes for a step (lesson 07). For the next question take the paper's way.
 
 # %% tags=["predict"]
 divide_guess = dl.predict(
@@ -138,14 +138,15 @@ divide_guess.reveal(
         "holds the same 480 GB.",
         "the optimizer state": "Weights and gradients stay whole. They take 4 bytes for each "
         "parameter, which is 120 GB on every GPU, however many there are.",
-        "the weights as well": "With 32 GPUs that is not needed: the weights take 60 GB. With 8 "
-        "GPUs it is.",
+        "the weights as well": "With 32 GPUs that is not needed: 60 GB of weights and 420 / 32 = "
+        "13 GB of the rest leave 7 GB for activations. With 8 GPUs it is.",
     },
 )
 
 # %% [markdown]
-# **What is not divided is a floor that no number of devices lowers.** More devices help only with
-# what is divided. The names in the figure are the stages of ZeRO (Zero Redundancy Optimizer):
+# (FSDP is PyTorch's Fully Sharded Data Parallel.) **What is not divided is a floor that no number
+# of devices lowers.** More devices help only with what is divided. The names in the figure are the
+# stages of ZeRO (Zero Redundancy Optimizer):
 #
 # | | divided among the replicas | whole on each replica |
 # |---|---|---|
@@ -153,14 +154,6 @@ divide_guess.reveal(
 # | ZeRO 1 | optimizer state | weights, gradients |
 # | ZeRO 2 | optimizer state, gradients | weights |
 # | ZeRO 3, FSDP | all three | one layer's weights at a time |
-#
-# Here is a calculator. It compares Mirrored with one of the stages, for a precision, an optimizer,
-# a number of parameters and a number of replicas. Activations are not in it.
-
-# %%
-from distlab.views.memory import explore_memory
-
-explore_memory()
 
 # %% [markdown]
 # ## Split two layers by hand
@@ -207,19 +200,22 @@ draw_split_layers(examples=8, inputs=6, hidden=10, outputs=4)
 # %% [markdown]
 # **Column, then row: nothing travels between the two layers, and one sum completes the output.**
 # The order matters. A first kernel cut by row would give each device a part of the sum of every
-# hidden unit, and ReLU of a part is not a part of ReLU.
+# hidden unit, and the sum of two ReLUs is not the ReLU of the sum: relu(3) + relu(-2) is 3, and
+# relu(3 - 2) is 1.
 #
-# In the backward pass the same holds the other way round, with one all-reduce of the gradient of
-# `x`. Megatron-LM splits both halves of a transformer layer like this, attention by its heads. So
-# each layer needs two all-reduces forward and two backward, and the next layer must wait for
-# them. That is why tensor parallelism usually stays inside one host, where the links are fast.
+# In the backward pass each device computes the gradients of its own pieces and needs nothing for
+# them. Its pieces give only a part of the gradient of `x`. If a layer comes before, one all-reduce
+# adds these parts up. Megatron-LM splits both halves of a transformer layer like this, attention by
+# its heads. So each layer needs two all-reduces forward and two backward, and the next layer must
+# wait for them. That is why tensor parallelism usually stays inside one host, where the links are
+# fast.
 
 # %% [markdown]
 # ## The same with DTensor
 #
-# DTensor writes these collectives for you. You met its mesh and its layouts in lesson 16. `put`
-# below places a value by a layout: for each axis the name of a mesh axis along which it is cut, or
-# `WHOLE`.
+# DTensor is TensorFlow's tool for such layouts. You met its mesh and its layouts in lesson 16.
+# `put` below places a value by a layout: for each axis the name of a mesh axis along which it is
+# cut, or `WHOLE`.
 #
 # (`put` first copies the whole value to each device, which is fine here. For a model that does not
 # fit, `dtensor.call_with_layout` makes the pieces in place.)
@@ -301,10 +297,11 @@ twice_guess.reveal(
 )
 
 # %% [markdown]
-# DTensor inserts an [all-gather](../docs/glossary.md#all-gather) of the hidden units, in every step
-# and without a word. **A layout changes what travels, and the result only by rounding.** So equal
-# losses do not show that a layout is a good one. You must know what it makes travel, or measure
-# the time of a step on the real links.
+# The output of the second product is cut by column, so each device needs all 10 hidden units for
+# its 2 columns. DTensor must therefore insert an [all-gather](../docs/glossary.md#all-gather) of
+# the hidden units in every step, and it does not tell you. **A layout changes what travels, and the
+# result only by rounding.** So equal losses do not show that a layout is a good one. You must know
+# what it makes travel, or measure the time of a step on the real links.
 
 # %% [markdown]
 # ## A mesh of data and model
@@ -353,7 +350,7 @@ dl.show("losses", losses, digits=3, expected=losses_of_one)
 # keeps Adam's two averages for **its** rows of a kernel. In a step it needs the summed gradient of
 # these rows, which is a [reduce-scatter](../docs/glossary.md#reduce-scatter). It updates its rows,
 # and an all-gather gives all replicas all rows. In DTensor both are a `relayout`. (The code gathers
-# what is subtracted from the rows, which has the same size.)
+# the change of the rows instead of the new rows. Both have the same size.)
 
 # %%
 two = dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"])
@@ -442,12 +439,23 @@ dl.show("GB sent by each device, 7 billion parameters", sent, digits=1)
 
 # %% [markdown]
 # An all-reduce *is* a reduce-scatter and an all-gather. **ZeRO 1 puts the update between the two
-# halves, so it divides Adam's state for no additional byte.** ZeRO 2 costs the same. ZeRO 3 gathers
-# the weights twice, once forward and once backward, so it sends 1.5 times as much.
+# halves, so it divides Adam's state for no additional byte.** ZeRO 2 costs the same if a step has
+# one micro-batch. With gradient accumulation it reduce-scatters after each of them. ZeRO 3 gathers
+# the weights twice, once forward and once backward, so it sends 1.5 times as much. (You can keep
+# the gathered weights after the forward pass. That saves the second gather and costs the memory.)
 #
 # These bytes come from the formula. On a CPU, DTensor makes a reduce-scatter of an all-reduce and a
 # cut, and an all-gather of an all-reduce as well. So our run shows what is stored where, and not
 # what a GPU would send.
+
+# %% [markdown]
+# Here is a calculator. It compares Mirrored with one of the stages, for a precision, an optimizer,
+# a number of parameters and a number of replicas. Activations are not in it.
+
+# %%
+from distlab.views.memory import explore_memory
+
+explore_memory()
 
 # %% [markdown]
 # ## A pipeline and its bubble
@@ -457,17 +465,22 @@ dl.show("GB sent by each device, 7 billion parameters", sent, digits=1)
 # cut into micro-batches, so that stage 0 can start the next one while stage 1 works.
 
 # %%
-kernels = [tf.Variable(first), tf.Variable(second)]
+kernels = []
+for device, value in zip(devices[:2], (first, second), strict=True):
+    with tf.device(device):
+        kernels.append(tf.Variable(value))
 
 
 def two_stages(x, y):
     with tf.device(devices[0]), tf.GradientTape() as tape_0:
         hidden = tf.nn.relu(x @ kernels[0])
-    with tf.device(devices[1]), tf.GradientTape() as tape_1:
-        tape_1.watch(hidden)  # what device 0 sent
-        loss = tf.reduce_sum((hidden @ kernels[1] - y) ** 2) / whole.shape.num_elements()
-    of_second, back = tape_1.gradient(loss, [kernels[1], hidden])
-    of_first = tape_0.gradient(hidden, kernels[0], output_gradients=back)  # what device 1 sent
+    with tf.device(devices[1]):
+        with tf.GradientTape() as tape_1:
+            tape_1.watch(hidden)  # what device 0 sent
+            loss = tf.reduce_sum((hidden @ kernels[1] - y) ** 2) / whole.shape.num_elements()
+        of_second, back = tape_1.gradient(loss, [kernels[1], hidden])
+    with tf.device(devices[0]):
+        of_first = tape_0.gradient(hidden, kernels[0], output_gradients=back)  # from device 1
     return of_first, of_second
 
 
@@ -479,8 +492,9 @@ dl.show("both gradients apart by", max(gaps), below=1e-5)
 # %% [markdown]
 # Four micro-batches add up to the gradient of the batch: this is [gradient
 # accumulation](../docs/glossary.md#gradient-accumulation), and the loss is divided by the elements
-# of the whole batch. (Our loop takes the micro-batches one after the other. A real pipeline runs
-# both stages at the same time.)
+# of the whole batch. `output_gradients=back` starts the backward pass of stage 0 with the gradient
+# that stage 1 has sent, instead of with 1. (Our loop takes the micro-batches one after the other. A
+# real pipeline runs both stages at the same time.)
 #
 # When a batch starts, stage 1 has nothing to do yet. When it ends, stage 0 waits. This idle time
 # is the pipeline's **bubble**. `pipeline_schedule` says for each stage what it does in each tick:
@@ -503,25 +517,29 @@ bubble_guess.reveal(
     round(100 * idle_share(schedules["m = 4"])),
     {
         0: "The last stage cannot start before the first micro-batch has passed the other three.",
-        25: "Each stage waits for three ticks of seven, in each direction.",
-        75: "That is a batch in one piece: one stage works and three wait.",
+        25: "One of four stages waiting would be 25 %. Here every stage waits for three of seven "
+        "ticks.",
+        50: "Each stage works in four of seven ticks, which is more than half.",
+        75: "That is the idle time divided by the working time, 3 / 4. Of all time it is 3 / 7.",
     },
     within=1,
 )
 
 # %% [markdown]
-# With p stages and m micro-batches a pass takes m + p - 1 ticks, and each stage works in m of
-# them. **The idle share is (p - 1) / (m + p - 1).** More micro-batches make it smaller. But each of
-# them becomes smaller too, and GPipe keeps the activations of all of them until the backward
-# pass. Later schedules start a backward pass as soon as they can, so that a stage keeps at most p
-# micro-batches.
+# With p stages and m micro-batches a pass takes m + p - 1 ticks, and each stage works in m of them.
+# **The idle share is (p - 1) / (m + p - 1).** (Megatron-LM's authors divide by the working time
+# instead, and get (p - 1) / m.) More micro-batches make it smaller. But small ones use a GPU badly,
+# and GPipe must keep something for each of them until the backward pass: the input of the stage,
+# from which it computes the activations again. Later schedules such as 1F1B start each backward
+# pass as soon as they can, so a stage keeps at most p micro-batches. Their bubble is the same.
 
 # %% [markdown]
 # ## What keras.distribution does
 #
 # Keras has an interface for all this: `keras.distribution`, with `DataParallel` and
 # `ModelParallel`. Lesson 16 asked it for half of a kernel on each device. On the TensorFlow backend
-# it accepted the layout and placed a whole kernel. Here is the function that should have placed it:
+# it accepted the layout and placed a whole kernel. Nothing in that backend reads the layout of a
+# weight. Its file for distribution has only this unfinished function, which no code calls:
 
 # %%
 import inspect
@@ -532,21 +550,23 @@ print(distribution_lib.__doc__.splitlines()[0])
 print(inspect.getsource(distribution_lib.distribute_value))
 
 # %% [markdown]
-# On the JAX backend the same code divides the model. Keras calls
+# On the JAX backend the same model is divided. Keras places a small weight with
 # [`jax.device_put`](https://github.com/keras-team/keras/blob/master/keras/src/backend/jax/distribution_lib.py)
-# with the layout of each weight, and `jax.jit` inserts the collectives. We ran lesson 16's code
-# there, with Keras 3.15, JAX 0.10 and two CPU devices: its kernel `[64, 32]` became two pieces
-# `[64, 16]`, and `fit` trained. So if your model is written in Keras and has become too large, this
-# is the shortest way: set `KERAS_BACKEND=jax` before the import, and give `ModelParallel` a layout
-# for each kernel.
+# and its layout. It initializes a large one in pieces, so that no device ever holds it whole, and
+# `jax.jit` inserts the collectives. We ran lesson 16's code there, with Keras 3.15, JAX 0.10 and
+# two CPU devices: its kernel `[64, 32]` became two pieces `[64, 16]`, and `fit` trained. So if your
+# model is written in Keras and has become too large, this is the shortest way: set
+# `KERAS_BACKEND=jax` before the import, and give `ModelParallel` a layout for each kernel.
 
 # %% [markdown]
 # ## Which one decides
 #
 # `tf.distribute` ends where a replica no longer fits on one device. (Its TPUStrategy and its
 # parameter servers can divide some variables, as lesson 16 says.) The figure in [lesson
-# 16](16_choosing_a_strategy.ipynb) shows what each kind gives to a device. These
-# questions decide. Ask in this order, because each later kind is more work:
+# 16](16_choosing_a_strategy.ipynb) shows what each kind gives to a device. These questions decide.
+# Ask in this order, and take the kind of the first yes. (Lesson 16 asks for memory first. This
+# order asks for what the model allows first. Experts are no answer to a lack of memory: you choose
+# a model that has them.)
 #
 # 1. **Data:** does one device hold all of the model?
 # 2. **Expert:** does an example use only a few experts of many?
@@ -565,32 +585,36 @@ print(inspect.getsource(distribution_lib.distribute_value))
 # Then combine them. Llama 3 uses tensor parallelism inside a host, pipeline and sharded data
 # parallelism across hosts, and cuts long texts along a fourth axis of its mesh.
 #
-# Before you divide a model, ask whether you can make it smaller: by a smaller batch with
-# gradient accumulation, by an optimizer with less state, or by recomputing activations.
+# Before you divide anything, look at which part is too large. If it is the activations, use smaller
+# micro-batches or recompute them. If it is the optimizer's state, try an optimizer with less of it.
+# Only if weights, gradients and state are still too large must you divide the model.
 
 # %% [markdown]
 # <details><summary>In plain TensorFlow</summary>
 #
 # All of `dtensor` above is plain TensorFlow. `held_bytes` multiplies the parameters by bytes, and
 # divides what is sharded by the replicas. `pipeline_schedule` lets stage s compute micro-batch k in
-# tick s + k. TensorFlow has no pipeline and no ZeRO of its own, and Keras's `fit` knows neither
-# DTensor nor the two.
+# tick s + k. TensorFlow has no public API for a pipeline or for ZeRO, and Keras's `fit` knows
+# neither DTensor nor the two.
 # </details>
 #
 # <details><summary>In PyTorch and JAX</summary>
 #
-# PyTorch: `DistributedDataParallel` with `ZeroRedundancyOptimizer` is ZeRO 1, `fully_shard` is ZeRO
-# 3 and divides the weights in its own DTensor. `parallelize_module` with `ColwiseParallel` and
-# `RowwiseParallel` is the split of this lesson, and `torch.distributed.pipelining` has GPipe and
-# later schedules. JAX: a `Mesh`, a `NamedSharding` for each array, and `jax.jit`. Data, sharded and
-# tensor parallelism differ only in the layouts, as in DTensor.
+# PyTorch: `DistributedDataParallel` with `ZeroRedundancyOptimizer` divides what ZeRO 1 divides, but
+# it all-reduces the gradients and then broadcasts the new weights, so it sends 1.5 times as much.
+# `fully_shard` is ZeRO 3 and divides the weights in its own DTensor. `parallelize_module` with
+# `ColwiseParallel` and `RowwiseParallel` is the split of this lesson, and
+# `torch.distributed.pipelining` has GPipe and later schedules. JAX: a `Mesh`, a `NamedSharding` for
+# each array, and `jax.jit`. Data, sharded and tensor parallelism differ only in the layouts, as in
+# DTensor.
 # </details>
 
 # %% [markdown]
 # ## Check yourself
 #
 # 1. Weights and gradients take 28 GB on each GPU, Adam's state 84 GB. How much does each of 8 GPUs
-#    hold with ZeRO 1, and how much with any number of GPUs at least?
+#    hold with ZeRO 1, and what is the least that a GPU can hold with ZeRO 1, however many GPUs you
+#    use?
 #
 #    <details><summary>Answer</summary>28 + 84 / 8 = 38.5 GB, and never less than 28 GB.</details>
 #
@@ -601,8 +625,8 @@ print(inspect.getsource(distribution_lib.distribute_value))
 #
 # 3. With a new layout DTensor gives the losses of one device. Is the layout a good one?
 #
-#    <details><summary>Answer</summary>You do not know. Any layout gives these losses. They differ
-#    in what travels.</details>
+#    <details><summary>Answer</summary>You do not know. Every layout that DTensor accepts gives
+#    these losses, up to rounding. Layouts differ in what travels.</details>
 #
 # 4. Which part of a step does ZeRO 1 add to data parallelism?
 #

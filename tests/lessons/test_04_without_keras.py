@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -304,3 +305,20 @@ def test_copies_stay_equal_if_the_changes_are_reduced():
 def gradient_of_its_own():
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     return tf.cast(replica, tf.float32) + tf.constant([1.0, -2.0, 3.0])
+
+
+def test_keras_clips_before_it_all_reduces():
+    strategy = mirrored(MOST_REPLICAS)
+    with strategy.scope():
+        weight = keras.Variable(tf.zeros(1))
+        optimizer = keras.optimizers.SGD(1.0, clipvalue=1.0)
+        optimizer.build([weight])
+
+    def step():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        part = tf.gather([5.0, -2.0, -2.0, -2.0], replica)  # the sum is -1, within the limit
+        optimizer.apply([tf.reshape(part, [1])], [weight])
+
+    strategy.run(step)
+    # one device would subtract -1; clipped first, the parts are 1, -1, -1 and -1
+    np.testing.assert_allclose(weight.numpy(), [2.0])

@@ -121,7 +121,7 @@ COMPILED_LOSS = Check(
     ),
     hint="tf.clip_by_value for the clip. tf.maximum(labels, 0) for labels that exist. Multiply "
     "the losses by the mask, and divide with tf.math.divide_no_nan by the sum of the mask.",
-    revisit='"Mend it, and prove it" in lesson 15',
+    revisit='"Repair it, and prove it" in lesson 15',
     mistakes=(
         Observed(
             "python_branch_on_tensor", lambda _, out: re.search(_VALUE_WANTED, out["refused"])
