@@ -16,7 +16,7 @@
 # After this lesson you can
 #
 # - say what freezing saves on each replica and between the replicas, and what it does not save,
-# - tell from the number of labels whether to train from scratch, freeze, or fine-tune,
+# - measure whether a transfer pays: from scratch, frozen and fine-tuned, by number of labels,
 # - unfreeze a distributed model so that its next step really trains the layers you chose,
 # - keep a BatchNormalization in inference mode, and find a leak between pretraining and test.
 #
@@ -49,12 +49,12 @@ dl.show("data set", "digits, part of distlab")
 import keras
 import tensorflow as tf
 
+sent = []
+
 
 class CountedSums(tf.distribute.ReductionToOneDevice):
-    counts = []
-
     def batch_reduce_implementation(self, how, pairs, options):
-        self.counts += [value.values[0].shape.num_elements() for value, _ in pairs]
+        sent.extend(value.values[0].shape.num_elements() for value, _ in pairs)
         return super().batch_reduce_implementation(how, pairs, options)
 
 
@@ -131,7 +131,7 @@ def accuracy(model, data):
 
 source = dl.distribute(lambda: build(rate=0.003), strategy)
 fit(source, old_train, epochs=8, batch_size=64)
-source_counts, knows = list(CountedSums.counts), source.get_layer("body").get_weights()
+source_counts, knows = list(sent), source.get_layer("body").get_weights()
 dl.show("old task, accuracy", accuracy(source, old_test), digits=2)
 
 # %% [markdown]
@@ -156,7 +156,7 @@ def differ(some, others):
     return not all(np.array_equal(a, b) for a, b in zip(some, others, strict=True))
 
 
-CountedSums.counts.clear()
+sent.clear()
 dl.show("what a step moves", moved_by(transferred, few_train))
 
 # %% tags=["predict"]
@@ -172,7 +172,7 @@ saved_guess = dl.predict(
 )
 
 # %%
-frozen_counts = list(CountedSums.counts)
+frozen_counts = list(sent)
 sizes = {}
 for name, model, counts in (
     ("everything learns", source, source_counts),
@@ -224,15 +224,15 @@ dl.show("new task, 10 labels a class", frozen_accuracy, digits=2)
 # %% [markdown]
 # ## How many labels is the old task worth?
 #
-# We trained the new task with 1 to 140 labels a class, with five draws of the labels for each
-# number. *From scratch* knows nothing of the old task. *Frozen* trains a head. *Fine-tuned* goes on
-# from there and trains the convolutions as well, with a tenth of the rate.
+# We trained the new task with 1 to 140 labels a class, with three draws of the labels for
+# each number. *From scratch* knows nothing of the old task. *Frozen* trains a head. *Fine-tuned*
+# goes on from there and trains the convolutions as well, with a tenth of the rate.
 
 # %% tags=["predict"]
 labels_guess = dl.predict(
     "From how many labels a class on is training from scratch better, on average, than the frozen "
     "body?",
-    ["5", "50", "never up to 140"],
+    ["3", "30", "140", "it stays behind"],
 )
 
 # %%
@@ -242,9 +242,31 @@ curves = recorded_accuracies()
 draw_label_curve(curves, ("scratch", "frozen", "fine-tuned"))
 
 # %% tags=["reveal"]
-LABELS_REVEAL
+ahead = [
+    n for n, seeds in curves["scratch"].items() if np.mean(seeds) > np.mean(curves["frozen"][n])
+]
+labels_guess.reveal(
+    str(min(ahead, default="it stays behind")),
+    {
+        "30": "Scratch is ahead long before. What the body learnt from 728 images of five digits "
+        "is too little, and freezing keeps the convolutions from learning more.",
+        "140": "With 140 labels a class the new task has as many images as the old one. But "
+        "scratch is ahead long before.",
+        "it stays behind": "That is the usual hope. It needs an old task that is much larger than "
+        "the new one, and ours is not.",
+        "3": "Our old task is small, and a frozen body cannot learn what it lacks.",
+    },
+)
+
 # %% [markdown]
-# CURVE_TEXT
+# **Here the transfer does not pay.** With 1 label a class all three are alike, within the error
+# bars. With 3 and more, training from scratch is ahead on average, and the frozen body is last.
+# Fine-tuning makes good most of what freezing loses.
+#
+# That is no accident of this lesson alone. The old task has 728 images of 5 classes, and a body
+# keeps what tells these 5 apart. ImageNet has 1.2 million photos of 1,000 classes, and even there
+# the advantage shrinks as labels are added. So measure the curve *from scratch* as well: without
+# it, the rise of the other two would look like a success.
 #
 # ## Unfreeze, and say so
 #
@@ -301,9 +323,9 @@ except ValueError as error:
 
 # %%
 compile_with(transferred, 0.001)
-CountedSums.counts.clear()
+sent.clear()
 dl.show("what a step moves", moved_by(transferred, few_train))
-dl.show("numbers sent", sum(CountedSums.counts))
+dl.show("numbers sent", sum(sent))
 dl.show("steps of the new optimizer", int(transferred.optimizer.iterations.numpy()))
 
 # %% [markdown]
@@ -317,11 +339,14 @@ dl.show("steps of the new optimizer", int(transferred.optimizer.iterations.numpy
 
 # %%
 for way in ("frozen", "fine-tuned", "rate of the head"):
-    means = {labels: round(float(np.mean(curves[way][labels])), 2) for labels in (1, 10, 50, 140)}
+    means = {labels: round(float(np.mean(curves[way][labels])), 2) for labels in (1, 10, 140)}
     dl.show(f"{way}, by labels", means)
 
 # %% [markdown]
-# RATE_TEXT
+# With 1 label the large rate makes the model no better than the frozen one, and the small rate
+# wins a few points. From 10 labels on both rates end within a point of each other, and with 180
+# test images a point is two images. A body of two layers recovers quickly from large steps. The
+# rule of a tenth or less is for large bodies and few labels, and it costs nothing here.
 #
 # ## Hold the statistics still
 #
@@ -387,9 +412,18 @@ dl.show("did not move", [name for name, still in zip(names, held, strict=True) i
 dl.show("accuracy, before and after", [frozen_accuracy, accuracy(transferred, new_test)], digits=2)
 
 # %% [markdown]
-# NORM_TEXT
+# No number of a BatchNormalization has moved. Does it pay? In the recorded runs the statistics did
+# **no harm** when they moved: with 8 rows on each replica they follow the new digits well enough.
+
+# %%
+for way in ("fine-tuned", "normalization in training"):
+    means = {labels: round(float(np.mean(curves[way][labels])), 2) for labels in (1, 10, 140)}
+    dl.show(f"{way}, by labels", means)
 
 # %% [markdown]
+# It is different with 1 or 2 rows on each replica, or with a body whose statistics took a million
+# photos to learn. Hold them still unless you have measured that moving them is better.
+#
 # ## What the test must not have been
 #
 # A transfer is worth what it brings on data that the body has not seen. Suppose that a team

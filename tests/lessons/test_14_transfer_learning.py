@@ -203,7 +203,12 @@ def test_the_recorded_curves_say_what_the_lesson_says():
         way: {labels: np.mean(seeds) for labels, seeds in by_labels.items()}
         for way, by_labels in recorded_accuracies().items()
     }
-    CURVE_TEST
+    scratch, frozen, tuned = (means[way] for way in ("scratch", "frozen", "fine-tuned"))
+    assert all(frozen[n] < tuned[n] < scratch[n] for n in scratch if n >= 3)
+    assert abs(scratch[1] - frozen[1]) < 0.05 and scratch[1] < frozen[1]
+    assert means["rate of the head"][1] < tuned[1] - 0.02
+    assert all(abs(means["rate of the head"][n] - tuned[n]) < 0.011 for n in tuned if n >= 10)
+    assert all(means["normalization in training"][n] > tuned[n] - 0.011 for n in tuned)
 
 
 def test_a_model_that_counts_as_trainable_does_not_free_its_layers():
