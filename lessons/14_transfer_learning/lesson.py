@@ -1,11 +1,9 @@
 # %% [markdown]
 # # Transfer learning: which part learns again
 #
-# The best-known recipe for transfer learning in Keras holds a BatchNormalization still by calling
-# the model with `training=False`. A reader of the guide
-# [found in 2024](https://github.com/keras-team/keras/issues/20285) that `fit` overrides this
-# argument in Keras 3. No error is raised: the statistics of the old data are overwritten, and the
-# loss falls all the same.
+# The best-known recipe for transfer learning in Keras has a line that no longer does what its text
+# says. A reader of the guide [found it in 2024](https://github.com/keras-team/keras/issues/20285).
+# No error is raised. The model forgets part of what it had learnt, and the loss falls all the same.
 #
 # In this lesson you carry a network from one task to another on two replicas. After each step you
 # look at **which weights have moved**, because the calls alone do not tell.
@@ -137,8 +135,8 @@ dl.show("old task, accuracy", accuracy(source, old_test), digits=2)
 # %% [markdown]
 # ## A new head on a frozen body
 #
-# `transferred` has the body's weights and a new head. `body.trainable = False` freezes the body. It
-# must be set before `compile`, as `build` does.
+# `transferred` has the body's weights and a new head. `body.trainable = False` freezes the body.
+# `build` sets it before `compile`.
 
 # %%
 transferred = dl.distribute(lambda: build(rate=0.01, frozen=True), strategy)
@@ -268,7 +266,7 @@ labels_guess.reveal(
 # the advantage shrinks as labels are added. So measure the curve *from scratch* as well: without
 # it, the rise of the other two would look like a success.
 #
-# ## Unfreeze, and say so
+# ## Unfreeze the body
 #
 # Now the body of `transferred` is to learn as well. We set it free and call `fit` again.
 
@@ -343,10 +341,9 @@ for way in ("frozen", "fine-tuned", "rate of the head"):
     dl.show(f"{way}, by labels", means)
 
 # %% [markdown]
-# With 1 label the large rate makes the model no better than the frozen one, and the small rate
-# wins a few points. From 10 labels on both rates end within a point of each other, and with 180
-# test images a point is two images. A body of two layers recovers quickly from large steps. The
-# rule of a tenth or less is for large bodies and few labels, and it costs nothing here.
+# The two rates differ by less than the error bars, so **these runs do not show the rule**. A body
+# of two layers recovers quickly from large steps. The rule of a tenth or less comes from large
+# bodies, and it costs nothing here.
 #
 # ## Hold the statistics still
 #
@@ -509,7 +506,8 @@ if DOWNLOAD:
 # %% [markdown]
 # We have not run this cell with the real weights and photos. A test runs its functions on random
 # images of TFDS's `mock_data` and with random weights, so their code holds, and no accuracy is
-# promised here. With two GPUs, change `devices=2` to your GPUs and leave out `split_devices`.
+# promised here. With GPUs, leave out `split_devices`, and make the strategy with
+# `dl.make_strategy("mirrored")` alone.
 #
 # <details><summary>In PyTorch and JAX</summary>
 #

@@ -135,16 +135,14 @@ def test_other_right_rates_pass(answer):
         (rates_by(lambda below, last: below), "bottom_fastest"),
         (rates_by(lambda below, last: below - last), "bottom_fastest"),
         (rates_by(learns=lambda w, t: True), "every_layer_counted"),
-        (rates_by(learns=lambda w, t: w), None),
+        (rates_by(learns=lambda w, t: w), "every_layer_counted"),
+        (rates_by(learns=lambda w, t: t), "every_layer_counted"),
         (rates_by(linear=True), "divided_by_multiples"),
         (rates_of_all, "frozen_has_a_rate"),
     ],
 )
 def test_wrong_rates_are_named(answer, mistake):
-    if mistake is None:  # frozen layers lie below all others here, so counting them changes nothing
-        assert_solution_passes(RATES, answer)
-    else:
-        assert_mistake_is_caught(RATES, answer, mistake)
+    assert_mistake_is_caught(RATES, answer, mistake)
 
 
 # pretraining_rows
@@ -206,8 +204,8 @@ def test_the_recorded_curves_say_what_the_lesson_says():
     scratch, frozen, tuned = (means[way] for way in ("scratch", "frozen", "fine-tuned"))
     assert all(frozen[n] < tuned[n] < scratch[n] for n in scratch if n >= 3)
     assert abs(scratch[1] - frozen[1]) < 0.05 and scratch[1] < frozen[1]
-    assert means["rate of the head"][1] < tuned[1] - 0.02
-    assert all(abs(means["rate of the head"][n] - tuned[n]) < 0.011 for n in tuned if n >= 10)
+    for labels, seeds in recorded_accuracies()["rate of the head"].items():
+        assert abs(means["rate of the head"][labels] - tuned[labels]) < max(np.std(seeds), 0.01)
     assert all(means["normalization in training"][n] > tuned[n] - 0.011 for n in tuned)
 
 

@@ -11,13 +11,13 @@ from distlab.checks import Check, Close, Cost, Fault, Form, Holds, Inputs, Obser
 
 
 def _inputs(seed: int) -> Inputs:
-    """A ladder of layers: frozen ones first, then trained ones, some of them without weights."""
+    """A ladder of layers: frozen ones first, then others; one between them is frozen, too."""
     draw = np.random.default_rng(seed)
     frozen = int(draw.integers(1, 3))
-    kinds = [("conv", True), ("relu", False), ("conv", True), ("pool", False), ("dense", True)]
+    kinds = [("conv", True), ("relu", False), ("conv", True), ("pool", False), ("kept", True)]
     kinds += [("conv", True)] * int(draw.integers(1, 3)) + [("head", True)]
     layers = [
-        [f"{kind}_{at}", weights, weights and at > frozen]
+        [f"{kind}_{at}", weights, kind != "kept" and at > frozen]
         for at, (kind, weights) in enumerate([("conv", True)] * (frozen + 1) + kinds)
     ]
     return {
@@ -35,7 +35,7 @@ def _call(rates: Callable[..., Any], inputs: Inputs) -> Plain:
 def _read(given: Inputs, outputs: Plain) -> Plain:
     """Takes the rates apart: those of trained layers from the top, and all other names."""
     rates = outputs["rates"]
-    names = [name for name, _, trained in reversed(given["layers"]) if trained]
+    names = [name for name, weights, trained in reversed(given["layers"]) if weights and trained]
     good = isinstance(rates, dict) and set(names) <= set(rates)
     others = {name: rate for name, rate in rates.items() if name not in names} if good else {}
     return {
@@ -52,19 +52,20 @@ def _reference(
     *,
     power: int = -1,
     reverse: bool = False,
-    count: str = "trained",
+    count: str = "both",
     linear: bool = False,
 ) -> Plain:
     layers, below, found = given["layers"], 0, []
     for _, weights, trained in reversed(layers):
-        if trained:
+        if weights and trained:
             scale = (
                 1 / (1 + below * (given["factor"] - 1))
                 if linear
                 else given["factor"] ** (power * below)
             )
             found.append(given["head_rate"] * scale)
-        if trained or (count == "all" or (count == "weights" and weights)):
+        counts = {"all": True, "weights": weights, "trainable": trained}
+        if (weights and trained) or counts.get(count):
             below += 1
     found = found[::-1] if reverse else found
     return {"form": {}, "good": True, "trained": found, "head": found[0], "others": []}
@@ -116,8 +117,9 @@ RATES = Check(
         ),
         Fault("every_layer_counted", count="all")
         .or_with(count="weights")
+        .or_with(count="trainable")
         .feedback(
-            "You divided the rate at layers that are not trained. A layer without weights makes "
+            "You divided the rate at layers that do not learn. Such a layer makes "
             "no step, so the layers below it now learn too slowly. Which layers count?"
         ),
         Fault("divided_by_multiples", linear=True).feedback(

@@ -131,7 +131,7 @@ UNFREEZE = Check(
     hint="Walk through `model.layers` with a flag that becomes true at `first`. Set `trainable` of "
     "each layer to the flag, but to False for a BatchNormalization. Then call `model.compile` with "
     "a new optimizer and `model.loss`.",
-    revisit='"Unfreeze, and say so" in lesson 14',
+    revisit='"Unfreeze the body" in lesson 14',
     mistakes=(
         Observed("same_optimizer", lambda given, out: "Unknown variable" in out["error"]).feedback(
             "You compiled the model with the optimizer that has trained the head. It has state "
