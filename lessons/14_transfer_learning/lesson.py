@@ -1,0 +1,559 @@
+# %% [markdown]
+# # Transfer learning: which part learns again
+#
+# The best-known recipe for transfer learning in Keras has a line that no longer does what its text
+# says. A reader of the guide [found it in 2024](https://github.com/keras-team/keras/issues/20285).
+# No error is raised. The model forgets part of what it had learnt, and the loss falls all the same.
+#
+# In this lesson you carry a network from one task to another on two replicas. After each step you
+# look at **which weights have moved**, because the calls alone do not tell.
+
+# %% [markdown]
+# ## Overview
+#
+# After this lesson you can
+#
+# - say what freezing saves on each replica and between the replicas, and what it does not save,
+# - measure whether a transfer pays: from scratch, frozen and fine-tuned, by number of labels,
+# - unfreeze a distributed model so that its next step really trains the layers you chose,
+# - keep a BatchNormalization in inference mode, and find a leak between pretraining and test.
+#
+# **Time:** about 25 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and
+# [lesson 08](08_save_and_load.ipynb). No GPU. Nothing is downloaded while `DOWNLOAD` below is
+# `False`. With `True`, the last section fetches 0.1 GB of weights and 0.8 GB of photos.
+
+# %% [markdown]
+# ### Two questions on lessons 13 and 08
+#
+# 1. An all-reduce sends a tenth of the bytes. Which part of its time stays the same?
+# 2. You restore a model's weights, but not its optimizer. What does Adam begin with?
+#
+# <details><summary>Answers</summary>
+#
+# 1. The latency, which each message costs whatever its size.
+# 2. With zeros: its running means of the gradients and of their squares are lost.
+# </details>
+
+# %%
+import numpy as np
+
+import distlab as dl
+
+DOWNLOAD = False  # True: the last section fetches 0.9 GB
+dl.split_devices(2)
+dl.show("data set", "digits, part of distlab")
+
+# %%
+import keras
+import tensorflow as tf
+
+sent = []
+
+
+class CountedSums(tf.distribute.ReductionToOneDevice):
+    def batch_reduce_implementation(self, how, pairs, options):
+        sent.extend(value.values[0].shape.num_elements() for value, _ in pairs)
+        return super().batch_reduce_implementation(how, pairs, options)
+
+
+strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=CountedSums())
+tf.get_logger().setLevel("ERROR")  # no reminders about retracing
+
+# %% [markdown]
+# `CountedSums` adds up what the replicas give, as our strategies do on a CPU. It also notes how
+# many numbers are in each array that a step sends. It does so while the step is
+# [traced](../docs/glossary.md#trace), so each compiled step is counted once.
+#
+# ## Two tasks
+#
+# The **old task** has plenty of labels: tell the digits 0 to 4 apart. The **new task** is to tell 5
+# to 9 apart, and here labels are expensive: we have ten for each digit.
+
+
+# %%
+def task(images, labels, digits):
+    chosen = np.isin(labels, digits)
+    return images[chosen], labels[chosen] - min(digits)
+
+
+train, test = (next(iter(part.batch(2000))) for part in dl.load_dataset("digits"))
+train, test = ([array.numpy() for array in part] for part in (train, test))
+old_digits, new_digits = range(5), range(5, 10)
+old_train, old_test = task(*train, old_digits), task(*test, old_digits)
+new_train, new_test = task(*train, new_digits), task(*test, new_digits)
+few = np.concatenate([np.flatnonzero(new_train[1] == digit)[:10] for digit in range(5)])
+few_train = new_train[0][few], new_train[1][few]
+dl.show("labelled images", {"old": len(old_train[1]), "new": len(few_train[1])})
+
+# %% [markdown]
+# ### Learn the old task
+#
+# The network has a *body*, which turns an image into 128 features, and a *head*, which turns the
+# features into scores. `build` takes what we will vary: whether the body is frozen, and the
+# learning rate.
+
+
+# %%
+def new_body():
+    layers = [keras.Input((8, 8, 1))]
+    for filters in (16, 32):
+        layers.append(keras.layers.Conv2D(filters, 3, padding="same"))
+        layers.append(keras.layers.BatchNormalization(momentum=0.9))
+        layers += [keras.layers.ReLU(), keras.layers.MaxPooling2D()]
+    return keras.Sequential([*layers, keras.layers.Flatten()], name="body")
+
+
+def compile_with(model, rate):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(rate), loss, metrics=["accuracy"])
+
+
+def build(*, rate, frozen=False, classes=5):
+    keras.utils.set_random_seed(14)
+    body = new_body()
+    body.trainable = not frozen
+    head = keras.layers.Dense(classes, name="head")
+    model = keras.Sequential([keras.Input((8, 8, 1)), body, head])
+    compile_with(model, rate)
+    return model
+
+
+# %%
+def fit(model, data, *, epochs=1, batch_size=16):
+    model.fit(*data, batch_size=batch_size, epochs=epochs, verbose=0)
+
+
+def accuracy(model, data):
+    return model.evaluate(*data, batch_size=256, verbose=0)[1]
+
+
+source = dl.distribute(lambda: build(rate=0.003), strategy)
+fit(source, old_train, epochs=8, batch_size=64)
+source_counts, knows = list(sent), source.get_layer("body").get_weights()
+dl.show("old task, accuracy", accuracy(source, old_test), digits=2)
+
+# %% [markdown]
+# ## A new head on a frozen body
+#
+# `transferred` has the body's weights and a new head. `body.trainable = False` freezes the body.
+# `build` sets it before `compile`.
+
+# %%
+transferred = dl.distribute(lambda: build(rate=0.01, frozen=True), strategy)
+transferred.get_layer("body").set_weights(knows)
+
+
+def moved_by(model, data):
+    before = [[np.copy(weight) for weight in layer.get_weights()] for layer in model.layers]
+    fit(model, data)
+    pairs = zip(model.layers, before, strict=True)
+    return [layer.name for layer, old in pairs if differ(old, layer.get_weights())]
+
+
+def differ(some, others):
+    return not all(np.array_equal(a, b) for a, b in zip(some, others, strict=True))
+
+
+sent.clear()
+dl.show("what a step moves", moved_by(transferred, few_train))
+
+# %% tags=["predict"]
+saved_guess = dl.predict(
+    "The body is frozen, and the head has 645 of 5,637 numbers. Compared to a model that trains "
+    "everything, what gets smaller on each replica?",
+    [
+        "the model's weights in memory",
+        "the forward pass",
+        "the all-reduce and the state of Adam",
+        "all of them",
+    ],
+)
+
+# %%
+frozen_counts = list(sent)
+sizes = {}
+for name, model, counts in (
+    ("everything learns", source, source_counts),
+    ("the head learns", transferred, frozen_counts),
+):
+    adam = sum(variable.numpy().size for variable in model.optimizer.variables)
+    sizes[name] = {"weights": model.count_params(), "sent": sum(counts), "Adam": adam}
+
+# %% tags=["reveal"]
+one, other = sizes.values()
+smaller = {key for key in one if other[key] < one[key]}
+saved_guess.reveal(
+    {frozenset({"sent", "Adam"}): "the all-reduce and the state of Adam"}[frozenset(smaller)],
+    {
+        "the model's weights in memory": "Every replica still needs the whole body to compute "
+        "features. It has its own copy, frozen or not.",
+        "the forward pass": "Each image still passes through the whole body. What is left out is "
+        "the backward pass below the lowest layer that learns.",
+        "all of them": "The weights stay where they are, and each image still goes through them.",
+        "the all-reduce and the state of Adam": "Both exist for gradients, and a frozen weight has "
+        "none.",
+    },
+)
+
+# %%
+for name, numbers in sizes.items():
+    dl.show(f"{name}: numbers", numbers)
+dl.show("bytes sent in a step", [4 * each["sent"] for each in sizes.values()])
+
+# %% [markdown]
+# A frozen weight has no gradient, so nothing is sent for it and Adam keeps no state for it (two
+# numbers for each weight that learns, plus its step and rate). The activations of the body need
+# not be kept for a backward pass, either. **The weights and the forward pass stay.**
+#
+# The full model sends 96 numbers more than it has gradients. They are means and variances of the
+# BatchNormalizations, which the replicas average. A ring of two devices sends as many bytes as the
+# gradient has; [lesson 12](12_ring_all_reduce.ipynb) counts them for more.
+#
+# `trainable = False` does two more things worth knowing. It puts a BatchNormalization into
+# inference mode. It does **not** do that for a Dropout layer: that one still drops.
+
+# %%
+dropout = keras.layers.Dropout(0.5, seed=1, trainable=False)
+dl.show("a frozen dropout, in training", dropout(np.ones((1, 8)), training=True)[0])
+fit(transferred, few_train, epochs=24)
+frozen_accuracy = accuracy(transferred, new_test)
+dl.show("new task, 10 labels a class", frozen_accuracy, digits=2)
+
+# %% [markdown]
+# ## How many labels is the old task worth?
+#
+# We trained the new task with 1 to 140 labels a class, with three draws of the labels for
+# each number. *From scratch* knows nothing of the old task. *Frozen* trains a head. *Fine-tuned*
+# goes on from there and trains the convolutions as well, with a tenth of the rate.
+
+# %% tags=["predict"]
+labels_guess = dl.predict(
+    "From how many labels a class on is training from scratch better, on average, than the frozen "
+    "body?",
+    ["3", "30", "140", "it stays behind"],
+)
+
+# %%
+from distlab.pictures.label_curve import draw_label_curve, recorded_accuracies
+
+curves = recorded_accuracies()
+draw_label_curve(curves, ("scratch", "frozen", "fine-tuned"))
+
+# %% tags=["reveal"]
+ahead = [
+    n for n, seeds in curves["scratch"].items() if np.mean(seeds) > np.mean(curves["frozen"][n])
+]
+labels_guess.reveal(
+    str(min(ahead, default="it stays behind")),
+    {
+        "30": "Scratch is ahead long before. What the body learnt from 728 images of five digits "
+        "is too little, and freezing keeps the convolutions from learning more.",
+        "140": "With 140 labels a class the new task has as many images as the old one. But "
+        "scratch is ahead long before.",
+        "it stays behind": "That is the usual hope. It needs an old task that is much larger than "
+        "the new one, and ours is not.",
+        "3": "Our old task is small, and a frozen body cannot learn what it lacks.",
+    },
+)
+
+# %% [markdown]
+# **Here the transfer does not pay.** With 1 label a class all three are alike, within the error
+# bars. With 3 and more, training from scratch is ahead on average, and the frozen body is last.
+# Fine-tuning makes good most of what freezing loses.
+#
+# That is no accident of this lesson alone. The old task has 728 images of 5 classes, and a body
+# keeps what tells these 5 apart. ImageNet has 1.2 million photos of 1,000 classes, and even there
+# the advantage shrinks as labels are added. So measure the curve *from scratch* as well: without
+# it, the rise of the other two would look like a success.
+#
+# ## Unfreeze the body
+#
+# Now the body of `transferred` is to learn as well. We set it free and call `fit` again.
+
+# %%
+body = transferred.get_layer("body")
+body.trainable = True
+
+# %% tags=["predict"]
+unfreeze_guess = dl.predict(
+    "`transferred` has been trained, and its body is now trainable. Nothing else was changed. What "
+    "does the next `fit` move?",
+    ["the body and the head", "the head only", "nothing: it raises an error"],
+)
+
+# %%
+moved = moved_by(transferred, few_train)
+
+# %% tags=["reveal"]
+unfreeze_guess.reveal(
+    "the head only" if moved == ["head"] else "the body and the head",
+    {
+        "the body and the head": "`fit` runs a step that was traced when only the head was "
+        "trainable. A Python attribute cannot change a traced step.",
+        "nothing: it raises an error": "The traced step still fits the model. It trains what it "
+        "trained before, and nothing is wrong with that for TensorFlow.",
+        "the head only": "The traced step is kept until the next `compile`.",
+    },
+)
+
+# %% [markdown]
+# The first `fit` fixes two things: the list of gradients inside the traced step, and the
+# variables for which the optimizer has state. `compile` throws away the step. What about the
+# optimizer?
+
+# %%
+try:
+    transferred.compile(transferred.optimizer, transferred.loss)
+    fit(transferred, few_train)
+except ValueError as error:
+    dl.show("the old optimizer", str(error).split(":")[0])
+
+# %% [markdown]
+# The old optimizer has state for the head only, and refuses the body. So fine-tuning needs a new
+# one, and Adam starts from zero again. Its first steps are as long as the rate allows, whatever the
+# gradients are: one more reason for a small rate.
+#
+# Keras has one more trap here. `model.trainable = True` does nothing if the model already counts
+# as trainable, even if its layers are frozen. Set each layer free, or the part that you froze.
+#
+# On a model from `dl.distribute`, call `compile` as usual. In plain TensorFlow call it inside
+# `strategy.scope()`, so that the new optimizer belongs to the strategy as well.
+
+# %%
+compile_with(transferred, 0.001)
+sent.clear()
+dl.show("what a step moves", moved_by(transferred, few_train))
+dl.show("numbers sent", sum(sent))
+dl.show("steps of the new optimizer", int(transferred.optimizer.iterations.numpy()))
+
+# %% [markdown]
+# The step sends as much as in pretraining, so it has been traced again. That costs seconds
+# here, and minutes for a large model on many GPUs.
+#
+# ## A rate for weights that know something
+#
+# The head begins with random numbers and has far to go. The body begins near a good place. Here is
+# fine-tuning with 0.001, and with the 0.01 of the head:
+
+# %%
+for way in ("frozen", "fine-tuned", "rate of the head"):
+    means = {labels: round(float(np.mean(curves[way][labels])), 2) for labels in (1, 10, 140)}
+    dl.show(f"{way}, by labels", means)
+
+# %% [markdown]
+# The two rates differ by less than the error bars, so **these runs do not show the rule**. A body
+# of two layers recovers quickly from large steps. The rule of a tenth or less comes from large
+# bodies, and it costs nothing here.
+#
+# ## Hold the statistics still
+#
+# A BatchNormalization has two moving statistics, which no gradient changes: each training step
+# does. With a few rows on each replica they are noise. The usual advice is to call the body with
+# `training=False`. We try it on the smallest model, in plain Keras and on one device.
+
+# %%
+norm = keras.layers.BatchNormalization()
+inputs = keras.Input((4,))
+outputs = keras.layers.Dense(1)(norm(inputs, training=False))
+tiny = keras.Model(inputs, outputs)
+tiny.compile("sgd", "mse")
+
+# %% tags=["predict"]
+statistics_guess = dl.predict(
+    "The moving mean starts at 0, and all inputs are 5. What is it after one step of `fit`?",
+    ["0: the layer is in inference mode", "0.05: it moved towards 5", "5: the mean of the batch"],
+)
+
+# %%
+tiny.fit(np.full((8, 4), 5.0), np.ones(8), verbose=0)
+moving_mean = float(norm.moving_mean.numpy()[0])
+
+# %% tags=["reveal"]
+statistics_guess.reveal(
+    {
+        0.0: "0: the layer is in inference mode",
+        0.05: "0.05: it moved towards 5",
+    }.get(round(moving_mean, 3), "5: the mean of the batch"),
+    {
+        "0: the layer is in inference mode": "So it was in Keras 2, and so its guide says. In "
+        "Keras 3 `fit` calls a functional model with `training=True`, which wins over the argument "
+        "that you gave when you built it.",
+        "5: the mean of the batch": "A moving mean takes a hundredth of the way in each step, with "
+        "the default momentum of 0.99.",
+        "0.05: it moved towards 5": "`fit` calls the model with `training=True`, and Keras 3 hands "
+        "that down to every layer of a functional model.",
+    },
+)
+
+# %% [markdown]
+# Two ways do hold the statistics still. In a subclass of `keras.Model`, `training=False` inside
+# `call` is obeyed. In any model, set `trainable = False` for each BatchNormalization and compile.
+# We use the second way, on both replicas:
+
+
+# %%
+def unfreeze_kernels(body, *, last):
+    body.trainable = True
+    for place, layer in enumerate(reversed(body.layers)):
+        is_norm = isinstance(layer, keras.layers.BatchNormalization)
+        layer.trainable = place < last and not is_norm
+
+
+body.set_weights(knows)
+unfreeze_kernels(body, last=len(body.layers))
+compile_with(transferred, 0.001)
+fit(transferred, few_train, epochs=20)
+held = [np.array_equal(old, new) for old, new in zip(knows, body.get_weights(), strict=True)]
+names = [weight.path.split("/")[-1] for weight in body.weights]
+dl.show("did not move", [name for name, still in zip(names, held, strict=True) if still])
+dl.show("accuracy, before and after", [frozen_accuracy, accuracy(transferred, new_test)], digits=2)
+
+# %% [markdown]
+# No number of a BatchNormalization has moved. Does it pay? In the recorded runs the statistics did
+# **no harm** when they moved: with 8 rows on each replica they follow the new digits well enough.
+
+# %%
+for way in ("fine-tuned", "normalization in training"):
+    means = {labels: round(float(np.mean(curves[way][labels])), 2) for labels in (1, 10, 140)}
+    dl.show(f"{way}, by labels", means)
+
+# %% [markdown]
+# It is different with 1 or 2 rows on each replica, or with a body whose statistics took a million
+# photos to learn. Hold them still unless you have measured that moving them is better.
+#
+# ## What the test must not have been
+#
+# A transfer is worth what it brings on data that the body has not seen. Suppose that a team
+# pretrains on **all ten** digits. The test images are still new. But the body has learnt from
+# hundreds of labels of the new task. We give the new head two labels a class, on both bodies.
+
+# %%
+leaky = dl.distribute(lambda: build(rate=0.003, classes=10), strategy)
+fit(leaky, train, epochs=4, batch_size=64)
+two = few[::5]  # two labels a class
+
+
+def new_head_on(body_weights):
+    model = dl.distribute(lambda: build(rate=0.01, frozen=True), strategy)
+    model.get_layer("body").set_weights(body_weights)
+    fit(model, (new_train[0][two], new_train[1][two]), epochs=30)
+    return accuracy(model, new_test)
+
+
+dl.show("honest", new_head_on(knows), digits=2)
+dl.show("leaky", new_head_on(leaky.get_layer("body").get_weights()), digits=2)
+
+# %% [markdown]
+# The leaky figure is the better one, which is why leaks survive. Real leaks hide better: the same
+# photo under two names, for example. Before its final runs, the team of
+# [BiT](https://arxiv.org/abs/1912.11370) removed near duplicates of its tests from 300 million
+# pretraining images.
+#
+# ## The same on photographs
+#
+# Here is the real case, with the same steps: a ResNet50 that knows ImageNet, and TFDS's
+# `cats_vs_dogs`. Without a download the weights are random, and the counts are the same.
+
+
+# %%
+def photos(split):
+    (data,) = dl.load_dataset("cats_vs_dogs", splits=[split], scale_images=False)
+
+    def prepare(image, label):
+        image = tf.image.resize(tf.cast(image, tf.float32), (160, 160))
+        return keras.applications.resnet50.preprocess_input(image), label
+
+    return data.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).batch(32).prefetch(2)
+
+
+def cats_or_dogs(weights):
+    shape = (160, 160, 3)
+    body = keras.applications.ResNet50(
+        weights=weights, include_top=False, pooling="avg", input_shape=shape
+    )
+    body.trainable = False
+    model = keras.Sequential([keras.Input(shape), body, keras.layers.Dense(2, name="head")])
+    compile_with(model, 0.001)
+    return model
+
+
+# %% [markdown]
+# `preprocess_input` does to an image what was done in pretraining: swap the colours to BGR and
+# subtract ImageNet's means from values up to 255. Images from 0 to 1 would raise no error, and look
+# almost black to this body. `scale_images=False` leaves them as they are.
+
+# %%
+photo_model = dl.distribute(lambda: cats_or_dogs("imagenet" if DOWNLOAD else None), strategy)
+photo_body, photo_head = photo_model.layers
+learns = sum(weight.numpy().size for weight in photo_model.trainable_weights)
+unfreeze_kernels(photo_body, last=33)  # the last of its four stages
+learns_later = sum(weight.numpy().size for weight in photo_model.trainable_weights)
+photo_body.trainable = False
+dl.show("numbers in the model", photo_model.count_params())
+dl.show("MB sent in a step, frozen", learns * 4 / 1e6, digits=3)
+dl.show("MB sent in a step, last stage free", learns_later * 4 / 1e6, digits=1)
+
+# %%
+if DOWNLOAD:
+    few_photos, photo_test = photos("train[:5%]"), photos("train[90%:]")
+    photo_model.fit(few_photos, epochs=2)
+    photo_model.evaluate(photo_test)
+    unfreeze_kernels(photo_body, last=33)
+    compile_with(photo_model, 0.00001)
+    photo_model.fit(few_photos, epochs=2)
+    photo_model.evaluate(photo_test)
+
+# %% [markdown]
+# We have not run this cell with the real weights and photos. A test runs its functions on random
+# images of TFDS's `mock_data` and with random weights, so their code holds, and no accuracy is
+# promised here. With GPUs, leave out `split_devices`, and make the strategy with
+# `dl.make_strategy("mirrored")` alone.
+#
+# <details><summary>In PyTorch and JAX</summary>
+#
+# In PyTorch `parameter.requires_grad_(False)` freezes a weight, and nothing else. A batch
+# normalisation changes its statistics until you call its `eval()`, and `model.train()` turns it on
+# again. `DistributedDataParallel` plans its messages when you wrap a model, so freeze before that,
+# and wrap again after you unfreeze. In JAX you choose the weights by which you differentiate, and
+# `optax.masked` gives state to those only.
+# </details>
+
+# %% [markdown]
+# ## Check yourself
+#
+# <details><summary>1. You freeze 99 % of a model. By how much does the memory for its weights
+# shrink on each replica?</summary> Not at all. Gradients, optimizer state and kept activations
+# shrink.
+# </details>
+#
+# <details><summary>2. After <code>body.trainable = True</code> the loss goes on falling. How do you
+# find out whether the body learns?</summary> Compare its weights before and after a step, or count
+# what a step sends.
+# </details>
+#
+# <details><summary>3. Why can the optimizer of the head not fine-tune the body?</summary> It was
+# built for the head's variables, and has no state for the body's.
+# </details>
+#
+# <details><summary>4. A functional model calls its body with <code>training=False</code>. What else
+# does it need in Keras 3?</summary> <code>trainable = False</code> on each BatchNormalization,
+# before <code>compile</code>.
+# </details>
+
+# %%
+from distlab.predictions import recap
+
+recap()
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Exercise 14](../exercises/14_transfer_learning.ipynb): unfreeze the right layers, give each its
+#   rate, and find a leak. About 35 minutes.
+# - [Lesson 15](15_tpu.ipynb): what a compiler on your CPU can tell about a TPU.
+# - [The glossary](../docs/glossary.md) explains the terms.
+# - [Keras's guide](https://keras.io/guides/transfer_learning/) has this workflow on photos. It says
+#   that `training=False` keeps BatchNormalization in inference mode after unfreezing, which holds
+#   for Keras 2.
+# - [Rethinking ImageNet pre-training](https://arxiv.org/abs/1811.08883) shows that training from
+#   scratch reaches pretraining's accuracy if there are enough labels and steps.

@@ -1,0 +1,288 @@
+"""The checks of lesson 14: right answers pass, mistakes are named, the lesson's claims hold."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+import distlab as dl
+from distlab.checks.registry import checks_of
+from distlab.checks.run_check import run_check
+from distlab.datasets import loader
+from distlab.pictures.label_curve import recorded_accuracies
+from tests.lessons.support import (
+    ROOT,
+    assert_mistake_is_caught,
+    assert_solution_passes,
+    load_solution,
+    load_stub,
+)
+
+STEM = "14_transfer_learning"
+UNFREEZE, RATES, LEAK = checks_of(STEM)
+solution = functools.cache(functools.partial(load_solution, STEM))
+ONE_DRAW = (1,)
+
+
+def test_the_solution_unfreezes_the_right_layers():
+    assert_solution_passes(UNFREEZE, solution()[UNFREEZE.function], seeds=range(2))
+
+
+@pytest.mark.parametrize("check", [RATES, LEAK], ids=lambda check: check.name)
+def test_the_solution_passes(check):
+    assert_solution_passes(check, solution()[check.function])
+
+
+# unfreeze_from
+
+
+def unfreezing(*, norms=False, everything=False, head=True, compiled=True, rate=None, old=False):
+    def unfreeze_from(model, first, rate_asked):
+        names = [layer.name for layer in model.layers]
+        for place, layer in enumerate(model.layers):
+            is_norm = isinstance(layer, keras.layers.BatchNormalization)
+            layer.trainable = (everything or place >= names.index(first)) and (norms or not is_norm)
+        model.layers[-1].trainable = head
+        optimizer = model.optimizer if old else keras.optimizers.SGD(rate or rate_asked)
+        if compiled:
+            model.compile(optimizer, model.loss)
+
+    return unfreeze_from
+
+
+def unfreeze_by_slices(model, first, rate):
+    """All layers first, then what must stay frozen."""
+    for layer in model.layers:
+        layer.trainable = True
+    at = model.layers.index(model.get_layer(first))
+    norms = [each for each in model.layers if isinstance(each, keras.layers.BatchNormalization)]
+    for layer in [*model.layers[:at], *norms]:
+        layer.trainable = False
+    model.compile(loss=model.loss, optimizer=keras.optimizers.SGD(learning_rate=rate))
+
+
+@pytest.mark.parametrize("answer", [unfreezing(), unfreeze_by_slices])
+def test_other_right_ways_to_unfreeze_pass(answer):
+    assert_solution_passes(UNFREEZE, answer, seeds=ONE_DRAW)
+
+
+@pytest.mark.parametrize(
+    ("answer", "mistake"),
+    [
+        (unfreezing(compiled=False), "no_recompile"),
+        (unfreezing(everything=True), "all_layers_unfrozen"),
+        (unfreezing(norms=True), "bn_in_training_mode"),
+        (unfreezing(head=False), "head_frozen"),
+        (unfreezing(rate=0.1), "same_lr"),
+        (unfreezing(old=True), "same_optimizer"),
+    ],
+)
+def test_a_wrong_way_to_unfreeze_is_named(answer, mistake):
+    assert_mistake_is_caught(UNFREEZE, answer, mistake, seeds=ONE_DRAW)
+
+
+def test_the_function_as_handed_out_is_not_compiled():
+    report = run_check(UNFREEZE, load_stub(STEM)[UNFREEZE.function], seeds=ONE_DRAW)
+    assert (report.earned, report.mistake) == (0, "no_recompile")
+
+
+# layer_rates
+
+
+def rates_by_powers(layers, head_rate, factor):
+    names = [name for name, weights, trained in layers if weights and trained][::-1]
+    return {name: head_rate / factor**below for below, name in enumerate(names)}
+
+
+def rates_by(power=lambda below, last: -below, *, learns=lambda w, t: w and t, linear=False):
+    def layer_rates(layers, head_rate, factor):
+        rates, below = {}, 0
+        last = sum(w and t for _, w, t in layers) - 1
+        for name, weights, trained in reversed(layers):
+            scale = factor ** power(below, last)
+            if linear:
+                scale = 1 / (1 + below * (factor - 1))
+            if weights and trained:
+                rates[name] = head_rate * scale
+            below += bool(learns(weights, trained))
+        return rates
+
+    return layer_rates
+
+
+def rates_with_zero_rate(layers, head_rate, factor):
+    rates = {name: 0.0 for name, _, _ in layers}
+    return rates | rates_by_powers(layers, head_rate, factor)
+
+
+def rates_of_all(layers, head_rate, factor):
+    rates = {name: head_rate for name, _, _ in layers}
+    return rates | rates_by_powers(layers, head_rate, factor)
+
+
+@pytest.mark.parametrize("answer", [rates_by_powers, rates_with_zero_rate])
+def test_other_right_rates_pass(answer):
+    assert_solution_passes(RATES, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "mistake"),
+    [
+        (rates_by(lambda below, last: 0), "same_lr"),
+        (rates_by(lambda below, last: below), "bottom_fastest"),
+        (rates_by(lambda below, last: below - last), "bottom_fastest"),
+        (rates_by(learns=lambda w, t: True), "every_layer_counted"),
+        (rates_by(learns=lambda w, t: w), "every_layer_counted"),
+        (rates_by(learns=lambda w, t: t), "every_layer_counted"),
+        (rates_by(linear=True), "divided_by_multiples"),
+        (rates_of_all, "frozen_has_a_rate"),
+    ],
+)
+def test_wrong_rates_are_named(answer, mistake):
+    assert_mistake_is_caught(RATES, answer, mistake)
+
+
+# pretraining_rows
+
+
+def rows_by(*, new_out=True, copies="all"):
+    def pretraining_rows(images, labels, new_classes, test_rows):
+        out = set(test_rows)
+        if new_out:
+            out |= set(np.flatnonzero(np.isin(labels, new_classes)))
+        for row in range(len(labels)) if copies == "of all" else test_rows:
+            if copies == "of all" and labels[row] not in new_classes:
+                continue
+            same = [
+                other
+                for other in range(len(labels))
+                if labels[other] not in new_classes and np.array_equal(images[row], images[other])
+            ]
+            out |= set(same[: {"none": 0, "first": 1}.get(copies)])
+        return [row for row in range(len(labels)) if row not in out]
+
+    return pretraining_rows
+
+
+def rows_as_an_array(images, labels, new_classes, test_rows):
+    flat = images.reshape(len(images), -1)
+    same = (flat[:, None] == flat[None, test_rows]).all(axis=2).any(axis=1)
+    return np.flatnonzero(~same & ~np.isin(labels, new_classes))[::-1]
+
+
+@pytest.mark.parametrize("answer", [rows_by(), rows_as_an_array])
+def test_other_right_rows_pass(answer):
+    assert_solution_passes(LEAK, answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "mistake"),
+    [
+        (rows_by(new_out=False), "targets_in_pretraining"),
+        (rows_by(new_out=False, copies="none"), "targets_in_pretraining"),
+        (rows_by(copies="none"), "copies_in_pretraining"),
+        (rows_by(copies="first"), "first_copy_only"),
+        (rows_by(copies="of all"), "too_careful"),
+        (lambda images, *_: list(range(len(images))), "test_rows_returned"),
+    ],
+)
+def test_wrong_rows_are_named(answer, mistake):
+    assert_mistake_is_caught(LEAK, answer, mistake)
+
+
+# What the lesson says
+
+
+def test_the_recorded_curves_say_what_the_lesson_says():
+    means = {
+        way: {labels: np.mean(seeds) for labels, seeds in by_labels.items()}
+        for way, by_labels in recorded_accuracies().items()
+    }
+    scratch, frozen, tuned = (means[way] for way in ("scratch", "frozen", "fine-tuned"))
+    assert all(frozen[n] < tuned[n] < scratch[n] for n in scratch if n >= 3)
+    assert abs(scratch[1] - frozen[1]) < 0.05 and scratch[1] < frozen[1]
+    for labels, seeds in recorded_accuracies()["rate of the head"].items():
+        assert abs(means["rate of the head"][labels] - tuned[labels]) < max(np.std(seeds), 0.01)
+    assert all(means["normalization in training"][n] > tuned[n] - 0.011 for n in tuned)
+
+
+def test_a_model_that_counts_as_trainable_does_not_free_its_layers():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.layers[0].trainable = False
+    model.trainable = True
+    assert model.trainable_weights == []
+    model.trainable = False
+    model.trainable = True
+    assert len(model.trainable_weights) == 2
+
+
+def test_a_model_compiled_again_takes_the_steps_of_one_device():
+    """With more rows on one replica than on the other, after a step on a frozen body."""
+    draw = np.random.default_rng(14)
+    x, y = draw.normal(size=(5, 3)).astype("float32"), draw.normal(size=(5, 1))
+
+    def build():
+        keras.utils.set_random_seed(14)
+        layers = [keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((3,)), *layers])
+        layers[0].trainable = False
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    strategy = dl.make_strategy("mirrored", devices=2)
+    models = [build(), dl.distribute(build, strategy)]
+    first = [np.copy(weight) for weight in models[0].get_weights()]
+    for model in models:
+        model.fit(x, y, batch_size=5, verbose=0)
+        model.layers[0].trainable = True
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        model.fit(x, y, batch_size=5, verbose=0)
+    for start, one, other in zip(first, *(model.get_weights() for model in models), strict=True):
+        assert not np.array_equal(start, one)
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_training_false_holds_in_a_subclass_and_not_in_a_functional_model():
+    class Obeys(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = keras.layers.BatchNormalization(), keras.layers.Dense(1)
+
+        def call(self, images):
+            return self.head(self.norm(images, training=False))
+
+    inputs, norm = keras.Input((2,)), keras.layers.BatchNormalization()
+    functional = keras.Model(inputs, keras.layers.Dense(1)(norm(inputs, training=False)))
+    subclass = Obeys()
+    for model in (functional, subclass):
+        model.compile("sgd", "mse")
+        model.fit(np.full((4, 2), 5.0), np.ones(4), verbose=0)
+    assert norm.moving_mean.numpy() == pytest.approx([0.05, 0.05], abs=1e-4)
+    assert subclass.norm.moving_mean.numpy().tolist() == [0, 0]
+
+
+def photo_cell():
+    """What the cell with the photos defines."""
+    source = (ROOT / "lessons" / STEM / "lesson.py").read_text(encoding="utf-8")
+    (cell,) = (cell for cell in source.split("\n# %%") if "\ndef photos(" in cell)
+    names = {"dl": dl, "keras": keras, "tf": tf, "compile_with": lambda model, rate: None}
+    exec(cell, names)
+    return names
+
+
+def test_the_photos_of_the_lesson_load_in_the_form_that_the_body_wants(monkeypatch):
+    monkeypatch.setattr(loader, "_is_prepared", lambda builder: True)
+    with tfds.testing.mock_data(num_examples=4):
+        images, labels = next(iter(photo_cell()["photos"]("train[:50%]")))
+    assert images.shape == (len(labels), 160, 160, 3)
+    assert images.dtype == tf.float32
+    assert float(tf.reduce_min(images)) < -50 and float(tf.reduce_max(images)) > 50
+
+
+def test_the_photos_of_the_lesson_go_through_its_frozen_model():
+    model = photo_cell()["cats_or_dogs"](None)
+    assert model(np.zeros((1, 160, 160, 3), "float32")).shape == (1, 2)
+    assert [weight.shape for weight in model.trainable_weights] == [(2048, 2), (2,)]
