@@ -22,6 +22,7 @@ from distlab.checks import lesson_00_start_here
 from distlab.checks.rubric import RubricRow, WrittenReport
 
 STEM = "00_start_here"
+POINTS = sum(check.points for check in lesson_00_start_here.CHECKS)
 SPEED = WrittenReport("speed", "Speed", (RubricRow("jump", 2, "names it"),))
 EVIL = "<script>alert(1)</script>"
 
@@ -87,7 +88,7 @@ def test_reports_are_read_by_a_teacher(tmp_path, capsys, monkeypatch):
     again = capsys.readouterr()
     assert "reports still" not in again.out and "0 notebooks to grade" in again.err
     jane, _ = table(out / "gradebook.csv")
-    earned = float(jane[f"{STEM} (of 9)"])
+    earned = float(jane[f"{STEM} (of {POINTS + 2:g})"])
     page = (out / "feedback" / "jane" / f"{STEM}.html").read_text(encoding="utf-8")
     assert "read by your teacher</b> (1.5 of 2 points)" in page and "<td>nearly</td>" in page
     results = json.loads((out / "gradescope" / "jane" / "results.json").read_text())
@@ -166,7 +167,7 @@ def test_a_notebook_that_cannot_be_graded_gets_the_points_that_a_teacher_gives(b
     assert run(broken, "--gradescope", "--overrides", str(broken / "mine.csv")) == 0
     out = broken / "out"
     (jane,) = table(out / "gradebook.csv")
-    assert (jane[f"{STEM} (of 7)"], jane["not graded"]) == ("1.5", "")
+    assert (jane[f"{STEM} (of {POINTS:g})"], jane["not graded"]) == ("1.5", "")
     (row,) = table(out / "review.csv")
     assert row["why"].startswith("not graded: a file that is not JSON")
     page = (out / "feedback" / "jane" / f"{STEM}.html").read_text(encoding="utf-8")
@@ -246,21 +247,23 @@ def test_the_console_says_the_points_of_the_gradebook(tmp_path, capsys):
     (tmp_path / "in" / "jane_LATE_1_2_one.ipynb").write_text(json.dumps(cells))
     assert run(tmp_path, "--allow-root", "--late", "0.8") == 0
     told = capsys.readouterr().err
-    assert f"jane  {STEM}  0 of 7, late; held for review: slices" in told
+    assert f"jane  {STEM}  0 of {POINTS:g}, late; held for review: slices" in told
     (row,) = table(tmp_path / "out" / "gradebook.csv")
     assert row["total"] == "0"
     (review,) = [row for row in table(tmp_path / "out" / "review.csv") if row["check"]]
     assert review["would earn"] == "2"
 
 
-@pytest.mark.parametrize(("inside", "is_told"), [("100.00", True), ("7.00", False), ("", False)])
+@pytest.mark.parametrize(
+    ("inside", "is_told"), [("100.00", True), (f"{POINTS:.2f}", False), ("", False)]
+)
 def test_an_assignment_of_other_points_in_canvas_is_told(broken, capsys, inside, is_told):
     (broken / "mine.csv").write_text("learner,check,points\njane,slices,2\n")
     export = broken / "export.csv"
     export.write_text(f"Student,ID,One (12)\n    Points Possible,,{inside}\nJane,1,\n")
     more = ("--overrides", str(broken / "mine.csv"), "--canvas", str(export), "One")
     assert run(broken, *more) == 0
-    told = "in Canvas 'One' has 100 points, and here there are 7"
+    told = f"in Canvas 'One' has 100 points, and here there are {POINTS:g}"
     assert (told in capsys.readouterr().err) is is_told
 
 

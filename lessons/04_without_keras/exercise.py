@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Exercise: without Keras
 #
-# This exercise follows [lesson 04](../notebooks/04_without_keras.ipynb). You write three updates
-# that run on every replica, without Keras. The last one leaves out most all-reduces on purpose.
+# This exercise follows [lesson 04](../notebooks/04_without_keras.ipynb). You write or repair three
+# updates that run on every replica, without Keras. The last one leaves out most all-reduces on
+# purpose.
 
 # %% [markdown]
 # ## Overview
@@ -10,7 +11,7 @@
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
 # | 1. `sgd_step` | a step of linear regression on unequal and empty shares | 10 | medium |
-# | 2. `adagrad_step` | an optimizer with state, and a limit on the gradient | 12 | medium |
+# | 2. `adagrad_step` | repair an optimizer with state and a limit on the gradient | 12 | medium |
 # | 3. `local_step` | train apart, and average the weights now and then | 10 | medium |
 # | 4. how far can you go? | accuracy against the number of all-reduces (no points) | 10 | open |
 #
@@ -70,42 +71,41 @@ dl.check("sgd_step")
 # **Try next:** how many all-reduces does your step need?
 
 # %% [markdown]
-# ## Task 2: Adagrad with a limit
+# ## Task 2: repair Adagrad with a limit
 #
 # Adagrad divides each step by the root of the sum of all squared gradients so far. To tame the
 # first steps, the gradient is limited to the range from `-limit` to `limit` before anything else is
-# done with it. One device would do this:
-#
-# ```
-# gradient = clip(gradient, -limit, limit)
-# total = total + gradient ** 2
-# weight = weight - rate * gradient / sqrt(total)
-# ```
-#
-# Write `adagrad_step(weight, total, gradient, rate, limit)`, which runs **on every replica**.
+# done with it. The function below does all of that on one device. On four replicas the copies of
+# `weight` are equal, and still not those of one device. Repair it.
 #
 # - `weight` and `total` are mirrored variables, vectors without an aggregation. `total` starts
 #   above 0.
 # - `gradient` is this replica's part of the gradient. The **sum** over all replicas is the gradient
 #   that one device has.
-# - After the step all copies of both variables hold what one device would hold. Return nothing.
-#   About 4 lines.
+# - After the step all copies of **both** variables hold what one device would hold. Move or change
+#   2 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Which of the three lines are not linear in the gradient? The lesson says what must come before
-# such a line.
+# Compare the copies of `total` first. Which lines are not linear in the gradient? The lesson says
+# what must come before such a line.
 # </details>
 
 
 # %%
 # task: adagrad_step
 def adagrad_step(weight, total, gradient, rate, limit):
+    context = tf.distribute.get_replica_context()
     ### BEGIN SOLUTION
-    gradient = tf.distribute.get_replica_context().all_reduce("SUM", gradient)
+    gradient = context.all_reduce("SUM", gradient)
     gradient = tf.clip_by_value(gradient, -limit, limit)
     total.assign_add(gradient**2)
     weight.assign_sub(rate * gradient / tf.sqrt(total))
+    ### STUB
+    gradient = tf.clip_by_value(gradient, -limit, limit)
+    total.assign_add(gradient**2)
+    change = rate * gradient / tf.sqrt(total)
+    weight.assign_sub(context.all_reduce("SUM", change))
     ### END SOLUTION
 
 

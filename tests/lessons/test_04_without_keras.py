@@ -12,7 +12,9 @@ from distlab.coursework.replicas import MOST_REPLICAS, mirrored
 from tests.lessons.support import (
     assert_mistake_is_caught,
     assert_solution_passes,
+    assert_stub_earns_nothing,
     load_solution,
+    load_stub,
 )
 
 STEM = "04_without_keras"
@@ -134,6 +136,12 @@ def adagrad(*, order=("reduce", "clip", "total", "change"), way="SUM"):
         weight.assign_sub(change)
 
     return step
+
+
+def test_adagrad_as_handed_out_earns_nothing_and_is_named():
+    stub = load_stub(STEM)["adagrad_step"]
+    assert_stub_earns_nothing(ADAGRAD, stub, status="not yet")
+    assert_mistake_is_caught(ADAGRAD, stub, "changes_reduced", seeds=ONE_DRAW)
 
 
 def adagrad_in_one_expression(weight, total, gradient, rate, limit):

@@ -432,7 +432,7 @@ def sizes_sent(kind, replicas):
         optimizer.build(model.trainable_variables)
 
     def replica_step(x):
-        with tf.GradientTape() as tape:
+        with tf.GradientTape() as tape, tf.name_scope("counted_step"):
             loss = tf.reduce_sum(model(x) ** 2)
         weights = model.trainable_variables
         optimizer.apply(tape.gradient(loss, weights), weights)
@@ -445,11 +445,15 @@ def sizes_sent(kind, replicas):
     step(batch)
     metadata = context.export_run_metadata()
     context.disable_run_metadata()
+    # A thread of an earlier test may run a graph of its own meanwhile.
+    graphs = [
+        [node for graph in function.partition_graphs for node in graph.node]
+        for function in metadata.function_graphs
+    ]
+    (nodes,) = [graph for graph in graphs if any("counted_step" in node.name for node in graph)]
     sent = [
         node
-        for function in metadata.function_graphs
-        for graph in function.partition_graphs
-        for node in graph.node
+        for node in nodes
         # Control edges are sent as constants; the step counter is no float.
         if node.op == "_Send"
         and node.attr["T"].type == tf.float32.as_datatype_enum
