@@ -71,7 +71,7 @@ dl.check("sgd_step")
 # **Try next:** how many all-reduces does your step need?
 
 # %% [markdown]
-# ## Task 2: repair Adagrad with a limit
+# ## Task 2: repair an optimizer with a limit
 #
 # Adagrad divides each step by the root of the sum of all squared gradients so far. To tame the
 # first steps, the gradient is limited to the range from `-limit` to `limit` before anything else is
