@@ -28,7 +28,6 @@ issues.
 
 {total}. The last column counts the tasks that you had passed when
 JupyterLab started. The tab on the left with the book counts again whenever you save an exercise.
-Lessons that are marked as coming are not written yet.
 
 Everything in this folder is yours. Start JupyterLab with the same command again to get new lessons.
 A notebook that you have changed stays as it is.

@@ -287,5 +287,5 @@ with waits_for("efficiencies"):
 # ## Next steps
 #
 # - [Lesson 13](../notebooks/13_performance.ipynb), if a check sent you back to it.
-# - [Lesson 16](../notebooks/16_choosing_a_strategy.ipynb): which strategy for which model.
+# - [Lesson 14](../notebooks/14_transfer_learning.ipynb) starts from a trained model.
 # - [The glossary](../docs/glossary.md) explains the terms.

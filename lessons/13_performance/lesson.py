@@ -580,7 +580,7 @@ recap()
 # ## Next steps
 #
 # - [Exercise 13](../exercises/13_performance.ipynb): four tasks and a report, about an hour.
-# - [Lesson 16](16_choosing_a_strategy.ipynb): which strategy, for which model and which machines.
+# - [Lesson 14](14_transfer_learning.ipynb) starts from a trained model.
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [Horovod](https://arxiv.org/abs/1802.05799) and [ImageNet in one
 #   hour](https://arxiv.org/abs/1706.02677) are the two papers; Horovod's four efficiencies are from
