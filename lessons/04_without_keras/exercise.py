@@ -82,8 +82,7 @@ dl.check("sgd_step")
 #   above 0.
 # - `gradient` is this replica's part of the gradient. The **sum** over all replicas is the gradient
 #   that one device has.
-# - After the step all copies of **both** variables hold what one device would hold. Move or change
-#   2 lines.
+# - After the step all copies of **both** variables hold what one device would hold. Change 2 lines.
 #
 # <details><summary>Hint</summary>
 #

@@ -104,7 +104,7 @@ MESSAGES = Check(
     ),
     hint="Go through `reversed(sizes)`. Start a new message if there is none, or if `sizes[name]` "
     "is larger than the room that is left.",
-    revisit="Several gradients, one message",
+    revisit="Many small gradients",
     mistakes=(
         Fault("one_message_per_tensor", sees=("order", "bytes"), together="never").feedback(
             "You sent each gradient in a message of its own. Each all-reduce then waits for the "
