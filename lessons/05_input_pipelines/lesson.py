@@ -202,8 +202,8 @@ def read_ahead(data):
 
 
 plain = numbers.map(calls.counted("read")).batch(4)
-dl.show("numbers read ahead, without prefetch", read_ahead(plain))
-dl.show("with prefetch(2)", read_ahead(plain.prefetch(2)))
+dl.show("without prefetch: at least one batch", read_ahead(plain) >= 4)
+dl.show("with prefetch(2): at least two batches", read_ahead(plain.prefetch(2)) >= 8)
 ahead_of_replicas = read_ahead(strategy.experimental_distribute_dataset(plain))
 dl.show("distributed: more than one batch", ahead_of_replicas > 4)
 
@@ -216,7 +216,7 @@ dl.show("distributed: more than one batch", ahead_of_replicas > 4)
 
 # %%
 slow_part_last = numbers.prefetch(8).map(calls.counted("read")).batch(4)
-dl.show("numbers read ahead, prefetch(8) before map", read_ahead(slow_part_last))
+dl.show("prefetch(8) before map: eight numbers more", read_ahead(slow_part_last) >= 8 + 4)
 
 # %% [markdown]
 # ## More calls at once
@@ -698,7 +698,7 @@ repaired = (
     .with_options(options)
 )
 after = split_step(step, strategy.experimental_distribute_dataset(repaired), passes=2)
-dl.show("a step takes less than half of its time before", after.real_ms < split.real_ms / 2)
+dl.show("the replicas wait for less of each step", after.waits < split.waits)
 
 # %% [markdown]
 # <details><summary>In plain TensorFlow</summary>
