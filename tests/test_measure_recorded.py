@@ -44,12 +44,13 @@ def test_the_model_predicts_four_replicas_well_enough_to_be_told_of(recording):
     assert all(abs(error) < 0.5 for error in errors_on_four_replicas(recording, shared=True))
 
 
-def test_four_replicas_show_that_they_share_one_processor(recording):
-    shared, own = (
+def test_four_replicas_show_that_they_share_one_processor_from_64_images_on(recording):
+    (shared_32, *shared), (own_32, *own) = (
         [abs(error) for error in errors_on_four_replicas(recording, shared=how)]
         for how in (True, False)
     )
-    assert sum(shared) < sum(own) / 2
+    assert max(shared) < min(own) / 2
+    assert abs(shared_32 - own_32) < 0.1  # the lesson says that 32 images do not decide
 
 
 def test_the_shared_model_counts_too_much_waiting(recording):

@@ -209,10 +209,9 @@ dl.show("distributed: more than one batch", ahead_of_replicas > 4)
 
 # %% [markdown]
 # Without `prefetch`, TensorFlow has still read one batch ahead. A distributed data set reads more.
-# `prefetch(2)` of your own keeps two batches ready. The third one is the batch that TensorFlow
-# reads ahead anyway. That helps if batches take unequal times, because after a slow batch a few are
-# in reserve. `prefetch` must be **last**: before a slow `map` it keeps ready only what comes before
-# the slow part.
+# `prefetch(2)` of your own keeps two batches ready. That helps if batches take unequal times,
+# because after a slow batch a few are in reserve. `prefetch` must be **last**: before a slow `map`
+# it keeps ready only what comes before the slow part.
 
 # %%
 slow_part_last = numbers.prefetch(8).map(calls.counted("read")).batch(4)
@@ -690,6 +689,7 @@ options = tf.data.Options()
 options.threading.private_threadpool_size = 16
 repaired = (
     tf.data.Dataset.range(256)
+    .map(calls.counted("read"))
     .map(read, num_parallel_calls=16)
     .cache()
     .shuffle(256, seed=1)
@@ -699,6 +699,11 @@ repaired = (
 )
 after = split_step(step, strategy.experimental_distribute_dataset(repaired), passes=2)
 dl.show("the replicas wait for less of each step", after.waits < split.waits)
+
+calls.reset()
+batches_read = len([*repaired, *repaired])  # two more epochs of 8 batches
+dl.show("batches in two more epochs", batches_read, expected=16)
+dl.show("digits read for them, now that the cache is full", calls["read"], expected=0)
 
 # %% [markdown]
 # <details><summary>In plain TensorFlow</summary>

@@ -328,10 +328,12 @@ for name, one_model in {"shared": model, "not shared": not_shared}.items():
     dl.show(f"errors with 32, 64, 128 and 256 images, {name}", errors)
 
 # %% [markdown]
-# **Measurements that a model has not seen decide between two models.** Look at the signs, too. If
-# all errors of a model have the same sign, it counts a part too often or not at all. The shared
-# model's steps are all too long, mostly in the compute: it charges the fixed time of four replicas
-# one after the other, and in reality a part of it overlaps. The all-reduce is too long as well.
+# **Measurements that a model has not seen decide between two models.** (With 32 images both are
+# about a third off, so that row alone decides nothing. The three others do.) Look at the signs,
+# too. If all errors of a model have the same sign, it counts a part too often or not at all. The
+# shared model's steps are all too long, mostly in the compute: it charges the fixed time of four
+# replicas one after the other, and in reality a part of it overlaps. The all-reduce is too long as
+# well.
 
 # %% [markdown]
 # What is such a model good for? It answers questions that you cannot measure. For example: the same
