@@ -20,11 +20,14 @@ TESTS = -m pytest tests $(PARALLEL) --no-loadscope-reorder -p tools.cheapest_cas
 SECS_PER_TEST ?= 2
 NOTEBOOKS = notebooks exercises solutions
 # Tests that train nothing and start no cluster: `make quick`.
-QUICK = architecture architecture_page batching course_map landing checks_vocabulary cluster_spec compare errors faults \
-	lint nbgrader notebooks_current old_module_names printing progress rubric streams teaching_page \
-	autograder_class_page autograder_code_slice autograder_csv_reader autograder_gradebook_csv \
-	autograder_lms_export autograder_output_dir autograder_report_submission autograder_rubric_csv \
-	autograder_submissions
+QUICK = test_architecture test_batching test_course_map test_errors test_old_module_names \
+	test_printing docs/test_architecture_page docs/test_teaching_page landing/test_landing \
+	checks/test_checks_vocabulary checks/test_faults checks/test_progress checks/test_rubric \
+	cluster/test_spec notebooks/test_compare notebooks/test_lint notebooks/test_nbgrader \
+	notebooks/test_notebooks_current notebooks/test_streams autograder/test_class_page \
+	autograder/test_code_slice autograder/test_csv_reader autograder/test_gradebook_csv \
+	autograder/test_lms_export autograder/test_output_dir autograder/test_report_submission \
+	autograder/test_rubric_csv autograder/test_submissions
 # Further arguments for pytest, for `distlab lab`, and for the tools of these names.
 TEST_ARGS ?=
 LAB_ARGS ?=
@@ -94,7 +97,7 @@ test-costs: env  ## run all tests, and write what each one costs into tests/cost
 
 quick: collect  ## rules, types, and the tests that train nothing: under a minute
 	$(call stage,quick,$(PY) -m ruff check . && $(PY) -m mypy && $(PY) -m pytest -q $(PARALLEL) \
-		$(QUICK:%=tests/test_%.py) $(TEST_ARGS))
+		$(foreach name,$(QUICK),$(wildcard tests/test_$(name).py tests/$(dir $(name))test_$(notdir $(name)).py)) $(TEST_ARGS))
 
 regression: env  ## run all notebooks again and compare every output
 	$(call stage,regression of the notebooks,$(PY) -m pytest -p distlab.notebooks.regression \
@@ -108,7 +111,7 @@ regression-tampered: env  ## tamper with every notebook, and hold that the regre
 
 nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over two exercises
 	$(call stage,nbgrader,DISTLAB_NBGRADER=.venv-nbgrader/bin/python \
-		$(PY) -m pytest tests/test_nbgrader_autograde.py $(TEST_ARGS))
+		$(PY) -m pytest tests/notebooks/test_nbgrader_autograde.py $(TEST_ARGS))
 
 # Its own environment: distlab needs nothing of what nbgrader brings.
 .venv-nbgrader/bin/nbgrader: | env

@@ -9,7 +9,7 @@ import pytest
 
 import distlab as dl
 from distlab.warm.process import WarmProcess, can_fork
-from tests.graph_memory import MOST, forget_graphs
+from tests.support.graph_memory import MOST, forget_graphs
 
 # A shell lets what it starts in the background ignore an interrupt, and tests send some. Processes
 # that tests start inherit what this one does.

@@ -8,6 +8,8 @@ import pytest
 import distlab
 
 ROOT = pathlib.Path(distlab.__file__).parent
+# Folders of tests that are about no room of distlab.
+OTHER_TESTS = {"docs", "lessons", "support", "tools", "zoo"}
 
 # Longest prefix wins. `distlab` itself, the front door, may be imported by nobody.
 FLOORS = {
@@ -155,3 +157,17 @@ def test_no_two_modules_share_a_file_name():
         if path.name not in ("__init__.py", "__main__.py") and not module.startswith(OWN_NAMES):
             folders.setdefault(path.name, []).append(module)
     assert {name: same for name, same in folders.items() if len(same) > 1} == {}
+
+
+def test_each_folder_of_tests_has_the_name_of_a_room():
+    tests = pathlib.Path(__file__).parent
+    folders = {path.parent.name for path in tests.glob("*/*.py")}
+    rooms = {path.parent.name for path in ROOT.glob("*/*.py")}
+    assert folders - rooms == OTHER_TESTS
+
+
+def test_what_tests_share_is_in_one_folder():
+    tests = pathlib.Path(__file__).parent
+    helpers = {path for path in tests.rglob("*.py") if not path.stem.startswith("test_")}
+    elsewhere = {path for path in helpers if path.parent.name not in ("support", "zoo")}
+    assert {path.name for path in elsewhere} == {"conftest.py"}

@@ -2,15 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from distlab.course_map import map_table, read_map, total_minutes
 from distlab.errors import InvalidArgument
+from tests.support.repository import ROOT
 from tools import write_map
-
-ROOT = Path(__file__).resolve().parent.parent
 
 LESSON = """# A title
 

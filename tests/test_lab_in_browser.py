@@ -23,12 +23,12 @@ from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 from distlab.course import without_outputs
 from distlab.notebooks.prediction_cells import REVEAL_LINE, fold_answers
+from tests.support.repository import ROOT
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, _NAMES)), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
-ROOT = Path(__file__).resolve().parent.parent
 LESSON, EXERCISE = "notebooks/00_start_here.ipynb", "exercises/00_start_here.ipynb"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the notebook in front; others may be open
 WAIT_MILLISECS = 60_000

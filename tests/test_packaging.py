@@ -15,8 +15,7 @@ import pytest
 
 import distlab
 from distlab.course import PAGES, without_outputs
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.repository import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
     python tools/chaos.py                      # `make chaos`: 50 kills
     python tools/chaos.py --kills 5 --seed 7   # the same again
 
-`distlab launch --max-restarts` runs tests/scripts/train_and_resume.py, in turn on two workers and
+`distlab launch --max-restarts` runs tests/support/train_and_resume.py, in turn on two workers and
 under parameter servers; a task of it is ended by SIGKILL or SIGTERM, again and again. What must
 hold: it ends with 0, goes on from the last checkpoint, and leaves no process and no port. On two
 workers the weights are, bit by bit, those of a run that nothing disturbed. Under parameter servers,
@@ -38,7 +38,7 @@ from distlab.cluster.ports import is_free
 from distlab.warm.keeper import shared_keeper
 from distlab.warm.process import ADDRESS_VARIABLE
 
-SCRIPT = Path(__file__).resolve().parent.parent / "tests" / "scripts" / "train_and_resume.py"
+SCRIPT = Path(__file__).resolve().parent.parent / "tests" / "support" / "train_and_resume.py"
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 MOST_KILLS = 10  # of one run
 BAND = 1.5  # the loss is at most so many times the undisturbed one's, or that so many times it

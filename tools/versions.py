@@ -29,23 +29,25 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "versions"
 
 PARITY = [
-    f"tests/test_{name}.py"
-    for name in (
-        "distribute",
-        "distribute_models",
-        "distribute_fit",
-        "distribute_legacy",
-        "distribute_any_model",
-        "distribute_own_step",
-        "distribute_own_metrics",
-        "distribute_unusual_steps",
-        "distribute_small_batches",
-        "distribute_daily_use",
-        "parity",
-        "resume",
-        "reducing",
-        "keras_versions",
-    )
+    "tests/parity/test_parity.py",
+    *(
+        f"tests/training/test_{name}.py"
+        for name in (
+            "distribute",
+            "distribute_models",
+            "distribute_fit",
+            "distribute_legacy",
+            "distribute_any_model",
+            "distribute_own_step",
+            "distribute_own_metrics",
+            "distribute_unusual_steps",
+            "distribute_small_batches",
+            "distribute_daily_use",
+            "resume",
+            "reducing",
+            "keras_versions",
+        )
+    ),
 ]
 NOTEBOOKS = ["notebooks", "exercises", "solutions"]
 REGRESSION = ["-p", "distlab.notebooks.regression", "--nbval", "--other-versions"]

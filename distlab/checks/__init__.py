@@ -39,9 +39,9 @@ To add a check, write `distlab/checks/lesson_NN_slug.py`, or a package of that n
 `criteria.py` has what can be expected, and `mistakes.py` how a mistake is recognised. The feedback
 on a mistake says what the code did, what follows from that, and asks a question. `distlab exercise
 new NN_slug` makes a check to start from, with its exercise and its test. Test it with
-`tests/lessons/support.py`: the solution passes, the stub earns nothing, each mistake is caught by
-name. Import no TensorFlow at the top of such a module: a check must be found, and a plain answer
-judged, in well under a second.
+`tests/support/lesson_checks.py`: the solution passes, the stub earns nothing, each mistake is
+caught by name. Import no TensorFlow at the top of such a module: a check must be found, and a plain
+answer judged, in well under a second.
 """
 
 from distlab.checks.check import Check as Check

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from distlab.checks.registry import checks_of
-from tests.lessons.support import (
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     assert_stub_earns_nothing,

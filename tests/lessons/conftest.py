@@ -5,7 +5,7 @@ import pytest
 from distlab.checks.check import Check
 from distlab.checks.cost import Cost
 from distlab.checks.registry import checks_of
-from tests.lessons.support import caught_mistakes, other_right_answers
+from tests.support.lesson_checks import caught_mistakes, other_right_answers
 
 ALTERNATIVES = 2
 

@@ -14,7 +14,7 @@ from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.coursework import batch_sweeps, step_times
 from distlab.coursework.batch_sweeps import TRAINING, Runs, train_many
-from tests.lessons.support import (
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     load_solution,

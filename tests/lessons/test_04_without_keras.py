@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from distlab.checks.registry import checks_of
 from distlab.coursework.replicas import MOST_REPLICAS, mirrored
-from tests.lessons.support import (
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     assert_stub_earns_nothing,
@@ -268,7 +268,7 @@ def test_the_solution_passes(check):
 def lesson():
     """The names of the lesson up to its second way to train; two short trainings."""
     source = "lessons/04_without_keras/lesson.py"
-    from tests.lessons.support import ROOT
+    from tests.support.repository import ROOT
 
     text = (ROOT / source).read_text(encoding="utf-8")
     text = text.partition("# ### Which of the four would you save?")[0]

@@ -10,7 +10,7 @@ import tensorflow as tf
 import distlab as dl
 from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
-from tests.lessons.support import (
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     assert_stub_earns_nothing,

@@ -12,12 +12,12 @@ import distlab as dl
 from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.coursework.reproducibility_runs import compare
-from tests.lessons.support import (
-    ROOT,
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     load_solution,
 )
+from tests.support.repository import ROOT
 
 STEM = "06_reproducibility"
 CHECKS = {check.name: check for check in checks_of(STEM)}
@@ -534,7 +534,7 @@ try:
     tf.random.normal([2])
 except RuntimeError as error:
     print(str(error).partition(". ")[0])
-from tests.lessons.support import load_solution
+from tests.support.lesson_checks import load_solution
 from tests.lessons import test_06_reproducibility as lesson
 names = load_solution({stem!r})
 run = lambda *asked: lesson.run_check(*asked, seeds=(1,))

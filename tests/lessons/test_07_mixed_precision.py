@@ -13,7 +13,7 @@ from distlab.checks.lesson_07_mixed_precision import loops
 from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.coursework import mixed_precision_probes as probes
-from tests.lessons.support import (
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     load_solution,

@@ -20,7 +20,7 @@ from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.cluster.spec import read_cluster
 from distlab.coursework.cluster_calls import call_on_workers
-from tests.lessons.support import (
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     load_solution,

@@ -14,13 +14,13 @@ from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.errors import TaskFailed
 from distlab.source_lines import keep_lines
-from tests.lessons.support import (
-    ROOT,
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     load_solution,
     load_stub,
 )
+from tests.support.repository import ROOT
 
 STEM = "10_parameter_server"
 CHECKS = {check.name: check for check in checks_of(STEM)}

@@ -20,13 +20,13 @@ from distlab.checks.lesson_11_fault_tolerance import pipeline, two_lives
 from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.coursework.fault_tolerance_runs import BATCHES, EPOCHS, run_and_kill
-from tests.lessons.support import (
-    ROOT,
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     load_solution,
     load_stub,
 )
+from tests.support.repository import ROOT
 
 STEM = "11_fault_tolerance"
 CHECKS = {check.name: check for check in checks_of(STEM)}

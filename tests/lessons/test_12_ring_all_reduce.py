@@ -11,14 +11,14 @@ from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.measure.ring_schedule import ALGORITHMS, all_reduce_steps
 from distlab.measure.simulated_network import Network
-from tests.lessons.support import (
-    ROOT,
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     assert_stub_earns_nothing,
     load_solution,
     load_stub,
 )
+from tests.support.repository import ROOT
 
 STEM = "12_ring_all_reduce"
 CHECKS = {check.name: check for check in checks_of(STEM)}

@@ -10,7 +10,7 @@ from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.coursework.performance_runs import scale_recorded
 from distlab.measure.recorded import recorded_scaling
-from tests.lessons.support import (
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     assert_stub_earns_nothing,

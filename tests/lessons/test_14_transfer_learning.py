@@ -13,13 +13,13 @@ from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.datasets import loader
 from distlab.pictures.label_curve import recorded_accuracies
-from tests.lessons.support import (
-    ROOT,
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     load_solution,
     load_stub,
 )
+from tests.support.repository import ROOT
 
 STEM = "14_transfer_learning"
 UNFREEZE, RATES, LEAK = checks_of(STEM)

@@ -12,13 +12,13 @@ import distlab as dl
 from distlab.checks.lesson_16_choosing_a_strategy import cases
 from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
-from tests.lessons.support import (
-    ROOT,
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     load_solution,
     load_stub,
 )
+from tests.support.repository import ROOT
 
 STEM = "16_choosing_a_strategy"
 CHECKS = {check.name: check for check in checks_of(STEM)}

@@ -15,7 +15,7 @@ from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.devices import split_devices
 from distlab.measure.pipeline_schedule import idle_share, pipeline_schedule
-from tests.lessons.support import (
+from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
     assert_stub_earns_nothing,

@@ -17,7 +17,7 @@ import distlab as dl
 from distlab.parity.changes import synchronise_batch_norms
 from distlab.parity.randomness import switch_off
 from distlab.training.trial.draws import draw_by_example, replaced_draws
-from tests.distribution import alone
+from tests.support.distribution import alone
 from tests.zoo.family import FAMILIES, Family
 
 EPOCHS = 2

@@ -1,0 +1,118 @@
+"""README and the pages: their code runs, their commands exist, their claims are measured."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+import distlab as dl
+from tests.support.repository import ROOT
+from tools import readme_picture, support_matrix
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+
+
+def code_of(page):
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return code
+
+
+def run(page, names):
+    dl.set_seed(1)
+    exec(compile(code_of(page), str(page), "exec"), names)
+    return names
+
+
+def test_the_script_of_your_own_model_runs_and_learns(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = run(ROOT / "docs" / "own_model.md", {})
+    history = names["model"].history.history
+    assert history["loss"][-1] < history["loss"][0]
+    assert "val_accuracy" in history
+    assert names["resume"].folder.is_dir()
+    assert "Equal: " in capsys.readouterr().out
+
+
+def test_the_six_lines_of_the_readme_train_the_same_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "own_model.md"
+    before, _ = code_of(page).split("strategy =")
+    given = {}
+    exec(compile(before, str(page), "exec"), given)
+    names = run(README, {name: given[name] for name in ("build", "train", "test")})
+    assert names["model"].history.history["loss"][-1] < 2
+    assert "Equal: " in capsys.readouterr().out
+    lines = [line for line in code_of(README).splitlines() if line]
+    assert len(lines) == 6
+
+
+def test_the_targets_of_the_pages_are_in_the_makefile():
+    asked = {word for page in PAGES for word in re.findall(r"[`\n]make ([a-z-]+)", read(page))}
+    there = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"lab", "test"} <= asked <= there
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_the_pages_lead_somewhere(page):
+    # The first page of the site lies at its top, as README does in the repository.
+    home = ROOT if page.name == "index.md" else page.parent
+    links = re.findall(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)", read(page))
+    assert [link for link in links if not (home / link).exists()] == []
+
+
+def test_the_headings_that_pages_link_to_are_there():
+    for page in PAGES:
+        for path, anchor in re.findall(r"\]\((?!http)([^)#]*\.md)?#([^)]+)\)", read(page)):
+            there = read(page.parent / path) if path else read(page)
+            headings = re.findall(r"^#+ +(.+?) *$", there, re.MULTILINE)
+            known = {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+            known |= set(re.findall(r"^\(([\w-]+)\)=$", there, re.MULTILINE))
+            assert anchor in known, f"{page.name} links to {path}#{anchor}"
+
+
+def test_what_fit_gets_wrong_is_what_was_measured():
+    section = read(README).split("## What Keras's `fit` gets wrong")[1]
+    wrong = support_matrix.read_tables(section)[0]
+    strategies, features = support_matrix.read_tables(read(support_matrix.PAGE))
+    rows = {
+        "MirroredStrategy and a partial last batch": features["partial last batch"],
+        "MirroredStrategy and your own `train_step`": features["own `train_step`"],
+        "two workers": strategies["multi_worker, 2 processes"],
+    }
+    assert wrong.keys() == rows.keys()
+    for name, row in rows.items():
+        fit = row.get("Keras 3 `fit`") or row["Keras 3 `fit`, mirrored"]
+        ours = row.get("`distribute`") or row["`distribute`, mirrored"]
+        assert list(wrong[name].values()) == [fit, ours]
+
+
+def test_the_readme_counts_the_zoo_as_the_zoo_does():
+    equal, families = re.search(r"2 replicas: (\d+) of (\d+)", read(ROOT / "docs/zoo.md")).groups()
+    assert f"compares {families} model families with one device: {equal} are equal" in read(README)
+
+
+def test_the_picture_shows_what_its_text_says_and_what_a_run_gives():
+    command = [sys.executable, str(ROOT / "tools" / "readme_picture.py"), "--numbers"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    found = json.loads(done.stdout)
+    assert found["accuracy, distribute"] == pytest.approx(found["accuracy, one device"], abs=0.005)
+    assert found["accuracy, mistake"] < found["accuracy, one device"] - 0.1
+    assert found["distance, distribute"] < 1e-5 and found["distance, mistake"] > 1
+    (text,) = re.findall(r"!\[(.*?)\]\(docs/_static/one_mistake\.svg\)", read(README))
+    for name, share in (("distribute", "right"), ("mistake", "at")):
+        said = int(re.search({"right": r"name (\d+)%", "at": r"end at (\d+)%"}[share], text)[1])
+        assert abs(said - 100 * found[f"accuracy, {name}"]) < 3
+    assert text in read(ROOT / "docs" / "index.md")
+    assert readme_picture.PICTURE.is_file()
+
+
+def test_one_place_says_what_no_gpu_has_run():
+    said = [page.name for page in PAGES if re.search(r"no(ne| GPU) has run", read(page))]
+    assert said == ["README.md"]
+
+
+def read(page):
+    return page.read_text(encoding="utf-8")

@@ -1,0 +1,52 @@
+"""The page for teachers says what is so: points, options, and a report to copy."""
+
+import re
+
+import pytest
+
+from distlab import cli
+from distlab.autograder.intake.private_checks import load_reports
+from distlab.checks.registry import checks_of, reports_of, stems
+from distlab.exercise.building import BuildOptions, build_editions
+from distlab.exercise.new_exercise import make_exercise
+from tests.support.repository import ROOT
+
+PAGE = ROOT / "docs" / "teaching.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("stem", stems())
+def test_the_points_of_each_exercise_are_right(stem):
+    row = re.search(rf"(?m)^\| {stem[:2]} .+ \| ([\d. +]+) \| \d+ \| \**\d+\** \|$", TEXT)
+    points = [checks_of(stem), reports_of(stem)]
+    sums = [f"{sum(one.points for one in some):g}" for some in points if some]
+    assert row[1] == " + ".join(sums)
+
+
+@pytest.mark.parametrize("command", [("grade",), ("exercise", "build"), ("exercise", "new")])
+def test_every_option_that_is_named_is_there(command, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([*command, "--help"])
+    there = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    named = re.findall(rf"distlab {' '.join(command)}\b[^\n`]*", TEXT)
+    asked = {option for line in named for option in re.findall(r"--[a-z-]+", line)}
+    assert named and asked <= there
+
+
+def test_the_options_of_the_list_are_those_of_the_command(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["grade", "--help"])
+    there = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    (listed,) = re.findall(r"\n- \*\*Late\*\*.*?\n\n", TEXT, re.DOTALL)
+    asked = set(re.findall(r"--[a-z-]+", listed))
+    assert {"--late", "--overrides", "--canvas"} <= asked <= there
+
+
+def test_the_report_that_is_shown_can_be_copied(tmp_path):
+    cells, rubric = re.findall(r"```python\n((?:# %%|from distlab).*?)```", TEXT, re.DOTALL)
+    own = make_exercise("20_my_topic", folder=tmp_path)
+    for path, more in ((own.source, cells), (own.checks, rubric)):
+        path.write_text(path.read_text(encoding="utf-8") + "\n" + more, encoding="utf-8")
+    build_editions([own.source], BuildOptions(out=tmp_path / "out"))
+    (report,) = load_reports(own.checks)
+    assert (report.name, report.points) == ("speed", 5)

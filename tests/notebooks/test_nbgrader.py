@@ -1,0 +1,165 @@
+"""nbgrader: its metadata in the student edition, and the points that it reads."""
+
+import os
+import sys
+
+import pytest
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbformat import v4
+
+from distlab.checks.registry import checks_of
+from distlab.errors import NotebookError
+from distlab.notebooks.nbgrader import mark_cells
+from distlab.notebooks.source import Page, draft_page
+from tests.support.repository import ROOT
+
+
+def marks_of(*sources, points=None, kind="code"):
+    new = v4.new_code_cell if kind == "code" else v4.new_markdown_cell
+    cells = [new(source) for source in sources]
+    places = [f"exercise.py, line {n}" for n in range(len(cells))]
+    mark_cells(cells, points_of=lambda: points or {}, places=places)
+    return [cell.metadata.get("nbgrader") for cell in cells]
+
+
+# The metadata
+
+
+def test_answers_and_checks_are_marked_and_nothing_else():
+    answer, given, check = marks_of(
+        "# task: double\ndef double(x): ...",
+        "# given\ndl.show(1)",
+        'dl.check("double")',
+        points={"double": 2},
+    )
+    common = {"schema_version": 3, "task": False}
+    assert answer == {
+        **common, "grade_id": "double", "solution": True, "grade": False, "locked": False
+    }  # fmt: skip
+    assert check == {
+        **common, "grade_id": "double-check", "solution": False, "grade": True, "locked": True,
+        "points": 2,
+    }  # fmt: skip
+    assert given is None
+
+
+@pytest.mark.parametrize(
+    "source", ['dl.check("a")', "check('a')", 'x = 1\ndl.check("a")\n', 'dl.check(checks["a"])']
+)
+def test_a_cell_that_ends_in_a_check_gives_its_points(source):
+    assert marks_of(source, points={"a": 1.5})[0]["points"] == 1.5
+
+
+@pytest.mark.parametrize("source", ["dl.check()", 'report = dl.check("a")', 'dl.check("a")\nx = 1'])
+def test_a_cell_that_shows_no_report_gives_none(source):
+    assert marks_of(source, points={"a": 1}) == [None]
+
+
+def test_a_report_is_for_a_person_to_grade():
+    (text,) = marks_of("<!-- report: speed -->\n*Yours*", points={"speed": 5}, kind="markdown")
+    assert (text["grade_id"], text["points"]) == ("speed", 5)
+    assert text["grade"] and text["solution"] and not text["locked"]
+    (picture,) = marks_of("# report: speed\nplot()", points={"speed": 5})
+    assert picture["solution"] and not picture["grade"]
+    assert picture["grade_id"] != text["grade_id"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "found", "do"),
+    [
+        (['dl.check("doubel")'], "'doubel', of which no check and no report", "mean 'double'?"),
+        (['dl.check("double")'] * 2, "a second cell that checks 'double'", "in one cell"),
+    ],
+)
+def test_a_check_that_would_count_wrongly_is_refused(sources, found, do):
+    with pytest.raises(NotebookError) as error:
+        marks_of(*sources, points={"double": 2})
+    assert error.value.asked == f"the cell at exercise.py, line {len(sources) - 1}"
+    assert found in error.value.found and do in error.value.do
+
+
+@pytest.mark.parametrize(
+    "stem", sorted(path.parent.name for path in (ROOT / "lessons").glob("*/exercise.py"))
+)
+def test_the_points_of_an_exercise_are_those_of_its_checks(stem):
+    cells = draft_page(Page(ROOT, stem, "exercise")).notebook.cells
+    marks = [cell.metadata.nbgrader for cell in cells if "nbgrader" in cell.metadata]
+    given = {mark.grade_id: mark.points for mark in marks if mark.locked}
+    assert given == {f"{check.name}-check": check.points for check in checks_of(stem)}
+    names = [mark.grade_id for mark in marks]
+    assert len(set(names)) == len(names)
+    assert set(given) <= {f"{name}-check" for name in names}
+
+
+def test_a_check_of_a_lesson_without_checks_is_refused(tmp_path):
+    source = tmp_path / "lessons" / "99_none" / "exercise.py"
+    source.parent.mkdir(parents=True)
+    source.write_text('# %%\ndl.check("double")\n')
+    with pytest.raises(NotebookError, match="'double', of which no check") as error:
+        draft_page(Page(tmp_path, "99_none", "exercise"))
+    assert "no lesson of that stem has checks" in error.value.found
+
+
+@pytest.mark.parametrize("edition", ["lesson", "solution"])
+def test_other_editions_have_no_marks(edition):
+    cells = draft_page(Page(ROOT, "00_start_here", edition)).notebook.cells
+    assert not [cell for cell in cells if "nbgrader" in cell.metadata]
+
+
+# What nbgrader reads: a kernel as it runs one, without nbgrader itself
+
+CHECKS = """\
+import logging
+from distlab.checks import Check, Verdict, expect_true
+import distlab as dl
+logging.basicConfig()  # its handler writes past what is redirected later
+half = Check(
+    name="half", function="answer", title="t", points=3, hint="", revisit="",
+    inputs=lambda seed: {}, call=lambda answer, inputs: answer(),
+    judge=lambda inputs, outputs: Verdict.of(
+        expect_true("it is even", outputs % 2 == 0, message="odd", weight=1),
+        expect_true("it is large", outputs > 10, message="small", weight=2),
+    ),
+)
+"""
+NOISY = """\
+def answer():
+    import os, sys
+    assert os.path.samestat(os.fstat(2), os.stat(os.devnull))  # where C++ writes its remarks
+    print("a remark", file=sys.stderr)
+    logging.error("another")
+    return {}
+"""
+
+
+def shown(*sources, autograded=True):
+    """The outputs of each cell, as nbgrader's kernel gives them."""
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(source) for source in sources])
+    manager = AsyncKernelManager()
+    manager.kernel_spec.argv[0] = sys.executable
+    client = NotebookClient(notebook, km=manager, timeout=120, allow_errors=True)
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    client.execute(env=env | ({"NBGRADER_EXECUTION": "autograde"} if autograded else {}))
+    return [cell.outputs for cell in notebook.cells]
+
+
+def test_a_report_shows_its_points_alone_and_the_page_all_of_it():
+    sources = [CHECKS]
+    for value in ("12", "13", "1", "1 / 0"):
+        sources += [NOISY.format(value), "dl.check(half)"]
+    sources += ["def answer():\n    raise NotImplementedError", "dl.check(half)"]
+    checked = shown(*sources)[2::2]
+    assert [[output.output_type for output in outputs] for outputs in checked] == [
+        ["execute_result"]
+    ] * 5
+    assert [outputs[0].data["text/plain"] for outputs in checked] == ["3", "2", "0", "0", "0"]
+    assert "half: not yet (2 of 3 points)" in checked[1][0].data["text/html"]
+    assert "ZeroDivisionError" in checked[3][0].data["text/html"]
+
+
+def test_a_reader_sees_the_report_as_ever():
+    *_, (report,) = shown(
+        CHECKS, "def answer():\n    return 12", "dl.check(half)", autograded=False
+    )
+    assert report.data["text/plain"].startswith("half: passed (3 of 3 points)")

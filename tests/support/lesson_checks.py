@@ -1,0 +1,116 @@
+"""Helpers for the tests of a lesson's checks (tests/lessons/test_NN_slug.py).
+
+solution, stub = load_solution("01_mirrored_strategy"), load_stub("01_mirrored_strategy")
+
+def test_solution_passes():
+    assert_solution_passes(CHECK, solution["combine"])
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distlab.checks.check import Check
+from distlab.checks.matchers import same_plain
+from distlab.checks.report import Report, Status
+from distlab.checks.run_check import DEFAULT_SEEDS, run_check
+from distlab.notebooks.edition_loader import load_edition
+from distlab.notebooks.source import Page
+from distlab.results.plain_values import to_plain
+from tests.support.repository import ROOT
+
+# What was asked, by the name of the check; functions by their ids, and kept, so that ids last.
+_right: dict[str, dict[int, Callable[..., Any]]] = {}
+_caught: dict[str, set[str]] = {}
+
+
+def assert_solution_passes(
+    check: Check, function: Callable[..., Any], *, seeds: Iterable[int] = range(20)
+) -> None:
+    """The solution, or another right answer, earns all points on every seed."""
+    _right.setdefault(check.name, {})[id(function)] = function
+    report = run_check(check, function, seeds=seeds)
+    assert report.passed, f"a right answer to {check.name} does not pass:\n{report!r}"
+    assert report.earned == check.points
+
+
+def assert_stub_earns_nothing(
+    check: Check, stub: Callable[..., Any], *, status: Status = "not started"
+) -> None:
+    """The exercise as it is handed out; `status="not yet"` where it is code to repair."""
+    report = run_check(check, stub)
+    assert report.earned == 0, f"the stub of {check.name} earns points:\n{report!r}"
+    assert report.status == status, f"the stub of {check.name} is {report.status!r}:\n{report!r}"
+
+
+def assert_mistake_is_caught(
+    check: Check,
+    function: Callable[..., Any],
+    mistake: str,
+    *,
+    seeds: Iterable[int] | None = None,
+) -> Report:
+    """A wrong answer does not pass, and the report names exactly this mistake.
+
+    As many draws are asked as a learner's answer gets, unless `seeds` says which.
+    """
+    named = {m.name: m for m in check.mistakes}
+    assert mistake in named, f"{check.name} names no {mistake}"
+    _caught.setdefault(check.name, set()).add(mistake)
+    report = run_check(check, function, seeds=seeds)
+    assert not report.passed, f"{check.name} lets {mistake} pass"
+    assert report.earned < check.points
+    assert report.mistake == mistake, f"{mistake} is reported otherwise:\n{report!r}"
+    return report
+
+
+def other_right_answers(check: Check) -> int:
+    """How many answers beside the solution were held to be right, in this process."""
+    return sum(not is_solution(function) for function in _right.get(check.name, {}).values())
+
+
+def is_solution(function: Callable[..., Any]) -> bool:
+    """Whether a function is that of a solution edition."""
+    home = getattr(function, "__globals__", {})
+    return str(home.get("__name__", "")).startswith("solution_of_")
+
+
+def caught_mistakes(check: Check) -> set[str]:
+    """Which mistakes were made and named, in this process."""
+    return _caught.get(check.name, set())
+
+
+def problems_of(check: Check) -> list[str]:
+    """What a check lacks, in sentences; empty for a complete one."""
+    problems = []
+    for field in ("title", "hint", "revisit"):
+        if not getattr(check, field).strip():
+            problems.append(f"{check.name} has no {field}")
+    if len(check.mistakes) < 3:
+        problems.append(f"{check.name} names {len(check.mistakes)} mistakes, and 3 are asked for")
+    problems += [f"{check.name}: {m.name} says nothing" for m in check.mistakes if not m.says]
+    draws = []
+    for disturbance in (1, 2):  # global state of a notebook must not matter
+        random.seed(disturbance)
+        np.random.seed(disturbance)
+        draws.append([to_plain(check.inputs(seed)) for seed in DEFAULT_SEEDS])
+    if not same_plain(draws[0], draws[1]):
+        problems.append(f"{check.name}: inputs differ for the same seed")
+    if same_plain(draws[0][0], draws[0][1]) and same_plain(draws[0][0], draws[0][2]):
+        problems.append(f"{check.name}: inputs are the same for every seed")
+    return problems
+
+
+def load_solution(stem: str, *, root: Path = ROOT) -> dict[str, Any]:
+    """The names that the solution edition of lessons/<stem>/exercise.py defines."""
+    return load_edition(Page(root, stem, "solution"))
+
+
+def load_stub(stem: str, *, root: Path = ROOT) -> dict[str, Any]:
+    """The names that the exercise edition, as handed out, defines."""
+    return load_edition(Page(root, stem, "exercise"))

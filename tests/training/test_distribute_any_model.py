@@ -1,0 +1,302 @@
+"""Everyday code that was once trained wrongly without a word, or stopped, takes the right steps."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import distlab as dl
+from distlab.errors import InvalidArgument, ModelError
+from tests.support.distribution import LOSS, X, Y, alone, strategy_of
+from tests.training.test_distribute_models import (
+    BOTH,
+    TOKENS,
+    assert_equal_to_one_device,
+    dense,
+    in_order,
+    sequential,
+)
+
+
+def nested(y, p):
+    return LOSS()(y, p) + keras.losses.MeanSquaredError()(keras.ops.one_hot(y, 4), p)
+
+
+@BOTH
+def test_a_keras_loss_that_a_loss_function_calls(kind):
+    build = sequential(dense(), loss=nested, optimizer=lambda: keras.optimizers.SGD(0.1))
+    assert_equal_to_one_device(build, in_order(), kind, 3)
+
+
+class Endpoint(keras.layers.Layer):
+    """A layer that takes the targets, adds the loss and keeps a metric, as keras.io shows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.loss_of = LOSS()
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, inputs):
+        logits, targets = inputs
+        loss = self.loss_of(targets, logits)
+        self.add_loss(loss)
+        self.seen.update_state(loss)
+        return logits
+
+
+@BOTH
+def test_a_keras_loss_that_a_layer_calls(kind):
+    def build():
+        keras.utils.set_random_seed(3)
+        x, y = keras.Input((8,), name="x"), keras.Input((), dtype="int32", name="y")
+        outputs = Endpoint()([keras.layers.Dense(4)(x), y])
+        model = keras.Model({"x": x, "y": y}, outputs)
+        model.compile(keras.optimizers.SGD(0.1))
+        return model
+
+    data = tf.data.Dataset.from_tensor_slices({"x": X, "y": Y}).batch(32)
+    assert_equal_to_one_device(build, data, kind, 3)
+
+
+class Positions(keras.layers.Layer):
+    def __init__(self, tiled=False):
+        super().__init__()
+        self.tiled = tiled
+        self.tokens = keras.layers.Embedding(5, 6)
+        self.places = keras.layers.Embedding(6, 6)
+
+    def call(self, x):
+        places = keras.ops.arange(keras.ops.shape(x)[1])
+        if self.tiled:  # then one device has a row for each occurrence
+            places = keras.ops.zeros_like(x) + keras.ops.cast(places, x.dtype)
+        return self.tokens(x) + self.places(places)
+
+
+@BOTH
+@pytest.mark.parametrize("optimizer", ["Adam", "RMSprop", "Adagrad", "SGD"])
+def test_an_embedding_of_positions_under_an_optimizer_that_squares_gradients(kind, optimizer):
+    build = sequential(
+        Positions,
+        keras.layers.GlobalAveragePooling1D,
+        dense(),
+        shape=(6,),
+        optimizer=lambda: getattr(keras.optimizers, optimizer)(1e-2),
+    )
+    assert_equal_to_one_device(build, in_order(TOKENS, Y), kind, 3)
+
+
+def test_an_embedding_of_positions_that_are_tiled_over_the_batch():
+    build = sequential(
+        lambda: Positions(tiled=True),
+        keras.layers.GlobalAveragePooling1D,
+        dense(),
+        shape=(6,),
+        optimizer=lambda: keras.optimizers.Adam(1e-2),
+    )
+    assert_equal_to_one_device(build, in_order(TOKENS, Y), replicas=3)
+
+
+class Counted(keras.metrics.Metric):
+    """Its result is its variable."""
+
+    def __init__(self):
+        super().__init__(name="counted")
+        self.total = self.add_weight(shape=(), initializer="zeros", name="total")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(keras.ops.cast(keras.ops.shape(y_true)[0], "float32"))
+
+    def result(self):
+        return self.total
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_a_metric_whose_result_is_its_variable(verbose):
+    def counting():
+        model = sequential(dense())()
+        model.compile(keras.optimizers.SGD(0.1), LOSS(), metrics=[Counted()])
+        return model
+
+    model = dl.distribute(counting, strategy_of("mirrored", 2))
+    history = model.fit(in_order(), epochs=2, verbose=verbose).history
+    assert [float(value) for value in history["counted"]] == [73.0, 73.0]
+    assert not any(isinstance(value, tf.Variable) for value in history["counted"])
+
+
+def sum_of_squares(y_true, y_pred):
+    return keras.ops.sum((keras.ops.one_hot(y_true, 4) - y_pred) ** 2)
+
+
+@BOTH
+def test_a_loss_function_that_adds_up_over_the_batch(kind):
+    build = sequential(dense(), loss=sum_of_squares, optimizer=lambda: keras.optimizers.SGD(1e-3))
+    assert_equal_to_one_device(build, in_order(), kind, 3)
+
+
+def test_a_sum_and_a_mean_in_two_compiled_losses():
+    def build():
+        keras.utils.set_random_seed(3)
+        x = keras.Input((8,))
+        a = keras.layers.Dense(4, name="a")(x)
+        b = keras.layers.Dense(4, name="b")(x)
+        model = keras.Model(x, {"a": a, "b": b})
+        model.compile(keras.optimizers.SGD(1e-3), loss={"a": sum_of_squares, "b": nested})
+        return model
+
+    assert_equal_to_one_device(build, in_order(X, {"a": Y, "b": Y}), replicas=3)
+
+
+# Losses of the batch as a whole
+
+
+def pairs(y_true, y_pred):
+    """Every example against every other: examples of one class should be near."""
+    features = keras.ops.normalize(y_pred, axis=-1)
+    alike = keras.ops.cast(keras.ops.equal(y_true[:, None], y_true[None, :]), "float32")
+    return keras.ops.mean((features @ keras.ops.transpose(features) - alike) ** 2)
+
+
+def ratio(y_true, y_pred):
+    """A sum over the examples that count, divided by their number."""
+    counts = keras.ops.cast(keras.ops.equal(y_true, 1), "float32")
+    losses = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+    return keras.ops.sum(losses * counts) / (keras.ops.sum(counts) + 1e-6)
+
+
+BATCHWISE = pytest.mark.parametrize("loss", [pairs, ratio])
+
+
+@BATCHWISE
+def test_a_loss_of_the_batch_as_a_whole_is_named_once_with_its_size(loss):
+    model = dl.distribute(sequential(dense(), loss=loss), strategy_of("mirrored", 2))
+    with pytest.warns(UserWarning) as warned:
+        model.fit(in_order(), epochs=2, verbose=0)
+    texts = [str(one.message) for one in warned if "as a whole" in str(one.message)]
+    assert len(texts) == 1
+    assert f"the loss '{loss.__name__}' looks at the batch as a whole" in texts[0]
+    assert "differs by" in texts[0]
+    assert 'batch_losses="gather"' in texts[0]
+
+
+@BATCHWISE
+@BOTH
+@pytest.mark.parametrize("rows", [73, 33])  # a last batch of 9, and of 1
+def test_a_gathered_loss_of_the_batch_takes_the_steps_of_one_device(kind, loss, rows, recwarn):
+    build = sequential(dense(6, activation="tanh"), dense(), loss=loss)
+    plain = alone(build)
+    model = dl.distribute(build, strategy_of(kind, 3), batch_losses="gather")
+    data = in_order(X[:rows], Y[:rows])
+    fit = {"verbose": 0, "shuffle": False, "epochs": 2}
+    expected, found = plain.fit(data, **fit).history, model.fit(data, **fit).history
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-5)
+    assert not [one for one in recwarn if "as a whole" in str(one.message)]
+
+
+def test_a_loss_function_can_gather_by_itself():
+    def gathered(y_true, y_pred):
+        return pairs(dl.all_gather(y_true), dl.all_gather(y_pred))
+
+    build = sequential(dense(6, activation="tanh"), dense(), loss=gathered)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "(?s).*as a whole")
+        assert_equal_to_one_device(build, in_order(), replicas=3)
+
+
+def test_a_choice_that_there_is_not_is_answered_with_the_near_one():
+    with pytest.raises(InvalidArgument, match="did you mean 'gather'"):
+        dl.distribute(sequential(dense()), strategy_of("mirrored", 2), batch_losses="gathered")
+
+
+# Models that stopped
+
+
+class TwoOutputs(keras.Model):
+    """One of its outputs is one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(4)
+
+    def call(self, x):
+        return {"logits": self.head(x), "scale": keras.ops.mean(x)}
+
+
+def test_an_output_that_is_one_number():
+    def build():
+        keras.utils.set_random_seed(3)
+        model = TwoOutputs()
+        model.compile(keras.optimizers.SGD(0.1), loss={"logits": LOSS(), "scale": None})
+        return model
+
+    data = tf.data.Dataset.from_tensor_slices((X, {"logits": Y, "scale": Y})).batch(32)
+    plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 2))
+    for one in (plain, model):
+        one.fit(data, verbose=0, shuffle=False)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
+def test_build_may_clear_the_session():
+    build = sequential(dense())
+
+    def clearing():
+        keras.backend.clear_session()
+        return build()
+
+    assert_equal_to_one_device(clearing, in_order())
+
+
+def test_a_backbone_that_was_made_outside_of_build_is_named():
+    outside = keras.Sequential([keras.Input((8,)), keras.layers.Dense(6, name="first")])
+
+    def build():
+        model = keras.Sequential([outside, keras.layers.Dense(4)])
+        model.compile("sgd", LOSS())
+        return model
+
+    with pytest.raises(ModelError, match=r"the layer 'first', which was made outside of build\(\)"):
+        dl.distribute(build, strategy_of("mirrored", 2))
+    outside.trainable = False
+    model = dl.distribute(build, strategy_of("mirrored", 2))
+    before = outside.get_weights()[0]
+    model.fit(in_order(), verbose=0)
+    np.testing.assert_array_equal(outside.get_weights()[0], before)
+
+
+def test_unfreezing_and_compiling_with_a_new_optimizer_made_anywhere():
+    def build():
+        model = sequential(dense(6, activation="tanh"), dense())()
+        model.layers[0].trainable = False
+        model.compile(keras.optimizers.Adam(1e-2), LOSS())
+        return model
+
+    plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 2))
+    for one in (plain, model):
+        one.fit(in_order(), verbose=0, shuffle=False)
+        one.layers[0].trainable = True
+        optimizer = keras.optimizers.Adam(1e-3)
+        one.compile(optimizer, LOSS())
+        assert one.optimizer is optimizer
+        one.fit(in_order(), epochs=2, verbose=0, shuffle=False)
+        assert optimizer.iterations.numpy() == 6
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_evaluate_before_any_fit_looks_at_the_losses_too(gathers):
+    build = sequential(dense(), loss=pairs)
+    expected = build().evaluate(in_order(), verbose=0)
+    options = {"batch_losses": "gather"} if gathers else {}
+    model = dl.distribute(build, strategy_of("mirrored", 3), **options)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = model.evaluate(in_order(), verbose=0)
+        model.fit(in_order(), verbose=0)
+    told = [one for one in warned if "as a whole" in str(one.message)]
+    assert len(told) == (0 if gathers else 1)
+    assert (abs(found - expected) < 1e-5 * expected) == gathers
