@@ -230,8 +230,8 @@ dl.show("new task, 10 labels a class", frozen_accuracy, digits=2)
 # ## How many labels is the old task worth?
 #
 # `benchmarks/label_curve.py` trained the new task with 1 to 140 labels a class, ten times for each
-# number. Each time the body was pretrained again, and the labels were drawn again. There are three
-# ways, and each takes 100 steps of 16 images:
+# number. Each time the body was pretrained again, and the labels were drawn again. The picture
+# shows three ways. Each takes 100 steps of 16 images:
 #
 # - *scratch* knows nothing of the old task,
 # - *frozen* trains a head on the frozen body,
@@ -274,7 +274,7 @@ labels_guess.reveal(
 # 0.87 to 0.95, each with a different body and different labels. So pretrain and draw more than once
 # before you believe a difference of a few percent.
 #
-# Our old task explains much of the result. It has 728 images of 5 classes, and a body keeps what
+# Our old task may explain much of the result. It has 728 images of 5 classes, and a body keeps what
 # tells these 5 apart. ImageNet has 1.2 million photos of 1,000 classes, and even there the
 # advantage shrinks as labels are added ([He and others](https://arxiv.org/abs/1811.08883) show it
 # for COCO). So measure the curve *scratch* as well: without it, the rise of the other two would
@@ -429,9 +429,9 @@ dl.show("did not move", [name for name, still in zip(names, held, strict=True) i
 dl.show("accuracy, before and after", [frozen_accuracy, accuracy(transferred, new_test)], digits=2)
 
 # %% [markdown]
-# No number of a BatchNormalization has moved. Does it pay? In the recorded runs called
-# *normalization in training*, the statistics moved, and gamma and beta learnt as well. Each replica
-# had 8 rows in every step.
+# No number of a BatchNormalization has moved, and on this body fine-tuning gained nothing. Does it
+# pay to hold the statistics still? In the recorded runs called *normalization in training*, the
+# statistics moved, and gamma and beta learnt as well. Each replica had 8 rows in every step.
 
 # %%
 for way in ("fine-tuned", "normalization in training"):
