@@ -27,8 +27,8 @@ dl.split_devices(4)
 dl.show("data set", "random numbers: nothing is downloaded")
 
 # %% [markdown]
-# The strategy below is the lesson's: it notes in `sent` how many numbers a step sends, when the
-# step is traced. `make_small` builds a model whose lower layers are frozen.
+# The strategy is the lesson's: when a step is traced, it notes in `sent` how many numbers the step
+# sends.
 
 # %%
 import keras
@@ -45,7 +45,12 @@ class CountedSums(tf.distribute.ReductionToOneDevice):
 
 strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=CountedSums())
 
+# %% [markdown]
+# `make_small` builds a model whose lower layers are frozen. `moved_by_a_step` returns the layers
+# whose weights a step changes.
 
+
+# %%
 def make_small():
     low = keras.layers.Dense(4, name="low", trainable=False)
     norm = keras.layers.BatchNormalization(name="norm", trainable=False)
