@@ -1,8 +1,9 @@
-"""A check of lesson 12: reduce-scatter on a ring, in which rank r ends with chunk r."""
+"""A check of lesson 12: reduce-scatter in which each exchange halves what a rank must finish."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from distlab.measure.simulated_network import Network
 
 def _inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
-    ranks = int(draw.integers(4, 7))
+    ranks = (8, 4)[seed % 2]
     lengths = draw.permutation(np.arange(2, 2 + ranks))  # all different, so that a swap is seen
     return {
         # Whole numbers: their sums are exact in any order.
@@ -41,49 +42,46 @@ def _call(reduce_scatter: Callable[..., Any], inputs: Inputs) -> Plain:
     chunks = [[chunk.copy() for chunk in mine] for mine in inputs["chunks"]]
     network = Network(len(chunks))
     sums = reduce_scatter(network, chunks)
-    return {
-        "sums": None if sums is None else list(sums),
-        "links": sorted({(one.source, one.target) for one in network.messages}),
-        "sent": network.bytes_sent,
-        "steps": network.steps,
-    }
+    sums = None if sums is None else list(sums)
+    return {"sums": sums, "sent": network.bytes_sent, "steps": network.steps}
 
 
 def _reference(
     given: Inputs,
     *,
-    first: int = -1,
-    returned: int = 0,
+    near_first: bool = False,
+    keeps_partners_half: bool = False,
     adds: bool = True,
     forwards: bool = True,
     steps_left_out: int = 0,
 ) -> Plain:
-    """Rank r begins by sending chunk r + first, and returns chunk r + returned."""
+    """Each rank keeps a half of the chunks that it has left, and returns the last one."""
     ranks = len(given["chunks"])
     held = [[chunk.copy() for chunk in mine] for mine in given["chunks"]]
-    network = Network(ranks)
-    for step in range(ranks - 1 - steps_left_out):
-        from_here = held if forwards else given["chunks"]
-        received = network.step(
-            {
-                (rank, (rank + 1) % ranks): from_here[rank][(rank + first - step) % ranks]
-                for rank in range(ranks)
-            }
-        )
-        for rank, chunk in received.items():
-            place = (rank - 1 + first - step) % ranks
-            held[rank][place] = held[rank][place] + chunk if adds else chunk
-    return {
-        "sums": [held[rank][(rank + returned) % ranks] for rank in range(ranks)],
-        "links": sorted({(one.source, one.target) for one in network.messages}),
-        "sent": network.bytes_sent,
-        "steps": network.steps,
-    }
+    left = [list(range(ranks)) for _ in range(ranks)]
+    network, steps = Network(ranks), round(log2(ranks))
+    powers = range(steps) if near_first else range(steps)[::-1]
+    for power in powers[: steps - steps_left_out]:
+        sends = {}
+        for rank in range(ranks):
+            half = len(left[rank]) // 2
+            low, high = left[rank][:half], left[rank][half:]
+            upper = bool(rank >> power & 1) is not keeps_partners_half
+            left[rank], given_away = (high, low) if upper else (low, high)
+            of = held if forwards else given["chunks"]
+            sends[rank, rank ^ 2**power] = {number: of[rank][number] for number in given_away}
+        for rank, arrived in network.step(sends).items():
+            for number, chunk in arrived.items():
+                held[rank][number] = held[rank][number] + chunk if adds else chunk
+    last = [rank if rank in left[rank] else left[rank][0] for rank in range(ranks)]
+    sums = [held[rank][number] for rank, number in enumerate(last)]
+    return {"sums": sums, "sent": network.bytes_sent, "steps": network.steps}
 
 
-def _is_a_ring(given: Inputs, outputs: Plain) -> bool:
-    ranks = len(given["chunks"])
-    return all((source + 1) % ranks == target for source, target in outputs["links"])
+def _enough(given: Inputs) -> int:
+    """What all ranks send, in bytes, if each sends every chunk but its own."""
+    chunks = given["chunks"]
+    return int((len(chunks) - 1) * sum(chunk.nbytes for chunk in chunks[0]))
 
 
 class _Sums(Close):
@@ -97,11 +95,10 @@ class _Sums(Close):
 
 SCATTER = Check(
     name="reduce_scatter",
-    title="Reduce-scatter on a ring",
-    question="Which chunk should rank r receive last, and from how many ranks does it contain "
-    "values by then?",
-    direction="Follow chunk 0 backwards: it must end on rank 0. On which rank does its journey "
-    "begin, and who sends it in the first step?",
+    title="Reduce-scatter by halving",
+    question="After the first exchange, which chunks does rank r never need again?",
+    direction="Follow rank 0 of four: with whom does it exchange first, which two chunks does it "
+    "give away, and which one in the second step?",
     cost=Cost.PURE,
     inputs=_inputs,
     call=_call,
@@ -117,13 +114,7 @@ SCATTER = Check(
         ),
         _Sums("sums", "rank r ends with the sum of chunk r", atol=1e-3, points=2),
         Then(
-            Holds(
-                "each rank sends to the next one only",
-                _is_a_ring,
-                lambda given, out: f"messages went over the links {out['links']}",
-                points=0.5,
-            ),
-            Equal("steps", "N - 1 steps", points=0.5),
+            Equal("steps", "log2 N steps", points=1),
             Holds(
                 "no chunk is sent that its receiver does not need",
                 lambda given, out: sum(out["sent"]) <= _enough(given),
@@ -134,54 +125,42 @@ SCATTER = Check(
             ),
         ),
     ),
-    hint="In step s, rank r sends chunk (r - 1 - s) to rank r + 1, and adds what it receives to "
-    "chunk (r - 2 - s). All numbers are modulo the number of ranks, and there are N - 1 steps.",
+    hint="Let `apart` go from N / 2 down to 1. Rank r sends rank `r ^ apart` the chunks n with "
+    "`n // apart == (r ^ apart) // apart` as a dictionary, and adds what it receives to its own.",
     revisit="Reduce-scatter: each rank finishes one chunk",
     mistakes=(
-        Fault("wrong_chunk", sees=("sums", "steps"), first=0, returned=1)
-        .or_with(first=0)
-        .or_with(returned=1)
+        Fault("wrong_chunk", sees="sums", near_first=True)
+        .or_with(keeps_partners_half=True)
         .feedback(
-            "Your chunks travel in an order in which rank r does not end with the sum of chunk r. "
-            "If the next operation updates the weights of chunk r there, it updates them with a "
-            "different sum. On which rank must the journey of chunk 0 begin, so that it ends on "
-            "rank 0?"
+            "Your ranks finish a chunk each, and rank r does not finish chunk r. If the next "
+            "operation updates the weights of chunk r there, it updates them with a different sum. "
+            "Which half of the chunks must rank 1 keep if its partner is far away, and which if it "
+            "is rank 0?"
         ),
-        Fault("overwrites_before_send", sees=("sums", "steps"), adds=False).feedback(
-            "You put the chunk that arrived in place of the rank's own. The rank's own values are "
+        Fault("overwrites_before_send", sees="sums", adds=False).feedback(
+            "You put the chunks that arrived in place of the rank's own. The rank's own values are "
             "then gone before it has sent them, and only one rank's values arrive. What should a "
             "rank do with its own values before it passes a chunk on?"
         ),
-        Fault("sends_original", sees=("sums", "steps"), forwards=False).feedback(
-            "In every step you sent the chunks as they were at the start. Each result then holds "
-            "the values of two ranks only, because no rank passes on what it has added up. What "
-            "must the second message of a chunk contain?"
+        Fault("sends_original", sees="sums", forwards=False).feedback(
+            "In every step you sent the chunks as they were at the start. No rank passes on what "
+            "it has added up, so each result lacks the values of some ranks. What must the second "
+            "message of a chunk contain?"
         ),
-        Fault("one_step_short", sees=("sums", "steps"), steps_left_out=1).feedback(
-            "You stopped one step too early. The sum of chunk r is still on the rank before, and "
-            "rank r has only its own values of it. How many times must a chunk be passed on until "
-            "it has visited all N ranks?"
-        ),
-        Observed(
-            "sends_past_the_neighbour",
-            lambda given, out: not _is_a_ring(given, out),
-        ).feedback(
-            "Your ranks sent to ranks that are not the next one. The sums may be right, but on a "
-            "ring of cables each such message passes through all ranks between them. Which one "
-            "rank may rank r send to?"
+        Fault("one_step_short", sees="sums", steps_left_out=1).feedback(
+            "You stopped one step too early. Each rank and its last partner have half of the sum "
+            "of chunk r each. How many times can N chunks be halved until one is left?"
         ),
         Observed(
-            "sends_too_much",
-            lambda given, out: sum(out["sent"]) > _enough(given),
+            "ring_again", lambda given, out: out["steps"] == len(given["chunks"]) - 1
         ).feedback(
+            "You sent the chunks around a ring. The sums are right after N - 1 steps, and with 64 "
+            "ranks these are 63 waits instead of 6. With whom must a rank exchange so that what "
+            "it still has to finish is halved?"
+        ),
+        Observed("sends_too_much", lambda given, out: sum(out["sent"]) > _enough(given)).feedback(
             "Your ranks sent more than each chunk once. The link then carries more bytes than the "
-            "sum needs. Which chunk does the next rank need in this step, and in which dtype?"
+            "sum needs. Which chunks does the partner still need in this step, and in which dtype?"
         ),
     ),
 )
-
-
-def _enough(given: Inputs) -> int:
-    """What all ranks send, in bytes, if each sends every chunk but one."""
-    chunks = given["chunks"]
-    return int((len(chunks) - 1) * sum(chunk.nbytes for chunk in chunks[0]))
