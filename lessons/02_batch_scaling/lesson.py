@@ -421,7 +421,8 @@ for step in (0, 8, 16, 100):
 # $$B_\text{simple} = \frac{\text{variance of one example's gradient}}{|\text{true gradient}|^2}$$
 #
 # Well below it, twice the batch saves half of the steps. Well above it, almost nothing. Expect the
-# **order of magnitude** from it, and no more.
+# **order of magnitude** from it, and no more. (The variance is that of all weights together: the
+# trace of the covariance matrix.)
 #
 # Replicas give you both parts for free. Each has the gradient $g_b$ of its $b$ examples, and the
 # all-reduce gives that of all $B$. Noise makes a gradient longer: on average, $|g_b|^2$ is
@@ -484,7 +485,8 @@ for seed in range(5):
     model.fit(shuffled, epochs=8, shuffle=False, verbose=0)
     parts[1, seed] = variance_and_signal()
 
-for when, (variances, signals) in zip(("first weights", "after 8 epochs"), parts.mT, strict=True):
+for when, both in zip(("first weights", "after 8 epochs"), parts, strict=True):
+    variances, signals = both.T
     dl.show(f"{when}: variance of one digit's gradient", np.sort(variances), digits=0)
     dl.show(f"{when}: |true gradient|^2", np.sort(signals), digits=2)
     dl.show(f"{when}: noise scale in digits", np.sort(variances / signals), digits=0)

@@ -97,7 +97,7 @@ dl.check("reduce_scatter")
 #
 # In the first step every rank sends half of its vector to the other half of the row. All these
 # messages pass through the one cable in the middle, so it carries N / 2 times half a vector in each
-# direction. In the ring no cable carries more than two vectors in all.
+# direction. In the ring no cable carries more than two vectors in each direction.
 # </details>
 
 # %% [markdown]

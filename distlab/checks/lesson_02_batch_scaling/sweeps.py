@@ -58,8 +58,8 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
     return {"rates": pairs, "differences": list(differences), "errors": list(errors)}
 
 
-def _error(differences: Any) -> float:
-    return float(np.std(differences, ddof=1) / np.sqrt(len(differences)))
+def _error(values: Any, ddof: int = 1) -> float:
+    return float(np.std(values, ddof=ddof) / np.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 def _reference(
@@ -70,25 +70,37 @@ def _reference(
     one_rate: bool = False,
     told_of: str = "test",
     seeds: int = _SEEDS,
-    of_seeds: Callable[[Any, Any], float] = lambda small, large: float(np.mean(large - small)),
-    error_of: Callable[[Any, Any], float] = lambda small, large: _error(large - small),
+    told: str = "mean",
+    error: str = "paired",
 ) -> Plain:
     found: dict[str, list[Any]] = {"rates": [], "differences": [], "errors": []}
     for pair in _PAIRS:
-        both = [_runs(given, batch) for batch in pair]
-        looks = [int(np.flatnonzero(runs.steps == look_at(runs))[0]) for runs in both]
-        best = [
-            int(getattr(runs, picked_on)[look, :, :seeds].mean(axis=-1).argmax())
-            for runs, look in zip(both, looks, strict=True)
-        ]
-        best = [best[0], best[0] if one_rate else best[1]]
-        small, large = (
-            getattr(runs, told_of)[look, rate, :seeds]
-            for runs, look, rate in zip(both, looks, best, strict=True)
-        )
-        found["rates"].append([both[0].rates[rate] for rate in best])
-        found["differences"].append(of_seeds(small, large))
-        found["errors"].append(error_of(small, large) if seeds > 1 else 0.0)
+        rates: list[float] = []
+        accuracies = []
+        for runs in (_runs(given, batch) for batch in pair):
+            look = int(np.flatnonzero(runs.steps == look_at(runs))[0])
+            best = int(getattr(runs, picked_on)[look, :, :seeds].mean(axis=-1).argmax())
+            best = runs.rates.index(rates[0]) if one_rate and rates else best
+            rates.append(runs.rates[best])
+            accuracies.append(getattr(runs, told_of)[look, best, :seeds])
+        small, large = accuracies
+        apart = large - small
+        differences = {
+            "mean": apart.mean(),
+            "best": large.max() - small.max(),
+            "best difference": apart.max(),
+            "reversed": -apart.mean(),
+        }
+        errors = {
+            "paired": _error(apart),
+            "unpaired": np.hypot(_error(small), _error(large)),
+            "spread": _error(apart) * len(apart) ** 0.5,
+            "spread without ddof": _error(apart, 0) * len(apart) ** 0.5,
+            "without ddof": _error(apart, 0),
+        }
+        found["rates"].append(rates)
+        found["differences"].append(float(differences[told]))
+        found["errors"].append(float(errors[error]))
     return found
 
 
@@ -143,12 +155,8 @@ COMPARE = Check(
             "You used one seed. Two seeds of the same training can differ by more than two "
             "batch sizes do. What do the five seeds tell you together?"
         ),
-        Fault(
-            "best_seed",
-            sees="differences",
-            of_seeds=lambda small, large: float(np.max(large) - np.max(small)),
-        )
-        .or_with(of_seeds=lambda small, large: float(np.max(large - small)))
+        Fault("best_seed", sees="differences", told="best")
+        .or_with(told="best difference")
         .feedback(
             "You reported the best of five seeds. The next training will usually do worse. Which "
             "number says what to expect?"
@@ -157,35 +165,22 @@ COMPARE = Check(
             "You reported the accuracy on the digits that chose the rates. The chosen rates were "
             "lucky there. Which digits have had no influence so far?"
         ),
-        Fault(
-            "small_minus_large",
-            sees="differences",
-            of_seeds=lambda small, large: float(np.mean(small - large)),
-        ).feedback(
+        Fault("small_minus_large", sees="differences", told="reversed").feedback(
             "Your difference has the opposite sign: a batch that loses accuracy seems to win some. "
             "From which of the two is the other subtracted?"
         ),
-        Fault(
-            "unpaired_error",
-            error_of=lambda small, large: float(np.hypot(_error(small), _error(large))),
-        ).feedback(
+        Fault("unpaired_error", error="unpaired").feedback(
             "You combined the errors of the two means as if their seeds were different. A seed "
             "that is lucky with one batch is often lucky with the other, and that cancels in a "
             "difference. How much do the five differences themselves scatter?"
         ),
-        Fault(
-            "spread_for_error",
-            error_of=lambda small, large: float(np.std(large - small, ddof=1)),
-        )
-        .or_with(error_of=lambda small, large: float(np.std(large - small)))
+        Fault("spread_for_error", error="spread")
+        .or_with(error="spread without ddof")
         .feedback(
             "You returned the spread of single differences. A mean of five is surer than one. By "
             "what do you divide the spread?"
         ),
-        Fault(
-            "one_seed_too_many",
-            error_of=lambda small, large: float(np.std(large - small) / np.sqrt(len(small))),
-        ).feedback(
+        Fault("one_seed_too_many", error="without ddof").feedback(
             "You divided the squared distances by the number of seeds. Their mean was computed "
             "from the same seeds, so that is a little too small. What does `ddof` do in `std`?"
         ),

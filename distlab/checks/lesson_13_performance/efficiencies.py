@@ -35,41 +35,27 @@ def _call(efficiencies: Callable[..., Any], inputs: Inputs) -> Plain:
     return efficiencies(examples_per_sec, inputs["batch"], list(inputs["replicas"]))
 
 
-def _grown(batch: int, first: int, replicas: int) -> float:
-    return batch * replicas / first
-
-
-def _fixed(batch: int, first: int, replicas: int) -> float:
-    return batch
-
-
-def _efficiency(one: float, many: float, first: int, replicas: int) -> float:
-    return many / one * first / replicas
-
-
-def _speedup(one: float, many: float, first: int, replicas: int) -> float:
-    return many / one
-
-
 def _reference(
     given: Inputs,
     *,
-    strong_batch: Callable[[int, int, int], float] = _fixed,
-    weak_batch: Callable[[int, int, int], float] = _grown,
-    strong: Callable[[float, float, int, int], float] = _efficiency,
-    weak: Callable[[float, float, int, int], float] = _efficiency,
+    grows: tuple[str, ...] = ("weak",),
+    divided: tuple[str, ...] = ("strong", "weak"),
+    of_one: tuple[str, ...] = (),
+    inverted: str = "",
 ) -> Plain:
-    """Each kind from two throughputs, the first count and the other one."""
+    """Efficiencies; `of_one` takes the baseline's "batch" or "count" for that of one replica."""
     batch, first = given["batch"], given["replicas"][0]
-    one = _per_sec(given, first, batch)
 
-    def all_of(of: Callable[..., float], batch_of: Callable[..., float]) -> list[float]:
-        return [
-            of(one, _per_sec(given, n, batch_of(batch, first, n)), first, n)
-            for n in given["replicas"]
-        ]
+    def efficiency(kind: str, n: int) -> float:
+        times = n / (1 if "batch" in of_one else first)
+        more = _per_sec(given, n, batch * times if kind in grows else batch)
+        more /= _per_sec(given, first, batch)
+        if inverted == "throughput":
+            more = 1 / more
+        counts = n / (1 if "count" in of_one else first) if kind in divided else 1
+        return counts / more if inverted == "efficiency" else more / counts
 
-    return {"strong": all_of(strong, strong_batch), "weak": all_of(weak, weak_batch)}
+    return {kind: [efficiency(kind, n) for n in given["replicas"]] for kind in ("strong", "weak")}
 
 
 def _has_lists(given: Inputs, out: Plain) -> bool:
@@ -103,51 +89,36 @@ EFFICIENCIES = Check(
     "examples_per_sec(n, batch) / n / base. Weak: the same with a batch of batch // first * n.",
     revisit='"Strong and weak scaling" in lesson 13',
     mistakes=(
-        Fault("weak_with_fixed_global", weak_batch=_fixed)
-        .or_with(weak_batch=_fixed, weak=_speedup)
+        Fault("weak_with_fixed_global", grows=())
+        .or_with(grows=(), divided=("strong",))
         .feedback(
             "In your weak scaling the global batch stays the same, so each replica gets less and "
             "less to do. That is strong scaling. What stays the same on each replica in weak "
             "scaling, and what does `examples_per_sec` take?"
         ),
-        Fault("strong_with_growing_batch", strong_batch=_grown)
-        .or_with(strong_batch=_grown, strong=_speedup)
+        Fault("strong_with_growing_batch", grows=("strong", "weak"))
+        .or_with(grows=("strong", "weak"), divided=("weak",))
         .feedback(
             "In your strong scaling the global batch grows with the replicas, so the work is not "
             "the same for all of them. What stays the same in strong scaling?"
         ),
-        Fault("baseline_of_one", weak_batch=lambda batch, first, n: batch * n)
-        .or_with(
-            strong=lambda one, many, first, n: many / one / n,
-            weak=lambda one, many, first, n: many / one / n,
-        )
-        .or_with(weak=lambda one, many, first, n: many / one / n)
-        .or_with(
-            strong=lambda one, many, first, n: many / one / n,
-            weak=lambda one, many, first, n: many / one / n,
-            weak_batch=lambda batch, first, n: batch * n,
-        )
+        Fault("baseline_of_one", of_one=("batch",))
+        .or_with(of_one=("count",))
+        .or_with(of_one=("batch", "count"))
         .feedback(
             "You treated the baseline as if it were one replica, and it has several. `batch` and "
             "its examples per second belong to all of them together. How many times as many "
             "replicas as the baseline does each count have?"
         ),
-        Fault("speedup_for_efficiency", strong=_speedup)
-        .or_with(weak=_speedup)
-        .or_with(strong=_speedup, weak=_speedup)
+        Fault("speedup_for_efficiency", divided=("weak",))
+        .or_with(divided=("strong",))
+        .or_with(divided=())
         .feedback(
             "Your numbers are speedups: 2 for twice as many perfect replicas. An efficiency says "
             "which part of the replicas' time is used. What is it for perfect replicas?"
         ),
-        Fault(
-            "upside_down",
-            strong=lambda one, many, first, n: one / many * n / first,
-            weak=lambda one, many, first, n: one / many * n / first,
-        )
-        .or_with(
-            strong=lambda one, many, first, n: one / many * first / n,
-            weak=lambda one, many, first, n: one / many,
-        )
+        Fault("upside_down", inverted="efficiency")
+        .or_with(inverted="throughput", divided=("strong",))
         .feedback(
             "You divided the baseline's examples per second by the others', as one does with the "
             "times of a step. Of examples per second, more is better. Which of the two throughputs "
