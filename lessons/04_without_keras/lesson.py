@@ -252,10 +252,11 @@ parts_guess.reveal(
 )
 
 # %% [markdown]
-# After two epochs the short steps cost more. Does that stay so? Short steps only need longer: after
+# After two epochs the short steps cost more. Does that stay so? Short steps only need longer. After
 # 32 epochs their loss is nearly that of one device, and the replicas that see a quarter of the
-# digits are the worse ones. So a mistake that looks harmless in a short test may be the one that
-# costs you accuracy in the end. The step above made both at once.
+# digits are the worse ones (a test of this lesson trains that long). So a mistake that looks
+# harmless in a short test may be the one that costs you accuracy in the end. The step above made
+# both at once.
 #
 # ## The line that was missing
 
