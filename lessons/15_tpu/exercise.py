@@ -223,8 +223,14 @@ def give_verdict(case):
 dl.check("give_verdict")
 
 # %% [markdown]
-# For your own training step, write down the three lists of the lesson: refused here, suspect, not
-# checked. The last one is what you pay for with the first hour on a TPU.
+# **Try next:** a colleague replaces `scores[:count]` in case B by `tf.boolean_mask`, and reports:
+# the program now has `f32[<=64,10]`, so it became worse. Did it?
+#
+# <details><summary>Answer</summary>
+#
+# No. Both select rows whose number depends on values, so both are suspect. Now the program shows
+# it, which is better. The repair is a mask that multiplies the losses of all 64 rows.
+# </details>
 
 # %% [markdown]
 # ## Next steps

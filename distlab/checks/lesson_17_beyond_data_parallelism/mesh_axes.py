@@ -92,7 +92,10 @@ MESH = Check(
     reference=_reference,
     criteria=(
         Form("three whole numbers for each model", _three_numbers),
-        *(Equal(name, f"{label}: (batch, pipeline, tensor)") for name, label in _CASES.items()),
+        *(
+            Equal(name, f"{label}: (batch, pipeline, tensor)", points=1 + (name == "hosts"))
+            for name, label in _CASES.items()
+        ),
     ),
     hint="room = device_gb - activations_gb. `tensor` is the smallest of 1, 2, 4, 8 for which "
     "gb / tensor <= room. If none is enough, tensor = per_host, and `pipeline` is the smallest "
