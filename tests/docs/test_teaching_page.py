@@ -23,6 +23,25 @@ def test_the_points_of_each_exercise_are_right(stem):
     assert row[1] == " + ".join(sums)
 
 
+def hours(lessons: str, *columns: int) -> str:
+    """What these lessons take by the table: column 0 has the lessons, column 1 the exercises."""
+    rows = re.findall(r"(?m)^\| (\d\d) .+ \| (\d+) \| \**(\d+)\** \|$", TEXT)
+    minutes = {stem: (int(lesson), int(exercise)) for stem, lesson, exercise in rows}
+    total = sum(minutes[stem][column] for stem in lessons.split() for column in columns)
+    return f"{round(total / 60, 1):g}"
+
+
+def test_the_hours_of_each_way_through_are_those_of_its_lessons():
+    weeks = re.findall(r"(?m)^\| \d \| ([\d, ]+) \|", TEXT)
+    assert sum(len(week.split(", ")) for week in weeks) == len(stems())
+    *first, last = (hours(week.replace(",", ""), 0, 1) for week in weeks)
+    assert f"take about {', '.join(first)} and {last} hours" in TEXT
+    evenings = ("00 01 02 03", "05 09 11")
+    lessons, exercises = ([hours(one, column) for one in evenings] for column in (0, 1))
+    assert f"about {lessons[0]} hours (00, 01, 02 and 03) and {lessons[1]} hours" in TEXT
+    assert f"as homework: {exercises[0]} and {exercises[1]} hours" in TEXT
+
+
 @pytest.mark.parametrize("command", [("grade",), ("exercise", "build"), ("exercise", "new")])
 def test_every_option_that_is_named_is_there(command, capsys):
     with pytest.raises(SystemExit):
