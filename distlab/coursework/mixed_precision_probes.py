@@ -8,6 +8,8 @@ time_on_gpu("mixed_bfloat16")
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ _TOO_BRIGHT = 1000  # times; the gradient of such an image overflows at Keras's 
 
 
 def gradients_by_layer(model: keras.Model, x: Any, y: Any) -> dict[str, Any]:
-    """Returns the gradient that each hidden Dense layer is given on the way back, in float32.
+    """Returns the gradient of the loss by each hidden Dense layer's outputs, in float32.
 
     Args:
         model: A Sequential model that returns scores; its last Dense layer makes them.
@@ -36,7 +38,7 @@ def gradients_by_layer(model: keras.Model, x: Any, y: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Trained:
-    """How a training went.
+    """How a training run went.
 
     Args:
         losses: After every ten steps, not scaled.
@@ -47,14 +49,17 @@ class Trained:
     moved: list[float]
 
 
-def train_scaled(model: keras.Model, x: Any, y: Any, *, scale: float = 1.0) -> Trained:
-    """Takes 80 steps of Adam on one batch, with the loss multiplied by a scale.
+def train_scaled(
+    model: keras.Model, x: Any, y: Any, *, scale: float = 1.0, steps: int = 80
+) -> Trained:
+    """Takes steps of Adam on one batch, with the loss multiplied by a scale.
 
     Args:
         model: As for `gradients_by_layer`.
         x: Inputs.
         y: Labels.
         scale: What the loss is multiplied by, and each gradient divided by.
+        steps: A multiple of ten.
     """
     import keras
     import tensorflow as tf
@@ -75,7 +80,7 @@ def train_scaled(model: keras.Model, x: Any, y: Any, *, scale: float = 1.0) -> T
             adam.apply([g / scale for g in tape.gradient(scaled, weights)], weights)
         return loss
 
-    losses = [float(ten_steps()) for _ in range(8)]
+    losses = [float(ten_steps()) for _ in range(steps // 10)]
     moved = [np.abs(kernel - start).max() for kernel, start in zip(kernels, before, strict=True)]
     return Trained(losses, [float(most) for most in moved])
 
@@ -160,6 +165,9 @@ def _kibibytes(tensors: Any) -> float:
 def time_on_gpu(policy: str, *, width: int = 2048, batch: int = 4096, steps: int = 20) -> str:
     """Trains eight wide layers on the first GPU, and returns the time and memory of a step.
 
+    TF32 is on while it measures, as it is by default: that is the float32 which you would
+    otherwise train in. `split_devices` turns it off where devices share a GPU.
+
     Args:
         policy: A policy of Keras, such as "mixed_bfloat16".
         width: Units of each layer.
@@ -183,10 +191,24 @@ def time_on_gpu(policy: str, *, width: int = 2048, batch: int = 4096, steps: int
         model = keras.Sequential([keras.Input((width,)), *layers])
         model.compile("adam", "mse")
     data = tf.data.Dataset.from_tensors((tf.ones((batch, width)),) * 2).repeat(steps)
-    model.fit(data, verbose=0)
-    tf.config.experimental.reset_memory_stats("GPU:0")
-    start = time.perf_counter()
-    model.fit(data, verbose=0)
-    milliseconds = (time.perf_counter() - start) / steps * 1000
+    with _tf32():
+        model.fit(data, verbose=0)
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        start = time.perf_counter()
+        model.fit(data, verbose=0)
+        milliseconds = (time.perf_counter() - start) / steps * 1000
     peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20
     return f"{policy}: {milliseconds:.1f} ms a step, at most {peak:.0f} MiB"
+
+
+@contextlib.contextmanager
+def _tf32() -> Iterator[None]:
+    """Lets matrix products of float32 take TF32, and puts the setting back."""
+    import tensorflow as tf
+
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)

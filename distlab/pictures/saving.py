@@ -26,7 +26,7 @@ _PARTS = ("architecture", "weights", "compile", "optimizer")
 
 
 def draw_move(*, replicas: int, moved_to: int) -> Figure:
-    """Draws a training on some replicas, the file that it is saved to, and where it goes on.
+    """Draws a training run on some replicas, its file, and the replicas where it continues.
 
     Args:
         replicas: Before the move.

@@ -11,7 +11,7 @@
 #
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
-# | 1. `float32_head` | repair a head that loses small probabilities | 5 | easy |
+# | 1. `float32_head` | repair a head that loses small probabilities | 8 | easy |
 # | 2. `scaled_update` | write a dynamic loss scale for four replicas | 25 | hard |
 # | 3. `train_float16` | write a whole loop in float16, with a fixed scale | 15 | medium |
 # | 4. `training_bytes` | compute the memory of one replica | 10 | medium |
@@ -39,38 +39,43 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # %% [markdown]
 # ## Task 1: a head that forgets
 #
-# `head` makes the last layer of a model, its head, under the policy `mixed_float16`. It runs, but
-# every probability below about 3e-8 is zero. Run the check before you change anything, then repair
-# `head`.
+# `head` makes the last layers of a model, its head, under the policy `mixed_float16`. It should
+# divide the scores by a `temperature` before the softmax: the higher the temperature, the more
+# equal the probabilities become. (Distillation trains a small model with such probabilities of a
+# large one.) The version below runs, but it does not use the temperature, and every probability
+# below about 3e-8 is zero. Run the check before you change anything, then repair `head`.
 #
 # - `features` is what the body of the model returns, a float16 Keras tensor.
+# - `temperature` is a number above 1.
 # - `head` returns the probabilities of the classes in float32. They are right even if they are as
 #   small as 1e-12.
-# - Change one line, or two.
+# - Two or three lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
-# In which precision is the softmax computed, and in which is it returned?
+# In which precision is the softmax computed, and in which is it returned? Where are the scores, if
+# a `Dense` layer has the activation inside?
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Every layer takes `dtype`, which overrides the policy for this layer.
+# Make the scores and the probabilities in two layers. Every layer takes `dtype`, which overrides
+# the policy for this layer.
 # </details>
 #
 # <details><summary>Hint 3</summary>
 #
-# Make the scores with `Dense(classes)`, and the probabilities with
-# `Activation("softmax", dtype="float32")`.
+# Make the scores with `Dense(classes)`, divide them by `temperature`, and make the probabilities
+# with `Activation("softmax", dtype="float32")`.
 # </details>
 
 
 # %%
 # task: float32_head
-def head(features, classes):
+def head(features, classes, temperature):
     ### BEGIN SOLUTION
     scores = keras.layers.Dense(classes)(features)
-    return keras.layers.Activation("softmax", dtype="float32")(scores)
+    return keras.layers.Activation("softmax", dtype="float32")(scores / temperature)
     ### STUB
     return keras.layers.Dense(classes, activation="softmax")(features)
     ### END SOLUTION
@@ -111,7 +116,8 @@ dl.check("float32_head")
 # <details><summary>Hint 2</summary>
 #
 # `tf.reduce_all(tf.math.is_finite(v))` is one boolean. `tf.where(finite, a, b)` takes `a` or `b`
-# without an `if`, and drops a NaN in the one that it does not take.
+# without an `if`, and drops a NaN in the one that it does not take. `tf.clip_by_norm(v, limit)`
+# clips a vector.
 # </details>
 #
 # <details><summary>Hint 3</summary>
@@ -164,7 +170,7 @@ dl.check("scaled_update")
 #
 # <details><summary>Hint 1</summary>
 #
-# Which two lines does the loop of lesson 03 lack?
+# Which two lines does [the loop of lesson 03](../notebooks/03_custom_training_loop.ipynb) lack?
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -210,7 +216,8 @@ dl.check("train_float16")
 # **Try next:** let a `LossScaleOptimizer` do both. In the scope, wrap the optimizer
 # (`initial_scale=scale`) and call `wrapper.build(weights)`. Inside the tape, write
 # `wrapper.scale_loss(loss)` in place of `loss * scale`. Leave the division out: `wrapper.apply`
-# divides. The check passes with this loop, too.
+# divides. The check passes with this loop, too. Nothing overflows here. If replica 1 overflowed,
+# what would this loop do?
 
 # %% [markdown]
 # ## Task 4: a memory budget
@@ -272,11 +279,11 @@ dl.check("training_bytes")
 #
 # | device | what it is |
 # |---|---|
-# | `"T4"` | a GPU of the Turing generation, frequent on Colab |
-# | `"V100"` | a GPU of the Volta generation |
-# | `"H200"` | a GPU of the Hopper generation |
+# | `"GTX 1080"` | a GPU of the Pascal generation (2016) |
+# | `"Titan V"` | a GPU of the Volta generation (2017) |
+# | `"RTX 2080"` | a GPU of the Turing generation (2018) |
+# | `"L4"` | a GPU of the Ada Lovelace generation (2022) |
 # | `"TPU v5e"` | a TPU |
-# | `"GTX 1080"` | a GPU of the Pascal generation, before Volta and its tensor cores |
 #
 # <details><summary>Hint 1</summary>
 #
@@ -290,7 +297,8 @@ dl.check("training_bytes")
 #
 # <details><summary>Hint 3</summary>
 #
-# The table near the end of the lesson has a row for each kind of device.
+# The table near the end of the lesson names generations of GPUs. Is your GPU one of these, older,
+# or newer?
 # </details>
 
 
@@ -298,9 +306,9 @@ dl.check("training_bytes")
 # task: choose_policy
 def choose(device):
     ### BEGIN SOLUTION
-    if device in ("T4", "V100"):
+    if device in ("Titan V", "RTX 2080"):
         return "mixed_float16", True
-    if device in ("H200", "TPU v5e"):
+    if device in ("L4", "TPU v5e"):
         return "mixed_bfloat16", False
     return "float32", False
     ### END SOLUTION

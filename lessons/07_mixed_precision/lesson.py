@@ -74,9 +74,11 @@ x, y = next(iter(digits))
 # | bfloat16 | 8 bits | 7 bits | 3e38 | 1e-38 | 1.008 |
 #
 # float16 has more digits, and bfloat16 has the range of float32. float16's smallest number above 0
-# is 2⁻²⁴, about 6e-8. Anything up to half of it, 2⁻²⁵ or 3e-8, is rounded to 0. (float32 has
-# smaller numbers than 1e-38, but TensorFlow's kernels, the code of its operations, replace them by
-# 0.)
+# is 2⁻²⁴, about 6e-8. Anything up to half of it, 2⁻²⁵ (3e-8), is rounded to 0.
+#
+# In each format, the last numbers before 0 have fewer digits. In float16, these are the numbers
+# below 2⁻¹⁴ (6e-5). float32 and bfloat16 have such numbers below 1e-38, but TensorFlow's kernels
+# (the code of its operations) replace those by 0, so the table leaves them out.
 
 # %%
 FORMATS = (tf.float32, tf.float16, tf.bfloat16)
@@ -123,9 +125,10 @@ weight_guess.reveal(
 
 # %% [markdown]
 # The gap between two neighbouring numbers doubles at each power of two. From 1 to 2, bfloat16 has
-# gaps of 0.008. A step of 0.005 is rounded up to a whole gap, so the weight is too fast. From 2 on
-# the gaps are 0.016, every step is rounded away, and the weight stands still. float16 has smaller
-# gaps, and is too slow. A smaller step moves neither of them at all:
+# gaps of 0.008. A step of 0.005 is rounded up to a whole gap, so the weight grows too fast. From 2
+# on the gaps are 0.016, every step is rounded away, and the weight stands still. float16 has
+# smaller gaps. Its steps are rounded to 0.0049, then to 0.0059 from 2 on, and to 0.0039 from 4 on,
+# so it ends too low. A smaller step moves neither of them at all:
 
 # %%
 dl.show("after a thousand steps of 0.0004", {to.name: walk(to, 0.0004) for to in FORMATS})
@@ -165,7 +168,8 @@ dl.show("keeps its weights in", layer.kernel.dtype)
 # Many models end in a softmax. The last layers of a model are its *head*: they make a score for
 # each class (TensorFlow says *logits*), and the softmax turns the scores into probabilities. Take
 # one example whose true class has the score 0, while a wrong class has the score `gap`. The
-# gradient should push the true class up by nearly 1. `push` returns by how much it does.
+# gradient should push the true class up by 1 minus its probability, that is, by nearly 1. `push`
+# returns what the true class gets: minus the gradient of the loss by its score.
 
 # %%
 cross_entropy = keras.losses.SparseCategoricalCrossentropy()
@@ -179,11 +183,15 @@ def push(precision, after, gap):
     return -float(tape.gradient(loss, scores)[0, 3])
 
 
+# %% [markdown]
+# Models often do something more with the probabilities: cast them, mask them, or average them. The
+# smallest such operation is a product with 1.0.
+
 # %% tags=["predict"]
 head_guess = dl.predict(
     "The softmax is computed in float32, then multiplied by 1.0. By how much is the true class "
     "pushed up at a gap of 20?",
-    ["by 1", "by a little less than 1", "by 0"],
+    ["by nearly 1", "by much less than 1, but not by 0", "by 0"],
 )
 
 # %%
@@ -199,14 +207,18 @@ pushes = {name: [push(*head, gap) for gap in GAPS] for name, head in HEADS.items
 # %% tags=["reveal"]
 at_20 = pushes["float32, times 1.0"][-1]
 head_guess.reveal(
-    "by 0" if at_20 == 0 else "by 1" if at_20 > 0.999 else "by a little less than 1",
+    "by 0"
+    if at_20 == 0
+    else "by nearly 1"
+    if at_20 > 0.99
+    else "by much less than 1, but not by 0",
     {
         "by 0": "After the product Keras no longer finds the scores. It cuts the probability "
         "off at 1e-7, and a constant has no gradient.",
-        "by 1": "The factor 1.0 changes no number. But Keras finds the scores behind a softmax "
-        "only if nothing is done to its output.",
-        "by a little less than 1": "The true push is 1 to eight digits. What happens here is no "
-        "rounding: Keras cuts the probability off.",
+        "by nearly 1": "The factor 1.0 changes no number. But Keras finds the scores behind a "
+        "softmax only if nothing is done to its output.",
+        "by much less than 1, but not by 0": "Rounding would make the push a little smaller. But "
+        "nothing is rounded here: Keras cuts the probability off, and then no push is left.",
     },
 )
 
@@ -223,7 +235,9 @@ for name, by_gap in pushes.items():
 #   most wrong teaches it nothing.
 # - **At a gap of 15, in float16 only.** The probability *p* is 3e-7. The gradient of log *p* is
 #   1/*p*, about 3e6, and float16 ends at 65504. So 1/*p* becomes infinite, and the gradient of the
-#   scores is not a number (NaN).
+#   scores is not a number (NaN). The same happens for every *p* from 1.5e-5 down to 1e-7, that is,
+#   for gaps from about 11 to 16. (A mean over a batch divides this gradient by the batch, and a
+#   loss scale multiplies it.)
 #
 # So let the model return scores in float32, and give the loss `from_logits=True`. A last
 # `Activation("softmax", dtype="float32")` with nothing after it works, too.
@@ -287,8 +301,8 @@ unscaled_guess.reveal(
     {
         "down, as in float32": "This is true of bfloat16, which has fewer digits than float16. It "
         "is not the digits that are missing.",
-        "down, but more slowly": "The upper layers do get gradients. But they cannot learn alone, "
-        "as you will see.",
+        "down, but more slowly": "The upper layers do get gradients. But without the lowest layers "
+        "they learn nothing in 80 steps, as you will see.",
         "it becomes NaN": "That needs a number that is too large. Here numbers are too small, and "
         "become 0 without a sign of it.",
         "it stays near guessing": "The gradients of the lowest layers are below 3e-8, and float16 "
@@ -301,24 +315,25 @@ for name, run in runs.items():
     dl.show(f"largest change of a weight, layers 1 to 9, {name:8}", run.moved, digits=1)
 
 # %% [markdown]
-# In float16, layer 1 did not move at all, and layer 2 hardly. (Layer 9 makes the scores.) Here is
-# what they were given:
+# In float16, layers 1 and 2 moved by less than 0.05, so both print as 0. Layer 1 did not move at
+# all, because all of its gradients became 0. (Layer 9 makes the scores.) Here is what the layers
+# should have got:
 
 # %%
 true_gradients = gradients_by_layer(build("float32"), x, y)
 draw_underflow(true_gradients)
 
 # %% [markdown]
-# Each row is the true gradient that one layer gets in the
-# [backward pass](../docs/glossary.md#backward-pass), which goes from layer 8 to layer 1. It shrinks
-# by about two powers of two a layer. Left of the black line at 2⁻²⁵, float16 rounds to 0
-# ([underflow](../docs/glossary.md#underflow)). Left of the dotted line it has fewer digits. So
+# Each row is the gradient of the loss by one layer's *outputs*, computed in float32. It reaches the
+# layer in the [backward pass](../docs/glossary.md#backward-pass), which goes from layer 8 to layer
+# 1, and shrinks by about two powers of two a layer. Left of the black line at 2⁻²⁵, float16 rounds
+# to 0 ([underflow](../docs/glossary.md#underflow)). Left of the dotted line it has fewer digits. So
 # layer 1 gets zeros and never learns. No error is raised. bfloat16 has the exponents of float32 and
 # keeps all of these numbers.
 #
 # **A larger global batch makes it worse,** and more replicas often come with one. In lesson 03 each
-# example weighs one over the global batch. With twice the batch, the gradient that a layer hands
-# back for one example is half as large. (The gradient of a weight is not, because it adds up all
+# example weighs one over the global batch. With twice the batch, the gradient of a layer's outputs
+# is half as large for each example. (The gradient of a *weight* is not, because it adds up all
 # examples.)
 
 # %%
@@ -327,8 +342,9 @@ for batch in (64, 256, 1024):
     dl.show(f"batch {batch}, layer 1 would lose", lost_in_float16(first).zero, digits=1)
 
 # %% [markdown]
-# So a model that learns in float16 on one GPU can fail on sixteen with sixteen times the batch,
-# with the same code.
+# So a loop without a loss scale can learn in float16 on one GPU, and fail on sixteen GPUs with
+# sixteen times the batch. (This holds if you divide the loss by the global batch before the
+# backward pass, as you do in TensorFlow. PyTorch's DDP divides by the number of ranks afterwards.)
 #
 # ## Scale the loss
 #
@@ -356,18 +372,24 @@ draw_training(losses, every_steps=10, level=("guessing", GUESSING))
 # %% [markdown]
 # With a scale, and in bfloat16 without one, the curve follows that of float32. float16 without a
 # scale never does better than guessing, although the layers above the second got gradients and
-# moved. Is layer 1 alone the cause? Freeze it in float32, where nothing underflows:
+# moved. Is layer 1 alone the cause? Freeze the lowest layers in float32, where nothing underflows,
+# and train for 240 steps:
 
 # %%
-frozen = build("float32")
-frozen.layers[1].trainable = False  # layer 0 flattens the image
-dl.show("float32, layer 1 frozen, loss", train_scaled(frozen, x, y).losses[-1], digits=2)
-dl.show("float16, no scale, loss      ", runs["float16"].losses[-1], digits=2)
+for layers in (1, 3):
+    frozen = build("float32")
+    for layer in frozen.layers[1 : 1 + layers]:  # layer 0 flattens the image
+        layer.trainable = False
+    losses = train_scaled(frozen, x, y, steps=240).losses  # one loss for ten steps
+    after = {"after 80 steps": losses[7], "after 240 steps": losses[-1]}
+    dl.show(f"float32, lowest {layers} frozen, loss", after, digits=1)
 
 # %% [markdown]
-# It is: with layer 1 frozen, float32 stands still as well. At the start, layer 8 returns almost the
-# same for every digit (they differ by 4 millionths), so the layers above have nothing to learn
-# from. Only the layers below could change that.
+# No, layer 1 is only a part of the cause. At the start, the outputs of layer 8 differ by only 4
+# millionths from digit to digit (distlab's tests measure this). So the scores can hardly depend on
+# the digit until lower layers have changed. With layer 1 frozen, that takes more than 80 steps.
+# With layers 1 to 3 frozen, 240 steps are not enough. As the first histograms show, float16 loses
+# all gradients of layer 1, two thirds of layer 2's, and a fifth of layer 3's.
 #
 # ## A scale that adapts
 #
@@ -377,7 +399,8 @@ dl.show("float16, no scale, loss      ", runs["float16"].losses[-1], digits=2)
 
 # %% tags=["predict"]
 scale_guess = dl.predict(
-    "The scale starts far too high, at 2 to the power of 24. What does it do in 30 steps?",
+    "The scale starts far too high, at 2 to the power of 24, with `dynamic_growth_steps=3`. What "
+    "does it do in 30 steps?",
     ["falls, then stays", "falls, then goes up and down", "falls until the end"],
 )
 
@@ -406,8 +429,8 @@ scale_guess.reveal(
     {
         "falls, then goes up and down": "Each overflow halves the scale, and each row of good "
         "steps doubles it.",
-        "falls, then stays": "Then a scale that fell once would stay low for good. So after some "
-        "good steps in a row the optimizer doubles it.",
+        "falls, then stays": "With Keras's default, `dynamic_growth_steps=2000`, you would see "
+        "this in 30 steps. Here the optimizer doubles the scale after 3 good steps in a row.",
         "falls until the end": "Only a step that overflows halves the scale. Once all gradients "
         "are finite, it stops falling.",
     },
@@ -418,16 +441,16 @@ dl.show("the scale, as a power of two", scales)
 
 # %% [markdown]
 # After some good steps in a row the optimizer doubles the scale: here 3, by `dynamic_growth_steps`,
-# and 2000 by default. Each fall is a lost step. Once the scale has settled, you lose about one step
-# in 2000 by default. If step after step overflows, the scale is halved each time, towards 0. A loss
-# scale that crashes to 0, as OPT-175B's did, suggests such a series.
+# and 2000 by default. Each fall is a lost step. Once the scale has settled, a doubling costs at
+# most one lost step. By default it comes after 2000 good steps, so you lose at most about one step
+# in 2000. If step after step overflows, the scale is halved each time, towards 0. A loss scale that
+# crashes to 0, as OPT-175B's did, suggests such a series.
 #
-# Under `mixed_float16`, `compile` puts this optimizer around yours without being asked.
-# Clipping must come after the division by the scale: write `clipnorm` into the inner optimizer
-# ([why](../docs/pitfalls.md#clipping-and-the-loss-scale)).
+# Under `mixed_float16`, `compile` wraps your optimizer in this one (`auto_scale_loss=True` is the
+# default). Clipping must come after the division by the scale: write `clipnorm` into the inner
+# optimizer ([why](../docs/pitfalls.md#clipping-and-the-loss-scale)).
 #
-# **This is the end of the first part.** What you know now holds on one device. What follows needs
-# about 12 minutes.
+# **This is the end of the first part.** What you know now holds on one device.
 #
 # ## One replica overflows
 #
@@ -488,13 +511,14 @@ replica_guess.reveal(
 # %% [markdown]
 # With the overflow on replica 0, the step was skipped and the scale halved. An overflow on replica
 # 1 destroyed **both** copies, and the scale is as high as before. Keras's optimizer checks replica
-# 0's gradient and applies the answer to all. A comment in its source gives the reason: the
-# gradients are all-reduced, so they are equal. But the inner optimizer reduces them only
-# afterwards.
+# 0's gradient and applies the answer to all. [A comment in its
+# source](https://github.com/keras-team/keras/blob/v3.15.1/keras/src/optimizers/loss_scale_optimizer.py)
+# (Keras 3.15) gives the reason: the gradients are all-reduced, so they are equal. But the inner
+# optimizer reduces them only afterwards.
 #
 # The cure is the order: **reduce, then check.** Infinity plus anything is not finite. Here is a
-# gradient with an infinite number on replica 1. Each replica checks its own gradient, and then the
-# sum:
+# gradient with an infinite number on replica 1. `experimental_distribute_values_from_function`
+# gives each replica its own tensor. Each replica checks its own gradient, and then the sum:
 
 
 # %%
@@ -514,7 +538,9 @@ dl.show("sum finite, on replicas 0 and 1", strategy.experimental_local_results(r
 # %% [markdown]
 # Before the reduction, the replicas disagree. After it, both see the overflow. The whole order is:
 # scale, gradient, reduce, check, unscale, clip, step or skip. You write it in the exercise.
-# `dl.distribute` keeps it under Keras's own `fit`:
+# `dl.distribute` keeps this order under Keras's own `fit`: it adds up the gradients first, gives
+# the sum to the optimizer, and switches off the optimizer's own all-reduce. Without distlab, use
+# `mixed_bfloat16`, or a loop of your own as in the exercise.
 
 # %%
 for replica in (0, 1):
@@ -528,9 +554,10 @@ for replica in (0, 1):
 #
 # `merge_call` is the call in which all replicas meet (lesson 01). If XLA, TensorFlow's compiler,
 # compiles the step and all devices are GPUs, `MirroredStrategy` does without it. Keras's
-# `LossScaleOptimizer` then lets each replica decide by its own gradient. One replica skips while
-# the others step, and the copies drift apart
-# ([more](../docs/pitfalls.md#jit_compile-and-the-loss-scale)).
+# `LossScaleOptimizer` then lets each replica decide by its own gradient. If one replica overflows,
+# it skips the step, and the others enter a branch with the all-reduce, which needs every replica.
+# We have read this in the source, and have not run it on several GPUs: the others may wait without
+# end, or the copies may differ ([more](../docs/pitfalls.md#jit_compile-and-the-loss-scale)).
 # </details>
 #
 # ## What 16 bits save
@@ -559,7 +586,7 @@ memory_guess.reveal(
         ("activations",): "the activations",
     }[halved],
     {
-        "the activations": "Only what layers hand on is kept in 16 bits.",
+        "the activations": "Only the outputs of the layers are kept in 16 bits.",
         "all four": "This holds if you train in 16 bits throughout. A mixed policy keeps float32 "
         "wherever small steps are added up.",
         "all but the weights": "Adam's state is added up over many steps, as weights are, and "
@@ -575,15 +602,19 @@ for policy, parts in memory.items():
 
 # %% [markdown]
 # Only the activations halve. (The cell counts the bytes of the tensors. It does not measure what a
-# device allocates.) The 16-bit copies of the weights are a fifth part: the backward pass
-# needs them, so they live from the forward pass on. With Adam a weight takes 16 bytes, and up to 18
-# with its copy. Every replica of a `MirroredStrategy` holds all of these. Activations grow with the
-# **per-replica** batch, so the gain depends on the batch. If the weights need far more memory than
-# the activations, mixed precision can need more memory than float32. The pitfalls page says
-# [what to try when memory runs out](../docs/pitfalls.md#out-of-memory).
+# device allocates.) The 16-bit copies of the weights are one more part, the fifth: the backward
+# pass needs them, so they live from the forward pass on. With Adam a weight takes 16 bytes, and up
+# to 18 with its copy. Every replica of a `MirroredStrategy` holds all of these. Activations grow
+# with the **per-replica** batch, so the gain depends on the batch. If the weights need far more
+# memory than the activations, mixed precision can need more memory than float32. The pitfalls page
+# says [what to try when memory runs out](../docs/pitfalls.md#out-of-memory).
 #
-# If you have a GPU, the next cell measures speed and memory there. This lesson was written on a
-# CPU, so there are no figures of ours to compare with.
+# If you have a GPU, the next cell measures speed and memory there. Since Ampere (2020),
+# TensorFlow's float32 uses TF32 in matrix products by default: tensor cores, with the factors
+# rounded to 10 bits of fraction. `time_on_gpu` measures with this default, because you would run it
+# without mixed precision. (`dl.split_devices` switches TF32 off if replicas share a GPU, so that
+# you can compare results.) This lesson was written on a CPU, so there are no figures of ours to
+# compare with.
 
 # %% tags=["nbval-ignore-output"]
 for policy in policies:
@@ -593,12 +624,18 @@ for policy in policies:
 # ## Which one, where
 #
 # Tensor cores and matrix units are the parts of a device that multiply matrices fast in 16 bits.
+# How much faster? By NVIDIA's [data
+# sheet](https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf),
+# an A100 multiplies matrices at 312 TFLOPS in 16 bits, at 156 in TF32 and at 19.5 in plain float32.
+# A whole model gains less. A TPU [multiplies in
+# bfloat16](https://cloud.google.com/tpu/docs/bfloat16) even under `float32`, so there a 16-bit
+# policy mostly saves memory and the time to move it.
 #
 # | device | take | because |
 # |---|---|---|
 # | TPU | `mixed_bfloat16` | its matrix units are made for it; no loss scale needed |
-# | GPU since Ampere (A100, H200) | `mixed_bfloat16` | as fast as float16, and needs no scale |
-# | V100 and T4 | `mixed_float16` | their tensor cores do not know bfloat16: scale the loss |
+# | GPU since Ampere (2020: A100, H200) | `mixed_bfloat16` | as fast as float16, needs no scale |
+# | Volta and Turing GPUs (V100, T4) | `mixed_float16` | their tensor cores do not know bfloat16 |
 # | older GPU | `float32` | no tensor cores; measure before you change it |
 # | CPU | `float32` | some new ones have bfloat16 units: measure |
 #
@@ -607,8 +644,8 @@ for policy in policies:
 # PyTorch: `torch.autocast("cuda", dtype=torch.float16)` around the forward pass, and
 # `torch.amp.GradScaler`, with `scaler.unscale_(optimizer)` before you clip. DDP all-reduces during
 # the backward pass, so the scaler checks gradients that are already reduced. JAX: you cast by hand
-# or with a library such as `jmp`, whose `DynamicLossScale` is this lesson's. Reduce before you
-# check there, too.
+# or with a library such as `jmp`, whose `DynamicLossScale` works as in this lesson. Reduce before
+# you check there, too.
 # </details>
 #
 # ## Check yourself
@@ -620,12 +657,13 @@ for policy in policies:
 # <details><summary>2. You cast a softmax to float32 and train with Keras's loss. What is lost, and
 # in which precision?</summary>
 # Probabilities below 1e-7 are cut off and have no gradient, in any precision: the loss no longer
-# finds the scores. In float16 the gradient is NaN already at 3e-7, above that limit.
+# finds the scores. In float16, the gradient for a single example is NaN already between 1e-7 and
+# about 1.5e-5, because 1/*p* is above 65504 there.
 # </details>
 #
-# <details><summary>3. Your float16 training was fine on one GPU and stands still on sixteen, with
-# sixteen times the batch. What do you suspect first?</summary>
-# Each example weighs a sixteenth of what it did. The gradients that layers hand back moved four
+# <details><summary>3. Your float16 loop without a loss scale was fine on one GPU and stands still
+# on sixteen, with sixteen times the batch. What do you suspect first?</summary>
+# Each example weighs a sixteenth of what it did. The gradients of the layers' outputs moved four
 # powers of two to the left, below float16's line. Look at the share of zeros, and scale the loss.
 # </details>
 #

@@ -17,7 +17,7 @@
 # | 4. `where_to_write` | which of several workers writes which file | 8 | medium |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
-# you get stuck, open the hint. The tasks do not need each other.
+# you get stuck, open a hint. The tasks do not need each other.
 
 # %%
 import keras
@@ -35,7 +35,8 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 #
 # A model was trained on one device and saved as a `.keras` file. The function `move` should bring
 # it to several replicas, where it continues with a smaller learning rate. The predictions of the
-# moved model are right, and nothing else is. Repair the function.
+# moved model are right, but it cannot continue the training run. Repair the function. (The error
+# differs from the lesson's, because this optimizer is made inside the scope.)
 #
 # - `path` is the file. The model was compiled and trained for some steps with Adam.
 # - `strategy` is where the training continues, with two or three replicas.
@@ -44,10 +45,20 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 #   continues where it was, with the new rate.
 # - Three lines are enough.
 #
-# <details><summary>Hint</summary>
+# <details><summary>Hint 1</summary>
 #
-# Which variables does the stub make inside the scope, and which outside? And which part of the
-# training does a learning rate belong to?
+# Which variables does the version below make inside the scope, and which outside? And which part
+# of the file holds the learning rate?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Look at where `load_model` is called, and at what `compile` replaces.
+# </details>
+#
+# <details><summary>Hint 3</summary>
+#
+# Load inside `with strategy.scope():`, then set `model.optimizer.learning_rate`. Do not compile.
 # </details>
 
 
@@ -93,10 +104,22 @@ dl.check("move_model")
 #   this part by a different name, or hold a body with fewer layers.
 # - It returns nothing. About 2 lines.
 #
-# <details><summary>Hint</summary>
+# <details><summary>Hint 1</summary>
 #
 # `read` returns an object that you can ask. There are several questions: is all that *I* have in
 # the file? Is all of *the file* used? Was there anything at all? Which one is yours?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Look at the lesson's table of what you can say to the object that `read` returns. Which row lets
+# the head and the optimizer stay in the file?
+# </details>
+#
+# <details><summary>Hint 3</summary>
+#
+# Read with `tf.train.Checkpoint(body=body).read(path)`. Then call
+# `assert_existing_objects_matched()` on what it returns.
 # </details>
 
 
@@ -114,8 +137,9 @@ dl.check("partial_restore")
 
 # %% [markdown]
 # **Try next:** the check uses three files: a right one, one that calls the body `encoder`, and one
-# that has only the first layer. Use `assert_consumed` instead of your assertion, and then
-# `assert_nontrivial_match`. Which right file does one refuse? Which wrong file does one accept?
+# that has only the first layer. Use `assert_consumed` instead of your assertion. Then use
+# `assert_nontrivial_match`, which asks only whether anything but the outermost object was found.
+# Which right file does one refuse? Which wrong file does one accept?
 
 # %% [markdown]
 # ## Task 3: export with the preprocessing
@@ -126,14 +150,30 @@ dl.check("partial_restore")
 #   one for each of ten classes.
 # - `prepare(pixels)` is a function of tensors. It takes uint8 pixels and returns float32 images.
 # - `folder` is where the export goes, a string.
-# - Its default signature takes raw pixels: uint8, of shape `(None, 8, 8, 1)`, any number of images.
-#   It returns the **probabilities** of the classes, as its only output.
-# - About 8 lines.
+# - Its signature `serving_default` takes raw pixels: uint8, of shape `(None, 8, 8, 1)`, any number
+#   of images.
+# - It has two outputs, with one number for each image: `digit`, the class with the highest score,
+#   and `probability`, the probability of this class.
+# - About 9 lines.
 #
-# <details><summary>Hint</summary>
+# <details><summary>Hint 1</summary>
 #
-# Follow one image from raw pixels to probabilities. How many steps are there, and which of them
+# Follow one image from raw pixels to its two numbers. How many steps are there, and which of them
 # does the model itself take?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Everything that a client should not have to do must be inside the function that you export. Its
+# signature says what a client sends.
+# </details>
+#
+# <details><summary>Hint 3</summary>
+#
+# Write a function of pixels that computes `tf.nn.softmax(model(prepare(pixels)))`, and returns a
+# dictionary with `tf.argmax` and `tf.reduce_max` of it, along axis 1. `track` the model, and give
+# the function to `ExportArchive.add_endpoint`, with an `input_signature` of one `tf.TensorSpec`:
+# uint8, and None for the number of images.
 # </details>
 
 
@@ -141,13 +181,14 @@ dl.check("partial_restore")
 # task: export_service
 def export(model, prepare, folder):
     ### BEGIN SOLUTION
-    def probabilities(pixels):
-        return tf.nn.softmax(model(prepare(pixels), training=False))
+    def best(pixels):
+        chances = tf.nn.softmax(model(prepare(pixels), training=False))
+        return {"digit": tf.argmax(chances, axis=1), "probability": tf.reduce_max(chances, axis=1)}
 
     archive = keras.export.ExportArchive()
     archive.track(model)
     raw = tf.TensorSpec((None, 8, 8, 1), tf.uint8)
-    archive.add_endpoint("serve", probabilities, input_signature=[raw])
+    archive.add_endpoint("serve", best, input_signature=[raw])
     archive.write_out(folder, verbose=False)
     ### END SOLUTION
 
@@ -173,10 +214,22 @@ dl.check("export_service")
 #   `model.save` asks for that.
 # - About 4 lines.
 #
-# <details><summary>Hint</summary>
+# <details><summary>Hint 1</summary>
 #
 # In which of the two clusters is worker 0 the chief? And what tells any two of the other tasks
 # apart?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# First decide whether the task is the chief: this depends on `job`, `index` and `jobs`. For the
+# other tasks, put what tells them apart into the path.
+# </details>
+#
+# <details><summary>Hint 3</summary>
+#
+# The task is the chief if `job` is `"chief"`, or if `jobs` has no `"chief"` and `index` is 0. The
+# path of a different task has both `job` and `index` in the name of a folder.
 # </details>
 
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Save and load: a model that outlives its strategy
 #
-# Every long training is loaded many times. The 175-billion-parameter model OPT trained for two
+# A long training run is loaded many times. The 175-billion-parameter model OPT trained for two
 # months on 992 GPUs, and failing hardware forced [at least 35 manual
 # restarts](https://arxiv.org/abs/2205.01068), each one from a file. A load that loses something
 # often raises no error. The training then continues from random weights, or trains differently from
@@ -11,7 +11,7 @@
 #
 # After this lesson you can
 #
-# - say what a training consists of, and which file keeps which part,
+# - say what a training run consists of, and which file keeps which part,
 # - train on two [replicas](../docs/glossary.md#replica), save, and continue with four or with one,
 # - make a load raise an error if it restored less than you expect,
 # - export a model together with its preprocessing.
@@ -26,7 +26,7 @@
 # </details>
 #
 # <details><summary>Lesson 07: which numbers does Adam keep for each weight?</summary>
-# Two averages: of its gradients, and of their squares. Today we look for them in the file.
+# Two averages: of its gradients, and of their squares. Which files keep them?
 # </details>
 
 # %%
@@ -40,13 +40,13 @@ draw_move(replicas=2, moved_to=4)
 # %% [markdown]
 # If you see *TensorFlow is already running*, restart the kernel and run from the top.
 #
-# ## What a training consists of
+# ## What a training run consists of
 #
-# A training that should continue tomorrow has four parts: the **architecture**, the **weights**,
-# the settings that you gave to **compile**, and the **optimizer's state**. For Adam, this state is
-# the number of steps, the learning rate, and two averages for each weight. Here is a small model,
-# trained on two replicas. (The first folded cell imports what we need and makes five batches of
-# digits. The second has two helpers.)
+# A training run that should continue tomorrow has four parts: the **architecture**, the
+# **weights**, the settings that you gave to **compile**, and the **optimizer's state**. For Adam,
+# this state is the number of steps, the learning rate, and two averages for each weight. Here is a
+# small model, trained on two replicas. (The first folded cell imports what we need and makes five
+# batches of digits. The second has two helpers.)
 
 # %% tags=["hide-input"]
 import tempfile
@@ -142,20 +142,22 @@ size_guess.reveal(
         "optimizer: one copy of each, however many replicas there are.",
         "2,410": "Those are the weights. The file keeps the optimizer's state, too: without it "
         "Adam would start from zero.",
-        "14,464": "The copies are equal, so one is enough. A file knows nothing of replicas, and "
-        "that is why you can load it for any number of them.",
+        "14,464": "The copies are equal, so one is enough. The file does not record replicas, so "
+        "you can load it for any number of them.",
     },
 )
 
 # %% [markdown]
-# ## Four files
+# ## Four formats
 #
 # There are three more ways to save: Keras's `save_weights`, TensorFlow's
 # [checkpoint](../docs/glossary.md#checkpoint), and an export. The export is a folder in
 # TensorFlow's format SavedModel, which also holds the model's computation as a graph.
 #
 # `tf.train.Checkpoint` has two pairs of methods. `save` numbers its files, and you load them with
-# `restore`. `write` does not, and you load its file with `read`. Here we use `write` and `read`.
+# `restore`. `write` does not, and you load its file with `read`. Here we use `write` and `read`. A
+# checkpoint is more than one file: `written`, in the next cell, is the beginning of two names,
+# `checkpoint.index` and `checkpoint.data-00000-of-00001`. If you move a checkpoint, copy both.
 
 # %%
 model.save_weights(folder / "model.weights.h5")
@@ -252,16 +254,37 @@ def load_everywhere():
 # loaded in the scope and called as a function. That makes 16 loads, and none of them raises an
 # error. In the picture, *equal* means that the predictions differ by less than 1e-6.
 
+# %% tags=["predict"]
+loads_guess = dl.predict(
+    "How many of the 16 loads give the predictions of the saved model?",
+    ["16", "12", "8", "4"],
+)
+
 # %%
 moved = load_everywhere()
 draw_differences(moved, tolerance=1e-6, title="largest difference of a prediction")
 
+# %% tags=["reveal"]
+equal = sum(each < 1e-6 for row in moved.values() for each in row.values())
+loads_guess.reveal(
+    str(equal),
+    {
+        "12": "Three of the four formats arrive under every strategy, and one arrives under none.",
+        "16": "No load raises an error, and still four of them restore nothing.",
+        "8": "The strategy makes no difference, so each format counts 4 or 0. Only one counts 0.",
+        "4": "Most of these loads are right: the strategy makes no difference. But one of the "
+        "formats arrives under none of them.",
+    },
+)
+
 # %% [markdown]
-# The strategy makes no difference. But one row is wrong under every strategy, without an error or a
-# warning. Look at `from_checkpoint` again: we saved `Checkpoint(model=...)` and restored
-# `Checkpoint(network=...)`. A checkpoint files each variable under its path, such as
-# `model/optimizer/_iterations`. Nothing in the file is called `network`, so nothing was restored,
-# and the model kept the random weights of `build`.
+# The strategy makes no difference: in each row, the loads are right under all four strategies or
+# under none. One row is wrong, without an error. Look at `from_checkpoint` again: we saved
+# `Checkpoint(model=...)` and restored `Checkpoint(network=...)`. A checkpoint stores each variable
+# under its path, such as `model/optimizer/_iterations`. Nothing in the file is called `network`, so
+# nothing was restored, and the model kept the random weights of `build`. (TensorFlow logs a warning
+# about *unrestored values*, when the object that `read` returned is deleted. This lesson's import
+# cell hides it, together with less useful warnings. In your own program, read it.)
 #
 # ## What a restore tells you
 #
@@ -272,7 +295,7 @@ draw_differences(moved, tolerance=1e-6, title="largest difference of a predictio
 # |---|---|
 # | `assert_existing_objects_matched()` | each variable that *you* have was in the file |
 # | `assert_consumed()` | in addition, each variable *in the file* was used |
-# | `expect_partial()` | never: it only silences warnings about what was not used |
+# | `expect_partial()` | never: it only silences a warning about what was not used |
 #
 # A second common mistake: you misspell the folder's name. `Checkpoint.save` writes a numbered file,
 # and records the newest one in the folder. `latest_checkpoint` reads that record:
@@ -286,8 +309,8 @@ for name in ("checkpoints", "chekpoints"):
 status = tf.train.Checkpoint(model=build()).restore(newest)  # restore(None)
 
 # %% [markdown]
-# `restore(None)` runs without an error, too: at the start of a new training there is no checkpoint,
-# and the same line should run.
+# The loop ended with the misspelled folder, so `newest` is None. `restore(None)` runs without an
+# error, too: at the start of a new run there is no checkpoint, and the same line should run.
 #
 # The same assertion finds both mistakes. `complaint`, from the second folded cell, calls
 # `assert_existing_objects_matched` and returns the error's text:
@@ -327,7 +350,7 @@ dl.show("largest difference of a prediction", max(cured), below=1e-6)
 
 # %% tags=["predict"]
 on_guess = dl.predict(
-    "Which of the three files give a training that continues as if it had never moved?",
+    "From which of the three files does a training run continue as if it had never moved?",
     ["all three", ".keras and the checkpoint", ".keras and .weights.h5", "only .keras"],
 )
 
@@ -365,10 +388,11 @@ draw_differences(further, tolerance=1e-5, title=title)
 on_guess.reveal(
     ".keras and the checkpoint",
     {
-        ".keras and the checkpoint": "Both give Adam its averages back, and so the next step is"
-        " the one that would have followed.",
-        "all three": "Equal predictions show that the weights are there. They show nothing about "
-        "the optimizer's state.",
+        ".keras and the checkpoint": "Both give Adam its averages back, and so the next step is "
+        "the one that would have followed. `.weights.h5` holds the averages, too, but they do not "
+        "arrive.",
+        "all three": "All three files hold Adam's averages, as you counted. But what a file holds "
+        "need not arrive in a new optimizer, and from one of the files it does not.",
         ".keras and .weights.h5": "The checkpoint trains as before, and `.weights.h5` does not, "
         "although both files hold the same 7,232 numbers.",
         "only .keras": "The checkpoint does it as well: it fills the optimizer as soon as the "
@@ -391,7 +415,8 @@ draw_training(
 #
 # Why did the checkpoint not lose them? An optimizer makes its averages when it is first used, or
 # when you call its `build`. In both functions the optimizer was new, and there was no place for the
-# averages yet. Here we load first and build afterwards:
+# averages yet. Here we load first and build afterwards. (The optimizer's `variables` are the number
+# of steps, the learning rate, and then the averages, so `variables[2]` is the first average.)
 
 # %%
 loads = {
@@ -441,8 +466,8 @@ for is_built in (False, True):
 # %% [markdown]
 # ## A different learning rate
 #
-# We saved a training with Adam(0.01). Now it should continue with 0.001, so you write 0.001 into
-# your `build`, restore the checkpoint, and assert.
+# We saved a training run with Adam(0.01). Now it should continue with 0.001, so you write 0.001
+# into your `build`, restore the checkpoint, and assert.
 
 
 # %%
@@ -473,16 +498,15 @@ rate_guess.reveal(
     {
         "0.01, from the file": "The learning rate is a variable of the optimizer, so the file "
         "overwrites the value of your code.",
-        "0.001, from your code": "The learning rate is a variable of the optimizer. Your code gave "
-        "it its first value, and the restore came later.",
+        "0.001, from your code": "Your code gave the rate its first value. The restore came later, "
+        "and the rate is one of the numbers in the file.",
         "0.001, and its averages are 0": "Everything was restored, the averages as well as the "
         "rate: that is what `assert_consumed` promises.",
     },
 )
 
 # %% [markdown]
-# The learning rate is a variable of the optimizer, so the restore overwrites it. Set the rate
-# **after** the load. Here are three ways to do that with a `.keras` file:
+# So set the rate **after** the load. Here are three attempts with a `.keras` file:
 
 # %%
 for way in ("set the rate", "compile with a new optimizer", "compile with the loaded optimizer"):
@@ -501,6 +525,14 @@ for way in ("set the rate", "compile with a new optimizer", "compile with the lo
 # 40 steps and averages, without a warning. To change only the rate, do not compile. If you must
 # compile, for example for a different loss, pass the loaded optimizer.
 #
+# <details><summary>If your learning rate is a schedule</summary>
+#
+# A `LearningRateSchedule` is no variable. A checkpoint restores only the number of steps, and the
+# schedule of your code applies. A `.keras` file restores the schedule of the saved model, and you
+# cannot set the rate afterwards. If the saved run had a number as its rate, you cannot read its
+# checkpoint into an optimizer with a schedule: `read` raises an error.
+# </details>
+#
 # ## Loaded outside the scope
 #
 # `dl.distribute` called our functions in the scope. Without it, write `with strategy.scope():
@@ -516,12 +548,13 @@ for way in ("set the rate", "compile with a new optimizer", "compile with the lo
 #
 # - The place in the data. We saved between epochs, where there is none.
 # - A dropout layer's place in its random numbers. In a model from <code>dl.distribute</code>, the
-#   mask depends on the layer's seed, the step and the replica, so it is as before.
+#   mask depends on the layer's seed, the step and the replica. So it is as before only if the
+#   number of replicas is as before.
 # - The global batch. If you keep 64 on four replicas, each one has 16: the same training. If you
 #   keep 32 <i>per replica</i>, you train with 128.
 # - What callbacks remember, such as the patience of <code>EarlyStopping</code>.
 #
-# <code>dl.Resume</code> is for a training that may stop at any step: see lesson 11.
+# <code>dl.Resume</code> is for a training run that may stop at any step: see lesson 11.
 # </details>
 #
 # ## Many workers: who saves?
@@ -543,7 +576,7 @@ for way in ("set the rate", "compile with a new optimizer", "compile with the lo
 # ## Export for predictions
 #
 # Suppose that these digits came from a scanner as whole numbers, where 0 is ink and 255 is paper.
-# Before the training, this function inverted and scaled them: paper became 0, and ink became 1.
+# Before training, this function inverted and scaled them: paper became 0, and ink became 1.
 
 
 # %%
@@ -556,7 +589,7 @@ dl.show("prepared, off by", np.abs(prepare(pixels) - images).max(), below=1e-6)
 
 # %% [markdown]
 # We send our export to the people with the scanner. It takes images and gives scores. About 90 % of
-# the images that we trained on get the right digit. They give it what they have:
+# the images that we trained on get the right digit. They pass their raw pixels to `serve`:
 
 # %%
 try:
@@ -605,26 +638,26 @@ accuracy_guess.reveal(
     {
         "to exchange ink and paper: 255 - pixels": "Without the division all scores are about "
         "255 times larger, and the largest of ten mostly stays the largest.",
-        "to divide by 255": "The shapes are there, but ink and paper are exchanged. Nearly every "
-        "score is wrong.",
-        "either half": "Divided by 255, ink and paper are still exchanged: nearly every score is "
-        "wrong.",
-        "neither: it needs both": "255 times larger pixels make all scores about 255 times larger. "
-        "The largest of ten scores then is the same one, in most images.",
+        "to divide by 255": "The shapes are there, but ink and paper are exchanged. Fewer than 5 % "
+        "of the digits are right, and a guess gets 10 %.",
+        "either half": "Divided by 255, ink and paper are still exchanged. Fewer than 5 % of the "
+        "digits are right, and a guess gets 10 %.",
+        "neither: it needs both": "The division changes the size of the scores, and you need only "
+        "to know which one is the largest.",
     },
 )
 
 # %% [markdown]
-# Pixels that are 255 times too large make all scores about 255 times too large, so the largest of
-# ten stays the largest in most images. An accuracy can look right although half of `prepare` is
-# missing: a softmax turns such large scores into 0 and 1, as if the model were sure. And no error
-# tells you.
+# This network has only `relu`, so pixels that are 255 times too large make all scores about 255
+# times too large (up to the biases). With a sigmoid in the network you could not count on that. So
+# an accuracy can look right although half of `prepare` is missing. A softmax turns such large
+# scores into 0 and 1, as if the model were sure. And no error tells you.
 #
 # What you do before the model is no part of the model. So put it **into** the export. An
 # `ExportArchive` takes any function of tensors, and a signature that says what goes in: raw pixels,
 # any number of images. `track` tells the archive whose variables to save. `add_endpoint` gives the
 # function the name `serve`. The archive also saves its first endpoint as `serving_default`, the
-# name that TensorFlow Serving requires.
+# signature that TensorFlow Serving uses if a request names none.
 
 
 # %%
@@ -654,19 +687,20 @@ def scanner(folder):
 
     service = tf.saved_model.load(f"{folder}/service")
     answer = service.signatures["serving_default"](pixels=tf.constant(np.load(f"{folder}/raw.npy")))
-    return {"digits": answer["digit"].numpy().tolist(), "can be trained": hasattr(service, "fit")}
+    return {"digits": answer["digit"].numpy().tolist(), "has fit": hasattr(service, "fit")}
 
 
 np.save(folder / "raw.npy", pixels)
 there = call_in_process(scanner, str(folder), timeout_secs=120).result
 ours = np.argmax(model(images), axis=1).tolist()
 dl.show("all 320 digits as the model says", there["digits"] == ours)
-dl.show("the export can be trained", there["can be trained"])
+dl.show("the export has fit", there["has fit"])
 
 # %% [markdown]
-# To get their digits, the scanner's program calls only TensorFlow and the folder: no Keras, no
+# To get its digits, the scanner's program needs only TensorFlow and the folder: no Keras, no
 # `build`, no `prepare` and no strategy. But the loaded object has no `fit`, and an export has no
-# optimizer. So keep the `.keras` file for more training.
+# optimizer. To train it, you would write the loop yourself, and Adam would start from zero. So keep
+# the `.keras` file for more training.
 #
 # <details><summary>In PyTorch and JAX</summary>
 # PyTorch saves <code>{"model": model.state_dict(), "optimizer": optimizer.state_dict()}</code>.
@@ -712,8 +746,9 @@ recap()
 # - [The exercise](../exercises/08_save_and_load.ipynb): move a model, restore one part of a model,
 #   export a model, and say which worker writes where.
 # - [Lesson 09](09_multi_worker.ipynb): many workers, each one a process.
-# - Your own model: save it in the middle of a training, load it under a different strategy, train
-#   both for one epoch, and compare the weights. What differs is in no file.
+# - Your own model: save it in the middle of a training run, load it under a different strategy,
+#   train both for one epoch, and compare the weights. If they differ, read *What is in no file*
+#   above, and check that the optimizer was built before the load.
 # - [The glossary](../docs/glossary.md) has every term.
 # - Primary sources: Keras's guide to
 #   [saving](https://keras.io/guides/serialization_and_saving/), and TensorFlow's to

@@ -28,28 +28,39 @@ solution = functools.cache(functools.partial(load_solution, STEM))
 # --- float32_head
 
 
-def dense_then(*activations, **options):
-    """A head of one layer of scores and these activations, (name, dtype) each."""
+def dense_then(*activations, before=False, **options):
+    """A head of a layer of scores, divided by the temperature, and activations, (name, dtype).
 
-    def head(features, classes):
-        features = keras.layers.Dense(classes, **options)(features)
+    With `before`, the features are divided instead.
+    """
+
+    def head(features, classes, temperature):
+        dense = keras.layers.Dense(classes, **options)
+        scores = dense(features / temperature) if before else dense(features) / temperature
         for name, dtype in activations:
-            features = keras.layers.Activation(name, dtype=dtype)(features)
-        return features
+            scores = keras.layers.Activation(name, dtype=dtype)(scores)
+        return scores
 
     return head
 
 
+def at_temperature_1(features, classes, temperature):
+    return dense_then(("softmax", "float32"))(features, classes, 1.0)
+
+
+def by_ops(features, classes, temperature):
+    scores = keras.layers.Dense(classes, dtype="float32")(features)
+    return keras.ops.softmax(keras.ops.cast(scores, "float32") / temperature)
+
+
+def by_scaled_layer(features, classes, temperature):
+    scores = keras.layers.Dense(classes)(features)
+    scores = keras.layers.Rescaling(1 / temperature, dtype="float32")(scores)
+    return keras.layers.Softmax(dtype="float32")(scores)
+
+
 @pytest.mark.parametrize(
-    "right",
-    [
-        dense_then(activation="softmax", dtype="float32"),
-        dense_then(("linear", "float32"), ("softmax", "float32")),
-        lambda features, classes: keras.ops.softmax(
-            keras.ops.cast(keras.layers.Dense(classes, use_bias=False)(features), "float32")
-        ),
-    ],
-    ids=["one_layer", "cast_before", "ops"],
+    "right", [dense_then(("linear", "float32"), ("softmax", "float32")), by_ops, by_scaled_layer]
 )
 def test_other_right_heads_pass(right):
     assert_solution_passes(HEAD, right, seeds=range(5))
@@ -58,9 +69,16 @@ def test_other_right_heads_pass(right):
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
-        (dense_then(activation="softmax"), "softmax_float16"),
+        (dense_then(("softmax", None)), "softmax_float16"),
+        (dense_then(("softmax", None), dtype="float32"), "softmax_float16"),
         (dense_then(("softmax", None), ("linear", "float32")), "cast_after_softmax"),
         (dense_then(("linear", "float32")), "no_softmax"),
+        (at_temperature_1, "no_temperature"),
+        (dense_then(activation="softmax", dtype="float32"), "temperature_after_softmax"),
+        (
+            dense_then(before=True, activation="softmax", dtype="float32"),
+            "temperature_on_features",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -69,14 +87,17 @@ def test_heads_that_lose_something_are_named(wrong, mistake):
 
 
 def test_a_float64_head_earns_all_but_the_points_for_its_dtype():
-    assert run_check(HEAD, dense_then(activation="softmax", dtype="float64")).earned == 1.5
+    assert run_check(HEAD, dense_then(("softmax", "float64"))).earned == 1.5
 
 
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        (lambda features, classes: None, "is there a `return`?"),
-        (lambda features, classes: keras.layers.Dense(classes), "your function returned a Dense"),
+        (lambda features, classes, temperature: None, "is there a `return`?"),
+        (
+            lambda features, classes, temperature: keras.layers.Dense(classes),
+            "your function returned a Dense",
+        ),
     ],
     ids=["nothing", "a layer"],
 )
@@ -448,13 +469,13 @@ def but(**answers):
 
 def by_table(device):
     policies = ["mixed_float16", "mixed_bfloat16", "float32"]
-    kind = {"T4": 0, "V100": 0, "H200": 1, "TPU v5e": 1}.get(device, 2)
+    kind = {"Titan V": 0, "RTX 2080": 0, "L4": 1, "TPU v5e": 1}.get(device, 2)
     return [policies[kind], np.bool_(kind == 0)]  # a list, and NumPy's kind of truth
 
 
 def by_units(device):
-    has_bfloat16 = device.startswith(("H", "TPU"))
-    has_float16 = device in {"T4", "V100"}
+    has_bfloat16 = device.startswith(("L", "TPU"))
+    has_float16 = device in {"Titan V", "RTX 2080"}
     policy = "mixed_bfloat16" if has_bfloat16 else "mixed_float16" if has_float16 else "float32"
     return policy, has_float16
 
@@ -467,12 +488,12 @@ def test_other_forms_of_the_choice_pass(right):
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
-        (but(T4=("mixed_bfloat16", False)), "bf16_fast_on_t4"),
-        (but(V100=("mixed_bfloat16", False)), "bf16_fast_on_t4"),
+        (but(RTX_2080=("mixed_bfloat16", False)), "bf16_before_ampere"),
+        (but(Titan_V=("mixed_bfloat16", False)), "bf16_before_ampere"),
         (but(TPU_v5e=("mixed_float16", True)), "fp16_on_tpu"),
         (but(GTX_1080=("mixed_float16", True)), "fast_without_units"),
-        (but(H200=("mixed_bfloat16", True)), "bfloat16_scaled"),
-        (but(T4=("mixed_float16", False)), "float16_unscaled"),
+        (but(L4=("mixed_bfloat16", True)), "bfloat16_scaled"),
+        (but(RTX_2080=("mixed_float16", False)), "float16_unscaled"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -481,7 +502,7 @@ def test_wrong_choices_are_named_and_cost_their_share(wrong, mistake):
 
 
 def test_a_wrong_choice_is_told_its_reason_and_not_the_answer():
-    report = run_check(CHOICE, but(H200=("mixed_float16", True)))
+    report = run_check(CHOICE, but(L4=("mixed_float16", True)))
     (wrong,) = [criterion for criterion in report.criteria if not criterion.passed]
     assert wrong.message == "it works, but bfloat16 is as fast and needs no loss scale"
     assert wrong.expected == ""
@@ -513,6 +534,23 @@ def test_after_anything_done_to_a_softmax_keras_cuts_probabilities_off_in_every_
         assert float(loss_of(tf.constant([3]), probabilities)) == pytest.approx(-np.log(1e-7), 1e-5)
     untouched = keras.ops.softmax(tf.constant([[20.0] + 9 * [0.0]]))
     assert float(loss_of(tf.constant([3]), untouched)) == pytest.approx(20, 1e-5)
+
+
+def test_one_examples_gradient_in_float16_is_nan_for_probabilities_from_1_5e_5_down_to_1e_7():
+    loss_of = keras.losses.SparseCategoricalCrossentropy()
+
+    def push(gap):
+        scores = tf.constant([[gap] + 9 * [0.0]], tf.float16)
+        with tf.GradientTape() as tape:
+            tape.watch(scores)
+            probabilities = tf.cast(keras.ops.softmax(scores), tf.float32)
+            loss = loss_of(tf.constant([3]), probabilities)
+        return -float(tape.gradient(loss, scores)[0, 3]), float(probabilities[0, 3])
+
+    found = [push(gap) for gap in (11.0, 11.2, 13.0, 16.0, 17.0)]
+    pushes, probabilities = zip(*found, strict=True)
+    assert probabilities == pytest.approx((1.67e-5, 1.37e-5, 2.26e-6, 1.1e-7, 6e-8), rel=0.1)
+    assert pushes == pytest.approx([1, np.nan, np.nan, np.nan, 0], nan_ok=True)
 
 
 def test_a_bias_gradient_in_bfloat16_is_a_quarter_on_a_cpu_and_a_kernel_gradient_is_right():
@@ -550,7 +588,7 @@ def test_the_16_bit_copy_of_a_weight_lives_from_the_forward_to_the_backward_pass
     assert any(used.name == copy.name for product in backward for used in product.inputs)
 
 
-def test_with_twice_the_batch_what_layers_hand_back_halves_and_weight_gradients_do_not():
+def test_with_twice_the_batch_gradients_of_outputs_halve_and_those_of_weights_do_not():
     dl.set_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
     x, y = np.random.default_rng(0).normal(size=(8, 4)).astype("float32"), np.arange(8) % 2
@@ -582,3 +620,25 @@ def test_layer_8_of_the_lessons_model_hardly_tells_digits_apart():
     layers = [keras.layers.Flatten()] + [keras.layers.Dense(32, "sigmoid") for _ in range(8)]
     spread = np.std(keras.Sequential(layers)(images), axis=0).mean()
     assert 3e-6 < spread < 5e-6
+
+
+def test_the_time_on_a_gpu_is_measured_with_tf32_which_is_then_as_before(monkeypatch):
+    """No GPU is needed to see the setting: TensorFlow only says that there is one."""
+    config, while_timed = tf.config.experimental, []
+    devices = tf.config.list_physical_devices("CPU")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: devices)
+    monkeypatch.setattr(config, "reset_memory_stats", lambda device: None)
+    monkeypatch.setattr(config, "get_memory_info", lambda device: {"peak": 0})
+
+    def fit(model, data, **_):
+        while_timed.append(config.tensor_float_32_execution_enabled())
+
+    monkeypatch.setattr(keras.Model, "fit", fit)
+    before = config.tensor_float_32_execution_enabled()
+    config.enable_tensor_float_32_execution(False)
+    try:
+        assert "ms a step" in probes.time_on_gpu("float32", width=4, batch=2, steps=1)
+        assert while_timed == [True, True]
+        assert not config.tensor_float_32_execution_enabled()
+    finally:
+        config.enable_tensor_float_32_execution(before)

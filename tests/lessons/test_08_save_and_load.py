@@ -1,6 +1,7 @@
 """The checks of lesson 08: right answers pass, wrong ones are named; and what the lesson claims."""
 
 import functools
+import logging
 import tempfile
 from pathlib import Path
 
@@ -230,8 +231,12 @@ def test_who_refuses_every_file_earns_nothing():
 # --- export_service
 
 
-def exports(function=None, *, shape=(None, 8, 8, 1), dtype=tf.uint8):
-    """An answer to `export_service`; `function(model, prepare, pixels)` is what it exports."""
+def best(chances):
+    return {"digit": tf.argmax(chances, axis=1), "probability": tf.reduce_max(chances, axis=1)}
+
+
+def exports(function=None, *, shape=(None, 8, 8, 1), dtype=tf.uint8, returns=best):
+    """An answer to `export_service`; `function(model, prepare, pixels)` gives the probabilities."""
     function = function or (lambda model, prepare, pixels: tf.nn.softmax(model(prepare(pixels))))
 
     def export(model, prepare, folder):
@@ -239,7 +244,7 @@ def exports(function=None, *, shape=(None, 8, 8, 1), dtype=tf.uint8):
         archive.track(model)
         archive.add_endpoint(
             "serve",
-            lambda pixels: function(model, prepare, pixels),
+            lambda pixels: returns(function(model, prepare, pixels)),
             input_signature=[tf.TensorSpec(shape, dtype)],
         )
         archive.write_out(folder, verbose=False)
@@ -251,7 +256,12 @@ def as_one_model(model, prepare, folder):
     """Another right answer: a larger Keras model."""
     pixels = keras.Input((8, 8, 1), dtype="uint8")
     images = keras.layers.Lambda(prepare, output_shape=(8, 8, 1), dtype="float32")(pixels)
-    keras.Model(pixels, keras.layers.Softmax()(model(images))).export(folder, verbose=False)
+    chances = keras.layers.Softmax()(model(images))
+    outputs = {
+        "digit": keras.ops.argmax(chances, axis=1),
+        "probability": keras.ops.max(chances, axis=1),
+    }
+    keras.Model(pixels, outputs).export(folder, verbose=False)
 
 
 def floats(pixels):
@@ -263,10 +273,10 @@ def as_a_module(model, prepare, folder):
     raw = tf.TensorSpec((None, 8, 8, 1), tf.uint8)
     served = tf.Module()
     served.model = model
-    served.probabilities = tf.function(
-        lambda pixels: {"chances": tf.nn.softmax(model(prepare(pixels)))}, input_signature=[raw]
+    served.answers = tf.function(
+        lambda pixels: best(tf.nn.softmax(model(prepare(pixels)))), input_signature=[raw]
     )
-    tf.saved_model.save(served, folder, signatures=served.probabilities)
+    tf.saved_model.save(served, folder, signatures=served.answers)
 
 
 @pytest.mark.parametrize("right", [as_one_model, as_a_module])
@@ -277,11 +287,6 @@ def test_other_right_exports_pass(right):
 @pytest.mark.parametrize(
     ("wrong", "mistake", "earned"),
     [
-        (
-            lambda model, prepare, folder: model.export(folder, verbose=False),
-            "preprocessing_lost",
-            0,
-        ),
         (
             exports(lambda model, prepare, pixels: tf.nn.softmax(model(floats(pixels)))),
             "preprocessing_lost",
@@ -299,7 +304,7 @@ def test_other_right_exports_pass(right):
             0,
         ),
         (exports(dtype=tf.int32), "takes_floats", 2),
-        (exports(shape=(1, 8, 8, 1)), "fixed_batch", 1),
+        (exports(shape=(1, 8, 8, 1)), "fixed_batch", 0.5),
         (exports(shape=(5, 8, 8, 1)), "fixed_batch", 1),
         (exports(dtype=tf.float32), "takes_floats", 2),
     ],
@@ -315,14 +320,15 @@ def test_exports_that_others_cannot_use_are_named(wrong, mistake, earned):
         (lambda model, prepare, folder: None, "no export in the folder"),
         (
             lambda model, prepare, folder: tf.saved_model.save(tf.Module(), folder),
-            "no default signature",
+            "no signature `serving_default`",
         ),
         (
-            exports(lambda model, prepare, pixels: {"a": model(prepare(pixels)), "b": 1}),
-            "1 inputs and 2 outputs",
+            lambda model, prepare, folder: model.export(folder, verbose=False),
+            "1 inputs, and the outputs output_0",
         ),
+        (exports(returns=lambda chances: {"digit": chances}), "1 inputs, and the outputs digit"),
     ],
-    ids=["nothing", "no signature", "two outputs"],
+    ids=["nothing", "no signature", "the model's own", "no probability"],
 )
 def test_what_cannot_be_asked_earns_nothing(export, message):
     report = run_check(EXPORT, export, seeds=(1,))
@@ -458,7 +464,7 @@ def test_weights_alone_are_loaded_with_a_warning_where_the_optimizer_is_not_buil
     assert apart_after_more(model, dl.distribute(lambda: load(built=True), mirrored(4))) < 1e-6
 
 
-def test_a_checkpoint_restored_under_another_name_changes_nothing_and_says_nothing(tmp_path):
+def test_a_checkpoint_restored_under_another_name_changes_nothing_and_raises_nothing(tmp_path):
     written = tf.train.Checkpoint(model=trained()).write(str(tmp_path / "checkpoint"))
     fresh = build()
     before = fresh.get_weights()
@@ -466,6 +472,58 @@ def test_a_checkpoint_restored_under_another_name_changes_nothing_and_says_nothi
     assert all(map(np.array_equal, before, fresh.get_weights()))
     with pytest.raises(AssertionError, match="Found 6 Python objects that were not bound"):
         status.assert_existing_objects_matched()
+
+
+def warnings_of(action):
+    """What TensorFlow logs meanwhile."""
+    logger, lines = tf.get_logger(), []
+    handler, level = logging.Handler(), logger.level
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger.addHandler(handler)
+    logger.setLevel("WARNING")
+    try:
+        action()
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+    return lines
+
+
+def test_values_that_no_object_took_are_logged_when_the_restore_is_deleted(tmp_path):
+    written = tf.train.Checkpoint(model=trained()).write(str(tmp_path / "checkpoint"))
+    fresh = build()
+    status = tf.train.Checkpoint(network=fresh).read(written)
+    kept = [status]
+    del status
+    first, *more = warnings_of(kept.clear)
+    assert "deleted with unrestored values" in first
+    assert any("model.optimizer._iterations" in line for line in more)
+    partial = [tf.train.Checkpoint(network=fresh).read(written).expect_partial()]
+    assert warnings_of(partial.clear) == []
+
+
+def test_a_schedule_is_not_in_a_checkpoint_and_is_in_a_keras_file(tmp_path):
+    def scheduled(start):
+        model = build()
+        schedule = keras.optimizers.schedules.ExponentialDecay(start, 4, 0.5)
+        model.compile(keras.optimizers.Adam(schedule), model.loss)
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    model = scheduled(0.01)
+    model.fit(batches(), shuffle=False, verbose=0)  # four steps
+    written = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))
+    model.save(tmp_path / "model.keras")
+    slower = scheduled(0.001)
+    tf.train.Checkpoint(model=slower).read(written).assert_consumed()
+    assert float(slower.optimizer.learning_rate) == pytest.approx(0.0005)
+    loaded = load_model(tmp_path / "model.keras")
+    assert float(loaded.optimizer.learning_rate) == pytest.approx(0.005)
+    with pytest.raises(TypeError, match="learning rate is not settable"):
+        loaded.optimizer.learning_rate = 0.001
+    number = tf.train.Checkpoint(model=trained()).write(str(tmp_path / "number"))
+    with pytest.raises(ValueError, match="incompatible tensor"):
+        tf.train.Checkpoint(model=scheduled(0.001)).read(number)
 
 
 def test_an_optimizer_that_is_built_later_still_gets_its_state_from_a_checkpoint(tmp_path):

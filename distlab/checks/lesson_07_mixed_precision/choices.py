@@ -13,19 +13,19 @@ from distlab.checks.lesson_07_mixed_precision.memory import POLICIES
 
 _FLOAT32, _FLOAT16, _BFLOAT16 = POLICIES
 _ANSWERS: dict[str, tuple[str, bool]] = {
-    "T4": (_FLOAT16, True),
-    "V100": (_FLOAT16, True),
-    "H200": (_BFLOAT16, False),
+    "RTX 2080": (_FLOAT16, True),
+    "Titan V": (_FLOAT16, True),
+    "L4": (_BFLOAT16, False),
     "TPU v5e": (_BFLOAT16, False),
     "GTX 1080": (_FLOAT32, False),
 }
 _REASONS = {
-    ("T4", _BFLOAT16): "its tensor cores do not know bfloat16",
-    ("V100", _BFLOAT16): "its tensor cores do not know bfloat16",
-    ("T4", _FLOAT32): "its tensor cores are not used in float32",
-    ("V100", _FLOAT32): "its tensor cores are not used in float32",
-    ("H200", _FLOAT16): "it works, but bfloat16 is as fast and needs no loss scale",
-    ("H200", _FLOAT32): "its 16-bit units are not used, and activations take twice the memory",
+    ("RTX 2080", _BFLOAT16): "its tensor cores do not know bfloat16",
+    ("Titan V", _BFLOAT16): "its tensor cores do not know bfloat16",
+    ("RTX 2080", _FLOAT32): "its tensor cores are not used in float32",
+    ("Titan V", _FLOAT32): "its tensor cores are not used in float32",
+    ("L4", _FLOAT16): "it works, but bfloat16 is as fast and needs no loss scale",
+    ("L4", _FLOAT32): "its 16-bit units are not used, and activations take twice the memory",
     ("TPU v5e", _FLOAT16): "its matrix units are made for bfloat16",
     ("TPU v5e", _FLOAT32): "activations take twice the memory",
     ("GTX 1080", _FLOAT16): "it has no tensor cores",
@@ -90,16 +90,16 @@ CHOICE = Check(
         _Policy(device, f"{device}: the policy, and whether it needs a loss scale", points=0.5)
         for device in _ANSWERS
     ),
-    hint="T4 and V100: float16 with a loss scale. Devices that know bfloat16 take it, without one. "
-    "A device without tensor cores stays in float32.",
+    hint="Volta and Turing: float16 with a loss scale. GPUs since Ampere and TPUs know bfloat16: "
+    "take it, without a loss scale. A device without tensor cores stays in float32.",
     revisit='"Which one, where" in lesson 07',
     mistakes=(
-        Fault("bf16_fast_on_t4", T4=(_BFLOAT16, None))
-        .or_with(V100=(_BFLOAT16, None))
+        Fault("bf16_before_ampere", RTX_2080=(_BFLOAT16, None))
+        .or_with(Titan_V=(_BFLOAT16, None))
         .feedback(
-            "You chose bfloat16 for a T4 or a V100. TensorFlow accepts the policy there, but the "
-            "tensor cores of these GPUs do not know bfloat16, so nothing gets faster. Which 16-bit "
-            "format do they know?"
+            "You chose bfloat16 for a Titan V or an RTX 2080. TensorFlow accepts the policy there, "
+            "but the tensor cores of these GPUs do not know bfloat16, so nothing gets faster. "
+            "Which 16-bit format do they know?"
         ),
         Fault("fp16_on_tpu", TPU_v5e=(_FLOAT16, None)).feedback(
             "You chose float16 for a TPU. Its matrix units take bfloat16, so float16 is not fast "
@@ -111,16 +111,16 @@ CHOICE = Check(
             "You chose 16 bits for a GTX 1080. It has no tensor cores, so you lose digits and gain "
             "no speed. Which policy costs nothing on such a GPU?"
         ),
-        Fault("bfloat16_scaled", H200=(_BFLOAT16, True))
+        Fault("bfloat16_scaled", L4=(_BFLOAT16, True))
         .or_with(TPU_v5e=(_BFLOAT16, True))
         .feedback(
             "You asked for a loss scale with bfloat16. A scale moves small gradients into the "
             "range of a format, and costs a skipped step now and then. How many exponent bits does "
             "bfloat16 have, and float32?"
         ),
-        Fault("float16_unscaled", T4=(_FLOAT16, False))
-        .or_with(V100=(_FLOAT16, False))
-        .or_with(H200=(_FLOAT16, False))
+        Fault("float16_unscaled", RTX_2080=(_FLOAT16, False))
+        .or_with(Titan_V=(_FLOAT16, False))
+        .or_with(L4=(_FLOAT16, False))
         .feedback(
             "You chose float16 without a loss scale. On every device, gradients below 3e-8 become "
             "0 then. What brings them back?"

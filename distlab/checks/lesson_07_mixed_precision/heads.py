@@ -1,4 +1,4 @@
-"""A check of lesson 07: the last layer of a float16 model."""
+"""A check of lesson 07: the last layers of a float16 model, with a temperature."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ _FEATURES = 4
 
 def _inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
-    classes = int(draw.integers(3, 7))
+    classes, temperature = int(draw.integers(3, 7)), float(draw.choice([1.5, 2.0]))
     # Quarters and small whole numbers, so that float16 holds every score exactly.
-    kernel = draw.integers(-8, 9, size=(_FEATURES, classes)) / 4
+    kernel = draw.integers(-5, 6, size=(_FEATURES, classes)) / 4
+    bias = draw.permutation(np.arange(-3, 4))[:classes] / 4
     features = draw.integers(-3, 4, size=(6, _FEATURES))
-    features[0] = 0  # equal scores: nothing to lose here
-    # And much to lose here: class 0 is ahead of class 1 by 24 to 48.
-    kernel[:, 0] = draw.integers(3, 7, size=_FEATURES) / 4
+    features[0] = 0  # scores of nearly the same size: nothing to lose here
+    # And much to lose here: class 0 is ahead of class 1 by more than 22, divided or not, and
+    # by less than 87, beyond which float32 loses it, too.
+    kernel[:, 0] = draw.integers(3, 6, size=_FEATURES) / 4
     kernel[:, 1] = -kernel[:, 0]
     features[1] = 4
-    return {"kernel": kernel.astype("float32"), "features": features.astype("float32")}
+    return {
+        "kernel": (kernel * temperature).astype("float32"),
+        "bias": (bias * temperature).astype("float32"),
+        "features": features.astype("float32"),
+        "temperature": temperature,
+    }
 
 
 def _call(head: Callable[..., Any], inputs: Inputs) -> Plain:
@@ -31,10 +38,11 @@ def _call(head: Callable[..., Any], inputs: Inputs) -> Plain:
 
     from distlab.precision import mixed_precision
 
-    kernel = inputs["kernel"]
+    given = {inputs[name].shape: inputs[name] for name in ("kernel", "bias")}
     with mixed_precision("mixed_float16"):
         start = keras.Input((_FEATURES,))
-        output = head(keras.layers.Activation("linear")(start), kernel.shape[1])
+        features = keras.layers.Activation("linear")(start)
+        output = head(features, len(inputs["bias"]), inputs["temperature"])
     if output is None:
         raise TypeError("your function returned None: is there a `return`?")
     if not isinstance(output, keras.KerasTensor):
@@ -44,7 +52,7 @@ def _call(head: Callable[..., Any], inputs: Inputs) -> Plain:
         )
     model = keras.Model(start, output)
     for weight in model.weights:
-        weight.assign(kernel if tuple(weight.shape) == kernel.shape else np.zeros(weight.shape))
+        weight.assign(given.get(tuple(weight.shape), np.zeros(weight.shape)))
     probabilities = model(inputs["features"])
     return {"dtype": keras.backend.standardize_dtype(output.dtype), "values": probabilities}
 
@@ -57,14 +65,21 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
     return {"logarithms": logarithms, "dtype": outputs["dtype"], "went through float16": narrow}
 
 
-def _reference(given: Inputs, *, softmax: bool = True, dtype: str = "float32") -> Plain:
-    scores = given["features"].astype("float64") @ given["kernel"].astype("float64")
+def _reference(
+    given: Inputs, *, softmax: bool = True, dtype: str = "float32", divided: str = "scores"
+) -> Plain:
+    """The logarithms of the probabilities, with what the temperature divides."""
+    features, kernel, bias = (
+        given[name].astype("float64") for name in ("features", "kernel", "bias")
+    )
+    by = {divided: given["temperature"]}
+    scores = (features @ kernel / by.get("features", 1) + bias) / by.get("scores", 1)
     raised = scores - scores.max(axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         of_scores = np.log(scores)
     logarithms = raised - np.log(np.exp(raised).sum(axis=1, keepdims=True))
     return {
-        "logarithms": logarithms if softmax else of_scores,
+        "logarithms": logarithms - np.log(by.get("softmax", 1)) if softmax else of_scores,
         "dtype": dtype,
         "went through float16": False,
     }
@@ -88,21 +103,35 @@ HEAD = Check(
         Close("logarithms", "the logarithm of each probability", atol=0.01, points=1.5),
         Then(Equal("dtype", "what the head returns", points=0.5)),
     ),
-    hint="Give the softmax itself a dtype, and put nothing after it: "
-    'keras.layers.Activation("softmax", dtype="float32").',
+    hint="Divide the scores of a Dense layer by the temperature, and put this after it, with "
+    'nothing behind it: keras.layers.Activation("softmax", dtype="float32").',
     revisit='"The last layer" in lesson 07',
     mistakes=(
         Fault("softmax_float16", dtype="float16").feedback(
             "You computed the softmax in float16. A probability below 3e-8 is 0 there, and its "
             "logarithm is infinite. Which argument of a layer says in what it computes?"
         ),
-        Fault("no_softmax", softmax=False).feedback(
+        Fault("no_softmax", softmax=False)
+        .or_with(softmax=False, divided="nothing")
+        .feedback(
             "You returned the scores. They can be negative and do not sum to 1, and the task asks "
             "for probabilities. What turns scores into probabilities?"
         ),
         Observed("cast_after_softmax", lambda given, out: out["went through float16"]).feedback(
             "You cast to float32 after the softmax. The small probabilities were 0 in float16 by "
             "then, and a cast does not bring them back. What must happen before the softmax?"
+        ),
+        Fault("no_temperature", divided="nothing").feedback(
+            "You left the temperature out, so the probabilities are those of a temperature of 1. "
+            "What does it divide?"
+        ),
+        Fault("temperature_after_softmax", divided="softmax").feedback(
+            "You divided the probabilities by the temperature, so they no longer sum to 1. On "
+            "which side of the softmax does the division belong?"
+        ),
+        Fault("temperature_on_features", divided="features").feedback(
+            "You divided the features. The bias is added after that, so it is not divided. Which "
+            "numbers does the temperature divide?"
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""A check of lesson 08: an export that takes raw pixels and returns probabilities."""
+"""A check of lesson 08: an export that takes raw pixels, and returns digits with probabilities."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _call(export: Callable[..., Any], inputs: Inputs) -> Plain:
         except OSError:
             return {"missing": "there is no export in the folder"}
         if "serving_default" not in loaded.signatures:
-            return {"missing": "the export has no default signature"}
+            return {"missing": "the export has no signature `serving_default`"}
         return _answers(loaded.signatures["serving_default"], inputs["pixels"])
 
 
@@ -55,18 +55,24 @@ def _answers(signature: Any, pixels: Any) -> Plain:
     import tensorflow as tf
 
     takes, gives = signature.structured_input_signature[1], signature.structured_outputs
-    if len(takes) != 1 or len(gives) != 1:
-        return {"missing": f"the signature has {len(takes)} inputs and {len(gives)} outputs"}
+    if len(takes) != 1 or set(gives) != {"digit", "probability"}:
+        names = ", ".join(sorted(gives))
+        return {"missing": f"the signature has {len(takes)} inputs, and the outputs {names}"}
     ((name, spec),) = takes.items()
 
     def ask(batch: Any) -> Any:
         try:
-            (answer,) = signature(**{name: tf.cast(batch, spec.dtype)}).values()
+            return signature(**{name: tf.cast(batch, spec.dtype)})
         except (ValueError, TypeError, tf.errors.InvalidArgumentError):
-            return None
-        return answer
+            return {"digit": None, "probability": None}
 
-    return {"dtype": spec.dtype.name, "all": ask(pixels), "one": ask(pixels[:1])}
+    five = ask(pixels)
+    return {
+        "dtype": spec.dtype.name,
+        "probabilities": five["probability"],
+        "digits": five["digit"],
+        "one": ask(pixels[:1])["probability"],
+    }
 
 
 def _softmax(scores: Any) -> Any:
@@ -85,10 +91,15 @@ def _reference(
     if prepared:
         images = given["slope"] * images / 255 + given["offset"]
     scores = images.reshape(len(images), -1) @ given["kernel"]
-    return {"dtype": "uint8", "all": of(scores), "one": of(scores[:1])}
+    return {
+        "dtype": "uint8",
+        "probabilities": of(scores).max(axis=1),
+        "digits": of(scores).argmax(axis=1),
+        "one": of(scores[:1]).max(axis=1),
+    }
 
 
-class _Probabilities(Close):
+class _Answers(Close):
     """What an export answers, or None where it takes no such batch."""
 
     def compare(self, yours: Plain, expected: Plain) -> Criterion:
@@ -123,18 +134,22 @@ EXPORT = Check(
     criteria=(
         Gate(
             Holds(
-                "an export of one input and one output",
+                "an export of one input, with the outputs digit and probability",
                 lambda given, out: "missing" not in out,
                 lambda given, out: out["missing"],
             )
         ),
-        _Probabilities("all", "probabilities for five images", atol=1e-4),
-        _Probabilities("one", "probabilities for one image", atol=1e-4),
-        Then(Equal("dtype", "the type of pixels that the signature takes", points=0.5)),
+        _Answers("probabilities", "the probabilities, for five images", atol=1e-4),
+        _Answers("one", "the probability, for one image", atol=1e-4, points=0.5),
+        Then(
+            _Answers("digits", "the digits, for five images", atol=0, points=0.5),
+            Equal("dtype", "the type of pixels that the signature takes", points=0.5),
+        ),
     ),
-    hint="Write a function of pixels that returns `tf.nn.softmax(model(prepare(pixels)))`. Give "
-    "it to `ExportArchive.add_endpoint` with an `input_signature` of one `tf.TensorSpec`: "
-    "uint8, and None for the number of images. `track` the model before.",
+    hint="Write a function of pixels that computes `tf.nn.softmax(model(prepare(pixels)))`, and "
+    "returns a dictionary with `tf.argmax` and `tf.reduce_max` of it, along axis 1. Give it to "
+    "`ExportArchive.add_endpoint` with an `input_signature` of one `tf.TensorSpec`: uint8, and "
+    "None for the number of images. `track` the model before.",
     revisit="Export for predictions",
     mistakes=(
         Fault("preprocessing_lost", prepared=False)
@@ -146,15 +161,17 @@ EXPORT = Check(
             "returned, so its answers mean nothing. Inside which function must `prepare` be called?"
         ),
         Fault("scores_served", of=_scores).feedback(
-            "Your export returns scores. They can be negative and do not add up to 1, so a client "
-            "cannot read them as probabilities. Which function is missing between the two?"
+            "Your export returns a score as the probability. A score can be negative or above 1, "
+            "so a client cannot read it as a probability. Which function is missing between the "
+            "two?"
         ),
         Fault("softmax_over_images", of=lambda scores: _softmax(scores.T).T).feedback(
             "Your softmax goes over the images. An image's answer then depends on which images are "
             "sent with it. Over which axis should the ten numbers add up to 1?"
         ),
         Observed(
-            "fixed_batch", lambda given, out: (out["all"] is None) != (out["one"] is None)
+            "fixed_batch",
+            lambda given, out: (out["probabilities"] is None) != (out["one"] is None),
         ).feedback(
             "Your signature fixes the number of images. Any other number raises an error at the "
             "client. What stands for an open size in a shape?"
@@ -163,7 +180,7 @@ EXPORT = Check(
             "takes_floats",
             lambda given, out: (
                 out["dtype"] != "uint8"
-                and same_plain(out["all"], _reference(given)["all"], atol=1e-3)
+                and same_plain(out["probabilities"], _reference(given)["probabilities"], atol=1e-3)
             ),
         ).feedback(
             "Your export computes the right numbers, but its signature does not take uint8. A "

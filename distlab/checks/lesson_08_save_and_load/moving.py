@@ -116,7 +116,7 @@ _GOES_ON = "the weights after more steps, those of a run that never moved and ha
 MOVE = Check(
     name="move_model",
     function="move",
-    title="A model and its optimizer, on other replicas",
+    title="A model and its optimizer, on more replicas",
     question=(
         "Where were the model's variables made, and which state did the optimizer bring along?"
     ),
@@ -175,8 +175,8 @@ MOVE = Check(
             "steps have wrong lengths. What else did Adam learn in the steps before the move?"
         ),
         Fault("rate_kept", slower=False).feedback(
-            "Your model goes on with the old learning rate. So it takes longer steps than you were "
-            "asked for. Where does the optimizer that you loaded keep its rate?"
+            "Your model continues with the old learning rate. So it takes longer steps than you "
+            "were asked for. Where does the optimizer that you loaded keep its rate?"
         ),
     ),
 )
