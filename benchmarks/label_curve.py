@@ -1,16 +1,20 @@
 """Accuracy by the number of labels: from scratch, on a frozen body, and fine-tuned.
 
-    python benchmarks/label_curve.py --write      # about five minutes on two cores
+    python benchmarks/label_curve.py --write      # about seven minutes on two cores
 
-Lesson 14 draws the result (`distlab/pictures/label_curve.json`). The model and the data are the
-lesson's. A CNN is pretrained on the digits 0 to 4. For each seed and each number of labels a class,
-five models learn the digits 5 to 9 in the same number of steps, on two replicas.
+Lesson 14 draws the result (`distlab/pictures/label_curve.json`). The model and the tasks are the
+functions of the lesson's own cells. For each seed, one body is pretrained on the digits 0 to 4 and
+one on all ten digits. Then, for each number of labels a class, six models learn the digits 5 to 9
+in the same number of steps, on two replicas.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +22,19 @@ import numpy as np
 import distlab as dl
 from distlab.pictures.label_curve import RECORDED
 
+LESSON = Path(__file__).parents[1] / "lessons" / "14_transfer_learning" / "lesson.py"
 LABELS = (1, 3, 10, 30, 140)
-SEEDS = range(3)
+SEEDS = range(10)
 BATCH, STEPS = 16, 100
-RATES = {"scratch": 0.003, "frozen": 0.01, "fine-tuned": 0.001}
+SCRATCH, HEAD, TUNED = 0.003, 0.01, 0.001
+WAYS = (
+    "scratch",
+    "frozen",
+    "fine-tuned",
+    "rate of the head",
+    "normalization in training",
+    "leaky",
+)
 
 
 def main() -> None:
@@ -30,37 +43,32 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the result for the lesson")
     options = parser.parse_args()
     dl.split_devices(2)
-    found = measure()
-    text = json.dumps(found, indent=1)
-    print(text)
+    text = json.dumps(measure(), indent=1)
     if options.write:
         RECORDED.write_text(text + "\n", encoding="utf-8")
+    else:
+        print(text)
 
 
 def measure() -> dict[str, Any]:
     """Returns, by the way of training, a list of accuracies for each number of labels."""
-    strategy = dl.make_strategy("mirrored", devices=2)
-    (x, y), (test_x, test_y) = (arrays(split) for split in dl.load_dataset("digits"))
-    old, new, test = y < 5, y >= 5, test_y >= 5
-    source = dl.distribute(lambda: model(RATES["scratch"]), strategy)
-    source.fit(x[old], y[old], batch_size=64, epochs=8, verbose=0)
-    knows = source.get_layer("body").get_weights()
-    x, y, test_x, test_y = x[new], y[new] - 5, test_x[test], test_y[test] - 5
-    ways = ("scratch", "frozen", "fine-tuned", "rate of the head", "normalization in training")
-    accuracies: dict[str, list[list[float]]] = {way: [[] for _ in LABELS] for way in ways}
-    for place, count in enumerate(LABELS):
-        for seed in SEEDS:
-            draw = np.random.default_rng(seed)
-            rows = [draw.permutation(np.flatnonzero(y == each))[:count] for each in range(5)]
-            chosen, passes = np.concatenate(rows), -(-STEPS * BATCH // (5 * count))
-            some = np.concatenate([draw.permutation(chosen) for _ in range(passes)])
-            some = some[: STEPS * BATCH]  # one epoch of that many steps, for any number of labels
-            found = train_all(strategy, knows, seed=seed, data=(x[some], y[some]))
-            for way, trained in found.items():
-                right = np.argmax(trained.predict(test_x, batch_size=256, verbose=0), 1) == test_y
+    lesson, strategy = lesson_functions(), dl.make_strategy("mirrored", devices=2)
+    train, test = (arrays(split) for split in dl.load_dataset("digits"))
+    old_train = lesson.task(*train, range(5))
+    (x, y), (test_x, test_y) = (lesson.task(*each, range(5, 10)) for each in (train, test))
+    runs = Runs(lesson, strategy)
+    accuracies: dict[str, list[list[float]]] = {way: [[] for _ in LABELS] for way in WAYS}
+    for seed in SEEDS:
+        body = runs.pretrained(old_train, seed=seed, classes=5, epochs=8)
+        leaky = runs.pretrained(train, seed=seed, classes=10, epochs=4)
+        for place, count in enumerate(LABELS):
+            rows = drawn_rows(y, count, seed=seed)
+            trained = runs.train_all(body, leaky, seed=seed, data=(x[rows], y[rows]))
+            for way, model in trained.items():
+                right = np.argmax(model.predict(test_x, batch_size=256, verbose=0), 1) == test_y
                 accuracies[way][place].append(round(float(np.mean(right)), 4))
-        means = {way: f"{np.mean(all_[place]):.3f}" for way, all_ in accuracies.items()}
-        print(count, "labels a class:", means, flush=True)
+            found = {way: each[place][-1] for way, each in accuracies.items()}
+            print(f"seed {seed}, {count} labels a class: {found}", flush=True)
     return {
         "command": "python benchmarks/label_curve.py --write",
         "replicas": 2,
@@ -69,65 +77,80 @@ def measure() -> dict[str, Any]:
     }
 
 
-_MODELS: dict[str, Any] = {}
+def drawn_rows(labels: Any, count: int, *, seed: int) -> Any:
+    """Draws `count` rows of each class; returns the rows of all steps, one after the other."""
+    draw = np.random.default_rng(seed)
+    rows = [draw.permutation(np.flatnonzero(labels == each))[:count] for each in range(5)]
+    chosen, passes = np.concatenate(rows), -(-STEPS * BATCH // (5 * count))
+    # One epoch of that many steps, for any number of labels.
+    return np.concatenate([draw.permutation(chosen) for _ in range(passes)])[: STEPS * BATCH]
 
 
-def train_all(strategy: Any, knows: Any, *, seed: int, data: Any) -> dict[str, Any]:
-    """Returns each way's trained model for one draw of labelled images."""
+class Runs:
+    """Trains the lesson's models; each way of training has one model, which is traced once."""
+
+    def __init__(self, lesson: SimpleNamespace, strategy: Any) -> None:
+        self._lesson, self._strategy = lesson, strategy
+        self._models: dict[str, Any] = {}
+
+    def pretrained(self, data: Any, *, seed: int, classes: int, epochs: int) -> Any:
+        """Returns the weights of a body that has learnt the classes of the data."""
+        build = self._lesson.build
+        source = dl.distribute(
+            lambda: build(rate=SCRATCH, classes=classes, seed=14 + seed), self._strategy
+        )
+        self._lesson.fit(source, data, epochs=epochs, batch_size=64)
+        return source.get_layer("body").get_weights()
+
+    def train_all(self, body: Any, leaky: Any, *, seed: int, data: Any) -> dict[str, Any]:
+        """Returns each way's model, trained on one draw of labelled images."""
+        fresh = self._lesson.build(rate=SCRATCH, seed=100 + seed)
+        new_body, new_head = (fresh.get_layer(each).get_weights() for each in ("body", "head"))
+        found = {}
+
+        def train(way: str, rate: float, free: str, weights: Any, head: Any) -> Any:
+            model = found[way] = self._ready(way, free)
+            model.get_layer("body").set_weights(weights)
+            model.get_layer("head").set_weights(head)
+            for variable in model.optimizer.variables:
+                variable.assign(np.zeros(variable.shape))
+            model.optimizer.learning_rate = rate
+            model.fit(*data, batch_size=BATCH, shuffle=False, verbose=0)
+            return model.get_layer("head").get_weights()
+
+        train("scratch", SCRATCH, "all", new_body, new_head)
+        train("leaky", HEAD, "none", leaky, new_head)
+        head = train("frozen", HEAD, "none", body, new_head)
+        train("fine-tuned", TUNED, "kernels", body, head)
+        train("rate of the head", HEAD, "kernels", body, head)
+        train("normalization in training", TUNED, "all", body, head)
+        return found
+
+    def _ready(self, way: str, free: str) -> Any:
+        """The way's compiled model. `free` says what its body trains: all, none or kernels."""
+
+        def build() -> Any:
+            model = self._lesson.build(rate=SCRATCH, frozen=free == "none")
+            if free == "kernels":
+                body = model.get_layer("body")
+                self._lesson.unfreeze_kernels(body, last=len(body.layers))
+                self._lesson.compile_with(model, SCRATCH)
+            return model
+
+        if way not in self._models:
+            self._models[way] = dl.distribute(build, self._strategy)
+        return self._models[way]
+
+
+def lesson_functions() -> SimpleNamespace:
+    """Returns all functions that the cells of lesson 14 define."""
     import keras
 
-    def ready(way: str, rate: float, free: str) -> Any:
-        if way not in _MODELS:
-            _MODELS[way] = dl.distribute(lambda: model(rate, free=free), strategy)
-        return _MODELS[way]
-
-    def fit(trained: Any, rate: float) -> Any:
-        for variable in trained.optimizer.variables:
-            variable.assign(np.zeros(variable.shape))
-        trained.optimizer.learning_rate = rate
-        trained.fit(*data, batch_size=BATCH, shuffle=False, verbose=0)
-        return trained
-
-    keras.utils.set_random_seed(100 + seed)
-    fresh = model(0.1)
-    found = {}
-    scratch = ready("scratch", RATES["scratch"], "all")
-    scratch.set_weights(fresh.get_weights())
-    found["scratch"] = fit(scratch, RATES["scratch"])
-    frozen = ready("frozen", RATES["frozen"], "none")
-    frozen.get_layer("body").set_weights(knows)
-    frozen.get_layer("head").set_weights(fresh.get_layer("head").get_weights())
-    found["frozen"] = fit(frozen, RATES["frozen"])
-    for way, rate, free in (
-        ("fine-tuned", RATES["fine-tuned"], "kernels"),
-        ("rate of the head", RATES["frozen"], "kernels"),
-        ("normalization in training", RATES["fine-tuned"], "all"),
-    ):
-        tuned = ready(way, rate, free)
-        tuned.get_layer("body").set_weights(knows)
-        tuned.get_layer("head").set_weights(frozen.get_layer("head").get_weights())
-        found[way] = fit(tuned, rate)
-    return found
-
-
-def model(rate: float, *, free: str = "all") -> Any:
-    """A compiled CNN: a body of two blocks, and a head. `free`: "all", "kernels" or "none"."""
-    import keras
-
-    layers: list[Any] = [keras.Input((8, 8, 1))]
-    for filters in (16, 32):
-        layers.append(keras.layers.Conv2D(filters, 3, padding="same"))
-        layers.append(keras.layers.BatchNormalization(momentum=0.9))
-        layers += [keras.layers.ReLU(), keras.layers.MaxPooling2D()]
-    body = keras.Sequential([*layers, keras.layers.Flatten()], name="body")
-    body.trainable = free != "none"
-    for layer in body.layers:
-        if free == "kernels" and isinstance(layer, keras.layers.BatchNormalization):
-            layer.trainable = False
-    whole = keras.Sequential([keras.Input((8, 8, 1)), body, keras.layers.Dense(5, name="head")])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    whole.compile(keras.optimizers.Adam(rate), loss)
-    return whole
+    names: dict[str, Any] = {"keras": keras, "np": np}
+    tree = ast.parse(LESSON.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    exec(compile(tree, str(LESSON), "exec"), names)
+    return SimpleNamespace(**names)
 
 
 def arrays(split: Any) -> Any:

@@ -54,10 +54,10 @@ def run_python(tmp_path, request):
     for code in which that import is not what is tested.
     """
 
-    def run(code, *, environ=None, fails=False, warm=False):
+    def run(code, *, environ=None, fails=False, warm=False, cwd=tmp_path):
         out, err = tmp_path / "stdout", tmp_path / "stderr"
         with out.open("w") as stdout, err.open("w") as stderr:
-            options = {"cwd": tmp_path, "stdout": stdout, "stderr": stderr}
+            options = {"cwd": cwd, "stdout": stdout, "stderr": stderr}
             if warm and can_fork():
                 process, base = request.getfixturevalue("warm_python")
                 task = process.spawn(["-c", code], env={**base, **(environ or {})}, **options)

@@ -40,10 +40,10 @@ def scale_recorded(efficiencies: Callable[..., Any]) -> ScaledSteps:
     """
     recording = recorded_scaling()
 
-    def measure(replicas: int, global_batch: int) -> float:
-        return recording.step(replicas, global_batch).whole_secs
+    def examples_per_sec(replicas: int, global_batch: int) -> float:
+        return global_batch / recording.step(replicas, global_batch).whole_secs
 
-    found = efficiencies(measure, BATCH, list(REPLICAS))
+    found = efficiencies(examples_per_sec, BATCH, list(REPLICAS))
     return ScaledSteps(
         steps={
             "strong": [recording.step(replicas, BATCH) for replicas in REPLICAS],

@@ -12,8 +12,13 @@ from distlab.errors import InvalidArgument
 # By its name, each question, and what a yes leads to. The first yes decides.
 CARD = {
     "too_large": (
-        "Does a step need more weights and gradients at once than one device can hold?",
+        "Is a device too small for a step's weights and gradients (on hosts that step together: "
+        "and the optimizer's state)?",
         "split the model",
+    ),
+    "copies_too_large": (
+        "One host: is a device too small for the optimizer's state as well?",
+        "central_storage",
     ),
     "one_is_enough": ("Is one device fast enough, or the batch too small to share?", "one_device"),
     "tpu": ("Are the devices TPU cores?", "tpu"),
@@ -22,10 +27,6 @@ CARD = {
         "parameter_server",
     ),
     "several_hosts": ("Several hosts that take each step together?", "multi_worker"),
-    "copies_too_large": (
-        "Does a device hold all that a step needs, but not the optimizer's state as well?",
-        "central_storage",
-    ),
 }
 OTHERWISE = "mirrored"
 

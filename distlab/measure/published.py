@@ -16,7 +16,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 
 from distlab.measure.cost_model import CostModel
 
@@ -65,50 +66,33 @@ _PASCAL = "the Pascal GPUs were as fast as the P100 of TensorFlow's benchmarks"
 # 3.8, 7.6 and 11.3 billion operations for ResNet-50, -101 and -152 (He et al., 2015, table 1).
 _RESNET_101_PER_SEC = 1 / (1 / 219 + (7.6 - 3.8) / (11.3 - 3.8) * (1 / 91.8 - 1 / 219))
 
-RESNET_101 = PublishedRun(
+_on_horovod = functools.partial(
+    PublishedRun, per_gpu_batch=64, link_bits_per_sec=25e9, source=_HOROVOD, assumed=_PASCAL
+)
+
+RESNET_101 = _on_horovod(
     network="ResNet-101",
     gpus=512,
     efficiency=0.90,
     parameters=44_707_176,
     examples_per_sec=_RESNET_101_PER_SEC,
-    per_gpu_batch=64,
-    link_bits_per_sec=25e9,
-    source=_HOROVOD,
     assumed=f"{_PASCAL}; its speed lies between ResNet-50 and ResNet-152 as its operations do",
 )
-INCEPTION_V3 = PublishedRun(
+INCEPTION_V3 = _on_horovod(
     network="Inception V3",
     gpus=512,
     efficiency=0.90,
     parameters=23_851_784,
     examples_per_sec=142,
-    per_gpu_batch=64,
-    link_bits_per_sec=25e9,
-    source=_HOROVOD,
-    assumed=_PASCAL,
 )
-VGG_16 = PublishedRun(
+VGG_16 = _on_horovod(
     network="VGG-16",
     gpus=512,
     efficiency=0.68,
     parameters=138_357_544,
     examples_per_sec=154,
-    per_gpu_batch=64,
-    link_bits_per_sec=25e9,
-    source=_HOROVOD,
-    assumed=_PASCAL,
 )
-VGG_16_ON_128 = PublishedRun(
-    network="VGG-16",
-    gpus=128,
-    efficiency=0.79,
-    parameters=138_357_544,
-    examples_per_sec=154,
-    per_gpu_batch=64,
-    link_bits_per_sec=25e9,
-    source=_HOROVOD_128,
-    assumed=_PASCAL,
-)
+VGG_16_ON_128 = replace(VGG_16, gpus=128, efficiency=0.79, source=_HOROVOD_128)
 RESNET_50 = PublishedRun(
     network="ResNet-50",
     gpus=256,

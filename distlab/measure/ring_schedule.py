@@ -9,7 +9,6 @@ A vector is cut into as many chunks as there are ranks. Naive and tree send all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,20 +123,6 @@ def holdings(steps: Steps, ranks: int) -> NDArray[np.bool_]:
         now = after
         seen.append(now)
     return np.stack(seen)
-
-
-def vectors_sent(steps: Sequence[Sequence[Transfer]], ranks: int) -> NDArray[np.float64]:
-    """Returns how much each rank has sent, in units of the whole vector: shape (ranks,).
-
-    Args:
-        steps: Those that are over.
-        ranks: How many take part, and how many chunks a vector has.
-    """
-    chunks = np.zeros(ranks)
-    for step in steps:
-        for transfer in step:
-            chunks[transfer.source] += len(transfer.chunks)
-    return chunks / ranks
 
 
 def _to_rank_0(ranks: int) -> list[list[tuple[int, int]]]:

@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from distlab.errors import InvalidArgument
 
@@ -39,6 +39,14 @@ class Timing:
         """The quartiles of the blocks, in seconds: half of all blocks are between them."""
         low, _, high = statistics.quantiles(self.block_secs, n=4, method="inclusive")
         return low, high
+
+
+class Spread(Protocol):
+    """What was timed in blocks: a `Timing`, or a recorded step."""
+
+    @property
+    def middle_half_secs(self) -> tuple[float, float]:
+        """The quartiles of the blocks, in seconds."""
 
 
 def wait_for_devices() -> None:
@@ -120,12 +128,12 @@ def time_in_turns(
     return {name: Timing(tuple(secs)) for name, secs in taken.items()}
 
 
-def differ(one: Timing, other: Timing) -> bool:
+def differ(one: Spread, other: Spread) -> bool:
     """Returns whether the middle halves of two timings lie apart; if not, it may be noise.
 
     Args:
-        one: A timing.
-        other: The timing that it is compared with.
+        one: A timing, or a recorded step.
+        other: What it is compared with.
     """
     (low, high), (other_low, other_high) = one.middle_half_secs, other.middle_half_secs
     return high < other_low or other_high < low

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distlab.measure.ring_schedule import (
-    ALGORITHMS,
-    Transfer,
-    all_reduce_steps,
-    holdings,
-    vectors_sent,
-)
+from distlab.measure.ring_schedule import ALGORITHMS, Transfer, all_reduce_steps, holdings
 from distlab.pictures.palette import GROUND, NOTE, REFERENCE, RIGHT, category, finish, replica
 from distlab.views.view import Choices, View
 
@@ -46,17 +40,13 @@ def _draw(*, algorithm: str, ranks: int, step: int) -> Figure:
     over = min(step, len(steps))
     last = steps[over - 1] if over else ()
     counts = holdings(steps, ranks)[over].sum(axis=-1)
-    most = vectors_sent(steps[:over], ranks).max()
     figure: Figure = plt.figure(figsize=(7.6, 3.6))
     figure.subplots_adjust(left=0.02, right=0.98, bottom=0.13, top=0.82)  # quicker than a layout
     left, right = figure.subplots(1, 2)
     _draw_ranks(left, ranks, last, counts)
     _draw_chunks(right, counts, last)
-    figure.suptitle(
-        f"{algorithm}, step {over} of {len(steps)}; most sent by a rank: {most:.4g} vectors",
-        fontsize=10,
-    )
-    return finish(figure, alt=_in_words(algorithm, over, len(steps), last, counts, most))
+    figure.suptitle(f"{algorithm}, step {over} of {len(steps)}", fontsize=10)
+    return finish(figure, alt=_in_words(algorithm, over, len(steps), last, counts))
 
 
 def _draw_ranks(axes: Any, ranks: int, last: tuple[Transfer, ...], counts: Any) -> None:
@@ -124,9 +114,7 @@ def _arrow_colour(transfer: Transfer) -> str:
     return REFERENCE if transfer.adds else category(3).colour
 
 
-def _in_words(
-    algorithm: str, over: int, of: int, last: tuple[Transfer, ...], counts: Any, most: float
-) -> str:
+def _in_words(algorithm: str, over: int, of: int, last: tuple[Transfer, ...], counts: Any) -> str:
     if last:
         does = "adds it to its own" if last[0].adds else "keeps it in place of its own"
         sent = "; ".join(
@@ -139,8 +127,7 @@ def _in_words(
     finished = int((counts == len(counts)).sum())
     return (
         f"An all-reduce of {len(counts)} ranks, {algorithm}, after step {over} of {of}. {happened}"
-        f"{finished} of {counts.size} chunks are finished. The busiest sender has sent {most:.4g} "
-        "times the vector."
+        f"{finished} of {counts.size} chunks are finished."
     )
 
 

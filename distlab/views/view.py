@@ -107,6 +107,7 @@ class _Moved:
         import ipywidgets
 
         self._view = view
+        self._places: list[Any] = []
         self._sliders = {name: _slider(one) for name, one in view.choices.items()}
         for slider in self._sliders.values():
             slider.observe(lambda _: self._show(), names="value")
@@ -126,10 +127,36 @@ class _Moved:
             **{name: slider.value for name, slider in self._sliders.items()}
         )
         self._words = figure.alt
+        self._places = _put(figure, self._places)
         self._picture.value = (
             f'<div aria-live="polite"><img alt="{escape(figure.alt)}" '
             f'src="data:image/png;base64,{_png(figure)}"></div>'
         )
+
+
+def _put(figure: Any, places: list[Any]) -> list[Any]:
+    """Puts axes where they were: laying out takes as long as drawing, and nothing may jump.
+
+    Args:
+        figure: It is laid out anew if its axes are other ones, or their labels need more room.
+        places: Where the axes of the figure before were; empty for the first one.
+
+    Returns:
+        Where the axes are now.
+    """
+    engine = figure.get_layout_engine()
+    if len(places) == len(figure.axes):
+        figure.set_layout_engine("none")
+        for axes, place in zip(figure.axes, places, strict=True):
+            axes.set_position(place)
+        labels = (axes.yaxis.get_tightbbox() for axes in figure.axes)
+        if all(box is None or box.x0 >= 0 for box in labels):
+            return places
+        for axes in figure.axes:
+            axes.set_in_layout(True)
+        figure.set_layout_engine(engine)
+    figure.draw_without_rendering()
+    return [axes.get_position() for axes in figure.axes]
 
 
 def _slider(choices: Choices) -> Any:

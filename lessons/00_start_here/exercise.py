@@ -135,16 +135,18 @@ def look(images):
 # %%
 # task: brightness
 def brightness(strategy, dataset):
-    ### BEGIN SOLUTION
-    batches = strategy.experimental_distribute_dataset(dataset)
-    ### STUB
-    batches = dataset
-    ### END SOLUTION
     images, total = 0, 0.0
-    for batch in batches:
+    ### BEGIN SOLUTION
+    for batch in strategy.experimental_distribute_dataset(dataset):
         counts, sums = strategy.run(look, args=(batch,))
         images = images + np.array(strategy.experimental_local_results(counts))
         total = total + float(strategy.reduce("SUM", sums, axis=None))
+    ### STUB
+    for batch in dataset:
+        counts, sums = strategy.run(look, args=(batch,))
+        images = images + np.array(strategy.experimental_local_results(counts))
+        total = total + float(strategy.reduce("SUM", sums, axis=None))
+    ### END SOLUTION
     return {"images": images, "total": total}
 
 
@@ -158,7 +160,7 @@ dl.show("images on each replica", found["images"], expected=[3, 3, 3, 3])
 dl.show("total", found["total"], expected=12)
 
 # %% [markdown]
-# Repair `brightness` above, so that the replicas share the work. One line is enough.
+# Repair `brightness` above, so that the replicas share the work. Change one line.
 #
 # <details><summary>Hint</summary>
 #
@@ -238,10 +240,12 @@ for batch in strategy.experimental_distribute_dataset(own):
 # whose key comes first in sorted order.
 #
 # If a replica gets nothing, `tf.reduce_mean` gives 0 / 0 there, which is NaN, and a mean over the
-# replicas is NaN as well. One remedy is a loss that counts its examples, as in lesson 03. Or you
-# train on full batches only, with a batch size that is a multiple of the number of
-# replicas. Take one that also divides the number of your examples, or leave the last examples out
-# with `batch(..., drop_remainder=True)`.
+# replicas is NaN as well. In `fit` you see no NaN, because Keras's own losses give 0 for a share
+# without examples. The mean over the replicas is then too small, and so is the step that the
+# optimizer takes. One remedy is a loss that counts its examples, as in lesson 03. Or you train on
+# full batches only, with a batch size that is a multiple of the number of replicas. If this size
+# does not divide the number of your examples, leave the last examples out with `batch(...,
+# drop_remainder=True)`.
 
 # %% [markdown]
 # ## Next steps

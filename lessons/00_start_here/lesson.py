@@ -17,20 +17,23 @@
 # - run a function on four replicas at once and combine their results,
 # - count how many examples each replica gets, even when a batch does not divide evenly,
 # - tell which examples are on the same replica,
-# - recognise a sum that counts the same data more than once.
+# - check whether the replicas really shared the data.
 #
-# **Time:** about 30 minutes. **Needs:** Python and a little NumPy, but no GPU. For the course, you
-# have trained a Keras model with `compile` and `fit`, and you know what a gradient is.
+# **Time:** about 30 minutes. **Needs:** Python and a little NumPy, but no GPU. For the lessons
+# after this one, you should have trained a Keras model with `compile` and `fit`, and know what a
+# gradient is.
 #
-# **How to work:** run the cells with Shift+Enter, from the top. Where a cell asks for a
-# prediction, choose an answer before you go on. You remember best what surprised you.
+# **How to work:** run the cells with Shift+Enter, from the top. Where a cell asks for a prediction,
+# choose an answer before you go on. A wrong prediction costs nothing: the answer explains why each
+# choice is right or wrong.
 
 # %% [markdown]
 # ## Make four devices
 #
 # To TensorFlow, all cores of your processor are one [device](../docs/glossary.md#device). Let us
 # split it into four [logical devices](../docs/glossary.md#logical-device), which share the same
-# hardware. You must split devices before TensorFlow does anything else.
+# hardware. You must split devices before TensorFlow does anything else. `dl.show` prints a value,
+# rounded. If you pass `expected`, it also prints what you should see.
 
 # %%
 import distlab as dl
@@ -46,8 +49,9 @@ dl.show("logical devices", len(devices), expected=4)
 # (menu **Kernel**, then **Restart**) and run from the top. If something else fails, `dl.doctor()`
 # names the cure.
 #
-# The four devices will share this work: 42 handwritten digits, each with its index below, from 0
-# to 41.
+# The four devices will share this work: 42 handwritten digits, each with its index below, from 0 to
+# 41. `dl.load_dataset` returns one data set for each split in the list. `(digits,) =` takes the
+# only one, and `train[:42]` means the first 42 training digits.
 
 # %%
 import numpy as np
@@ -70,14 +74,15 @@ draw_digits(images)
 #
 # It also returns the names of the devices, here `"CPU:0"` to `"CPU:3"`. `dl.load_dataset` reads
 # TFRecord files that come with distlab, as `tensorflow_datasets` would.
-# `dl.show` prints a rounded value, and what you should see if that is known.
 # </details>
 
 # %% [markdown]
 # ## The first replicated step
 #
 # A [strategy](../docs/glossary.md#strategy) decides how devices work together. The mirrored
-# strategy puts one [replica](../docs/glossary.md#replica), a copy of the work, on each device.
+# strategy puts one [replica](../docs/glossary.md#replica) on each device: a copy of the model,
+# which trains on its own part of each batch. This lesson has no model yet, so each replica only
+# runs a copy of a function.
 
 # %%
 import tensorflow as tf
@@ -156,8 +161,8 @@ dl.show("ten times each", [10 * result for result in results], expected=[0, 10, 
 # ## Count ten digits together
 #
 # Now the replicas count a batch of ten digits. `count` returns how many images it was given, and
-# `strategy.reduce("SUM", ...)` adds the four results. (`axis=None` adds the four results and leaves
-# the shape of each alone.)
+# `strategy.reduce("SUM", ...)` adds the four results. (`axis=None` means that only the replicas are
+# added up. If each result were a vector, the sum would be a vector as well.)
 
 # %% tags=["predict"]
 sum_guess = dl.predict(
@@ -223,7 +228,7 @@ for step, (_, images_of) in enumerate(distributed, 1):
     dl.show("  SUM over replicas", strategy.reduce("SUM", counts, axis=None))
 
 # %% [markdown]
-# The sums are right now: 32, then 10. Of the full batch each replica gets 8 digits. The last 10 are
+# The sums are right now: 32, then 10. Each replica gets 8 digits of the full batch. The last 10 are
 # shared as 3, 3, 3 and 1.
 
 # %% tags=["predict"]
@@ -234,7 +239,7 @@ nine_guess = dl.predict(
 
 # %%
 nine = tf.data.Dataset.from_tensor_slices(images[:9]).batch(9)
-(images_of,) = strategy.experimental_distribute_dataset(nine)
+(images_of,) = strategy.experimental_distribute_dataset(nine)  # its only batch
 shares = strategy.experimental_local_results(images_of)
 dl.show("9 images, on each replica", [len(share) for share in shares])
 dl.show("shape on replica 3", tuple(shares[3].shape))
@@ -245,8 +250,8 @@ nine_guess.reveal(
     {
         "3, 2, 2, 2": "This is the most even way. By this rule, 10 digits would be 3, 3, 2 and 2, "
         "and you saw 3, 3, 3 and 1.",
-        "3, 3, 2, 1": "The third replica would leave an example that it could take. By this rule, "
-        "10 digits would be 3, 3, 3 and 1, too, but TensorFlow hands out whole pieces.",
+        "3, 3, 2, 1": "This would keep one example back for the last replica. TensorFlow keeps "
+        "none back: it hands out pieces of 3 until nothing is left.",
         "3, 3, 3, 0": "9 / 4 is rounded up to 3. Three pieces of 3 are all nine digits, so nothing "
         "is left for replica 3.",
     },
@@ -261,7 +266,8 @@ nine_guess.reveal(
 # ## Three ways to cut a batch
 #
 # Only our copy `images` is in memory. `digits` itself still reads its files. If you distribute
-# `digits`, TensorFlow cuts a partial batch differently. Here are a last batch of 10 and one of 12:
+# `digits`, TensorFlow cuts a partial batch differently. Here are a last batch of 10 and one of 12.
+# (After the inner loop, `shares` holds the last batch.)
 
 # %%
 (two_more,) = dl.load_dataset(DATASET, splits=["train[:44]"])
@@ -271,7 +277,9 @@ for data in (digits, two_more):
     dl.show("the last batch from files", [len(share) for share in shares])
 
 # %% [markdown]
-# Two replicas get nothing. This is the rule, once for the whole course:
+# A full batch of 32 has pieces of 32 / 4 = 8. TensorFlow keeps that size for the last batch:
+# replica 0 gets 8, replica 1 gets the 2 or 4 that are left, and two replicas get nothing. Here are
+# all three ways, for the whole course:
 #
 # | your data | the last 10, after batches of 32 | how the batch is cut |
 # |---|---|---|
@@ -299,8 +307,8 @@ for source in ("memory", "files", "distribute"):
 #
 # The [auto-shard](../docs/glossary.md#auto-shard) policy decides. Its default is `AUTO`. If a
 # pipeline starts with a data set that reads files, such as `TFRecordDataset` or `TextLineDataset`,
-# `AUTO` means `FILE`. With several workers, each worker would then read different files, so
-# TensorFlow fixes the pieces beforehand, from the batch size.
+# `AUTO` means `FILE`. With several workers, each worker would then read different files and never
+# see a whole global batch, so TensorFlow fixes the pieces beforehand, from the batch size.
 #
 # If the data start in memory, `AUTO` means `DATA`: every worker would read everything, and
 # TensorFlow cuts each batch as it comes. Paths in memory count as such data, even if a `map` opens
@@ -314,7 +322,7 @@ for source in ("memory", "files", "distribute"):
 # ## Which replica saw which example
 #
 # Back to the data in memory. Many data sets are stored class by class: first all zeros, then all
-# ones, and so on. Sort the digits like that, and do not shuffle.
+# ones, and so on. Sort the digits like that, and do not shuffle. Eight of the 42 digits are zeros.
 
 # %% tags=["predict"]
 sorted_guess = dl.predict(
@@ -325,7 +333,7 @@ sorted_guess = dl.predict(
 # %%
 labels = np.array([int(label) for _, label in digits])
 by_class = tf.data.Dataset.from_tensor_slices(np.sort(labels)).batch(32)
-first, *_ = strategy.experimental_distribute_dataset(by_class)
+first, *_ = strategy.experimental_distribute_dataset(by_class)  # the first of two batches
 for replica, share in enumerate(strategy.experimental_local_results(first)):
     dl.show(f"sorted digits on replica {replica}", share)
 
@@ -338,7 +346,7 @@ sorted_guess.reveal(
         "digits out in turn, like cards. It cuts the batch into pieces of neighbours.",
         "different ones in each run": "Nothing here is random. Without a shuffle, each run cuts "
         "the same batch in the same places.",
-        "zeros only": "A piece is 8 neighbours, and the first 8 of the sorted digits are zeros.",
+        "zeros only": "A piece is 8 neighbours, and the eight zeros come first.",
     },
 )
 
@@ -358,9 +366,9 @@ draw_shares(images, seen)
 
 # %% [markdown]
 # TensorFlow cuts a batch in order, into pieces of neighbours: the image with index 8 is the first
-# one on replica 1. Image 41 is alone on replica 3. If each replica takes the mean of its share, and
-# you take the mean of the four means, image 41 weighs three times as much as image 40. Lesson 01
-# shows what that does to a gradient.
+# one on replica 1. In batch 2, image 41 is alone on replica 3. If each replica takes the mean of
+# its share, and you take the mean of the four means, image 41 weighs three times as much as image
+# 40. Lesson 01 shows what that does to a gradient.
 #
 # Was every image seen, and none twice?
 
@@ -377,7 +385,7 @@ dl.show("different ones among them", len(set(everything)), expected=42)
 
 # %% tags=["predict"]
 speed_guess = dl.predict(
-    "How fast are four logical devices of this machine, compared with one?",
+    "How fast do the four logical devices add up these pixels, compared with one device?",
     ["about four times as fast", "about as fast", "slower"],
 )
 
@@ -409,9 +417,10 @@ speed_guess.reveal(
     {
         "about four times as fast": "Four GPUs can come near that if the work is large. Logical "
         "devices share the cores that one device used alone.",
-        "about as fast": "For large pieces of work that is near. Here the pieces are small, and to "
-        "start four of them and to wait for all costs more than to add up the pixels.",
-        "slower": "All four share the same cores, and to start four pieces of work and wait for "
+        "about as fast": "The four share the cores of the one device, so they gain nothing. "
+        "And these pieces are small: starting four of them and waiting for all costs more than "
+        "adding up the pixels.",
+        "slower": "All four share the same cores, and starting four pieces of work and waiting for "
         "all of them costs more than the work itself.",
     },
 )
@@ -425,9 +434,9 @@ speed_guess.reveal(
 # %% [markdown]
 # ## What can this machine do?
 #
-# `dl.doctor()` looks and changes nothing. If you read *none* under **Problems**, at the end, you
-# are ready for the course. Each problem comes with its cure. Your versions and devices may differ
-# from those stored here.
+# `dl.doctor()` checks your machine and changes nothing on it. If you read *none* under
+# **Problems**, at the end, you are ready for the course. Each problem comes with its cure. Your
+# versions and devices may differ from those stored here.
 
 # %% tags=["nbval-ignore-output"]
 dl.doctor()

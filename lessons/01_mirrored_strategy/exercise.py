@@ -78,8 +78,8 @@ dl.check("scope")
 
 # %% [markdown]
 # **Try next:** move only the first of the two lines inside, then only the second, and run the three
-# cells each time. In one case you get an `AssertionError` without a message. In the second case the
-# model trains, and counts every step twice. How would you have noticed?
+# cells each time. One of the two runs stops with an `AssertionError` without a message. The run
+# that does not stop counts every step twice. How would you have noticed?
 
 # %% [markdown]
 # ## Task 2: means of unequal shares, and of none
@@ -163,9 +163,8 @@ dl.check("count_examples")
 # %% [markdown]
 # ## Task 4: find what drifted
 #
-# Write a tool for your own training. Task 5 uses it.
-# `find_drifted(strategy, variables)`. It returns the names of the variables whose copies are not
-# all equal.
+# Write `find_drifted(strategy, variables)`, a tool for your own training. It returns the names of
+# the variables whose copies are not all equal. Task 5 uses it.
 #
 # - `variables` is a dictionary from a name to a mirrored variable, which may hold a vector or a
 #   matrix.
@@ -206,13 +205,17 @@ dl.check("find_drifted")
 # This task has no check. Put a model of your own in place of `build_own` and data of your own in
 # place of `own_data`, and answer two questions with a run.
 #
-# 1. Built in the scope and trained by Keras's own `fit`: which variables drift? Your
-#    `find_drifted` from task 4 tells you. Before you run, write down which layers you suspect.
+# 1. Built in the scope and trained by Keras's own `fit`: which variables drift? Before you run,
+#    write down which layers you suspect. Then your `find_drifted` from task 4 tells you. In the
+#    model below it should find none. Set `synchronized=False` and run again: which two variables
+#    does it name now?
 # 2. Trained by `dl.distribute`: how far are the weights from those of one device?
 #
-# If the second number is above 1e-5, look for dropout, BatchNormalization without
-# `synchronized=True`, and Adam on a weight whose gradient is 0 except for rounding. Lessons 03 and
-# 06 treat them.
+# If the second number is above 1e-5, look for dropout, `BatchNormalization` without
+# `synchronized=True`, and Adam on a weight whose gradient is 0 except for rounding. Lesson 06
+# treats the first two. Adam divides each gradient by its usual size. In the first step, a gradient
+# of 1e-7 in place of 0 moves a weight by 3 % of the learning rate, which is 3e-5 if the learning
+# rate is 0.001.
 
 
 # %%

@@ -37,13 +37,13 @@ import numpy as np
 
 import distlab as dl
 
-devices = dl.split_devices(4)
+dl.split_devices(2)
 dl.show("data set", "digits, part of distlab: nothing is downloaded")
 
 # %% [markdown]
-# (If that says *TensorFlow is already running*, restart the kernel and run from the top.) Two
-# replicas are enough for most of this lesson. The last line below silences the reminder that
-# `tf.function` is faster, because most steps here run only once.
+# (If that says *TensorFlow is already running*, restart the kernel and run from the top.) This
+# lesson uses two replicas. The last line below hides TensorFlow's warnings, among them the reminder
+# that `tf.function` is faster: most steps here run only once. Leave that line out of your own code.
 
 # %%
 import tensorflow as tf
@@ -92,9 +92,9 @@ dl.show("made outside, copies", copies(outside))
 # made outside, each replica updates that weight. So **make whatever a step changes inside the
 # scope:** weights, the optimizer, metrics and counters.
 #
-# Tensors and functions do not care about the scope. One thing does: in Keras 3, a `keras.losses`
-# object that takes a mean divides this mean by the number of replicas if you call the object
-# inside. A call in `strategy.run` counts as inside. Lesson 03 shows when that is right.
+# For tensors and functions the scope makes no difference. There is one exception in Keras 3, a
+# `keras.losses` object that takes a mean. If you call it inside the scope or in `strategy.run`, it
+# returns this mean divided by the number of replicas. Lesson 03 shows when that is right.
 #
 # <details><summary>In plain TensorFlow</summary>
 #
@@ -106,8 +106,8 @@ dl.show("made outside, copies", copies(outside))
 # %% [markdown]
 # ## A model small enough to see through
 #
-# Our model is one layer that makes ten scores from 64 pixels. Two variables show more than a Keras
-# layer would. Both start at zero.
+# Our model is one layer that makes ten scores from 64 pixels. Its weights are two variables of our
+# own, so that you can look at each copy. Both start at zero.
 
 # %%
 with strategy.scope():
@@ -208,13 +208,13 @@ def agreed_gradient(images, labels):
 
 agreed = on_each_replica(agreed_gradient, shared)
 dl.show("both got the same", bool(tf.reduce_all(agreed[0] == agreed[1])), expected=True)
-dl.show("and it is one device's", tf.reduce_max(tf.abs(agreed[0] - one_device)), below=1e-6)
+dl.show("difference from one device", tf.reduce_max(tf.abs(agreed[0] - one_device)), below=1e-6)
 
 # %% [markdown]
 # ### If only one replica calls it
 #
-# An all-reduce waits for all replicas. What if an `if` lets only replica 0 call it?
-# (`what_happens` calls a function, and returns its result or the error that it raises.)
+# An all-reduce waits for all replicas. What if an `if` lets only replica 0 call it? (You know
+# `what_happens` from lesson 00.)
 
 # %% tags=["predict"]
 if_guess = dl.predict(
@@ -230,18 +230,18 @@ from distlab.coursework.what_happens import what_happens
 def only_replica_0():
     context = tf.distribute.get_replica_context()
     if context.replica_id_in_sync_group == 0:
-        context.all_reduce("SUM", 1.0)
+        context.all_reduce("SUM", tf.constant(1.0))
 
 
-outcome = what_happens(lambda: strategy.run(only_replica_0))
+outcome = what_happens(lambda: strategy.run(only_replica_0))  # the result, or the error
 print(outcome)
 
 # %% tags=["reveal"]
 if_guess.reveal(
     "an error" if isinstance(outcome, RuntimeError) else "replica 0 gets its own value",
     {
-        "replica 0 waits for ever": "This can happen on several machines, where no process sees "
-        "that a different one has gone on. Here one process runs both replicas.",
+        "replica 0 waits for ever": "This can happen with several processes, because no process "
+        "sees which calls the others have skipped. Here one process runs both replicas.",
         "replica 0 gets its own value": "Then the copies of a weight would drift apart. An "
         "all-reduce never returns a part of the sum.",
         "an error": "One process runs both replicas, so TensorFlow sees that replica 1 has "
@@ -251,9 +251,12 @@ if_guess.reveal(
 
 # %% [markdown]
 # `merge_call` waits until all replicas have called it, and then runs one function for all of them.
-# Here `all_reduce` is built on it. You see the same word if you compile this function: *merge_call
-# called while defining a new graph*. On several workers such a mistake can hang instead, as lesson
-# 09 shows. **Every replica must take part:** keep every all-reduce out of conditions.
+# Here `all_reduce` is built on it. If you compile this function with `@tf.function`, the error is a
+# different one: *merge_call called while defining a new graph*. To compile an `if` on a tensor,
+# TensorFlow makes a graph of each branch, and inside such a graph no replica can wait for the
+# others. On several workers such a mistake can hang instead, as lesson 09 shows. **Every replica
+# must take part:** keep every all-reduce out of an `if` that can differ between replicas. In a
+# `tf.function`, keep it out of every `if` on a tensor, even if all replicas would agree.
 #
 # <details><summary>Which reduce goes where</summary>
 #
@@ -269,12 +272,22 @@ if_guess.reveal(
 # inside `assign` if the aggregation is a sum or a mean. The optimizers of Keras 3 call
 # `all_reduce`.
 # </details>
+#
+# <details><summary>How the numbers travel: cross_device_ops</summary>
+#
+# `cross_device_ops` of a strategy chooses the route of an all-reduce: over one device and back, in
+# stages, or in a ring between GPUs. It changes the speed, and the sum only by rounding.
+# `dl.make_strategy` picks a good one, so you rarely need to: `dl.make_strategy("mirrored",
+# cross_device_ops=tf.distribute.HierarchicalCopyAllReduce())`. `dl.describe(strategy).all_reduce`
+# names the one in use.
+# </details>
 
 # %% [markdown]
 # ## Three digits on two replicas
 #
 # Three digits on two replicas are shares of 2 and 1. Each replica takes the mean over its share,
-# and the all-reduce takes the mean of these two means.
+# and the all-reduce takes the mean of these two means. (In the code below, `alone` holds the
+# gradient of each single digit. `image[None]` is a batch of one image.)
 
 # %% tags=["predict"]
 weight_guess = dl.predict(
@@ -302,16 +315,18 @@ weight_guess.reveal(
         "1/4": "Each of the two digits that share a replica weighs 1/4.",
         "1/3": "It should. But each replica's mean weighs 1/2, however many digits are in it.",
         "2/3": "The replica with one digit gives half of the result, not more.",
-        "1/2": "The mean of two means gives each of them one half, and this digit alone makes one.",
+        "1/2": "The mean of two means gives each of them one half, and one of the two means is "
+        "this digit alone.",
     },
 )
 
 # %% [markdown]
 # `lstsq` found which weights of the three single gradients give the mean of means: 1/4, 1/4 and
-# 1/2. Each digit should weigh 1/3. So do not average averages. **Add up what the examples say, and
-# divide by the number of examples in the global batch.** The function below does that. A replica
-# without examples adds 0 to its sum: the mean loss there is NaN, but TensorFlow's gradient of it
-# is 0.
+# 1/2. Each digit should weigh 1/3. So do not average averages. **Add up the gradients of all
+# examples, and divide by the number of examples in the global batch.** In the function below, each
+# replica multiplies its mean gradient by its number of examples, which gives the sum over its
+# examples. A replica without examples contributes 0: its mean loss is NaN, but TensorFlow's
+# gradient of that loss is 0.
 
 
 # %%
@@ -325,7 +340,7 @@ def exact_gradient(images, labels):
 exact = on_each_replica(exact_gradient, shared3)[0]
 dl.show("mean of means", agreed3, digits=2)
 dl.show("weighted by examples", exact, digits=2)
-dl.show("from one device", tf.reduce_max(tf.abs(exact - wanted)), below=1e-6)
+dl.show("difference from one device", tf.reduce_max(tf.abs(exact - wanted)), below=1e-6)
 
 # %% [markdown]
 # ## An update keeps the copies equal
@@ -388,8 +403,8 @@ memory_guess.reveal(
 
 # %% [markdown]
 # The copies differ, and no error tells you. When you read the variable, you get one of them: the
-# copy of the device on which you ask. That is replica 0's, unless you choose a device with
-# `tf.device`.
+# copy of the device on which you ask. Outside `run` that is replica 0's copy, unless you choose a
+# device with `tf.device`. Inside `run`, each replica reads its own copy.
 #
 # The cause is the variable's [aggregation](../docs/glossary.md#aggregation), which is `NONE` if
 # you do not choose one: each replica assigns to its own copy. That is right for weights after an
@@ -417,9 +432,10 @@ dl.show("the copies", copies(last_loss), expected=[mean_loss(*batch).numpy()] * 
 # Is this only a danger for variables of your own? Train a common Keras model in the scope, with
 # Keras's own `fit`. It has a `BatchNormalization` layer with four variables: `gamma` and `beta`
 # scale and shift what the layer has normalised, and `moving_mean` and `moving_variance` are running
-# averages of the digits' statistics. `fit` may stand outside the scope, because a Keras model
-# remembers the strategy under which you built it. (`variable.value` in the last line is the
-# TensorFlow variable inside a Keras variable.)
+# averages of the digits' statistics. You may call `fit` outside the scope, because a Keras model
+# remembers the strategy under which you built it. (`shuffle=False` only avoids a warning, because
+# `fit` never shuffles a `tf.data.Dataset`. `variable.value` in the last line is the TensorFlow
+# variable inside a Keras variable.)
 
 # %% tags=["predict"]
 layer_guess = dl.predict(
@@ -456,14 +472,17 @@ layer_guess.reveal(
         "own copy. Nothing combines them.",
         "gamma and beta": "These two are trained. Their gradients go through the all-reduce.",
         "all four": "gamma and beta are trained, so the all-reduce keeps their copies equal.",
-        "moving_mean and moving_variance": "Each replica writes the statistics of its 16 digits.",
+        "moving_mean and moving_variance": "Each replica writes the statistics of its 16 digits. "
+        "Keras 3 makes these two variables without an aggregation, so each replica writes to its "
+        "own copy.",
     },
 )
 
 # %% [markdown]
 # **A layer that you use every day keeps different numbers on each device.** `predict` and
-# `evaluate` run on all replicas, and each replica normalises by its own copy. A checkpoint keeps
-# one copy, so the statistics of the second replica's digits are lost.
+# `evaluate` run on all replicas, and each replica normalises by its own copy. So the prediction for
+# an image depends on its place in the batch. A checkpoint keeps one copy, so the statistics of the
+# second replica's digits are lost. (Keras 2 saved the mean over the replicas.)
 #
 # With `synchronized=True` the layer all-reduces its sums and counts, so all replicas normalise by
 # the statistics of the whole global batch. Train the same model on one device, and compare:
@@ -484,66 +503,6 @@ with strategy.scope():
 synchronized.fit(some, shuffle=False, verbose=0)
 dl.show("weights apart from one device's", apart(model, on_one), digits=3)
 dl.show("the same, synchronized", apart(synchronized, on_one), below=1e-6)
-
-# %% [markdown]
-# ## A variable made inside a tf.function
-#
-# Sometimes you can make a variable only in the first step, for example because its shape depends on
-# the data. For that you must know what `tf.function` does. At the first call it runs your Python
-# code and records TensorFlow's operations in a graph. This is a
-# [trace](../docs/glossary.md#trace). Later calls run the graph, without Python. An argument of a
-# different shape or type makes a new trace.
-#
-# So a `tf.Variable(...)` in a `tf.function` would make a new variable with each trace, and
-# TensorFlow refuses that. It finds out during the first call: if the first trace makes a variable,
-# TensorFlow traces a second time, and raises an error if that trace makes one as well.
-
-
-# %%
-@tf.function
-def count():
-    steps = tf.Variable(0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-    steps.assign_add(1)
-
-
-try:
-    strategy.run(count)
-except ValueError as error:
-    print(str(error).rpartition("ValueError: ")[2].partition(". ")[0])
-
-# %% [markdown]
-# The cure: **make it once, and keep it** where the next trace finds it.
-
-# %%
-kept = {}
-
-
-@tf.function
-def count():
-    if "steps" not in kept:
-        kept["steps"] = tf.Variable(0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-    kept["steps"].assign_add(1)
-
-
-strategy.run(count)
-strategy.run(count)
-dl.show("the copies after two steps", copies(kept["steps"]), expected=[2, 2])
-
-# %% [markdown]
-# TensorFlow traces one replica at a time. Replica 0 comes first and finds `kept` empty, so replica
-# 0 makes the variable, with a copy on each device. Replica 1 finds it there. No `with
-# strategy.scope()` is needed, because `strategy.run` enters the scope. In each step both replicas
-# add 1, and with `ONLY_FIRST_REPLICA` every copy gets what replica 0 added.
-
-# %% [markdown]
-# <details><summary>How the numbers travel: cross_device_ops</summary>
-#
-# `cross_device_ops` of a strategy chooses the route of an all-reduce: over one device and back, in
-# stages, or in a ring between GPUs. It changes the speed, and the sum only by rounding.
-# `dl.make_strategy` picks a good one, so you rarely need to: `dl.make_strategy("mirrored",
-# cross_device_ops=tf.distribute.HierarchicalCopyAllReduce())`. `dl.describe(strategy).all_reduce`
-# names the one in use.
-# </details>
 
 # %% [markdown]
 # ## The same with Keras
@@ -585,18 +544,18 @@ steps_guess.reveal(
         135: "1437 / 32, rounded up, is 45 steps an epoch. Both replicas take each step together.",
         45: "That is one epoch.",
         69: "That would need 32 digits on each replica. `fit` takes the global batch.",
-        68: "That would need 32 digits on each replica. `fit` takes the global batch.",
+        66: "That would need 32 digits on each replica, and it leaves out the last digits of each "
+        "epoch. `fit` takes the global batch, and a partial batch makes a step, too.",
         270: "The two replicas take one step together, not one each.",
-        134: "1437 / 32 is 44.9. The last 29 digits of each epoch make a step, too.",
         132: "1437 / 32 is 44.9. The last 29 digits of each epoch make a step, too.",
     },
 )
 
 # %% [markdown]
-# The batch size that `fit` gets is always the **global** one: 32 here, so 16 on each replica. An
+# The data set that you give to `fit` has **global** batches: 32 digits, so 16 on each replica. An
 # epoch has 1437 / 32 steps, rounded up to 45.
 #
-# Now train the same function on one device, with the same seed and the same data.
+# Now build the same model on one device, with the same seed, and train it on the same data.
 
 # %%
 dl.set_seed(1)
@@ -668,8 +627,9 @@ fit_guess.reveal(
 
 # %% [markdown]
 # It is the mistake that we made with three digits. The last batch has 29 digits. They are read from
-# files, so one replica gets 16 and the other 13. In Keras 3, `fit` takes the mean of the two means.
-# `dl.distribute` weighs every example alike.
+# files, so one replica gets 16 and the other 13. In Keras 3, `fit` takes the mean of the two means:
+# each of the 16 weighs 1/32 and each of the 13 weighs 1/26, in place of 1/29. Three such steps, one
+# in each epoch, move a weight by up to 0.004. `dl.distribute` weighs every example alike.
 #
 # If you stay with Keras's own `fit`, choose a batch size that is a multiple of the number of
 # replicas, and leave out the partial batch with `batch(..., drop_remainder=True)`.
@@ -692,6 +652,57 @@ fit_guess.reveal(
 # you write the mean over a global batch once, and the compiler adds the all-reduce; inside
 # `shard_map` you write `jax.lax.psum`.
 # </details>
+
+# %% [markdown]
+# ## A variable made inside a tf.function
+#
+# You need this section for task 3 of the exercise. Sometimes you can make a variable only in the
+# first step, for example because its shape depends on the data. For that you must know what
+# `tf.function` does. At the first call it runs your Python code and records TensorFlow's operations
+# in a graph. This is a [trace](../docs/glossary.md#trace). Later calls run the graph, without
+# Python. An argument of a different shape or type makes a new trace.
+#
+# So a `tf.Variable(...)` in a `tf.function` would make a new variable with each trace, and
+# TensorFlow refuses that. It finds out during the first call: if the first trace makes a variable,
+# TensorFlow traces a second time, and raises an error if that trace makes one as well. (The last
+# line below prints the main sentence of a long message.)
+
+
+# %%
+@tf.function
+def count():
+    steps = tf.Variable(0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    steps.assign_add(1)
+
+
+try:
+    strategy.run(count)
+except ValueError as error:
+    print(str(error).rpartition("ValueError: ")[2].partition(". ")[0])
+
+# %% [markdown]
+# The cure: **make it once, and keep it** where the next trace finds it.
+
+# %%
+kept = {}
+
+
+@tf.function
+def count():
+    if "steps" not in kept:
+        kept["steps"] = tf.Variable(0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    kept["steps"].assign_add(1)
+
+
+strategy.run(count)
+strategy.run(count)
+dl.show("the copies after two steps", copies(kept["steps"]), expected=[2, 2])
+
+# %% [markdown]
+# TensorFlow traces one replica at a time. Replica 0 comes first and finds `kept` empty, so replica
+# 0 makes the variable, with a copy on each device. Replica 1 finds it there. No `with
+# strategy.scope()` is needed, because `strategy.run` enters the scope. In each step both replicas
+# add 1, and with `ONLY_FIRST_REPLICA` every copy gets what replica 0 added.
 
 # %% [markdown]
 # ## Check yourself

@@ -36,17 +36,28 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # No error appears.
 #
 # Run the check before you change anything. It adds up the gradients of four replicas, as the
-# optimizer does, and tells you how often each loss counts in the sum. Each should count once.
+# optimizer does, and tells you with which factor each loss enters the sum. Each factor should be 1.
 #
 # - `replica_loss(model, x, y, global_batch)` runs on each replica, inside `strategy.run`.
 # - `x` and `y` are this replica's examples, a quarter of the batch. All shares are equal here.
 # - `global_batch` is how many examples all replicas have together.
 # - It returns this replica's loss, one number. Change about 3 lines.
 #
-# <details><summary>Hint</summary>
+# <details><summary>Hint 1</summary>
 #
-# For each of the three ask: what divides here, by what, and is that all? There are several right
-# answers. One that always works is the sum over the examples, divided by `global_batch`.
+# For each of the three ask: what divides here, and by what? How many replicas add their result?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Keras divides by the number of replicas only if the reduction of a loss is a mean. With `"none"`
+# and `"sum"` it does not. Which of the three losses does every replica compute as a whole?
+# </details>
+#
+# <details><summary>Hint 3</summary>
+#
+# There are several right answers. For the losses of examples, one always works: their sum, divided
+# by `global_batch`. For what every replica adds as a whole, divide by the number of replicas.
 # </details>
 
 
@@ -60,18 +71,18 @@ def replica_loss(model, x, y, global_batch):
     digit_losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
     digit = tf.reduce_sum(digit_losses(y, digit_logits)) / global_batch
 
-    odd_losses = keras.losses.BinaryCrossentropy(from_logits=True, reduction="none")
-    odd = tf.reduce_sum(odd_losses(is_odd, odd_logits)) / global_batch
+    odd_sum = keras.losses.BinaryCrossentropy(from_logits=True, reduction="sum")
+    odd = odd_sum(is_odd, odd_logits) / global_batch
 
     penalty = tf.add_n(model.losses) / replicas
     ### STUB
-    digit_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    digit = digit_loss(y, digit_logits) / replicas
+    digit_losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    digit = tf.reduce_mean(digit_losses(y, digit_logits))
 
-    odd_losses = keras.losses.BinaryCrossentropy(from_logits=True, reduction="none")
-    odd = tf.reduce_mean(odd_losses(is_odd, odd_logits))
+    odd_sum = keras.losses.BinaryCrossentropy(from_logits=True, reduction="sum")
+    odd = odd_sum(is_odd, odd_logits) / global_batch / replicas
 
-    penalty = tf.add_n(model.losses)
+    penalty = tf.add_n(model.losses) / global_batch
     ### END SOLUTION
     return digit + odd + penalty
 
@@ -80,16 +91,16 @@ def replica_loss(model, x, y, global_batch):
 dl.check("repair_losses")
 
 # %% [markdown]
-# **Try next:** what would each of the three bugs do with 64 replicas?
+# **Try next:** what would each of the three bugs do with 64 replicas and a `global_batch` of 2048?
 
 # %% [markdown]
 # ## Task 2: the mean over tokens
 #
 # As in the bug of October 2024, the loss is a mean over tokens. There, the small batches of one
-# step had different numbers of tokens. Here, the replicas have. Each example is a sentence, and
-# sentences have different lengths. Shorter ones are padded at the end, so that all have equally
-# many positions. The loss of a batch is **the mean over its tokens**; padding does not count. The
-# shares may be unequal: 3, 3, 3, 1 sentences, or 2, 2, 1, 0.
+# step had different numbers of tokens. Here, the replicas have different numbers of tokens. Each
+# example is a sentence, and sentences have different lengths. Shorter ones are padded at the end,
+# so that all have equally many positions. The loss of a batch is **the mean over its tokens**;
+# padding does not count. The shares may be unequal: 3, 3, 3, 1 sentences, or 2, 2, 1, 0.
 #
 # - `exact_loss(per_token, is_token)` runs on each replica, inside `strategy.run`.
 # - `per_token` has the loss at each position of this replica's sentences, shape (sentences,
@@ -98,7 +109,18 @@ dl.check("repair_losses")
 # - It returns this replica's loss, one number. The sum over all replicas must be the mean over the
 #   tokens of the whole batch. About 3 lines.
 #
-# <details><summary>Hint</summary>
+# <details><summary>Hint 1</summary>
+#
+# By what must the sum over *all* tokens be divided? Which replica knows that number?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# By an all-reduce of a number of its own, a replica learns the sum of all. What must a loss at
+# padding be multiplied by?
+# </details>
+#
+# <details><summary>Hint 3</summary>
 #
 # Each token weighs one over the number of tokens on all replicas, and padding weighs zero. No
 # replica knows that number alone, but `tf.distribute.get_replica_context().all_reduce("SUM",
@@ -145,17 +167,28 @@ def slow(strategy, replica_step, iterator, steps_of_calls):
 # `steps_of_calls`.
 #
 # - `steps_of_calls` is a list such as `[2, 5, 3]`: 2 steps in the first call, 5 in the second, ...
-# - The loop over the steps is inside the `tf.function`. Without that, nothing else counts.
+# - The loop over the steps is inside the `tf.function`. You get the other points only if it is.
 # - TensorFlow traces it once, although the numbers differ.
 # - `replica_step` takes one argument, a batch.
 # - It returns a list: for each call the mean over its steps of the losses, each summed over the
 #   replicas. About 9 lines.
 #
-# <details><summary>Hint</summary>
+# <details><summary>Hint 1</summary>
+#
+# Which of the lines of `slow` does Python run at every step?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Put the inner loop into a `tf.function`. What may then no longer be a Python number?
+# </details>
+#
+# <details><summary>Hint 3</summary>
 #
 # Define inside `train_in_calls` a `tf.function` with the arguments `iterator` and `steps`. In it,
 # start with `total = 0.0` and loop over `tf.range(steps)`. A Python number as `steps` costs a new
-# trace for each value; `tf.constant(n)` does not.
+# trace for each value; `tf.constant(n)` does not. Divide by `tf.cast(steps, tf.float32)`, because
+# TensorFlow divides no float by an integer.
 # </details>
 
 
@@ -194,13 +227,26 @@ dl.check("train_in_calls")
 # - `has_label` is 1.0 for an example with a label and 0.0 for one without. The loss of a batch is
 #   the mean over the examples **with a label**, plus the penalty in `model.losses`. The loss of
 #   an example is the sparse categorical cross-entropy of logits.
+# - Compile the loop as in task 3. The optimizer's variables must exist before TensorFlow traces it.
 # - Each epoch goes through the whole data set. It returns nothing. About 16 lines.
 #
-# <details><summary>Hint</summary>
+# <details><summary>Hint 1</summary>
 #
-# Use your `exact_loss`. Divide the penalty by the number of replicas. In the step that runs on each
-# replica you need a tape, the loss, and `model.optimizer.apply(gradients, weights)`. Each epoch
-# begins with a new `iter(...)` of the distributed data set. What must exist before you compile?
+# By how many examples must the loss of a batch be divided? Which of your functions counts such a
+# number over all replicas?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Use your `exact_loss`, and divide the penalty by the number of replicas. In the step that runs on
+# each replica you need a tape, the loss, and `model.optimizer.apply(gradients, weights)`.
+# </details>
+#
+# <details><summary>Hint 3</summary>
+#
+# Call `model.optimizer.build(model.trainable_variables)` in the strategy's scope. Compile the loop
+# over the steps of an epoch, as in task 3. Each epoch begins with a new `iter(...)` of the
+# distributed data set, and has `len(dataset)` steps.
 # </details>
 
 
@@ -289,4 +335,4 @@ dl.show("one device's weights", result.equal)
 # - Do the losses of your own project use `reduction="none"`, or a mean? Look for every division.
 # - `dl.distribute(build, strategy).fit(...)` does what your loop does. Keep the loop for what `fit`
 #   cannot do.
-# - [Lesson 06](../notebooks/06_reproducibility.ipynb): make two runs equal.
+# - [Lesson 04](../notebooks/04_without_keras.ipynb): the same step without Keras.

@@ -27,7 +27,8 @@
 # **Do you remember?**
 #
 # <details><summary>Lesson 00: 10 examples in memory, 4 replicas. How many does each get?</summary>
-# 3, 3, 3 and 1. From files, after batches of 20: 5, 5, 0 and 0. Today both become a problem.
+# 3, 3, 3 and 1. If they are the last batch of a data set that is read from files in batches of 20,
+# the shares are 5, 5, 0 and 0. In this lesson both become a problem.
 # </details>
 #
 # <details><summary>Lesson 01: two replicas, two different gradients. Why do their weights stay
@@ -128,9 +129,9 @@ dl.show("steps of one device", len(one_path) - 1)
 # In lesson 01 Keras's `fit` did the work. Now you write it:
 #
 # ```diff
-# - model.fit(train)
-# + iterator = iter(strategy.experimental_distribute_dataset(train))
-# + for _ in range(len(train)):
+# - model.fit(data)
+# + iterator = iter(strategy.experimental_distribute_dataset(data))
+# + for _ in range(len(data)):
 # +     losses = strategy.run(replica_step, args=next(iterator))
 # +     loss = strategy.reduce("SUM", losses, axis=None)
 # ```
@@ -165,7 +166,8 @@ def make_step(model, loss_of):
 # %% [markdown]
 # The loss is an argument because this lesson tries several. `train` builds the model in the
 # [scope](../docs/glossary.md#scope), distributes the data and calls the step. It returns the model,
-# its path of weights, and the loss that each step reported.
+# its path of weights, and the loss that each step reported. `kernel(model)` returns the weight
+# matrix of the model's layer, and `path` collects it before the first step and after each step.
 
 
 # %%
@@ -203,7 +205,7 @@ def second_loss(model, x, y):
 
 # %% tags=["predict"]
 lengths_guess = dl.predict(
-    "Under SGD, how long is the first step of each colleague, in steps of one device?",
+    "Under SGD, how long is each colleague's first step, compared with one device's first step?",
     ["1 and 1", "1 and 4", "1/4 and 1", "1/4 and 4"],
 )
 
@@ -216,14 +218,15 @@ def first_step(path):
 _, first_path, _ = train(first_loss, full)
 second, second_path, second_losses = train(second_loss, full)
 lengths = [first_step(path) / first_step(one_path) for path in (first_path, second_path)]
-dl.show("first step, in steps of one device", lengths)
+dl.show("first step, compared with one device's", lengths)
 
 # %% tags=["reveal"]
 lengths_guess.reveal(
     " and ".join({0.25: "1/4", 1.0: "1", 4.0: "4"}[round(length, 3)] for length in lengths),
     {
-        "1 and 1": "Only one of the two can be right: the first divides by 4 and the second does "
-        "not. Here Keras also divides, and the all-reduce adds.",
+        "1 and 1": "At most one of the two can be right, because the first divides by 4 and the "
+        "second does not. Here neither is: in the first, Keras has divided by 4 already, and in "
+        "the second, nothing divides by 4.",
         "1 and 4": "You are right about the second. But in a scope, Keras's own mean is divided "
         "by 4 already, and the first colleague divides once more.",
         "1/4 and 1": "You are right about the first. For the second, the all-reduce would have to "
@@ -267,7 +270,7 @@ def penalty_loss(model, x, y):
 # %% tags=["predict"]
 pull_guess = dl.predict(
     "How hard does the penalty pull under `penalty_loss`, measured in one device's pull?",
-    ["1/4 as hard", "as hard", "4 times as hard"],
+    ["1/4 as hard", "equally hard", "4 times as hard"],
 )
 
 # %%
@@ -284,12 +287,12 @@ dl.show("pull of the penalty, in one device's", in_pulls_of_one, digits=2)
 
 # %% tags=["reveal"]
 pull_guess.reveal(
-    {0.25: "1/4 as hard", 1.0: "as hard", 4.0: "4 times as hard"}[round(in_pulls_of_one, 2)],
+    {0.25: "1/4 as hard", 1.0: "equally hard", 4.0: "4 times as hard"}[round(in_pulls_of_one, 2)],
     {
         "1/4 as hard": "Each replica has a quarter of the examples. But it has all the weights, "
         "and the penalty is computed from the weights.",
-        "as hard": "Keras divides the mean of a loss object. A penalty in `model.losses` is no "
-        "loss object, and Keras leaves it as it is.",
+        "equally hard": "Keras divides the mean that a loss object returns. A penalty in "
+        "`model.losses` is a plain tensor, and your loop gets it undivided.",
         "4 times as hard": "Each of the four replicas adds the whole penalty.",
     },
 )
@@ -318,7 +321,8 @@ draw_paths(
 
 # %% [markdown]
 # On the left a wrong scale acts like a wrong learning rate: the steps are too short or too long. On
-# the right the penalty pulls the weights back towards zero, so they end in a different place.
+# the right both models have the penalty. In one of them it pulls four times as hard towards zero,
+# so its weights end in a different place.
 #
 # ## The second loss under Adam
 #
@@ -343,7 +347,7 @@ adam_guess = dl.predict(
 )
 
 # %%
-adam_one, _ = fit_path(build(make_optimizer=adam), full)
+adam_one, adam_path = fit_path(build(make_optimizer=adam), full)
 adam_second, _, adam_losses = train(second_loss, full, make_optimizer=adam)
 distances = {"SGD": apart(second, one), "Adam": apart(adam_second, adam_one)}
 dl.show("weights apart from one device's by", distances, digits=3)
@@ -356,7 +360,7 @@ adam_guess.reveal(
     {
         "four times as far from one device's weights as under SGD": "Adam's step does not grow "
         "with the gradient. A gradient four times as long has an average size four times as large, "
-        "and the quotient stays.",
+        "so the quotient stays the same.",
         "as far from one device's weights as under SGD": "Under SGD a gradient four times as long "
         "is a step four times as long. Adam divides by the size of the gradient.",
         "almost to one device's weights": "Adam divides the gradient by its usual size, so a "
@@ -365,6 +369,24 @@ adam_guess.reveal(
 )
 
 # %% [markdown]
+# The two optimizers have different learning rates, so you cannot compare 0.45 with 0.001 directly.
+# Compare each distance with the largest change of a weight in one step of one device:
+
+
+# %%
+def largest_change(path):
+    return float(np.abs(np.diff(path, axis=0)).max())
+
+
+sgd_change, adam_change = largest_change(one_path), largest_change(adam_path)
+in_steps = {"SGD": distances["SGD"] / sgd_change, "Adam": distances["Adam"] / adam_change}
+dl.show("the same, in such largest changes", in_steps, digits=1)
+
+# %% [markdown]
+# Under SGD the weights end nine such changes apart, and under Adam a tenth of one. This small
+# difference remains because Adam adds a constant, epsilon (1e-7), to what it divides by, and
+# epsilon does not grow with the gradient.
+#
 # The mistake is still in the loop, and the loss that the step reports shows it. All models start
 # with the same weights, so their first losses should be equal:
 
@@ -375,9 +397,11 @@ dl.show("second loss under SGD ", second_losses[0])
 dl.show("second loss under Adam", adam_losses[0])
 
 # %% [markdown]
-# Under Adam, too, the loss is four times too large. A penalty then has the wrong proportion to the
-# loss, and so has a limit on the gradient's length (clipping). If you later change to SGD, the
-# steps are four times too long. **So test a loop with SGD.** The exercise does.
+# Under Adam, too, the loss is four times too large. If you add a correctly scaled penalty to it,
+# the penalty has a quarter of its proper weight beside the loss. If you limit the length of the
+# gradient (clipping), the limit is compared with a gradient that is four times too long. If you
+# later change to SGD, the steps are four times too long. **So test a loop with SGD.** The exercise
+# does.
 #
 # ## The right loss
 #
@@ -408,7 +432,8 @@ dl.show("the same for the unscaled penalty", apart(heavy, one_l2), below=1e-6)
 #
 # Now take all 330 digits. The last batch has 10, and four replicas cannot share them equally. A
 # distributed batch is a [PerReplica](../docs/glossary.md#perreplica) value, and
-# `experimental_local_results` lists its tensors, one for each replica.
+# `experimental_local_results` lists its tensors, one for each replica. The first line of the next
+# cell goes through all batches and keeps the labels of the last one.
 
 # %%
 *_, (_, last) = strategy.experimental_distribute_dataset(partial)
@@ -446,9 +471,10 @@ distances = {loss.__name__: distance(loss, partial) for loss in (divide_by_20, m
 dl.show("weights apart from one device's by", distances, digits=3)
 
 # %% [markdown]
-# One batch of 17 moves the weights in the second decimal place, and for all full batches together
-# they agreed to six. `divide_by_20` gives every example half of its weight. `mean_of_means` gives
-# one example two and a half times its weight. Which of the two ends further depends on the digits.
+# After the 16 full batches, `divide_by_20` was closer than 1e-6 to one device. After one partial
+# batch more, it is 0.014 away. `divide_by_20` gives every example half of its weight.
+# `mean_of_means` gives one example two and a half times its weight. Which of the two ends further
+# depends on the digits.
 #
 # The mean of means is the arithmetic of October 2024. There the small batches had different numbers
 # of tokens, and here the replicas have different numbers of examples. The cure is to count how many
@@ -482,7 +508,8 @@ dl.show("from files", [len(part) for part in strategy.experimental_local_results
 
 # %% tags=["predict"]
 files_guess = dl.predict(
-    "Without a penalty: how long is the last step of `mean_of_means`, in steps of one device?",
+    "Without a penalty: how long is the last step of `mean_of_means`, compared with one device's "
+    "last step?",
     ["1/2", "1", "2", "NaN"],
 )
 
@@ -497,7 +524,7 @@ lengths = {}
 for loss in (divide_by_20, mean_of_means, counted):
     _, path, _ = train(loss, on_disk)
     lengths[loss.__name__] = last_step(path) / last_step(one_path)
-dl.show("last step, in steps of one device", lengths, digits=3)
+dl.show("last step, compared with one device's", lengths, digits=3)
 
 # %% tags=["reveal"]
 by_means = lengths["mean_of_means"]
@@ -529,8 +556,11 @@ dl.show("counted, from files, weights apart by", distance(counted, on_disk), bel
 # and `result()` adds up the totals of all replicas. Give the metric each example, not a mean.
 # Then it is exact for unequal shares, too.
 #
-# Here is the whole step with two metrics: the accuracy, and the loss as `fit` logs it, which is the
-# mean over the examples of each one's loss plus the penalty.
+# Here is the whole step with two metrics: the accuracy, and the loss as `fit` logs it. For each
+# example that is its own loss plus the whole penalty, and `fit` logs the mean over the examples.
+#
+# `optimizer.build` makes the optimizer's variables now. If the compiled loop made them later, it
+# would be traced twice or crash.
 
 # %%
 with strategy.scope():
@@ -545,13 +575,17 @@ def replica_step(x, y):
         logits = model(x, training=True)
         losses = each_loss(y, logits)
         loss = tf.reduce_sum(losses) / count_in_batch(y) + penalty_of(model)
-    weights = model.trainable_variables
-    model.optimizer.apply(tape.gradient(loss, weights), weights)
     accuracy.update_state(y, logits)
     mean_of_losses.update_state(losses + sum(model.losses))
+    weights = model.trainable_variables
+    model.optimizer.apply(tape.gradient(loss, weights), weights)
 
 
 # %% [markdown]
+# Update the metric of the loss *before* the optimizer, as `fit` does. `model.losses` computes the
+# penalty from the weights at the moment when you read it. After `apply` these are the weights of
+# the next step.
+#
 # ## Compile the loop
 #
 # So far each step was compiled, and Python called it for every batch. Now the loop is compiled,
@@ -634,7 +668,7 @@ for name, value in by_hand.items():
 #
 # ## The same in one line
 #
-# `dl.distribute` returns your Keras model with exactly this rule under its own `fit`: it counts the
+# `dl.distribute` returns your Keras model, whose `fit` follows exactly this rule: it counts the
 # examples, counts the penalty once and sums the gradients. Callbacks, history and validation stay
 # Keras's.
 
@@ -668,6 +702,9 @@ for name, value in by_hand.items():
 #         return {"loss": self.tracker.result()}
 # ```
 #
+# `apply_gradients` takes pairs, and calls `apply`. This model has no penalty. If yours has one, add
+# `tf.nn.scale_regularization_loss(sum(self.losses))` to the loss.
+#
 # Built in the scope and trained by Keras's own `fit`, this model ends with one device's weights on
 # full batches only. On a partial batch, Keras takes the mean of means. It logs a quarter of the
 # loss in any case, because Keras has divided it by 4 before the tracker gets it.
@@ -698,7 +735,10 @@ for name, value in by_hand.items():
 # world_size / count` as the loss.
 #
 # Under `jax.shard_map` you choose yourself: `jax.lax.psum` adds, `jax.lax.pmean` takes the mean.
-# For unequal shares, take `psum` of the summed gradients and divide by `psum` of the counts. Under
+# For unequal shares, divide each device's *summed loss* by the `psum` of the counts, and take the
+# gradient of the quotient. By default (`check_vma=True`), JAX [adds up this
+# gradient](https://docs.jax.dev/en/latest/301/sharding-ad.html) over the devices if the parameter
+# is replicated. A `psum` of your own would then make it too large by the number of devices. Under
 # `jax.jit` with sharded arrays you write the code of a single device, so `jnp.mean` is the mean
 # over the whole array.
 # </details>
@@ -732,7 +772,7 @@ recap()
 # </details>
 #
 # <details><summary>5. Under Adam, your loop ends where one device ends. Is the loss
-# scaled rightly?</summary>
+# scaled correctly?</summary>
 # You cannot tell: Adam nearly hides a constant factor. Run one epoch with SGD.
 # </details>
 #

@@ -69,6 +69,12 @@ dl.check("sgd_step")
 
 # %% [markdown]
 # **Try next:** how many all-reduces does your step need?
+#
+# <details><summary>Answer</summary>
+#
+# One, of a list with three numbers: both sums of derivatives and the number of examples. You can
+# divide the sums afterwards, because the division by the global count is the same for all examples.
+# </details>
 
 # %% [markdown]
 # ## Task 2: repair an optimizer with a limit
@@ -115,6 +121,13 @@ dl.check("adagrad_step")
 # **Try next:** write the clipping and the update for a sign-based optimizer, which moves every
 # weight by `rate * sign(gradient)`. What do you get if each replica takes the sign of its own part,
 # and the all-reduce adds up the signs?
+#
+# <details><summary>Answer</summary>
+#
+# `sign(all_reduce("SUM", gradient))` is right. A sum of signs is a whole number from -4 to 4: it
+# counts each replica once, however large its gradient is, so a single large gradient loses against
+# three small ones.
+# </details>
 
 # %% [markdown]
 # ## Task 3: fewer all-reduces
@@ -158,6 +171,13 @@ dl.check("local_step")
 # %% [markdown]
 # **Try next:** an optimizer with momentum has a velocity on each replica. Must you average the
 # velocities, too? Think of a replica whose velocity points away from the mean.
+#
+# <details><summary>Answer</summary>
+#
+# If you do not, this replica starts from the mean and walks on in its old direction, so the copies
+# drift apart faster. If you average both, the state after each average is one that a single device
+# can have, at twice the bytes. DiLoCo keeps the inner state on each replica, and it still trains.
+# </details>
 
 # %% [markdown]
 # ## Task 4: how far can you go?

@@ -2,7 +2,8 @@
 # # Exercise: input pipelines
 #
 # This exercise follows [lesson 05](../notebooks/05_input_pipelines.ipynb). You repair a pipeline
-# that is slow and wrong, share files and batches between workers, and predict the time of a step.
+# that is slow and wrong, share files between workers, continue an epoch on fewer of them, and
+# predict the time of a step.
 # The checks read no clock: they count calls, and look at which examples came and in which order.
 
 # %% [markdown]
@@ -12,7 +13,7 @@
 # |---|---|---|---|
 # | 1. `repair_pipeline` | repair the order of six stages | 10 | easy |
 # | 2. `shard_files` | deal out files, or lines if there are too few files | 12 | medium |
-# | 3. `own_batches` | give each worker its part of one device's batches | 10 | medium |
+# | 3. `rest_of_epoch` | continue an interrupted epoch on fewer workers | 12 | hard |
 # | 4. `predict_step` | predict the time of a step on several workers | 8 | medium |
 # | 5. your own pipeline | find out what your own training waits for (no points) | 15 | open |
 #
@@ -94,6 +95,12 @@ dl.check("repair_pipeline")
 # **Try next:** move `cache()` to the end of your answer, and run the two cells above. Then move it
 # behind `shuffle`. Which of the numbers tells you that something is wrong, and which looks even
 # better?
+#
+# <details><summary>Answer</summary>
+#
+# At the end, both epochs show the same batches, and `augment` is called 6 times instead of 12,
+# which looks better. Behind `shuffle`, the epochs have the same order, and both counts look right.
+# </details>
 
 # %% [markdown]
 # ## Task 2: files for workers
@@ -141,49 +148,64 @@ def my_examples(context, files, load, decode, seed):
 dl.check("shard_files")
 
 # %% [markdown]
-# **Try next:** with 5 files and 2 workers, one worker has 3 files. How many examples does each
-# worker read, and what happens at the end of an epoch? In which of the two cases does it matter
-# more?
+# **Try next:** five files of 4 lines, 2 workers, batches of 2 for each. How many steps has each
+# worker's epoch? Would it be the same if you dealt out the lines?
+#
+# <details><summary>Answer</summary>
+#
+# Files: one worker has 3 files, 12 lines and 6 steps, the other 8 lines and 4 steps. In the last
+# two steps the second one has no data. Lines: 10 each and 5 steps. The shares are equal, but each
+# worker opens all files.
+# </details>
 
 # %% [markdown]
-# ## Task 3: one device's batches
+# ## Task 3: an epoch that continues on fewer workers
 #
-# `DATA` gives all workers together the batches of one device, but each worker decodes everything.
-# Files share the work, but give different batches. Have both: write `own_batches(context, numbers,
-# decode, global_batch)`, for `distribute_datasets_from_function`.
+# Your job trains on spot machines. In the middle of an epoch some are taken away, and it continues
+# on the others. The examples that were trained must not count twice, and the steps must be those of
+# one device. Write `rest_of_epoch(context, numbers, decode, global_batch, steps_done)`. It is a
+# function for `distribute_datasets_from_function`.
 #
-# - `context` is as in task 2. There are **two replicas on each worker**, and
-#   `context.num_replicas_in_sync` counts the replicas of all workers.
-# - In each step, each replica takes the next batch from its worker's data set.
-# - All replicas together must take the examples of one device's batch: the first `global_batch`
-#   numbers in the first step, the next ones in the second step, and so on. Their order within a
-#   step does not matter. The numbers are a multiple of `global_batch`.
-# - Over all workers, `decode(number)` is called once for each number. About 4 lines.
+# - `context` is as in task 2, for the workers that are left. There are **two replicas on each
+#   worker**, and `context.num_replicas_in_sync` counts the replicas of all workers.
+# - `numbers` is this epoch's order, the same on all workers. Its length is a multiple of
+#   `global_batch`. The first `steps_done` steps trained the first `steps_done * global_batch` of
+#   them, on a different number of workers.
+# - In each step, each replica takes the next batch from its worker's data set. All replicas
+#   together must take the examples of one device's next batch, in any order within the step.
+# - Over all workers, `decode(number)` is called once for each number that is left. About 5 lines.
 #
 # <details><summary>Hint</summary>
 #
-# How would you deal out cards so that the first eight cards go to all four players? And how large
-# is the batch that *one replica* takes?
+# How would you deal out cards so that the first eight cards go to all four players? Which cards
+# would you put aside, and when? And how large is the batch that *one replica* takes?
 # </details>
 
 
 # %%
-# task: own_batches
-def own_batches(context, numbers, decode, global_batch):
+# task: rest_of_epoch
+def rest_of_epoch(context, numbers, decode, global_batch, steps_done):
     ### BEGIN SOLUTION
-    data = tf.data.Dataset.from_tensor_slices(numbers)
-    mine = data.shard(context.num_input_pipelines, context.input_pipeline_id)
+    left = tf.data.Dataset.from_tensor_slices(numbers).skip(steps_done * global_batch)
+    mine = left.shard(context.num_input_pipelines, context.input_pipeline_id)
     batch = context.get_per_replica_batch_size(global_batch)
     return mine.map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(batch)
     ### END SOLUTION
 
 
 # %%
-dl.check("own_batches")
+dl.check("rest_of_epoch")
 
 # %% [markdown]
-# **Try next:** add `shuffle` to your answer so that the steps still take one device's shuffled
-# batches. Where must it stand, and what must all workers have in common?
+# **Try next:** `numbers` was in this epoch's order. If it is not, where must your function shuffle,
+# and what must a worker that starts in the middle of epoch 7 know?
+#
+# <details><summary>Answer</summary>
+#
+# First of all: before `skip` and `shard`, so that both act on one order. All workers need the same
+# seed, and for epoch 7 a new one, such as `seed + 7`: a `shuffle` that starts again begins with the
+# order of its first epoch.
+# </details>
 
 # %% [markdown]
 # ## Task 4: predict before you buy
@@ -235,6 +257,12 @@ except NotImplementedError:
 # **Try next:** from how many workers on does `FILE` gain nothing more, and why? In reality
 # `compute_ms` falls with the number of workers as well, if the global batch stays: which policy
 # then waits for data at 8 workers?
+#
+# <details><summary>Answer</summary>
+#
+# From two workers on: the input takes 40 ms there, less than the computation. If the computation
+# takes 50 / 8 = 6.25 ms on 8 workers, both wait: `FILE` reads for 10 ms, and `DATA` still for 80.
+# </details>
 
 # %% [markdown]
 # ## Task 5: your own pipeline

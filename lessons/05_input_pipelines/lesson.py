@@ -141,16 +141,15 @@ dl.show("the replicas wait for more than half of each step", split.waits > 0.5)
 # %% [markdown]
 # On one machine we measured the same kind of pipeline with a slower disk and a larger model, so
 # that the bars are easy to compare. (`benchmarks/input_pipelines.py` did it, and measures it on
-# your machine as well.)
+# your machine as well. It keeps the shortest of ten rounds.)
 
 # %%
 recorded = recorded_splits()
 draw_step_splits({"as found": recorded["as found"]})
 
 # %% [markdown]
-# The real step takes about as long as the input alone. (Such times differ by a few per cent from
-# run to run, so here the input alone even looks slower.) The computation explains only 5
-# milliseconds of the step. So these replicas wait for data, most of the time.
+# The real step takes about as long as the input alone. The computation explains less than a tenth
+# of the step. So these replicas wait for data, most of the time.
 
 # %% tags=["predict"]
 prefetch_guess = dl.predict(
@@ -163,7 +162,7 @@ prefetch_guess = dl.predict(
 draw_step_splits(recorded)
 
 # %% tags=["reveal"]
-part = recorded["+ prefetch"].real_ms / recorded["as found"].real_ms
+part = recorded["prefetch alone"].real_ms / recorded["as found"].real_ms
 prefetch_guess.reveal(
     "nearly as long as now" if part > 0.8 else f"{part:.1f} times as long as now",
     {
@@ -178,13 +177,17 @@ prefetch_guess.reveal(
 # %% [markdown]
 # **`prefetch` hides the shorter part behind the longer one. It makes nothing cheaper.** If the
 # input is the longer part, you must make the input itself cheaper: more calls at once, or less
-# work. Now look at the last bar. It ends in `prefetch`, and yet its step takes the sum of
-# computation and input. Here the pipeline and the replicas compete for the same two processors, so
-# they slow each other down. If the replicas run on GPUs, the pipeline competes only with the
-# threads that start the GPU's work.
+# work. In the figure, each of these two repairs alone makes a step many times shorter, and the next
+# two sections are about them. (The computation is the same for all five. Its bars differ, because
+# other programs ran on this machine as well.) Now look at the last bars. This pipeline ends in
+# `prefetch`, and yet its step takes longer than the larger of its two parts: the pipeline, the
+# replicas and the other programs compete for the same two processors. If the replicas run on GPUs,
+# the pipeline competes only with the threads that start the GPU's work.
 #
-# There is a second reason: TensorFlow reads ahead even if you do not ask for it. `CountedCalls`
-# counts how often a function of a pipeline is called. We take one batch of 4 numbers and wait:
+# There is a second reason why `prefetch` gained so little: TensorFlow reads ahead even if you do
+# not ask for it. `CountedCalls` counts how often a function of a pipeline is called. We take one
+# batch of 4 numbers. Then a sleep of 0.3 seconds takes the place of a training step, and we count
+# what was read meanwhile:
 
 # %%
 from distlab.coursework.input_probes import CountedCalls
@@ -197,7 +200,7 @@ def read_ahead(data):
     calls.reset()
     iterator = iter(data)
     next(iterator)  # one batch of 4
-    time.sleep(0.3)  # the step computes
+    time.sleep(0.3)  # in place of a training step
     return calls["read"] - 4
 
 
@@ -223,8 +226,8 @@ dl.show("prefetch(8) before map: eight numbers more", read_ahead(slow_part_last)
 # `map(read)` makes one call after the other, because `read` calls Python. (TensorFlow may run a
 # `map` of its own operations in parallel even if you do not ask.) With `num_parallel_calls=16` it
 # makes up to 16 calls at once and returns the results in the same order. While one call waits for
-# the disk, the others wait at the same time. In the figure this repair has the largest effect.
-# There the pipeline also had 16 threads, and it needs them.
+# the disk, the others wait at the same time. The figure shows what that gains in every epoch, the
+# first one included. There the pipeline also had 16 threads, and it needs them.
 #
 # It has a limit: the threads of `tf.data`. By default there are as many as processors. Below, eight
 # calls wait for each other at a barrier, for at most 2 seconds. They can meet only if all eight are
@@ -284,7 +287,7 @@ dl.show("calls without a cache", reads_in_3_epochs(eight.map(read_counted).batch
 dl.show("calls with cache()", reads_in_3_epochs(eight.map(read_counted).cache().batch(4)))
 
 # %% [markdown]
-# The third repair of the figure is this one: from the second epoch on, nothing is read. (The data
+# This is the third repair of the figure: from the second epoch on, nothing is read. (The data
 # must fit into memory; `cache("file")` writes them to a disk of this machine. The cache is whole
 # only after a full pass.) Now a pipeline that also augments:
 
@@ -308,16 +311,19 @@ def with_key(data):
 # %% [markdown]
 # `shift` is an [augmentation](../docs/glossary.md#augmentation): it changes each image at random,
 # so that the model sees a new version in every epoch. `with_key` gives each example a random
-# number, the key, and `rerandomize_each_iteration` draws new keys in each epoch. Both are followed
-# by a cache at the end. (`shuffle` draws a new order in each epoch by default, even with a seed.)
+# number, the key, and `rerandomize_each_iteration` draws new keys in each epoch. Here are three
+# places for the cache:
 
 # %%
-cache_last = with_key(eight.map(look_up)).map(shift).shuffle(8, seed=1).batch(4).cache()
+with_keys = with_key(eight.map(look_up))
+cache_last = with_keys.map(shift).shuffle(8, seed=1).batch(4).cache()
+cache_in_the_middle = with_keys.cache().map(shift).shuffle(8, seed=1).batch(4)
+cache_early = with_key(eight.map(look_up).cache()).map(shift).shuffle(8, seed=1).batch(4)
 
 # %% tags=["predict"]
-order_guess = dl.predict(
-    "In three epochs, how many different orders of the 8 digits does the model see?",
-    ["1", "2", "3"],
+middle_guess = dl.predict(
+    "`cache_in_the_middle`: what does the model see differently in each of three epochs?",
+    ["the order and the shifts", "the order only", "the shifts only", "neither"],
 )
 
 
@@ -331,37 +337,54 @@ def orders(epochs):
     return len({tuple(number for number, _ in epoch) for epoch in epochs})
 
 
-dl.show("orders", orders(seen(cache_last)))
+def versions_of_0(epochs):
+    return len({image.tobytes() for epoch in epochs for number, image in epoch if number == 0})
+
+
+middle = seen(cache_in_the_middle)
+dl.show("cache in the middle: orders", orders(middle))
+dl.show("cache in the middle: versions of digit 0", versions_of_0(middle))
 
 # %% tags=["reveal"]
-order_guess.reveal(
-    str(orders(seen(cache_last))),
+changes = {
+    (True, True): "the order and the shifts",
+    (True, False): "the order only",
+    (False, True): "the shifts only",
+    (False, False): "neither",
+}
+middle_guess.reveal(
+    changes[orders(middle) > 1, versions_of_0(middle) > 1],
     {
-        "2": "The first epoch fills the cache, and it is one of those that the model sees. Every "
-        "later one is its copy.",
-        "3": "`shuffle` would draw three orders. But after the first epoch nothing asks it: the "
-        "cache after it gives the batches that it kept.",
-        "1": "The cache kept the first epoch's batches.",
+        "the order and the shifts": "`shift` is called in each epoch, but with the same key for "
+        "the same digit. The keys came out of the stages before the cache, so it kept them.",
+        "the shifts only": "`shuffle` comes after the cache, and by default it draws a new order "
+        "in each epoch, even with a seed. The keys come from before the cache.",
+        "neither": "That is what `cache_last` does. Here `shuffle` comes after the cache, and by "
+        "default it draws a new order in each epoch, even with a seed.",
+        "the order only": "`shuffle` comes after the cache. `shift` does as well, but its keys "
+        "come from before it.",
     },
 )
 
 # %% [markdown]
-# Here is what the model sees, and what it sees if the cache comes right after `look_up`, before
-# anything random. (The number below an image is its place in the data set. A space separates the
-# batches.)
+# Here is what the model sees, and what it sees if the cache comes right after `look_up`. (The
+# number below an image is its place in the data set. A space separates the batches.)
 
 # %%
 from distlab.pictures.epoch_orders import draw_epochs
 
-cache_early = with_key(eight.map(look_up).cache()).map(shift).shuffle(8, seed=1).batch(4)
-pipelines = {"cache last": seen(cache_last), "cache before anything random": seen(cache_early)}
-draw_epochs(pipelines, batch=4)
+early = seen(cache_early)
+draw_epochs({"cache in the middle": middle, "cache before anything random": early}, batch=4)
+
+# %%
+dl.show("cache last: orders", orders(seen(cache_last)))
 
 # %% [markdown]
-# On the left, the three epochs are equal: the same order, the same batches, and each digit shifted
-# by the same number of pixels. The augmentation is paid for and does nothing. No error appears, the
-# training loss even looks better, and the model overfits. So **cache what is expensive and always
-# the same, and nothing random.**
+# On the left, each digit is shifted by the same number of pixels in all three epochs. The
+# augmentation is paid for 24 times and does nothing. With the cache at the end, even the order and
+# the batches are the same. No error appears, the training loss even looks better, and the model
+# overfits. So **cache what is expensive and always the same, and nothing random: no draw, and
+# nothing from which a later stage draws.**
 #
 # A different mistake is to put `shuffle` after `batch`. It then shuffles whole batches, so the same
 # digits always come together:
@@ -402,32 +425,43 @@ dl.show("versions without a seed", versions(eight.map(brightness_drawn)))
 
 # %% tags=["predict"]
 seed_guess = dl.predict(
-    "Now with dl.set_seed(1) before the pipeline is made. How many different values does the first "
-    "example get in three epochs?",
-    ["1", "3", "an error: map must be deterministic"],
+    "Two colleagues train for three epochs, both after dl.set_seed(1). One iterates over the data "
+    "three times, as `fit` does. One iterates once, over data.repeat(3). How many different values "
+    "does the first example get in the three epochs?",
+    [
+        "three passes: 3, repeat: 3",
+        "three passes: 1, repeat: 3",
+        "three passes: 3, repeat: 1",
+        "three passes: 1, repeat: 1",
+    ],
 )
 
 # %%
 dl.set_seed(1)
-seeded_versions = versions(eight.map(brightness_drawn))
-dl.show("versions with a seed", seeded_versions)
+in_three_passes = versions(eight.map(brightness_drawn))
+repeated = [float(draw) for draw in eight.map(brightness_drawn).repeat(3)]
+with_repeat = len({repeated[0], repeated[8], repeated[16]})  # where an epoch starts
 
 # %% tags=["reveal"]
 seed_guess.reveal(
-    str(seeded_versions),
+    f"three passes: {in_three_passes}, repeat: {with_repeat}",
     {
-        "3": "In a plain program a seed starts one long stream of numbers. But each pass over a "
-        "data set starts the operations in its `map` from the beginning, with the same seed.",
-        "an error: map must be deterministic": "TensorFlow allows random operations in `map`.",
-        "1": "Each pass starts the operations in `map` from the same seed.",
+        "three passes: 3, repeat: 3": "In a plain program a seed starts one long stream of "
+        "numbers. But each pass over a data set starts the operations in its `map` from the "
+        "beginning, with the same seed.",
+        "three passes: 3, repeat: 1": "`repeat` copies nothing: it calls `map` again within one "
+        "pass, and the draws continue. A new pass is what starts them from the beginning.",
+        "three passes: 1, repeat: 1": "Each new pass starts the draws from the beginning. But "
+        "`repeat` is one pass, so its draws continue.",
+        "three passes: 1, repeat: 3": "What decides is the iterator: each new one starts the "
+        "operations in `map` from the same seed.",
     },
 )
 
 # %% [markdown]
-# With a seed, **a random operation in `map` draws the same numbers in every epoch**, as if it were
-# cached. (More exactly: in every pass that starts a new iterator, as `fit` and a `for` loop do.
-# After `repeat()` there is only one iterator, and the draws continue.) `shuffle` is different: it
-# reshuffles by default. The cure is what `with_key` does above: `Dataset.random(seed=1,
+# With a seed, **each new pass repeats the draws of a random operation in `map`**, as if they were
+# cached. `fit` starts a new pass in each epoch. `shuffle` is different: it reshuffles by default.
+# The cure is what `with_key` does above: `Dataset.random(seed=1,
 # rerandomize_each_iteration=True)` gives new numbers in each epoch, and the same ones if you build
 # the pipeline again; a [stateless
 # operation](https://www.tensorflow.org/guide/random_numbers#stateless_rngs) draws from them. Its
@@ -680,28 +714,30 @@ dl.show("distributed", [len(part) for part in strategy.experimental_local_result
 # | `prefetch` | last | reads ahead everything before it |
 #
 # A cheap `map` that works on whole batches, such as scaling, belongs after `batch`: one call for
-# each batch instead of one for each example. We repair our pipeline and measure again. `split_step`
-# makes one pass before it starts the clock, so the cache is full, and this is a step from epoch 2
-# on:
+# each batch instead of one for each example.
+#
+# We repair our pipeline and measure again, first without a cache, as you must if the data do not
+# fit into memory. It then shuffles the numbers, before anything is read. `split_step` makes one
+# pass before it starts the clock, so the cache of the second pipeline is full, and this is a step
+# from epoch 2 on:
 
 # %%
 options = tf.data.Options()
 options.threading.private_threadpool_size = 16
-repaired = (
-    tf.data.Dataset.range(256)
-    .map(calls.counted("read"))
-    .map(read, num_parallel_calls=16)
-    .cache()
-    .shuffle(256, seed=1)
-    .batch(BATCH)
-    .prefetch(tf.data.AUTOTUNE)
-    .with_options(options)
-)
-after = split_step(step, strategy.experimental_distribute_dataset(repaired), passes=2)
-dl.show("the replicas wait for less of each step", after.waits < split.waits)
+in_order = tf.data.Dataset.range(256)
+counted_reads = in_order.map(calls.counted("read"))
+repaired = {
+    "without a cache": in_order.shuffle(256, seed=1).map(read, num_parallel_calls=16),
+    "with a cache": counted_reads.map(read, num_parallel_calls=16).cache().shuffle(256, seed=1),
+}
+for name, examples in repaired.items():
+    data = examples.batch(BATCH).prefetch(tf.data.AUTOTUNE).with_options(options)
+    after = split_step(step, strategy.experimental_distribute_dataset(data), passes=2)
+    dl.show(f"{name}, the replicas wait for less of each step", after.waits < split.waits)
 
+# %%
 calls.reset()
-batches_read = len([*repaired, *repaired])  # two more epochs of 8 batches
+batches_read = len([*data, *data])  # two more epochs of 8 batches, with the cache
 dl.show("batches in two more epochs", batches_read, expected=16)
 dl.show("digits read for them, now that the cache is full", calls["read"], expected=0)
 

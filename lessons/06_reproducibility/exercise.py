@@ -2,8 +2,8 @@
 # # Exercise: reproducibility
 #
 # For [lesson 06](../notebooks/06_reproducibility.ipynb). You repair a training run that never gives
-# the same weights twice. You give every dropout layer its own masks on every replica. Then you say
-# of two runs whether their weights can be identical.
+# the same weights twice. You choose what each layer draws on each replica. Then you say of two runs
+# whether their weights can be identical.
 
 # %% [markdown]
 # ## Overview
@@ -11,7 +11,7 @@
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
 # | 1. `equal_runs` | repair a training run, so that you can repeat it | 8 | easy |
-# | 2. `replica_masks` | own masks for three layers on each replica | 12 | medium |
+# | 2. `replica_masks` | give each layer its own masks, on each replica or on all | 12 | medium |
 # | 3. `expectations` | sort pairs of runs: identical, close, different | 10 | medium |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below. If
@@ -127,30 +127,38 @@ dl.check("equal_runs")
 # replace it by three lines, one for each stream.
 
 # %% [markdown]
-# ## Task 2: masks for every layer on every replica
+# ## Task 2: masks that differ and masks that agree
 #
-# A model on several replicas has three layers that draw. The lesson's `seed_replica` gives all
-# three the same mask. Write `seed_layers`, which runs **on each replica, at the start of each
-# step**, so that
+# A dropout layer needs its own masks on each replica. A different kind of layer must draw the
+# *same* numbers on all replicas. With stochastic depth, for example, a layer decides at random
+# whether a block of the model is skipped in this step. All replicas must decide alike. Otherwise
+# the replicas that skip the block wait for those that compute it.
 #
-# - each layer, on each replica, in each step, draws its own masks,
+# The lesson's `seed_replica` knows nothing of this, and gives all layers the same mask. Write
+# `seed_layers`, which runs **on each replica, at the start of each step**, so that
+#
+# - each layer draws its own masks in each step,
+# - a layer draws its own masks on each replica, but a *shared* layer draws the same on all,
 # - a second run draws the same masks, and so does a run that resumes at this step,
 # - a different base seed gives different masks,
-# - no two draws, in any step, layer or replica, use the same state, except by chance. A layer draws
-#   up to 100 times in a step, and after each draw Keras adds 1 to the second number of its state.
+# - no two draws, in any step, layer or replica, use the same state, except by chance or because the
+#   layer is shared. A layer draws up to 100 times in a step, and after each draw Keras adds 1 to
+#   the second number of its state.
 #
-# `seed_layers(generators, base_seed, step)` gets
+# `seed_layers(generators, shared, base_seed, step)` gets
 #
 # - `generators`, a list of `keras.random.SeedGenerator`, one for each layer. Assign to the `state`
 #   of each: two int64 numbers,
+# - `shared`, a list of booleans, one for each layer: whether it draws the same on all replicas,
 # - `base_seed`, a Python number, the same for the whole run,
 # - `step`, an int64 tensor, like the optimizer's `iterations`.
 #
-# It returns nothing. It takes about 6 lines.
+# It returns nothing. It takes about 7 lines.
 #
 # <details><summary>Hint 1</summary>
 #
 # Besides the base seed, which four numbers identify a mask? Which of them does Keras count itself?
+# Which of them must not change the state of a shared layer?
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -163,18 +171,19 @@ dl.check("equal_runs")
 # <details><summary>Hint 3</summary>
 #
 # For each generator, start with `tf.constant([base_seed, 0], tf.int64)` and fold in the layer's
-# place in the list, the step and the replica. Fold in a 0 last, so that Keras counts from 0.
+# place in the list, the step and the replica. For a shared layer, fold in a number that is the same
+# on all replicas in place of the replica's. Fold in a 0 last, so that Keras counts from 0.
 # </details>
 
 
 # %%
 # task: replica_masks
-def seed_layers(generators, base_seed, step):
+def seed_layers(generators, shared, base_seed, step):
     ### BEGIN SOLUTION
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     for layer, generator in enumerate(generators):
         seed = tf.constant([base_seed, 0], tf.int64)
-        for number in (layer, step, replica, 0):
+        for number in (layer, step, 0 if shared[layer] else replica, 0):
             seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64))
         generator.state.assign(seed)
     ### END SOLUTION
@@ -205,8 +214,11 @@ dl.check("replica_masks")
 # |---|---|
 # | `"seed"` | the seed that was set before all else, or `None` if no seed was set |
 # | `"replicas"` | on how many replicas it ran |
-# | `"dropout"` | the rate, the same for both runs; `0.0` is no dropout. Masks are those of task 2 |
-# | `"resumed"` | `"no"`, or after a stop `"with place"` or `"without place"` in the data |
+# | `"dropout"` | the rate, the same for both runs; `0.0` is no dropout |
+# | `"resumed"` | `"no"`, `"with place"` or `"without place"` |
+#
+# The masks are those of task 2. `"no"` means that the run never stopped. The other two words mean
+# that it stopped and resumed, with or without its place in the data.
 #
 # Weights and optimizer are always restored. In no pair are both runs `"without place"`. It takes
 # about 7 lines.
@@ -247,9 +259,12 @@ def expect(first, second):
 dl.check("expectations")
 
 # %% [markdown]
-# **Try next:** confirm two of your answers by a run. Train `dl.distribute(build, strategy)` on
-# 2 and on 4 devices for one epoch, and look at `dl.show("apart by", ..., below=1e-6)`. Call
-# `dl.set_seed` before each run. For runs without dropout, pass `lambda: build(dropout=0.0)`.
+# **Try next:** confirm two of your answers by a run. Make one strategy for 2 devices with
+# `dl.make_strategy("mirrored", devices=devices[:2])`, and one for 4. Call `dl.set_seed` before each
+# run, and train `dl.distribute(build, some_strategy)` on `make_data()` for one epoch. Then show the
+# largest difference of a weight, `max(np.abs(a - b).max() for a, b in zip(two, four))`, with
+# `dl.show("apart by", ..., below=1e-6)`. For runs without dropout, pass
+# `lambda: build(dropout=0.0)`.
 
 # %% [markdown]
 # ## Next steps

@@ -130,8 +130,8 @@ def save(folder, step, data, keep):
 dl.check("save_atomically")
 
 # %% [markdown]
-# **Try next:** write the unfinished file to `/tmp`. Why is that no longer safe if `/tmp` is on a
-# different disk?
+# **Try next:** write the unfinished file to `/tmp`. If `/tmp` is on a different disk, what does
+# `replace` do? And why would `shutil.move`, which works there, not be safe?
 
 # %% [markdown]
 # ## Task 3: the newest
@@ -216,8 +216,8 @@ dl.check("resume_in_a_loop")
 # ## Task 5: leave when told
 #
 # `run_until_told(steps, do_step, save)` saves and leaves when SIGTERM comes. But it saves half of a
-# step, and no supervisor starts it again. Run the check before you change anything. There are **two
-# bugs**.
+# step, and no supervisor starts it again. Run the check before you change anything: `[4, 3]` in its
+# report means that four steps were begun and three were finished. There are **two bugs**.
 #
 # - It calls `do_step(step)` for each step from 0 to `steps - 1`.
 # - When SIGTERM comes, it finishes the current step, calls `save()` once, and ends the process with
@@ -464,9 +464,9 @@ if "runs" in globals():
 # No points, and no check. Take a script that trains a model of yours for at least a minute.
 #
 # 1. Train it undisturbed on two workers (`distlab launch --workers 2 train.py`), with
-#    `dl.set_seed(1, deterministic=True)` first, and save the weights at the end.
-# 2. Add `dl.Resume("checkpoints", every_secs=10)` and start it, again on two workers, by
-#    `distlab launch --workers 2 --max-restarts 3 train.py`.
+#    `dl.set_seed(1, deterministic=True)` first, and save the weights at the end. 2. Add
+#    `dl.Resume("checkpoints", every_secs=10)` (on several machines: a folder that all share) and
+#    start it, again on two workers, by `distlab launch --workers 2 --max-restarts 3 train.py`.
 # 3. While it trains, find a worker's process ID with `ps`, and end it with `kill -9`.
 # 4. Compare the weights with those that you saved first, bit for bit. If they differ, which part
 #    was lost: is the data shuffled with a seed, and does every layer draw from one?
@@ -477,7 +477,7 @@ if "runs" in globals():
 # %% [markdown]
 # ## Next steps
 #
-# - [Lesson 11](../notebooks/11_fault_tolerance.ipynb), to read a section again.
-# - [Lesson 16](../notebooks/16_choosing_a_strategy.ipynb): which strategy, for which model and
-#   which machines.
+# - [Lesson 11](../notebooks/11_fault_tolerance.ipynb), to read a section again. - [Lesson
+# 12](../notebooks/12_ring_all_reduce.ipynb): how an all-reduce travels, and how many bytes it
+# sends.
 # - [Glossary](../docs/glossary.md): every term of the course on one page.

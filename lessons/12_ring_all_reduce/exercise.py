@@ -2,25 +2,23 @@
 # # Exercise: ring all-reduce
 #
 # This exercise follows [lesson 12](../notebooks/12_ring_all_reduce.ipynb). You write both halves of
-# an all-reduce in forms that the lesson does not show, choose a route for a network, and repair how
-# gradients are packed. Nothing here needs TensorFlow to run, so every check is quick.
+# an all-reduce in forms that the lesson does not show, choose a route for servers of GPUs, and
+# repair how gradients are packed. Nothing here needs TensorFlow to run, so every check is quick.
 
 # %% [markdown]
 # ## Overview
 #
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
-# | 1. `reduce_scatter` | let rank r end with the sum of chunk r | 12 | medium |
+# | 1. `reduce_scatter` | scatter in log2 N steps instead of N - 1 | 15 | medium |
 # | 2. `all_gather` | gather in log2 N steps instead of N - 1 | 12 | medium |
-# | 3. `choose_route` | choose ring or tree for a network | 10 | medium |
+# | 3. `choose_route` | one ring over all GPUs, or two levels | 12 | medium |
 # | 4. `pack_gradients` | repair the packing of gradients into messages | 8 | easy |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
 # each. If you get stuck, open the hint.
 
 # %%
-from math import log2
-
 import numpy as np
 from IPython.display import display
 
@@ -33,22 +31,26 @@ draw = np.random.default_rng(0)
 dl.show("data set", "random numbers: nothing is downloaded")
 
 # %% [markdown]
-# ## Task 1: your own chunk
+# ## Task 1: scatter by halving
 #
-# After the lesson's reduce-scatter, rank r has the sum of chunk r + 1. NCCL and MPI hand rank r the
-# sum of chunk r, because the next operation on rank r works on chunk r. Write
-# `reduce_scatter(network, chunks)` so that it does, too.
+# The ring's reduce-scatter needs N - 1 steps. This one needs log2 N. It is called *recursive
+# halving*, because the chunks that a rank still has to finish are halved in each step. Write
+# `reduce_scatter(network, chunks)`.
 #
 # - `chunks[rank][number]` is an array: what this rank has of this chunk. Chunks have different
-#   lengths.
-# - Each rank sends to the next one only, `(rank + 1) % ranks`. After N - 1 steps it has sent every
-#   chunk but one.
-# - `network.step({(source, target): array, ...})` sends, and returns what each rank received.
-# - Return a list: for each rank the sum of its own chunk. You may change `chunks`. About 9 lines.
+#   lengths. The number of ranks is 4 or 8.
+# - In the first step, rank r exchanges with the rank that is N / 2 away, `r ^ (N // 2)`. Then with
+#   `r ^ (N // 4)`, and at last with `r ^ 1`. (`^` flips a bit: `5 ^ 1` is 4 and `5 ^ 4` is 1.)
+# - In each step a rank gives away half of the chunks that it still has to finish, and adds what it
+#   receives to the other half. In the end it has the sum of chunk r, as NCCL and MPI want it.
+# - `network.step({(source, target): {number: array, ...}, ...})` sends dictionaries of arrays, and
+#   returns what each rank received.
+# - Return a list: for each rank the sum of its own chunk. You may change `chunks`. About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Chunk 0 must end on rank 0. It travels N - 1 steps. On which rank does it begin?
+# Rank 0 of four exchanges with rank 2 first. Which two chunks will ranks 0 and 1 finish, and which
+# two will ranks 2 and 3 finish?
 # </details>
 
 
@@ -57,13 +59,18 @@ dl.show("data set", "random numbers: nothing is downloaded")
 def reduce_scatter(network, chunks):
     ### BEGIN SOLUTION
     ranks = len(chunks)
-    for step in range(ranks - 1):
+    apart = ranks // 2
+    while apart:
         sends = {}
         for rank in range(ranks):
-            sends[rank, (rank + 1) % ranks] = chunks[rank][(rank - 1 - step) % ranks]
+            partner = rank ^ apart
+            # The partner's block of chunks: it finishes them together with its neighbours.
+            theirs = [number for number in range(ranks) if number // apart == partner // apart]
+            sends[rank, partner] = {number: chunks[rank][number] for number in theirs}
         for rank, arrived in network.step(sends).items():
-            place = (rank - 2 - step) % ranks
-            chunks[rank][place] = chunks[rank][place] + arrived
+            for number, array in arrived.items():
+                chunks[rank][number] = chunks[rank][number] + array
+        apart //= 2
     return [chunks[rank][rank] for rank in range(ranks)]
     ### END SOLUTION
 
@@ -83,8 +90,15 @@ with waits_for("reduce_scatter"):
 dl.check("reduce_scatter")
 
 # %% [markdown]
-# **Try next:** send to the left, `(rank - 1) % ranks`. A cable carries as many bytes to the left as
-# to the right at the same time. How could two rings use both directions, and what would that save?
+# **Try next:** a rank sends as many bytes as in a ring, in fewer steps. Why would you still prefer
+# the ring if the ranks stand in a row, and each has a cable to its two neighbours only?
+#
+# <details><summary>Answer</summary>
+#
+# In the first step every rank sends half of its vector to the other half of the row. All these
+# messages pass through the one cable in the middle, so it carries N / 2 times half a vector in each
+# direction. In the ring no cable carries more than two vectors in each direction.
+# </details>
 
 # %% [markdown]
 # ## Task 2: gather by doubling
@@ -135,50 +149,80 @@ dl.check("all_gather")
 # **Try next:** exchange *sums* instead of arrays: in each step both partners add what they receive
 # to what they have. That is an all-reduce in log2 N steps. How many bytes does each rank send? Are
 # the results of all ranks equal in every bit?
+#
+# <details><summary>Answer</summary>
+#
+# log2 N vectors, as on the busiest link of a tree. The bits are equal: in each step both partners
+# add the same two numbers, and `a + b` is always `b + a`.
+# </details>
 
 # %% [markdown]
-# ## Task 3: ring or tree
+# ## Task 3: one ring or two levels
 #
-# You run the same training on several clusters. Write `choose_route(ranks, size_bytes, latency_s,
-# gbit_per_s)`. It returns `"ring"` or `"tree"`, whichever takes less time in the lesson's model.
+# Your GPUs are in servers. Inside a server they have fast links. All GPUs of a server share **one**
+# slower link to the other servers. There are two routes:
 #
-# - `ranks` is a power of two, and at least 4.
-# - `latency_s` is what each message takes besides its bytes, in seconds.
-# - `gbit_per_s` is the bandwidth of a link as vendors state it, in gigabits per second.
-# - About 5 lines.
+# - `"flat"`: one ring over all GPUs. It enters and leaves each server once. In every step some
+#   message goes from one server to the next, so each step takes as long as this message.
+# - `"two levels"`: first a ring reduce-scatter inside each server. Then each GPU all-reduces its
+#   chunk with the GPUs of the same number in the other servers, around a ring. All these rings use
+#   the servers' links at the same time. At last a ring all-gather inside each server.
+#
+# Write `choose_route(servers, gpus, size_bytes, inside, between)`. It returns the name of the route
+# that takes less time in the lesson's model of latency and bandwidth.
+#
+# - `gpus` is the number of GPUs in each server.
+# - `inside` and `between` describe a link inside a server and one between servers, each as a pair
+#   `(latency in seconds, gigabits per second)`.
+# - About 8 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Both routes take their number of steps times the time of one step. What differs in one step?
+# After the reduce-scatter each GPU has a chunk of `size_bytes / gpus`. How many bytes does one
+# server's link carry in one step of the rings between servers?
 # </details>
 
 
 # %%
 # task: choose_route
-def choose_route(ranks, size_bytes, latency_s, gbit_per_s):
+def choose_route(servers, gpus, size_bytes, inside, between):
     ### BEGIN SOLUTION
-    vector_s = size_bytes * 8 / (gbit_per_s * 1e9)
-    ring_s = 2 * (ranks - 1) * (latency_s + vector_s / ranks)
-    tree_s = 2 * log2(ranks) * (latency_s + vector_s)
-    return "ring" if ring_s < tree_s else "tree"
+    def secs(link, steps, message_bytes):
+        latency_s, gbit_per_s = link
+        return steps * (latency_s + message_bytes * 8 / (gbit_per_s * 1e9))
+
+    ranks = servers * gpus
+    flat_s = secs(between, 2 * (ranks - 1), size_bytes / ranks)
+    # The chunks of all GPUs of a server, size_bytes / gpus / servers each, share its link.
+    levels_s = secs(inside, 2 * (gpus - 1), size_bytes / gpus)
+    levels_s += secs(between, 2 * (servers - 1), size_bytes / servers)
+    return "flat" if flat_s < levels_s else "two levels"
     ### END SOLUTION
 
 
 # %% [markdown]
-# Your choice for 1 KB to 1 GB, on 8 and on 256 ranks, with a latency of 10 µs and 100 Gbit/s:
+# Your choice for 1 KB to 1 GB, with 8 GPUs in each server: 1 µs and 600 Gbit/s inside, 10 µs and
+# 200 Gbit/s between servers.
 
 # %%
 with waits_for("choose_route"):
-    for ranks in (8, 256):
-        words = [choose_route(ranks, 10.0**power, 10e-6, 100) for power in range(3, 10)]
-        dl.show(f"{ranks} ranks", ", ".join(words))
+    for servers in (4, 32):
+        chosen = [choose_route(servers, 8, 10.0**n, (1e-6, 600), (1e-5, 200)) for n in range(3, 10)]
+        dl.show(f"{servers} servers", ", ".join(chosen))
 
 # %%
 dl.check("choose_route")
 
 # %% [markdown]
-# **Try next:** add a third route. Task 2's exchange of sums takes log2 N steps, and each message is
-# the whole vector. When does it beat both? Which of its costs does the model not see?
+# **Try next:** many clusters have one link *for each GPU*. Which route wins then if the vector is
+# large and the links inside a server are faster?
+#
+# <details><summary>Answer</summary>
+#
+# Two levels, for every size. Each link then carries only its own GPU's chunk, a message of
+# `size_bytes / gpus / servers`. The slow links carry `gpus` times fewer bytes than in the flat
+# ring, and the rest travels inside the servers.
+# </details>
 
 # %% [markdown]
 # ## Task 4: messages that leave too late
@@ -243,6 +287,12 @@ dl.check("pack_gradients")
 # %% [markdown]
 # **Try next:** print the gradients of a model of your own, with their sizes. How many of them are
 # smaller than 10 KB, and what share of all bytes do these hold?
+#
+# <details><summary>Answer</summary>
+#
+# In `keras.applications.ResNet50`, 160 of the 214 gradients are smaller than 10 KB. Together they
+# hold 0.3 % of the 102 MB. So most messages would carry almost nothing, if each went alone.
+# </details>
 
 # %% [markdown]
 # ## Next steps

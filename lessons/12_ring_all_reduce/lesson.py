@@ -21,7 +21,8 @@
 #
 # **Time:** about 40 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) (what an all-reduce
 # is) and [lesson 09](09_multi_worker.ipynb) (workers). No GPU, and nothing is downloaded. The last
-# part starts four processes on this machine and counts their bytes, which works on Linux only.
+# part starts four processes on this machine. Linux counts the bytes that they send; on other
+# systems the lesson shows those of a simulated network in their place.
 
 # %% [markdown]
 # ### Two questions on earlier lessons
@@ -319,8 +320,8 @@ for name, vectors in results.items():
     same = all(np.array_equal(vectors[0], vector) for vector in vectors)
     dl.show(f"{name}: all ranks have the same bits", same)
 for name in ("tree", "ring"):
-    differ = (results[name][0] != results["naive"][0]).mean()
-    dl.show(f"{name}: share of numbers that differ from naive", differ, digits=2)
+    differ = (results[name][0] != results["naive"][0]).sum()
+    dl.show(f"{name}: numbers of 102,400 that differ from naive", differ)
 
 # %% tags=["reveal"]
 bits_guess.reveal(
@@ -346,11 +347,11 @@ own_first = []
 for rank in range(4):
     order = [(rank + n) % 4 for n in range(4)]
     own_first.append(sum(numbers[other] for other in order))
-differ = (own_first[0] != own_first[1]).mean()
-dl.show("share of numbers that differ between ranks 0 and 1", differ, digits=2)
+differ = (own_first[0] != own_first[1]).sum()
+dl.show("numbers of 102,400 that differ between ranks 0 and 1", differ)
 
 # %% [markdown]
-# Many of the gradients that ranks 0 and 1 now apply differ in the last bits. So the copies of the
+# 42 % of the gradients that ranks 0 and 1 now apply differ in the last bits. So the copies of the
 # weights drift apart from the first step on, and TensorFlow raises no error. If you gather, add in
 # the same order on every rank.
 
@@ -456,26 +457,31 @@ def add_up(mine):
 
 
 # %% [markdown]
-# How many of its 102,400 numbers have the same bits as those of our own routes?
+# How many of its 102,400 numbers have different bits than those of our own routes?
 
 # %%
 exact = np.sum(numbers, axis=0, dtype=np.float64)
 for name, ops in OPS.items():
     total = all_reduced(ops)[0]
-    equal = {own: float((total == vectors[0]).mean()) for own, vectors in results.items()}
-    dl.show(f"{name}, share of equal numbers", equal, digits=2)
+    differ = {own: (total != vectors[0]).sum() for own, vectors in results.items()}
+    dl.show(f"{name}, numbers that differ", differ)
     dl.show("  largest error", np.abs(total - exact).max(), below=1e-6)
 
 # %% [markdown]
 # `ReductionToOneDevice` is our naive route, and `CollectiveAllReduce` is our ring: **your few lines
-# and TensorFlow's C++ ring add in the same order.** (The share of 1 is rounded: at the borders of
-# chunks a few numbers differ. TensorFlow adds up to 64 bytes to each chunk, so up to 96 of the
-# 102,400 numbers belong to a different chunk than ours.) `HierarchicalCopyAllReduce` adds in an
-# order of its own. All three are within 0.000001 of the exact sum.
+# and TensorFlow's C++ ring add in the same order.** (At the borders of chunks a few numbers differ:
+# TensorFlow adds up to 64 bytes to each chunk, so up to 96 of the 102,400 numbers belong to a
+# different chunk than ours.) `HierarchicalCopyAllReduce` adds in an order of its own. All three are
+# within 0.000001 of the exact sum.
 #
 # One process cannot tell us what its devices sent, because they share memory. Real workers can.
 # Linux counts the bytes of every connection, and `tcp_bytes_sent` reads these counters. We start
-# four workers, and each makes its strategy, as in lesson 09.
+# four workers, and each makes its strategy, as in lesson 09. (On a machine that you share, write
+# `dl.LocalCluster(workers=4, isolate=True)`: on Linux the workers then run in a network of their
+# own, which no other program reaches.)
+#
+# Each worker computes the gradient of a layer with 1,000 inputs and 1,000 outputs, which has 4 MB,
+# and all workers add their gradients up.
 
 # %%
 cluster = dl.LocalCluster(workers=4)
@@ -488,50 +494,75 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
 # %% tags=["predict"]
 bytes_guess = dl.predict(
-    "Four workers all-reduce a gradient of 4 MB with TensorFlow. How many MB does each send?",
-    unit="MB",
+    "Each worker trains on 8 examples in a step. Then the batch grows to 64 examples on each "
+    "worker. How does the number of bytes change that a worker sends in a step?",
+    ["it grows 8 times", "it doubles, about", "it stays the same", "it falls"],
 )
 
 
 # %%
-def megabytes_sent():
+def megabytes_sent(examples):
     from __main__ import strategy  # the worker's own
     from distlab.measure.tcp_bytes import tcp_bytes_sent
 
-    @tf.function
-    def step(size):
-        return strategy.run(lambda: add_up(tf.ones([size])))
+    inputs, weights = tf.ones([examples, 1000]), tf.ones([1000, 1000])
 
-    for size in (1_000_000, 1):  # the first ones also connect the workers
-        step(size)
+    def a_gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            loss = tf.reduce_mean((inputs @ weights) ** 2)
+        return add_up(tape.gradient(loss, weights))
+
+    def one_number():
+        return add_up(tf.ones([1]))
+
+    @tf.function
+    def step(on_replica):
+        return strategy.run(on_replica)
+
+    for on_replica in (a_gradient, one_number):  # the first ones also connect the workers
+        step(on_replica)
     before = tcp_bytes_sent()
     for _ in range(10):
-        step(1_000_000)
-    step(1)  # it ends when all workers have begun it, so all bytes of the ten have arrived
+        step(a_gradient)
+    step(one_number)  # it ends when all workers have begun it, so all bytes of the ten have arrived
     return (tcp_bytes_sent() - before) / 10 / 1e6
 
 
-sent = cluster.run(megabytes_sent)
-for worker, megabytes in enumerate(sent):
-    dl.show(f"worker {worker} sent in one all-reduce, MB", megabytes, digits=0)
+# %%
+from distlab.measure.tcp_bytes import can_count
+
+if can_count():
+    sent = {examples: cluster.run(megabytes_sent, examples) for examples in (8, 64)}
+else:
+    print("This system counts no bytes of a connection: below are a simulated network's.")
+    simulated = Network(4)
+    ring(simulated, [np.ones(1_000_000, np.float32)] * 4)  # a gradient, whatever the examples
+    sent = dict.fromkeys((8, 64), simulated.bytes_sent / 1e6)
+for examples, megabytes in sent.items():
+    dl.show(f"{examples} examples, MB that each worker sent in a step", megabytes, digits=0)
 
 # %% tags=["reveal"]
+growth = np.mean(sent[64]) / np.mean(sent[8])
+ways = {"it grows 8 times": 8, "it doubles, about": 2, "it stays the same": 1, "it falls": 0.5}
 bytes_guess.reveal(
-    round(float(np.mean(sent))),
+    min(ways, key=lambda way: abs(ways[way] - growth)),
     {
-        3: "That is one half of the ring. The sums must also come back.",
-        4: "That is the whole gradient once. Each half of the ring sends three quarters of it.",
-        8: "That is the limit for very many workers. With four it is 2 · 4 MB · 3/4.",
-        12: "That would be the whole gradient to each of the three others.",
+        "it grows 8 times": "The examples never travel, and neither do their activations.",
+        "it doubles, about": "No part of what is sent belongs to an example.",
+        "it falls": "A gradient of more examples is no shorter vector.",
+        "it stays the same": "A gradient has one number for each weight, for any batch.",
     },
-    within=0.2,
 )
 
 # %% [markdown]
-# TensorFlow's workers send 2 · 4 MB · 3/4, as the theory says. (The headers of messages are rounded
-# away here.) `CommunicationOptions(implementation=...)` of a MultiWorkerMirroredStrategy takes
-# `RING`, `NCCL` or `AUTO`. On CPUs all three mean TensorFlow's ring, even for tiny vectors. On GPUs
-# `NCCL` chooses between rings and trees by itself.
+# **The weights decide the bytes, and not the examples.** So a larger batch on each worker sends
+# less for each example, until the learning rate sets a limit ([lesson 02](02_batch_scaling.ipynb)).
+#
+# The 6 MB are 2 · 4 MB · 3/4, as the theory says. (The headers of messages are rounded away here.)
+# `CommunicationOptions(implementation=...)` of a MultiWorkerMirroredStrategy takes `RING`, `NCCL`
+# or `AUTO`. On CPUs all three mean TensorFlow's ring, even for tiny vectors. On GPUs `NCCL` chooses
+# between rings and trees by itself.
 
 # %% [markdown]
 # ## Many small gradients

@@ -11,7 +11,7 @@
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
 # | 1. `step_timer` | repair a stopwatch that lies in two ways | 8 | easy |
-# | 2. `efficiencies` | compute strong and weak scaling | 8 | easy |
+# | 2. `efficiencies` | strong and weak scaling of a benchmark | 10 | medium |
 # | 3. `fit_link` | fit alpha and beta, and test them on unseen sizes | 15 | medium |
 # | 4. `predict_knee` | find the number of replicas with the fastest step | 12 | medium |
 # | report `one_against_many` | one device against many, for a CNN | 15 | medium |
@@ -80,34 +80,48 @@ dl.check("step_timer")
 # %% [markdown]
 # **Try next:** wait after every step instead of once at the end. The check accepts it. When would
 # this make a real training look slower than it is?
+#
+# <details><summary>Answer</summary>
+#
+# When steps are short. Python usually prepares the next step while the device computes this one. If
+# you wait after every step, the device is idle in that time, and so the clock counts it. With long
+# steps it hardly matters.
+# </details>
 
 # %% [markdown]
-# ## Task 2: strong and weak
+# ## Task 2: what a benchmark reports
 #
-# Write `efficiencies(measure, batch, replicas)`.
+# Benchmarks report examples per second, and few can run on a single replica: ImageNet in one hour
+# compares 256 GPUs with 8. Write `efficiencies(examples_per_sec, batch, replicas)` for such a
+# benchmark.
 #
-# - `measure(n, global_batch)` returns the milliseconds of one step of `n` replicas that share
-#   `global_batch` examples.
-# - `batch` is the global batch on one replica. `replicas` is a list of counts, and its first is 1.
-#   `batch` can be divided by all of them.
+# - `examples_per_sec(n, global_batch)` returns what `n` replicas process together, with
+#   `global_batch` examples in each step.
+# - `replicas` is a list of counts. The **first** is the baseline, for example 8. All others are
+#   multiples of it.
+# - `batch` is the global batch of the baseline. It can be divided by all counts.
 # - It returns a dictionary. `"strong"` and `"weak"` are lists with one efficiency for each count.
-#   Perfect replicas have an efficiency of 1 in both. About 6 lines.
+#   The baseline has 1 in both, and so have replicas that lose nothing. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
-# How long is the step of perfect replicas, compared with `measure(1, batch)`, if the global batch
-# stays? And if it grows with the replicas?
+# How many examples per second does *one* replica of the baseline process? And one of `n`?
 # </details>
 
 
 # %%
 # task: efficiencies
-def efficiencies(measure, batch, replicas):
+def efficiencies(examples_per_sec, batch, replicas):
     ### BEGIN SOLUTION
-    one = measure(1, batch)
+    first = replicas[0]
+
+    def for_each_replica(n, global_batch):
+        return examples_per_sec(n, global_batch) / n
+
+    base = for_each_replica(first, batch)
     return {
-        "strong": [one / (n * measure(n, batch)) for n in replicas],
-        "weak": [one / measure(n, n * batch) for n in replicas],
+        "strong": [for_each_replica(n, batch) / base for n in replicas],
+        "weak": [for_each_replica(n, batch // first * n) / base for n in replicas],
     }
     ### END SOLUTION
 
@@ -118,6 +132,12 @@ dl.check("efficiencies")
 # %% [markdown]
 # **Try next:** an efficiency above 1 exists. A share of the data may fit into a processor's cache
 # where the whole batch does not. Which of the two kinds of scaling can show it?
+#
+# <details><summary>Answer</summary>
+#
+# Strong scaling. There each replica's share becomes smaller with more replicas, so at some count it
+# fits. In weak scaling the share always has the same size.
+# </details>
 
 # %% [markdown]
 # ## Task 3: alpha, beta and a test
@@ -167,6 +187,13 @@ dl.check("fit_link")
 # **Try next:** `polyfit` counts an error of 1 ms equally for a message of 1 ms and for one of
 # 100 ms. `distlab.measure.cost_model.fit` counts relative errors. Which line would you trust for
 # small messages?
+#
+# <details><summary>Answer</summary>
+#
+# The one with relative errors. Suppose that the message of 100 ms is measured 2 % too long. For
+# `polyfit` these 2 ms are a large error, and it moves alpha to make it smaller. But alpha is what
+# decides the time of a small message.
+# </details>
 
 # %% [markdown]
 # ## Task 4: the knee
@@ -209,12 +236,21 @@ dl.check("predict_knee")
 # %% [markdown]
 # **Try next:** halve the latency, and then double the bandwidth. Which of the two moves the knee to
 # more replicas, and which one makes the fastest step much faster?
+#
+# <details><summary>Answer</summary>
+#
+# Take 400 ms of compute, 0.02 ms of latency, 100 MB and 10 MB per ms, and any number of replicas.
+# The fastest step is at 97 replicas and takes 28 ms, of which 20 ms are bytes. Half the latency
+# moves the knee to 138 replicas, for 25.5 ms. Twice the bandwidth leaves it at 99, for 17.9 ms: the
+# bytes cost nearly the same on any number of replicas.
+# </details>
 
 # %% [markdown]
 # ## Your report: one device against many
 #
 # The CNN of the lesson was recorded on 1, 2 and 4 replicas of one machine. Your `efficiencies` of
-# task 2 now gets these times, for 64 images in a step (strong) and on each replica (weak). Each
+# task 2 now gets its images per second, for 64 images in a step (strong) and on each replica
+# (weak). Each
 # circle is the median of a step, and the band behind it is its middle half: half of all blocks were
 # between its ends.
 

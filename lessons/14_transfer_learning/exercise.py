@@ -2,16 +2,16 @@
 # # Exercise: train the right part again
 #
 # This exercise follows [lesson 14](../notebooks/14_transfer_learning.ipynb). You repair a function
-# that unfreezes a model, give each layer its own learning rate, and keep a test out of the
-# pretraining data.
+# that unfreezes a distributed model, count what its replicas send in a step, and keep a test out of
+# the pretraining data.
 
 # %% [markdown]
 # ## Overview
 #
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
-# | 1. `unfreeze_from` | repair a function that unfreezes the upper layers | 12 | medium |
-# | 2. `layer_rates` | a smaller learning rate for each lower layer | 8 | easy |
+# | 1. `unfreeze_from` | let the upper layers learn again, on two replicas | 12 | medium |
+# | 2. `numbers_sent` | say what a step sends, before you take one | 12 | medium |
 # | 3. `pretraining_rows` | find the rows that pretraining may use | 12 | medium |
 #
 # Write your answers in the cells that start with `# task:` and run them. Then run the check below
@@ -23,28 +23,67 @@ import numpy as np
 import distlab as dl
 from distlab.coursework.unfinished_answers import waits_for
 
-dl.split_devices(2)
+dl.split_devices(4)
 dl.show("data set", "random numbers: nothing is downloaded")
+
+# %% [markdown]
+# The strategy is the lesson's: when a step is traced, it notes in `sent` how many numbers the step
+# sends.
 
 # %%
 import keras
+import tensorflow as tf
+
+sent = []
+
+
+class CountedSums(tf.distribute.ReductionToOneDevice):
+    def batch_reduce_implementation(self, how, pairs, options):
+        sent.extend(value.values[0].shape.num_elements() for value, _ in pairs)
+        return super().batch_reduce_implementation(how, pairs, options)
+
+
+strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=CountedSums())
+
+# %% [markdown]
+# `make_small` builds a model whose lower layers are frozen. `moved_by_a_step` returns the layers
+# whose weights a step changes.
+
+
+# %%
+def make_small():
+    low = keras.layers.Dense(4, name="low", trainable=False)
+    norm = keras.layers.BatchNormalization(name="norm", trainable=False)
+    model = keras.Sequential([keras.Input((4,)), low, norm, keras.layers.Dense(2, name="head")])
+    model.compile("sgd", "mse")
+    return model
+
+
+def moved_by_a_step(model):
+    before = {layer.name: [np.copy(w) for w in layer.get_weights()] for layer in model.layers}
+    sent.clear()
+    model.fit(np.ones((4, 4)), np.ones((4, 2)), verbose=0)
+    return [
+        name
+        for name, old in before.items()
+        if not all(map(np.array_equal, old, model.get_layer(name).get_weights()))
+    ]
+
 
 # %% [markdown]
 # ## Task 1: the upper layers learn again
 #
-# A colleague has trained the head of a model on a frozen body. Now the upper layers are to learn as
-# well. The function `unfreeze_from` below was meant to prepare that, and three things are wrong.
-# Repair it.
+# A colleague has trained the head of a model on a frozen body, on two replicas. Now the upper
+# layers are to learn as well. The function `unfreeze_from` below was meant to prepare that, and
+# three things are wrong. Repair it.
 #
-# - `model` is a `keras.Sequential` of dense layers and BatchNormalizations. It was compiled, and it
-#   has been trained with every layer frozen but the last.
-# - After your function, the next `fit` trains the kernels from the layer called `first` up to the
-#   last one, and no others.
+# - `model` is a `keras.Sequential` of dense layers and BatchNormalizations, made by
+#   `dl.distribute`. It has been trained with every layer frozen but the last.
+# - After your function, the next `fit` trains the dense layers from the one called `first` up to
+#   the last one, kernels and biases, and no other layer.
 # - No BatchNormalization changes, neither its statistics nor its weights.
 # - `fit` uses SGD with the learning rate `rate` and the model's own loss, `model.loss`.
-# - Return nothing. Change about 6 lines.
-#
-# The model calls its layers itself, so there is no place for a `training=False`.
+# - Return nothing. The repaired function has about 5 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -70,68 +109,75 @@ def unfreeze_from(model, first, rate):
 
 
 # %% [markdown]
-# What your function does to a model of two blocks and a head:
+# The layers that a step moves before your function, and after it:
 
 # %%
-blocks = [keras.layers.Dense(4, name="low"), keras.layers.BatchNormalization(name="norm")]
-small = keras.Sequential([keras.Input((4,)), *blocks, keras.layers.Dense(2, name="head")])
-small.compile("sgd", "mse")
 with waits_for("unfreeze_from"):
-    unfreeze_from(small, "head", 0.01)
-    dl.show("layers that learn", [layer.name for layer in small.layers if layer.trainable])
+    small = dl.distribute(make_small, strategy)
+    dl.show("before, a step moves", moved_by_a_step(small), expected=["head"])
+    unfreeze_from(small, "low", 0.01)
+    dl.show("after, a step moves", moved_by_a_step(small), expected=["low", "head"])
 
 # %%
 dl.check("unfreeze_from")
 
 # %% [markdown]
-# **Try next:** call `unfreeze_from` on a model from `dl.distribute`, inside and outside of its
-# strategy's scope. Which of the two does Keras refuse, and how do you know?
+# **Try next:** call `unfreeze_from` on a model from `dl.distribute` and on the same model on one
+# device, with the same weights. Train both for a step. Are the weights equal? What would you have
+# to write in plain TensorFlow, where `compile` does not know the strategy?
 
 # %% [markdown]
-# ## Task 2: a rate for each layer
+# ## Task 2: what will a step send?
 #
-# One small rate for a whole model is a compromise. [ULMFiT](https://arxiv.org/abs/1801.06146) gave
-# each layer its own: the last layer learns with the largest rate, and each layer below learns 2.6
-# times more slowly than the one above it. Write `layer_rates(layers, head_rate, factor)`.
+# The network between your machines is slow. Before you rent them, you want to know how much traffic
+# each choice of frozen layers causes. Write `numbers_sent(model)`. It looks at a compiled model and
+# takes no step.
 #
-# - `layers` is a list of tuples `(name, has_weights, trainable)`, from the first layer to the last.
-#   The last one is the head.
-# - A layer that learns has weights and is trainable.
-# - Return a dictionary from the name of each layer **that learns** to its rate. The head gets
-#   `head_rate`. Each of the others gets the rate of the next higher layer that learns, divided by
-#   `factor`. All other layers do not appear. About 6 lines.
+# - `model` is a `keras.Sequential` of layers `Dense`, `BatchNormalization` and `Dropout`, made by
+#   `dl.distribute`. Some of its layers are frozen, and not only the lowest.
+# - Return how many **numbers** one replica gives to the all-reduces of one training step, as `sent`
+#   counts them. In the lesson, the replicas also averaged something that is no gradient.
+# - About 6 lines.
 #
 # <details><summary>Hint</summary>
 #
-# In which direction do you walk through the layers, and when do you divide?
+# A trainable BatchNormalization has four arrays. Which of them does a step change by gradients, and
+# which by the rows of a replica? What about a frozen one?
 # </details>
 
 
 # %%
-# task: layer_rates
-def layer_rates(layers, head_rate, factor):
+# task: numbers_sent
+def numbers_sent(model):
     ### BEGIN SOLUTION
-    rates, rate = {}, head_rate
-    for name, has_weights, trainable in reversed(layers):
-        if has_weights and trainable:
-            rates[name] = rate
-            rate /= factor
-    return rates
+    total = 0
+    for layer in model.layers:
+        is_norm = isinstance(layer, keras.layers.BatchNormalization)
+        weights = layer.weights if is_norm and layer.trainable else layer.trainable_weights
+        total += sum(int(np.prod(weight.shape)) for weight in weights)
+    return total
     ### END SOLUTION
 
 
-# %%
-tower = [("conv", True, False), ("dense", True, True), ("relu", False, True), ("head", True, True)]
-with waits_for("layer_rates"):
-    rates = layer_rates(tower, 0.01, 2.0)
-    dl.show("rates", rates, expected={"head": 0.01, "dense": 0.005})
+# %% [markdown]
+# Your number and the measured one, for a model whose BatchNormalization learns:
 
 # %%
-dl.check("layer_rates")
+with waits_for("numbers_sent"):
+    tried = dl.distribute(make_small, strategy)
+    tried.get_layer("norm").trainable = True
+    tried.compile("sgd", "mse")
+    moved_by_a_step(tried)
+    dl.show("numbers sent", numbers_sent(tried), expected=sum(sent))
+
+# %%
+dl.check("numbers_sent")
 
 # %% [markdown]
-# **Try next:** a Keras optimizer has one learning rate. How could a `train_step` of your own give
-# each layer a rate with SGD? Why would the same trick do nothing with Adam?
+# **Try next:** [ULMFiT](https://arxiv.org/abs/1801.06146) gives each layer its own learning rate,
+# 2.6 times smaller than that of the layer above. In a `train_step` of your own, multiply each
+# gradient by its layer's factor before SGD applies it. Does it matter whether you multiply before
+# the all-reduce or after it? Why does the factor do almost nothing with Adam?
 
 # %% [markdown]
 # ## Task 3: what pretraining must not see
@@ -141,8 +187,8 @@ dl.check("layer_rates")
 # `pretraining_rows(images, labels, new_classes, test_rows)`.
 #
 # - `images` has the shape [rows, height, width], `labels` the shape [rows].
-# - `new_classes` are the labels of the new task. `test_rows` are the numbers of the rows that test
-#   it, and all of them have a new label.
+# - `new_classes` are the labels of the new task. `test_rows` are the indices of its test
+#   rows, and all of them have a new label.
 # - Return a list of all rows that pretraining may use: rows without a new label whose image is not
 #   the same, pixel for pixel, as an image of a test row. Leave out nothing else.
 # - About 5 lines.
@@ -179,8 +225,8 @@ dl.check("pretraining_rows")
 
 # %% [markdown]
 # **Try next:** a copy that was resized or stored as a new JPEG has other pixels. How would you find
-# it? The paper on [BiT](https://arxiv.org/abs/1912.11370) removed near duplicates of its tests from
-# the pretraining data, and reports what changed.
+# it? The paper on [BiT](https://arxiv.org/abs/1912.11370) removed near duplicates of its test
+# images from the pretraining data, and reports how little changed.
 
 # %% [markdown]
 # ## Next steps

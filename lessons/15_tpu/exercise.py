@@ -2,8 +2,8 @@
 # # Exercise: ready for a TPU, as far as a CPU can tell
 #
 # This exercise follows [lesson 15](../notebooks/15_tpu.ipynb). You repair a loss that no compiler
-# takes, evaluate a model in batches of one shape, and give verdicts on what others have found. It
-# needs no TPU, and nothing in it was run on one.
+# takes, evaluate a model in batches of one shape, and give verdicts on a team's findings. It needs
+# no TPU, and nothing in it was run on one.
 
 # %% [markdown]
 # ## Overview
@@ -32,11 +32,13 @@ dl.show("data set", "random numbers: nothing is downloaded")
 #
 # `labelled_loss` is the mean cross-entropy of the examples that have a label. An example without a
 # label has the label -1. The scores are clipped to between -3 and 3. A batch without any label has
-# the loss 0. All of that works in plain Python, and `tf.function(jit_compile=True)` refuses it. Run
-# the check before you change anything, then repair `labelled_loss`.
+# the loss 0. The function computes all of that in plain Python. But it cannot train a model: the
+# gradient stops at NumPy's clip, and `tf.function(jit_compile=True)` refuses the function. Run the
+# check before you change anything, then repair `labelled_loss`.
 #
 # - `scores` has the shape [rows, classes], `labels` has the shape [rows]. Both shapes are fixed.
-# - It returns the same loss as before, and its gradient has no NaN.
+# - It returns the same loss as before. It has the gradient of that loss, without a NaN; the scores
+#   that are clipped have the gradient 0.
 # - No shape in the function depends on the values of `labels`.
 # - Change about 6 lines.
 #
@@ -82,6 +84,12 @@ dl.check("labelled_loss")
 # %% [markdown]
 # **Try next:** put `tf.print(scores)` into your function, and compile it again. Then read what
 # [`set_soft_device_placement`][soft] says about TPUs. Would you leave the line in?
+#
+# <details><summary>Answer</summary>
+#
+# XLA on this CPU refuses it. A TPUStrategy may run it on the host, and the TPU then waits for the
+# host in each step. So leave it in while you look for a mistake, and not in a long training run.
+# </details>
 #
 # [soft]: https://www.tensorflow.org/api_docs/python/tf/config/set_soft_device_placement
 
@@ -155,6 +163,12 @@ dl.check("evaluate_padded")
 # **Try next:** a sentence has between 3 and 200 words. If you pad each batch to its longest
 # sentence, how many programs might an epoch need? What do you win and lose if you pad to the next
 # multiple of 32 instead?
+#
+# <details><summary>Answer</summary>
+#
+# Up to 198, one for each length from 3 to 200. Padded to multiples of 32 there are at most 7
+# lengths, from 32 to 224, so 7 programs. You pay with up to 31 more words of padding a sentence.
+# </details>
 
 # %% [markdown]
 # ## Task 3: what do you tell your team?
@@ -162,22 +176,23 @@ dl.check("evaluate_padded")
 # Your team wants to train on a TPU next month, and has none yet. Here are six findings, all from a
 # laptop:
 #
-# - **A.** A step takes the square root of each example's loss with NumPy, in `tf.py_function`.
-#   `jit_compile=True` raises an error that names `EagerPyFunc`.
-# - **B.** A step drops unlabelled examples with `tf.boolean_mask`. It compiles. Its program has
-#   the shape `f32[<=64,10]`.
+# - **A.** A step looks up the number of each word in a `tf.lookup.StaticHashTable`. It runs under
+#   plain `tf.function`. `jit_compile=True` raises an error that names the type `DT_STRING`.
+# - **B.** A step compiles, and its program has no shape with `<=`. One line of the code is
+#   `scores = scores[:count]`, and `count` is computed from the labels.
 # - **C.** A step compiles, with fixed shapes and in float32. A colleague asks how many examples a
 #   second a v5e will train.
-# - **D.** A step decodes JPEG files, whose bytes arrive as strings. `jit_compile=True` raises an
-#   error that names `DecodeJpeg`.
-# - **E.** A step adds up a long sum in float64. It compiles. Its program has `f64[128]`.
+# - **D.** A step ends with `np.sqrt(loss)`. Plain `tf.function` raises an error: *cannot convert a
+#   symbolic tf.Tensor to a numpy array*.
+# - **E.** A step multiplies the losses by weights from `np.linspace`, and names no type. It
+#   compiles. Its program has `f64[64]`.
 # - **F.** A step compiles, with fixed shapes, and gives the loss of plain TensorFlow to 1e-7. A
 #   colleague asks whether a TPU will give the loss to 1e-7, too.
 #
 # Write `give_verdict(case)`. It takes a letter and returns two texts: a verdict and the next step.
 #
-# - **Verdicts:** `"refused_here"`, `"suspect_on_tpu"`, `"not_checked"`, `"runs_on_tpu"`,
-#   `"fails_on_tpu"`.
+# - **Verdicts:** `"fails_everywhere"`, `"refused_here"`, `"suspect_on_tpu"`, `"not_checked"`,
+#   `"runs_on_tpu"`, `"fails_on_tpu"`.
 # - **Next steps:** `"rewrite_in_tensorflow"`, `"move_to_input_pipeline"`,
 #   `"mask_instead_of_select"`, `"use_float32"`, `"measure_on_tpu"`.
 # - About 9 lines.
@@ -193,10 +208,10 @@ dl.check("evaluate_padded")
 def give_verdict(case):
     ### BEGIN SOLUTION
     verdicts = {
-        "A": ("refused_here", "rewrite_in_tensorflow"),
+        "A": ("refused_here", "move_to_input_pipeline"),
         "B": ("suspect_on_tpu", "mask_instead_of_select"),
         "C": ("not_checked", "measure_on_tpu"),
-        "D": ("refused_here", "move_to_input_pipeline"),
+        "D": ("fails_everywhere", "rewrite_in_tensorflow"),
         "E": ("suspect_on_tpu", "use_float32"),
         "F": ("not_checked", "measure_on_tpu"),
     }
@@ -208,8 +223,14 @@ def give_verdict(case):
 dl.check("give_verdict")
 
 # %% [markdown]
-# **Try next:** take a training step of your own, and write down its three lists: refused here,
-# suspect, not checked. Which list is the longest, and what does an hour on a TPU buy you?
+# **Try next:** a colleague replaces `scores[:count]` in case B by `tf.boolean_mask`, and reports:
+# the program now has `f32[<=64,10]`, so it became worse. Did it?
+#
+# <details><summary>Answer</summary>
+#
+# No. Both select rows whose number depends on values, so both are suspect. Now the program shows
+# it, which is better. The repair is a mask that multiplies the losses of all 64 rows.
+# </details>
 
 # %% [markdown]
 # ## Next steps

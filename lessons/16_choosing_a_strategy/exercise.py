@@ -34,11 +34,11 @@ dl.show("devices", len(devices), expected=4)
 #   epoch takes three hours. One host has four equal GPUs.
 # - **C.** The same CNN on two such hosts with a quick network. Auditors will compare the weights
 #   with those of one device.
-# - **D.** Forty rented hosts. Some of them are slow, and each may be taken away at any minute.
-#   The embeddings are too large for a single host, and each step reads a few rows of them. A
-#   gradient that is some steps old does no harm.
-# - **E.** One host with 128 GB of memory and two GPUs of 16 GB. Weights 6 GB, gradients 6 GB,
-#   activations 2 GB, Adam's state 12 GB.
+# - **D.** Four hosts that stay, and forty rented ones. Some of the rented hosts are slow, and each
+#   of them may be taken away at any minute. The embeddings are too large for a single host, and
+#   each step reads a few rows of them. A gradient that is some steps old does no harm.
+# - **E.** One host with 128 GB of memory and two GPUs of 16 GB. For each GPU: weights 6 GB,
+#   gradients 6 GB, activations 2 GB. Adam's state has 12 GB.
 # - **F.** Weights 60 GB, gradients 60 GB, Adam's state 120 GB. One host with eight GPUs of 80 GB.
 #
 # `choose(case)` takes a letter and returns two names: a strategy and the reason for it.
@@ -50,17 +50,17 @@ dl.show("devices", len(devices), expected=4)
 #
 # | reason | says |
 # |---|---|
-# | `"batch_too_small"` | the batch has too few examples for several devices |
-# | `"copies_in_one_host"` | one host, and each of its devices can hold a copy of everything |
-# | `"hosts_step_together"` | several hosts take each step together |
 # | `"no_waiting"` | no step may wait for the slowest host, and old gradients are allowed |
-# | `"copies_too_large"` | a device holds what a step needs, but not the optimizer's state as well |
-# | `"replica_too_large"` | a device cannot hold the weights and gradients of one replica |
 # | `"always_faster"` | more devices are always faster |
+# | `"replica_too_large"` | a device cannot hold the weights and gradients of one replica |
+# | `"copies_in_one_host"` | one host, and each of its devices can hold a copy of everything |
 # | `"less_memory_each"` | under Mirrored, more devices mean less memory for weights on each |
+# | `"copies_too_large"` | a device holds what a step needs, but not the optimizer's state as well |
+# | `"batch_too_small"` | the batch has too few examples for several devices |
+# | `"hosts_step_together"` | several hosts take each step together |
 #
-# Two of the reasons are never true. Each strategy and each reason is worth half a point. About 9
-# lines.
+# Not every reason is true, and a reason may fit no case. Each strategy and each reason is worth
+# half a point. About 9 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -112,9 +112,9 @@ dl.check("choose_and_defend")
 #
 # <details><summary>Hint</summary>
 #
-# `dl.distribute(build, strategy)` gives you the model. `model.get_weights()` returns all weights,
-# even those that are not trained. `strategy.experimental_local_results(model.weights[0].value)`
-# lists the copies of a weight.
+# Under which scope must each model be built, and what builds it there for you? Which method returns
+# also the weights that no gradient changes? `strategy.experimental_local_results(variable)` lists
+# the copies of a TensorFlow variable. Where does a Keras weight keep its own?
 # </details>
 
 
@@ -165,8 +165,13 @@ dl.check("compare_strategies")
 # <details><summary>Hint</summary>
 #
 # One strategy takes 64 examples in a step and a different one 256. What do steps per second tell
-# you about them? And which number of seven measurements hardly changes if one of them is much too
-# small or much too large?
+# you about them?
+# </details>
+#
+# <details><summary>Second hint</summary>
+#
+# Which number of seven measurements hardly changes if one of them is much too small or much too
+# large?
 # </details>
 
 

@@ -4,10 +4,11 @@
 # In 2019 the authors of [ZeRO](https://arxiv.org/abs/1910.02054) gave an example. The weights of
 # GPT-2 with 1.5 billion parameters take 3 GB in 16-bit numbers. Still, it could not be trained on
 # one GPU of 32 GB in PyTorch or TensorFlow. Weights, gradients and the state of Adam take at least
-# 24 GB: 16 bytes for each parameter instead of 2. Activations come on top: these are the outputs of
-# the layers, which the [backward pass](../docs/glossary.md#backward-pass) needs. Plain [data
-# parallelism](../docs/glossary.md#data-parallelism) on two GPUs divides the activations if the
-# batch stays the same. Each GPU still holds all of the 24 GB.
+# 24 GB: 16 bytes for each parameter instead of 2. (2 for the weight, 2 for its gradient, and 12 for
+# Adam, which keeps a copy of the weight and two averages in 32 bits.) Activations come on top:
+# these are the outputs of the layers, which the [backward pass](../docs/glossary.md#backward-pass)
+# needs. Plain [data parallelism](../docs/glossary.md#data-parallelism) on two GPUs divides the
+# activations if the batch stays the same. Each GPU still holds all of the 24 GB.
 #
 # So before you rent more devices, ask what a strategy divides among them, and what it copies.
 #
@@ -15,8 +16,8 @@
 #
 # After this lesson you can
 #
-# - say what each strategy of TensorFlow copies, what it divides, and what it moves in each step,
-# - rehearse distributed code, and name the mistakes that a rehearsal on one device cannot find,
+# - say what each strategy of one process copies, what it divides, and what it moves in each step,
+# - rehearse distributed code without a second device, and know what each rehearsal can find,
 # - compare strategies on a model of your own, by its weights,
 # - work out the memory of a step, and name the kind of parallelism that divides it,
 # - choose with a card of six questions.
@@ -83,11 +84,11 @@ dl.show("steps, and examples in the last", [len(partial), 335 % 20])
 # %% [markdown]
 # ## Four strategies of one process
 #
-# There is always a strategy. If you make none, `tf.distribute.get_strategy()` returns the
-# **default strategy**: one [replica](../docs/glossary.md#replica), and nothing changes.
-# `OneDeviceStrategy` has one replica as well, on the device that you name. `MirroredStrategy` you
-# know. `CentralStorageStrategy` has several replicas and keeps **one** copy of each variable for
-# all of them.
+# There is always a strategy. If you make none, `tf.distribute.get_strategy()` returns the **default
+# strategy**: one [replica](../docs/glossary.md#replica), and nothing changes. `OneDeviceStrategy`
+# has one replica as well, on the device that you name. You know `MirroredStrategy`.
+# `CentralStorageStrategy` has several replicas and keeps **one** copy of each variable for all of
+# them.
 
 # %%
 default = tf.distribute.get_strategy()
@@ -237,16 +238,17 @@ rehearsal_guess.reveal(
         "four devices, full batches": "Four shares of 5 weigh the same, so the mean of their means "
         "is the mean of all.",
         "none: B is right": "It is right as long as all shares are equal. 15 examples are shared "
-        "as 4, 4, 4 and 3, and each of the three counts more than one of the four.",
+        "as 4, 4, 4 and 3. In a mean of four means, an example of the share of 3 counts more than "
+        "one of a share of 4.",
     },
 )
 
 # %% [markdown]
-# Version A is lesson 03's mistake, and any four devices find it. B needs the odd last batch: there
-# the shares are 4, 4, 4 and 3, and in a mean of their means, each of the three counts too much. One
-# device finds neither: it finds code that cannot *run*, such as a model built outside of the scope,
-# but no wrong *scale*. **So rehearse twice: on one device, and then on four logical ones, with a
-# last batch that does not divide by four.** You need no second GPU for that.
+# Version A is lesson 03's mistake, and any four devices find it. B needs the odd last batch, with
+# its unequal shares. One device finds neither: it finds code that cannot *run*, such as a model
+# built outside of the scope, but no wrong *scale*. **So rehearse twice: on one device, and then on
+# four logical ones, with a last batch whose size is not a multiple of four.** You need no second
+# GPU for that.
 #
 # ## Your model under each strategy
 #
@@ -287,7 +289,11 @@ for name, strategy in strategies.items():
 
 # %% tags=["reveal"]
 equal_guess.reveal(
-    "all four" if len(equal) == 4 else "only default and OneDevice",
+    {
+        ("default", "one_device", "mirrored", "central_storage"): "all four",
+        ("default", "one_device", "mirrored"): "all but CentralStorage",
+        ("default", "one_device"): "only default and OneDevice",
+    }[tuple(equal)],
     {
         "all four": "`dl.distribute` weighs each example alike under every strategy, so each "
         "step is that of one device.",
@@ -341,7 +347,7 @@ log_guess = dl.predict(
     "In these steps the loss falls. Why does CentralStorage log a larger one?",
     [
         "wrong weights: one replica's gradients are lost",
-        "right weights: the log counts the last steps most",
+        "right weights: the log counts one replica's examples only",
         "right weights: the log counts the first steps most",
     ],
 )
@@ -362,8 +368,8 @@ log_guess.reveal(
         "device. A falling loss whose first steps count most has a mean that is too large.",
         "wrong weights: one replica's gradients are lost": "The shares are equal, so "
         "even Keras's own step is that of one device.",
-        "right weights: the log counts the last steps most": "The last steps have the "
-        "smallest losses. A log that counts them most would be too small.",
+        "right weights: the log counts one replica's examples only": "The losses of one replica "
+        "fall as those of the other do, so after 80 steps such a log would be small, too.",
     },
 )
 
@@ -414,13 +420,13 @@ dl.show("weights of one device", bool(apart(one, mended) < 1e-6), expected=True)
 # loss scale, for float16; gradient accumulation; and Muon.
 # </details>
 #
-# The strategy is also experimental: its full name is
+# CentralStorage is experimental. Its full name is
 # `tf.distribute.experimental.CentralStorageStrategy`.
 #
 # ## The memory of a step
 #
-# Adam in float32 needs 16 bytes for each parameter: 4 for the weight, 4 for its gradient and 8
-# for Adam's two averages. Activations come on top, and we leave them out.
+# In float32 the sum is again 16 bytes for each parameter: 4 for the weight, 4 for its gradient and
+# 8 for Adam's two averages. Activations come on top, and we leave them out.
 
 # %% tags=["predict"]
 memory_guess = dl.predict(
@@ -465,10 +471,10 @@ memory_guess.reveal(
 )
 
 # %% [markdown]
-# Each replica holds all weights and all gradients, whether there is one device or eight. To make
-# the model fit you must divide them. ZeRO (Zero Redundancy Optimizer) does that in three stages.
-# FSDP (PyTorch's Fully Sharded Data Parallel) is like the third. Here are the stages over 8
-# devices:
+# Each replica holds all weights and all gradients, whether there is one device or eight. In float32
+# you must divide them to make the model fit. ZeRO (Zero Redundancy Optimizer) first divides the
+# optimizer's state, then the gradients as well, and then the weights as well. FSDP (PyTorch's Fully
+# Sharded Data Parallel) is like this third stage. Here are the three stages over 8 devices:
 
 # %%
 draw_memory(
@@ -485,18 +491,18 @@ draw_memory(
 # ## A map of the field
 #
 # Data parallelism divides the examples. The kinds of [model
-# parallelism](../docs/glossary.md#model-parallelism) divide the model, and each has a question
-# that decides for it:
+# parallelism](../docs/glossary.md#model-parallelism) divide the model:
 #
 # - **Sharded data parallelism** (FSDP, ZeRO) divides the weights for storage. For each layer, a
 #   device fetches the missing parts when it computes that layer.
 # - **Tensor parallelism** divides the weights of each layer, and each device computes its part.
 # - **Pipeline parallelism** gives each device some of the layers. The activations go from device to
 #   device.
-# - **Expert parallelism** spreads the experts of a layer over the devices. Each example uses only a
-#   few of these experts.
+# - **Expert parallelism** is for layers that consist of many small networks, the experts, of which
+#   each example uses only a few. It spreads the experts over the devices.
 #
-# The figure shows two devices, a batch (the coloured strip) and a model of three layers.
+# The figure shows two devices, a batch (the coloured strip) and a model of three layers. Below each
+# kind is the question that decides for it.
 
 # %%
 draw_map()
@@ -507,7 +513,8 @@ draw_map()
 # - `MirroredStrategy`, `MultiWorkerMirroredStrategy` and `CentralStorageStrategy` divide the
 #   examples only.
 # - [Parameter servers](10_parameter_server.ipynb) divide the variables among the servers. With a
-#   `variable_partitioner` they cut a single large variable, such as a table of embeddings.
+#   `variable_partitioner` they cut a single large `tf.Variable`, such as a table of embeddings.
+#   Keras 3 cannot train a layer whose variables are cut.
 # - `TPUStrategy` can give several logical devices to each replica, and divide [single
 #   tensors](https://www.tensorflow.org/api_docs/python/tf/distribute/TPUStrategy#experimental_split_to_logical_devices)
 #   among them.
@@ -557,9 +564,9 @@ keras_guess.reveal(
 
 # %% [markdown]
 # `pieces_of` returns what the devices hold: the pieces of a divided tensor, or the whole tensor if
-# it is not divided. In Keras 3.15 model parallelism works on the JAX backend. On TensorFlow Keras
-# accepts the layout and does nothing, although [its guide](https://keras.io/guides/distribution/)
-# names TensorFlow among the backends.
+# it is not divided. In Keras 3.15 model parallelism works on the JAX backend. Keras's module for
+# TensorFlow calls itself a prototype and says "DO NOT USE", although [Keras's
+# guide](https://keras.io/guides/distribution/) names TensorFlow among the backends.
 #
 # ## Divide a kernel with DTensor
 #
@@ -605,8 +612,8 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 
 # %% [markdown]
 # Each device has half of the kernel, and the three steps are those of one device. DTensor is
-# experimental too, and Keras's `fit` does not use it. For a large model today, most people use
-# PyTorch or JAX.
+# experimental too, and Keras's `fit` does not use it. For large models, PyTorch and JAX have
+# supported tools:
 #
 # <details><summary>In PyTorch and JAX</summary>
 #
@@ -632,9 +639,9 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 #   device of every host, and under `dl.distribute` the weights are those of one device. Keras 3's
 #   own `fit` crashes with several workers: use `dl.distribute` or your own loop. See
 #   [lesson 09](09_multi_worker.ipynb).
-# - `ParameterServerStrategy`: hosts of uneven speed, or hosts that come and go. Each worker takes
-#   a step when it is ready, so its gradients may be [stale](../docs/glossary.md#staleness). See
-#   [lesson 10](10_parameter_server.ipynb).
+# - `ParameterServerStrategy`: workers of uneven speed, or workers that come and go. The coordinator
+#   and the servers must stay. Each worker takes a step when it is ready, so its gradients may be
+#   [stale](../docs/glossary.md#staleness). See [lesson 10](10_parameter_server.ipynb).
 # - `TPUStrategy`: the cores of a TPU. It works like Mirrored, compiled by XLA.
 #
 # `MirroredStrategy` ends at the edge of its host. Started on two hosts it trains two separate
@@ -651,14 +658,17 @@ draw_card(list(CARD.values()), otherwise=OTHERWISE)
 # %% [markdown]
 # "Split the model" leads to the map above. `one_device` and `default` are one answer: take the
 # first if you want to name the device. If hosts of uneven speed must take each step together,
-# answer no to question 4 and yes to question 5: each step then takes as long as on the slowest
-# host. The card is a function, too. Each question has a name, and you pass those with a yes:
+# answer no to question 5 and yes to question 6: each step then takes as long as on the slowest
+# host. The optimizer's state comes early on the card, because all answers below need a device that
+# holds it, or servers that do. The card is a function, too. Each question has a name, and you pass
+# those with a yes:
 
 # %%
 dl.show("names", list(CARD))
 dl.show("four GPUs in one host", choose())
 dl.show("two such hosts", choose(several_hosts=True))
 dl.show("two such hosts, a model for a laptop", choose(several_hosts=True, one_is_enough=True))
+dl.show("Adam's state is too large", choose(copies_too_large=True))
 
 # %%
 from distlab.predictions import recap
@@ -670,7 +680,7 @@ recap()
 #
 # <details><summary>1. Your loop runs under <code>OneDeviceStrategy</code>, with the weights of
 # <code>fit</code>. Is it ready for eight GPUs?</summary>
-# You do not know yet. One replica cannot show whether the loss is scaled rightly, and some errors
+# You do not know yet. One replica cannot show whether the loss is scaled correctly, and some errors
 # need several replicas. Try it on four logical devices, with a partial last batch.
 # </details>
 #

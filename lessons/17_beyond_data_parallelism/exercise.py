@@ -3,7 +3,7 @@
 #
 # This exercise follows [lesson 17](../notebooks/17_beyond_data_parallelism.ipynb). You split a
 # layer of a modern language model, repair a step of Adam, count the bubble of an uneven pipeline,
-# and choose for five models.
+# and choose the mesh of a cluster.
 
 # %% [markdown]
 # ## Overview
@@ -13,7 +13,7 @@
 # | 1. `split_gated` | split a layer with three kernels over the devices | 12 | medium |
 # | 2. `sharded_adam` | repair a step of Adam whose state should be divided | 10 | medium |
 # | 3. `pipeline_idle` | count the bubble of a pipeline with a slow stage | 10 | hard |
-# | 4. `choose_parallelism` | choose a kind of parallelism for five models | 8 | easy |
+# | 4. `choose_mesh` | choose the axes of a mesh on a cluster | 12 | medium |
 #
 # Write your answers in the cells that start with `# task:`, run them, and then run the check
 # below each one. If you get stuck, open the hint.
@@ -36,11 +36,12 @@ dl.show("devices", len(devices), expected=4)
 # ```
 #
 # With `h` hidden units, `gate` and `up` have the shape `[inputs, h]` and `down` has `[h, outputs]`.
-# `silu` and `*` work on each element alone. Write `split_gated(gate, up, down, devices)`. It
-# returns two things: `(pieces, forward)`.
+# `silu` and `*` work on each element alone. Write `split_gated(gate, up, down, count)`. `count` is
+# the number of devices, and it divides `h` and all other axes. Return two things: `(pieces,
+# forward)`.
 #
-# - `pieces` is a list with one tuple `(gate, up, down)` for each device: what this device holds.
-#   Each device holds `1 / devices` of every kernel. `devices` divides `h` and all other axes.
+# - `pieces` is a list with one tuple `(gate, up, down)` for each device: what this device holds. A
+#   device holds `1 / count` of every kernel.
 # - `forward(x, gate, up, down, bias)` runs **on every replica**, inside a `tf.function`. It gets
 #   the device's own pieces, and the whole `x` and `bias`. On every device it returns the output
 #   of the whole layer.
@@ -55,10 +56,10 @@ dl.show("devices", len(devices), expected=4)
 
 # %%
 # task: split_gated
-def split_gated(gate, up, down, devices):
+def split_gated(gate, up, down, count):
     ### BEGIN SOLUTION
-    columns = [tf.split(kernel, devices, axis=1) for kernel in (gate, up)]
-    pieces = list(zip(*columns, tf.split(down, devices, axis=0), strict=True))
+    columns = [tf.split(kernel, count, axis=1) for kernel in (gate, up)]
+    pieces = list(zip(*columns, tf.split(down, count, axis=0), strict=True))
 
     def forward(x, gate, up, down, bias):
         partial = (tf.nn.silu(x @ gate) * (x @ up)) @ down
@@ -75,15 +76,21 @@ dl.check("split_gated")
 # **Try next:** an attention layer has a kernel each for queries, keys and values, and one for its
 # output. What plays the part of the hidden units there, if each device should compute its part of
 # the layer alone until the last kernel?
+#
+# <details><summary>Answer</summary>
+#
+# The heads. Each device gets the columns of some heads' queries, keys and values, computes their
+# attention alone, and has the rows of the output kernel that belong to these heads.
+# </details>
 
 # %% [markdown]
 # ## Task 2: a state that is divided, and then is not
 #
-# In the lesson DTensor moved the pieces. Here the collectives of a replica do it. A colleague
-# divided Adam's state for storage, and gathers it for each step. The weights come out right, but
-# in every step each replica holds all of the state. Repair `sharded_adam(update, weights, gradient,
-# m, v)`. It runs **on every replica, inside a `tf.function`**, and returns three vectors: the new
-# weights, `m` and `v`.
+# In the lesson DTensor moved the pieces. Here the collectives of a replica do it. A colleague's
+# function gathers the pieces of Adam's state, updates all of it, and returns it whole. The weights
+# come out right. But after the first step each replica holds all of the state, which ZeRO 1 keeps
+# divided. Repair `sharded_adam(update, weights, gradient, m, v)`. It runs **on every replica,
+# inside a `tf.function`**, and returns three vectors: the new weights, `m` and `v`.
 #
 # - `weights` is a vector of all weights, the same on every replica. Its length is a multiple of
 #   the number of replicas.
@@ -129,6 +136,13 @@ dl.check("sharded_adam")
 # %% [markdown]
 # **Try next:** your function holds the gradient of all weights, as ZeRO 1 does. Which line would a
 # reduce-scatter replace, and what could a replica then free?
+#
+# <details><summary>Answer</summary>
+#
+# It would replace the line with `all_reduce` and the one that cuts the gradient. A replica then
+# needs the gradient of its own piece only. If it also frees the gradient of each layer as soon as
+# that is reduced, it is ZeRO 2.
+# </details>
 
 # %% [markdown]
 # ## Task 3: the bubble of an uneven pipeline
@@ -169,66 +183,76 @@ dl.check("pipeline_idle")
 # %% [markdown]
 # **Try next:** stages of 10, 10, 10 and 20 ms. Which share stays idle however many micro-batches
 # you take? What would you change instead?
+#
+# <details><summary>Answer</summary>
+#
+# With many micro-batches a pass takes about as long as the slowest stage, 20 ms, and the four
+# stages work for 50 of 80 ms: 37.5 % stay idle. Move layers from the slow stage to the others.
+# </details>
 
 # %% [markdown]
-# ## Task 4: choose for five models
+# ## Task 4: a mesh for a cluster
 #
-# Each model is a dictionary of facts. These two are examples:
+# A cluster has `hosts` hosts with `per_host` devices each. The links are fast inside a host, and
+# slow between hosts. You combine three kinds of parallelism in a mesh with the axes `batch`,
+# `pipeline` and `tensor`. A model is a dictionary of facts, like this one of 80 GB:
 
 # %%
-small = {
-    "parameters": 100_000_000,
+example = {
+    "parameters": 5_000_000_000,
     "bytes_per_parameter": 16,  # weights, gradients and optimizer state together
-    "largest_layer_gb": 1.0,  # its weights, its gradients and its activations at work
+    "activations_gb": 12,  # on each device, however you divide the model
     "device_gb": 80,
-    "devices": 8,
-    "link": "fast",  # or "slow": between the devices
-    "experts": 1,  # in one layer; each example uses two of many
 }
-spread_out = {**small, "parameters": 15_000_000_000, "link": "slow"}
 
 # %% [markdown]
-# Write `choose_parallelism(model)`. It returns one of five words. Ask in this order; the first yes
-# decides:
+# Write `choose_mesh(model, hosts, per_host)`. It returns the sizes of the axes as three whole
+# numbers: `(batch, pipeline, tensor)`.
 #
-# 1. `"data"`: does one device hold the whole model, all its bytes?
-# 2. `"expert"`: has a layer several experts?
-# 3. `"pipeline"`: is the link slow?
-# 4. `"sharded"`: does a device hold its part of the whole model **and** the largest layer?
-# 5. `"tensor"`: in all other cases.
-#
-# A GB is 1e9 bytes. The check uses five models, in any order. About 10 lines.
+# - `pipeline * tensor` devices hold one copy of the model together, each an equal part. The part
+#   and the activations must fit on a device. `batch` copies see different examples, and divide
+#   nothing.
+# - The product of the three sizes is the number of all devices.
+# - Divide the model over as few devices as possible, and first inside a host: `tensor` divides
+#   `per_host`. Only if a whole host is too small, `pipeline` continues over several hosts: it
+#   divides `hosts`.
+# - A GB is 1e9 bytes. With 4 hosts of 8 devices, the model above gets `(16, 1, 2)`. About 10 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Question 1 compares with one device, however many there are. Question 4 adds two numbers.
+# Which sizes can `tensor` have, from the smallest on? How many gigabytes does each device hold of
+# the model then, and how many has it left for that?
 # </details>
 
 
 # %%
-# task: choose_parallelism
-def choose_parallelism(model):
+# task: choose_mesh
+def choose_mesh(model, hosts, per_host):
     ### BEGIN SOLUTION
     total = model["parameters"] * model["bytes_per_parameter"] / 1e9
-    part = total / model["devices"]
-    if total <= model["device_gb"]:
-        return "data"
-    if model["experts"] > 1:
-        return "expert"
-    if model["link"] == "slow":
-        return "pipeline"
-    if part + model["largest_layer_gb"] <= model["device_gb"]:
-        return "sharded"
-    return "tensor"
+    room = model["device_gb"] - model["activations_gb"]
+    sizes = [(1, tensor) for tensor in range(1, per_host + 1) if per_host % tensor == 0]
+    sizes += [(pipeline, per_host) for pipeline in range(2, hosts + 1) if hosts % pipeline == 0]
+    for pipeline, tensor in sizes:
+        if total / (pipeline * tensor) <= room:
+            return hosts * per_host // (pipeline * tensor), pipeline, tensor
+    raise ValueError("this cluster is too small for the model")
     ### END SOLUTION
 
 
 # %%
-dl.check("choose_parallelism")
+dl.check("choose_mesh")
 
 # %% [markdown]
-# **Try next:** real training runs combine these kinds. Take the model with the slow link: which
-# kind would you use inside each host, where the link is fast?
+# **Try next:** in `(16, 1, 2)` sixteen replicas each keep Adam's state of the same half. What would
+# ZeRO 1 along `batch` change for this model, and would `tensor` still have to be 2?
+#
+# <details><summary>Answer</summary>
+#
+# Of 16 bytes, 12 are state in the ZeRO paper's count. With `tensor` 1 there are 32 replicas, and
+# each holds 4 + 12 / 32 = 4.4 bytes for each parameter, so 22 GB. The model fits without tensor
+# parallelism, and the gradients and weights travel as before.
+# </details>
 
 # %% [markdown]
 # ## Next steps

@@ -98,16 +98,37 @@ dl.show("multiplied, KiB", {part: size / 1024 for part, size in multiplied.items
 # 2 bytes for a step (lesson 07). For the next question take the paper's way.
 
 # %% tags=["predict"]
-divide_guess = dl.predict(
-    "A model of 30 billion parameters needs 480 GB. You may rent as many GPUs of 80 GB as you "
-    "like. What is the least that must be divided among them?",
+largest_guess = dl.predict(
+    "Each of your GPUs has 80 GB. You divide the optimizer's 12 bytes for each parameter among as "
+    "many GPUs as you like, and nothing else. How many parameters can the model have at most?",
     [
-        "nothing: six GPUs have 480 GB together",
-        "the optimizer state",
-        "the optimizer state and the gradients",
-        "the weights as well",
+        "about 5 billion",
+        "about 7 billion",
+        "about 20 billion",
+        "as many as you like, with enough GPUs",
     ],
 )
+
+# %%
+many = held_bytes(1_000_000_000, replicas=1_000_000, sharding="ZeRO 1", precision="mixed")
+largest = 80 / (sum(many.values()) / 1e9)  # in billions
+
+# %% tags=["reveal"]
+largest_guess.reveal(
+    f"about {largest:.0f} billion",
+    {
+        "about 5 billion": "80 / 16 is the largest model if each GPU holds everything. Now it "
+        "holds only a part of the optimizer state.",
+        "about 7 billion": "80 / 12 asks what fits of the part that is divided. But this part "
+        "shrinks with each GPU, and the other 4 bytes stay.",
+        "as many as you like, with enough GPUs": "Weights and gradients stay whole on every GPU. "
+        "They take 4 bytes for each parameter, and 80 / 4 is 20.",
+        "about 20 billion": "Weights and gradients stay whole, 4 bytes for each parameter.",
+    },
+)
+
+# %% [markdown]
+# Here is a model of 30 billion parameters, which needs 480 GB, with more and more divided:
 
 # %%
 from distlab.pictures.memory_by_replicas import draw_memory_by_replicas
@@ -124,29 +145,12 @@ def gigabytes(sharding, count):
 curves = {kind: [gigabytes(kind, count) for count in replicas] for kind in SHARDINGS}
 draw_memory_by_replicas(replicas, curves, limit_gb=80)
 
-# %% tags=["reveal"]
-enough = next(kind for kind in SHARDINGS if min(curves[kind]) <= 80)
-divide_guess.reveal(
-    {
-        "mirrored": "nothing: six GPUs have 480 GB together",
-        "ZeRO 1": "the optimizer state",
-        "ZeRO 2": "the optimizer state and the gradients",
-        "ZeRO 3, FSDP": "the weights as well",
-    }[enough],
-    {
-        "nothing: six GPUs have 480 GB together": "Their memory does not add up if each of them "
-        "holds the same 480 GB.",
-        "the optimizer state": "Weights and gradients stay whole. They take 4 bytes for each "
-        "parameter, which is 120 GB on every GPU, however many there are.",
-        "the weights as well": "With 32 GPUs that is not needed: 60 GB of weights and 420 / 32 = "
-        "13 GB of the rest leave 7 GB for activations. With 8 GPUs it is.",
-    },
-)
-
 # %% [markdown]
 # (FSDP is PyTorch's Fully Sharded Data Parallel.) **What is not divided is a floor that no number
-# of devices lowers.** More devices help only with what is divided. The names in the figure are the
-# stages of ZeRO (Zero Redundancy Optimizer):
+# of devices lowers.** More devices help only with what is divided. The 30 billion parameters fit
+# from 32 replicas on if the optimizer state and the gradients are divided, and from 8 on if the
+# weights are divided as well. The names in the figure are the stages of ZeRO (Zero Redundancy
+# Optimizer):
 #
 # | | divided among the replicas | whole on each replica |
 # |---|---|---|
@@ -269,34 +273,50 @@ dl.show("losses", losses, digits=3, expected=losses_of_one)
 
 # %% [markdown]
 # A kernel of `[6, 10]` is there as two pieces of `[6, 5]`, and the losses are those of one device.
-# By hand, two cuts by column ended in an error. What does DTensor make of them?
 
 # %% tags=["predict"]
-twice_guess = dl.predict(
-    "The same training run, with both kernels cut by column. What does DTensor do?",
+layouts_guess = dl.predict(
+    "Two kernels can be cut in four ways: column and row, column and column, row and column, row "
+    "and row. With how many of the four does DTensor train with the losses of one device?",
     [
-        "it raises an error, as by hand",
-        "it trains with different losses",
-        "it trains with the same losses",
+        "one: column, then row",
+        "two: those that begin with a column",
+        "three: all but column and column",
+        "four",
     ],
 )
 
 # %%
-losses, _ = train((WHOLE, "model"), (WHOLE, "model"), mesh=pair)
-is_same = bool(np.ptp([losses, losses_of_one], axis=0).max() < 1e-4)
+CUTS = {"column": (WHOLE, "model"), "row": ("model", WHOLE)}
+is_same = {}
+for first_cut, of_first in CUTS.items():
+    for second_cut, of_second in CUTS.items():
+        losses, _ = train(of_first, of_second, mesh=pair)
+        apart = np.ptp([losses, losses_of_one], axis=0).max()
+        is_same[f"{first_cut} then {second_cut}"] = bool(apart < 1e-4)
+dl.show("the losses of one device", is_same)
 
 # %% tags=["reveal"]
-twice_guess.reveal(
-    f"it trains with {'the same' if is_same else 'different'} losses",
+layouts_guess.reveal(
     {
-        "it raises an error, as by hand": "By hand device 0 lacked half of the hidden units. "
+        1: "one: column, then row",
+        2: "two: those that begin with a column",
+        3: "three: all but column and column",
+        4: "four",
+    }[sum(is_same.values())],
+    {
+        "one: column, then row": "By hand the others needed more: half of the hidden units was "
+        "missing, or a sum before the ReLU. DTensor sees that from the layouts, and adds it.",
+        "two: those that begin with a column": "With a first kernel cut by row, a sum is missing "
+        "before the ReLU. DTensor sees that from the layouts, and adds up before the ReLU.",
+        "three: all but column and column": "By hand device 0 lacked half of the hidden units. "
         "DTensor sees from the layouts what is missing, and fetches it.",
-        "it trains with different losses": "A layout says where a tensor is, and never what is "
-        "computed.",
+        "four": "A layout says where a tensor is, and never what is computed.",
     },
 )
 
 # %% [markdown]
+# Take column and column, which raised an error by hand.
 # The output of the second product is cut by column, so each device needs all 10 hidden units for
 # its 2 columns. DTensor must therefore insert an [all-gather](../docs/glossary.md#all-gather) of
 # the hidden units in every step, and it does not tell you. **A layout changes what travels, and the
@@ -306,42 +326,52 @@ twice_guess.reveal(
 # %% [markdown]
 # ## A mesh of data and model
 #
-# A mesh can have two axes. Four devices as 2 by 2: the examples are cut along `batch`, the kernels
-# along `model`.
+# A mesh can have two axes. The examples are cut along `batch`, the kernels along `model`:
+#
+# | | `model` 0 | `model` 1 |
+# |---|---|---|
+# | `batch` 0 | CPU:0 | CPU:1 |
+# | `batch` 1 | CPU:2 | CPU:3 |
 
 # %% tags=["predict"]
 mesh_guess = dl.predict(
-    "The first kernel, [6, 10], is cut by column along `model`. What does each of the four devices "
-    "hold of it?",
-    ["a piece [6, 5]", "a piece [3, 5]", "all of it, [6, 10]"],
+    "The first kernel is cut by column along `model`. After the backward pass, with which devices "
+    "must CPU:0 sum the gradient of its piece?",
+    ["none", "CPU:1", "CPU:2", "CPU:1, CPU:2 and CPU:3"],
 )
 
 # %%
 names = [f"CPU:{number}" for number in range(4)]
 square = dtensor.create_mesh([("batch", 2), ("model", 2)], devices=names)
 losses, kernel = train((WHOLE, "model"), ("model", WHOLE), mesh=square, examples="batch")
-held = {tuple(piece.shape) for piece in dtensor.unpack(kernel)}
+pieces = dtensor.unpack(kernel)
+same_piece = [name for name, piece in zip(names, pieces, strict=True) if np.all(piece == pieces[0])]
 
 # %% tags=["reveal"]
-of_shape = {(6, 5): "a piece [6, 5]", (3, 5): "a piece [3, 5]", (6, 10): "all of it, [6, 10]"}
 mesh_guess.reveal(
-    of_shape[held.pop()],
+    ", ".join(same_piece[1:]) or "none",
     {
-        "a piece [3, 5]": "No axis of the kernel is cut along `batch`. Along an axis that a "
-        "layout does not name, the piece is copied.",
-        "all of it, [6, 10]": "Along `batch` it is copied, but along `model` it is cut.",
+        "none": "CPU:2 trains the same piece with different examples. Without a sum the two would "
+        "drift apart. After three steps their pieces are equal.",
+        "CPU:1": "It sees the same examples, but holds the other columns. Its gradient belongs to "
+        "other weights.",
+        "CPU:1, CPU:2 and CPU:3": "CPU:1 and CPU:3 hold the other columns, so their gradients "
+        "belong to other weights.",
+        "CPU:2": "It has the same columns and sees different examples.",
     },
 )
 
 # %%
+dl.show("pieces of the four devices", [list(piece.shape) for piece in pieces])
 dl.show("losses", losses, digits=3, expected=losses_of_one)
 
 # %% [markdown]
-# Two devices hold the left half and two the right half. Each pair with the same half is a pair of
-# replicas: they see different examples, and all-reduce their gradients. So the memory for weights
-# falls with the `model` axis only, and `batch` makes the step faster. Large training runs choose
-# such a mesh with three or four axes: the inner ones for the fast links inside a host, the outer
-# ones for the slower links between hosts.
+# Along an axis that a layout does not name, a tensor is copied: two devices hold the left half of
+# the kernel and two the right half. Each pair with the same half is a pair of replicas: they see
+# different examples, and all-reduce their gradients. So the memory for weights falls with the
+# `model` axis only, and `batch` makes the step faster. Large training runs choose such a mesh with
+# three or four axes: the inner ones for the fast links inside a host, the outer ones for the slower
+# links between hosts.
 
 # %% [markdown]
 # ## Divide Adam's state
@@ -647,7 +677,7 @@ recap()
 # %% [markdown]
 # ## Next steps
 #
-# - [Exercise 17](../exercises/17_beyond_data_parallelism.ipynb): four tasks, about 40 minutes. You
+# - [Exercise 17](../exercises/17_beyond_data_parallelism.ipynb): four tasks, about 45 minutes. You
 #   split a layer of a modern language model and divide Adam's state with a replica's collectives.
 # - This is the last lesson. Take your own model through [lesson
 #   16](16_choosing_a_strategy.ipynb) again, with the memory that you have counted here.

@@ -30,7 +30,7 @@ FEWER_SEEDS = {
     **dict.fromkeys(("train_in_calls", "train", "train_float16"), 6),
     **dict.fromkeys(("equal_runs", "replica_masks"), 4),
     **dict.fromkeys(("move_model", "partial_restore", "export_service"), 4),
-    "unfreeze_from": 3,
+    **dict.fromkeys(("unfreeze_from", "numbers_sent"), 3),
     **dict.fromkeys(("my_part", "train_on_two_workers", "save_from_many", "end_of_epoch"), 2),
     **dict.fromkeys(("coordinate", "survive_kill", "compare_strategies"), 3),
     **dict.fromkeys(("whole_state", "save_atomically", "leave_when_told"), 6),

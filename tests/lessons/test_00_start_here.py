@@ -2,6 +2,7 @@ import functools
 import math
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -501,3 +502,16 @@ def test_a_mean_of_means_gives_the_last_digit_three_times_the_weight():
 
 def test_the_mean_of_nothing_is_nan():
     assert np.isnan(tf.reduce_mean(tf.zeros([0])).numpy())
+
+
+def test_fit_with_an_empty_share_gives_no_nan_and_too_small_a_step():
+    """8 examples with a loss of 0, then 5 that are shared as 2, 2, 1 and 0."""
+    target = np.float32([[0]] * 8 + [[1]] * 5)
+    dataset = tf.data.Dataset.from_tensor_slices((np.ones_like(target), target)).batch(8)
+    with make_strategy("mirrored", devices=split_devices(4)).scope():
+        layer = keras.layers.Dense(1, kernel_initializer="zeros", use_bias=False)
+        model = keras.Sequential([keras.Input((1,)), layer])
+        model.compile(optimizer=keras.optimizers.SGD(0.5), loss="mse")
+    history = model.fit(dataset, shuffle=False, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    assert float(layer.kernel[0, 0]) == 0.75  # one device takes a step of 1

@@ -602,7 +602,7 @@ def two_replicas():
 def reduce_only_on_replica_0():
     context = on_replica()
     if context.replica_id_in_sync_group == 0:
-        context.all_reduce("SUM", 1.0)
+        context.all_reduce("SUM", tf.constant(1.0))
 
 
 def test_keras_divides_a_loss_that_is_called_in_the_scope():
@@ -617,6 +617,23 @@ def test_a_compiled_all_reduce_in_a_condition_is_refused():
     step = tf.function(reduce_only_on_replica_0)
     with pytest.raises(RuntimeError, match="`merge_call` called while defining a new graph"):
         two_replicas().run(step)
+
+
+def all_reduced_if(condition):
+    return on_replica().all_reduce("SUM", tf.constant(1.0)) if condition else 0.0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_all_reduce_in_an_if_of_python_on_which_all_replicas_agree_is_fine(compiled):
+    strategy = two_replicas()
+    step = tf.function(all_reduced_if) if compiled else all_reduced_if
+    results = strategy.run(step, args=(True,))
+    assert [float(each) for each in strategy.experimental_local_results(results)] == [2, 2]
+
+
+def test_a_compiled_all_reduce_in_an_if_on_a_tensor_is_refused_even_if_all_replicas_agree():
+    with pytest.raises(RuntimeError, match="`merge_call` called while defining a new graph"):
+        two_replicas().run(tf.function(all_reduced_if), args=(tf.constant(True),))
 
 
 def test_strategy_reduce_is_refused_on_a_replica():
@@ -643,6 +660,25 @@ def test_replica_0_makes_a_variable_that_is_kept():
     assert traced[:2] == [(0, False), (1, True)]
     copies = strategy.experimental_local_results(kept["steps"])
     assert [int(copy.numpy()) for copy in copies] == [1, 1]
+
+
+def test_keras_2_saved_the_mean_of_the_moving_statistics_over_the_replicas(tmp_path):
+    tf_keras = pytest.importorskip("tf_keras", reason="the legacy extra is not installed")
+    strategy = two_replicas()
+    with strategy.scope():
+        norm = tf_keras.layers.BatchNormalization()
+        norm.build((None, 1))
+    for copy, value in zip(norm.moving_mean.values, (5.0, 7.0), strict=True):
+        copy.assign([value])
+    path = tf.train.Checkpoint(mean=norm.moving_mean).write(str(tmp_path / "saved"))
+    saved = tf.train.load_variable(path, "mean/.ATTRIBUTES/VARIABLE_VALUE")
+    assert saved.tolist() == [6]
+
+
+def test_adams_first_step_makes_3_percent_of_a_learning_rate_of_a_gradient_of_1e_7():
+    weight = keras.Variable(0.0)
+    keras.optimizers.Adam(0.001).apply([tf.constant(1e-7)], [weight])
+    assert float(weight.value) == pytest.approx(-3e-5, rel=0.05)
 
 
 def test_the_mean_of_the_variances_of_shares_is_too_small():

@@ -21,7 +21,7 @@ from tests.support.lesson_checks import (
 )
 
 STEM = "02_batch_scaling"
-PLAN, WARM_UP, NOISE, CONCLUDE = checks_of(STEM)
+PLAN, WARM_UP, NOISE, COMPARE = checks_of(STEM)
 solution = functools.cache(functools.partial(load_solution, STEM))
 ids = {"ids": lambda value: value if isinstance(value, str) else ""}
 
@@ -228,65 +228,79 @@ def test_the_two_parts_estimate_the_true_variance_and_gradient():
     assert found["signal"].mean() == pytest.approx(5, rel=0.02)
 
 
-# --- conclude
+# --- compare_batches
 
 
-def concluded(
+def error_of(values, ddof=1):
+    return values.std(ddof=ddof) / len(values) ** 0.5
+
+
+def compared(
     *,
     look=lambda runs: None,
     on="validation",
-    pick=np.mean,
-    tell=np.mean,
-    ddof=1,
-    root=True,
-    seeds=5,
     of="test",
+    seeds=5,
+    one_rate=False,
+    told=lambda small, large: (large - small).mean(),
+    error=lambda small, large: error_of(large - small),
 ):
-    def conclude(runs, epochs):
-        step = look(runs) or epochs * TRAINING // runs.batch
-        place = list(runs.steps).index(step)
-        chosen = pick(getattr(runs, on)[place][:, :seeds], axis=1).argmax()
-        found = getattr(runs, of)[place][chosen, :seeds]
-        error = found.std(ddof=ddof if seeds > 1 else 0) / (len(found) ** 0.5 if root else 1)
-        return runs.rates[chosen], tell(found), error
+    def compare_batches(small, large, epochs):
+        rates, accuracies = [], []
+        for runs in (small, large):
+            place = list(runs.steps).index(look(runs) or epochs * TRAINING // runs.batch)
+            best = getattr(runs, on)[place][:, :seeds].mean(axis=1).argmax()
+            best = small.rates.index(rates[0]) if one_rate and rates else best
+            rates.append(runs.rates[best])
+            accuracies.append(getattr(runs, of)[place][best, :seeds])
+        return rates, told(*accuracies), error(*accuracies) if seeds > 1 else 0.0
 
-    return conclude
-
-
-def with_statistics(runs, epochs):
-    """Plain Python, with the first of the best rates, as a list."""
-    chosen_by = [mean(row) for row in runs.accuracy_after(epochs, on="validation").tolist()]
-    place = chosen_by.index(max(chosen_by))
-    seeds = runs.accuracy_after(epochs).tolist()[place]
-    return [runs.rates[place], mean(seeds), stdev(seeds) / len(seeds) ** 0.5]
+    return compare_batches
 
 
-@pytest.mark.parametrize("right", [concluded(), with_statistics])
-def test_other_right_conclusions_pass(right):
-    assert_solution_passes(CONCLUDE, right, seeds=range(5))
+def with_statistics(small, large, epochs):
+    """Plain Python, with the first of the best rates."""
+    found = []
+    for runs in (small, large):
+        chosen_by = [mean(row) for row in runs.accuracy_after(epochs, on="validation").tolist()]
+        place = chosen_by.index(max(chosen_by))
+        found.append((runs.rates[place], runs.accuracy_after(epochs).tolist()[place]))
+    apart = [b - a for a, b in zip(found[0][1], found[1][1], strict=True)]
+    return (found[0][0], found[1][0]), mean(apart), stdev(apart) / math.sqrt(len(apart))
+
+
+@pytest.mark.parametrize("right", [compared(), with_statistics])
+def test_other_right_comparisons_pass(right):
+    assert_solution_passes(COMPARE, right, seeds=range(5))
 
 
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
-        (concluded(look=lambda runs: runs.steps[-1]), "equal_epochs_as_equal_steps"),
-        (concluded(on="test"), "picked_on_test"),
-        (concluded(seeds=1), "one_seed"),
-        (concluded(tell=np.max), "best_seed"),
-        (concluded(of="validation"), "validation_told"),
-        (concluded(root=False), "spread_for_error"),
-        (concluded(ddof=0), "one_seed_too_many"),
+        (compared(look=lambda runs: runs.steps[-1]), "equal_epochs_as_equal_steps"),
+        (compared(on="test"), "picked_on_test"),
+        (compared(one_rate=True), "one_rate_for_both"),
+        (compared(seeds=1), "one_seed"),
+        (compared(told=lambda small, large: large.max() - small.max()), "best_seed"),
+        (compared(of="validation"), "validation_told"),
+        (compared(told=lambda small, large: (small - large).mean()), "small_minus_large"),
+        (
+            compared(error=lambda small, large: math.hypot(error_of(small), error_of(large))),
+            "unpaired_error",
+        ),
+        (compared(error=lambda small, large: (large - small).std(ddof=1)), "spread_for_error"),
+        (compared(error=lambda small, large: error_of(large - small, 0)), "one_seed_too_many"),
     ],
     **ids,
 )
-def test_wrong_conclusions_are_named(wrong, mistake):
-    assert_mistake_is_caught(CONCLUDE, wrong, mistake)
+def test_wrong_comparisons_are_named(wrong, mistake):
+    assert_mistake_is_caught(COMPARE, wrong, mistake)
 
 
-@pytest.mark.parametrize("answer", [None, 0.5, (1, 2)])
-def test_a_conclusion_of_a_different_form_learns_what_to_return(answer):
-    report = run_check(CONCLUDE, lambda runs, epochs: answer)
-    assert "three numbers: the rate, the accuracy, its standard error" in repr(report)
+@pytest.mark.parametrize("answer", [None, 0.5, (1, 2), (0.1, 0.2, 0.3)])
+def test_a_comparison_of_a_different_form_learns_what_to_return(answer):
+    report = run_check(COMPARE, lambda small, large, epochs: answer)
+    assert "three values: the two rates, the difference, its standard error" in repr(report)
     assert report.earned == 0
 
 
@@ -348,6 +362,16 @@ def test_a_warm_up_is_keras_schedule_with_the_words_of_the_lesson():
     )
     for step in (0, 8, 16, 100):
         assert float(plan.warmup(steps=16)(step)) == pytest.approx(float(theirs(step)))
+
+
+def test_a_warm_up_does_more_than_the_same_sum_of_rates():
+    warm = {"warmup_epochs": 2, "warmup_from": 0.05}
+    rate_sum = sum(0.05 + 0.75 * step / 16 for step in range(16)) + 48 * 0.8
+    climbing, constant = (
+        train_many(128, rates=(rate,), epochs=8, seeds=5, start_scale=4, **how).accuracy_after(8)
+        for rate, how in ((0.8, warm), (rate_sum / 64, {}))
+    )
+    assert climbing.mean() > constant.mean() + 0.03
 
 
 def test_no_warm_up_saves_a_batch_of_256():

@@ -66,12 +66,17 @@ def losses(digit="sum", odd="sum", penalty="scaled"):
                 "logits": tf.reduce_sum(
                     tf.nn.sigmoid_cross_entropy_with_logits(is_odd, odd_logits) / global_batch
                 ),
+                "reduction sum": keras.losses.BinaryCrossentropy(from_logits=True, reduction="sum")(
+                    is_odd, odd_logits
+                )
+                / global_batch,
                 "twice": tf.reduce_sum(odd_each) / global_batch / replicas(),
             },
             "penalty": {
                 "scaled": tf.nn.scale_regularization_loss(tf.add_n(model.losses)),
                 "whole": sum(model.losses),
                 "by share": tf.add_n(model.losses) * len(x) / global_batch,
+                "by examples": tf.add_n(model.losses) / global_batch,
                 "none": 0.0,
             },
         }
@@ -87,6 +92,7 @@ def losses(digit="sum", odd="sum", penalty="scaled"):
         {"digit": "helper"},
         {"odd": "mean over replicas"},
         {"odd": "logits"},
+        {"odd": "reduction sum"},
         {"penalty": "by share"},
     ],
     ids=lambda right: next(iter(right.values())),
@@ -101,6 +107,7 @@ def test_other_right_losses_pass(right):
         ({"digit": "twice"}, "divided_twice"),
         ({"odd": "mean"}, "not_divided"),
         ({"penalty": "whole"}, "l2_unscaled"),
+        ({"penalty": "by examples"}, "l2_by_examples"),
         ({"digit": "mean"}, "digit_not_divided"),
         ({"odd": "twice"}, "odd_divided_twice"),
         ({"digit": "summed"}, "summed_only"),
@@ -112,12 +119,12 @@ def test_each_bug_is_named_and_costs_its_third(wrong, mistake):
 
 
 def test_each_of_three_bugs_gets_a_question_of_its_own():
-    report = run_check(REPAIR, losses(digit="twice", odd="mean", penalty="whole"), seeds=(1,))
-    messages = [criterion.message for criterion in report.criteria]
-    assert [message.split(":")[0] for message in messages] == [
+    wrong = losses(digit="twice", odd="mean", penalty="by examples")
+    messages = [criterion.message for criterion in run_check(REPAIR, wrong, seeds=(1,)).criteria]
+    assert [message.split(",")[0].split(":")[0] for message in messages] == [
         "it counts a quarter",
         "it counts four times",
-        "it counts four times",
+        "what divides it",
     ]
 
 
@@ -680,6 +687,29 @@ def test_a_keras_loss_of_nothing_is_0_in_a_compiled_step_and_a_mean_of_nothing_i
 
     assert loss(tf.zeros([0], tf.int64), tf.zeros([0, 3])).numpy() == 0
     assert np.isnan(tf.reduce_mean(tf.zeros([0])))
+
+
+@pytest.mark.parametrize(("epsilon", "apart_by"), [(1e-7, (1e-4, 1e-2)), (1e-12, (0, 1e-6))])
+def test_only_epsilon_lets_adam_see_a_constant_factor(epsilon, apart_by):
+    def steps(factor):
+        weight = keras.Variable([1.0])
+        optimizer = keras.optimizers.Adam(0.01, epsilon=epsilon)
+        for _ in range(16):
+            optimizer.apply([factor * tf.constant([1e-6])], [weight])
+        return weight.numpy()
+
+    apart = abs(steps(4.0) - steps(1.0)).item() / 16
+    least, most = apart_by
+    assert least <= apart < most
+
+
+def test_a_penalty_that_is_read_after_the_optimizer_is_that_of_the_new_weights():
+    layer = keras.layers.Dense(1, use_bias=False, kernel_regularizer=keras.regularizers.L2(1.0))
+    model = keras.Sequential([keras.Input((1,)), layer])
+    model.set_weights([np.ones((1, 1))])
+    assert float(sum(model.losses)) == 1
+    keras.optimizers.SGD(0.5).apply([tf.ones((1, 1))], model.trainable_variables)
+    assert float(sum(model.losses)) == 0.25
 
 
 class Classifier(keras.Model):

@@ -289,6 +289,41 @@ def test_every_drifted_copy_is_worse_than_one_device(lesson):
         assert accuracy(copy) < alone - 0.03
 
 
+def gradients_in_numpy(weights, x, labels, count):
+    hidden = np.maximum(x @ weights[0] + weights[1], 0)
+    scores = hidden @ weights[2] + weights[3]
+    chances = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    losses = -np.log(chances[range(len(labels)), labels])
+    wrong = (chances - np.eye(10)[labels]) / count
+    before = (wrong @ weights[2].T) * (hidden > 0)
+    return losses, [x.T @ before, before.sum(0), hidden.T @ wrong, wrong.sum(0)]
+
+
+def losses_in_numpy(lesson, *, epochs, rate, replica=None):
+    """The losses on the test digits after training on all shares of each batch, or on one."""
+    batches = [(x.numpy().reshape(-1, 64), y.numpy()) for x, y in lesson["train"]]
+    weights = lesson["start"]()
+    for x, y in batches * epochs:
+        share = -(-len(x) // 4)
+        own = slice(None) if replica is None else slice(replica * share, (replica + 1) * share)
+        _, gradients = gradients_in_numpy(weights, x[own], y[own], len(x))
+        weights = [w - rate * g for w, g in zip(weights, gradients, strict=True)]
+    x, y = next(iter(lesson["test"].unbatch().batch(360)))
+    return gradients_in_numpy(weights, x.numpy().reshape(-1, 64), y.numpy(), 1)[0].mean()
+
+
+def test_in_a_long_run_a_quarter_of_the_digits_costs_more_than_short_steps(lesson):
+    def losses(epochs):
+        few = [losses_in_numpy(lesson, epochs=epochs, rate=2, replica=n) for n in range(4)]
+        return losses_in_numpy(lesson, epochs=epochs, rate=0.125), np.mean(few)
+
+    short, few = losses(2)
+    assert short > 1.2 * few
+    short, few = losses(32)
+    assert few > 1.2 * short
+    assert short < 1.5 * losses_in_numpy(lesson, epochs=32, rate=0.5)
+
+
 def test_a_checkpoint_holds_one_copy(lesson, tmp_path):
     weight = lesson["drifted"][-1]
     path = tf.train.Checkpoint(weight=weight).write(str(tmp_path / "kept"))

@@ -20,7 +20,7 @@ from tests.support.lesson_checks import (
 
 STEM = "05_input_pipelines"
 CHECKS = {check.name: check for check in checks_of(STEM)}
-ORDER, SHARD, OWN, PREDICT = CHECKS.values()
+ORDER, SHARD, REST, PREDICT = CHECKS.values()
 AUTO = tf.data.AUTOTUNE
 solution = functools.cache(functools.partial(load_solution, STEM))
 stub = functools.cache(functools.partial(load_stub, STEM))
@@ -31,7 +31,7 @@ def test_the_solution_passes(check):
     assert_solution_passes(check, solution()[check.function], seeds=range(2))
 
 
-@pytest.mark.parametrize("check", [SHARD, OWN, PREDICT], ids=lambda check: check.name)
+@pytest.mark.parametrize("check", [SHARD, REST, PREDICT], ids=lambda check: check.name)
 def test_a_stub_is_not_started(check):
     assert_stub_earns_nothing(check, stub()[check.function])
 
@@ -224,7 +224,7 @@ def test_a_shuffle_without_the_seed_behind_the_shard_is_named():
     assert_mistake_is_caught(SHARD, unseeded, "not_shuffled", seeds=(1,))
 
 
-# Task 3: own_batches
+# Task 3: rest_of_epoch
 
 
 def by_context(context):
@@ -235,66 +235,84 @@ def size_of(context, global_batch):
     return context.get_per_replica_batch_size(global_batch)
 
 
-def own_in_pieces(context, numbers, decode, global_batch):
+def rest_in_pieces(context, numbers, decode, global_batch, steps_done):
     """Consecutive pieces of each batch, as DATA cuts them."""
     workers, me = by_context(context)
-    pieces = source(numbers).batch(global_batch // workers).shard(workers, me).unbatch()
-    return pieces.map(decode).batch(size_of(context, global_batch))
+    pieces = source(numbers).batch(global_batch // workers).skip(steps_done * workers)
+    mine = pieces.shard(workers, me).unbatch()
+    return mine.map(decode).batch(size_of(context, global_batch))
 
 
-def own_by_slices(context, numbers, decode, global_batch):
+def rest_by_slices(context, numbers, decode, global_batch, steps_done):
     workers, me = by_context(context)
-    mine = source(numbers[me::workers]).map(decode, num_parallel_calls=2)
-    return mine.batch(global_batch // context.num_replicas_in_sync).prefetch(2)
+    mine = source(numbers[steps_done * global_batch :][me::workers])
+    batch = global_batch // context.num_replicas_in_sync
+    return mine.map(decode, num_parallel_calls=2).batch(batch).prefetch(2)
 
 
-@pytest.mark.parametrize("answer", [own_in_pieces, own_by_slices])
-def test_own_takes_different_right_answers(answer):
-    assert_solution_passes(OWN, answer, seeds=range(2))
+@pytest.mark.parametrize("answer", [rest_in_pieces, rest_by_slices])
+def test_rest_takes_different_right_answers(answer):
+    assert_solution_passes(REST, answer, seeds=range(2))
 
 
-def owning(
+def resting(
     *,
     by=by_context,
     size=size_of,
+    before=lambda data, done, batch: data.skip(done * batch),
     part=lambda data, by, count: data.shard(*by),
+    after=lambda data, done, batch: data,
+    last=lambda data, done: data,
     decode_first=False,
     batched=True,
 ):
-    def own_batches(context, numbers, decode, global_batch):
-        data = source(numbers)
-        data = data.map(decode) if decode_first else data
-        data = part(data, by(context), len(numbers))
-        data = data if decode_first else data.map(decode)
-        return data.batch(size(context, global_batch)) if batched else data
+    """An answer that drops what was trained before or after the part, or as whole batches."""
 
-    return own_batches
+    def rest_of_epoch(context, numbers, decode, global_batch, steps_done):
+        data = before(source(numbers), steps_done, global_batch)
+        data = data.map(decode) if decode_first else data
+        data = part(data, by(context), int(data.cardinality()))
+        data = after(data, steps_done, global_batch)
+        data = data if decode_first else data.map(decode)
+        return last(data.batch(size(context, global_batch)) if batched else data, steps_done)
+
+    return rest_of_epoch
 
 
 def consecutive(data, by, count):
     return data.skip(by[1] * (count // by[0])).take(count // by[0])
 
 
-OWN_MISTAKES = {
-    "shard_arguments": owning(by=lambda c: by_context(c)[::-1]),
-    "not_batched": owning(batched=False),
-    "global_batch_per_replica": owning(size=lambda context, batch: batch),
-    "batch_per_worker": owning(size=lambda context, batch: batch // context.num_input_pipelines),
-    "both_read_all": owning(part=lambda data, by, count: data),
-    "same_part": owning(by=lambda c: (c.num_input_pipelines, 0)),
-    "shard_by_replica": owning(by=lambda c: (c.num_replicas_in_sync, c.input_pipeline_id)),
-    "consecutive_parts": owning(part=consecutive),
-    "decodes_everything": owning(decode_first=True),
+def not_yet(data, done, batch):
+    return data
+
+
+REST_MISTAKES = {
+    "shard_arguments": resting(by=lambda c: by_context(c)[::-1]),
+    "not_batched": resting(batched=False),
+    "global_batch_per_replica": resting(size=lambda context, batch: batch),
+    "batch_per_worker": resting(size=lambda context, batch: batch // context.num_input_pipelines),
+    "both_read_all": resting(part=lambda data, by, count: data),
+    "same_part": resting(by=lambda c: (c.num_input_pipelines, 0)),
+    "shard_by_replica": resting(by=lambda c: (c.num_replicas_in_sync, c.input_pipeline_id)),
+    "starts_again": resting(before=not_yet),
+    "skipped_on_each_worker": resting(
+        before=not_yet, after=lambda data, done, batch: data.skip(done * batch)
+    ),
+    "one_batch_for_a_step": resting(before=not_yet, last=lambda data, done: data.skip(done)),
+    "consecutive_parts": resting(part=consecutive),
+    "decodes_trained": resting(before=not_yet, last=lambda data, done: data.skip(2 * done)),
+    "decodes_everything": resting(decode_first=True),
 }
 
 
-def test_own_has_a_wrong_answer_for_each_mistake():
-    assert set(OWN_MISTAKES) == {mistake.name for mistake in OWN.mistakes}
+def test_rest_has_a_wrong_answer_for_each_mistake():
+    assert set(REST_MISTAKES) == {mistake.name for mistake in REST.mistakes}
 
 
-@pytest.mark.parametrize("mistake", OWN_MISTAKES)
-def test_own_names_the_mistake(mistake):
-    assert_mistake_is_caught(OWN, OWN_MISTAKES[mistake], mistake, seeds=(1, 2))
+@pytest.mark.parametrize("mistake", REST_MISTAKES)
+def test_rest_names_the_mistake(mistake):
+    assert_mistake_is_caught(REST, REST_MISTAKES[mistake], mistake, seeds=(1, 2))
 
 
 # Task 4: predict_step

@@ -43,58 +43,74 @@ def test_no_answer_earns_nothing(name):
 # --- reduce_scatter
 
 
-def scatter(*, first=-1, returned=0, adds=True, forwards=True, steps=lambda n: n - 1, hop=1):
-    """Rank r begins with chunk r + first; the solution with one thing changed."""
+def scatter(*, near=False, own=False, adds=True, forwards=True, short=0, everything=False):
+    """Exchanges blocks of chunks; the solution with one thing changed."""
 
     def reduce_scatter(network, chunks):
         ranks = len(chunks)
         given = [list(mine) for mine in chunks]
-        for step in range(steps(ranks)):
-            of = chunks if forwards else given
-            sends = {
-                (rank, (rank + hop) % ranks): of[rank][(rank + first - step) % ranks]
-                for rank in range(ranks)
-            }
+        left = [list(range(ranks)) for _ in range(ranks)]
+        distances = [2**power for power in range(int(log2(ranks)))]
+        distances = distances if near else distances[::-1]
+        for apart in distances[: len(distances) - short]:
+            sends = {}
+            for rank in range(ranks):
+                low, high = np.split(np.array(left[rank]), 2)
+                upper = bool(rank & apart) is not own
+                left[rank], theirs = (high, low) if upper else (low, high)
+                of = chunks if forwards else given
+                numbers = range(ranks) if everything else theirs
+                sends[rank, rank ^ apart] = {int(n): of[rank][n] for n in numbers}
             for rank, arrived in network.step(sends).items():
-                place = (rank - 1 + first - step) % ranks
-                chunks[rank][place] = chunks[rank][place] + arrived if adds else arrived
-        return [chunks[rank][(rank + returned) % ranks] for rank in range(ranks)]
+                for n, array in arrived.items():
+                    chunks[rank][n] = chunks[rank][n] + array if adds else array
+        return [chunks[r][r if r in left[r] else left[r][0]] for r in range(ranks)]
 
     return reduce_scatter
 
 
-def scatter_directly(network, chunks):
-    """Each pair of ranks exchanges what they need: right sums, over links that a ring lacks."""
-    ranks = len(chunks)
-    sums = [chunks[rank][rank].copy() for rank in range(ranks)]
-    for apart in range(1, ranks):
-        sends = {(n, (n + apart) % ranks): chunks[n][(n + apart) % ranks] for n in range(ranks)}
-        for rank, arrived in network.step(sends).items():
-            sums[rank] += arrived
-    return sums
-
-
-def scatter_whole_vectors(network, chunks):
-    ranks = len(chunks)
-    for step in range(ranks - 1):
-        sends = {(rank, (rank + 1) % ranks): list(chunks[rank]) for rank in range(ranks)}
-        for rank, arrived in network.step(sends).items():
-            place = (rank - 2 - step) % ranks
-            chunks[rank][place] = chunks[rank][place] + arrived[place]
-    return [chunks[rank][rank] for rank in range(ranks)]
-
-
-def scatter_a_travelling_sum(network, chunks):
-    """What travels is kept apart from the chunks."""
+def scatter_around_a_ring(network, chunks):
     ranks = len(chunks)
     travels = {rank: chunks[rank][rank - 1] for rank in range(ranks)}
     for step in range(ranks - 1):
         arrived = network.step({(n, (n + 1) % ranks): travels[n] for n in range(ranks)})
         travels = {n: arrived[n] + chunks[n][(n - 2 - step) % ranks] for n in range(ranks)}
-    return tuple(travels[rank] for rank in range(ranks))
+    return [travels[rank] for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("right", [scatter(), scatter_a_travelling_sum])
+def scatter_lists(network, chunks):
+    """Blocks as slices, sent as lists."""
+    size = len(chunks)
+    first = [0] * size
+    while size > 1:
+        size //= 2
+        sends = {}
+        for rank in range(len(chunks)):
+            theirs = first[rank] + (0 if rank & size else size)
+            first[rank] += size if rank & size else 0
+            sends[rank, rank ^ size] = chunks[rank][theirs : theirs + size]
+        for rank, arrived in network.step(sends).items():
+            for number, array in enumerate(arrived, first[rank]):
+                chunks[rank][number] = chunks[rank][number] + array
+    return tuple(mine[rank] for rank, mine in enumerate(chunks))
+
+
+def scatter_dictionaries(network, chunks):
+    """What is left to finish is kept apart from the chunks."""
+    left = [dict(enumerate(mine)) for mine in chunks]
+    apart = len(chunks) // 2
+    while apart:
+        sends = {}
+        for rank, mine in enumerate(left):
+            away = [n for n in mine if (n ^ rank) & apart]
+            sends[rank, rank ^ apart] = {n: mine.pop(n) for n in away}
+        for rank, arrived in network.step(sends).items():
+            left[rank] = {n: array + arrived[n] for n, array in left[rank].items()}
+        apart //= 2
+    return [mine[rank] for rank, mine in enumerate(left)]
+
+
+@pytest.mark.parametrize("right", [scatter(), scatter_lists, scatter_dictionaries])
 def test_reduce_scatter_takes_other_right_answers(right):
     assert_solution_passes(SCATTER, right)
 
@@ -102,26 +118,25 @@ def test_reduce_scatter_takes_other_right_answers(right):
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
-        (scatter(first=0, returned=1), "wrong_chunk"),
-        (scatter(first=0), "wrong_chunk"),
-        (scatter(returned=1), "wrong_chunk"),
+        (scatter(near=True), "wrong_chunk"),
+        (scatter(own=True), "wrong_chunk"),
         (scatter(adds=False), "overwrites_before_send"),
         (scatter(forwards=False), "sends_original"),
-        (scatter(steps=lambda ranks: ranks - 2), "one_step_short"),
-        (scatter_directly, "sends_past_the_neighbour"),
-        (scatter_whole_vectors, "sends_too_much"),
+        (scatter(short=1), "one_step_short"),
+        (scatter_around_a_ring, "ring_again"),
+        (scatter(everything=True), "sends_too_much"),
     ],
 )
 def test_reduce_scatter_names_the_mistake(wrong, mistake):
     assert_mistake_is_caught(SCATTER, wrong, mistake)
 
 
-def test_right_sums_over_wrong_links_earn_part_of_the_points():
-    assert run_check(SCATTER, scatter_directly).earned == 3
-    assert run_check(SCATTER, scatter_whole_vectors).earned == 3
+def test_right_sums_in_too_many_steps_or_bytes_earn_part_of_the_points():
+    assert run_check(SCATTER, scatter_around_a_ring).earned == 2.5
+    assert run_check(SCATTER, scatter(everything=True)).earned == 3
 
 
-def test_a_message_that_a_ring_cannot_send_is_explained():
+def test_a_message_that_no_network_sends_is_explained():
     report = run_check(SCATTER, lambda network, chunks: network.step({(0, 0): chunks[0][0]}))
     assert report.earned == 0
     assert "rank 0 sends to itself" in repr(report)
@@ -213,30 +228,38 @@ def test_an_array_under_a_wrong_number_is_seen():
 # --- choose_route
 
 
-def by_times(*, ring_steps=2.0, tree_steps=2.0, part=True, bits=8, latency=True, swapped=False):
-    def choose_route(ranks, size_bytes, latency_s, gbit_per_s):
-        message = size_bytes * bits / gbit_per_s / 1e9
-        ring = ring_steps * (ranks - 1) * (latency_s * latency + message / (ranks if part else 1))
-        tree = tree_steps * log2(ranks) * (latency_s * latency + message)
-        return "ring" if (ring < tree) is not swapped else "tree"
+def by_times(
+    *, passes=(2, 2, 2), cut=True, shared=True, bits=8, latency=True, slow=True, swapped=False
+):
+    def choose_route(servers, gpus, size_bytes, inside, between):
+        def step(link, part):
+            return link[0] * latency + size_bytes * part * bits / link[1] / 1e9
+
+        n = servers * gpus
+        flat = passes[0] * (n - 1) * step(between if slow else inside, 1 / n if cut else 1)
+        levels = passes[1] * (gpus - 1) * step(inside, 1 / gpus)
+        levels += passes[2] * (servers - 1) * step(between, 1 / servers if shared else 1 / n)
+        return "flat" if (flat < levels) is not swapped else "two levels"
 
     return choose_route
 
 
-def by_the_even_size(ranks, size_bytes, latency_s, gbit_per_s):
-    levels = ranks.bit_length() - 1
-    even = (ranks - 1 - levels) * latency_s / (levels - (ranks - 1) / ranks)
-    return "tree" if size_bytes <= even * gbit_per_s * 1.25e8 else "ring"
+def by_the_even_size(servers, gpus, size_bytes, inside, between):
+    waits = gpus * (servers * between[0] - inside[0])
+    secs_per_byte = 8e-9 / inside[1] - 8e-9 / (servers * between[1])
+    return "two levels" if size_bytes * secs_per_byte <= waits else "flat"
 
 
 def by_a_dictionary(**case):
-    waits, message = case["latency_s"], case["size_bytes"] / (case["gbit_per_s"] * 0.125e9)
-    n = case["ranks"]
-    times = {"ring": (n - 1) * (waits + message / n), "tree": np.log2(n) * (waits + message)}
+    (wait_in, gbit_in), (wait_out, gbit_out) = case["inside"], case["between"]
+    m, g, gigabits = case["servers"], case["gpus"], case["size_bytes"] / 0.125e9
+    out = (m - 1) * wait_out + gigabits * (m - 1) / m / gbit_out
+    flat = (m * g - 1) * (wait_out + gigabits / (m * g) / gbit_out)
+    times = {"flat": flat, "two levels": (g - 1) * (wait_in + gigabits / g / gbit_in) + out}
     return min(times, key=times.get)
 
 
-@pytest.mark.parametrize("right", [by_the_even_size, by_a_dictionary])
+@pytest.mark.parametrize("right", [by_times(), by_the_even_size, by_a_dictionary])
 def test_choose_route_takes_other_right_answers(right):
     assert_solution_passes(ROUTE, right)
 
@@ -244,15 +267,17 @@ def test_choose_route_takes_other_right_answers(right):
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
-        (lambda **case: "ring", "ring_always"),
-        (by_times(latency=False), "ring_always"),
-        (lambda **case: "tree", "tree_always"),
-        (by_times(part=False), "tree_always"),
+        (lambda **case: "flat", "flat_always"),
+        (by_times(latency=False), "flat_always"),
+        (by_times(slow=False), "flat_always"),
+        (lambda **case: "two levels", "two_levels_always"),
+        (by_times(cut=False), "two_levels_always"),
+        (by_times(shared=False), "two_levels_always"),
         (by_times(swapped=True), "swapped"),
         (by_times(bits=1), "bits_as_bytes"),
-        (by_times(tree_steps=1), "one_way_only"),
-        (by_times(ring_steps=1), "one_way_only"),
-        (lambda size_bytes, **case: "ring" if size_bytes > 1e6 else "tree", "by_size_alone"),
+        (by_times(passes=(1, 2, 2)), "one_way_only"),
+        (by_times(passes=(2, 1, 2)), "one_way_only"),
+        (lambda size_bytes, **case: "flat" if size_bytes > 1e8 else "two levels", "by_size_alone"),
     ],
 )
 def test_choose_route_names_the_mistake(wrong, mistake):
@@ -354,6 +379,22 @@ def test_the_routes_of_the_lesson_send_what_the_view_draws(route, ranks):
         for one in transfers
     }
     assert sent == drawn
+
+
+def test_where_no_bytes_are_counted_the_lesson_shows_a_simulated_networks(capsys):
+    lesson = (ROOT / "lessons" / STEM / "lesson.py").read_text(encoding="utf-8")
+    (shown,) = (
+        node
+        for node in ast.parse(lesson).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "can_count()"
+    )
+    names = functions_of_the_lesson() | {"can_count": lambda: False, "Network": Network}
+    exec(compile(ast.Module([shown], []), "<lesson 12>", "exec"), names)
+    assert "counts no bytes" in capsys.readouterr().out
+    assert {examples: list(sent) for examples, sent in names["sent"].items()} == {
+        8: [6.0] * 4,
+        64: [6.0] * 4,
+    }
 
 
 def test_with_more_ranks_ring_and_tree_are_even_at_larger_sizes():

@@ -95,41 +95,51 @@ def test_a_stopwatch_without_a_result_is_told_so():
 # --- efficiencies
 
 
-def ideal(n):
-    return n
+def scaling(
+    *,
+    strong_batch=lambda b, k: b,
+    weak_batch=lambda b, k: b * k,
+    strong=lambda more, k: more / k,
+    weak=lambda more, k: more / k,
+    first=lambda replicas: replicas[0],
+):
+    """`k` is how many times the baseline's replicas there are, and `more` their throughput."""
 
+    def efficiencies(examples_per_sec, batch, replicas):
+        base = examples_per_sec(replicas[0], batch)
 
-def scaling(*, strong_batch=lambda b, n: b, weak_batch=lambda b, n: b * n, strong=ideal, weak=None):
-    """`strong` and `weak` give how much a perfect step of one is divided by, for n replicas."""
+        def all_of(of, batch_of):
+            found = []
+            for n in replicas:
+                k = n / first(replicas)
+                found.append(of(examples_per_sec(n, batch_of(batch, k)) / base, k))
+            return found
 
-    def efficiencies(measure, batch, replicas):
-        one = measure(1, batch)
-        weak_of = weak or (lambda n: 1)
-        return {
-            "strong": [one / strong(n) / measure(n, strong_batch(batch, n)) for n in replicas],
-            "weak": [one / weak_of(n) / measure(n, weak_batch(batch, n)) for n in replicas],
-        }
+        return {"strong": all_of(strong, strong_batch), "weak": all_of(weak, weak_batch)}
 
     return efficiencies
 
 
-def by_throughput(measure, batch, replicas):
-    def per_sec(n, global_batch):
-        return global_batch / measure(n, global_batch)
+def by_step_times(examples_per_sec, batch, replicas):
+    """The lesson's formulas, which are about the time of a step."""
 
-    one = per_sec(1, batch)
+    def secs(n, global_batch):
+        return global_batch / examples_per_sec(n, global_batch)
+
+    first, each = replicas[0], batch // replicas[0]
+    one = secs(first, batch)
     return {
-        "weak": np.array([per_sec(n, n * batch) / n / one for n in replicas]),
-        "strong": np.array([per_sec(n, batch) / n / one for n in replicas]),
+        "weak": np.array([one / secs(n, n * each) for n in replicas]),
+        "strong": np.array([first * one / (n * secs(n, batch)) for n in replicas]),
     }
 
 
-def upside_down(measure, batch, replicas):
-    right = scaling()(measure, batch, replicas)
+def upside_down(examples_per_sec, batch, replicas):
+    right = scaling()(examples_per_sec, batch, replicas)
     return {kind: [1 / part for part in parts] for kind, parts in right.items()}
 
 
-@pytest.mark.parametrize("right", [scaling(), by_throughput])
+@pytest.mark.parametrize("right", [scaling(), by_step_times])
 def test_other_right_efficiencies_pass(right):
     assert_solution_passes(EFFICIENCIES, right, seeds=SEEDS)
 
@@ -137,12 +147,20 @@ def test_other_right_efficiencies_pass(right):
 @pytest.mark.parametrize(
     ("wrong", "mistake"),
     [
-        (scaling(weak_batch=lambda b, n: b), "weak_with_fixed_global"),
-        (scaling(weak_batch=lambda b, n: b, weak=ideal), "weak_with_fixed_global"),
-        (scaling(strong_batch=lambda b, n: b * n), "strong_with_growing_batch"),
-        (scaling(strong=lambda n: 1), "speedup_for_efficiency"),
-        (scaling(weak=ideal), "weak_divided_again"),
+        (scaling(weak_batch=lambda b, k: b), "weak_with_fixed_global"),
+        (scaling(strong_batch=lambda b, k: b * k), "strong_with_growing_batch"),
+        (scaling(strong=lambda more, k: more), "speedup_for_efficiency"),
+        (scaling(weak=lambda more, k: more), "speedup_for_efficiency"),
+        (
+            scaling(strong=lambda more, k: more, weak=lambda more, k: more),
+            "speedup_for_efficiency",
+        ),
+        (scaling(first=lambda replicas: 1), "baseline_of_one"),
         (upside_down, "upside_down"),
+        (
+            scaling(strong=lambda more, k: 1 / k / more, weak=lambda more, k: 1 / more),
+            "upside_down",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -151,7 +169,7 @@ def test_wrong_efficiencies_are_named(wrong, mistake):
 
 
 def test_each_kind_of_scaling_earns_half():
-    assert run_check(EFFICIENCIES, scaling(weak=ideal)).earned == 1.5
+    assert run_check(EFFICIENCIES, scaling(weak=lambda more, k: more)).earned == 1.5
 
 
 # --- fit_link
@@ -289,12 +307,12 @@ def test_the_report_gives_the_recorded_steps_to_the_learners_function():
     recording = recorded_scaling()
     asked = []
 
-    def efficiencies(measure, batch, replicas):
-        asked.append((batch, replicas, measure(4, 256)))
-        return scaling()(measure, batch, replicas)
+    def efficiencies(examples_per_sec, batch, replicas):
+        asked.append((batch, replicas, examples_per_sec(4, 256)))
+        return scaling()(examples_per_sec, batch, replicas)
 
     scaled = scale_recorded(efficiencies)
-    assert asked == [(64, [1, 2, 4], recording.step(4, 256).whole_secs)]
+    assert asked == [(64, [1, 2, 4], 256 / recording.step(4, 256).whole_secs)]
     assert [step.global_batch for step in scaled.steps["weak"]] == [64, 128, 256]
     one, four = recording.step(1, 64), recording.step(4, 64)
     assert scaled.efficiency["strong"][2] == pytest.approx(one.whole_secs / 4 / four.whole_secs)

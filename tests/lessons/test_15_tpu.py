@@ -236,9 +236,10 @@ def answers(**changed):
 
 
 def verdict_by_ifs(case):
-    if case in "AD":
-        step = "move_to_input_pipeline" if case == "D" else "rewrite_in_tensorflow"
-        return ["refused_here", step]
+    if case == "A":
+        return ["refused_here", "move_to_input_pipeline"]
+    if case == "D":
+        return ["fails_everywhere", "rewrite_in_tensorflow"]
     if case in "BE":
         return ["suspect_on_tpu", "mask_instead_of_select" if case == "B" else "use_float32"]
     return ["not_checked", "measure_on_tpu"]
@@ -246,9 +247,11 @@ def verdict_by_ifs(case):
 
 def verdict_by_columns(case):
     place = "ABCDEF".index(case)
-    verdict = ("refused_here", "suspect_on_tpu", "not_checked")[place % 3]
-    steps = "rewrite_in_tensorflow mask_instead_of_select measure_on_tpu move_to_input_pipeline "
-    return np.array([verdict, (steps + "use_float32 measure_on_tpu").split()[place]])
+    verdicts = "refused_here suspect_on_tpu not_checked fails_everywhere suspect_on_tpu not_checked"
+    steps = "move_to_input_pipeline mask_instead_of_select measure_on_tpu rewrite_in_tensorflow "
+    return np.array(
+        [verdicts.split()[place], (steps + "use_float32 measure_on_tpu").split()[place]]
+    )
 
 
 @pytest.mark.parametrize("answer", [verdict_by_ifs, verdict_by_columns])
@@ -261,7 +264,8 @@ def test_other_right_verdicts_pass(answer):
     [
         (answers(C=("runs_on_tpu", "measure_on_tpu")), "compiled_means_ready"),
         (answers(B=("runs_on_tpu", "mask_instead_of_select")), "compiled_means_ready"),
-        (answers(A=("fails_on_tpu", "rewrite_in_tensorflow")), "refused_means_never"),
+        (answers(A=("fails_on_tpu", "move_to_input_pipeline")), "refused_means_never"),
+        (answers(D=("refused_here", "rewrite_in_tensorflow")), "blames_the_compiler"),
         (answers(B=("not_checked", "measure_on_tpu")), "compiled_means_checked"),
         (answers(E=("not_checked", "use_float32")), "compiled_means_checked"),
         (answers(F=("suspect_on_tpu", "use_float32")), "unmeasured_is_suspect"),
@@ -269,6 +273,60 @@ def test_other_right_verdicts_pass(answer):
 )
 def test_a_wrong_verdict_is_named(answer, mistake):
     assert_mistake_is_caught(VERDICTS, answer, mistake)
+
+
+def cross_entropies(scores, labels):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+
+
+WORDS = ["a", "b"]
+
+
+def finding_a(scores, words):
+    numbers = tf.lookup.KeyValueTensorInitializer(WORDS, tf.constant([1, 2]))
+    return cross_entropies(scores, tf.lookup.StaticHashTable(numbers, 0).lookup(words))
+
+
+def finding_b(scores, labels):
+    count = 1 + tf.reduce_max(labels)
+    return cross_entropies(scores[:count], labels[:count])
+
+
+def finding_d(scores, labels):
+    return np.sqrt(tf.reduce_mean(cross_entropies(scores, labels)))
+
+
+def finding_e(scores, labels):
+    return tf.cast(cross_entropies(scores, labels), "float64") * np.linspace(0.5, 1.5, 64)
+
+
+def batch():
+    return tf.zeros([64, 10]), tf.constant([3] * 64)
+
+
+def program_of(step):
+    return compiled(step).experimental_get_compiler_ir(*batch())(stage="hlo")
+
+
+def test_xla_refuses_to_look_up_strings_as_in_finding_a():
+    scores, words = tf.zeros([64, 10]), tf.constant(WORDS * 32)
+    assert tf.function(finding_a)(scores, words).shape == [64]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="DT_STRING"):
+        compiled(finding_a)(scores, words)
+
+
+def test_a_slice_compiles_without_a_bounded_shape_as_in_finding_b():
+    assert compiled(finding_b)(*batch()).shape == [4]
+    assert "<=" not in program_of(finding_b)
+
+
+def test_numpy_fails_under_plain_tf_function_as_in_finding_d():
+    with pytest.raises(NotImplementedError, match="to a numpy array"):
+        tf.function(finding_d)(*batch())
+
+
+def test_an_array_of_numpy_makes_a_program_in_float64_as_in_finding_e():
+    assert "f64[64]" in program_of(finding_e)
 
 
 # What the lesson says

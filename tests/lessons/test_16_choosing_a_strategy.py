@@ -113,10 +113,10 @@ def test_no_other_strategy_and_no_other_reason_passes(case):
     [
         (("Mirrored", 3), "not one of"),
         (None, "is there a `return`?"),
-        ("mirrored", "two names were asked for"),
-        (("mirrored",), "two names were asked for"),
-        ({"strategy": "mirrored"}, "two names were asked for"),
-        (7, "two names were asked for"),
+        ("mirrored", "two words were asked for"),
+        (("mirrored",), "two words were asked for"),
+        ({"strategy": "mirrored"}, "two words were asked for"),
+        (7, "two words were asked for"),
     ],
     ids=str,
 )
@@ -132,7 +132,7 @@ def test_two_strategies_for_one_case_are_not_a_choice():
 
 
 def test_the_feedback_asks_and_never_tells_the_answer():
-    messages = list(cases._ASK.values())
+    messages = [ask for *_, ask in cases.CASES.cases.values()]
     names = (*cases.STRATEGIES, *cases.REASONS)
     assert not [(m, name) for m in messages for name in names if name in m.lower()]
     wrong = {"A": ("multi_worker", "no_waiting")}

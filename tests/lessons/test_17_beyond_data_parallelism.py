@@ -24,7 +24,7 @@ from tests.support.lesson_checks import (
 )
 
 STEM = "17_beyond_data_parallelism"
-SPLIT, SHARDED, IDLE, CHOOSE = CHECKS = checks_of(STEM)
+SPLIT, SHARDED, IDLE, MESH = CHECKS = checks_of(STEM)
 
 
 @functools.cache
@@ -314,75 +314,95 @@ def test_idle_names_each_mistake():
     )
 
 
-# Task 4: choose_parallelism
+# Task 4: choose_mesh
 
 
-def chosen_by_table(model):
-    total = model["parameters"] / 1e9 * model["bytes_per_parameter"]
-    room = model["device_gb"] - model["largest_layer_gb"]
-    questions = (
-        (total <= model["device_gb"], "data"),
-        (model["experts"] > 1, "expert"),
-        (model["link"] == "slow", "pipeline"),
-        (total / model["devices"] <= room, "sharded"),
-    )
-    return next((kind for yes, kind in questions if yes), "tensor")
+def mesh_by_doubling(model, hosts, per_host):
+    """Counts bytes, and doubles the devices until a part fits."""
+    size, parts = model["parameters"] * model["bytes_per_parameter"], 1
+    while size > 1e9 * (model["device_gb"] - model["activations_gb"]) * parts:
+        parts *= 2
+    tensor = min(parts, per_host)
+    return [hosts * per_host // parts, parts // tensor, tensor]
 
 
-def chosen_in_bytes(model):
-    size = model["parameters"] * model["bytes_per_parameter"]
-    device, layer = 1e9 * model["device_gb"], 1e9 * model["largest_layer_gb"]
-    if size > device:
-        if model["experts"] != 1:
-            return "expert"
-        if model["link"] != "fast":
-            return "pipeline"
-        return "tensor" if size + model["devices"] * (layer - device) > 0 else "sharded"
-    return "data"
+def mesh_by_search(model, hosts, per_host):
+    """Looks through all meshes, and takes the one with the most copies."""
+    gb = model["parameters"] * model["bytes_per_parameter"] / 1e9
+    meshes = [
+        (hosts * per_host // (pipeline * tensor), pipeline, tensor)
+        for pipeline in (1, 2, 4, 8)
+        for tensor in (1, 2, 4, 8)
+        if (pipeline == 1 or tensor == per_host)
+        and gb / pipeline / tensor + model["activations_gb"] <= model["device_gb"]
+    ]
+    return np.array(max(meshes))
 
 
-@pytest.mark.parametrize("answer", [chosen_by_table, chosen_in_bytes])
-def test_choose_takes_other_right_answers(answer):
-    assert_solution_passes(CHOOSE, answer)
+@pytest.mark.parametrize("answer", [mesh_by_doubling, mesh_by_search])
+def test_mesh_takes_other_right_answers(answer):
+    assert_solution_passes(MESH, answer)
 
 
-def test_choose_names_each_mistake():
-    right = solution()["choose_parallelism"]
+def test_the_example_of_the_mesh_task_is_right():
+    facts = {"parameters": 5_000_000_000, "bytes_per_parameter": 16}
+    facts |= {"activations_gb": 12, "device_gb": 80}
+    assert tuple(solution()["choose_mesh"](facts, 4, 8)) == (16, 1, 2)
+
+
+def test_mesh_names_each_mistake():
+    right = solution()["choose_mesh"]
 
     def with_other(**facts):
-        return lambda model: right({**model, **facts})
+        return lambda model, *cluster: right({**model, **facts}, *cluster)
+
+    def of_parts(choose):
+        def answer(model, hosts, per_host):
+            _, pipeline, tensor = right(model, hosts, per_host)
+            pipeline, tensor = choose(pipeline * tensor, hosts, per_host)
+            return hosts * per_host // (pipeline * tensor), pipeline, tensor
+
+        return answer
+
+    def uneven(model, hosts, per_host):
+        gb = model["parameters"] * model["bytes_per_parameter"] / 1e9
+        parts = int(np.ceil(gb / (model["device_gb"] - model["activations_gb"])))
+        tensor = min(parts, per_host)
+        pipeline = -(-parts // tensor)
+        return hosts * per_host // (tensor * pipeline), pipeline, tensor
 
     assert_each_mistake_is_named(
-        CHOOSE,
+        MESH,
         {
-            "data_parallel_always": lambda model: "data",
+            "data_parallel_always": lambda model, hosts, per_host: (hosts * per_host, 1, 1),
             "weights_only": with_other(bytes_per_parameter=2),
-            "layer_ignored": with_other(largest_layer_gb=0),
-            "link_ignored": with_other(link="fast"),
-            "experts_ignored": with_other(experts=1),
+            "activations_ignored": with_other(activations_gb=0),
+            "uneven_parts": uneven,
+            "tensor_across_hosts": of_parts(lambda parts, hosts, per_host: (1, parts)),
+            "whole_host_always": of_parts(
+                lambda parts, hosts, per_host: (max(1, parts // per_host), per_host)
+            ),
+            "pipeline_first": of_parts(
+                lambda parts, hosts, per_host: (min(parts, hosts), max(1, parts // hosts))
+            ),
+            "one_copy": lambda *given: (1, *right(*given)[1:]),
+            "axes_reversed": lambda *given: right(*given)[::-1],
         },
     )
 
 
-def test_memory_that_is_added_up_leads_to_data_parallelism_for_every_model():
-    def added_up(model):
-        total = model["parameters"] * model["bytes_per_parameter"] / 1e9
-        return "data" if total <= model["devices"] * model["device_gb"] else "sharded"
-
-    assert_mistake_is_caught(CHOOSE, added_up, "data_parallel_always")
-
-
 def test_four_bytes_for_a_weight_are_not_all_bytes_either():
-    def in_float32(model):
-        return solution()["choose_parallelism"]({**model, "bytes_per_parameter": 4})
+    def in_float32(model, *cluster):
+        return solution()["choose_mesh"]({**model, "bytes_per_parameter": 4}, *cluster)
 
-    assert_mistake_is_caught(CHOOSE, in_float32, "weights_only")
+    assert_mistake_is_caught(MESH, in_float32, "weights_only")
 
 
-def test_choose_refuses_a_word_that_is_not_on_the_list():
-    report = run_check(CHOOSE, lambda model: f"fsdp for {model['experts']}")
-    assert "not one of data, sharded, tensor, pipeline, expert" in repr(report)
+@pytest.mark.parametrize("answer", [(4, 8), 32, None])
+def test_mesh_says_so_if_the_answer_is_not_three_numbers(answer):
+    report = run_check(MESH, lambda *given: answer)
     assert report.earned == 0
+    assert "three whole numbers for each model" in repr(report)
 
 
 # What the lesson says and does not show

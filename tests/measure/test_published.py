@@ -47,3 +47,14 @@ def test_the_other_four_runs_are_predicted_with_the_errors_that_the_lesson_state
         ("VGG-16", 128): -6.4,
         ("ResNet-50", 256): 0.7,
     }
+
+
+def test_the_shortest_step_loses_most_to_the_rounds():
+    hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
+    left = {}
+    for run in PUBLISHED:
+        model = model_of(run, hidden=hidden, latency_secs=LATENCY_SECS)
+        few, many = (model.efficiency(gpus, **run.sizes) for gpus in (512, 4096))
+        left[run.network] = many / few
+    assert min(left, key=left.get) == "ResNet-50"
+    assert max(left, key=left.get) == "VGG-16"

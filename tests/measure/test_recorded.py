@@ -4,6 +4,7 @@ import pytest
 
 from distlab.measure.cost_model import fit, relative_errors
 from distlab.measure.recorded import recorded_scaling
+from distlab.measure.timing import differ
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +60,20 @@ def test_the_shared_model_counts_too_much_waiting(recording):
     on_four = [row for row in recording.all_reduces if row.replicas == 4]
     assert all(error > 0 for error in relative_errors(model, on_four))
     assert all(error > 0 for error in errors_on_four_replicas(recording, shared=True))
+
+
+def test_on_the_fitted_steps_the_two_models_look_alike(recording):
+    known = [r for r in recording.all_reduces if r.replicas == 2 and r.size_bytes <= 2**20]
+    steps = [step for step in recording.steps if step.replicas <= 2]
+    worst = {
+        shared: max(map(abs, relative_errors(fit(known, steps, shared=shared), steps)))
+        for shared in (True, False)
+    }
+    assert 0.2 < worst[True] < worst[False] < 1.5 * worst[True]
+
+
+@pytest.mark.parametrize("images", [64, 256])
+def test_two_replicas_differ_from_one_in_no_way_that_may_be_reported(recording, images):
+    one, two, four = (recording.step(replicas, images) for replicas in (1, 2, 4))
+    assert not differ(one, two)
+    assert differ(one, four)

@@ -9,7 +9,6 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from distlab.atomic_write import write_atomically
 from distlab.errors import InvalidArgument, NotebookError, UnsupportedEnvironment
 from distlab.markup import CODE, TEXT
 from distlab.notebooks.__main__ import main
@@ -402,15 +401,6 @@ def test_two_notebooks_run_at_a_time(root):
     met: list[bool] = []
     build(root, execute=meet, jobs=2)
     assert met
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
-    path = tmp_path / "a.ipynb"
-    write_atomically(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "new \ud800")
-    assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.ipynb"]
 
 
 # Outputs

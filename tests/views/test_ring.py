@@ -21,7 +21,7 @@ def counts_in(figure):
 
 def test_it_starts_with_the_first_step_of_a_ring_of_four(view):
     figure = view.draw_now()
-    assert figure.get_suptitle() == "ring, step 1 of 6; most sent by a rank: 0.25 vectors"
+    assert figure.get_suptitle() == "ring, step 1 of 6"
     assert "rank 0 sends chunk 0 to rank 1" in figure.alt
     assert "each target adds it to its own" in figure.alt
 
@@ -41,7 +41,6 @@ def test_the_cells_hold_what_the_schedule_says(view, algorithm, ranks, step):
 def test_before_the_first_step_nothing_has_been_sent(view):
     figure = view.draw_now(step=0)
     assert "Nothing has been sent yet. 0 of 16 chunks are finished." in figure.alt
-    assert "0 times the vector" in figure.alt
     assert set(counts_in(figure)) == {1}
 
 
@@ -49,7 +48,7 @@ def test_after_the_last_step_all_chunks_are_finished_whatever_the_slider_says(vi
     last, beyond = view.draw_now(step=6), view.draw_now(step=14)
     assert last.alt == beyond.alt
     assert "after step 6 of 6" in last.alt
-    assert "16 of 16 chunks are finished. The busiest sender has sent 1.5 times" in last.alt
+    assert "16 of 16 chunks are finished." in last.alt
 
 
 def test_a_whole_vector_is_named_as_such(view):

@@ -6,6 +6,10 @@ import pytest
 from distlab.errors import InvalidArgument
 from distlab.pictures.palette import finish, replica
 from distlab.views import view as view_module
+from distlab.views.batch_plan import explore_batch_plan
+from distlab.views.memory import explore_memory
+from distlab.views.ring import explore_ring
+from distlab.views.scaling_cost import explore_cost
 from distlab.views.view import Choices, View
 
 
@@ -63,3 +67,34 @@ def test_what_a_cell_shows(shares: View, monkeypatch: pytest.MonkeyPatch, answer
         assert one["text/plain"] == "Shares of a batch. 32 examples on 2 replicas"
     else:
         assert one.alt == "32 examples on 2 replicas"
+
+
+def labelled(words: str):
+    figure, axes = plt.subplots(figsize=(4, 2), layout="constrained")
+    axes.barh([words], [1])
+    return finish(figure, alt=words)
+
+
+def test_axes_stay_where_they_were_while_their_labels_have_room():
+    places = view_module._put(labelled("four replicas"), [])
+    moved = labelled("one")
+    assert view_module._put(moved, places) == places
+    assert moved.axes[0].get_position().bounds == places[0].bounds
+    wide = labelled("as many replicas as there are")
+    (place,) = view_module._put(wide, places)
+    assert place.x0 > places[0].x0, "a label that needs more room gets it"
+    assert wide.axes[0].yaxis.get_tightbbox().x0 >= 0
+
+
+@pytest.mark.parametrize(
+    "explore", [explore_batch_plan, explore_cost, explore_memory, explore_ring]
+)
+def test_nothing_that_a_slider_shows_is_cut_off(explore):
+    view, places = explore(), []
+    for name, choices in view.choices.items():
+        for value in (choices.values[0], choices.values[-1]):
+            figure = view.draw_now(**{name: value})
+            places = view_module._put(figure, places)
+            box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+            inside = (box.x0, box.y0, width - box.x1, height - box.y1)
+            assert min(inside) > -0.01, f"{name}={value}"

@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 
 from distlab.batching import split_batch
-from distlab.checks import Check, Cost, Equal, Fault, Inputs, Observed, Plain
-from distlab.results.plain_values import to_plain
-
-_KINDS = ("equal", "smaller", "nothing")
+from distlab.checks import Check, Cost, Fault, Inputs, Observed, Plain
+from distlab.checks.lesson_00_start_here.share_lists import (
+    Rule,
+    below_zero,
+    left_out,
+    row,
+    shares_by,
+)
 
 
 def _inputs(seed: int) -> Inputs:
@@ -28,30 +32,20 @@ def _inputs(seed: int) -> Inputs:
 
 
 def _call(split: Callable[..., Any], inputs: Inputs) -> Plain:
-    def shares(examples: int, replicas: int) -> Plain:
-        return to_plain(split(examples, replicas), at=f"split({examples}, {replicas})")
-
-    return {kind: shares(*inputs[kind]) for kind in _KINDS}
+    return shares_by(split, inputs, called="split")
 
 
-def _reference(given: Inputs, *, rule: Callable[[int, int], Any] = split_batch) -> Plain:
-    return {kind: list(rule(*given[kind])) for kind in _KINDS}
+def _reference(given: Inputs, *, rule: Rule = split_batch) -> Plain:
+    return shares_by(rule, given)
 
 
-def _even(examples: int, replicas: int) -> list[int]:
-    return [len(part) for part in np.array_split(np.arange(examples), replicas)]
+def _even(examples: int, replicas: int) -> Any:
+    return split_batch(examples, replicas, source="distribute")
 
 
 def _rest_for_the_last(examples: int, replicas: int) -> list[int]:
     piece = examples // replicas
     return [piece] * (replicas - 1) + [examples - piece * (replicas - 1)]
-
-
-def _shares(kind: str, label: str, *, points: float) -> Equal:
-    def asked(given: Inputs) -> str:
-        return "split({}, {})".format(*given[kind])
-
-    return Equal(kind, label, asked=asked, points=points)
 
 
 SLICES = Check(
@@ -68,16 +62,16 @@ SLICES = Check(
     call=_call,
     reference=_reference,
     criteria=(
-        _shares("equal", "equal shares", points=1),
-        _shares("smaller", "a smaller last share", points=0.5),
-        _shares("nothing", "a replica that gets nothing", points=0.5),
+        row("equal", "equal shares", called="split", points=1),
+        row("smaller", "a smaller last share", called="split", points=0.5),
+        row("nothing", "a replica that gets nothing", called="split", points=0.5),
     ),
     hint="A piece has examples / replicas, rounded up. Hand out whole pieces while they last.",
     revisit="Three ways to cut a batch",
     mistakes=(
         Observed(
             "more_than_there_are",
-            lambda given, out: any(sum(out[kind]) > given[kind][0] for kind in _KINDS),
+            lambda given, out: any(sum(out[kind]) > given[kind][0] for kind in given),
         ).feedback(
             "Your shares add up to more examples than the batch has, so some examples are "
             "used twice. What should the entries of the list add up to?"
@@ -93,15 +87,7 @@ SLICES = Check(
             "You rounded the size of a piece down, so examples are left over after every "
             "replica has its piece. Which way does TensorFlow round 10 / 4?"
         ),
-        Observed(
-            "negative_share", lambda given, out: any(min(out[kind]) < 0 for kind in _KINDS)
-        ).feedback(
-            "One of your shares is below 0, because you subtracted a whole piece from fewer "
-            "examples. What does a replica get if nothing is left for it?"
-        ),
-        Fault("replica_left_out", rule=lambda *of: [n for n in split_batch(*of) if n]).feedback(
-            "You stopped when no example was left, so your list is too short. How many "
-            "entries does the list need, even if a replica gets nothing?"
-        ),
+        below_zero("negative_share"),
+        left_out("replica_left_out", split_batch),
     ),
 )

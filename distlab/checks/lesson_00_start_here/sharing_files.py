@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 
 from distlab.batching import split_batch
-from distlab.checks import Check, Cost, Equal, Fault, Inputs, Observed, Plain
-from distlab.results.plain_values import to_plain
+from distlab.checks import Check, Cost, Fault, Inputs, Plain
+from distlab.checks.lesson_00_start_here.share_lists import (
+    Rule,
+    below_zero,
+    left_out,
+    row,
+    shares_by,
+)
 
 _KINDS = ("full", "cut", "pieces")
-_Rule = Callable[[int, int, int], Any]  # of examples, replicas and batch size
 
 
 def _inputs(seed: int) -> Inputs:
@@ -27,14 +32,7 @@ def _inputs(seed: int) -> Inputs:
 
 
 def _call(split: Callable[..., Any], inputs: Inputs) -> Plain:
-    def shares(*given: int) -> Plain:
-        return to_plain(split(*given), at=_asked(given))
-
-    return {kind: shares(*map(int, inputs[kind])) for kind in _KINDS}
-
-
-def _asked(given: Any) -> str:
-    return "split_from_files({}, {}, {})".format(*given)
+    return shares_by(split, inputs, called="split_from_files")
 
 
 def _as_from_files(examples: int, replicas: int, batch_size: int) -> Any:
@@ -54,12 +52,8 @@ def _whole_pieces(examples: int, replicas: int, batch_size: int) -> list[int]:
     return [piece if examples > piece * replica else 0 for replica in range(replicas)]
 
 
-def _reference(given: Inputs, *, rule: _Rule = _as_from_files) -> Plain:
-    return {kind: list(rule(*map(int, given[kind]))) for kind in _KINDS}
-
-
-def _shares(kind: str, label: str, *, points: float) -> Equal:
-    return Equal(kind, label, asked=lambda given: _asked(given[kind]), points=points)
+def _reference(given: Inputs, *, rule: Rule = _as_from_files) -> Plain:
+    return shares_by(rule, given)
 
 
 FILE_SLICES = Check(
@@ -74,9 +68,9 @@ FILE_SLICES = Check(
     call=_call,
     reference=_reference,
     criteria=(
-        _shares("cut", "a share that is smaller than a piece", points=1),
-        _shares("pieces", "whole pieces, then nothing", points=0.5),
-        _shares("full", "a full batch", points=0.5),
+        row("cut", "a share that is smaller than a piece", called="split_from_files", points=1),
+        row("pieces", "whole pieces, then nothing", called="split_from_files", points=0.5),
+        row("full", "a full batch", called="split_from_files", points=0.5),
     ),
     hint="A piece has batch_size / replicas examples, in the last batch, too. Hand out such "
     "pieces while examples last.",
@@ -95,15 +89,7 @@ FILE_SLICES = Check(
             "You gave every replica a whole piece or nothing, so your shares add up to more "
             "examples than this batch has. What does the last replica with any examples get?"
         ),
-        Observed(
-            "below_zero", lambda given, out: any(min(out[kind]) < 0 for kind in _KINDS)
-        ).feedback(
-            "One of your shares is below 0, because you subtracted whole pieces from fewer "
-            "examples. What does a replica get if nothing is left for it?"
-        ),
-        Fault("empty_left_out", rule=lambda *of: [n for n in _as_from_files(*of) if n]).feedback(
-            "You stopped when no example was left, so your list is too short. How many "
-            "entries does the list need, even if a replica gets nothing?"
-        ),
+        below_zero("below_zero"),
+        left_out("empty_left_out", _as_from_files),
     ),
 )

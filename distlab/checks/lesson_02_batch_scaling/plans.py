@@ -98,7 +98,7 @@ PLAN = Check(
     ),
     hint="batch = per_replica * replicas * accumulate. k = batch / found_batch: times k for SGD, "
     "times math.sqrt(k) for Adam. Each epoch has math.ceil(examples / batch) steps.",
-    revisit='"What the plan changes" in lesson 02',
+    revisit='"A rule for the learning rate" in lesson 02',
     mistakes=(
         Fault("batch_per_replica", batch_of=lambda g: g["per_replica"])
         .or_with(batch_of=lambda g: g["per_replica"] * g["accumulate"])

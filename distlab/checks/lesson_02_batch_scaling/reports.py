@@ -26,9 +26,10 @@ REPORTS = (
                 "replicas could do instead, or that they save no steps (1)",
             ),
             RubricRow(
-                "chosen_on",
+                "edge_of_the_grid",
                 1,
-                "says that a rate that is chosen on the test digits is flattered by chance",
+                "names the batch whose best rate is at the edge of the grid, and says what that "
+                "does to the differences",
             ),
         ),
     ),

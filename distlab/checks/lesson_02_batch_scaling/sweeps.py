@@ -1,4 +1,4 @@
-"""A check of lesson 02: what a sweep over learning rates and seeds says."""
+"""A check of lesson 02: what a larger batch costs, from runs that share their seeds."""
 
 from __future__ import annotations
 
@@ -10,51 +10,56 @@ import numpy as np
 from distlab.checks import Check, Close, Cost, Fault, Form, Inputs, Plain, Then
 from distlab.coursework.batch_sweeps import TRAINING, Runs
 
-_BATCHES, _STEPS, _RATES, _SEEDS, _EPOCHS = (16, 32, 64), 128, 4, 5, 1
+_PAIRS, _STEPS, _RATES, _SEEDS, _EPOCHS = ((16, 32), (16, 64)), 128, 4, 5, 1
 
 
 def _inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
-    sweeps = []
-    for batch in _BATCHES:
+    # A lucky seed is lucky with every batch, and the first one never is.
+    of_seed = np.linspace(-0.006, 0.006, _SEEDS) + draw.normal(size=_SEEDS) * 0.001
+    sweeps = {}
+    for batch in (16, 32, 64):
         epochs = _STEPS * batch // TRAINING
         # By epoch and rate; what is best on the validation digits is not best on the others.
         means = np.stack([draw.permutation(_RATES) for _ in range(epochs)])
         each = [0.8 + 0.03 * means, 0.8 + 0.03 * np.roll(means, 1, axis=1)]
-        noise = draw.normal(size=(2, epochs, _RATES, _SEEDS)) * 0.004
-        sweeps.append([mean[..., None] + part for mean, part in zip(each, noise, strict=True)])
+        noise = draw.normal(size=(2, epochs, _RATES, _SEEDS)) * 0.002 + of_seed
+        sweeps[str(batch)] = [
+            mean[..., None] + part for mean, part in zip(each, noise, strict=True)
+        ]
     return {"sweeps": sweeps, "rates": sorted(draw.choice(99, _RATES, replace=False) / 100 + 0.01)}
 
 
-def _runs(given: Inputs) -> list[Runs]:
+def _runs(given: Inputs, batch: int) -> Runs:
     """All runs have equally many steps, so not equally many epochs."""
-    rates = tuple(map(float, given["rates"]))
+    validation, test = given["sweeps"][str(batch)]
+    return Runs(
+        batch=batch,
+        rates=tuple(map(float, given["rates"])),
+        steps=np.arange(TRAINING // batch, _STEPS + 1, TRAINING // batch),
+        validation=np.array(validation),
+        test=np.array(test),
+    )
+
+
+def _call(compare_batches: Callable[..., Any], inputs: Inputs) -> Plain:
     return [
-        Runs(
-            batch=batch,
-            rates=rates,
-            steps=np.arange(TRAINING // batch, _STEPS + 1, TRAINING // batch),
-            validation=np.array(validation),
-            test=np.array(test),
-        )
-        for batch, (validation, test) in zip(_BATCHES, given["sweeps"], strict=True)
+        compare_batches(_runs(inputs, small), _runs(inputs, large), _EPOCHS)
+        for small, large in _PAIRS
     ]
-
-
-def _call(conclude: Callable[..., Any], inputs: Inputs) -> Plain:
-    return [conclude(runs, _EPOCHS) for runs in _runs(inputs)]
-
-
-def _is_three(given: Inputs, out: Plain) -> bool:
-    return isinstance(out, dict)
 
 
 def _read(given: Inputs, outputs: Plain) -> Plain:
     for found in outputs:
-        if not isinstance(found, (tuple, list)) or len(found) != 3:
+        if not isinstance(found, (tuple, list)) or len(found) != 3 or np.size(found[0]) != 2:
             return found
-    rates, accuracies, errors = zip(*outputs, strict=True)
-    return {"rates": list(rates), "accuracies": list(accuracies), "errors": list(errors)}
+    rates, differences, errors = zip(*outputs, strict=True)
+    pairs = [list(pair) for pair in rates]
+    return {"rates": pairs, "differences": list(differences), "errors": list(errors)}
+
+
+def _error(values: Any, ddof: int = 1) -> float:
+    return float(np.std(values, ddof=ddof) / np.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 def _reference(
@@ -62,33 +67,51 @@ def _reference(
     *,
     look_at: Callable[[Runs], int] = lambda runs: _EPOCHS * TRAINING // runs.batch,
     picked_on: str = "validation",
-    picked_by: Callable[..., Any] = np.mean,
-    seeds: int = _SEEDS,
-    of_seeds: Callable[..., Any] = np.mean,
+    one_rate: bool = False,
     told_of: str = "test",
-    error_of: Callable[[Any], float] = lambda seeds: float(
-        np.std(seeds, ddof=1) / np.sqrt(len(seeds))
-    ),
+    seeds: int = _SEEDS,
+    told: str = "mean",
+    error: str = "paired",
 ) -> Plain:
-    rates, accuracies, errors = [], [], []
-    for runs in _runs(given):
-        look = int(np.flatnonzero(runs.steps == look_at(runs))[0])
-        by_rate = picked_by(getattr(runs, picked_on)[look, :, :seeds], axis=-1)
-        best = int(np.argmax(by_rate))
-        found = getattr(runs, told_of)[look, best, :seeds]
-        rates.append(runs.rates[best])
-        accuracies.append(float(of_seeds(found)))
-        errors.append(error_of(found) if seeds > 1 else 0.0)
-    return {"rates": rates, "accuracies": accuracies, "errors": errors}
+    found: dict[str, list[Any]] = {"rates": [], "differences": [], "errors": []}
+    for pair in _PAIRS:
+        rates: list[float] = []
+        accuracies = []
+        for runs in (_runs(given, batch) for batch in pair):
+            look = int(np.flatnonzero(runs.steps == look_at(runs))[0])
+            best = int(getattr(runs, picked_on)[look, :, :seeds].mean(axis=-1).argmax())
+            best = runs.rates.index(rates[0]) if one_rate and rates else best
+            rates.append(runs.rates[best])
+            accuracies.append(getattr(runs, told_of)[look, best, :seeds])
+        small, large = accuracies
+        apart = large - small
+        differences = {
+            "mean": apart.mean(),
+            "best": large.max() - small.max(),
+            "best difference": apart.max(),
+            "reversed": -apart.mean(),
+        }
+        errors = {
+            "paired": _error(apart),
+            "unpaired": np.hypot(_error(small), _error(large)),
+            "spread": _error(apart) * len(apart) ** 0.5,
+            "spread without ddof": _error(apart, 0) * len(apart) ** 0.5,
+            "without ddof": _error(apart, 0),
+        }
+        found["rates"].append(rates)
+        found["differences"].append(float(differences[told]))
+        found["errors"].append(float(errors[error]))
+    return found
 
 
-CONCLUDE = Check(
-    name="conclude",
-    title="What a sweep says, and how sure it is",
-    question="Which numbers may decide the rate, and which must not be seen before it is chosen?",
+COMPARE = Check(
+    name="compare_batches",
+    title="What a larger batch costs, and how sure that is",
+    question="Which numbers may decide a rate, and what do two runs of the same seed share?",
     direction=(
-        "Go in this order: the look after these epochs, the rate by the validation digits, then "
-        "the test digits of that rate, over all seeds."
+        "Go in this order: for each batch the look after these epochs and its rate by the "
+        "validation digits. Then one difference for each seed on the test digits, and only then "
+        "a mean and an error."
     ),
     cost=Cost.PURE,
     inputs=_inputs,
@@ -96,55 +119,68 @@ CONCLUDE = Check(
     read=_read,
     reference=_reference,
     criteria=(
-        Form("three numbers: the rate, the accuracy, its standard error", _is_three),
-        Close("rates", "the rate, chosen on the validation digits", atol=1e-9, points=1),
-        Close("accuracies", "the mean accuracy on the test digits", atol=1e-6, points=1),
-        Then(Close("errors", "the standard error of that mean", atol=1e-6, points=1)),
+        Form(
+            "three values: the two rates, the difference, its standard error",
+            lambda given, out: isinstance(out, dict),
+        ),
+        Close("rates", "both rates, chosen on the validation digits", atol=1e-9, points=1),
+        Close("differences", "the mean difference on the test digits", atol=1e-6, points=1),
+        Then(Close("errors", "the standard error of that difference", atol=1e-6, points=1)),
     ),
-    hint="best = runs.accuracy_after(epochs, on='validation').mean(axis=1).argmax(). Then "
-    "seeds = runs.accuracy_after(epochs)[best]: return runs.rates[best], seeds.mean() and "
-    "seeds.std(ddof=1) / len(seeds) ** 0.5.",
+    hint="For each of the two, best = runs.accuracy_after(epochs, on='validation').mean(axis=1)"
+    ".argmax() and seeds = runs.accuracy_after(epochs)[best]. With apart = seeds_large - "
+    "seeds_small, return the rates, apart.mean() and apart.std(ddof=1) / len(apart) ** 0.5.",
     revisit='"How sure is an accuracy?" in lesson 02',
     mistakes=(
         Fault(
             "equal_epochs_as_equal_steps",
-            sees="accuracies",
+            sees="differences",
             look_at=lambda runs: int(runs.steps[-1]),
         )
-        .or_with(look_at=lambda runs: _EPOCHS * TRAINING // _BATCHES[0])
+        .or_with(look_at=lambda runs: _EPOCHS * TRAINING // 16)
         .feedback(
-            "You looked at all batch sizes after equally many steps. A batch of 64 has then seen "
+            "You looked at both batch sizes after equally many steps. A batch of 64 has then seen "
             "four times as many digits as a batch of 16, so the comparison is of different "
             "trainings. After how many steps has each batch size seen every digit `epochs` times?"
         ),
         Fault("picked_on_test", picked_on="test").feedback(
-            "You chose the rate by the test digits. Its accuracy there is then too good, because "
+            "You chose the rates by the test digits. The accuracy there is then too good, because "
             "you kept the luckiest of several. Which digits are there for choosing?"
         ),
-        Fault("one_seed", sees="accuracies", seeds=1).feedback(
+        Fault("one_rate_for_both", one_rate=True).feedback(
+            "You gave the larger batch the best rate of the smaller one. Some of the difference is "
+            "then the wrong rate, and not the batch. Which rate may the larger batch have?"
+        ),
+        Fault("one_seed", sees="differences", seeds=1).feedback(
             "You used one seed. Two seeds of the same training can differ by more than two "
             "batch sizes do. What do the five seeds tell you together?"
         ),
-        Fault("best_seed", sees="accuracies", of_seeds=np.max)
-        .or_with(of_seeds=np.max, picked_by=np.max)
+        Fault("best_seed", sees="differences", told="best")
+        .or_with(told="best difference")
         .feedback(
-            "You reported the best seed. The best of five is always above what the next training "
-            "will reach. Which number says what to expect?"
+            "You reported the best of five seeds. The next training will usually do worse. Which "
+            "number says what to expect?"
         ),
-        Fault("validation_told", sees="accuracies", told_of="validation").feedback(
-            "You reported the accuracy on the digits that chose the rate. The chosen rate was "
+        Fault("validation_told", sees="differences", told_of="validation").feedback(
+            "You reported the accuracy on the digits that chose the rates. The chosen rates were "
             "lucky there. Which digits have had no influence so far?"
         ),
-        Fault("spread_for_error", error_of=lambda seeds: float(np.std(seeds, ddof=1)))
-        .or_with(error_of=lambda seeds: float(np.std(seeds)))
-        .feedback(
-            "You returned the spread of single seeds. A mean of five seeds is surer than one seed. "
-            "By what do you divide the spread?"
+        Fault("small_minus_large", sees="differences", told="reversed").feedback(
+            "Your difference has the opposite sign: a batch that loses accuracy seems to win some. "
+            "From which of the two is the other subtracted?"
         ),
-        Fault(
-            "one_seed_too_many",
-            error_of=lambda seeds: float(np.std(seeds) / np.sqrt(len(seeds))),
-        ).feedback(
+        Fault("unpaired_error", error="unpaired").feedback(
+            "You combined the errors of the two means as if their seeds were different. A seed "
+            "that is lucky with one batch is often lucky with the other, and that cancels in a "
+            "difference. How much do the five differences themselves scatter?"
+        ),
+        Fault("spread_for_error", error="spread")
+        .or_with(error="spread without ddof")
+        .feedback(
+            "You returned the spread of single differences. A mean of five is surer than one. By "
+            "what do you divide the spread?"
+        ),
+        Fault("one_seed_too_many", error="without ddof").feedback(
             "You divided the squared distances by the number of seeds. Their mean was computed "
             "from the same seeds, so that is a little too small. What does `ddof` do in `std`?"
         ),

@@ -18,7 +18,7 @@ _PENALTY = 0.1
 
 def _inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
-    examples = int(draw.choice([8, 12, 16]))
+    examples = int(draw.choice([8, 12, 20]))
     x = draw.normal(size=(examples, 5)).astype("float32")
     y = draw.integers(0, 3, size=examples).astype("int32")
     shapes = ((5, 4), (4, 3), (4, 1))
@@ -82,6 +82,7 @@ def _reference(
         "divided twice": 1 / MOST_REPLICAS,
         "not divided": float(MOST_REPLICAS),
         "a sum": float(len(given["y"])),
+        "by examples": MOST_REPLICAS / len(given["y"]),
         "missing": 0.0,
     }
     nothing = np.zeros(sum(weight.size for weight in given["weights"]))
@@ -89,6 +90,7 @@ def _reference(
     return {**factors, "else": nothing}
 
 
+_ASK_OTHERWISE = "what divides it, and how many replicas add the result?"
 _ASK = {
     0.0: "it is missing: where does it enter the sum that you return?",
     1 / MOST_REPLICAS: "it counts a quarter: which two places divide by the number of replicas?",
@@ -103,8 +105,8 @@ class _Count(Close):
     def compare(self, yours: Plain, expected: Plain) -> Criterion:
         """As for every number, with a question for a factor that has a known cause."""
         found = super().compare(yours, expected)
-        asked = next((ask for factor, ask in _ASK.items() if self.agrees(yours, factor)), "")
-        return found if found.passed or not asked else replace(found, message=asked)
+        known = (ask for factor, ask in _ASK.items() if self.agrees(yours, factor))
+        return found if found.passed else replace(found, message=next(known, _ASK_OTHERWISE))
 
 
 REPAIR = Check(
@@ -127,9 +129,10 @@ REPAIR = Check(
         _Count("odd", "the odd loss counts once", atol=1e-3),
         _Count("penalty", "the penalty counts once", atol=1e-3),
     ),
-    hint="The digit loss has its default reduction, so Keras has divided it by the number of "
-    "replicas. The odd loss has not been divided by that number. Each replica adds the whole "
-    "penalty. The sum over the examples, divided by `global_batch`, always works for a loss.",
+    hint="The digit loss is the mean over one replica's examples, and nothing divides it by the "
+    "number of replicas. The odd loss is divided by `global_batch`, which is enough. Each replica "
+    "adds the whole penalty. For a loss of examples, their sum divided by `global_batch` always "
+    "works.",
     revisit="The right loss",
     mistakes=(
         Fault("divided_twice", digit="divided twice").feedback(
@@ -160,6 +163,10 @@ REPAIR = Check(
         Fault("l2_unscaled", penalty="not divided").feedback(
             "Every replica adds the whole penalty. It counts four times, and pulls the weights too "
             "hard towards zero. What part of it should each replica add?"
+        ),
+        Fault("l2_by_examples", penalty="by examples").feedback(
+            "You divided the penalty by `global_batch`. The larger the batch, the weaker the "
+            "penalty. Is it added once for each example, or once for each replica?"
         ),
         Fault("no_penalty", penalty="missing").feedback(
             "Your loss has no penalty. Nothing keeps the weights of the body small. Where does "

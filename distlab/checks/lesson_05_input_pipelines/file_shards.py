@@ -71,94 +71,71 @@ def _read_by_all(my_examples: Callable[..., Any], inputs: Inputs, files: list[st
         read = [[int(number) for number in islice(data, most)] for _ in range(epochs)]
         return {"epochs": read, "loads": calls["load"], "decodes": calls["decode"]}
 
-    workers = range(inputs["workers"])
-    seen = [of_worker(worker, _EPOCHS) for worker in workers]
-    return {"workers": seen, "again": of_worker(0, 1)["epochs"][0]}
+    workers = [of_worker(worker, _EPOCHS) for worker in range(inputs["workers"])]
+    wanted = [inputs["first"] + number for number in range(_LINES * len(files))]
+    return _noted(workers, of_worker(0, 1)["epochs"][0], wanted)
 
 
-def _all(given: Inputs, case: str) -> list[int]:
-    return list(range(given["first"], given["first"] + _LINES * given[case]))
-
-
-def _read(out: Plain, case: str, epoch: int) -> list[int]:
-    return sorted(number for worker in out[case]["workers"] for number in worker["epochs"][epoch])
-
-
-def _each_once(case: str) -> Callable[[Inputs, Plain], bool]:
-    return lambda given, out: all(
-        _read(out, case, epoch) == _all(given, case) for epoch in range(_EPOCHS)
-    )
+def _noted(workers: list[Plain], again: list[int], wanted: list[int]) -> Plain:
+    """What the workers read in both epochs, and how much work they did in one."""
+    epochs = list(zip(*(worker["epochs"] for worker in workers), strict=True))
+    read = [sorted(number for part in epoch for number in part) for epoch in epochs]
+    times, first = Counter(read[0]), epochs[0]
+    return {
+        "each once": all(epoch == wanted for epoch in read),
+        "missed": sum(times[number] == 0 for number in wanted),
+        "twice": sum(times[number] > 1 for number in wanted),
+        "sizes": [len(part) for part in first],
+        "loads": sum(worker["loads"] for worker in workers) // _EPOCHS,
+        "decodes": sum(worker["decodes"] for worker in workers) // _EPOCHS,
+        "all on each": all(sorted(part) == wanted for part in first),
+        "one part": all(sorted(part) == sorted(first[0]) for part in first),
+        "new order": all(a != b and a != sorted(a) for a, b in zip(*epochs, strict=True)),
+        "repeats": again == first[0],
+    }
 
 
 def _missed(case: str) -> Callable[[Inputs, Plain], str]:
-    def text(given: Inputs, out: Plain) -> str:
-        times = Counter(_read(out, case, 0))
-        wanted = _all(given, case)
-        missed, twice = (sum(test(times[n]) for n in wanted) for test in (_never, _often))
-        return (
-            f"{given[case]} files, {given['workers']} workers, first epoch: of {len(wanted)} "
-            f"examples {missed} were read by no worker, {twice} more than once"
-        )
-
-    return text
+    return lambda given, out: (
+        f"{given[case]} files, {given['workers']} workers, first epoch: of "
+        f"{_LINES * given[case]} examples {out[case]['missed']} were read by no worker, "
+        f"{out[case]['twice']} more than once"
+    )
 
 
 def _few_shared(given: Inputs, out: Plain) -> bool:
-    return _each_once("few")(given, out) and all(_sizes(out))
+    return bool(out["few"]["each once"] and all(out["few"]["sizes"]))
 
 
 def _few_seen(given: Inputs, out: Plain) -> str:
-    if _each_once("few")(given, out):
-        return f"{given['few']} files: the workers read {_sizes(out)} examples, some of them none"
-    return _missed("few")(given, out)
-
-
-def _sizes(out: Plain) -> list[int]:
-    return [len(worker["epochs"][0]) for worker in out["few"]["workers"]]
-
-
-def _never(times: int) -> bool:
-    return times == 0
-
-
-def _often(times: int) -> bool:
-    return times > 1
-
-
-def _work(out: Plain, case: str, what: str) -> int:
-    return int(sum(worker[what] for worker in out[case]["workers"])) // _EPOCHS
+    if not out["few"]["each once"]:
+        return _missed("few")(given, out)
+    sizes = out["few"]["sizes"]
+    return f"{given['few']} files: the workers read {sizes} examples, some of them none"
 
 
 def _work_shared(given: Inputs, out: Plain) -> bool:
-    decodes = all(_work(out, case, "decodes") == len(_all(given, case)) for case in ("many", "few"))
-    return decodes and _work(out, "many", "loads") == given["many"]
+    decodes = all(out[case]["decodes"] == _LINES * given[case] for case in ("many", "few"))
+    return decodes and bool(out["many"]["loads"] == given["many"])
 
 
 def _work_seen(given: Inputs, out: Plain) -> str:
     return (
-        f"{given['many']} files with {len(_all(given, 'many'))} examples: in one epoch the "
-        f"{given['workers']} workers together opened {_work(out, 'many', 'loads')} files and "
-        f"decoded {_work(out, 'many', 'decodes')} times"
+        f"{given['many']} files with {_LINES * given['many']} examples: in one epoch the "
+        f"{given['workers']} workers together opened {out['many']['loads']} files and "
+        f"decoded {out['many']['decodes']} times"
     )
 
 
 def _shuffled(given: Inputs, out: Plain) -> bool:
-    workers = out["many"]["workers"]
-    first, second = ([worker["epochs"][epoch] for worker in workers] for epoch in range(2))
-    fresh = all(a != b and a != sorted(a) for a, b in zip(first, second, strict=True))
-    return fresh and out["many"]["again"] == first[0]
-
-
-def _both_all(given: Inputs, out: Plain) -> bool:
-    return all(sorted(w["epochs"][0]) == _all(given, "many") for w in out["many"]["workers"])
+    return bool(out["many"]["new order"] and out["many"]["repeats"])
 
 
 def _overlap(given: Inputs, out: Plain) -> bool:
     """As many as there are, but not each once, and not the same part for all workers."""
-    parts = [sorted(worker["epochs"][0]) for worker in out["many"]["workers"]]
-    complete = len(_read(out, "many", 0)) == len(_all(given, "many"))
-    same = all(part == parts[0] for part in parts)
-    return complete and not same and not _each_once("many")(given, out)
+    many = out["many"]
+    complete = sum(many["sizes"]) == _LINES * given["many"]
+    return complete and not many["one part"] and not many["each once"]
 
 
 SHARD = Check(
@@ -176,7 +153,7 @@ SHARD = Check(
     criteria=(
         Holds(
             "with enough files, each example is read by one worker, once an epoch",
-            _each_once("many"),
+            lambda given, out: out["many"]["each once"],
             _missed("many"),
             points=2,
         ),
@@ -212,7 +189,7 @@ SHARD = Check(
             "text, files or batches. The model cannot train on these. Which function turns a line "
             "into an example, and which stage calls it for each line?"
         ),
-        Observed("both_read_all", _both_all).feedback(
+        Observed("both_read_all", lambda given, out: out["many"]["all on each"]).feedback(
             "Every worker reads every example. So each example counts once for each worker, and "
             "more workers are no faster than one. Which two values of `context` say how many "
             "workers there are, and which one this is?"
@@ -222,7 +199,7 @@ SHARD = Check(
             "are read twice and some by no worker. What must be the same on all workers if you "
             "shuffle before you shard?"
         ),
-        Observed("same_part", lambda given, out: not _each_once("many")(given, out)).feedback(
+        Observed("same_part", lambda given, out: not out["many"]["each once"]).feedback(
             "Your workers read the same part of the data, and no worker reads the other parts. So "
             "some examples are never used. Which value of `context` differs from worker to worker?"
         ),
@@ -235,7 +212,7 @@ SHARD = Check(
         ),
         Observed(
             "decodes_everything",
-            lambda given, out: _work(out, "many", "decodes") > len(_all(given, "many")),
+            lambda given, out: out["many"]["decodes"] > _LINES * given["many"],
         ).feedback(
             "Every worker decodes all examples and then drops those of the other workers. So the "
             "slow stage takes as long as on one worker. Where must `shard` be, so that a worker "
@@ -243,7 +220,7 @@ SHARD = Check(
         ),
         Observed(
             "opens_every_file",
-            lambda given, out: _work(out, "many", "loads") > given["many"],
+            lambda given, out: out["many"]["loads"] > given["many"],
         ).feedback(
             "Every worker opens every file and keeps a part of its lines. So the disk is read once "
             "for each worker. What can you deal out instead if there are enough files?"

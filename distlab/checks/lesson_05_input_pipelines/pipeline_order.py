@@ -22,12 +22,12 @@ def _inputs(seed: int) -> Inputs:
 
 
 def _call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
-    """Three epochs, and the first epoch of a second pipeline with the same seed."""
+    """What three epochs show, and whether a second pipeline with the same seed repeats them."""
     import tensorflow as tf
 
     from distlab.coursework.input_probes import CountedCalls, stages
 
-    calls = CountedCalls()
+    calls, numbers = CountedCalls(), inputs["numbers"]
 
     def augment(number: Any) -> Any:
         """A new version of the example with every call."""
@@ -36,93 +36,65 @@ def _call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
 
     def made() -> Any:
         read = calls.counted("read", lambda number: number)
-        args = (inputs["numbers"], read, augment, inputs["batch"], inputs["seed"])
-        return make_pipeline(*args)
+        return make_pipeline(numbers, read, augment, inputs["batch"], inputs["seed"])
 
     data = made()
     if not isinstance(data, tf.data.Dataset):
         return {"data set": type(data).__name__}
     if getattr(data.element_spec, "shape", tf.TensorShape([])).rank != 2:
         return {"data set": "a data set whose elements are no batches"}
-    most, epochs, reads = 2 * len(inputs["numbers"]), [], []
-    for _ in range(_EPOCHS):
-        epochs.append([batch.numpy().tolist() for batch in islice(data, most)])
-        reads.append(calls["read"])
-    again = [batch.numpy().tolist() for batch in islice(made(), most)]
+
+    def epoch(of: Any) -> list[Any]:
+        return [batch.numpy() for batch in islice(of, 2 * len(numbers))]
+
+    epochs = [epoch(data) for _ in range(_EPOCHS)]
+    reads, names = calls["read"], stages(data)
+    batches = [[batch[:, 0].tolist() for batch in batches] for batches in epochs]
+    orders = [[number for batch in each for number in batch] for each in batches]
+    behind_shuffle = names[names.index("Shuffle") :] if "Shuffle" in names else []
+    ends = [place for place, name in enumerate(names) if name.endswith("Batch")]
     return {
         "data set": "",
-        "epochs": epochs,
-        "again": again,
-        "reads": reads[-1],
-        "stages": stages(data),
+        "whole": all(sorted(order) == numbers.tolist() for order in orders)
+        and {len(batch) for each in batches for batch in each} == {inputs["batch"]},
+        "reads": reads,
+        "versions": len({int(n) for each in epochs for batch in each for n in batch[:, 1]}),
+        "given order": all(order == numbers.tolist() for order in orders),
+        "one order": all(order == orders[0] for order in orders),
+        "one mix": all(_mix(each) == _mix(batches[0]) for each in batches),
+        "repeats": [batch[:, 0].tolist() for batch in epoch(made())] == batches[0],
+        "cache behind shuffle": "Cache" in behind_shuffle,
+        "at once": any(name.startswith(("ParallelMap", "MapAndBatch")) for name in names),
+        "prefetch": "Prefetch" in names,
+        "prefetch last": "Prefetch"
+        in names[max(ends, default=0) :],  # it reads ahead everything before it
     }
 
 
-def _batches(epoch: Plain) -> list[list[int]]:
-    return [[number for number, _ in batch] for batch in epoch]
-
-
-def _orders(out: Plain) -> list[list[int]]:
-    return [[number for batch in _batches(epoch) for number in batch] for epoch in out["epochs"]]
-
-
-def _mixes(out: Plain) -> list[list[list[int]]]:
-    """For each epoch, which numbers came together."""
-    return [sorted(sorted(batch) for batch in _batches(epoch)) for epoch in out["epochs"]]
-
-
-def _versions(out: Plain) -> int:
-    """How many versions the model saw of all examples together."""
-    return len({version for epoch in out["epochs"] for batch in epoch for _, version in batch})
-
-
-def _frozen(parts: list[Any]) -> bool:
-    return all(part == parts[0] for part in parts[1:])
-
-
-def _whole(given: Inputs, out: Plain) -> bool:
-    sizes = {len(batch) for epoch in out["epochs"] for batch in epoch}
-    right = [sorted(order) == given["numbers"].tolist() for order in _orders(out)]
-    return sizes == {given["batch"]} and all(right)
-
-
-def _reads_ahead(out: Plain) -> bool:
-    """Whether a prefetch is behind the last batch: it reads ahead everything before it."""
-    batches = [place for place, name in enumerate(out["stages"]) if name.endswith("Batch")]
-    return "Prefetch" in out["stages"][max(batches) :]
-
-
-def _cached_behind_shuffle(out: Plain) -> bool:
-    names = out["stages"]
-    return "Shuffle" in names and "Cache" in names[names.index("Shuffle") :]
-
-
-def _at_once(out: Plain) -> bool:
-    return any(name.startswith(("ParallelMap", "MapAndBatch")) for name in out["stages"])
+def _mix(batches: list[list[int]]) -> list[list[int]]:
+    """Which numbers came together, in whatever order."""
+    return sorted(map(sorted, batches))
 
 
 def _seen(given: Inputs, out: Plain) -> str:
-    count = len(given["numbers"])
     return (
-        f"in {_EPOCHS} epochs of {count} examples, `read` was called {out['reads']} times, and the "
-        f"model saw {_versions(out)} versions"
+        f"in {_EPOCHS} epochs of {len(given['numbers'])} examples, `read` was called "
+        f"{out['reads']} times, and the model saw {out['versions']} versions"
     )
 
 
 def _order_seen(given: Inputs, out: Plain) -> str:
-    if _frozen(_orders(out)):
+    if out["one order"]:
         return "all epochs have the same order"
-    if _frozen(_mixes(out)):
+    if out["one mix"]:
         return "the batches come in a new order, but the same numbers always come together"
     return "a second pipeline with the same `seed` has a different order"
 
 
 def _ahead_seen(given: Inputs, out: Plain) -> str:
-    return (
-        "`read` is called for one number after the other"
-        if _reads_ahead(out)
-        else "nothing behind `batch` keeps finished batches ready"
-    )
+    if out["prefetch last"]:
+        return "`read` is called for one number after the other"
+    return "nothing behind `batch` keeps finished batches ready"
 
 
 ORDER = Check(
@@ -144,32 +116,25 @@ ORDER = Check(
         Gate(
             Holds(
                 "each epoch has every number once, in batches of `batch`",
-                _whole,
+                lambda given, out: out["whole"],
                 "an epoch misses numbers, repeats some, or has batches of a different size",
             )
         ),
         Holds(
             "each number is read once in all, and augmented in every epoch",
-            lambda given, out: (
-                out["reads"] == len(given["numbers"])
-                and _versions(out) == _EPOCHS * len(given["numbers"])
-            ),
+            lambda given, out: out["reads"] == len(given["numbers"]) == out["versions"] / _EPOCHS,
             _seen,
             points=2,
         ),
         Then(
             Holds(
                 "each epoch has a new order and new batches, which `seed` decides",
-                lambda given, out: (
-                    not _frozen(_orders(out))
-                    and not _frozen(_mixes(out))
-                    and _batches(out["again"]) == _batches(out["epochs"][0])
-                ),
+                lambda given, out: not out["one order"] and not out["one mix"] and out["repeats"],
                 _order_seen,
             ),
             Holds(
                 "several calls of `read` at once, and finished batches kept ready",
-                lambda given, out: _at_once(out) and _reads_ahead(out),
+                lambda given, out: out["at once"] and out["prefetch last"],
                 _ahead_seen,
             ),
         ),
@@ -184,55 +149,53 @@ ORDER = Check(
         ),
         Observed(
             "never_shuffled",
-            lambda given, out: _frozen([given["numbers"].tolist(), *_orders(out)]),
+            lambda given, out: out["given order"],
         ).feedback(
             "Your epochs all have the order in which the numbers were given. So each batch always "
             "has the same examples. Which stage draws a new order in each epoch?"
         ),
         Observed(
             "cache_after_shuffle",
-            lambda given, out: _frozen(_orders(out)) and _cached_behind_shuffle(out),
+            lambda given, out: out["one order"] and out["cache behind shuffle"],
         ).feedback(
             "Your cache comes after `shuffle` and keeps the order of the first epoch. So the model "
             "sees the same batches in each epoch. Which stages should run again in each epoch, and "
             "on which side of the cache are they?"
         ),
-        Observed("one_order", lambda given, out: _frozen(_orders(out))).feedback(
+        Observed("one_order", lambda given, out: out["one order"]).feedback(
             "You shuffle once, and all epochs have this order, although no cache keeps it. So each "
             "batch always has the same examples. Which argument of `shuffle` decides whether it "
             "draws a new order in each epoch?"
         ),
         Observed(
-            "augmentation_cached", lambda given, out: _versions(out) == len(given["numbers"])
+            "augmentation_cached", lambda given, out: out["versions"] == len(given["numbers"])
         ).feedback(
             "Your cache keeps augmented examples. So the model sees the same version of each "
             "example in every epoch, and the augmentation does nothing. What must not be before "
             "the cache?"
         ),
-        Observed("shuffle_after_batch", lambda given, out: _frozen(_mixes(out))).feedback(
+        Observed("shuffle_after_batch", lambda given, out: out["one mix"]).feedback(
             "You shuffle whole batches. So the same examples come together in each epoch, only at "
             "a different time. What must be shuffled so that batches get new examples?"
         ),
-        Observed(
-            "no_seed", lambda given, out: _batches(out["again"]) != _batches(out["epochs"][0])
-        ).feedback(
+        Observed("no_seed", lambda given, out: not out["repeats"]).feedback(
             "You shuffle without `seed`. So you cannot repeat a run, and two workers would have "
             "different orders. Which argument of `shuffle` decides the order?"
         ),
         Observed(
             "prefetch_first",
-            lambda given, out: "Prefetch" in out["stages"] and not _reads_ahead(out),
+            lambda given, out: out["prefetch"] and not out["prefetch last"],
         ).feedback(
             "Your `prefetch` is before other stages and keeps ready only what comes before it. So "
             "the slow stages run no further ahead than the one batch that TensorFlow adds. Which "
             "stages should run ahead of the step?"
         ),
-        Observed("no_prefetch", lambda given, out: not _reads_ahead(out)).feedback(
+        Observed("no_prefetch", lambda given, out: not out["prefetch last"]).feedback(
             "Nothing in your pipeline keeps finished batches ready, except for the one that "
             "TensorFlow reads ahead by itself. So one slow batch makes a step wait. Which stage "
             "keeps several?"
         ),
-        Observed("one_at_a_time", lambda given, out: not _at_once(out)).feedback(
+        Observed("one_at_a_time", lambda given, out: not out["at once"]).feedback(
             "Your pipeline calls `read` for one number after the other. So in the first epoch each "
             "batch waits for the disk as often as it has examples. Which argument of `map` lets "
             "several calls wait at the same time?"

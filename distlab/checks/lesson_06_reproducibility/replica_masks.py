@@ -1,4 +1,4 @@
-"""A check of lesson 06: dropout masks of their own for each layer on each replica, repeatable."""
+"""A check of lesson 06: each layer's masks, its own on each replica or shared, and repeatable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def _inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     base, other, *rest = (int(number) for number in draw.choice(1000, size=7, replace=False))
     first = int(draw.integers(5, 50))  # a run that does not begin at 0
+    shared = int(draw.integers(1, _LAYERS))  # the first layer always has masks of its own
     return {
+        "shared": [layer == shared for layer in range(_LAYERS)],
         "replicas": 2 + seed % 3,
         "base": base,
         "other base": other,
@@ -46,7 +48,7 @@ def _call(seed_layers: Callable[..., Any], inputs: Inputs) -> Plain:
     steps, base = range(first, first + _STEPS), inputs["base"]
     # The second is the same, compiled again; only the global streams are elsewhere.
     draw, draw_again, draw_other = (
-        _compiled(seed_layers, seed, inputs["replicas"])
+        _compiled(seed_layers, inputs["shared"], seed, inputs["replicas"])
         for seed in (base, base, inputs["other base"])
     )
     masks, states = draw(steps, before=one, at=at)
@@ -60,7 +62,9 @@ def _call(seed_layers: Callable[..., Any], inputs: Inputs) -> Plain:
     }
 
 
-def _compiled(seed_layers: Callable[..., Any], base: int, replicas: int) -> Callable[..., Any]:
+def _compiled(
+    seed_layers: Callable[..., Any], shared: list[bool], base: int, replicas: int
+) -> Callable[..., Any]:
     """Returns a function that draws masks, of shape (steps, replicas, layers, draws, units)."""
     import keras
     import tensorflow as tf
@@ -74,7 +78,7 @@ def _compiled(seed_layers: Callable[..., Any], base: int, replicas: int) -> Call
         return tf.stack([keras.random.dropout(ones, 0.5, seed=generator) for _ in range(_DRAWS)])
 
     def replica_step(step: Any) -> Any:
-        seed_layers(list(generators), base, step)
+        seed_layers(list(generators), list(shared), base, step)
         if any(g.state is not state for g, state in zip(generators, states, strict=True)):
             raise TypeError("`generator.state` is a different object now")
         seeded = tf.stack([tf.convert_to_tensor(state) for state in states])
@@ -118,15 +122,20 @@ def _meet(states: Any, draws: int) -> bool:
 def _read(given: Inputs, outputs: Plain) -> Plain:
     """Which masks differ, and which come again."""
     first = outputs["first"]  # (steps, replicas, layers, draws, units)
-    firsts, states = first[:, :, :, 0], outputs["states"].reshape(-1, 2)
+    shared = np.array(given["shared"])
+    firsts = first[:, :, :, 0]
+    # What must be different everywhere: of a shared layer, only what the first replica draws.
+    once = ~shared | (np.arange(given["replicas"]) == 0)[:, None]
+    states = outputs["states"][:, once].reshape(-1, 2)
     return {
         "again": np.array_equal(first, outputs["again"]),
         "resumed": np.array_equal(first[-1], outputs["resumed"][0]),
-        "replicas": _apart_along(firsts, 1),
+        "replicas": _apart_along(firsts[:, :, ~shared], 1),
+        "shared": bool((first[:, :, shared] == first[:, :1, shared]).all()),
         "first layer": _apart_along(firsts[:, :, :1], 1),
         "steps": _apart_along(firsts, 0),
         "layers": _apart_along(firsts, 2),
-        "all": _differ(first.reshape(-1, _UNITS)) and not _meet(states, _MOST_DRAWS),
+        "all": _differ(first[:, once].reshape(-1, _UNITS)) and not _meet(states, _MOST_DRAWS),
         "first draws": not _meet(states, 1),
         "bases": not np.array_equal(first, outputs["other"]),
     }
@@ -150,8 +159,8 @@ _AGAIN = Holds(
 REPLICA_MASKS = Check(
     name="replica_masks",
     function="seed_layers",
-    title="A dropout mask for each layer on each replica, the same on a second run",
-    question="Which numbers identify a mask: layer, replica, step, draw?",
+    title="Masks for each layer, its own on each replica or shared, the same on a second run",
+    question="Which numbers identify a mask: layer, replica, step, draw? Which if it is shared?",
     direction=(
         "Three of these numbers must go into the state's first number. Keras itself counts the "
         "fourth in the second number, from where you start it."
@@ -164,11 +173,16 @@ REPLICA_MASKS = Check(
         Gate(_AGAIN),  # masks of pure chance would pass most of what follows
         _differing(
             "replicas",
-            "each replica draws its own masks",
+            "each replica draws its own masks in the layers that are not shared",
             "two replicas draw the same mask in the same step",
         ),
         Then(
             _AGAIN,
+            _differing(
+                "shared",
+                "a shared layer draws the same masks on all replicas",
+                "two replicas draw different masks in a shared layer",
+            ),
             _differing(
                 "layers",
                 "each layer draws its own masks",
@@ -190,7 +204,8 @@ REPLICA_MASKS = Check(
         ),
     ),
     hint="For each generator, start with tf.constant([base_seed, 0], tf.int64). Fold in its place "
-    "in the list, the step and the replica, and a 0 last. Assign the result to `generator.state`.",
+    "in the list, the step, the replica, and a 0 last. For a shared layer, fold in 0 in place of "
+    "the replica. Assign the result to `generator.state`.",
     revisit='"Compute the state" in lesson 06',
     mistakes=(
         Raises("state_replaced", "`generator.state` is a different object").feedback(
@@ -202,8 +217,8 @@ REPLICA_MASKS = Check(
             "only_first_layer", lambda given, out: out["first layer"] and not out["replicas"]
         ).feedback(
             "You seeded the first generator, and at least one of the others is the same on every "
-            "replica. So those layers drop the same units everywhere. How many generators does "
-            "the list hold?"
+            "replica, although it is not shared. Its layer drops the same units everywhere. How "
+            "many generators does the list hold?"
         ),
         Observed(
             "same_mask", lambda given, out: not out["replicas"] and _repeats(given, out)
@@ -224,6 +239,10 @@ REPLICA_MASKS = Check(
             "You computed the new state from the state before. A run that resumes at this step has "
             "a different state before, and draws different masks. What does a resumed run know "
             "for certain?"
+        ),
+        Observed("shared_ignored", lambda given, out: not out["shared"]).feedback(
+            "You gave each replica its own masks in a shared layer, too. Some replicas then skip a "
+            "block that others compute. Which number must not change the state of a shared layer?"
         ),
         Observed("same_in_all_layers", lambda given, out: not out["layers"]).feedback(
             "You gave all layers of a replica the same state. So two layers of the same width drop "

@@ -151,7 +151,7 @@ RESUME = Check(
     hint="Call manager.restore_or_initialize() first. Then `step // batches` is the epoch "
     "and `step % batches` the batches of it that are done. In each step: train, count, "
     "and then save if it is due.",
-    revisit="A training that can be stopped",
+    revisit="A training run that can be stopped",
     mistakes=(
         Fault("never_restores", sees="second", back_to=lambda saved: 0).feedback(
             "After the kill your training started from the beginning. So all work before the "

@@ -146,7 +146,7 @@ STATE = Check(
     hint="tf.train.Checkpoint takes any number of parts by name. Save four: model, "
     "optimizer, step, and a list of the `seed_generator.state` of each layer that has "
     "a seed generator.",
-    revisit="What a training consists of",
+    revisit="What a training run consists of",
     mistakes=(
         Observed("no_model", _is_lost("weights")).feedback(
             "You did not save all weights of the model. The optimizer holds only those that it "

@@ -1,103 +1,110 @@
-"""A check of lesson 12: ring or tree, by the size of the vector, the ranks and the network."""
+"""A check of lesson 12: one ring over all GPUs, or two levels, for servers of several GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import log2
 from typing import Any
 
 import numpy as np
 
 from distlab.checks import Check, Cost, Equal, Fault, Form, Inputs, Observed, Plain, Then
 
-_WORDS = ("ring", "tree")
+_WORDS = ("flat", "two levels")
 # How many times the size at which both take the same time.
 _FACTORS = (1 / 200, 1 / 1.4, 1.4, 5, 200)
+_NAMES = ("servers", "gpus", "size_bytes", "inside", "between")
 
 
 def _inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     cases = []
-    latencies = [2e-6, *draw.choice([4e-6, 1e-5, 2e-5], size=2), 5e-5]
-    links = [10, *draw.choice([25, 100, 200], size=2), 400]
-    # At the first a large vector is smaller than a small one at the last: no limit fits both.
-    for ranks, latency, link in zip((4, 8, 64, 256), latencies, links, strict=True):
-        latency_s, gbit_per_s = float(latency), float(link)
+    # The last two: a large vector of one is smaller than a small vector of the other.
+    for servers, inside_gbit, link, latency_s in (
+        (2, 120, 100.0, float(draw.choice([1e-5, 2e-5]))),
+        (8, 600, float(draw.choice([200, 400])), 2e-5),
+        (16, 1200, 200.0, float(draw.choice([1e-5, 2e-5]))),
+        (64, 2400, 100.0, 3e-5),
+    ):
+        gpus = int(draw.choice([4, 8]))
+        networks = [[1e-6, float(inside_gbit)], [latency_s, link]]
         for factor in _FACTORS:
-            size = factor * _even_at(ranks, latency_s, gbit_per_s)
-            cases.append([ranks, round(size), latency_s, gbit_per_s])
+            size = round(factor * _even_at(servers, gpus, *networks))
+            cases.append([servers, gpus, size, *networks])
     return {"cases": [cases[place] for place in draw.permutation(len(cases))]}
 
 
-def _even_at(ranks: int, latency_s: float, gbit_per_s: float) -> float:
-    """The size in bytes at which ring and tree take the same time."""
-    ring, tree = 2 * (ranks - 1), 2 * log2(ranks)
-    return (ring - tree) * latency_s * gbit_per_s * 1e9 / 8 / (tree - ring / ranks)
+def _even_at(servers: int, gpus: int, inside: list[float], between: list[float]) -> float:
+    """The size in bytes at which both routes take the same time."""
+    waits = gpus * (servers * between[0] - inside[0])
+    return waits * 1e9 / 8 / (1 / inside[1] - 1 / (servers * between[1]))
 
 
 def _call(choose_route: Callable[..., Any], inputs: Inputs) -> Plain:
-    names = ("ranks", "size_bytes", "latency_s", "gbit_per_s")
+    cases = (dict(zip(_NAMES, case, strict=True)) for case in inputs["cases"])
     return {
-        "chosen": [choose_route(**dict(zip(names, case, strict=True))) for case in inputs["cases"]]
+        "chosen": [
+            choose_route(
+                **{**case, "inside": tuple(case["inside"]), "between": tuple(case["between"])}
+            )
+            for case in cases
+        ]
     }
 
 
 def _read(given: Inputs, outputs: Plain) -> Plain:
     """The choices, apart for the cases that are far from even and for those that are near."""
-    words = dict(zip(map(_key, given["cases"]), outputs["chosen"], strict=True))
-    return {"chosen": outputs["chosen"], **_in_two(given, words)}
-
-
-def _key(case: Any) -> tuple[Any, ...]:
-    return tuple(case)
-
-
-def _in_two(given: Inputs, words: dict[tuple[Any, ...], Plain]) -> dict[str, list[Plain]]:
     found: dict[str, list[Plain]] = {"far": [], "near": []}
-    for case in given["cases"]:
-        ranks, size, latency_s, gbit_per_s = case
-        ratio = size / _even_at(ranks, latency_s, gbit_per_s)
-        far = max(ratio, 1 / ratio) > 10
-        found["far" if far else "near"].append(words[_key(case)])
-    return found
+    for (servers, gpus, size, *networks), word in zip(
+        given["cases"], outputs["chosen"], strict=True
+    ):
+        ratio = size / _even_at(servers, gpus, *networks)
+        found["far" if max(ratio, 1 / ratio) > 10 else "near"].append(word)
+    return {"chosen": outputs["chosen"], **found}
 
 
 def _reference(
     given: Inputs,
     *,
-    ring_steps: Callable[[int], float] = lambda ranks: 2 * (ranks - 1),
-    tree_steps: Callable[[int], float] = lambda ranks: 2 * log2(ranks),
-    ring_part: Callable[[int], float] = lambda ranks: 1 / ranks,
+    passes: tuple[int, int, int] = (2, 2, 2),
+    link_gpus: bool = True,
+    cut: bool = True,
+    slowest: bool = True,
     bits: float = 8,
     latency: bool = True,
     swapped: bool = False,
 ) -> Plain:
-    """The quicker route of each case, by steps times (latency + message / bandwidth)."""
-    words = {}
-    for case in given["cases"]:
-        ranks, size, latency_s, gbit_per_s = case
-        waits, message = latency_s * latency, size * bits / (gbit_per_s * 1e9)
-        ring = ring_steps(ranks) * (waits + message * ring_part(ranks))
-        tree = tree_steps(ranks) * (waits + message)
-        words[_key(case)] = "ring" if (ring < tree) is not swapped else "tree"
-    return {"chosen": [words[_key(case)] for case in given["cases"]], **_in_two(given, words)}
+    """The quicker route of each case; `passes` through the flat ring, inside and between."""
+    words = []
+    for servers, gpus, size, inside, between in given["cases"]:
+
+        def secs(network: list[float], steps: int, message: float) -> float:
+            return steps * (network[0] * latency + message * bits / (network[1] * 1e9))
+
+        ranks, shared = servers * gpus, 1 if link_gpus else gpus
+        flat = secs(
+            between if slowest else inside, passes[0] * (ranks - 1), size / (ranks if cut else 1)
+        )
+        local = secs(inside, passes[1] * (gpus - 1), size / gpus)
+        levels = local + secs(between, passes[2] * (servers - 1), size / servers / shared)
+        words.append(_WORDS[int((flat > levels) is not swapped)])
+    return _read(given, {"chosen": words})
 
 
 def _by_size_alone(given: Inputs, outputs: Plain) -> bool:
     """Whether one limit for the size explains all choices, and both words were used."""
     sizes: dict[str, list[float]] = {word: [] for word in _WORDS}
     for case, word in zip(given["cases"], outputs["chosen"], strict=True):
-        sizes[word].append(case[1])
-    return all(sizes.values()) and max(sizes["tree"]) < min(sizes["ring"])
+        sizes[word].append(case[2])
+    return all(sizes.values()) and max(sizes["two levels"]) < min(sizes["flat"])
 
 
 ROUTE = Check(
     name="choose_route",
-    title="Ring or tree",
-    question="How many times does a vector's journey wait for the latency, on the ring and on the "
-    "tree?",
-    direction="Write the time of each route as its number of steps times the time of one step. How "
-    "large is one message of each?",
+    title="One ring or two levels",
+    question="How many times does a vector's journey wait for the latency between two servers, on "
+    "each of the two routes?",
+    direction="Write each route as a sum of steps times the time of one step. Which link is the "
+    "slowest in a step, and how many bytes does it carry then?",
     cost=Cost.PURE,
     inputs=_inputs,
     call=_call,
@@ -105,24 +112,31 @@ ROUTE = Check(
     reference=_reference,
     criteria=(
         Form(
-            'each answer is "ring" or "tree"',
+            'each answer is "flat" or "two levels"',
             lambda given, out: all(isinstance(w, str) and w in _WORDS for w in out["chosen"]),
             key="chosen",
         ),
         Equal("far", "the route where one of them is many times quicker", points=1.5),
         Then(Equal("near", "the route where both take nearly the same time", points=1.5)),
     ),
-    hint="Ring: 2 (N - 1) steps of latency + size / N / bandwidth. Tree: 2 log2 N steps of latency "
-    "+ size / bandwidth. The bandwidth in bytes per second is gbit_per_s * 1e9 / 8.",
+    hint="Flat: 2 (N - 1) steps between servers with size / N, where N = servers * gpus. Two "
+    "levels: 2 (gpus - 1) steps inside with size / gpus, and 2 (servers - 1) steps between "
+    "servers, in which the link carries size / servers. Bytes per second: gbit_per_s * 1e9 / 8.",
     revisit="When the message is small",
     mistakes=(
-        Fault("ring_always", sees=("far", "near"), latency=False).feedback(
-            "You chose the ring in every case. It sends the fewest bytes, but with 64 ranks it "
-            "waits 126 times for the latency. What does a vector of 1 KB cost, besides its bytes?"
+        Fault("flat_always", sees=("far", "near"), latency=False)
+        .or_with(slowest=False)
+        .feedback(
+            "You chose one ring in every case. On 16 servers with 8 GPUs it has 254 steps, and in "
+            "each of them some message goes from one server to the next. What does a step cost if "
+            "the message is tiny?"
         ),
-        Fault("tree_always", sees=("far", "near"), ring_part=lambda ranks: 1).feedback(
-            "You chose the tree in every case. It has the fewest steps, but each of its messages "
-            "is the whole vector. How large is one message of the ring?"
+        Fault("two_levels_always", sees=("far", "near"), link_gpus=False)
+        .or_with(cut=False)
+        .feedback(
+            "You chose two levels in every case. All GPUs of a server use its one link at the same "
+            "time, and the flat ring cuts the vector into as many chunks as there are GPUs. How "
+            "many bytes does that link carry in one step of each route?"
         ),
         Fault("swapped", sees=("far", "near"), swapped=True).feedback(
             "You named the slower route in every case. The formulas seem to be right. Which of the "
@@ -130,18 +144,18 @@ ROUTE = Check(
         ),
         Fault("bits_as_bytes", sees=("far", "near"), bits=1).feedback(
             "You took gigabits for gigabytes. Each message then seems 8 times quicker than it is, "
-            "and the tree wins where it should not. How many bits has a byte?"
+            "and two levels win where they should not. How many bits has a byte?"
         ),
-        Fault("one_way_only", sees=("far", "near"), tree_steps=log2)
-        .or_with(ring_steps=lambda ranks: ranks - 1)
+        Fault("one_way_only", sees=("far", "near"), passes=(1, 2, 2))
+        .or_with(passes=(2, 1, 2))
         .feedback(
-            "For one of the routes you counted only one of its two halves. An all-reduce adds up "
+            "In one of the rings you counted only one of its two halves. An all-reduce adds up "
             "and then hands the sum to all ranks. How many steps have both halves together?"
         ),
         Observed("by_size_alone", _by_size_alone).feedback(
-            "Your choices follow from the size alone. Where ring and tree take the same time "
-            "depends on the network and on the number of ranks, too. What happens to that size if "
-            "the latency grows tenfold?"
+            "Your choices follow from the size alone. Where the two routes take the same time "
+            "depends on the network and on the number of servers, too. What happens to that size "
+            "if the latency grows tenfold?"
         ),
     ),
 )

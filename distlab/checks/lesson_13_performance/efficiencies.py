@@ -1,4 +1,4 @@
-"""A check of lesson 13: the efficiency of strong and of weak scaling, from measured times."""
+"""A check of lesson 13: strong and weak scaling from the throughput that a benchmark reports."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from distlab.checks import Check, Close, Cost, Fault, Form, Inputs, Plain
 
 def _inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
-    counts = [1, 2, 4, 8] if seed % 2 else [1, 2, 3, 6]
+    counts = [4, 8, 16, 32] if seed % 2 else [2, 4, 6, 12]
     return {
-        "batch": int(draw.choice([48, 96, 192])),
+        "batch": int(draw.choice([96, 192, 384])),
         "replicas": counts,
         "ms_per_example": round(float(draw.uniform(0.5, 2)), 2),
         "ms_per_step": round(float(draw.uniform(5, 20)), 1),
@@ -22,40 +22,40 @@ def _inputs(seed: int) -> Inputs:
     }
 
 
-def _step_ms(given: Inputs, replicas: int, global_batch: int) -> float:
+def _per_sec(given: Inputs, replicas: int, global_batch: float) -> float:
     each = given["ms_per_example"] * global_batch / replicas
-    return float(each + given["ms_per_step"] + given["ms_per_replica"] * (replicas - 1))
+    step_ms = each + given["ms_per_step"] + given["ms_per_replica"] * (replicas - 1)
+    return float(1000 * global_batch / step_ms)
 
 
 def _call(efficiencies: Callable[..., Any], inputs: Inputs) -> Plain:
-    def measure(replicas: int, global_batch: int) -> float:
-        return _step_ms(inputs, replicas, global_batch)
+    def examples_per_sec(replicas: int, global_batch: int) -> float:
+        return _per_sec(inputs, replicas, global_batch)
 
-    return efficiencies(measure, inputs["batch"], list(inputs["replicas"]))
-
-
-def _divided(one: float, many: float, replicas: int) -> float:
-    return one / (replicas * many)
-
-
-def _plain(one: float, many: float, replicas: int) -> float:
-    return one / many
+    return efficiencies(examples_per_sec, inputs["batch"], list(inputs["replicas"]))
 
 
 def _reference(
     given: Inputs,
     *,
-    strong_batch: Callable[[int, int], int] = lambda batch, replicas: batch,
-    weak_batch: Callable[[int, int], int] = lambda batch, replicas: batch * replicas,
-    strong: Callable[[float, float, int], float] = _divided,
-    weak: Callable[[float, float, int], float] = _plain,
+    grows: tuple[str, ...] = ("weak",),
+    divided: tuple[str, ...] = ("strong", "weak"),
+    of_one: tuple[str, ...] = (),
+    inverted: str = "",
 ) -> Plain:
-    batch, one = given["batch"], _step_ms(given, 1, given["batch"])
+    """Efficiencies; `of_one` takes the baseline's "batch" or "count" for that of one replica."""
+    batch, first = given["batch"], given["replicas"][0]
 
-    def all_of(of: Callable[..., float], batch_of: Callable[[int, int], int]) -> list[float]:
-        return [of(one, _step_ms(given, n, batch_of(batch, n)), n) for n in given["replicas"]]
+    def efficiency(kind: str, n: int) -> float:
+        times = n / (1 if "batch" in of_one else first)
+        more = _per_sec(given, n, batch * times if kind in grows else batch)
+        more /= _per_sec(given, first, batch)
+        if inverted == "throughput":
+            more = 1 / more
+        counts = n / (1 if "count" in of_one else first) if kind in divided else 1
+        return counts / more if inverted == "efficiency" else more / counts
 
-    return {"strong": all_of(strong, strong_batch), "weak": all_of(weak, weak_batch)}
+    return {kind: [efficiency(kind, n) for n in given["replicas"]] for kind in ("strong", "weak")}
 
 
 def _has_lists(given: Inputs, out: Plain) -> bool:
@@ -73,8 +73,8 @@ EFFICIENCIES = Check(
         "and in weak scaling?"
     ),
     direction=(
-        "Imagine perfect replicas that lose nothing. How long is their step in each kind of "
-        "scaling? Divide this time by the measured one."
+        "Imagine perfect replicas that lose nothing. How many examples per second do they process "
+        "together, compared with the baseline? Which part of that do the measured ones reach?"
     ),
     cost=Cost.PURE,
     inputs=_inputs,
@@ -85,39 +85,44 @@ EFFICIENCIES = Check(
         Close("strong", "the efficiency of strong scaling", atol=1e-4, points=1.5),
         Close("weak", "the efficiency of weak scaling", atol=1e-4, points=1.5),
     ),
-    hint="Strong: measure(1, batch) / (n * measure(n, batch)). Weak: measure(1, batch) / "
-    "measure(n, n * batch).",
+    hint="Let first = replicas[0] and base = examples_per_sec(first, batch) / first. Strong: "
+    "examples_per_sec(n, batch) / n / base. Weak: the same with a batch of batch // first * n.",
     revisit='"Strong and weak scaling" in lesson 13',
     mistakes=(
-        Fault("weak_with_fixed_global", weak_batch=lambda batch, replicas: batch)
-        .or_with(weak_batch=lambda batch, replicas: batch, weak=_divided)
+        Fault("weak_with_fixed_global", grows=())
+        .or_with(grows=(), divided=("strong",))
         .feedback(
             "In your weak scaling the global batch stays the same, so each replica gets less and "
             "less to do. That is strong scaling. What stays the same on each replica in weak "
-            "scaling, and what does `measure` take?"
+            "scaling, and what does `examples_per_sec` take?"
         ),
-        Fault("strong_with_growing_batch", strong_batch=lambda batch, replicas: batch * replicas)
-        .or_with(strong_batch=lambda batch, replicas: batch * replicas, strong=_plain)
+        Fault("strong_with_growing_batch", grows=("strong", "weak"))
+        .or_with(grows=("strong", "weak"), divided=("weak",))
         .feedback(
             "In your strong scaling the global batch grows with the replicas, so the work is not "
             "the same for all of them. What stays the same in strong scaling?"
         ),
-        Fault("speedup_for_efficiency", strong=_plain).feedback(
-            "Your strong scaling is the speedup: 2 for two perfect replicas. An efficiency says "
-            "which part of the replicas' time is used. What is it for two perfect replicas?"
+        Fault("baseline_of_one", of_one=("batch",))
+        .or_with(of_one=("count",))
+        .or_with(of_one=("batch", "count"))
+        .feedback(
+            "You treated the baseline as if it were one replica, and it has several. `batch` and "
+            "its examples per second belong to all of them together. How many times as many "
+            "replicas as the baseline does each count have?"
         ),
-        Fault("weak_divided_again", weak=_divided).feedback(
-            "You divided weak scaling by the number of replicas. They also have that many times "
-            "the examples in a step, so perfect replicas would only reach 1/n. How long is their "
-            "step, compared with that of one replica?"
+        Fault("speedup_for_efficiency", divided=("weak",))
+        .or_with(divided=("strong",))
+        .or_with(divided=())
+        .feedback(
+            "Your numbers are speedups: 2 for twice as many perfect replicas. An efficiency says "
+            "which part of the replicas' time is used. What is it for perfect replicas?"
         ),
-        Fault(
-            "upside_down",
-            strong=lambda one, many, n: n * many / one,
-            weak=lambda one, many, n: many / one,
-        ).feedback(
-            "Your efficiencies are above 1 and grow as steps get slower. Which of the two times "
-            "is the one that perfect replicas would have?"
+        Fault("upside_down", inverted="efficiency")
+        .or_with(inverted="throughput", divided=("strong",))
+        .feedback(
+            "You divided the baseline's examples per second by the others', as one does with the "
+            "times of a step. Of examples per second, more is better. Which of the two throughputs "
+            "would perfect replicas have?"
         ),
     ),
 )

@@ -83,7 +83,7 @@ LEAK = Check(
     ),
     hint="`np.isin(labels, new_classes)` marks the rows of the new classes. For copies, compare "
     "`images[row]` with `images[test]` for each test row, with `np.array_equal`.",
-    revisit='"What the test must not have been" in lesson 14',
+    revisit='"What pretraining must not see" in lesson 14',
     mistakes=(
         Fault("targets_in_pretraining", classes="in")
         .or_with(classes="in", copies="in")

@@ -20,8 +20,9 @@ from distlab.checks import (
     Plain,
     Then,
 )
+from distlab.coursework.replicas import mirrored
 
-_BLOCKS, _WIDTH, _CLASSES, _ROWS = 3, 4, 3, 6
+_BLOCKS, _WIDTH, _CLASSES, _ROWS, _REPLICAS = 3, 4, 3, 6, 2
 
 
 def _inputs(seed: int) -> Inputs:
@@ -60,7 +61,15 @@ def _weights(model: Any) -> dict[str, Any]:
 
 
 def _trained_head(inputs: Inputs) -> Any:
-    """A model whose head has been trained for a step on a frozen body."""
+    """A model on two replicas, whose head has been trained for a step on a frozen body."""
+    from distlab.training.distributing import distribute
+
+    model = distribute(lambda: _frozen_body(inputs), mirrored(_REPLICAS))
+    _fit(model, inputs)
+    return model
+
+
+def _frozen_body(inputs: Inputs) -> Any:
     import keras
 
     layers: list[Any] = [keras.Input((_WIDTH,))]
@@ -75,7 +84,6 @@ def _trained_head(inputs: Inputs) -> Any:
         layer.trainable = False
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
-    _fit(model, inputs)
     return model
 
 
@@ -122,7 +130,7 @@ UNFREEZE = Check(
                 lambda given, out: f"`fit` raised an error: {out['error']}",
             )
         ),
-        Equal("kernels", "the layers whose kernels the next step changes", points=2),
+        Equal("kernels", "the dense layers that the next step changes", points=2),
         Then(
             Equal("normalizations", "the BatchNormalizations that it changes", points=1),
             Close("rate", "the learning rate", atol=1e-6, points=1),
@@ -143,8 +151,8 @@ UNFREEZE = Check(
             "it traced before your change. Which call makes it trace a new one?"
         ),
         Fault("all_layers_unfrozen", sees="kernels", first=1).feedback(
-            "You unfroze every layer. With few labels, the lowest layers now unlearn what the old "
-            "data taught them. From which layer on should the model learn?"
+            "You unfroze every layer, so the lowest layers move as well. They were meant to stay "
+            "as the old data made them. From which layer on should the model learn?"
         ),
         Fault("head_frozen", sees="kernels", head=False).feedback(
             "You froze the head together with the lower layers. What reads the features of the "

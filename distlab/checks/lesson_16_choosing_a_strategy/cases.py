@@ -5,15 +5,8 @@ Its feedback asks about the case and never says the answer: there are few to gue
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
-
-from distlab.checks import Check, Cost, Criterion, Inputs, Plain
-from distlab.checks.criteria import Choice, Gate, Holds
-from distlab.checks.mistakes import Fault, Observed
+from distlab.checks import Check, Cost, Fault, Inputs, Observed, Plain
+from distlab.checks.pairs_by_case import PairsByCase
 
 STRATEGIES = (
     "none",
@@ -35,76 +28,51 @@ REASONS = (
     "always_faster",
     "less_memory_each",
 )
+CASES = PairsByCase(
+    {
+        "A": (
+            "one_device",
+            "batch_too_small",
+            "how many of the 4 examples would each of eight GPUs get?",
+        ),
+        "B": (
+            "mirrored",
+            "copies_in_one_host",
+            "what must fit on each GPU, does it, and in which host are the four?",
+        ),
+        "C": (
+            "multi_worker",
+            "hosts_step_together",
+            "which strategy reaches a second host, and still takes the steps of one device?",
+        ),
+        "D": (
+            "parameter_server",
+            "no_waiting",
+            "what does your choice do while one host is slow, or gone?",
+        ),
+        "E": (
+            "central_storage",
+            "copies_too_large",
+            "add up what one GPU holds under your choice. What must be there, and what need not?",
+        ),
+        "F": (
+            "none",
+            "replica_too_large",
+            "what must one replica hold at the same time, under each of these strategies?",
+        ),
+    },
+    strategy=STRATEGIES,
+    reason=REASONS,
+)
 # What several devices share a batch under.
 _SHARING = ("mirrored", "central_storage", "multi_worker", "parameter_server", "tpu")
-
-
-_CASES = {
-    "A": ("one_device", "batch_too_small"),
-    "B": ("mirrored", "copies_in_one_host"),
-    "C": ("multi_worker", "hosts_step_together"),
-    "D": ("parameter_server", "no_waiting"),
-    "E": ("central_storage", "copies_too_large"),
-    "F": ("none", "replica_too_large"),
-}
-_ASK = {
-    "A": "how many of the 4 examples would each of eight GPUs get?",
-    "B": "what must fit on each GPU, does it, and in which host are the four?",
-    "C": "which strategy reaches a second host, and still takes the steps of one device?",
-    "D": "what does your choice do while one host is slow, or gone?",
-    "E": "add up what one GPU holds under your choice. What must be there, and what need not?",
-    "F": "what must one replica hold at the same time, under each of these strategies?",
-}
-
-
-def _inputs(seed: int) -> Inputs:
-    return {"order": np.random.default_rng(seed).permutation(sorted(_CASES)).tolist()}
-
-
-def _call(choose: Callable[..., Any], inputs: Inputs) -> Plain:
-    return {case: choose(case) for case in inputs["order"]}
+_always_faster, _less_memory_each = map(CASES.any_is, ("always_faster", "less_memory_each"))
 
 
 def _read(given: Inputs, outputs: Plain) -> Plain:
-    """The strategy for each case, and why; no second name where the answer is no pair."""
-    answers = [outputs[case] for case in _CASES]
-    answers = [each.tolist() if isinstance(each, np.ndarray) else each for each in answers]
-    names: dict[str, Plain] = {"varies": any(answer != answers[0] for answer in answers)}
-    for case, answer in zip(_CASES, answers, strict=True):
-        is_pair = isinstance(answer, list) and len(answer) == 2
-        strategy, reason = answer if is_pair else (answer, answer if answer is None else "")
-        if (case, strategy) == ("A", "default"):  # as right as one_device
-            strategy = "one_device"
-        names |= {case: strategy, f"{case}_why": reason}
-    return names
-
-
-def _reference(given: Inputs, **answers: str) -> Plain:
-    strategies = {case: strategy for case, (strategy, _) in _CASES.items()}
-    reasons = {f"{case}_why": reason for case, (_, reason) in _CASES.items()}
-    return {"varies": True, **strategies, **reasons, **answers}
-
-
-class _Name(Choice):
-    """One of the two names that are asked for in each case."""
-
-    def compare(self, yours: Plain, expected: Plain) -> Criterion:
-        """As for every choice, but an answer that is no pair has no second name."""
-        found = super().compare(yours, expected)
-        asked = "two names were asked for: a strategy, and the reason for it"
-        return replace(found, message=asked, yours="") if yours == "" else found
-
-
-def _names_for(case: str) -> tuple[_Name, _Name]:
-    label, ask = f"case {case}: the", _ASK[case]
-    return (
-        _Name(case, f"{label} strategy", among=STRATEGIES, ask=ask, points=0.5),
-        _Name(f"{case}_why", f"{label} reason", among=REASONS, ask=ask, points=0.5),
-    )
-
-
-def _any_is(word: str, out: Plain) -> bool:
-    return any(out[f"{case}_why"] == word for case in _CASES)
+    """As for every pair; in case A the default strategy is as right as one_device."""
+    words = CASES.read(given, outputs)
+    return words | {"A": "one_device"} if words["A"] == "default" else words
 
 
 CHOOSE = Check(
@@ -114,20 +82,11 @@ CHOOSE = Check(
     question="Which fact of each case rules out the most strategies?",
     direction="Take one case at a time, and ask the card's questions in their order.",
     cost=Cost.PURE,
-    inputs=_inputs,
-    call=_call,
+    inputs=CASES.inputs,
+    call=CASES.call,
     read=_read,
-    reference=_reference,
-    criteria=(
-        Gate(
-            Holds(
-                "the answer depends on the case",
-                lambda _, out: out["varies"] or out["A"] is None,
-                "your function gives the same answer to every case",
-            )
-        ),
-        *(name for case in _CASES for name in _names_for(case)),
-    ),
+    reference=CASES.reference,
+    criteria=CASES.criteria,
     hint="Answer the card's questions for one case at a time, and stop at the first yes. For E and "
     "F add up the gigabytes on one GPU: under Mirrored weights, gradients, activations and Adam's "
     "state; under CentralStorage all of these except Adam's state.",
@@ -135,8 +94,8 @@ CHOOSE = Check(
     mistakes=(
         Observed(
             "more_devices_always",
-            lambda _, out: (
-                out["A"] in _SHARING or out["F"] in _SHARING or _any_is("always_faster", out)
+            lambda given, out: (
+                out["A"] in _SHARING or out["F"] in _SHARING or _always_faster(given, out)
             ),
         ).feedback(
             "You gave more devices to a case that they cannot help. They help only if each gets "
@@ -160,7 +119,7 @@ CHOOSE = Check(
         ),
         Observed(
             "mirrored_saves_memory",
-            lambda _, out: out["E"] == "mirrored" or _any_is("less_memory_each", out),
+            lambda given, out: out["E"] == "mirrored" or _less_memory_each(given, out),
         ).feedback(
             "You counted on less memory for each device. Under Mirrored every device has all "
             "weights, all gradients and all of the optimizer's state. What is the only thing that "

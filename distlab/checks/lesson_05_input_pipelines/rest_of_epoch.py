@@ -1,4 +1,4 @@
-"""A check of lesson 05: batches from a function that are one device's, and no work done twice."""
+"""A check of lesson 05: an epoch that continues on a different number of workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from distlab.checks import Check, Cost, Equal, Fault, Inputs, Plain, Raises, Then
 
-_STEPS = 3
+_STEPS = 7
 
 
 def _inputs(seed: int) -> Inputs:
@@ -18,10 +18,17 @@ def _inputs(seed: int) -> Inputs:
     workers, each = int(draw.choice([2, 3])), 2
     global_batch = workers * each * int(draw.choice([2, 3]))
     numbers = draw.choice(900, size=_STEPS * global_batch, replace=False).astype("int64")
-    return {"numbers": numbers, "workers": workers, "each": each, "global_batch": global_batch}
+    done = int(draw.choice([1, 2]))
+    return {
+        "numbers": numbers,
+        "workers": workers,
+        "each": each,
+        "global_batch": global_batch,
+        "done": done,
+    }
 
 
-def _call(own_batches: Callable[..., Any], inputs: Inputs) -> Plain:
+def _call(rest_of_epoch: Callable[..., Any], inputs: Inputs) -> Plain:
     """What all workers read, and how often they called `decode`."""
     import tensorflow as tf
 
@@ -32,7 +39,8 @@ def _call(own_batches: Callable[..., Any], inputs: Inputs) -> Plain:
     def of_worker(worker: int) -> list[list[int]]:
         context = tf.distribute.InputContext(inputs["workers"], worker, replicas)
         decode = calls.counted("decode", lambda number: number)
-        data = own_batches(context, inputs["numbers"], decode, inputs["global_batch"])
+        args = (inputs["numbers"], decode, inputs["global_batch"], inputs["done"])
+        data = rest_of_epoch(context, *args)
         if not isinstance(data, tf.data.Dataset):
             raise TypeError(f"a tf.data.Dataset was asked for; yours is {type(data).__name__}")
         if getattr(data.element_spec, "shape", tf.TensorShape([])).rank != 1:
@@ -49,26 +57,32 @@ def _noted(given: Inputs, workers: list[list[list[int]]], decodes: int) -> Plain
     for start in range(0, max(map(len, workers)), each):
         taken = [batch for batches in workers for batch in batches[start : start + each]]
         steps.append(sorted(number for batch in taken for number in batch))
-    return {"sizes": [len(step) for step in steps], "steps": steps, "decodes": decodes}
+    return {"size": max(map(len, steps), default=0), "steps": steps, "decodes": decodes}
+
+
+def _trained(given: Inputs) -> int:
+    return int(given["done"] * given["global_batch"])
+
+
+def _nothing(given: Inputs) -> int:
+    return 0
 
 
 def _reference(
     given: Inputs,
     *,
-    batch: Callable[[Inputs], int] = lambda given: (
-        given["global_batch"] // (given["workers"] * given["each"])
-    ),
+    replicas: Callable[[Inputs], int] = lambda given: given["workers"] * given["each"],
     part: Callable[[Any, int, int], Any] = lambda numbers, workers, n: numbers[n::workers],
-    decodes_all: bool = False,
+    skip: Callable[[Inputs], int] = _trained,
+    skip_later: Callable[[Inputs], int] = _nothing,
+    decodes: Callable[[Inputs, int], int] = lambda given, own: own,
 ) -> Plain:
-    """Each worker takes its part of the numbers, in batches."""
-    numbers, size = given["numbers"].tolist(), batch(given)
-    workers, decodes = [], 0
-    for worker in range(given["workers"]):
-        mine = part(numbers, given["workers"], worker)
-        decodes += len(numbers if decodes_all else mine)
-        workers.append([mine[at : at + size] for at in range(0, len(mine), size)])
-    return _noted(given, workers, decodes)
+    """Each worker takes its part of the numbers that are left, in batches."""
+    left, size = given["numbers"].tolist()[skip(given) :], given["global_batch"] // replicas(given)
+    parts = [part(left, given["workers"], worker) for worker in range(given["workers"])]
+    parts = [mine[skip_later(given) :] for mine in parts]
+    batches = [[mine[at : at + size] for at in range(0, len(mine), size)] for mine in parts]
+    return _noted(given, batches, decodes(given, sum(map(len, parts))))
 
 
 def _consecutive(numbers: Any, workers: int, worker: int) -> Any:
@@ -76,27 +90,28 @@ def _consecutive(numbers: Any, workers: int, worker: int) -> Any:
     return numbers[worker * long : (worker + 1) * long]
 
 
-OWN = Check(
-    name="own_batches",
-    title="One device's batches, from a function",
+REST = Check(
+    name="rest_of_epoch",
+    title="An epoch that continues on different workers",
     question="Which examples do all replicas together take in the first step?",
     direction=(
-        "Two things decide: the size of one replica's batch, and whether the parts of the workers "
-        "are dealt out in turn or cut in pieces."
+        "Three things decide: what is dropped, before or after the workers' parts; whether the "
+        "parts are dealt out in turn or cut in pieces; and the size of one replica's batch."
     ),
     cost=Cost.TENSORFLOW,
     inputs=_inputs,
     call=_call,
     reference=_reference,
     criteria=(
-        Equal("sizes", "how many examples each step takes", points=1),
+        Equal("size", "how many examples a step takes", points=1),
         Then(
-            Equal("steps", "each step takes the examples of one device's batch", points=2),
+            Equal("steps", "each step takes the examples of one device's next batch", points=2),
             Equal("decodes", "calls of `decode` on all workers", points=1),
         ),
     ),
-    hint="`shard(context.num_input_pipelines, context.input_pipeline_id)` deals out the numbers in "
-    "turn. Then map(decode), then batch by `context.get_per_replica_batch_size(global_batch)`.",
+    hint="`skip(steps_done * global_batch)` drops what was trained. `shard` then deals out the "
+    "numbers in turn. Then map(decode), and batch by "
+    "`context.get_per_replica_batch_size(global_batch)`.",
     revisit="Shard before the work",
     mistakes=(
         Raises("shard_arguments", "Number of shards must be|Index must be between").feedback(
@@ -108,25 +123,17 @@ OWN = Check(
             "Your data set gives single numbers. Each replica would take one example in a step. "
             "How many examples does one replica take, according to `context`?"
         ),
-        Fault(
-            "global_batch_per_replica", sees="sizes", batch=lambda given: given["global_batch"]
-        ).feedback(
+        Fault("global_batch_per_replica", sees="size", replicas=lambda given: 1).feedback(
             "Your batches have the size of the global batch, and each replica takes one of them. "
             "So a step takes as many times more examples as there are replicas. How many examples "
             "of a global batch belong to one replica?"
         ),
-        Fault(
-            "batch_per_worker",
-            sees="sizes",
-            batch=lambda given: given["global_batch"] // given["workers"],
-        ).feedback(
+        Fault("batch_per_worker", sees="size", replicas=lambda given: given["workers"]).feedback(
             "You divided the global batch by the number of workers. Each worker has two replicas, "
             "and each of them takes a whole batch, so a step takes twice as many examples. By "
             "which number must the global batch be divided?"
         ),
-        Fault("both_read_all", sees="steps", part=lambda numbers, workers, n: numbers)
-        .or_with(part=lambda numbers, workers, n: numbers, decodes_all=True)
-        .feedback(
+        Fault("both_read_all", sees="steps", part=lambda numbers, workers, n: numbers).feedback(
             "Every worker takes all numbers. So each example counts once for each worker in an "
             "epoch. Which values of `context` let a worker take only its own part?"
         ),
@@ -146,15 +153,46 @@ OWN = Check(
             "one part. A worker feeds two replicas, so half of the numbers are read by no worker. "
             "How many parts are there, if your function is called once on each worker?"
         ),
-        Fault("consecutive_parts", part=_consecutive).feedback(
+        Fault("starts_again", sees="steps", skip=_nothing).feedback(
+            "Your epoch starts again with the first batch. So the examples that were trained "
+            "before the interruption count twice. How many numbers have `steps_done` steps used?"
+        ),
+        Fault("skipped_on_each_worker", sees="steps", skip=_nothing, skip_later=_trained).feedback(
+            "Each worker drops as many numbers as all workers together have trained. So some "
+            "numbers are never trained. How many of the trained numbers are in one worker's part?"
+        ),
+        Fault(
+            "one_batch_for_a_step",
+            sees="steps",
+            skip=_nothing,
+            skip_later=lambda given: _trained(given) // (given["workers"] * given["each"]),
+        ).feedback(
+            "Each worker drops one batch for each step that was done. In a step, two replicas "
+            "take a batch each from every worker, so half of the trained examples come again. "
+            "What could you drop before you make batches?"
+        ),
+        Fault("consecutive_parts", sees="steps", part=_consecutive).feedback(
             "Each worker takes a consecutive piece of the numbers, as if it were a file of its "
             "own. So a step takes examples from several places, and not those of one device's "
             "batch. In which order would you deal out cards, so that the first ones go to all?"
         ),
-        Fault("decodes_everything", sees=("steps", "decodes"), decodes_all=True).feedback(
-            "Your steps are right, but every worker decodes all numbers and drops most of them, "
-            "as DATA does. So the slow stage is no faster with more workers. Where must the "
-            "numbers be dealt out, so that a worker decodes only its own?"
+        Fault(
+            "decodes_trained",
+            sees=("steps", "decodes"),
+            decodes=lambda given, own: own + _trained(given),
+        ).feedback(
+            "Your steps are right, but the workers also decode the numbers that were trained "
+            "before, and drop them. So the job waits before its first step. What can you drop "
+            "before you decode?"
+        ),
+        Fault(
+            "decodes_everything",
+            sees=("steps", "decodes"),
+            decodes=lambda given, own: given["workers"] * own,
+        ).feedback(
+            "Your steps are right, but every worker decodes the numbers of all workers and drops "
+            "most of them, as DATA does. So the slow stage is no faster with more workers. Where "
+            "must the numbers be dealt out, so that a worker decodes only its own?"
         ),
     ),
 )

@@ -1,0 +1,55 @@
+"""How long a figure takes to follow a slider: the time of each move of each view.
+
+    python benchmarks/views.py [--rounds 3]
+
+Every slider is moved to each of its values. A move is measured from the slider's new value until
+the picture is ready to be sent to the browser; drawing it there comes on top.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+
+import matplotlib
+
+from distlab.views.batch_plan import explore_batch_plan
+from distlab.views.memory import explore_memory
+from distlab.views.ring import explore_ring
+from distlab.views.scaling_cost import explore_cost
+from distlab.views.view import View, _Moved
+
+
+def moves(view: View) -> Iterator[float]:
+    """Yields the seconds of each move that changes the picture."""
+    moved = _Moved(view)
+    for name, choices in view.choices.items():
+        slider = moved._sliders[name]
+        for value in [*choices.values, choices.first]:
+            if value != slider.value:
+                begun = time.perf_counter()
+                slider.value = value
+                yield time.perf_counter() - begun
+
+
+def main() -> None:
+    """Prints a line for each view."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    matplotlib.use("Agg")
+    for explore in (explore_batch_plan, explore_ring, explore_cost, explore_memory):
+        view = explore()
+        list(moves(view))  # fonts and imports
+        taken = [1000 * secs for _ in range(asked.rounds) for secs in moves(view)]
+        slowest = statistics.quantiles(taken, n=20)[-1]
+        print(
+            f"{explore.__name__:<20} {len(taken):>4} moves: median "
+            f"{statistics.median(taken):.0f} ms, 95 % under {slowest:.0f} ms"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""A check of lesson 14: how many numbers a replica sends in a step of a half-frozen model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distlab.checks import Check, Cost, Equal, Fault, Form, Inputs, Plain
+from distlab.coursework.replicas import mirrored
+
+_BLOCKS, _REPLICAS = 3, 2
+
+
+def _inputs(seed: int) -> Inputs:
+    """The first block is frozen, and one more normalization: the second or the third."""
+    draw = np.random.default_rng(seed)
+    widths = [int(width) for width in draw.choice(np.arange(3, 12), _BLOCKS + 1, replace=False)]
+    frozen = ["dense_1", "norm_1", f"norm_{int(draw.integers(2, _BLOCKS + 1))}"]
+    return {"features": widths[0], "widths": widths[1:], "classes": 3, "frozen": frozen}
+
+
+def _call(numbers_sent: Callable[..., Any], inputs: Inputs) -> Plain:
+    from distlab.training.distributing import distribute
+
+    return {
+        "sent": numbers_sent(distribute(lambda: half_frozen(inputs), mirrored(_REPLICAS))),
+    }
+
+
+def half_frozen(inputs: Inputs) -> Any:
+    """Returns a compiled model, some layers of which are frozen.
+
+    Args:
+        inputs: `features`, the `widths` of the blocks, `classes`, and the names of `frozen` layers.
+    """
+    import keras
+
+    layers: list[Any] = [keras.Input((inputs["features"],))]
+    for number, width in enumerate(inputs["widths"], 1):
+        layers.append(keras.layers.Dense(width, "relu", name=f"dense_{number}"))
+        layers.append(keras.layers.BatchNormalization(name=f"norm_{number}"))
+        layers.append(keras.layers.Dropout(0.1, name=f"dropout_{number}"))
+    model = keras.Sequential([*layers, keras.layers.Dense(inputs["classes"], name="head")])
+    for name in inputs["frozen"]:
+        model.get_layer(name).trainable = False
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+def _read(given: Inputs, outputs: Plain) -> Plain:
+    sent = outputs["sent"]
+    if isinstance(sent, (float, np.ndarray)) and np.ndim(sent) == 0 and int(sent) == sent:
+        sent = int(sent)
+    whole = isinstance(sent, int) and not isinstance(sent, bool)
+    return {"form": outputs["sent"], "whole": whole, "sent": sent if whole else None}
+
+
+def _reference(
+    given: Inputs,
+    *,
+    gradients: str = "learn",
+    statistics: str = "move",
+    biases: bool = True,
+    arrays: bool = False,
+    times: int = 1,
+) -> Plain:
+    def counted(sizes: list[int]) -> int:
+        return len(sizes) if arrays else sum(sizes)
+
+    widths, total = [given["features"], *given["widths"], given["classes"]], 0
+    names = [f"dense_{number}" for number in range(1, _BLOCKS + 1)] + ["head"]
+    for name, below, width in zip(names, widths[:-1], widths[1:], strict=True):
+        if gradients == "all" or name not in given["frozen"]:
+            total += counted([below * width, *[width] * biases])
+    for number, width in enumerate(given["widths"], 1):
+        free = f"norm_{number}" not in given["frozen"]
+        if gradients == "all" or (gradients == "learn" and free):
+            total += counted([width, width])
+        if statistics == "all" or (statistics == "move" and free):
+            total += counted([width, width])
+    return {"form": 0, "whole": True, "sent": total * times}
+
+
+NUMBERS = Check(
+    name="numbers_sent",
+    title="What a step sends",
+    question="Which numbers differ between the replicas after each has looked at its own rows?",
+    direction=(
+        "Go through the layers. Which weights of this layer does a step change, by a gradient or "
+        "by the rows themselves?"
+    ),
+    cost=Cost.TENSORFLOW,
+    inputs=_inputs,
+    call=_call,
+    read=_read,
+    reference=_reference,
+    criteria=(
+        Form("a whole number", lambda _, out: out["whole"], key="form"),
+        Equal("sent", "how many numbers a replica sends in a step", points=3),
+    ),
+    hint="`layer.trainable_weights` have gradients. Of a BatchNormalization that is trainable, "
+    "all `layer.weights` are sent. The size of a weight is the product of its `shape`.",
+    revisit='"A new head on a frozen body" in lesson 14',
+    mistakes=(
+        Fault("whole_model", gradients="all", statistics="all").feedback(
+            "You counted every weight of the model. Each replica keeps a copy of a frozen weight, "
+            "and no step changes it. Which weights do the replicas have to agree on after a step?"
+        ),
+        Fault("gradients_only", statistics="none").feedback(
+            "You counted the gradients, and something else is sent as well. Each replica "
+            "normalizes with the mean and the variance of its own rows. Which weights take them up?"
+        ),
+        Fault("frozen_statistics", statistics="all").feedback(
+            "You counted the statistics of every BatchNormalization. A frozen one is in inference "
+            "mode. Do its statistics move in a step?"
+        ),
+        Fault("no_normalization", gradients="dense", statistics="none").feedback(
+            "You left out the BatchNormalizations. One that is trainable scales and shifts by "
+            "weights that learn. How many numbers does it have for each feature, and which of "
+            "them does a step change?"
+        ),
+        Fault("no_biases", biases=False).feedback(
+            "You counted the kernels of the dense layers, without their biases. A bias has a "
+            "gradient, too. How do you find all weights of a layer?"
+        ),
+        Fault("arrays_counted", arrays=True)
+        .or_with(arrays=True, statistics="none")
+        .feedback(
+            "You counted arrays. A kernel is one array of many numbers, and all of them are sent. "
+            "Which attribute of an array says how many numbers are in it?"
+        ),
+        Fault("bytes_counted", times=4)
+        .or_with(times=4, statistics="none")
+        .feedback(
+            "You counted bytes. A float32 number has four of them, so the result is four times as "
+            "large. What did the task ask for?"
+        ),
+        Fault("all_replicas", times=_REPLICAS)
+        .or_with(times=_REPLICAS, statistics="none")
+        .feedback(
+            "You counted what both replicas send together. With more replicas, this number grows "
+            "even though each of them sends the same. How many of these numbers are one "
+            "replica's?"
+        ),
+    ),
+)
