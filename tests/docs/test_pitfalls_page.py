@@ -1,6 +1,7 @@
 """docs/pitfalls.md: each entry has its parts, is shown by something that exists, and is found."""
 
 import ast
+import functools
 import re
 from dataclasses import dataclass
 
@@ -49,9 +50,14 @@ def test_an_entry_has_its_parts(entry):
     assert LESSON.search(entry.parts["Lesson"])
 
 
+@functools.cache
+def cells_in(stem):
+    return cells_of(ROOT / "lessons" / stem)
+
+
 def problems_of(entry):
     stems = LESSON.findall(entry.parts["Lesson"])
-    cells = [cell for stem in stems for cell in cells_of(ROOT / "lessons" / stem)]
+    cells = [cell for stem in stems for cell in cells_in(stem)]
     return pointer_problems(entry.parts["Shown by"], ROOT, cells)
 
 
