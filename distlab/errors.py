@@ -1,5 +1,7 @@
 """The one family of errors: each says what was asked, what was found and what to do.
 
+If the cause is an entry of docs/pitfalls.md, the error names this entry.
+
 Every error that distlab raises on purpose is a `DistlabError`, and also the builtin
 error a caller would expect (`ValueError` for an argument, and so on):
 
@@ -17,6 +19,8 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
+PITFALLS_PAGE = "docs/pitfalls.md"
+
 
 class DistlabError(Exception):
     """Base of all errors of distlab.
@@ -25,19 +29,23 @@ class DistlabError(Exception):
         asked: What the caller asked for, with the offending value.
         found: What was found instead.
         do: The next action that helps.
+        pitfall: The heading of an entry of docs/pitfalls.md that explains the cause; "" for none.
     """
 
-    def __init__(self, *, asked: str, found: str, do: str) -> None:
-        self.asked, self.found, self.do = asked, found, do
-        super().__init__(f"{asked}\n  found: {found}\n  to do: {do}")
+    def __init__(self, *, asked: str, found: str, do: str, pitfall: str = "") -> None:
+        self.asked, self.found, self.do, self.pitfall = asked, found, do, pitfall
+        see = f"\n  see: {PITFALLS_PAGE}, {pitfall!r}" if pitfall else ""
+        super().__init__(f"{asked}\n  found: {found}\n  to do: {do}{see}")
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What the error was made of, by the names of its arguments."""
+        names = ("asked", "found", "do", "pitfall")
+        return {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keyword-only arguments do not survive pickle's default, and errors cross processes."""
-        return _rebuild, (type(self), self.asked, self.found, self.do)
-
-
-def _rebuild(kind: type[DistlabError], asked: str, found: str, do: str) -> DistlabError:
-    return kind(asked=asked, found=found, do=do)
+        return functools.partial(type(self), **self.parts), ()
 
 
 class InvalidArgument(DistlabError, ValueError):
@@ -75,6 +83,7 @@ class TaskFailed(ProcessError):
         asked: As for every error.
         found: As for every error.
         do: As for every error.
+        pitfall: As for every error.
         task: The task's name, "worker:1".
         error: The name of what its code raised, "ValueError"; "" where it raised nothing.
         traceback: Where that was raised, in full.
@@ -87,18 +96,20 @@ class TaskFailed(ProcessError):
         asked: str,
         found: str,
         do: str,
+        pitfall: str = "",
         task: str,
         error: str = "",
         traceback: str = "",
         is_loss: bool = False,
     ) -> None:
-        super().__init__(asked=asked, found=found, do=do)
+        super().__init__(asked=asked, found=found, do=do, pitfall=pitfall)
         self.task, self.error, self.traceback, self.is_loss = task, error, traceback, is_loss
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    @property
+    def parts(self) -> dict[str, Any]:
         """As for every error, with what it knows of the task."""
-        names = ("asked", "found", "do", "task", "error", "traceback", "is_loss")
-        return functools.partial(type(self), **{name: getattr(self, name) for name in names}), ()
+        names = ("task", "error", "traceback", "is_loss")
+        return super().parts | {name: getattr(self, name) for name in names}
 
 
 class TaskTimeout(TaskFailed, TimeoutError):

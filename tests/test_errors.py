@@ -29,14 +29,19 @@ def test_each_error_is_also_the_builtin_that_a_caller_expects(kind, builtin):
     assert issubclass(kind, builtin)
 
 
+def test_a_message_says_where_the_pitfall_is_that_explains_it():
+    error = errors.InvalidArgument(asked="f(0)", found="a zero", do="give one", pitfall="No zero")
+    assert str(error).splitlines()[3:] == ["  see: docs/pitfalls.md, 'No zero'"]
+
+
 def test_errors_cross_processes_whole():
-    error = errors.DeviceError(asked="a", found="b", do="c")
+    error = errors.DeviceError(asked="a", found="b", do="c", pitfall="d")
     copy = pickle.loads(pickle.dumps(error))
-    assert (type(copy), copy.asked, copy.found, copy.do) == (errors.DeviceError, "a", "b", "c")
+    assert (type(copy), str(copy), vars(copy)) == (errors.DeviceError, str(error), vars(error))
 
 
 def test_the_error_of_a_task_crosses_processes_with_what_it_knows_of_it():
-    words = {"asked": "a", "found": "b", "do": "c"}
+    words = {"asked": "a", "found": "b", "do": "c", "pitfall": "d"}
     task = {"task": "worker:1", "error": "ValueError", "traceback": "t", "is_loss": True}
     copy = pickle.loads(pickle.dumps(errors.TaskTimeout(**words, **task)))
     assert (type(copy), vars(copy)) == (errors.TaskTimeout, words | task)

@@ -55,14 +55,13 @@ def _problems(root: Path, lesson: Path) -> Iterator[str]:
     if not rows:
         yield "has no row; write a table '| claim | where it is shown |'"
         return
-    cells = _cells(lesson)
+    cells = cells_of(lesson)
     for line, columns in rows:
         if len(columns) != 2 or not all(columns):
             yield f"line {line}: {len(columns)} columns; write the claim and where it is shown"
             continue
-        for pointer in _BETWEEN_POINTERS.split(columns[1]):
-            if problem := _problem(pointer, root, cells):
-                yield f"line {line}: {problem}"
+        for problem in pointer_problems(columns[1], root, cells):
+            yield f"line {line}: {problem}"
 
 
 def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
@@ -78,8 +77,12 @@ def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
             yield number, [column.strip().replace(r"\|", "|") for column in columns]
 
 
-def _cells(lesson: Path) -> list[str]:
-    """Returns the source of each cell, every white space in it one space."""
+def cells_of(lesson: Path) -> list[str]:
+    """Returns the source of each cell, every white space in it one space.
+
+    Args:
+        lesson: The folder of its lesson.py and exercise.py.
+    """
     jupytext, _ = notebook_tools()
     return [
         " ".join(cell.source.split())
@@ -87,6 +90,18 @@ def _cells(lesson: Path) -> list[str]:
         if (path := lesson / name).is_file()
         for cell in jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent").cells
     ]
+
+
+def pointer_problems(pointers: str, root: Path, cells: list[str]) -> list[str]:
+    """Returns what is wrong with the places that show a statement.
+
+    Args:
+        pointers: The places, as in the second column of a table of claims.
+        root: The folder that holds `lessons/` and `tests/`.
+        cells: What the texts after `cell:` are looked for in, as from `cells_of`.
+    """
+    problems = (_problem(one, root, cells) for one in _BETWEEN_POINTERS.split(pointers))
+    return [problem for problem in problems if problem]
 
 
 def _problem(pointer: str, root: Path, cells: list[str]) -> str:

@@ -42,7 +42,7 @@ def tell(error: BaseException, function: Callable[..., Any]) -> Told:
         "raised_there": bool(own) and frames[-1][0].f_globals is home,
     }
     if isinstance(error, InvalidArgument):
-        told["parts"] = {"asked": error.asked, "found": error.found, "do": error.do}
+        told["parts"] = error.parts
     return told
 
 

@@ -19,34 +19,35 @@ from distlab.training.replica_step import NOT_FINITE
 _VALUES = re.compile(re.escape(f"[{NOT_FINITE}]") + r" \[(-?\d+)\] \[(\d+)\] \[(.*?)\]")
 
 # What TensorFlow or distlab says inside a step: what it means, and what to do.
-_REFUSALS = {
-    UNSEEDED: (
-        "a layer that calls keras.random without a seed: replicas would draw from one state, "
-        "which none of them may write",
-        "make a generator in the layer's __init__, self.generator = "
+_REFUSALS: dict[str, dict[str, str]] = {
+    UNSEEDED: {
+        "found": "a layer that calls keras.random without a seed: replicas would draw from one "
+        "state, which none of them may write",
+        "do": "make a generator in the layer's __init__, self.generator = "
         "keras.random.SeedGenerator(seed), and give keras.random seed=self.generator",
-    ),
-    WRITTEN_TWICE: (
-        "a layer that is called twice and keeps statistics: under CentralStorageStrategy the "
-        "second call would not see what the first wrote",
-        "give each call a layer of its own, or take dl.make_strategy('mirrored')",
-    ),
-    "You must specify an aggregation method to update a": (
-        "something in the step that writes a variable of which all replicas share one copy "
-        "under CentralStorageStrategy: an assignment to a trainable weight, a constraint, an "
+    },
+    WRITTEN_TWICE: {
+        "found": "a layer that is called twice and keeps statistics: under CentralStorageStrategy "
+        "the second call would not see what the first wrote",
+        "do": "give each call a layer of its own, or take dl.make_strategy('mirrored')",
+    },
+    "You must specify an aggregation method to update a": {
+        "found": "something in the step that writes a variable of which all replicas share one "
+        "copy under CentralStorageStrategy: an assignment to a trainable weight, a constraint, an "
         "optimizer with a schedule of its own (Nadam), a layer such as SpectralNormalization",
-        "leave it out, or take dl.make_strategy('mirrored')",
-    ),
-    "`merge_call` called while defining a new graph": (
-        "a gradient or an update inside tf.cond, tf.while_loop or tf.map_fn, where replicas "
-        "cannot wait for each other",
-        "take the gradient outside, and let the condition choose what is applied: "
+        "do": "leave it out, or take dl.make_strategy('mirrored')",
+    },
+    "`merge_call` called while defining a new graph": {
+        "found": "a gradient or an update inside tf.cond, tf.while_loop or tf.map_fn, where "
+        "replicas cannot wait for each other",
+        "do": "take the gradient outside, and let the condition choose what is applied: "
         "tf.where(condition, gradient, 0)",
-    ),
-    "tf.function only supports singleton tf.Variables created on the first call": (
-        "a layer that makes a variable in the step",
-        "create weights and other layers in __init__() or build(), not in call()",
-    ),
+        "pitfall": "An all-reduce in an if",
+    },
+    "tf.function only supports singleton tf.Variables created on the first call": {
+        "found": "a layer that makes a variable in the step",
+        "do": "create weights and other layers in __init__() or build(), not in call()",
+    },
 }
 
 
@@ -79,9 +80,9 @@ def explained(model: keras.Model) -> Iterator[None]:
             "the data; keras.callbacks.TerminateOnNaN() ends training there without an error",
         ) from error
     except (ValueError, RuntimeError) as error:
-        for text, (found, do) in _REFUSALS.items():
+        for text, parts in _REFUSALS.items():
             if text in str(error):
-                raise ModelError(asked=asked, found=found, do=do) from error
+                raise ModelError(asked=asked, **parts) from error
         raise
 
 
@@ -107,6 +108,7 @@ def files_explained() -> Iterator[None]:
             else f"{few[1]} files for {few[2]} workers",
             do="write at least one file for each worker, or leave the policy out: each then reads "
             "all examples and keeps its part of every batch (DATA)",
+            pitfall="Fewer files than workers",
         ) from error
 
 

@@ -84,6 +84,7 @@ def check(model: keras.Model, entries: list[Entry], *, optimizer: str, metrics: 
                     found=f"another {group}: the checkpoint has {_name(theirs)} where this one "
                     f"has {_name(here)}",
                     do="build and compile the model as before, or give Resume another folder",
+                    pitfall="A restored model with random weights",
                 )
 
 

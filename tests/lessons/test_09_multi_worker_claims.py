@@ -134,3 +134,23 @@ def test_collectives_of_different_shapes_or_types_raise(cluster, shapes, types, 
     cluster.restart()
     assert not isinstance(problem.value, TimeoutError)
     assert re.search(told, str(problem.value))
+
+
+def sum_of_an_argument(make):
+    strategy = strategy_here()
+
+    def on_replica(x):
+        return tf.distribute.get_replica_context().all_reduce("SUM", make(x))
+
+    return float(tf.function(lambda x: strategy.run(on_replica, args=(x,)))(tf.constant(2.0)))
+
+
+def unchanged(x):
+    return x
+
+
+def test_an_argument_of_the_step_has_no_destinations_and_its_copy_has(cluster):
+    with pytest.raises(TaskFailed, match="destinations can not be empty") as failed:
+        cluster.run(sum_of_an_argument, unchanged, timeout_secs=60)
+    assert failed.value.pitfall == "Destinations cannot be empty"
+    assert cluster.run(sum_of_an_argument, tf.identity, timeout_secs=60) == [4.0, 4.0]

@@ -795,3 +795,29 @@ def test_keras_counts_a_step_by_reading_and_then_writing():
     kinds = {operation.type for operation in graph.get_operations()}
     assert {"ReadVariableOp", "AssignVariableOp"} <= kinds
     assert "AssignAddVariableOp" not in kinds
+
+
+def made_by_the_coordinator():
+    data = tf.data.Dataset.range(8)
+    return lambda: data
+
+
+def made_by_the_worker():
+    return lambda: tf.data.Dataset.range(8)
+
+
+def read_a_number(make_coordinator, made):
+    coordinator = make_coordinator()
+    data = iter(coordinator.create_per_worker_dataset(made()))
+    number = coordinator.schedule(tf.function(lambda data: next(data)), args=(data,))
+    coordinator.join()
+    return int(number.fetch())
+
+
+def test_a_data_set_made_on_the_coordinator_cannot_be_sent_to_a_worker():
+    with dl.LocalCluster(workers=1, parameter_servers=1) as cluster:
+        with pytest.raises(TaskFailed, match="Unable to parse tensor proto") as failed:
+            cluster.run(read_a_number, make_coordinator, made_by_the_coordinator, tasks="chief")
+        assert failed.value.pitfall == "Unable to parse tensor proto"
+        made = made_by_the_worker
+        assert cluster.run(read_a_number, make_coordinator, made, tasks="chief") == [0]

@@ -147,10 +147,11 @@ def test_a_mistake_is_told_to_all_workers_alike(two, name):
 
 def test_workers_that_are_apart_are_told_who_is_where(two):
     for worker in two:
-        asked, found, do = worker["apart"].split("\n")
+        asked, found, do, see = worker["apart"].split("\n")
         assert asked in ("save on 2 workers", "fit on 2 workers")
         assert found == "  found: worker:0 is at save, worker:1 is at fit"
         assert do.startswith("  to do: call fit, evaluate, predict, save and export of a distr")
+        assert see == "  see: docs/pitfalls.md, 'The chief hangs while it saves'"
 
 
 def test_workers_train_on_after_a_mistake(two):

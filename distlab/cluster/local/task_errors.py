@@ -23,6 +23,18 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 RETURN_PLAIN = "return numbers, text, arrays, or lists and dicts of them (history.history, weights)"
 _RESTART = "cluster.restart() starts again what was ended"
 
+# What TensorFlow and Keras say without naming the cause, and the pitfall that names it.
+PITFALLS = {
+    "Bad CRC-32 for file": "Workers that overwrite each other's file",
+    "OOM when allocating tensor": "Out of memory",
+    "Unable to parse tensor proto": "Unable to parse tensor proto",
+    "'ShardedVariable' object has no attribute": "A layer that is cut into shards",
+    "`merge_call` called while defining a new graph": "An all-reduce in an if",
+    "destinations can not be empty": "Destinations cannot be empty",
+    "replica_context().merge_call() calls": "An all-reduce in an if",
+    "the dataset only has": "Fewer files than workers",
+}
+
 
 class PortTaken(TaskFailed):
     """Another program was first on the port of a task."""
@@ -55,6 +67,7 @@ def failed(asked: str, failures: Sequence[TaskFailure], kernels: KernelGroup) ->
         asked=asked,
         found=found,
         do=_advice(first),
+        pitfall=next((entry for text, entry in PITFALLS.items() if text in first.text), ""),
         task=str(first.task),
         error=first.error,
         traceback=first.traceback,

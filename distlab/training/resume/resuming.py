@@ -123,6 +123,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 found="a task beside the training, which would write to the same folder",
                 do="call distlab.training.side_car.evaluate_checkpoints(build, data, folder=...) "
                 "on the evaluator, and fit on the others",
+                pitfall="Workers that overwrite each other's file",
             )
         running = epochs.running_fit(self.model)
         strategy = self.model.distribute_strategy

@@ -101,6 +101,7 @@ class Workers:
                 found=", ".join(f"{name} is at {method or 'none'}" for name, method in each),
                 do="call fit, evaluate, predict, save and export of a distributed model on all "
                 "workers, in the same order; the chief alone writes, without being asked to",
+                pitfall="The chief hangs while it saves",
             )
         return list(values)
 
@@ -168,22 +169,22 @@ class Workers:
         return [row.tobytes() for row in gathered.numpy().reshape(self.count, words)]
 
 
-def _told(failure: Exception | None) -> list[str] | None:
+def _told(failure: Exception | None) -> tuple[str, dict[str, Any]] | None:
     if failure is None:
         return None
     if isinstance(failure, errors.DistlabError):
-        return [type(failure).__name__, failure.asked, failure.found, failure.do]
-    return [f"{type(failure).__name__}: {failure}"]
+        return type(failure).__name__, failure.parts
+    return f"{type(failure).__name__}: {failure}", {}
 
 
-def _retold(told: list[str], name: str) -> errors.DistlabError:
-    if len(told) > 1:
-        kind, asked, found, do = told
-        error: errors.DistlabError = getattr(errors, kind)(asked=asked, found=found, do=do)
+def _retold(told: tuple[str, dict[str, Any]], name: str) -> errors.DistlabError:
+    kind, parts = told
+    if parts:
+        error: errors.DistlabError = getattr(errors, kind)(**parts)
         return error
     return errors.ProcessError(
         asked="go on with all workers",
-        found=f"{name} failed: {told[0]}",
+        found=f"{name} failed: {kind}",
         do=f"look at what {name} printed",
     )
 
