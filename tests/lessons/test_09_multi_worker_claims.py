@@ -134,3 +134,13 @@ def test_collectives_of_different_shapes_or_types_raise(cluster, shapes, types, 
     cluster.restart()
     assert not isinstance(problem.value, TimeoutError)
     assert re.search(told, str(problem.value))
+
+
+def first_batch_without_files():
+    data = tf.data.Dataset.range(16).batch(8)  # no policy: that is AUTO
+    batches = strategy_here().experimental_distribute_dataset(data)
+    return next(iter(batches)).numpy().tolist()
+
+
+def test_auto_deals_out_a_data_set_without_files_as_data_does(cluster):
+    assert cluster.run(first_batch_without_files) == [[0, 1, 2, 3], [4, 5, 6, 7]]
