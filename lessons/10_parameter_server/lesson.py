@@ -625,7 +625,7 @@ gate.assign(1)
 try:
     coordinator.join()
 except tf.errors.InvalidArgumentError:
-    dl.show("steps done", int(count), below=100)
+    dl.show("100 steps or more are done", int(count) >= 100)
 
 # %% tags=["reveal"]
 error_guess.reveal(
