@@ -137,9 +137,11 @@ def test_collectives_of_different_shapes_or_types_raise(cluster, shapes, types, 
 
 
 def first_batch_without_files():
+    strategy = strategy_here()  # before all else of TensorFlow
     data = tf.data.Dataset.range(16).batch(8)  # no policy: that is AUTO
-    batches = strategy_here().experimental_distribute_dataset(data)
-    return next(iter(batches)).numpy().tolist()
+    batches = strategy.experimental_distribute_dataset(data)
+    mine = strategy.experimental_local_results(next(iter(batches)))[0]
+    return mine.numpy().tolist()
 
 
 def test_auto_deals_out_a_data_set_without_files_as_data_does(cluster):
