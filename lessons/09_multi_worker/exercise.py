@@ -13,7 +13,7 @@
 # |---|---|---|---|
 # | 1. `tf_configs` | write the TF_CONFIG of every worker | 6 | easy |
 # | 2. `my_part` | select each worker's part of a data set | 8 | medium |
-# | 3. `train_on_two_workers` | **a custom loop on two workers, equal to one device** | 30 | hard |
+# | 3. `train_on_two_workers` | **a loop on two workers, equal to one device** | 20 | medium |
 # | 4. `save_from_many` | write one checkpoint from all workers | 6 | medium |
 # | 5. `diagnose` | four programs: which worker waits, and why? | 12 | medium |
 # | 6. `end_of_epoch` | repair a hang that depends on the data | 6 | medium |
@@ -87,9 +87,10 @@ dl.check("tf_configs")
 # your function and trains on what it returns. TensorFlow selects nothing. Write `my_part(context,
 # numbers, global_batch, seed)`, which such a function calls.
 #
-# - `context` describes this worker. `context.num_input_pipelines` says how many workers read,
-#   `context.input_pipeline_id` which one this is, and
-#   `context.get_per_replica_batch_size(global_batch)` how many examples it takes in a step.
+# - `context` is a `tf.distribute.InputContext`, which describes this worker.
+#   `context.num_input_pipelines` says how many workers read, `context.input_pipeline_id` which one
+#   this is, and `context.get_per_replica_batch_size(global_batch)` how many examples it takes in a
+#   step.
 # - `numbers` is an array, the same on all workers. Its length is a multiple of the global batch.
 # - It returns a `tf.data.Dataset` of **this worker's** batches, shuffled by `seed`. Together the
 #   workers read each number once. About 4 lines.
@@ -128,7 +129,8 @@ dl.check("my_part")
 # ## Task 3: a custom loop on two workers
 #
 # Your function runs on both workers. Both must end with the weights that `fit` on **one device**
-# ends with, given the same examples in batches of the global size.
+# ends with, given the same examples in batches of the global size. Start from the lesson's loop.
+# What is new are the epochs, and a log that is the same on both workers.
 #
 # Write `train(strategy, build, x, y, per_worker_batch, epochs)`.
 #
@@ -156,8 +158,8 @@ dl.check("my_part")
 #
 # <details><summary>Hint 3: the log</summary>
 #
-# Make a `keras.metrics.Mean` in the scope and update it in the step with all losses. Each worker
-# counts its own examples, and `result()` is the mean over all workers. Reset it in each epoch.
+# Each worker sees only its own losses. Which two sums over all workers give the mean of every
+# example's loss? Which Keras metric keeps both sums, and in which scope must you make it?
 # </details>
 
 
@@ -314,8 +316,8 @@ def watch(case):
 
 
 # %% [markdown]
-# Now watch the four programs, one after the other, in the next cell. (It is empty on purpose, so
-# that you predict first.)
+# First write down your answers. Then remove the `#` in the next cell, and watch the four programs,
+# one after the other.
 
 # %%
 # watch(case_a)
@@ -340,7 +342,7 @@ def watch(case):
 #
 # <details><summary>Hint 1</summary>
 #
-# Which lines are collectives? (Lesson 09 says it of reading a metric, too.)
+# Which lines are collectives? (Lesson 09 names one that has no `reduce` in it.)
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -368,8 +370,8 @@ def diagnose(case):
 dl.check("diagnose")
 
 # %% [markdown]
-# **Try next:** change one line of case C so that it ends, and one line of case D so that it is
-# right.
+# **Try next:** move one line of case C so that it ends, and change one line of case D so that it is
+# right. (Before you run the old case C again, delete its file: `file.unlink()`.)
 
 # %% [markdown]
 # ## Task 6: repair
@@ -460,8 +462,12 @@ if "run" in globals():
     last_guess.reveal(
         len(run.first_epoch[1][-1]),
         {
-            4: "A full step has 4 on each worker. 43 digits in batches of 8 leave 3 for the last.",
+            1: "43 digits in batches of 8 leave 3 for the last step. Worker 0 gets 2 of them.",
+            0: "The last batch has 3 digits. Worker 0 gets 2 of them, and 1 is left.",
+            2: "That is the part of worker 0. The last batch has 3 digits, an odd number, and "
+            "worker 0 gets the larger part.",
             3: "That is the whole last batch. Worker 0 gets the larger part of it.",
+            4: "A full step has 4 on each worker. 43 digits in batches of 8 leave 3 for the last.",
         },
     )
 

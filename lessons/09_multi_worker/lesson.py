@@ -4,11 +4,12 @@
 # In every step synchronous workers add up their gradients, and wait for each other there. If one
 # worker is alive but runs different code, all other workers wait, and you pay for every machine.
 # TensorFlow sets no limit to that wait. (If a worker has died, the live ones get an error: in our
-# runs within 11 seconds.) PyTorch had a limit of 30 minutes. For NCCL, its usual transport between
-# GPUs, it [shortened the limit to 10 in 2023](https://github.com/pytorch/pytorch/pull/110947) to
-# save cluster time in such hangs. On 100 machines one hang then costs 17 machine hours instead of
-# 50. The causes are simple: a line under the wrong `if`, or one batch too many. You can find both
-# in seconds, and this lesson shows how.
+# runs within 11 seconds.) PyTorch's limit is 30 minutes. For NCCL, its usual transport between
+# GPUs, it [shortened the limit to 10 minutes in
+# 2023](https://github.com/pytorch/pytorch/pull/110947) to save cluster time in such hangs. On 100
+# machines one hang then costs 17 instead of 50 machine hours. Two simple mistakes cause the hangs
+# of this lesson: a line under the wrong `if`, and one batch too many. You will find each of them in
+# seconds.
 #
 # ## Overview
 #
@@ -24,10 +25,11 @@
 # and [lesson 08](08_save_and_load.ipynb) (saving). You need no GPU and no download. The lesson
 # starts two processes on this machine, which works on Linux and macOS. On Windows use WSL2.
 #
-# **What is new.** Until now all replicas were in one process. Now each replica has its own process,
-# a [worker](../docs/glossary.md#worker), and the processes could run on different machines. You
-# start the script once for each worker. In it the strategy changes in one line, and this lesson
-# shows what must change with it: the batch size, the seed of a shuffle, `fit` and saving.
+# **What is new.** Until now all replicas were in one process. Now there are several processes,
+# called [workers](../docs/glossary.md#worker), which could run on different machines. Here each
+# worker has one replica. A worker with four GPUs would have four. You start the script once for
+# each worker. In it the strategy changes in one line, and this lesson shows what must change with
+# it: the batch size, the seed of a shuffle, `fit` and saving.
 #
 # ```diff
 # - strategy = tf.distribute.MirroredStrategy()
@@ -96,7 +98,7 @@ print("secret" in globals())
 
 # %% [markdown]
 # In lesson 01 all replicas shared a process, so Python code saw all of them. Workers share no
-# memory: each has its own Python variables. What they have in common, they must send to each other.
+# memory: each has its own Python variables. To share a value, a worker must send it.
 #
 # ## Who is who: TF_CONFIG
 #
@@ -153,7 +155,7 @@ print("worker", me, "of", strategy.num_replicas_in_sync, "has", mine.numpy(), "-
 # %% [markdown]
 # Both workers have the sum. No worker collects it for all: both send, both receive, and both end
 # with the same number. Such an operation is a [collective](../docs/glossary.md#collective).
-# Remember one property of it: **a collective ends for no worker before all workers have begun it.**
+# Remember: **an all-reduce returns only after every worker has called it.**
 #
 # ## The same variables
 #
@@ -205,16 +207,21 @@ until_the_end = tempfile.TemporaryDirectory()  # removed with the kernel
 folder = Path(until_the_end.name)
 
 # %% [markdown]
-# `cluster.run` calls a function on every worker and returns one result for each. The function and
-# the notebook variables it uses are **copied** to the worker, such as the function `local_batches`
-# below. Changes to a copy are lost. For a worker's own variable, such as its `strategy`, the
-# function says `from __main__ import strategy`.
+# `cluster.run` calls a function on every worker and returns one result for each. The function is
+# **copied** to the worker, with every notebook variable and function that it uses, such as
+# `local_batches` in the next cell. Changes to a copy are lost. For a worker's own variable, such as
+# its `strategy`, the function says `from __main__ import strategy`.
 #
-# Our 32 examples are in four files of 8 lines. Line k of all 32 holds k, the index of an image, so
-# that we can follow it. Both workers open the same files, in batches of 8: the [global
-# batch](../docs/glossary.md#global-batch). Distributing the data set gives each worker its part,
-# and `auto_shard_policy` says how. (`experimental_local_results` returns the part of this worker's
-# own replicas, here one.)
+# Our 32 examples are in four files of 8 lines. Line k of all 32 holds k, the index of an image in
+# `images`, so that we can follow it. Both workers run the same code. It names all four files, and
+# makes batches of 8: the [global batch](../docs/glossary.md#global-batch). Distributing the data
+# set gives each worker its part, and `auto_shard_policy` says how. (`experimental_local_results`
+# returns the part of this worker's own replicas, here one.)
+#
+# The folded cell writes the files and has three functions. `what_it_reads` returns this worker's
+# batches, and how often `map` was called. `counted_call` is what `map` calls: it stands for your
+# preprocessing, counts, and turns the line into a number. `local_batches` distributes a data set
+# and returns this worker's part of each batch.
 
 # %% tags=["hide-input"]
 files = [str(folder / f"part-{number}.txt") for number in range(4)]
@@ -232,7 +239,11 @@ def what_it_reads(policy, files):
 
 
 def counted_call(line, calls):
-    return tf.numpy_function(lambda text: (calls.append(1), np.int32(text))[1], [line], tf.int32)
+    def number_in(text):
+        calls.append(text)
+        return np.int32(text)
+
+    return tf.numpy_function(number_in, [line], tf.int32)
 
 
 def local_batches(data):
@@ -244,15 +255,10 @@ def local_batches(data):
     return local
 
 
-# %% [markdown]
-# The folded cell writes the files and has two functions. `what_it_reads` returns this worker's
-# batches. It also counts the calls of `map`, which stands for your preprocessing. `local_batches`
-# distributes a data set and returns this worker's part of each batch.
-
 # %% tags=["predict"]
 auto_guess = dl.predict(
-    "The policy AUTO is what you get if you set nothing. Which digits are in its first global "
-    "batch, four from each worker?",
+    "If you set no policy, you get AUTO. Which images, by index, are in the first global batch, "
+    "four from each worker?",
     ["0 to 3 and 4 to 7", "0 to 3 and 8 to 11", "0 to 3 and 16 to 19"],
 )
 
@@ -307,7 +313,7 @@ def reads_one_file(files):
     try:
         return local_batches(tf.data.TextLineDataset(files[:1]).batch(8))
     except tf.errors.InvalidArgumentError as error:
-        print("an error:", type(error).__name__)
+        print(re.search("Could not apply.* DATA or OFF", error.message)[0])
 
 
 try:
@@ -317,9 +323,10 @@ except TimeoutError as late:
         print(wait)
 
 # %% [markdown]
-# The chief stops with an error: one file is not enough for two workers. Worker 1 gets no error, and
-# waits for the chief in a collective. So look into **every** worker's log when a job hangs: the
-# cause may be in only one of them.
+# The chief stops with an error, which names the cause and the cure. (TensorFlow's documentation
+# says that `AUTO` falls back to `DATA`. It does so only if the data set reads no files.) Worker 1
+# gets no error, and waits for the chief in a collective. So look into **every** worker's log when a
+# job hangs: the cause may be in only one of them.
 #
 # ## A shuffle on two workers
 #
@@ -350,9 +357,9 @@ def what_it_reads_shuffled(seed):
 
 # %% tags=["predict"]
 lost_guess = dl.predict(
-    "Both workers shuffle without a common seed. How many of the 32 digits does at least one "
+    "Both workers shuffle without a common seed. How many of the 32 images does at least one "
     "worker read?",
-    unit="digits",
+    unit="images",
 )
 
 # %%
@@ -367,15 +374,17 @@ read_by_some = {int(n) for worker in shuffled["shuffle(32)"] for batch in worker
 lost_guess.reveal(
     len(read_by_some),
     {
-        32: "That needs one common order, of which each worker takes every second part. Here are "
-        "two orders.",
+        24: "Each worker misses half of the images, so both miss an image with probability 1/4. "
+        "That is 8 of 32 on average, and 9 with these seeds.",
+        32: "That needs one common order, of which the workers take different halves. Here there "
+        "are two orders.",
         16: "Then both workers would have picked the very same half.",
     },
     within=3,
 )
 
 # %% [markdown]
-# Each worker takes half of a *different* order. So about a quarter of the digits is read twice, and
+# Each worker takes half of a *different* order. So about a quarter of the images is read twice, and
 # about a quarter by no worker. You get no error, the loss looks normal, and every epoch loses
 # different examples. The cure is `seed=`, the same on all workers. (TensorFlow also mixes in the
 # seed of `tf.random.set_seed`. So that seed must be equal everywhere, or set nowhere.)
@@ -485,7 +494,8 @@ dl.show("those of worker:1 from one device's", apart(other["weights"]), below=1e
 
 # %% [markdown]
 # If you add workers and keep 10 examples on each, the global batch grows. Then the learning rate
-# needs a new choice too. `dl.plan_batch` computes both.
+# needs a new choice too. `dl.plan_batch` computes the batch, and suggests a rate by the rule that
+# you name.
 #
 # ### Why all workers take equally many steps
 #
@@ -550,8 +560,8 @@ unequal_guess.reveal(
         5: "in step 3 of epoch 2",
     }.get(len(sums[0]), "nowhere: a missing batch counts as 0"),
     {
-        "in step 2 of epoch 2": "Worker 1 takes part in four sums, three of epoch 1 and the "
-        "first of epoch 2 for worker 0. The fifth sum has no partner.",
+        "in step 2 of epoch 2": "Worker 1 takes part in four sums. For worker 0 these are the "
+        "three of epoch 1 and the first of epoch 2. The fifth sum has no partner.",
         "in step 3 of epoch 1, where worker 1 has no batch": "There worker 1 is in epoch 2. Its "
         "next sum meets the third one of worker 0: 13 + 21 = 34.",
         "in step 3 of epoch 2": "Worker 1 takes part in 4 sums, so worker 0 ends no fifth one. Its "
@@ -625,7 +635,7 @@ dl.show("weights apart from one device's by", apart(loaded.get_weights()), below
 # ## A hang, diagnosed
 #
 # At the end of an epoch the chief writes down the mean loss of both workers. The other worker waits
-# until the file is there.
+# until the file is there:
 
 
 # %%
@@ -640,6 +650,12 @@ def end_of_epoch(path, loss):
         time.sleep(0.1)
 
 
+# %% tags=["predict"]
+waits_guess = dl.predict(
+    "Both workers call `end_of_epoch`. Which one waits without end?",
+    ["neither", "worker:0", "worker:1", "both"],
+)
+
 # %%
 LIMIT_SECS = 5.0
 try:
@@ -649,9 +665,24 @@ except TimeoutError as late:
 for wait in waits:
     print(wait)
 
+# %% tags=["reveal"]
+waiting = [wait.task for wait in waits if not wait.is_over]
+waits_guess.reveal(
+    "both" if len(waiting) == 2 else "".join(waiting) or "neither",
+    {
+        "both": "Worker 0 needs a `reduce` of worker 1. Worker 1 needs the file, which worker 0 "
+        "writes after its `reduce`.",
+        "neither": "`reduce` does not fetch the loss of worker 1. It waits until worker 1 calls "
+        "`reduce` too, and worker 1 never does.",
+        "worker:0": "Worker 0 does wait in `reduce`. So it never writes the file, and worker 1 "
+        "waits for that file.",
+        "worker:1": "Worker 1 does wait for the file. It is missing because worker 0 waits, too: "
+        "its `reduce` needs worker 1.",
+    },
+)
+
 # %% [markdown]
-# Worker 0 is in `reduce`, and worker 1 is in the loop. As two lanes, drawn from what we saw at the
-# time limit:
+# Here are both workers as two lanes, drawn from what we saw at the time limit:
 
 # %%
 hang = {wait.task: [("waits", LIMIT_SECS, wait.code)] for wait in waits}
@@ -660,8 +691,9 @@ draw_lanes(hang, xlabel="seconds after the call", limit=LIMIT_SECS)
 # %% [markdown]
 # Each waits for the other one. `reduce` cannot fetch a value from a worker that runs different
 # code: worker 1 would have to call `reduce` itself. Without a time limit this lasts until you stop
-# it, and both processes look alive. **So** every worker must reach every collective. Under `if` you
-# put what the chief alone does: writing and printing.
+# it, and both processes look alive. So **every worker must reach every collective.** Under `if` you
+# put only what needs no collective: printing, or writing a number that the chief already has.
+# Saving a model needs one, as you saw, so all workers save.
 #
 # `cluster.waits` is ours. In a script of your own, Python's `faulthandler` prints the line in which
 # each thread is after some seconds. The folded cell writes a script, `hang.py`. It calls
@@ -700,9 +732,11 @@ print(*sorted(line.replace(f"{folder}/", "") for line in stacks), sep="\n")
 dl.show("exit code", hung.exit_code)
 
 # %% [markdown]
-# Read the topmost line of each worker: worker 0 is in the line of `reduce`, and worker 1 in the
-# `while` loop. If the script already hangs and has no `faulthandler`, install py-spy on each
-# worker's machine, and ask the process from outside:
+# The cell prints only the lines that name `hang.py`. (The full output starts inside TensorFlow.
+# There, look for the first line of each stack that names your own file: Python prints the most
+# recent call first.) Worker 0 is in line 12, which calls `reduce`. Worker 1 is in line 15, the
+# `sleep` in the `while` loop. If the script already hangs and has no `faulthandler`, install py-spy
+# on each worker's machine, and ask the process from outside:
 #
 # ```
 # py-spy dump --pid PROCESS_ID
@@ -719,8 +753,9 @@ dl.show("exit code", hung.exit_code)
 # ```
 #
 # A collective that takes longer then raises `DeadlineExceededError` on the worker that waits. Use
-# it to debug only: each collective needs one more thread. The same options choose the transport:
-# `NCCL`, NVIDIA's library for all-reduce between GPUs, or `RING`, TensorFlow's own
+# it to debug only: each collective starts a thread that lives as long as the limit. With a limit of
+# 120 seconds and 10 collectives a second, those are 1,200 threads. The same options choose the
+# transport: `NCCL`, NVIDIA's library for all-reduce between GPUs, or `RING`, TensorFlow's own
 # [ring](../docs/glossary.md#ring). Two workers on one GPU cannot use NCCL.
 #
 # Heartbeats do not find this hang. By its [heartbeats](../docs/glossary.md#heartbeat) each worker
@@ -857,8 +892,8 @@ cluster.close()
 #
 # <details><summary>5. <code>if chief: print(strategy.reduce(...))</code> does not hang. Is it
 # right?</summary>
-# No. The chief's collective may have met a different one of the other workers.
-# Then both have a wrong number.
+# No. The chief's <code>reduce</code> may have met a later collective of the other
+# workers. Then all of them have a wrong number.
 # </details>
 #
 # <details><summary>6. Your job on 8 workers reads 4 files and hangs at its first batch. Why?

@@ -45,7 +45,8 @@ import tensorflow as tf
 # - `steps` is the number of steps in all, whichever worker takes them.
 # - At most `ahead` steps are under way at any time: sent, and not yet done. `ahead` is at least 2,
 #   and both workers should work at the same time.
-# - It returns a list of all losses, as numbers, when all steps are done. About 6 lines.
+# - It returns a list of all losses, as numbers in any order, when all steps are done. About 6
+#   lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -77,7 +78,7 @@ dl.check("coordinate")
 # %% [markdown]
 # ## Task 2: staleness from a log
 #
-# A parameter server has logged each event, in order. Write `staleness(log)`.
+# A training has logged each event, in order. Write `staleness(log)`.
 #
 # - `log` is a list of pairs such as `("read", 4)`: an event, and the number of its step.
 # - `"sent"`: the coordinator put the step into its queue. `"read"`: a worker took it and read the
@@ -122,7 +123,8 @@ dl.check("staleness")
 #
 # - A table has `rows` rows of `row_bytes` bytes each.
 # - Make as many shards as you can, but at most one for each server.
-# - No shard may have fewer than `least_bytes` bytes. A table smaller than that is one shard.
+# - No shard may have fewer than `least_bytes` bytes, which is a multiple of `row_bytes`. A table
+#   smaller than that is one shard.
 # - The shards are as equal as possible. If the rows do not divide evenly, the first shards have one
 #   row more.
 # - It returns a list: the number of rows of each shard. About 4 lines.
@@ -133,8 +135,8 @@ dl.check("staleness")
 #
 # <details><summary>Hint</summary>
 #
-# Three numbers limit how many shards there are. Which of them is a largest number, which a
-# smallest?
+# How many shards of `least_bytes` bytes fit into the table? Which number may that not exceed, and
+# what is the fewest shards that a table can have?
 # </details>
 
 
@@ -171,8 +173,8 @@ dl.check("shard_rows")
 #
 # <details><summary>Hint</summary>
 #
-# The step may be done twice. What does it do to the sum the second time? What could it do instead,
-# so that the second time changes nothing?
+# A step may be done twice, and then it adds to the variable twice. How many results does the step's
+# promise have? Where could you add up these results?
 # </details>
 
 

@@ -154,3 +154,15 @@ def test_an_argument_of_the_step_has_no_destinations_and_its_copy_has(cluster):
         cluster.run(sum_of_an_argument, unchanged, timeout_secs=60)
     assert failed.value.pitfall == "Destinations cannot be empty"
     assert cluster.run(sum_of_an_argument, tf.identity, timeout_secs=60) == [4.0, 4.0]
+
+
+def first_batch_without_files():
+    strategy = strategy_here()  # before all else of TensorFlow
+    data = tf.data.Dataset.range(16).batch(8)  # no policy: that is AUTO
+    batches = strategy.experimental_distribute_dataset(data)
+    mine = strategy.experimental_local_results(next(iter(batches)))[0]
+    return mine.numpy().tolist()
+
+
+def test_auto_deals_out_a_data_set_without_files_as_data_does(cluster):
+    assert cluster.run(first_batch_without_files) == [[0, 1, 2, 3], [4, 5, 6, 7]]

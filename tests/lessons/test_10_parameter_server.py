@@ -719,6 +719,78 @@ def test_one_failing_step_cancels_the_queue_and_tables_but_no_layers_can_be_cut(
     assert "'ShardedVariable' object has no attribute 'handle'" in error
 
 
+@pytest.fixture(scope="module")
+def two_workers():
+    with dl.LocalCluster(workers=2, parameter_servers=1) as cluster:
+        yield cluster
+
+
+def done_before_the_error_is_raised(make_coordinator, sent):
+    """Waits until all steps but the failing one are done, and then sends more."""
+    coordinator = make_coordinator()
+    with coordinator.strategy.scope():
+        done, gate = tf.Variable(0), tf.Variable(0)
+
+    @tf.function
+    def step(number):
+        while gate < 1:
+            pass
+        passed = tf.debugging.assert_none_equal(number, 4, message="a bad batch")
+        with tf.control_dependencies([passed]):
+            done.assign_add(1)
+
+    for number in range(sent):
+        coordinator.schedule(step, args=(tf.constant(number),))
+    gate.assign(1)
+    while int(done) < sent - 1:
+        pass
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        while True:
+            coordinator.schedule(step, args=(tf.constant(0),))
+    coordinator.join()  # the error was raised, and is not raised again
+    return True
+
+
+def test_until_an_error_is_raised_workers_go_on_and_schedule_raises_it(two_workers):
+    given = (done_before_the_error_is_raised, make_coordinator, 20)
+    assert two_workers.run(*given, tasks="chief", timeout_secs=60) == [True]
+
+
+def shuffled_by_two(make_coordinator, global_seed):
+    """What each worker reads: they take turns if each step is fetched before the next is sent."""
+    coordinator = make_coordinator()
+    if global_seed:
+        tf.random.set_seed(global_seed)
+    numbers = iter(
+        coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.range(20).shuffle(20))
+    )
+    step = tf.function(lambda numbers: next(numbers))
+    read = [int(coordinator.schedule(step, args=(numbers,)).fetch()) for _ in range(40)]
+    return read[::2], read[1::2]
+
+
+def test_workers_shuffle_differently_unless_a_global_seed_is_set(two_workers):
+    given = (shuffled_by_two, make_coordinator)
+    ((first, second),) = two_workers.run(*given, None, tasks="chief", timeout_secs=60)
+    assert sorted(first) == sorted(second) == list(range(20))
+    assert first != second
+    ((first, second),) = two_workers.run(*given, 1, tasks="chief", timeout_secs=60)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("staleness", "rate", "converges"),
+    [(0, 1.9, True), (0, 2.1, False), (1, 0.9, True), (1, 1.1, False)],
+)
+def test_with_a_staleness_of_one_only_rates_below_one_converge(staleness, rate, converges):
+    """The lesson's model: the gradient of a weight is the weight."""
+    weights = [1.0] * (staleness + 1)
+    for _ in range(200):
+        weights.append(weights[-1] - rate * weights[-1 - staleness])
+    last = max(map(abs, weights[-6:]))
+    assert last < 1e-3 if converges else last > 1e3
+
+
 def a_small_model():
     dl.set_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
