@@ -178,11 +178,12 @@ prefetch_guess.reveal(
 # **`prefetch` hides the shorter part behind the longer one. It makes nothing cheaper.** If the
 # input is the longer part, you must make the input itself cheaper: more calls at once, or less
 # work. In the figure, each of these two repairs alone makes a step many times shorter, and the next
-# two sections are about them. (The computation is the same for all five. Its bars differ, because
-# other programs ran on this machine as well.) Now look at the last bars. This pipeline ends in
-# `prefetch`, and yet its step takes longer than the larger of its two parts: the pipeline, the
-# replicas and the other programs compete for the same two processors. If the replicas run on GPUs,
-# the pipeline competes only with the threads that start the GPU's work.
+# two sections are about them. From epoch 2 on, the cache alone does as much as all three; the calls
+# at once are for the first epoch, and for data that no cache can hold. Now look at the last bars.
+# This pipeline ends in `prefetch`, and yet its step takes the sum of computation and input. Here
+# the pipeline and the replicas compete for the same two processors, so they slow each other down.
+# If the replicas run on GPUs, the pipeline competes only with the threads that start the GPU's
+# work.
 #
 # There is a second reason why `prefetch` gained so little: TensorFlow reads ahead even if you do
 # not ask for it. `CountedCalls` counts how often a function of a pipeline is called. We take one

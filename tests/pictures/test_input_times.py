@@ -48,5 +48,5 @@ def test_the_recorded_times_show_what_the_lesson_says():
     assert found.compute_ms < 0.1 * found.real_ms
     assert prefetch.real_ms > 0.8 * found.real_ms
     assert max(at_once.real_ms, cached.real_ms) < 0.2 * found.real_ms
-    assert all_three.real_ms < min(at_once.real_ms, cached.real_ms)
-    assert all_three.real_ms > max(all_three.compute_ms, all_three.input_ms)
+    assert all_three.real_ms == pytest.approx(cached.real_ms, rel=0.15)
+    assert all_three.real_ms == pytest.approx(all_three.compute_ms + all_three.input_ms, rel=0.2)
