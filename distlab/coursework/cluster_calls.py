@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distlab.coursework.patience import patient
 from distlab.errors import TaskFailed, TaskTimeout
 from distlab.results.failures import home_of
 from distlab.results.plain_values import Plain, decode, encode, to_plain
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from distlab.cluster.local.cluster import LocalCluster
 
 WORKERS = 2
-# A training of a check takes one or two seconds; a machine may be slow, or busy.
+# A training of a check takes one or two seconds; a machine may be slow.
 TIMEOUT_SECS = 10.0
 
 _Job = Callable[..., Any]
@@ -89,7 +90,7 @@ def call_on_workers(
         job: A function of an importable module.
         function: The learner's.
         args: Plain values.
-        timeout_secs: How long the slowest worker may take.
+        timeout_secs: How long the slowest worker may take on a machine that is not busy.
         restarts: How often all workers start again and are called anew when one of them dies.
 
     Raises:
@@ -112,7 +113,7 @@ def call_on_coordinator(
         job: A function of an importable module; its first argument is a `Stage`.
         function: The learner's.
         args: Plain values.
-        timeout_secs: How long it may take.
+        timeout_secs: How long it may take on a machine that is not busy.
 
     Raises:
         Exception: As for `call_on_workers`.
@@ -135,8 +136,10 @@ def _call(
     with tempfile.TemporaryDirectory() as folder:
         processes = _processes(cluster) if coordinated else None
         order = (folder, job, function, args, sources, processes)
+        # All have met before a limit begins to run.
+        cluster.run(_meet_on_coordinator if coordinated else _meet, tasks=tasks)
         try:
-            results = cluster.run(_on_task, *order, tasks=tasks, timeout_secs=timeout_secs)
+            results = cluster.run(_on_task, *order, tasks=tasks, timeout_secs=patient(timeout_secs))
         except TaskFailed as problem:
             told = _what_failed(problem, Path(folder), function, tasks)
             if told["error"] != "NotImplementedError":  # a stub has touched nothing
@@ -157,8 +160,6 @@ def _cluster(coordinated: bool, restarts: int) -> LocalCluster:
         servers = int(coordinated)
         with contextlib.redirect_stdout(None):  # the exercise says who may listen
             _kept[kind] = LocalCluster(WORKERS, parameter_servers=servers, restart=restarts)
-        if not coordinated:  # the workers have met before a limit begins to run
-            _kept[kind].run(_meet)
     elif coordinated:
         _kept[kind].restart()  # what a check has killed
     return _kept[kind]
@@ -190,7 +191,7 @@ def _coordinator() -> Any:
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
 
 
-def _stage(processes: Mapping[str, int]) -> Stage:
+def _meet_on_coordinator() -> None:
     """Waits until every worker takes steps: one that was started again is not noticed at once."""
     coordinator = _coordinator()
     meet, inside = _meeting()
@@ -198,7 +199,6 @@ def _stage(processes: Mapping[str, int]) -> Stage:
     for _ in range(WORKERS):
         coordinator.schedule(meet)
     coordinator.join()
-    return Stage(coordinator, processes)
 
 
 @functools.cache
@@ -231,7 +231,7 @@ def _on_task(
     import tensorflow as tf
 
     keep_lines(sources)
-    given = _strategy() if processes is None else _stage(processes)
+    given = _strategy() if processes is None else Stage(_coordinator(), processes)
     task = json.loads(os.environ["TF_CONFIG"])["task"]
     told_at = Path(folder, f"{task['type']}:{task['index']}")
     told_at.unlink(missing_ok=True)  # what it told before it was started again

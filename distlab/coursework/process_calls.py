@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab.cluster.local.remote_calls import pack_call
+from distlab.coursework.patience import patient
 from distlab.errors import UnsupportedEnvironment
 from distlab.results.plain_values import Plain, decode, encode, to_plain
 from distlab.results.remote_traceback import Told, replay, tell, tell_of
@@ -61,7 +62,7 @@ def call_in_process(
         job: Called in its place, as `job(function, *args)`: a function of an importable module.
         most_bytes: The system kills the process when a file would become longer than this: in
             the middle of a write.
-        timeout_secs: How long it may take.
+        timeout_secs: How long it may take on a machine that is not busy.
 
     Raises:
         Exception: What the function raised there, at its lines; of the name TimeoutError where it
@@ -75,6 +76,7 @@ def call_in_process(
             found="a system without such a limit",
             do="run it on Linux, macOS or WSL2",
         )
+    limit = patient(timeout_secs)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "call").write_bytes(pack_call(function, (job, args)))
@@ -82,10 +84,10 @@ def call_in_process(
         env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             done = subprocess.run(
-                command, env=env, stdout=subprocess.PIPE, text=True, timeout=timeout_secs
+                command, env=env, stdout=subprocess.PIPE, text=True, timeout=limit
             )
         except subprocess.TimeoutExpired:
-            late = f"it has not come to an end after {timeout_secs:g} seconds"
+            late = f"it has not come to an end after {limit:.0f} seconds"
             replay(tell_of("TimeoutError", late, function), function)
         print(done.stdout, end="")  # noqa: T201
         if (told := folder / "told").exists():
