@@ -10,6 +10,7 @@ import pytest
 from distlab import errors
 from distlab.autograder.gradebook.lms_export import (
     fill_canvas,
+    give_back,
     gradescope_results,
     write_gradescope,
 )
@@ -71,6 +72,21 @@ def test_what_was_not_graded_leaves_canvas_as_it_was(exported, tmp_path):
     broken = graded("doejohn", "12346", 0.0, problem="an empty file")
     fill_canvas(exported, scored(broken), column="Exercise 09", to=tmp_path / "out.csv")
     assert 'Doe, John",12346,john,A,-,3,50' in (tmp_path / "out.csv").read_text("utf-8-sig")
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        ("Exercise 09", []),
+        ("Exercise 00", ["in Canvas 'Exercise 00' has 4 points, and here there"]),
+    ],
+)
+def test_an_assignment_with_other_points_in_canvas_is_told(exported, tmp_path, column, told):
+    said = []
+    known = scored(graded("doejane", "12345", 9.5))
+    give_back(known, tmp_path, canvas=(exported, column), say=said.append)
+    assert [line[: len(part)] for line, part in zip(said, told, strict=True)] == told
+    assert all("are 12: " in line and "change the assignment's points" in line for line in said)
 
 
 def test_another_assignment_or_table_is_told(exported, tmp_path):

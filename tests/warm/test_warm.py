@@ -152,6 +152,21 @@ def test_an_exit_that_is_told_along_with_the_start_is_heard():
     assert ForkedProcess(ours, inbox, inbox.pop()["pid"]).wait(timeout_secs=1) == 3
 
 
+def test_messages_that_arrive_in_pieces_are_read_whole():
+    written, read = socket.socketpair()
+    wire.send(written, {"exit": 3})
+    wire.send(written, {"pid": 4})
+    sent = read.recv(1000)
+    ours, theirs = socket.socketpair()
+    inbox, found = wire.Inbox(), []
+    for place in range(len(sent)):
+        theirs.sendall(sent[place : place + 1])
+        inbox.read(ours)
+        found.append(inbox.pop())
+    assert [message for message in found if message] == [{"exit": 3}, {"pid": 4}]
+    assert found[-1] == {"pid": 4}
+
+
 def test_wait_says_that_a_task_still_runs(warm):
     task = asleep(warm.spawn)
     assert task.poll() is None
