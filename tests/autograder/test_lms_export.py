@@ -166,12 +166,12 @@ def test_gradescope_is_told_how_far_a_report_is_read(monkeypatch):
 def test_notebooks_of_two_exercises_are_not_mixed_into_one_column(exported, tmp_path):
     other = replace(graded("roeadam", "12399", 1.0), stem="08_save_and_load")
     both = scored(*CLASS, other)
-    for give_back in (
+    for write in (
         lambda: fill_canvas(exported, both, column="Exercise 09", to=tmp_path / "out.csv"),
         lambda: write_gradescope(tmp_path / "out", both),
     ):
         with pytest.raises(errors.InvalidArgument) as caught:
-            give_back()
+            write()
         assert caught.value.found == (
             "notebooks of 2 exercises: 09_multi_worker (2), 08_save_and_load (1); "
             "roeadam handed in 08_save_and_load"
