@@ -44,8 +44,8 @@ dl.show("data set", "random numbers: nothing is downloaded")
 #
 # <details><summary>Hint</summary>
 #
-# Compute a loss for every row, also for rows without a label. What must the label be until the
-# mask takes the loss away? And which division gives 0 for 0 divided by 0?
+# Compute a loss for every row, even for rows without a label. Which label could such a row have
+# until the mask removes its loss? And which division gives 0 for 0 divided by 0?
 # </details>
 
 
@@ -228,8 +228,10 @@ dl.check("give_verdict")
 #
 # <details><summary>Answer</summary>
 #
-# No. Both select rows whose number depends on values, so both are suspect. Now the program shows
-# it, which is better. The repair is a mask that multiplies the losses of all 64 rows.
+# No. The slice had the values of one batch in its program, so a batch with different labels needed
+# a new program. `tf.boolean_mask` needs one program for all batches, with a bounded shape that a
+# TPU may refuse. Both are suspect. The repair is a mask that multiplies the losses of all 64 rows:
+# one program, with fixed shapes.
 # </details>
 
 # %% [markdown]

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # TPUs: what a compiler on your CPU can tell
 #
-# A team trained a language model with PyTorch/XLA on eight TPU chips. Its first step took 18
-# minutes and the second 1.5 seconds. The 40th step took 73 seconds, because the program had to be
-# compiled again ([report](https://megacpp.pages.dev/blog/graph-recompilation-hell/)). No error was
-# raised.
+# A team trained a language model with PyTorch/XLA on eight TPU chips. [Its
+# blog](https://megacpp.pages.dev/blog/graph-recompilation-hell/) reported that the first step took
+# 18 minutes and the second 1.5 seconds. The 40th step took 73 seconds, because the program had to
+# be compiled again. No error was raised.
 #
 # A TPU (Tensor Processing Unit) is Google's accelerator chip for products of matrices. It is
 # attached to an ordinary computer, its *host*, which reads the data and starts the programs. A TPU
@@ -75,11 +75,11 @@ def start():
     compiled_for = []
 
     @tf.function(jit_compile=True)
-    def step(images, labels, there):
+    def step(images, labels, mask):
         compiled_for.append(images.shape[0])
         with tf.GradientTape() as tape:
             losses = losses_of(*weights, images, labels)
-            loss = tf.reduce_sum(losses * there) / tf.reduce_sum(there)
+            loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
         for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
             weight.assign_sub(0.5 * gradient)
 
@@ -87,9 +87,10 @@ def start():
 
 
 # %% [markdown]
-# `there` is 1 for each example, so for now it changes nothing. The line `compiled_for.append` is
-# Python. It runs when TensorFlow [traces](../docs/glossary.md#trace) the step, and not when the
-# program runs. Here XLA compiles each trace once, so the list counts programs.
+# The argument `mask` is 1 for each example. All rows are examples so far, so it changes nothing.
+# The line `compiled_for.append` is Python. It runs when TensorFlow
+# [traces](../docs/glossary.md#trace) the step, and not when the program runs. Here XLA compiles
+# each trace once, so the list counts programs.
 
 # %%
 batches = [(images[n : n + 32], labels[n : n + 32]) for n in range(0, 100, 32)]
@@ -104,7 +105,7 @@ programs_guess = dl.predict(
 
 # %%
 weights, compiled_for, step = start()
-ragged = []
+ragged = []  # of each batch: its examples, its rows, and the number of its program
 for some, their_labels in batches * 2:
     step(some, their_labels, tf.ones(len(some)))
     ragged.append((len(some), len(some), compiled_for.index(len(some)) + 1))
@@ -132,7 +133,7 @@ draw_compiled_batches({"as they come": ragged})
 # because nearly every batch then has a shape of its own. For our little step a compilation takes a
 # moment. For a large model on a TPU it can take minutes.
 #
-# Our way to count has a limit. Keras's `fit` traces its step once, with an open shape like `[None,
+# This way to count has a limit. Keras's `fit` traces its step once, with an open shape like `[None,
 # 64]`, and XLA still compiles it for each shape. A count of traces is then too small. TPUStrategy
 # differs as well: by default its `run` pads inputs whose batch size varies (the *dynamic padder* of
 # [`RunOptions`](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions)). So this
@@ -146,15 +147,15 @@ draw_compiled_batches({"as they come": ragged})
 # where each epoch shuffles and so drops different examples. In an evaluation it is wrong, because
 # the dropped examples are never tested, and always the same ones.
 #
-# So we pad. `pad` fills the batch with zeros up to 32 rows. It also returns a *mask*, `there`,
-# which is 1 for an example and 0 for padding.
+# So we pad. `pad` fills the batch with zeros up to 32 rows. It also returns the *mask*, which is 1
+# for an example and 0 for padding.
 
 
 # %%
 def pad(some, their_labels):
     missing = 32 - len(some)
-    there = tf.concat([tf.ones(len(some)), tf.zeros(missing)], axis=0)
-    return tf.pad(some, [[0, missing], [0, 0]]), tf.pad(their_labels, [[0, missing]]), there
+    mask = tf.concat([tf.ones(len(some)), tf.zeros(missing)], axis=0)
+    return tf.pad(some, [[0, missing], [0, 0]]), tf.pad(their_labels, [[0, missing]]), mask
 
 
 last = batches[-1]
@@ -178,15 +179,15 @@ padding_guess = dl.predict(
 
 
 # %%
-def gradients_of(images, labels, there=None):
+def gradients_of(images, labels, mask=None):
     kernel, bias = [tf.identity(weight) for weight in weights]
     with tf.GradientTape() as tape:
         tape.watch([kernel, bias])
         losses = losses_of(kernel, bias, images, labels)
-        if there is None:
+        if mask is None:
             loss = tf.reduce_mean(losses)
         else:
-            loss = tf.reduce_sum(losses * there) / tf.reduce_sum(there)
+            loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
     return tape.gradient(loss, [kernel, bias])
 
 
@@ -216,7 +217,7 @@ padding_guess.reveal(
 ratio = tf.norm(right[0]) / tf.norm(unmasked[0])
 dl.show("without a mask, the matrix's gradient is too small by a factor of", ratio, digits=2)
 apart = max(float(tf.reduce_max(abs(a - b))) for a, b in zip(right, masked, strict=True))
-dl.show("with the mask, apart from the gradient of the 4 digits", apart, below=1e-6)
+dl.show("with the mask, largest difference from the gradient of the 4 digits", apart, below=1e-6)
 
 # %% [markdown]
 # **Multiply by the mask, and divide by its sum.** The same rule holds for accuracy and all other
@@ -235,7 +236,7 @@ for batch in batches * 2:
     filled.append((len(batch[0]), 32, len(compiled_for)))
 
 apart = max(float(tf.reduce_max(abs(a - b))) for a, b in zip(weights, padded_weights, strict=True))
-dl.show("weights, apart from the training without padding", apart, below=1e-6)
+dl.show("weights, largest difference from the training without padding", apart, below=1e-6)
 
 # %%
 draw_compiled_batches({"as they come": ragged, "padded": filled})
@@ -285,7 +286,7 @@ refused_guess = dl.predict(
 
 # %%
 def refusal_of(step):
-    tf.function(step)(images, labels)  # what fails here fails on every device
+    tf.function(step)(images, labels)  # an error here does not come from XLA
     try:
         tf.function(step, jit_compile=True)(images, labels)
     except Exception as error:  # compilers refuse with many kinds of errors
@@ -329,7 +330,7 @@ dl.show("XLA has no kernel for", operation[1] if operation else refusal_of(with_
 
 
 # %%
-def program_of(step):
+def program_of(step, labels=labels):
     compiled = tf.function(step, jit_compile=True)
     return compiled.experimental_get_compiler_ir(images, labels)(stage="hlo")
 
@@ -345,8 +346,8 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # `f32[<=100,64]` is an array of *at most* 100 rows. How many there are is known only while the
 # program runs. Google's [list of operations for TPUs][ops] takes `tf.where`, on which
 # `tf.boolean_mask` is built, only in the form with a fixed shape. TPUStrategy supports inputs of
-# varying size by bounded shapes, its dynamic padder. Whether it supports this selection inside a
-# step, this CPU cannot tell, and that is a finding.
+# varying size by bounded shapes, its dynamic padder. This CPU cannot tell you whether a TPU
+# supports this selection inside a step. So write it down as a suspicion.
 #
 # [ops]: https://cloud.google.com/tpu/docs/tensorflow-ops
 
@@ -366,16 +367,19 @@ dl.show("with_selection", bounded_shapes(with_selection))
 #
 # [soft]: https://www.tensorflow.org/api_docs/python/tf/config/set_soft_device_placement
 #
-# First call the step under plain `tf.function`. If it fails there, it failed while it was traced:
-# no compiler was asked, and it fails on every device. Only an error that comes with
-# `jit_compile=True` is a refusal by XLA. A finding from a CPU deserves one of three verdicts, and
-# "runs on a TPU" is not among them:
+# First call the step under plain `tf.function`. If it fails there, no compiler was asked. An error
+# while the step is traced, such as that of `loss.numpy()`, appears on every device. Only an error
+# that comes with `jit_compile=True` is a refusal by XLA. A finding from a CPU deserves one of three
+# verdicts, and "runs on a TPU" is not among them:
 #
 # | verdict | what you have seen | what to do |
 # |---|---|---|
 # | **refused here** | XLA on this CPU raised an error | repair it, here and now |
 # | **suspect on a TPU** | it compiled, with a sign of trouble | repair it if that is cheap |
-# | **not checked** | nothing: a CPU cannot show it | write it down, and measure on a TPU |
+# | **not checked** | no sign, or what a CPU cannot show | write it down, and measure on a TPU |
+#
+# `verdict` searches the program for the signs. If it finds none, it says "nothing found, not
+# checked on a TPU".
 
 
 # %%
@@ -419,12 +423,29 @@ slice_guess.reveal(
     said.partition(",")[0],
     {
         "refused here": "XLA for CPUs compiled this as well.",
-        "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But XLA writes "
-        "this slice without a bounded shape, so our search does not see it.",
-        "nothing found": "The number of rows depends on values, and the program does not show it "
-        "as a bounded shape.",
+        "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But XLA must "
+        "know the end of a slice while it compiles. So it wrote 10 into the program, and our "
+        "search finds no bounded shape.",
+        "nothing found": "XLA must know the end of a slice while it compiles. So it wrote the 10 "
+        "rows of this batch into the program, and every shape is fixed.",
     },
 )
+
+# %% [markdown]
+# The program is fixed to 10 rows, because the largest label is 9. What does XLA make if the largest
+# label is 6?
+
+# %%
+for their_labels in (labels, tf.minimum(labels, 6)):
+    rows = re.findall(r"f32\[(\d+),64\]", program_of(with_slice, their_labels))
+    largest = int(tf.reduce_max(their_labels))
+    dl.show(f"largest label {largest}, rows in the program", sorted({int(n) for n in rows}))
+
+# %% [markdown]
+# Both programs get 100 rows, and the first keeps 10 of them, the second 7. **A value can be written
+# into a program, as a shape is.** Then each new value needs one more program. Here that value is
+# the whole array `labels`, so nearly every batch of shuffled data is compiled again. TensorFlow
+# does not trace again, so `compiled_for` would not count these programs.
 
 # %% [markdown]
 # ## Repair it, and prove it
@@ -451,13 +472,13 @@ def with_mask(images, labels):
 for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
     dl.show(new.__name__, verdict(new))
     compiled = tf.function(new, jit_compile=True)(images, labels)
-    dl.show("  loss, apart from the old one", abs(old(images, labels) - compiled), below=1e-5)
+    dl.show("  loss, difference from the old one", abs(old(images, labels) - compiled), below=1e-5)
 
 # %% [markdown]
-# So "nothing found" is the weakest verdict: our search knows two signs, and `with_slice` shows
-# neither, although its number of rows depends on values. Read your code for such slices as well. A
-# repaired step gives the same number, compiles here, and shows no sign. More you cannot learn
-# without a TPU.
+# So "nothing found" is the weakest form of *not checked*: our search knows two signs, and
+# `with_slice` shows neither. Read your code as well. A shape that is computed from values is a sign
+# of trouble, even if the program does not show it. A repaired step gives the same number, compiles
+# here, and shows no sign. More you cannot learn without a TPU.
 #
 # One trap of the mask: it multiplies, and **NaN times 0 is NaN**. A masked row needs a loss that is
 # finite, so give it a valid label and a finite input. Exercise 15 has such a case.
@@ -489,13 +510,12 @@ def run(images, labels):
 
 
 apart = abs(run(images, labels) - with_mask(images, labels))
-dl.show("loss, apart from with_mask", apart, below=0.05)
+dl.show("loss, difference from with_mask", apart, below=0.05)
 dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 
 # %% [markdown]
 # If the last line says `False`, these lines ran on one CPU and gave the same loss. They say nothing
-# about a TPU. The bound of 0.05 leaves room for bfloat16. (Remove `jit_compile=True` before you run
-# a step on a TPU: TPUStrategy compiles by itself.)
+# about a TPU. The bound of 0.05 leaves room for bfloat16.
 
 # %% [markdown]
 # ## What is not checked here
@@ -551,10 +571,12 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # %% [markdown]
 # ## Check yourself
 #
-# 1. Your batches have 64, 64, 64 and 10 rows. How many programs does an epoch need, and how many
-#    after padding?
+# 1. You train with batches of 64, 64 and 10 rows, and evaluate with batches of 100 and 28. How many
+#    programs does XLA make? How many are left if you pad the training batches to 64 rows, and the
+#    others to 100?
 #
-#    <details><summary>Answer</summary>Two, and one.</details>
+#    <details><summary>Answer</summary>Four, and two: training and evaluation are different
+#    steps.</details>
 #
 # 2. A step compiles on your CPU, and its program has fixed shapes in float32. What do you tell the
 #    colleague with the budget for a TPU?
