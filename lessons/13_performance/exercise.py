@@ -91,7 +91,7 @@ dl.check("step_timer")
 # %% [markdown]
 # ## Task 2: what a benchmark reports
 #
-# Benchmarks report examples per second, and few can run on a single replica: ImageNet in one hour
+# Benchmarks report examples per second, and not all start at one replica: ImageNet in one hour
 # compares 256 GPUs with 8. Write `efficiencies(examples_per_sec, batch, replicas)` for such a
 # benchmark.
 #
@@ -100,8 +100,8 @@ dl.check("step_timer")
 # - `replicas` is a list of counts. The **first** is the baseline, for example 8. All others are
 #   multiples of it.
 # - `batch` is the global batch of the baseline. It can be divided by all counts.
-# - It returns a dictionary. `"strong"` and `"weak"` are lists with one efficiency for each count.
-#   The baseline has 1 in both, and so have replicas that lose nothing. About 7 lines.
+# - `efficiencies` returns a dictionary. `"strong"` and `"weak"` are lists with one efficiency for
+#   each count. The baseline has 1 in both, and so have replicas that lose nothing. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -148,7 +148,7 @@ dl.check("efficiencies")
 # - Fit a line `milliseconds = alpha + beta * megabytes` by least squares, as `np.polyfit` does it.
 #   An alpha below 0 makes no sense. If the best line has one, return the best line whose alpha is
 #   0.
-# - It returns a dictionary with `"latency_ms"` (alpha), `"ms_per_mb"` (beta) and
+# - `fit_and_test` returns a dictionary with `"latency_ms"` (alpha), `"ms_per_mb"` (beta) and
 #   `"largest_error"`. That is the largest relative error of the line on the sizes that it was
 #   **not** fitted to: 0.2 if a prediction is 20 % too large, or 20 % too small, compared with what
 #   was measured. About 10 lines.
@@ -196,7 +196,7 @@ dl.check("fit_link")
 # </details>
 
 # %% [markdown]
-# ## Task 4: the knee
+# ## Task 4: the fastest step
 #
 # In strong scaling the global batch stays, so each replica computes less and less, and at some
 # number of replicas a step gets slower again. Write `fastest(compute_ms, latency_ms, gradient_mb,
@@ -207,8 +207,8 @@ dl.check("fit_link")
 # - A ring all-reduce follows the compute, and nothing overlaps. Each round has a latency of
 #   `latency_ms`. Each replica has `gradient_mb` megabytes to add, and a link moves `mb_per_ms`
 #   megabytes in a millisecond.
-# - `counts` is a list of numbers of replicas. It returns two values: the one with the fastest step,
-#   and the milliseconds of that step. About 8 lines.
+# - `counts` is a list of numbers of replicas. `fastest` returns two values: the count with the
+#   fastest step, and the milliseconds of that step. About 8 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -234,14 +234,14 @@ def fastest(compute_ms, latency_ms, gradient_mb, mb_per_ms, counts):
 dl.check("predict_knee")
 
 # %% [markdown]
-# **Try next:** halve the latency, and then double the bandwidth. Which of the two moves the knee to
-# more replicas, and which one makes the fastest step much faster?
+# **Try next:** halve the latency, and then double the bandwidth. Which of the two moves the fastest
+# step to more replicas, and which one makes it much faster?
 #
 # <details><summary>Answer</summary>
 #
 # Take 400 ms of compute, 0.02 ms of latency, 100 MB and 10 MB per ms, and any number of replicas.
 # The fastest step is at 97 replicas and takes 28 ms, of which 20 ms are bytes. Half the latency
-# moves the knee to 138 replicas, for 25.5 ms. Twice the bandwidth leaves it at 99, for 17.9 ms: the
+# moves it to 138 replicas, for 25.5 ms. Twice the bandwidth moves it only to 99, for 17.9 ms: the
 # bytes cost nearly the same on any number of replicas.
 # </details>
 
@@ -249,10 +249,9 @@ dl.check("predict_knee")
 # ## Your report: one device against many
 #
 # The CNN of the lesson was recorded on 1, 2 and 4 replicas of one machine. Your `efficiencies` of
-# task 2 now gets its images per second, for 64 images in a step (strong) and on each replica
-# (weak). Each
-# circle is the median of a step, and the band behind it is its middle half: half of all blocks were
-# between its ends.
+# task 2 now gets the CNN's images per second, for 64 images in a step (strong) and on each replica
+# (weak). Each circle is the median of a step, and the band behind it is its middle half: half of
+# all blocks were between its ends.
 
 # %%
 # report: one_against_many

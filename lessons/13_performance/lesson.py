@@ -5,11 +5,11 @@
 # GPUs could do was lost](https://arxiv.org/abs/1802.05799). The training ran without an error, and
 # it was faster than on one GPU. The work of about 64 GPUs was lost, and without a measurement you
 # would not see it. Horovod, a library with a ring all-reduce, [reached 90 % of the ideal
-# speed](https://github.com/horovod/horovod/blob/master/docs/benchmarks.rst) on 512 GPUs with some
-# networks. The networks differed, and so did their efficiency.
+# speed](https://github.com/horovod/horovod/blob/master/docs/benchmarks.rst) on 512 GPUs with two
+# neural networks. Not every neural network reaches that.
 #
-# Which networks lose most, and why? In this lesson you predict it from a handful of numbers, before
-# you rent a single GPU.
+# Which ones lose most, and why? In this lesson you predict it from a handful of numbers, before you
+# rent a single GPU.
 
 # %% [markdown]
 # ## Overview
@@ -62,9 +62,10 @@ dl.show("recorded on", recording.machine)
 #
 # A step of synchronous training waits for three things: for its batch (*input*), for the forward
 # and the backward pass (*compute*), and for the [all-reduce](../docs/glossary.md#all-reduce)
-# (*communication*). You get the parts by leaving something out, so each part is what it *adds* to
-# the step. Communication that hides behind the compute does not show. The step on a batch that is
-# there already has no input. The same step without its all-reduce is the compute.
+# (*communication*). You measure three steps. The first has its batch in memory and no all-reduce,
+# and its time is the compute. The second also has the all-reduce, and the time that this adds is
+# the communication. The third also fetches its batch, and the time that this adds is the input. An
+# all-reduce that runs entirely during the backward pass adds nothing, so it does not show.
 #
 # The replicas here are [logical devices](../docs/glossary.md#logical-device) that share two cores.
 
@@ -101,7 +102,7 @@ compute_guess.reveal(
 
 # %% [markdown]
 # Nothing became faster. On 2 replicas the compute takes as long as on 1: **the work that is divided
-# runs on the same two cores.** On 4 replicas it takes 60 % longer. The likely reason is **work that
+# runs on the same two cores.** On 4 replicas it takes 65 % longer. The likely reason is **work that
 # is not divided:** each replica starts its own operations and updates all of its own 420,000
 # weights. The all-reduce comes on top. This is why lesson 00 said that logical devices teach
 # correctness and not speed.
@@ -111,7 +112,7 @@ compute_guess.reveal(
 # next thing that you need is a stopwatch.
 
 # %% [markdown]
-# ## A stopwatch that lies
+# ## A stopwatch
 #
 # Here is a step, and a stopwatch around it.
 
@@ -139,16 +140,16 @@ dl.show("the first call took more than twice as long", first > 2 * min(second, t
 # takes seconds, so a mean over few steps says more about tracing than about training. **Do not
 # count the first calls.**
 #
-# There is a second mistake, and it often comes up only when the code first runs on a GPU.
-# TensorFlow hands operations to a GPU in a different way than to a CPU. After
-# `set_synchronous_execution(False)` it treats this CPU as it treats a GPU, so you can try it here.
-# The step does the same work.
+# On a CPU this stopwatch is right, if you leave the first calls out. TensorFlow hands operations to
+# a GPU in a different way, and `set_synchronous_execution(False)` imitates that on this CPU. The
+# step does the same work.
 
 # %% tags=["predict"]
 queue_guess = dl.predict(
-    "Now TensorFlow treats the CPU as it treats a GPU. You read the clock before and after "
-    "`step(x)`, which is traced already. What do you see of the time that the step really takes?",
-    ["nearly twice as much", "nearly all of it", "about half", "a few per cent"],
+    "TensorFlow now hands operations to this CPU in nearly the way it hands them to a GPU. You "
+    "read the clock before and after `step(x)`, which is traced already. What do you see of the "
+    "time that the step really takes?",
+    ["nearly all of it", "about half", "a few per cent"],
 )
 
 # %%
@@ -165,11 +166,8 @@ seen = returned / finished
 queue_guess.reveal(
     "a few per cent" if seen < 0.25 else "about half" if seen < 0.75 else "nearly all of it",
     {
-        "nearly twice as much": "Nothing is done twice. The stopwatch shows less than the step "
-        "takes, and not more.",
         "nearly all of it": "It is so on a CPU by default.",
-        "about half": "Python does not take a share of the work. It only hands the work over, and "
-        "that is as quick for a long step as for a short one.",
+        "about half": "Python does not take a share of the work. It only hands the work over.",
         "a few per cent": "You timed how fast Python hands the work over.",
     },
 )
@@ -177,8 +175,10 @@ queue_guess.reveal(
 # %% [markdown]
 # A GPU works while Python goes on: TensorFlow puts operations into the GPU's queue, and the call
 # returns. So **wait for the devices before you read the clock, both times.** If you forget the
-# first wait, work from before is counted. `sync_devices` waits; reading a result (`.numpy()`)
-# waits, too. `time_call` does all of this, and repeats it in blocks:
+# first wait, work from before is counted. (On a GPU all operations are in the queue when the call
+# returns, so a step of many tiny operations shows more of its time than you saw here.)
+# `sync_devices` waits; reading a result (`.numpy()`) waits, too. `time_call` does all of this, and
+# repeats it in blocks:
 
 # %%
 from distlab.measure.timing import differ, time_call
@@ -194,13 +194,13 @@ for images in (64, 256):
         dl.show(f"{images} images, {other.replicas} replicas", told)
 
 # %% [markdown]
-# The **median** of the blocks is better than their mean, because other programs only ever make a
-# block slower. The **middle half** tells how far blocks scatter: a quarter of them is below it, and
-# a quarter above. `differ(one, other)` compares the middle halves. If they overlap, report neither
-# a speedup nor a slowdown: here 2 replicas are "5 % faster" than 1 with 256 images and "13 %
-# slower" with 64, and in both cases the blocks do not say which. (This is a cautious rule of thumb,
-# not a statistical test.) To compare two programs, let them take turns (`time_in_turns`), so that
-# whatever disturbs one disturbs both.
+# The **median** of the blocks is better than their mean: one block that another program disturbed
+# moves the mean, and hardly moves the median. The **middle half** tells how far blocks scatter: a
+# quarter of them is below it, and a quarter above. `differ(one, other)` compares the middle halves.
+# If they overlap, report neither a speedup nor a slowdown: here 2 replicas are "5 % faster" than 1
+# with 256 images and "13 % slower" with 64, and in both cases the blocks do not say which. (This is
+# a cautious rule of thumb, not a statistical test.) To compare two programs, let them take turns
+# (`time_in_turns`), so that whatever disturbs one disturbs both.
 
 # %% [markdown]
 # ## Strong and weak scaling
@@ -213,9 +213,9 @@ for images in (64, 256):
 # - [Weak scaling](../docs/glossary.md#weak-scaling) keeps the batch **on each replica**. Perfect
 #   replicas need the same time for N times the examples. The efficiency is `T(1) / T(N)`.
 #
-# The efficiencies that papers publish are usually weak, and so are all five below: the global batch
-# grows with the cluster. [Lesson 02](02_batch_scaling.ipynb) shows what that does to the training
-# itself.
+# Papers usually publish the efficiency of weak scaling, and so do the five runs below: the global
+# batch grows with the cluster. [Lesson 02](02_batch_scaling.ipynb) shows what that does to the
+# training itself.
 #
 # Here are both for the recorded CNN. One replica has 64 images.
 
@@ -261,11 +261,18 @@ size_guess.reveal(
     else "about 500 times",
     {
         "about 500 times": "It would be if time depended on bytes alone.",
-        "about 20 times": "Both sizes are so small that the bytes hardly count.",
-        "about 3 times": "Both sizes are so small that the bytes hardly count.",
+        "about 20 times": "There are 512 times as many bytes. But at a few GB/s they take less "
+        "than 1 µs, and the whole all-reduce takes more than 200 µs.",
+        "about 3 times": "Then the bytes would need hundreds of µs. At a few GB/s, 2,048 bytes "
+        "take less than 1 µs.",
         "about as long": "Both take the time that a message of any size takes.",
     },
 )
+
+# %%
+for size_bytes in (4, 2048):
+    micros = 1e6 * recording.all_reduce(2, size_bytes).secs
+    dl.show(f"all-reduce of {size_bytes:,} bytes", f"{micros:.0f} µs")
 
 # %% [markdown]
 # A message costs a time that does not depend on its size, the **latency** or alpha. It costs a time
@@ -297,8 +304,8 @@ draw_all_reduce_times(known, model=model, unseen=unseen)
 
 # %% [markdown]
 # The flat part on the left is latency, the rising part on the right is bandwidth. So 100 small
-# all-reduces cost 100 latencies, and one large one costs a single latency. This is why frameworks
-# pack gradients together before they send them (Horovod calls it tensor fusion; in TensorFlow it is
+# all-reduces wait for 100 times as many rounds as one large one. This is why frameworks pack
+# gradients together before they send them (Horovod calls it tensor fusion; in TensorFlow it is
 # `bytes_per_pack` of `tf.distribute.experimental.CommunicationOptions`).
 
 # %%
@@ -307,10 +314,12 @@ for name, rows in {"fitted": known, "not seen": unseen}.items():
     dl.show(f"largest error, {name}", f"{100 * worst:+.0f} %")
 
 # %% [markdown]
-# The error on points that the model has not seen is the one that counts. Here the model is up to
-# twice too slow: 4 bytes on 4 replicas take about half of the six latencies that the formula
-# counts, so these rounds cost less than it says. Such a model can say which part of a step is the
-# largest. It cannot say how many milliseconds the part takes.
+# The error on points that the model has not seen is the one that counts. Here the model's times are
+# up to twice as long as the measured ones, and both of its numbers are to blame. For 4 bytes on 4
+# replicas it says 0.65 ms, and 0.35 ms were measured: six rounds cost less than six latencies. For
+# 8 MiB on 4 replicas it says 11.4 ms, and 5.5 ms were measured: large messages move faster than the
+# 4.7 GB/s that were fitted up to 1 MiB. Such a model can say which part of a step is the largest.
+# It cannot say how many milliseconds the part takes.
 
 # %% [markdown]
 # ## A model of the whole step
@@ -328,7 +337,8 @@ draw_step_parts(four, predicted=predict_steps(model, four))
 
 # %% [markdown]
 # Did we have to say `shared=True`? Without it, the same measurements give a model in which each
-# replica has a processor of its own. It fits them as well as it can, and predicts the same steps.
+# replica has a processor and a link of its own. It fits them as well as it can, and predicts the
+# same steps.
 
 # %%
 not_shared = fit(known, few_steps, shared=False)
@@ -349,13 +359,15 @@ for rows, seen in ((few_steps, "fitted, 1 and 2 replicas"), (four, "not seen, 4 
 
 # %% [markdown]
 # What is such a model good for? It answers questions that you cannot measure. For example: the same
-# CNN, the same links, but **a processor for each replica**. Change one field:
+# CNN, but **a processor and a link for each replica**, each as fast as what all of them share here.
+# Change one field:
 
 # %%
 own_devices = dataclasses.replace(model, shared=False)
 sizes = {"per_replica_batch": 64, "gradient_bytes": recorded[0].gradient_bytes}
-dl.show("weak efficiency on 4, two cores for all", model.efficiency(4, **sizes), digits=2)
-dl.show("weak efficiency on 4, two cores for each", own_devices.efficiency(4, **sizes), digits=2)
+for name, one_model in {"for all": model, "for each": own_devices}.items():
+    weak = one_model.efficiency(4, **sizes)
+    dl.show(f"weak efficiency on 4, two cores and a link {name}", weak, digits=2)
 
 # %% [markdown]
 # The measured efficiency was higher than the first number: the model makes the step of one replica
@@ -380,8 +392,9 @@ for replicas in (8, 512):
 #
 # A model that predicts the machine on which it was fitted is a beginning. Does it hold on clusters
 # that we have never seen? Horovod's pages and one paper published efficiencies, and they give the
-# links. TensorFlow's benchmarks of 2017 give the images a second of one P100; for ResNet-101 we
-# interpolate. ResNet-50's efficiency compares 256 GPUs with 8, not with 1.
+# links. TensorFlow's benchmarks of 2017 give the images a second of one P100, and we assume that
+# Horovod's "Pascal GPUs" were as fast. For ResNet-101 we interpolate. Each GPU has 64 images in a
+# step, and 32 for ResNet-50. ResNet-50's efficiency compares 256 GPUs with 8, not with 1.
 # `distlab/measure/published.py` lists each number with its source, and what we assume.
 
 # %%
@@ -423,8 +436,9 @@ network_guess.reveal(
         "as little.",
         "about 40 %": "5.8 times 10 % would be 58 % lost. But the time lost is compared with the "
         "step, which becomes longer as well: 1 / (1 + 5.8 * 0.11) is 61 %.",
-        "below 20 %": "A ring needs the time for 2 times the bytes of one GPU, however many GPUs "
-        "there are.",
+        "below 20 %": "Then the all-reduce would add more than 4 times the compute. But a ring "
+        "sends about twice the gradients of one GPU, however many GPUs there are. Here that takes "
+        "0.85 times as long as the compute, so 54 % would be left even if nothing were hidden.",
         "about 70 %": "It sends almost as long as it computes, and a part of that is hidden.",
     },
 )
@@ -454,21 +468,25 @@ for run in PUBLISHED:
     print(f"{run.network} on {run.gpus}: {found}")
 
 # %% [markdown]
-# (One number fits one run exactly, so the error of 0 says nothing.) With one fitted number the
-# model tells VGG-16 from the others, and is off by 0.7 to 6.4 points on the runs that it has not
-# seen.
+# One number fits one run exactly, so the error of 0 says nothing. The fitted share is not a
+# measured overlap, either. It also takes up what the model leaves out: links below their line rate,
+# stragglers, and GPUs that were not quite P100s. With one fitted number the model tells VGG-16 from
+# the others, and is off by 0.7 to 6.4 points on the runs that it has not seen.
+#
 # But look at the two rows of VGG-16. Published were 79 % on 128 GPUs and 68 % on 512. The model
-# says almost the same for both. Perhaps something grows with the cluster: stragglers (we left
-# `jitter` at 0), or traffic in switches that many servers share. Perhaps the two rows just differ
-# in software: they were published months apart. The sources do not say. An error with a pattern
-# tells you what to measure next.
+# says almost the same for both. What grows with the cluster? Stragglers (we left `jitter` at 0)
+# would slow all networks, and on the same two clusters Inception V3 and ResNet-101 reached 90 %
+# both times. So stragglers are an unlikely cause. Traffic in switches that many servers share fits
+# better, because VGG-16 sends the most bytes in a second. Or the software differed: the two rows
+# were published months apart. The sources do not say which. An error with a pattern tells you what
+# to measure next.
 #
 # Here are the curves up to 4,096 GPUs, with the published points. (The model knows one kind of
 # link. Inside a server links are faster, so ignore the curves below 8 GPUs.)
 
 # %% tags=["predict"]
 bend_guess = dl.predict(
-    "From 512 to 4,096 GPUs, which network loses the largest part of its efficiency?",
+    "In our model, which network loses the largest part of its efficiency from 512 to 4,096 GPUs?",
     [
         "VGG-16: it sends the most bytes",
         "ResNet-101: it has the most layers",
@@ -511,8 +529,9 @@ alike = lost[worst] < 1.3 * min(lost.values())
 bend_guess.reveal(
     "all lose about the same part" if alike else named[worst],
     {
-        "VGG-16: it sends the most bytes": "It loses least. The bytes on a link hardly grow: they "
-        "are 1.996 times the gradients on 512 GPUs, and 1.9995 times on 4,096.",
+        "VGG-16: it sends the most bytes": "It loses 5 %, no more than ResNet-101. The bytes on a "
+        "link hardly grow: they are 1.996 times the gradients on 512 GPUs, and 1.9995 times on "
+        "4,096.",
         "ResNet-101: it has the most layers": "Our model sends all gradients together, so the "
         "number of layers does not count.",
         "all lose about the same part": "All wait equally long for the new rounds. But the steps "
@@ -531,19 +550,36 @@ for n in (512, 4096):
 
 # %% [markdown]
 # A ring of 8 times as many GPUs has 8 times as many rounds, and each waits for the one before. So
-# each curve bends down again: at first the bytes decide, and in the end the rounds. On 4,096
-# GPUs VGG-16 still spends more time on bytes than on rounds; for ResNet-50 it is the other way
-# round. That is why NCCL, NVIDIA's library of collectives, added trees in version 2.4. A tree needs
-# about 2 log₂ N rounds instead of 2(N-1): 24 instead of 8,190 for 4,096 GPUs. Our model knows rings
-# only.
+# each curve bends down on the right: with few GPUs the bytes decide, with many the rounds. On 4,096
+# GPUs VGG-16 still spends more time on bytes than on rounds. For ResNet-50, with 33 ms of bytes, it
+# is the other way round. That is why NCCL, NVIDIA's library of collectives, added trees in version
+# 2.4. A tree needs about 2 log₂ N rounds instead of 2(N-1): 24 instead of 8,190 for 4,096 GPUs. Our
+# model knows rings only. How far its curves bend depends on the latency, and **the 10 µs are our
+# assumption**: with 1 µs the 82 ms of rounds would be 8 ms.
 #
-# Move the sliders. Which link does VGG-16 need for 90 % on 512 GPUs? What does a smaller batch do
-# to ResNet-50, and what would a larger one cost (lesson 02)?
+# Move the sliders. What is left of the bend with a latency of 1 µs? Which link does VGG-16 need for
+# 90 % on 512 GPUs? What does a smaller batch do to ResNet-50, and what would a larger one cost
+# (lesson 02)?
 
 # %%
 from distlab.views.scaling_cost import explore_cost
 
 explore_cost()
+
+# %% [markdown]
+# <details><summary>Answers</summary>
+#
+# Hardly any of the bend is left. VGG-16 needs about 100 Gbit/s: for 90 %, 46 ms of its all-reduce
+# may stay visible, which leaves about 94 ms for the bytes instead of 354. A smaller batch makes the
+# compute shorter and not the all-reduce, so the curve falls. A larger one raises it, and changes
+# the training itself.
+# </details>
+#
+# **Does this hold today?** Compare the peak of one GPU with the link of its server. In 2017 a GPU
+# computed about 10 TFLOP/s in float32, and a server had one link of 25 or 50 Gbit/s: 0.2 to 0.4
+# TFLOP/s for each Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With eight links of 400
+# Gbit/s for a server that is 0.3, as in 2017. With one such link it is 2.5, so the link is 6 to 12
+# times too slow by the standard of 2017. Work out this number for your own cluster.
 
 # %% [markdown]
 # ## On your own machine
@@ -625,9 +661,6 @@ recap()
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [Horovod](https://arxiv.org/abs/1802.05799) and [ImageNet in one
 #   hour](https://arxiv.org/abs/1706.02677) are the two papers; Horovod's four efficiencies are from
-#   its pages of benchmarks. The GPUs computed in float32 with a peak of about 10 TFLOP/s, and a
-#   server had one link of 25 or 50 Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With
-#   eight links of 400 Gbit/s for a server the ratio is similar; with one it is ten times worse:
-#   fill in your own numbers.
+#   its pages of benchmarks.
 # - [TensorFlow's profiler guide](https://www.tensorflow.org/guide/profiler) shows how to read a
 #   trace.

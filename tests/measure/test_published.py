@@ -1,5 +1,7 @@
 """The published runs are as their sources state, and the model's errors are those of the lesson."""
 
+from dataclasses import replace
+
 import keras
 import pytest
 
@@ -58,3 +60,22 @@ def test_the_shortest_step_loses_most_to_the_rounds():
         left[run.network] = many / few
     assert min(left, key=left.get) == "ResNet-50"
     assert max(left, key=left.get) == "VGG-16"
+
+
+def test_with_a_latency_of_1_us_no_network_loses_more_than_2_percent_to_the_rounds():
+    hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
+    for run in PUBLISHED:
+        model = model_of(run, hidden=hidden, latency_secs=1e-6)
+        few, many = (model.efficiency(gpus, **run.sizes) for gpus in (512, 4096))
+        assert 0.98 < many / few < 1
+
+
+def test_vgg_16_needs_a_link_of_about_100_gbit_for_90_percent():
+    hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
+    reached = [
+        predicted_efficiency(
+            replace(VGG_16, link_bits_per_sec=1e9 * gbit), hidden=hidden, latency_secs=LATENCY_SECS
+        )
+        for gbit in (90, 100)
+    ]
+    assert reached[0] < 0.90 < reached[1]

@@ -85,7 +85,7 @@ TIMER = Check(
     ),
     hint="Call step() once, and wait(). Read the clock, call step() `calls` times, wait(), and "
     "read the clock again. Divide by `calls`.",
-    revisit='"A stopwatch that lies" in lesson 13',
+    revisit='"A stopwatch" in lesson 13',
     mistakes=(
         Fault("includes_tracing", traced=True)
         .or_with(traced=True, waits=False)
