@@ -1,4 +1,4 @@
-"""Shows a sentence instead of an error while the answers for a picture are not written yet.
+"""Shows a sentence instead of an error while the answers that a cell needs are not written yet.
 
     with waits_for("recovers"):
         runs = run_and_kill(train)        # a stub raises NotImplementedError
@@ -31,10 +31,10 @@ def waits_for(*tasks: str) -> Iterator[None]:
         with quiet_tensorflow():
             yield
     except NotImplementedError:
-        print(f"This picture waits for {names}: write it above, then run this cell again.")  # noqa: T201
+        print(f"This cell waits for {names}: write it above, then run this cell again.")  # noqa: T201
     except DistlabError:
         raise
     except Exception as error:
         checks = " and ".join(f'dl.check("{task}")' for task in tasks)
-        print(f"No picture: your code ended with {type(error).__name__}: {error}")  # noqa: T201
+        print(f"No result: your code ended with {type(error).__name__}: {error}")  # noqa: T201
         print(f"{checks} says more.")  # noqa: T201

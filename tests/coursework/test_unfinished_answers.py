@@ -16,14 +16,14 @@ def ended(error, *tasks):
 def test_a_stub_is_waited_for_by_name(capsys):
     ended(NotImplementedError("your code here"), "loop", "scale")
     assert capsys.readouterr().out == (
-        "This picture waits for `loop` and `scale`: write it above, then run this cell again.\n"
+        "This cell waits for `loop` and `scale`: write it above, then run this cell again.\n"
     )
 
 
 def test_an_answer_that_fails_is_told_with_the_check_that_says_more(capsys):
     ended(TypeError("no such thing"), "loop")
     assert capsys.readouterr().out == (
-        'No picture: your code ended with TypeError: no such thing\ndl.check("loop") says more.\n'
+        'No result: your code ended with TypeError: no such thing\ndl.check("loop") says more.\n'
     )
 
 
