@@ -14,7 +14,7 @@
 # | 2. `rate_at` | repair the warm-up of a Keras callback | 10 | medium |
 # | 3. `noise_parts` | split a gradient into signal and noise, on the replicas | 15 | medium |
 # | 4. `compare_batches` | say what a larger batch costs, seed by seed | 15 | medium |
-# | report `where_the_rule_ends` | find where two rules for Adam end | 20 | hard |
+# | report `where_the_rule_ends` | compare two rules for Adam's rate with a fixed rate | 20 | hard |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below
 # each. If you get stuck, open a hint. The report uses task 4.
@@ -108,7 +108,8 @@ dl.check("plan_job")
 #
 # <details><summary>Hint</summary>
 #
-# How many steps has the optimizer taken before this one? In which step is the climb over?
+# How many steps has the optimizer taken before this one? In which step is the climb over? At the
+# end try `warmup_epochs=0` again: does your repair still give `full_rate` in the first step?
 # </details>
 
 
@@ -139,7 +140,8 @@ dl.check("rate_at")
 #
 # The rates are the same. The schedule reads the optimizer's count of steps, and a checkpoint of the
 # optimizer has this count, so it goes on where it was. The callback gets its epoch from `fit`,
-# which counts from 0 again unless you pass `initial_epoch=2`: the warm-up would start again.
+# which counts from 0 again unless you pass `initial_epoch=2` or use
+# `keras.callbacks.BackupAndRestore`. Otherwise the warm-up starts again.
 # </details>
 
 # %% [markdown]
@@ -336,7 +338,7 @@ with waits_for("compare_batches"):
 # %% [markdown]
 # ## Next steps
 #
-# - Plan the batch of a training of your own with `dl.plan_batch`, and move
-#   `distlab.views.batch_plan.explore_batch_plan(examples=...)` with your number of examples.
+# - Plan the batch of your own training run with `dl.plan_batch`, and look at it with
+#   `distlab.views.batch_plan.explore_batch_plan(examples=...)`.
 # - Measure your own noise scale with `noise_parts`, in the first epoch and in a late one.
 # - [Lesson 03](../notebooks/03_custom_training_loop.ipynb): the whole loop by hand.

@@ -2,9 +2,9 @@
 # # Batch size and learning rate: what more replicas change
 #
 # You move a training run from one GPU to eight, and each GPU gets as many examples as before. No
-# error is raised, and an epoch takes an eighth of the time. But it is a different training now:
-# each update of the weights sees eight times as many examples. What must you change with it, and
-# how far can you go?
+# error is raised, and at best an epoch takes an eighth of the time. But it is a different training
+# now: each update of the weights sees eight times as many examples. What must you change with it,
+# and how far can you go?
 #
 # In 2017, [Goyal et al.](https://arxiv.org/abs/1706.02677) trained ResNet-50 on ImageNet in one
 # hour on 256 GPUs. The batch grew from 256 to 8,192, and the learning rate with it. Without a
@@ -20,7 +20,7 @@
 # - say what a [global batch](../docs/glossary.md#global-batch) changes, and what replicas do not,
 # - scale a learning rate by a rule, and warm it up,
 # - compare batch sizes fairly: at equal epochs and at equal accuracy, with several seeds, and with
-#   a rate that the test digits did not choose,
+#   a learning rate that was not chosen on the test digits,
 # - estimate from a few gradients how large a batch can usefully be.
 #
 # **Time:** about 40 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD and
@@ -31,8 +31,8 @@
 #
 # 1. Lesson 01: `fit` gets batches of 64, and there are 4 replicas. How many examples does each
 #    replica get?
-# 2. Lesson 00: Digits come from files, in batches of 32, for 4 replicas. Which shares do the last
-#    10 give?
+# 2. Lesson 00: Digits come from files, in batches of 32, for 4 replicas. How many of the last 10
+#    digits does each replica get?
 #
 # <details><summary>Answers</summary>
 #
@@ -118,10 +118,11 @@ dl.show("weights apart", np.abs(one_device - four_replicas).max(), below=1e-6)
 # %% [markdown]
 # ## How sure is an accuracy?
 #
-# We will compare many training runs, so first ask what chance does. `train_many` trains the same
-# network with several learning rates and several seeds at once. A seed decides the first weights
-# and the order of the digits. It uses 1,024 digits for training, 413 for validation and 360 for the
-# test.
+# We will compare many training runs, so first ask how much of a difference is chance. `train_many`
+# trains the same network with several learning rates and several seeds at once. A seed decides the
+# first weights and the order of the digits. `train_many` uses 1,024 digits for training, 413 for
+# validation and 360 for the test. Its results have one row for each rate, so `[0]` is the row of
+# our only rate.
 
 # %%
 from distlab.coursework.batch_sweeps import train_many
@@ -134,12 +135,12 @@ dl.show("standard error", accuracies.std(ddof=1) / np.sqrt(10), digits=1)
 
 # %% [markdown]
 # The ten runs differ only in the seed, and the best is 3.6 points above the worst. Their mean is
-# surer than one of them: its **standard error** is the standard deviation of the seeds, divided by
-# $\sqrt{10}$. The figures below draw it as a bar.
+# more certain than the accuracy of a single run: its **standard error** is the standard deviation
+# of the seeds, divided by $\sqrt{10}$. The figures below draw it as a bar.
 #
-# All seeds share the same 360 test digits. A different set of 360 would move every accuracy near 95
-# % by about $\sqrt{0.95 \cdot 0.05 / 360}$, which is 1.1 points. All runs share these digits, so a
-# part of this error cancels in a difference. Still, **read a difference of one point here as no
+# All runs share the same 360 test digits. With a different set of 360, every accuracy near 95 %
+# would move by about $\sqrt{0.95 \cdot 0.05 / 360}$, which is 1.1 points. A part of this error
+# cancels in a difference between two runs. Still, **read a difference of one point here as no
 # difference.**
 #
 # <details><summary>In plain TensorFlow: how one loop trains so many networks</summary>
@@ -155,7 +156,8 @@ dl.show("standard error", accuracies.std(ddof=1) / np.sqrt(10), digits=1)
 #
 # Start with the simplest idea: the batch grows, and nothing else changes. We count the steps until
 # 95 % of the *validation* digits are right, with a learning rate of 0.05. (It is a good rate for a
-# batch of 8, but not the fastest one.)
+# batch of 8, but not the fastest one.) `steps_to` returns the first step at which a test on these
+# digits finds 95 %. We test every 128 training digits, or after each step if the batch is larger.
 
 # %% tags=["predict"]
 fixed_guess = dl.predict(
@@ -178,18 +180,20 @@ kinds["many more"] = 2.0
 fixed_guess.reveal(
     min(kinds, key=lambda kind: abs(kinds[kind] - part)),
     {
-        "an eighth of them": "Both runs would then see as many digits. But each step moves the "
-        "weights about as far as before, so an eighth of the steps gets an eighth as far.",
-        "about half of them": "A mean over more digits has less noise. But at a rate of 0.05 the "
-        "short step holds training up, and not the noise.",
-        "about as many": "At this rate the length of a step decides, and it has hardly changed.",
+        "an eighth of them": "Both runs would then see as many digits. But the average step is the "
+        "rate times the true gradient, with any batch, so an eighth of the steps gets an eighth as "
+        "far.",
+        "about half of them": "A mean over more digits has less noise. But at a rate of 0.05 "
+        "training is slow because the steps are short, not because they are noisy.",
+        "about as many": "At this rate the average step decides: the rate times the true gradient. "
+        "It does not depend on the batch.",
         "many more": "On average, a larger batch gives no worse direction.",
     },
 )
 
 # %% [markdown]
 # The batch of 64 took as many *steps*, and so 8 times as many *epochs*. A gradient from more digits
-# is a better direction, but the step along it is as short as before. **A larger batch saves steps
+# has less noise, but on average a step leads just as far as before. **A larger batch saves steps
 # only if you use it to take longer steps.** How much longer?
 
 # %% [markdown]
@@ -205,8 +209,8 @@ fixed_guess.reveal(
 # *sum* over examples, its gradient has grown $k$ times already. Then do not scale the rate as well.
 #
 # Adam divides each gradient by its usual size. If that size is mostly noise, $k$ times the examples
-# make it $\sqrt k$ times smaller, so Adam's step is already $\sqrt k$ times longer, and the rate
-# supplies the other $\sqrt k$ (`rule="square_root"`).
+# make it $\sqrt k$ times smaller, so Adam's average step is already $\sqrt k$ times longer, and the
+# rate supplies the other $\sqrt k$ (`dl.plan_batch(..., rule="square_root")`).
 
 # %%
 for replicas in (1, 4, 16):
@@ -219,7 +223,9 @@ for replicas in (1, 4, 16):
 # Now let the batch grow from 8 to 256, as if there were 1 to 32 replicas with 8 digits each. A
 # `sweep` trains every batch size with six rates and ten seeds. The rates double, and so do the
 # batches, so the linear rule picks one rate for each batch. A second way takes the rate that is
-# best on the *validation* digits, so that the test digits decide nothing.
+# best on the *validation* digits, so that the test digits decide nothing. The larger batches train
+# longer than 8 epochs only because the next section needs it. This section looks at all of them
+# after 8.
 
 # %%
 BATCHES = (8, 16, 32, 64, 128, 256)
@@ -263,7 +269,7 @@ epochs_guess.reveal(
     f"about {nearest} %",
     {
         "about 96 %": "Every digit was seen as often. But 8 epochs are 32 steps of this batch, and "
-        "no rate makes 32 steps as good as 1,024.",
+        "none of the six rates makes 32 steps as good as 1,024.",
         "about 90 %": "32 steps at the best rate get far, and not as far as 1,024.",
         "about 70 %": "The best rate does better: a batch of 256 gives a good direction, so it can "
         "afford long steps.",
@@ -277,6 +283,8 @@ for batch in BATCHES:
     at_edge = rate in (RATES[0], RATES[-1])
     told = {"best rate": rate, "at the edge of the grid": at_edge, "linear rule": 0.05 * batch / 8}
     dl.show(f"batch {batch}", told)
+    by_rate = 100 * sweep[batch].accuracy_after(8, on="validation").mean(axis=1)
+    dl.show("  validation accuracy with each of the six rates (%)", by_rate, digits=1)
 
 # %% [markdown]
 # The linear rule keeps the accuracy up to a batch of 64, which is 8 times the first one. At 128 it
@@ -285,16 +293,17 @@ for batch in BATCHES:
 # is what the next section counts.
 #
 # The best rates do not follow the rule. For a batch of 8 it is four times our 0.05, and past 64 it
-# grows no more: every rate of 1.6 fails, whatever the batch. (Where the rule ends depends on the
-# first rate. With 0.2 for a batch of 8, it would reach 1.6 at 64.) Neighbouring rates often differ
-# by less than a point, so read a best rate as "about this". If it were at the edge of the grid, you
-# would not know whether a rate outside is better: then extend the grid before you conclude.
+# grows no more: the rate of 1.6, the last in each row, fails with every batch. (Where the rule ends
+# depends on the first rate. With 0.2 for a batch of 8, it would reach 1.6 at 64.) The second-best
+# rate is always within a point of the best one, so read a best rate as "about this". If it were at
+# the edge of the grid, you would not know whether a rate outside is better: then extend the grid
+# before you conclude.
 
 # %% [markdown]
 # ## Equal accuracy
 #
 # Count the steps to 95 % of the validation digits again, now with longer steps. `fewest` takes the
-# rate that needs the fewest of them, on average over the seeds that all arrive.
+# rate with the fewest steps on average, among the rates with which all ten seeds arrive.
 
 
 # %%
@@ -313,35 +322,36 @@ def fewest(batch):
 
 # %% tags=["predict"]
 best_guess = dl.predict(
-    "With the best rate for each batch, four times the digits (from a batch of 8 to 32) leave a "
-    "third of the steps. What do four times the digits leave from 64 to 256?",
-    ["a quarter", "a half", "about three quarters", "more than before"],
+    "With the best rate for each batch, a batch of 32 needs a third of the steps that a batch of 8 "
+    "needs. How many of the steps of a batch of 64 does a batch of 256 need?",
+    ["a quarter of them", "half of them", "about three quarters of them", "more than all of them"],
 )
 
 # %%
 ways = {"linear rule": with_rule, "best rate": fewest}
 steps = {name: {batch: steps_of(batch) for batch in BATCHES} for name, steps_of in ways.items()}
-left = fewest(256).mean() / fewest(64).mean()
+part = fewest(256).mean() / fewest(64).mean()
 dl.show("best rates", {f"batch {batch}": RATES[fewest_at(batch)] for batch in BATCHES})
 draw_steps({"rate fixed at 0.05": fixed_steps, **steps}, lines_from=["linear rule", "best rate"])
 
 # %% tags=["reveal"]
-parts = {"a quarter": 0.25, "a half": 0.5, "about three quarters": 0.75, "more than before": 1.3}
+kinds = {"a quarter of them": 0.25, "half of them": 0.5, "about three quarters of them": 0.75}
+kinds["more than all of them"] = 1.3
 best_guess.reveal(
-    min(parts, key=lambda name: abs(parts[name] - left)),
+    min(kinds, key=lambda kind: abs(kinds[kind] - part)),
     {
-        "a quarter": "That is the broken line: four times the digits would replace four times the "
-        "steps.",
-        "a half": "The curve bends further than that.",
-        "about three quarters": "Past the bend, more digits refine a gradient that is already good "
-        "enough.",
-        "more than before": "A larger batch has less noise. With its best rate it needs no more "
-        "steps.",
+        "a quarter of them": "That is the dashed line, on which four times the batch needs a "
+        "quarter of the steps.",
+        "half of them": "The curve bends further than that.",
+        "about three quarters of them": "Past the bend, more digits refine a gradient that is "
+        "already good enough.",
+        "more than all of them": "A larger batch has less noise. With its best rate it "
+        "needs no more steps.",
     },
 )
 
 # %% [markdown]
-# The broken lines are what "twice the batch, half the steps" would give. The curve of the linear
+# The dashed lines are what "twice the batch, half the steps" would give. The curve of the linear
 # rule lies on its line, bends away from it, and ends: at 256 not all seeds arrive. The best rate
 # bends, too: past a batch of about 64, twice the digits in each step save little. Two limits meet
 # here:
@@ -358,15 +368,21 @@ best_guess.reveal(
 # ## Warm-up
 #
 # The linear rule assumes that the gradient changes little during the $k$ small steps. At the
-# beginning of training it changes most, so the rule fails there first. A
+# beginning of training it can change most, so the rule can fail there first. A
 # [warm-up](https://arxiv.org/abs/1706.02677) starts at the small rate and climbs to the large one
-# during the first epochs. Whether it helps depends on the first weights, so we try Keras's usual
-# ones, and ones that are four times as large, with a batch of 128 and 20 seeds.
+# during the first epochs. We try it with a batch of 128 and 20 seeds, from two kinds of first
+# weights: Keras's usual ones, and ones that are four times as large.
 #
 # A warm-up also trains with a lower rate on average. Perhaps that alone helps? As a **control**, we
 # train the same number of steps at one constant rate, chosen so that all rates add up to the same
 # sum as with the warm-up.
 
+# %% tags=["predict"]
+warmup_guess = dl.predict(
+    "Compare training with a warm-up and without one. From which first weights does the warm-up "
+    "win more than 2 points of test accuracy?",
+    ["from the usual ones only", "from the large ones only", "from both", "from neither"],
+)
 
 # %%
 plan = dl.plan_batch(global_batch=128, replicas=16, base_learning_rate=0.05)
@@ -378,20 +394,43 @@ KINDS = {
     "2 epochs of warm-up": {"rates": (full,), "warmup_epochs": 2, "warmup_from": low},
     "control, constant rate": {"rates": (rate_sum / (8 * plan.steps(1024)),)},
 }
+means = {}
 for start_scale, name in ((1, "usual"), (4, "four times as large")):
     print(f"first weights {name}")
     for kind, how in KINDS.items():
         many = train_many(128, epochs=8, seeds=20, start_scale=start_scale, **how)
         accuracies = 100 * many.accuracy_after(8)[0]
+        means[start_scale, kind] = accuracies.mean()
         told = {"accuracy": accuracies.mean(), "+-": accuracies.std(ddof=1) / np.sqrt(20)}
         dl.show(f"  {kind}", told, digits=1)
 
+# %% tags=["reveal"]
+gains = [means[scale, "2 epochs of warm-up"] - means[scale, "no warm-up"] for scale in (1, 4)]
+became = {(True, False): "from the usual ones only", (False, True): "from the large ones only"}
+became |= {(True, True): "from both", (False, False): "from neither"}
+warmup_guess.reveal(
+    became[gains[0] > 2, gains[1] > 2],
+    {
+        "from the usual ones only": "Keras chooses the usual ones so that the first gradients are "
+        "of moderate size. Steps with the full rate do no lasting harm there.",
+        "from both": "It was worth 1.1 points for ResNet-50, but a warm-up helps only if the first "
+        "steps do lasting harm. From the usual weights of this network they do not.",
+        "from neither": "Large first weights give large gradients, and the full rate turns them "
+        "into steps that are too long.",
+        "from the large ones only": "Large first weights give large gradients. There the first "
+        "steps with the full rate do harm that lasts.",
+    },
+)
+
 # %% [markdown]
-# With the usual weights, the three differ by less than you could tell from chance. With the large
-# ones the rule alone loses 10 points, and the warm-up wins 9 of them back. The control, with the
-# same steps and the same sum of rates, wins back only 1 or 2. So it is not the lower rate on
-# average that helps, but **where** it is low: in the first steps, while the gradient changes most.
-# A warm-up is a cheap insurance for these steps. For ResNet-50 it was worth 1.1 points.
+# With the usual weights, the three differ by less than you could tell from chance. A warm-up does
+# not win back the 4 points that the rule loses at a batch of 128, so these are not lost in the
+# first steps. With the large ones, training without a warm-up ends 10 points lower, and the warm-up
+# wins 9 of them back. The control, with the same steps and the same sum of rates, is 1.5 points
+# better than no warm-up, which is less than the error of this difference. So it is not the lower
+# rate on average that helps, but **where** it is low: in the first steps, while the gradient
+# changes most. A warm-up is a cheap insurance for these steps. For ResNet-50 it was worth 1.1
+# points.
 #
 # For your own training, `plan.warmup(steps=...)` is a Keras schedule. It counts the optimizer's
 # steps, and a larger batch has fewer steps in an epoch, so give `steps` again if you change the
@@ -414,9 +453,9 @@ for step in (0, 8, 16, 100):
 #
 # Can you know where the bend is without a sweep? [McCandlish et
 # al.](https://arxiv.org/abs/1812.06162) compare two things: how much the gradients of single
-# examples scatter, and how long their mean is. Their ratio is the [gradient noise
-# scale](../docs/glossary.md#gradient-noise-scale) in its simple form, which assumes the same
-# curvature in all directions, a number of examples:
+# examples scatter, and how long their mean is. The first divided by the square of the second is a
+# number of examples, the [gradient noise scale](../docs/glossary.md#gradient-noise-scale). This is
+# its simple form, which assumes the same curvature in all directions:
 #
 # $$B_\text{simple} = \frac{\text{variance of one example's gradient}}{|\text{true gradient}|^2}$$
 #
@@ -511,20 +550,23 @@ noise_guess.reveal(
 # in different directions. So large batches help most at the end of training, and least at the
 # beginning. That is one reason to let the batch grow with time.
 #
-# In the paper's model the steps are $S\,(1 + B/b)$ for batches of b, and the steps of the best rate
-# follow about 50 · (1 + 54/b). A bend at 54 lies between the noise scale of the first weights and
-# that of the last ones. The five seeds differ by a factor of 2 to 3, and the formula assumes equal
-# curvature in all directions. So **tens to hundreds, and not thousands** is what you learn, from
-# the gradients of a few epochs in place of the sweep's 360 training runs. The paper finds tens of
-# thousands for ImageNet, and millions for agents that play Dota 2.
+# In the paper's model, a batch of $b$ needs $S\,(1 + B_\text{bend}/b)$ steps, where $S$ is the
+# fewest steps that any batch can reach. The six points of the best rate lie near $50\,(1 + 54/b)$,
+# within about 10 %. This bend at 54 lies between the average noise scales of the first weights
+# (about 35) and of the last ones (about 180). The five seeds differ by a factor of 2 to 3, and the
+# formula assumes equal curvature in all directions. So **tens to hundreds, and not thousands** is
+# what you learn, from five training runs with ten more epochs of gradients, in place of the sweep's
+# 360 training runs. The paper finds tens of thousands for ImageNet, and millions for agents that
+# play Dota 2.
 
 # %% [markdown]
 # ## What it saves in time
 #
-# Suppose that adding replicas costs nothing, so that a step always takes as long as 8 digits on
-# one device. Then time follows the steps. On one device a step takes longer if the batch grows.
-# These step times were recorded once, with the loop of `train_many` on one CPU core. `python
-# -m distlab.coursework.step_times` records them on your machine.
+# Suppose that adding replicas costs nothing. Then a step with any number of replicas takes as long
+# as a step with 8 digits on one device, and the time follows the number of steps. On one device a
+# step takes longer if the batch grows. These step times were recorded once, with the loop of
+# `train_many` on one CPU core. `python -m distlab.coursework.step_times` records them on your
+# machine.
 
 # %%
 from distlab.coursework.step_times import recorded_step_times

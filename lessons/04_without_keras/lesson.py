@@ -2,12 +2,11 @@
 # # Without Keras: what a training step needs
 #
 # Some mistakes in a training step raise no error: the loss falls, and you save a model that is
-# worse than it should be. Large training runs meet such errors even without a bug: Meta's [report
-# on Llama 3](https://arxiv.org/abs/2407.21783) attributes six of its 419 unexpected interruptions
-# in 54 days to silent data corruption.
+# worse than it should be. You do not have to look far: Keras 3 itself makes such a mistake when it
+# trains on several replicas, and you will see it in this lesson.
 #
 # In this lesson you take Keras away and write a step from variables and arithmetic. You will find
-# out what Keras has done for you until now, and one thing that it does in the wrong order itself.
+# out what Keras has done for you until now.
 
 # %% [markdown]
 # ## Overview
@@ -15,7 +14,7 @@
 # After this lesson you can
 #
 # - train raw `tf.Variable`s on four replicas, and show that one device would have learnt the same,
-# - find a mistake that raises no error, and say what each part of it costs,
+# - check a step that raises no error, and measure what a mistake in it costs,
 # - say which calculations must wait for the all-reduce,
 # - decide when a step without Keras is worth its lines.
 #
@@ -209,14 +208,15 @@ for replica, model in enumerate(models_in(drifted)):
 dl.show("one device", test_of(one_device), digits=2)
 
 # %% [markdown]
-# Every copy names three digits of four, so nothing looks broken. You see the mistake if you compare
-# the copies with each other or with one device.
+# Every copy gets about three of four test digits right. If you had only this number, you might
+# think that the model is too small. You see the mistake if you compare the copies with each other
+# or with one device.
 #
 # Two things are wrong in these four models. Each learnt from a quarter of the digits. And each took
-# steps of a quarter of their length: it subtracted its own part of a gradient, which is divided by
-# the examples of all replicas. We can make each mistake alone. One device with a quarter of the
-# learning rate sees all digits and takes short steps. Replicas with 4 times the learning rate see a
-# quarter of the digits each and take steps of full length.
+# steps of a quarter of their length: it subtracted only its own part of the gradient, and this part
+# was divided by the examples of all four replicas. We can make each mistake alone. One device with
+# a quarter of the learning rate sees all digits and takes short steps. Replicas with 4 times the
+# learning rate see a quarter of the digits each and take steps of full length.
 
 # %% tags=["predict"]
 parts_guess = dl.predict(
@@ -243,9 +243,10 @@ parts_guess.reveal(
     larger,
     {
         "a quarter of the digits": "In two epochs these replicas still see hundreds of digits "
-        "each. With short steps, 90 steps are too few to use any digits well.",
+        "each. Short steps do not get far in 90 steps, however many digits they see.",
         "both the same, nearly": "They lose different things. The digits resemble each other, so a "
-        "quarter of them teaches much of what all teach. A quarter of the way is only a quarter.",
+        "quarter of them teaches much of what all teach. Steps of a quarter of the length need "
+        "about four times as many steps.",
         "steps of a quarter of the length": "A quarter of the digits teaches much of what all "
         "teach. But 90 short steps do not get far.",
     },
@@ -253,10 +254,10 @@ parts_guess.reveal(
 
 # %% [markdown]
 # After two epochs the short steps cost more. Does that stay so? Short steps only need longer. After
-# 32 epochs their loss is nearly that of one device, and the replicas that see a quarter of the
-# digits are the worse ones (a test of this lesson trains that long). So a mistake that looks
-# harmless in a short test may be the one that costs you accuracy in the end. The step above made
-# both at once.
+# 32 epochs one device has a loss of 0.10, and short steps have 0.12. The replicas that see a
+# quarter of the digits have 0.18 on average, so they are now the worse ones (a test of this lesson
+# trains that long). So a mistake that looks harmless in a short test may be the one that costs you
+# accuracy in the end. The step above made both at once.
 #
 # ## The line that was missing
 
@@ -283,8 +284,8 @@ dl.show("from one device", apart(summed, one_device), below=1e-6)
 # One call takes all four gradients as a list. A call for each would be right as well, but each
 # call costs the time of a message ([lesson 12](12_ring_all_reduce.ipynb)).
 #
-# Are both right? Here Keras's own `fit` trains the same network on one device, from the same
-# weights.
+# Could your step and your one device both be wrong? To find out, Keras's own `fit` trains the same
+# network on one device, from the same weights.
 
 # %%
 import keras
@@ -331,8 +332,8 @@ aggregation_guess.reveal(
         "divided by the examples of all replicas, so this divides by 4 once more.",
         "with both": "All copies are equal with both. But with MEAN, a sum that is already divided "
         "by the examples of all replicas is divided by 4 once more.",
-        "with neither": "With an aggregation, `assign_sub` combines what all replicas subtract, "
-        "and gives every copy the result. No gradient needs to travel for that.",
+        "with neither": "With an aggregation, `assign_sub` all-reduces what the replicas "
+        "subtract, and gives every copy the result. You wrote no all-reduce, but there is one.",
         "with SUM": "`assign_sub` adds up what the replicas subtract: the parts of one mean.",
     },
 )
@@ -349,9 +350,10 @@ dl.show("MEAN, from one device with short steps", apart(ends["MEAN"], short_step
 # ## An optimizer with a memory
 #
 # Momentum and Adam keep *state* for each weight. `momentum` and `adam` below turn gradients into
-# changes of the weights. Python runs their `if not state` only while TensorFlow traces the step, so
-# the variables are made once. A variable that is made inside `strategy.run` is mirrored: each
-# replica has a copy. `tf.identity` hands out the value instead of the variable.
+# changes of the weights. Python runs these functions only while TensorFlow traces the step, and
+# only the first trace makes variables: that is what `if not state` is for. A variable that is made
+# inside `strategy.run` is mirrored: each replica has a copy. `tf.identity` returns the variable's
+# value, because an all-reduce takes values.
 
 
 # %%
@@ -364,8 +366,9 @@ def momentum(state, gradients):
 
 
 # %% [markdown]
-# Adam keeps a running mean of the gradient and one of its square. Both start at zero, and `rate`
-# corrects for that, as in Keras.
+# Adam keeps a running mean of the gradient and one of its square. Both start at zero, so they are
+# too small at first. The factors `1 - 0.9**step` and `1 - 0.999**step` in `rate` correct for that,
+# as in Keras.
 
 
 # %%
@@ -386,7 +389,8 @@ def adam(state, gradients):
 # %% [markdown]
 # There are two places for the all-reduce. It can combine the **gradients** before the optimizer
 # sees them. Or each replica multiplies its own part by 4, which makes it the mean over its own 8
-# digits. It runs the optimizer on that, and the all-reduce takes the mean of the four **changes**.
+# digits (in a full batch). It runs the optimizer on that, and the all-reduce takes the mean of the
+# four **changes**.
 
 
 # %%
@@ -414,20 +418,23 @@ order_guess = dl.predict(
 
 # %%
 references = {momentum: keras.optimizers.SGD(0.1, momentum=0.9), adam: keras.optimizers.Adam(0.01)}
-distances = {}
+distances, losses = {}, {}
 for optimizer, reference in references.items():
     wanted = keras_weights(reference)
     for reduce_first in (True, False):
         weights, _ = train_by(step_with(optimizer, reduce_first=reduce_first))
         distances[optimizer.__name__, reduce_first] = apart(weights, wanted)
+        losses[optimizer.__name__, reduce_first] = test_of(weights)["loss"]
 
 # %% tags=["reveal"]
 held = [name for name in ("momentum", "adam") if distances[name, False] < 1e-6]
 order_guess.reveal(
-    {("momentum",): "with momentum only"}.get(tuple(held), "something different"),
+    {("momentum",): "with momentum only", ("adam",): "with Adam only", (): "with neither"}.get(
+        tuple(held), "with both"
+    ),
     {
-        "with neither": "It holds if the change is a sum of gradients with fixed factors. The mean "
-        "of four such sums is the same sum of the mean gradients.",
+        "with neither": "With momentum you do: its change is a sum of gradients with fixed "
+        "factors, and the mean of four such sums is the same sum of the mean gradients.",
         "with Adam only": "Each replica divides by the root of its own square. The mean of four "
         "quotients is not the quotient of the means.",
         "with both": "All copies stay equal with both. But equal is not right: with Adam each "
@@ -441,12 +448,16 @@ for name in ("momentum", "adam"):
     dl.show(f"{name}, gradients reduced, from Keras", distances[name, True], below=1e-6)
 dl.show("momentum, changes reduced, from Keras", distances["momentum", False], below=1e-6)
 dl.show("adam, changes reduced: more than 0.1 from Keras", bool(distances["adam", False] > 0.1))
+dl.show("adam, gradients reduced, loss on the test digits", losses["adam", True], digits=2)
+dl.show("adam, changes reduced, loss on the test digits", losses["adam", False], digits=2)
 
 # %% [markdown]
 # The copies of the weights stayed equal in all four runs, because every change came out of an
-# all-reduce. So comparing copies finds nothing here. Only the comparison with one device does. In
-# its first step, Adam moves a weight by its learning rate against the *sign* of the gradient, since
-# it divides the gradient by its own size. Look at the signs for one weight:
+# all-reduce. So comparing the copies of the weights finds nothing here. The comparison with one
+# device does: after 90 steps the wrong Adam has a loss of 0.37 in place of 0.25. (The copies of its
+# `mean` and `square` differ as well, if you think of comparing them.) In its first step, Adam moves
+# a weight by its learning rate against the *sign* of the gradient, since it divides the gradient by
+# its own size. Look at the signs for one weight:
 
 # %%
 mirrored = strategy.experimental_distribute_dataset(train)
@@ -466,11 +477,57 @@ dl.show("mean of their signs", np.mean(np.sign(own)), expected=-0.5)
 # what one device does. The more the replicas disagree, the shorter the step. **Reduce before
 # anything that is not linear:** squares, roots, norms, clipping, signs.
 #
-# Keras all-reduces the gradients before it updates its state, so its Adam is right. Its clipping is
-# not: `clipnorm`, `clipvalue` and `global_clipnorm` of Keras 3 clip each replica's own part, and
-# the all-reduce comes [after them][clip]. (`dl.distribute` clips the sum, as one device does.)
+# Keras all-reduces the gradients before its optimizer updates its state, so its Adam is right. What
+# about an optimizer of Keras that clips?
+
+# %% tags=["predict"]
+clip_guess = dl.predict(
+    "A weight starts at 0. Four replicas have the parts 5, -2, -2 and -2 of its gradient, and "
+    "their sum is -1. The optimizer is `keras.optimizers.SGD(1.0, clipvalue=1.0)`, which limits "
+    "gradients to the range from -1 to 1. Where is the weight after one step?",
+    ["at 1, as on one device", "at 0.5", "at 2", "the copies differ"],
+)
+
+# %%
+with strategy.scope():
+    weight = keras.Variable([0.0])
+    optimizer = keras.optimizers.SGD(1.0, clipvalue=1.0)
+    optimizer.build([weight])
+
+
+def clipped_step():
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    part = tf.gather([5.0, -2.0, -2.0, -2.0], [replica])
+    optimizer.apply([part], [weight])
+
+
+strategy.run(clipped_step)
+clipped = [float(copy[0]) for copy in copies(weight.value)]
+dl.show("the weight's copies", clipped)
+
+# %% tags=["reveal"]
+places = {1.0: "at 1, as on one device", 0.5: "at 0.5", 2.0: "at 2"}
+clip_guess.reveal(
+    places[clipped[0]] if len(set(clipped)) == 1 else "the copies differ",
+    {
+        "at 1, as on one device": "That needs the sum first: -1 is within the limit. Keras clips "
+        "the four parts to 1, -1, -1 and -1, and then adds them up.",
+        "at 0.5": "That would be the mean of the clipped parts. Keras adds them up.",
+        "the copies differ": "All copies change by the same sum, because Keras does all-reduce the "
+        "gradients.",
+        "at 2": "The clipped parts are 1, -1, -1 and -1. Their sum is -2, and the step is twice as "
+        "long as on one device.",
+    },
+)
+
+# %% [markdown]
+# With `clipnorm`, `clipvalue` and `global_clipnorm`, Keras 3 clips [each replica's own part][clip],
+# and the all-reduce comes after that. Nothing raises an error. In 2020 the Keras of TensorFlow
+# raised one instead, because [its
+# developers](https://github.com/tensorflow/tensorflow/issues/33929) did not want to clip silently
+# in the wrong place. (`dl.distribute` clips the sum, as one device does.)
 #
-# [clip]: https://github.com/keras-team/keras/blob/master/keras/src/optimizers/base_optimizer.py
+# [clip]: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/optimizers/base_optimizer.py
 #
 # ## When would you do without Keras?
 #
@@ -478,9 +535,12 @@ dl.show("mean of their signs", np.mean(np.sign(own)), expected=-0.5)
 # |---|---|---|
 # | a network, a loss, an optimizer that exist | `dl.distribute`, `fit` | no reason |
 # | a step of your own for a network | `train_step` (lesson 03) | no reason |
-# | something between gradient and update: compression, clipping the sum | `train_step` | clearer |
+# | to clip or compress the sum of the gradients | `train_step`, see below | clearer |
 # | fewer all-reduces: average the weights now and then (exercise 04) | hard | natural |
 # | a model that is no network: a simulation, a matrix factorisation | in the way | natural |
+#
+# The optimizer of Keras adds up whatever `train_step` hands it. If you have added up before, divide
+# by the number of replicas first, or the gradient becomes too large.
 #
 # What you lose are callbacks, progress bars and `model.save`. `tf.train.Checkpoint` still saves
 # your variables, and metrics of Keras still work.
