@@ -273,7 +273,7 @@ def test_a_killed_grader_leaves_no_process(tmp_path):
     work.mkdir()
     cell = LEAVES_CHILDREN + "start()\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)"
     code = (
-        f"from pathlib import Path\nfrom tests.questions import asked\n"
+        f"from pathlib import Path\nfrom tests.support.questions import asked\n"
         f"asked({cell!r}, folder=Path({str(work)!r}), secs=600)"
     )
     grader = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=dict(os.environ))

@@ -98,9 +98,10 @@ def test_its_function_is_no_exercises_of_the_course(own):
 def test_in_a_clone_a_new_exercise_is_a_lessons_and_works_at_once(tmp_path):
     shutil.copytree(ROOT / "distlab", tmp_path / "distlab", ignore=lambda *_: ["__pycache__"])
     (tmp_path / "lessons").mkdir()
-    (tmp_path / "tests" / "lessons").mkdir(parents=True)
-    for name in ("support.py", "conftest.py"):
-        shutil.copy(ROOT / "tests" / "lessons" / name, tmp_path / "tests" / "lessons")
+    for name in ("lessons/conftest.py", "support/lesson_checks.py", "support/repository.py"):
+        place = tmp_path / "tests" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "tests" / name, place)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     clone = {"folder": tmp_path, "PYTHONPATH": str(tmp_path)}  # not the one that is installed
 

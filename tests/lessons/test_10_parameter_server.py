@@ -757,16 +757,25 @@ def test_until_an_error_is_raised_workers_go_on_and_schedule_raises_it(two_worke
 
 
 def shuffled_by_two(make_coordinator, global_seed):
-    """What each worker reads: they take turns if each step is fetched before the next is sent."""
+    """The first 20 numbers that each worker reads, by the time at which it made its data set."""
     coordinator = make_coordinator()
     if global_seed:
         tf.random.set_seed(global_seed)
-    numbers = iter(
-        coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.range(20).shuffle(20))
-    )
+
+    def make_data():
+        made = tf.timestamp()
+        numbers = tf.data.Dataset.range(20).shuffle(20).repeat()
+        return numbers.map(lambda number: (made, number))
+
+    numbers = iter(coordinator.create_per_worker_dataset(make_data))
     step = tf.function(lambda numbers: next(numbers))
-    read = [int(coordinator.schedule(step, args=(numbers,)).fetch()) for _ in range(40)]
-    return read[::2], read[1::2]
+    read: dict[float, list[int]] = {}
+    for _ in range(1000):  # mostly they take turns
+        made, number = coordinator.schedule(step, args=(numbers,)).fetch()
+        read.setdefault(float(made), []).append(int(number))
+        if len(read) == 2 and min(map(len, read.values())) >= 20:
+            break
+    return [numbers[:20] for numbers in read.values()]
 
 
 def test_workers_shuffle_differently_unless_a_global_seed_is_set(two_workers):

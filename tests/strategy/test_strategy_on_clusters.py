@@ -78,7 +78,7 @@ SAME_CLUSTER = "give all tasks the same 'cluster'; only 'task' differs"
 
 @pytest.mark.parametrize(("workers", "chief"), [(2, False), (1, True)])
 def test_workers_meet_and_a_strategy_made_again_joins_the_same_cluster(tmp_path, workers, chief):
-    results = run_on_tasks("strategy_cases:meet", tmp_path, workers=workers, chief=chief)
+    results = run_on_tasks("support.strategy_cases:meet", tmp_path, workers=workers, chief=chief)
     why = "TF_CONFIG names a cluster of 2 tasks"
     assert results == [(2.0, 2.0, "multi_worker", 2, why)] * 2
 
@@ -109,7 +109,7 @@ def test_workers_with_different_numbers_of_devices_say_so(tmp_path, theirs, show
 
 
 def test_a_cluster_of_one_is_a_cluster_where_it_is_asked_for(tmp_path):
-    (result,) = run_on_tasks("strategy_cases:meet_alone", tmp_path, workers=1)
+    (result,) = run_on_tasks("support.strategy_cases:meet_alone", tmp_path, workers=1)
     assert result == ("one_device", "multi_worker", 1.0)
 
 
@@ -266,7 +266,7 @@ def test_tasks_that_were_told_of_different_addresses_say_so(tmp_path):
 
 
 def test_a_worker_that_makes_another_strategy_is_named(tmp_path):
-    first, _ = run_on_tasks("strategy_cases:join_two_ways", tmp_path)
+    first, _ = run_on_tasks("support.strategy_cases:join_two_ways", tmp_path)
     assert first[0] == "TaskTimeout"
     assert "worker:1 has met the others, and gave up or makes another strategy" in first[2]
     assert "each with make_strategy" in first[3]

@@ -22,7 +22,7 @@ import sys, json, pickle, base64, importlib
 sys.path.insert(0, {root!r})
 module, _, name = {target!r}.partition(":")
 args = pickle.loads(base64.b64decode({args!r}))
-result = getattr(importlib.import_module("tests.support." + module), name)(*args)
+result = getattr(importlib.import_module("tests." + module), name)(*args)
 with open({out!r}, "wb") as file:
     pickle.dump(result, file)
 """
@@ -41,7 +41,9 @@ def run_on_tasks(
     timeout_secs=120,
     fails=False,
 ):
-    """Returns what `target` ("module:function") returned on each task, in task order.
+    """Returns what `target` returned on each task, in task order.
+
+    `target` is a function of a module of tests/, as "support.strategy_cases:meet".
 
     `only` are the jobs whose end is waited for (the others, servers, are ended then). With
     `fails` the logs of the tasks are returned instead, and some task must have failed.

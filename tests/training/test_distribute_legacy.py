@@ -323,7 +323,7 @@ def on_workers():
 
 def test_two_workers_take_the_steps_of_one_device(tmp_path):
     expected = of_workers_or_one_device(lambda build: build())
-    for worker in run_on_tasks("test_distribute_legacy:on_workers", tmp_path):
+    for worker in run_on_tasks("training.test_distribute_legacy:on_workers", tmp_path):
         for run, reference in zip(worker["runs"], expected, strict=True):
             assert_same(run, reference)
         for name in ("data", "arrays"):

@@ -18,7 +18,7 @@ def one_device(name):
 
 def on_workers(folder, names, *, workers=2, devices=1, chief=False):
     return run_on_tasks(
-        "distribution_workers:run",
+        "support.distribution_workers:run",
         folder,
         workers=workers,
         chief=chief,
@@ -168,7 +168,7 @@ def test_workers_share_files_only_where_that_is_asked_for(two):
 
 
 def test_an_error_of_one_worker_ends_all_with_its_text(tmp_path):
-    first, second = run_on_tasks("distribution_workers:one_fails", tmp_path)
+    first, second = run_on_tasks("support.distribution_workers:one_fails", tmp_path)
     assert second == "this is the reason"
     asked, found, do = first.split("\n")
     assert asked == "fit on 2 workers"
@@ -179,7 +179,7 @@ def test_an_error_of_one_worker_ends_all_with_its_text(tmp_path):
 @pytest.mark.parametrize("how", ["in_fit", "while_adding"])
 def test_a_lost_worker_is_named_long_before_a_heartbeat_is_missed(tmp_path, how):
     told, secs = run_on_tasks(
-        f"distribution_workers:one_is_lost_{how}", tmp_path, args=[str(tmp_path)]
+        f"support.distribution_workers:one_is_lost_{how}", tmp_path, args=[str(tmp_path)]
     )[0]
     assert "found: worker:1 (127.0.0.1:" in told and ") was lost" in told
     assert (", after step 10\n" in told) == (how == "in_fit")

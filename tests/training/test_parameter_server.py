@@ -28,7 +28,7 @@ from tests.support.distribution import (
 )
 
 CHIEF, WORKER, SERVER = TaskName("chief", 0), TaskName("worker", 0), TaskName("ps", 0)
-CASES = "parameter_server_cases:"
+CASES = "support.parameter_server_cases:"
 
 
 def on_cluster(target, folder, *, workers, servers, args=()):

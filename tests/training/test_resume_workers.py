@@ -14,7 +14,10 @@ def on_workers(name, folder, *args):
     logs = folder / f"logs-{name}-{len(list(folder.iterdir()))}"
     logs.mkdir()
     return run_on_tasks(
-        f"resuming_workers:{name}", logs, args=[str(folder / "c"), *args], fails=name == "killed"
+        f"support.resuming_workers:{name}",
+        logs,
+        args=[str(folder / "c"), *args],
+        fails=name == "killed",
     )
 
 
