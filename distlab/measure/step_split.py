@@ -51,15 +51,17 @@ def split_step(
 ) -> StepSplit:
     """Times the real loop, the step on one batch, and the input alone.
 
-    The three are timed in turns, in passes over the data, and of each the fastest pass counts: the
-    first one traces the step. A pass before them, which is not timed, fills caches. The clock of a
-    pass starts behind its first batch and stops behind its last one.
+    The three are timed in turns, in passes of at most `most_steps` batches, and of each the
+    fastest pass counts: the first one traces the step. A pass before them, which is not timed,
+    fills caches of up to `most_steps` batches. The clock of a pass starts behind its first batch
+    and stops behind its last one.
 
     Args:
         step: Takes one batch. A step that trains does train the model here.
         data: Gives the same number of batches in every pass, as a data set does; at least two.
         passes: Passes of each of the three.
-        most_steps: Where a pass is cut off, for data without an end. A cache is then never whole.
+        most_steps: Batches after which a pass is cut off. A cache of more batches never gets full,
+            and the result then says that the step waits for its input.
 
     Returns:
         The three times.

@@ -44,8 +44,8 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # - `read(number)` reads the example from a slow disk. It returns the same for the same number.
 # - `augment(example)` changes an example at random, differently with every call. It is cheap.
 # - It returns a data set of batches. Each epoch has every number once.
-# - Over all epochs, `read` is called once for each number. Each epoch augments anew, has a new
-#   order and new batches, and `seed` decides the orders.
+# - Over all epochs, `read` is called once for each number. In each epoch every example is augmented
+#   again, in a new order and in new batches, and `seed` decides the orders.
 # - In the first epoch several calls of `read` run at once, and the pipeline keeps finished batches
 #   ready.
 # - Change the order of the stages and one argument: about 6 lines.
@@ -268,7 +268,9 @@ except NotImplementedError:
 # ## Task 5: your own pipeline
 #
 # This task has no check. Put your own training step and data in place of `own_step` and `own_data`.
-# Print `split`, and answer: do your replicas wait for data? If they do, which stage would you
+# `split_step` runs the step, so it trains the model: use a copy. It looks at no more than 200
+# batches of a pass, so a `cache()` of more batches never gets full: give a larger `most_steps`
+# then. Print `split`, and answer: do your replicas wait for data? If they do, which stage would you
 # repair first, and what do you expect of the next measurement? Write the expectation down before
 # you run.
 

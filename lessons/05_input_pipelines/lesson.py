@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Input pipelines: feed replicas that wait
 #
-# A GPU that waits for data costs as much as one that computes. In 2021 a group at Microsoft
-# measured nine models on servers of a large production cluster. [In many of their
-# cases](https://arxiv.org/abs/2007.06775) training time was dominated by *data stalls*, the time in
-# which the GPU waits for the next batch to be read and prepared. A second GPU on the same server
-# does not help such a training run: both wait for the same pipeline.
+# A GPU that waits for data costs as much as one that computes. In a paper of 2021, researchers at
+# UT Austin and Microsoft measured nine models on servers of a large production cluster. [In many of
+# their cases](https://arxiv.org/abs/2007.06775) training time was dominated by *data stalls*, the
+# time in which the GPU waits for the next batch to be read and prepared. A second GPU on the same
+# server does not help such a training run: both wait for the same pipeline.
 #
 # Nothing in the log tells you. The loss falls, no error appears, and each step only takes longer
 # than it should. The usual advice is to add `.prefetch(tf.data.AUTOTUNE)` at the end. In this
@@ -75,7 +75,7 @@ draw_overlap(read=3, compute=2, steps=4)
 # ## Three measurements
 #
 # Here is a slow pipeline. `read` looks up one digit, after a disk has answered. The disk is
-# `time.sleep`, which takes 2 milliseconds and no processor, like a disk in the network.
+# `time.sleep`, which takes 2 milliseconds and uses no processor, as network storage does.
 # (`tf.numpy_function` calls Python from a `tf.data` pipeline; `tf.reshape` tells TensorFlow that
 # the answer is one number.)
 
@@ -128,9 +128,11 @@ step = tf.function(lambda batch: strategy.run(replica_step, args=batch))
 #    batch, so that nothing is read,
 # 3. **the input alone:** the loop without the step.
 #
-# `split_step` measures all three over whole passes, and counts the fastest pass of each. `waits` is
-# the part of the real step that the computation does not explain. The milliseconds depend on your
-# machine, so this cell shows a comparison; `print(split)` in a new cell shows your milliseconds.
+# `split_step` measures all three, each over at most 200 batches of a pass, and counts the fastest
+# pass of each. It calls your step, so it really trains your model: give it a copy, or measure
+# before you train. `waits` is the part of the real step that the computation does not explain. The
+# milliseconds depend on your machine, so this cell shows a comparison; `print(split)` in a new cell
+# shows your milliseconds.
 
 # %%
 from distlab.measure.step_split import split_step
@@ -140,16 +142,16 @@ dl.show("the replicas wait for more than half of each step", split.waits > 0.5)
 
 # %% [markdown]
 # On one machine we measured the same kind of pipeline with a slower disk and a larger model, so
-# that the bars are easy to compare. (`benchmarks/input_pipelines.py` did it, and measures it on
-# your machine as well. It keeps the shortest of ten rounds.)
+# that the bars are easy to compare. (It has two processors and two replicas. Run `python
+# benchmarks/input_pipelines.py` to measure your own machine. Each bar is the shortest of ten rounds
+# by itself, so differences of a few milliseconds are noise.)
 
 # %%
 recorded = recorded_splits()
 draw_step_splits({"as found": recorded["as found"]})
 
 # %% [markdown]
-# The real step takes about as long as the input alone. The computation explains less than a tenth
-# of the step. So these replicas wait for data, most of the time.
+# Read the three bars before you answer.
 
 # %% tags=["predict"]
 prefetch_guess = dl.predict(
@@ -175,15 +177,16 @@ prefetch_guess.reveal(
 )
 
 # %% [markdown]
-# **`prefetch` hides the shorter part behind the longer one. It makes nothing cheaper.** If the
-# input is the longer part, you must make the input itself cheaper: more calls at once, or less
-# work. In the figure, each of these two repairs alone makes a step many times shorter, and the next
-# two sections are about them. From epoch 2 on, the cache alone does as much as all three; the calls
-# at once are for the first epoch, and for data that no cache can hold. Now look at the last bars.
-# This pipeline ends in `prefetch`, and yet its step takes the sum of computation and input. Here
-# the pipeline and the replicas compete for the same two processors, so they slow each other down.
-# If the replicas run on GPUs, the pipeline competes only with the threads that start the GPU's
-# work.
+# **`prefetch` hides the shorter part behind the longer one. It makes nothing cheaper.** As found, a
+# step took about as long as the input alone, and the computation explained less than a tenth of it.
+# If the input is the longer part, you must make the input itself cheaper: more calls at once, or
+# less work. In the figure, each of these two repairs alone makes a step many times shorter, and the
+# next two sections are about them. From epoch 2 on, the cache alone does as much as all three; the
+# calls at once are for the first epoch, and for data that no cache can hold. Now look at the last
+# bars. This pipeline ends in `prefetch`, and yet its step takes the sum of computation and input.
+# Here the pipeline and the replicas compete for the same two processors, so they slow each other
+# down. If the replicas run on GPUs, the pipeline competes only with the threads that start the
+# GPU's work.
 #
 # There is a second reason why `prefetch` gained so little: TensorFlow reads ahead even if you do
 # not ask for it. `CountedCalls` counts how often a function of a pipeline is called. We take one
@@ -212,16 +215,22 @@ ahead_of_replicas = read_ahead(strategy.experimental_distribute_dataset(plain))
 dl.show("distributed: more than one batch", ahead_of_replicas > 4)
 
 # %% [markdown]
-# Without `prefetch`, TensorFlow has still read one batch ahead. A distributed data set reads more.
+# Without `prefetch`, TensorFlow has still read at least one batch ahead. Two of its
+# [optimizations](https://www.tensorflow.org/api_docs/python/tf/data/experimental/OptimizationOptions)
+# do that here, `inject_prefetch` and `map_and_batch_fusion`. A distributed data set reads more.
 # `prefetch(2)` of your own keeps two batches ready. That helps if batches take unequal times,
 # because after a slow batch a few are in reserve. `prefetch` must be **last**: before a slow `map`
-# it keeps ready only what comes before the slow part.
+# it keeps ready only what comes before the slow part. If `prefetch(8)` kept results of `read` ready
+# here, we would count eight calls more than the batch of 4 that is read ahead anyway:
 
 # %%
 slow_part_last = numbers.prefetch(8).map(calls.counted("read")).batch(4)
 dl.show("prefetch(8) before map: eight numbers more", read_ahead(slow_part_last) >= 8 + 4)
 
 # %% [markdown]
+# `False`: `prefetch` kept eight bare numbers ready. The calls of `read`, which are the slow part,
+# were still to be made.
+#
 # ## More calls at once
 #
 # `map(read)` makes one call after the other, because `read` calls Python. (TensorFlow may run a
@@ -288,9 +297,10 @@ dl.show("calls without a cache", reads_in_3_epochs(eight.map(read_counted).batch
 dl.show("calls with cache()", reads_in_3_epochs(eight.map(read_counted).cache().batch(4)))
 
 # %% [markdown]
-# This is the third repair of the figure: from the second epoch on, nothing is read. (The data
-# must fit into memory; `cache("file")` writes them to a disk of this machine. The cache is whole
-# only after a full pass.) Now a pipeline that also augments:
+# This is the third repair of the figure: from the second epoch on, nothing is read. (The data must
+# fit into memory; `cache("file")` writes them to a disk of this machine. The cache is complete only
+# after a full pass: if you stop an epoch early, nothing is kept.) Now a pipeline that also
+# augments:
 
 
 # %%
@@ -382,10 +392,11 @@ dl.show("cache last: orders", orders(seen(cache_last)))
 
 # %% [markdown]
 # On the left, each digit is shifted by the same number of pixels in all three epochs. The
-# augmentation is paid for 24 times and does nothing. With the cache at the end, even the order and
-# the batches are the same. No error appears, the training loss even looks better, and the model
-# overfits. So **cache what is expensive and always the same, and nothing random: no draw, and
-# nothing from which a later stage draws.**
+# augmentation is paid for 24 times, and the model sees only 8 different images. With the cache at
+# the end, even the order and the batches are the same. No error appears. The model sees one version
+# of each digit instead of three, so it can memorise these versions: expect a lower training loss
+# and a worse validation accuracy. So **cache what is expensive and always the same, and nothing
+# random: no draw, and nothing from which a later stage draws.**
 #
 # A different mistake is to put `shuffle` after `batch`. It then shuffles whole batches, so the same
 # digits always come together:
@@ -401,9 +412,9 @@ for name, data in mixed.items():
 
 # %% [markdown]
 # `shuffle(n)` holds n elements and draws from these. With n smaller than the data set, an element
-# can move at most n - 1 places forward. So data sorted by class stay nearly sorted, and a batch may
-# hold one class only. Take n as large as the data set. If the memory does not allow that, also
-# shuffle the list of file names before you read.
+# can come at most n - 1 places earlier than before. So data sorted by class stay nearly sorted, and
+# a batch may hold one class only. Take n as large as the data set. If the memory does not allow
+# that, also shuffle the list of file names before you read.
 #
 # ## Random draws and a seed
 #
@@ -426,14 +437,14 @@ dl.show("versions without a seed", versions(eight.map(brightness_drawn)))
 
 # %% tags=["predict"]
 seed_guess = dl.predict(
-    "Two colleagues train for three epochs, both after dl.set_seed(1). One iterates over the data "
-    "three times, as `fit` does. One iterates once, over data.repeat(3). How many different values "
+    "Ada and Ben both train for three epochs, after dl.set_seed(1). Ada iterates over the data "
+    "three times, as `fit` does. Ben iterates once, over data.repeat(3). How many different values "
     "does the first example get in the three epochs?",
     [
-        "three passes: 3, repeat: 3",
-        "three passes: 1, repeat: 3",
-        "three passes: 3, repeat: 1",
-        "three passes: 1, repeat: 1",
+        "Ada 3, Ben 3",
+        "Ada 1, Ben 3",
+        "Ada 3, Ben 1",
+        "Ada 1, Ben 1",
     ],
 )
 
@@ -445,26 +456,26 @@ with_repeat = len({repeated[0], repeated[8], repeated[16]})  # where an epoch st
 
 # %% tags=["reveal"]
 seed_guess.reveal(
-    f"three passes: {in_three_passes}, repeat: {with_repeat}",
+    f"Ada {in_three_passes}, Ben {with_repeat}",
     {
-        "three passes: 3, repeat: 3": "In a plain program a seed starts one long stream of "
+        "Ada 3, Ben 3": "In a plain program a seed starts one long stream of "
         "numbers. But each pass over a data set starts the operations in its `map` from the "
         "beginning, with the same seed.",
-        "three passes: 3, repeat: 1": "`repeat` copies nothing: it calls `map` again within one "
+        "Ada 3, Ben 1": "`repeat` copies nothing: it calls `map` again within one "
         "pass, and the draws continue. A new pass is what starts them from the beginning.",
-        "three passes: 1, repeat: 1": "Each new pass starts the draws from the beginning. But "
+        "Ada 1, Ben 1": "Each new pass starts the draws from the beginning. But "
         "`repeat` is one pass, so its draws continue.",
-        "three passes: 1, repeat: 3": "What decides is the iterator: each new one starts the "
+        "Ada 1, Ben 3": "What decides is the iterator: each new one starts the "
         "operations in `map` from the same seed.",
     },
 )
 
 # %% [markdown]
 # With a seed, **each new pass repeats the draws of a random operation in `map`**, as if they were
-# cached. `fit` starts a new pass in each epoch. `shuffle` is different: it reshuffles by default.
-# The cure is what `with_key` does above: `Dataset.random(seed=1,
-# rerandomize_each_iteration=True)` gives new numbers in each epoch, and the same ones if you build
-# the pipeline again; a [stateless
+# cached. `fit` starts a new pass in each epoch, unless you give it `steps_per_epoch`. `shuffle` is
+# different: it reshuffles by default. The cure is what `with_key` does above:
+# `Dataset.random(seed=1, rerandomize_each_iteration=True)` gives new numbers in each epoch, and the
+# same ones if you build the pipeline again; a [stateless
 # operation](https://www.tensorflow.org/guide/random_numbers#stateless_rngs) draws from them. Its
 # draws do not depend on the order of parallel calls either.
 
@@ -494,8 +505,9 @@ dl.show("built again, it draws the same", first_run == second_run)
 #
 # `pipeline_of_worker` gives the pipeline that TensorFlow would make for one worker, here in our
 # process. Four files hold the indices of 32 digits, 8 in each. The global batch is 8, and there are
-# two workers. (`counted` counts the calls of the function that it is given. TensorFlow first cuts
-# each global batch of 8 into batches of 4, one for each worker, and then shards.)
+# two workers. Under every policy, TensorFlow first cuts each global batch of 8 into two batches of
+# 4, one for each worker. Then it shards. (`counted` counts the calls of the function that it is
+# given.)
 
 # %%
 import re
@@ -530,7 +542,10 @@ draw_readers(images.numpy()[:32], read_by, columns=4)
 # - `FILE` deals out files, like cards: worker 0 gets files 0 and 2. Each worker opens only its own.
 #   The global batches differ from those of one device: the first one holds digits 0 to 3 and 8 to
 #   11.
-# - `DATA` gives each worker its part of each batch. The global batches are those of one device.
+# - `DATA` gives each worker its part of each batch. The global batches are those of one device, if
+#   all workers have the same order. So give `shuffle` the same seed on every worker. Without a seed
+#   each worker cuts its part out of a different order: some examples are trained twice in an epoch,
+#   some never, and no error appears.
 # - `OFF` shards nothing. Here both workers read the same four digits in the same step, so they
 #   compute the same gradient twice, and an epoch takes twice as many steps. Use it if you shard the
 #   data yourself, or if each worker draws an order of its own.
@@ -600,8 +615,8 @@ with_errors = [worker for worker, text in enumerate(gets) if "not enough" in tex
 files_guess.reveal(
     "workers 0 and 1, which have a file" if with_errors == [0, 1] else f"workers {with_errors}",
     {
-        "none: AUTO falls back to DATA": "AUTO falls back only if it finds no files at all. It "
-        "found two.",
+        "none: AUTO falls back to DATA": "TensorFlow's page says that AUTO falls back to DATA. It "
+        "does so only if it finds no files at all. Here it found two.",
         "workers 2 and 3, which have no file": "They reach the end of their data at once, as if it "
         "were an empty data set. They do not count the files.",
         "all four": "Only a worker that has a file goes on to count whether there is one for each "
@@ -683,8 +698,10 @@ for shares in sizes(lambda context: context.get_per_replica_batch_size(16)):
 # %% [markdown]
 # ## The last batch
 #
-# 74 examples in batches of 16 leave 10. How the replicas share a partial batch depends on what cuts
-# it. `shares_of` knows the rules that you met in lesson 00:
+# 74 examples in batches of 16 leave 10. Lesson 00 showed two rules for sharing them. If the
+# pipeline starts in memory, TensorFlow cuts each batch as it comes. If the pipeline reads files,
+# TensorFlow fixes the pieces of a full batch beforehand, and a partial batch fills them in order.
+# `shares_of` knows both:
 
 # %%
 plan = dl.plan_batch(global_batch=16, replicas=4)
@@ -696,11 +713,11 @@ from_memory = strategy.experimental_distribute_dataset(tf.data.Dataset.range(74)
 dl.show("distributed", [len(part) for part in strategy.experimental_local_results(last)])
 
 # %% [markdown]
-# Batches from a function are shared as those from files: 4, 4, 2, 0. Lesson 03's `counted` loss is
-# right with any of these shares. The `replica_step` above is not: it divides by 32 even if fewer
-# examples came. The alternative is `batch(16, drop_remainder=True)`. It drops up to 15 examples in
-# each epoch, different ones if you shuffle. Never use it to evaluate: there, the dropped examples
-# are missing from your accuracy.
+# Batches from a function are shared as those from files: 4, 4, 2, 0. The loss of lesson 03 that
+# divides by the number of examples that came is right with any of these shares. The `replica_step`
+# above is not: it divides by 32 even if fewer examples came. The alternative is `batch(16,
+# drop_remainder=True)`. It drops up to 15 examples in each epoch, different ones if you shuffle.
+# Never use it to evaluate: there, the dropped examples are missing from your accuracy.
 #
 # ## The repaired pipeline
 #
@@ -714,13 +731,16 @@ dl.show("distributed", [len(part) for part in strategy.experimental_local_result
 # | `batch` | after `shuffle` | the global size, or one replica's size in a function |
 # | `prefetch` | last | reads ahead everything before it |
 #
+# On several workers, give `shuffle` the same seed everywhere, unless each worker shuffles only its
+# own part.
+#
 # A cheap `map` that works on whole batches, such as scaling, belongs after `batch`: one call for
 # each batch instead of one for each example.
 #
 # We repair our pipeline and measure again, first without a cache, as you must if the data do not
 # fit into memory. It then shuffles the numbers, before anything is read. `split_step` makes one
-# pass before it starts the clock, so the cache of the second pipeline is full, and this is a step
-# from epoch 2 on:
+# pass before it starts the clock (up to 200 batches, and we have 8), so the cache of the second
+# pipeline is full, and this is a step from epoch 2 on:
 
 # %%
 options = tf.data.Options()
@@ -735,6 +755,9 @@ for name, examples in repaired.items():
     data = examples.batch(BATCH).prefetch(tf.data.AUTOTUNE).with_options(options)
     after = split_step(step, strategy.experimental_distribute_dataset(data), passes=2)
     dl.show(f"{name}, the replicas wait for less of each step", after.waits < split.waits)
+
+# %% [markdown]
+# `data` is now the last pipeline of the loop, the one with a cache. Two more epochs:
 
 # %%
 calls.reset()
@@ -774,8 +797,8 @@ dl.show("digits read for them, now that the cache is full", calls["read"], expec
 # <details><summary>2. The real step takes 78 ms, on one cached batch 48 ms, and the input alone 30
 # ms. What do you repair?</summary> 78 is the sum. Probably nothing is read ahead, for example
 # because a Python loop makes the batches; or the pipeline and the step compete for the same
-# processors. On GPUs it is the first. Put that loop into a <code>tf.data</code> pipeline that ends
-# in <code>prefetch</code>. A step then takes about 48 ms.
+# processors. With GPUs the first cause is the likelier one. Put that loop into a
+# <code>tf.data</code> pipeline that ends in <code>prefetch</code>. A step then takes about 48 ms.
 # </details>
 #
 # <details><summary>3. A colleague moves <code>cache()</code> to the end of the pipeline, and each

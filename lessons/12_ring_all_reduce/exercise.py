@@ -91,13 +91,15 @@ dl.check("reduce_scatter")
 
 # %% [markdown]
 # **Try next:** a rank sends as many bytes as in a ring, in fewer steps. Why would you still prefer
-# the ring if the ranks stand in a row, and each has a cable to its two neighbours only?
+# the ring if the ranks stand in a row, and have cables only to their neighbours in the row?
 #
 # <details><summary>Answer</summary>
 #
 # In the first step every rank sends half of its vector to the other half of the row. All these
 # messages pass through the one cable in the middle, so it carries N / 2 times half a vector in each
-# direction. In the ring no cable carries more than two vectors in each direction.
+# direction. In the ring each cable carries less than one vector in each direction: one way the
+# messages to the next rank, the other way those of the last rank, which travel back to rank 0 along
+# the row.
 # </details>
 
 # %% [markdown]
@@ -202,7 +204,7 @@ def choose_route(servers, gpus, size_bytes, inside, between):
 
 # %% [markdown]
 # Your choice for 1 KB to 1 GB, with 8 GPUs in each server: 1 µs and 600 Gbit/s inside, 10 µs and
-# 200 Gbit/s between servers.
+# 200 Gbit/s between servers. Which route wins the large vectors, and why not the other one?
 
 # %%
 with waits_for("choose_route"):
@@ -214,6 +216,14 @@ with waits_for("choose_route"):
 dl.check("choose_route")
 
 # %% [markdown]
+# <details><summary>Which route wins the large vectors?</summary>
+#
+# With 4 servers, the flat ring: it puts 1.94 vectors on a server's link. Two levels put 1.5 vectors
+# there, and 1.75 more on the links inside, one after the other. Small vectors take two levels: they
+# need 6 slow steps instead of 62. With 32 servers, two levels save so many steps that they win at
+# 100 MB, too.
+# </details>
+#
 # **Try next:** many clusters have one link *for each GPU*. Which route wins then if the vector is
 # large and the links inside a server are faster?
 #
@@ -221,7 +231,9 @@ dl.check("choose_route")
 #
 # Two levels, for every size. Each link then carries only its own GPU's chunk, a message of
 # `size_bytes / gpus / servers`. The slow links carry `gpus` times fewer bytes than in the flat
-# ring, and the rest travels inside the servers.
+# ring, and all other bytes travel inside the servers. That holds against a single flat ring, which
+# uses one link of each server. NCCL runs several flat rings at once, one through each link, and
+# then the slow links carry nearly the same in both. What two levels still save is steps.
 # </details>
 
 # %% [markdown]
@@ -242,7 +254,7 @@ dl.check("choose_route")
 #
 # <details><summary>Hint</summary>
 #
-# In which order are the gradients ready? And when is the size of the next gradient compared?
+# In which order are the gradients ready?
 # </details>
 
 
@@ -291,7 +303,9 @@ dl.check("pack_gradients")
 # <details><summary>Answer</summary>
 #
 # In `keras.applications.ResNet50`, 160 of the 214 gradients are smaller than 10 KB. Together they
-# hold 0.3 % of the 102 MB. So most messages would carry almost nothing, if each went alone.
+# hold 0.3 % of the 102 MB. So most messages would carry almost nothing, if each went alone. But a
+# large limit costs overlap: a message leaves only when its last gradient is ready, so more of the
+# backward pass is over by then.
 # </details>
 
 # %% [markdown]

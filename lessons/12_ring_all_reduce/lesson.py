@@ -2,11 +2,12 @@
 # # Ring all-reduce: how gradients travel
 #
 # In 2017 Uber ran TensorFlow's own benchmark on 128 GPUs, and about half of the GPUs' capacity was
-# lost. Then Uber replaced the servers by Horovod, which adds up gradients around a ring, and the
-# same models reached [88 % of the ideal speed](https://arxiv.org/abs/1802.05799). The training
-# computed the same sums, and they travelled on a different route. Today rings and trees carry the
-# gradients of most large models. For a small message on 64 GPUs, the wrong one costs a factor of
-# ten.
+# lost to communication. Then Uber replaced TensorFlow's parameter servers ([lesson
+# 10](10_parameter_server.ipynb)) with Horovod, which adds up gradients around a ring, and the same
+# models reached [88 % of the ideal speed](https://arxiv.org/abs/1802.05799). The training computed
+# the same sums, and they travelled on a different route. NCCL, NVIDIA's library for such
+# operations, still has rings among its routes. At the end of this lesson you can calculate what a
+# route costs.
 
 # %% [markdown]
 # ## Overview
@@ -15,8 +16,8 @@
 #
 # - build an all-reduce in three ways, and count the bytes and the steps of each,
 # - name the two halves of a ring all-reduce, and say what each rank has in between,
-# - say which results agree in every bit, and why copies of a weight stay equal,
-# - say when a tree beats a ring, before you run anything,
+# - say which results of an all-reduce agree in every bit, and which differ,
+# - predict how long a route takes, before you run anything,
 # - measure how many bytes TensorFlow's all-reduce sends.
 #
 # **Time:** about 40 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) (what an all-reduce
@@ -53,14 +54,14 @@ dl.show("data set", "small vectors: nothing is downloaded")
 # ## All to one, and back
 #
 # Four replicas have a gradient each, here four numbers. Each wants the sum. In this lesson we call
-# a member of an [all-reduce](../docs/glossary.md#all-reduce) a *rank*, as MPI and NVIDIA's library
-# NCCL do. `Network` is a simulated network: `network.step` sends messages, and returns what each
-# rank has received.
+# a member of an [all-reduce](../docs/glossary.md#all-reduce) a *rank*, as MPI and NCCL do.
+# `Network` is a simulated network: `network.step` sends messages, and returns what each rank has
+# received.
 
 # %%
 from distlab.measure.simulated_network import Network
 
-given = [[1, 0, 2, 5], [0, 3, 1, 1], [4, 1, 0, 2], [2, 2, 2, 0]]
+given = [[1, 3, 2, 5], [0, 3, 1, 1], [4, 1, 0, 2], [2, 2, 2, 0]]
 gradients = [np.array(numbers, np.float32) for numbers in given]
 VECTOR_BYTES = gradients[0].nbytes
 
@@ -68,8 +69,9 @@ network = Network(4)
 print(network.step({(0, 1): gradients[0], (2, 3): gradients[2]}))  # {(source, target): message}
 
 # %% [markdown]
-# Each rank has one cable to the network. In one step it sends at most one message and receives at
-# most one, both at the same time. This is how the literature counts the steps of collectives.
+# Each rank has one link, a cable to the network. In one step it sends at most one message and
+# receives at most one, both at the same time. This is how the literature counts the steps of
+# collectives.
 #
 # The simplest route is called *naive*. All ranks send their gradients to rank 0, one after the
 # other. Rank 0 adds them up and sends the sum back. (`|=` adds the entries of a dictionary to
@@ -103,8 +105,9 @@ draw_traffic(used, vector_bytes=VECTOR_BYTES)
 
 # %% [markdown]
 # The sum is right, and **rank 0's cable is the problem.** It carries three vectors in each
-# direction, and the other cables carry one. With 64 ranks it would carry 63, while the other ranks
-# wait. A gradient of 100 MB on a link of 10 GB/s then takes 1.3 seconds in every training step.
+# direction, and the other cables carry one. With 64 ranks it would carry 63 in and after them 63
+# out, while the other ranks wait. A gradient of 100 MB takes 10 ms on a link of 10 GB/s, so these
+# 126 messages take 1.3 seconds in every training step.
 
 # %% [markdown]
 # ## In pairs: a tree
@@ -137,7 +140,7 @@ dl.show("steps", {name: network.steps for name, network in used.items()})
 # %% [markdown]
 # The tree needs 2 log2 N steps, here 4, where naive needs 2 (N - 1), here 6. The cable of rank 0
 # now carries log2 N vectors in each direction. That is better, but each doubling of the ranks adds
-# one more vector. (This code needs a power of two as number of ranks.)
+# one more vector. (The number of ranks must be a power of two here.)
 
 # %% [markdown]
 # ## Around a ring
@@ -181,16 +184,15 @@ for rank, mine in enumerate(chunks):
     dl.show(f"rank {rank} has", np.concatenate(mine))
 
 # %% [markdown]
-# The sum is 7, 6, 5, 8. Rank 0 has the 6, rank 1 the 5, rank 2 the 8 and rank 3 the 7 (its 6 is
-# unfinished: only rank 0's value is missing, and that is 0): **each rank has one finished chunk of
-# the sum**, and the unfinished chunks are of no more use. This operation is a
-# [reduce-scatter](../docs/glossary.md#reduce-scatter): *reduce*, because values are added up;
+# The sum is 7, 9, 5, 8. Rank 0 has the 9, rank 1 the 5, rank 2 the 8 and rank 3 the 7: **each rank
+# has one finished chunk of the sum**, and the unfinished chunks are of no more use. This operation
+# is a [reduce-scatter](../docs/glossary.md#reduce-scatter): *reduce*, because values are added up;
 # *scatter*, because the sum is spread over the ranks.
 #
 # ### All-gather: the finished chunks go around
 #
-# In the second half each rank passes on the finished chunk that it received last. This operation is
-# an [all-gather](../docs/glossary.md#all-gather).
+# In the second half each rank first sends its own finished chunk, and then always the one that it
+# received last. This operation is an [all-gather](../docs/glossary.md#all-gather).
 
 
 # %%
@@ -297,10 +299,7 @@ for ranks in (4, 16, 64):
 # %% [markdown]
 # ## Which bits are equal
 #
-# Four ranks now add 102,400 random numbers in float32. Every addition rounds, so the order of
-# additions matters in the last bits: `(a + b) + c` is not always `a + (b + c)`. Naive adds in the
-# order 0, 1, 2, 3. The tree adds (0 + 1) + (2 + 3). In the ring, every chunk begins on a different
-# rank.
+# Four ranks now add 102,400 random numbers in float32, by each of the three routes.
 
 # %% tags=["predict"]
 bits_guess = dl.predict(
@@ -331,13 +330,18 @@ bits_guess.reveal(
         "differ in the last bits.",
         "those of all ranks with naive and tree, but not with the ring": "In the ring, no rank "
         "adds up a chunk by itself. The chunk is added up once, on its way, and then copied.",
+        "those of all ranks, if they used the same route": "Each route adds every number up once, "
+        "in one order, and then copies the sum.",
     },
 )
 
 # %% [markdown]
-# **Each chunk is added up once, in one order, and then copied.** So all ranks get the same bits,
-# and the copies of a weight stay equal, as lesson 01 needs it. Chunk 0 of the ring starts on rank 0
-# and is added in naive's order. The other three quarters are not.
+# Every addition rounds, so the order of additions matters in the last bits: `(a + b) + c` is not
+# always `a + (b + c)`. Naive adds in the order 0, 1, 2, 3. The tree adds (0 + 1) + (2 + 3). In the
+# ring, every chunk begins on a different rank. But in every route, **each number is added up once,
+# in one order, and then copied.** So all ranks get the same bits, and the copies of a weight stay
+# equal, as lesson 01 needs it. Chunk 0 of the ring starts on rank 0 and is added in naive's order.
+# The other three quarters are not.
 #
 # A route that you might invent yourself does worse. Each rank could collect all vectors and add
 # them up, beginning with its own. No rank is a bottleneck for adding. But:
@@ -356,14 +360,14 @@ dl.show("numbers of 102,400 that differ between ranks 0 and 1", differ)
 # the same order on every rank.
 
 # %% [markdown]
-# ## When the message is small
+# ## What a message costs
 #
 # Bytes are not the only cost. Even an almost empty message takes time, because it passes through
 # drivers, cables and switches. This time is the [latency](../docs/glossary.md#latency), written
 # alpha. Beta is the time of one byte, the inverse of the
 # [bandwidth](../docs/glossary.md#bandwidth). So a message of n bytes takes alpha + n · beta. A
-# route with k steps takes k times as long. Let us take a latency of 10 µs and links of 10 GB/s, as
-# an example. Lesson 13 measures both.
+# route with k steps of such messages takes k (alpha + n · beta). Let us take a latency of 10 µs and
+# links of 10 GB/s, as an example. Lesson 13 measures both.
 
 # %%
 LATENCY_S, BYTES_PER_S = 10e-6, 10e9
@@ -379,8 +383,7 @@ for route in ROUTES:
     dl.show(f"{route}: 100 MB on 64 ranks, ms", 1000 * seconds(route, 100e6, 64), digits=1)
 
 # %% [markdown]
-# For a large gradient, the ring is almost six times quicker than the tree. But not every message is
-# large: a synchronised BatchNormalization layer of 256 channels (lesson 01) sends about 2 KB.
+# For a large gradient, the ring is almost six times quicker than the tree.
 
 # %% tags=["predict"]
 small_guess = dl.predict(
@@ -408,13 +411,14 @@ small_guess.reveal(
 )
 
 # %% [markdown]
-# **Small messages need few steps, large messages need few bytes.** On 64 ranks the curves cross at
-# about 1 MB, and with more ranks they cross at larger sizes. So libraries choose for each message.
-# The MPI library MPICH describes how in [a paper of
+# **Small messages need few steps, large messages need few bytes.** Small ones are common: a
+# synchronised BatchNormalization layer of 256 channels (lesson 01) sends about 2 KB. On 64 ranks
+# the curves cross at about 1 MB, and with more ranks they cross at larger sizes. So libraries
+# choose for each message. The MPI library MPICH describes how in [a paper of
 # 2005](https://doi.org/10.1177/1094342005051521). It has a route with both advantages, too:
-# *recursive halving and doubling* needs 2 log2 N steps and the bytes of a ring. Its partners are
-# far apart, so it needs a network in which all pairs are equally fast. NCCL had rings only until
-# 2019. Its [version
+# *recursive halving and doubling* needs 2 log2 N steps and the bytes of a ring. In some of its
+# steps the partners are far apart, so it is quick only in a network in which all pairs are equally
+# fast. NCCL had rings only until 2019. Its [version
 # 2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/) added
 # trees, because the latency of a ring grows with every GPU. NCCL's trees are better than ours: they
 # send a vector in small pieces, through two trees at once, so a rank sends about two vectors, as in
@@ -423,9 +427,9 @@ small_guess.reveal(
 # %% [markdown]
 # ## TensorFlow's own ring
 #
-# `cross_device_ops` of a MirroredStrategy chooses the route between the devices of one process. We
-# give our random numbers to the three that run on CPUs, on four real replicas. (`NcclAllReduce`
-# needs GPUs. `CollectiveAllReduce` is what TensorFlow takes by default.)
+# `cross_device_ops` of a MirroredStrategy chooses the route between the devices of one process.
+# TensorFlow has four of them. Three run on CPUs, and we give them our random numbers, on four real
+# replicas. (`NcclAllReduce` needs GPUs. `CollectiveAllReduce` is what TensorFlow takes by default.)
 
 # %%
 import tensorflow as tf
@@ -469,10 +473,11 @@ for name, ops in OPS.items():
 
 # %% [markdown]
 # `ReductionToOneDevice` is our naive route, and `CollectiveAllReduce` is our ring: **your few lines
-# and TensorFlow's C++ ring add in the same order.** (At the borders of chunks a few numbers differ:
-# TensorFlow adds up to 64 bytes to each chunk, so up to 96 of the 102,400 numbers belong to a
-# different chunk than ours.) `HierarchicalCopyAllReduce` adds in an order of its own. All three are
-# within 0.000001 of the exact sum.
+# and TensorFlow's C++ ring add in the same order.** (The 34 are at the borders of chunks.
+# TensorFlow's chunks are 64 bytes, or 16 numbers, longer than ours. So its three inner borders lie
+# 16, 32 and 48 numbers further on, and these 96 numbers are added in a different order. 34 of them
+# round differently.) `HierarchicalCopyAllReduce` adds in an order of its own. All three are within
+# 0.000001 of the exact sum.
 #
 # One process cannot tell us what its devices sent, because they share memory. Real workers can.
 # Linux counts the bytes of every connection, and `tcp_bytes_sent` reads these counters. We start
@@ -480,8 +485,7 @@ for name, ops in OPS.items():
 # `dl.LocalCluster(workers=4, isolate=True)`: on Linux the workers then run in a network of their
 # own, which no other program reaches.)
 #
-# Each worker computes the gradient of a layer with 1,000 inputs and 1,000 outputs, which has 4 MB,
-# and all workers add their gradients up.
+# Each worker computes the gradient of a dense layer, and all workers add their gradients up.
 
 # %%
 cluster = dl.LocalCluster(workers=4)
@@ -548,7 +552,7 @@ ways = {"it grows 8 times": 8, "it doubles, about": 2, "it stays the same": 1, "
 bytes_guess.reveal(
     min(ways, key=lambda way: abs(ways[way] - growth)),
     {
-        "it grows 8 times": "The examples never travel, and neither do their activations.",
+        "it grows 8 times": "In this step only gradients travel: no examples and no activations.",
         "it doubles, about": "No part of what is sent belongs to an example.",
         "it falls": "A gradient of more examples is no shorter vector.",
         "it stays the same": "A gradient has one number for each weight, for any batch.",
@@ -557,9 +561,11 @@ bytes_guess.reveal(
 
 # %% [markdown]
 # **The weights decide the bytes, and not the examples.** So a larger batch on each worker sends
-# less for each example, until the learning rate sets a limit ([lesson 02](02_batch_scaling.ipynb)).
+# fewer bytes for each example. How large it may become is a question of training, not of bytes
+# ([lesson 02](02_batch_scaling.ipynb)).
 #
-# The 6 MB are 2 · 4 MB · 3/4, as the theory says. (The headers of messages are rounded away here.)
+# The layer has 1,000 x 1,000 weights of 4 bytes, so its gradient has 4 MB. The 6 MB are 2 · 4 MB ·
+# 3/4, as the theory says. (The headers of messages are rounded away here.)
 # `CommunicationOptions(implementation=...)` of a MultiWorkerMirroredStrategy takes `RING`, `NCCL`
 # or `AUTO`. On CPUs all three mean TensorFlow's ring, even for tiny vectors. On GPUs `NCCL` chooses
 # between rings and trees by itself.
@@ -567,8 +573,8 @@ bytes_guess.reveal(
 # %% [markdown]
 # ## Many small gradients
 #
-# A model has many gradients, and most of them are small. A bias of 10 numbers would pass through
-# all 2 (N - 1) steps alone. What does TensorFlow do about that?
+# A model has many gradients, and most of them are small. A bias of 10 numbers needs all 2 (N - 1)
+# steps, as a large matrix does.
 
 # %% tags=["predict"]
 fused_guess = dl.predict(
@@ -689,7 +695,9 @@ recap()
 #   latency.
 # - [Horovod](https://arxiv.org/abs/1802.05799) made it common, and
 #   [Thakur and others](https://doi.org/10.1177/1094342005051521) compare routes by size.
-# - [NCCL's collective operations][nccl]. Pages of older versions say that the order of the ranks
-#   does not affect the result. You have seen that it affects the last bits.
+# - [NCCL's collective operations][nccl]. An [older page][operations] says that the order of the
+#   ranks does not affect the result. A different order of the ranks is a different order of
+#   additions, and you have seen what that does to the last bits.
 #
 # [nccl]: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
+# [operations]: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/operations.html

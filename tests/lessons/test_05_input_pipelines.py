@@ -17,6 +17,7 @@ from tests.support.lesson_checks import (
     load_solution,
     load_stub,
 )
+from tests.support.local_tasks import wait_until
 
 STEM = "05_input_pipelines"
 CHECKS = {check.name: check for check in checks_of(STEM)}
@@ -398,7 +399,20 @@ def test_a_seed_of_the_operation_freezes_it_as_well():
     assert len(set(first)) == 4
 
 
-def test_a_cache_is_whole_only_after_a_full_pass():
+@pytest.mark.parametrize(("seed", "each_once"), [(1, True), (None, False)])
+def test_data_needs_the_same_order_on_every_worker(seed, each_once):
+    from distlab.coursework.input_probes import pipeline_of_worker
+
+    def on_worker(number):  # each worker builds its own pipeline, as a program of its own does
+        data = tf.data.Dataset.range(64).shuffle(64, seed=seed).batch(8)
+        return pipeline_of_worker(data, workers=2, worker=number)
+
+    read = [int(n) for worker in range(2) for batch in on_worker(worker) for n in batch]
+    assert len(read) == 64
+    assert (len(set(read)) == 64) is each_once
+
+
+def test_a_cache_is_complete_only_after_a_full_pass():
     from distlab.coursework.input_probes import CountedCalls
 
     calls = CountedCalls()
@@ -411,6 +425,27 @@ def test_a_cache_is_whole_only_after_a_full_pass():
 def test_shuffle_brings_an_element_at_most_its_buffer_forward():
     order = [int(n) for n in tf.data.Dataset.range(200).shuffle(10, seed=1)]
     assert max(number - place for place, number in enumerate(order)) == 9
+
+
+def test_either_of_two_optimizations_reads_a_batch_ahead():
+    from distlab.coursework.input_probes import CountedCalls
+
+    def pipeline_without(*optimizations):
+        calls, options = CountedCalls(), tf.data.Options()
+        for name in optimizations:
+            setattr(options.experimental_optimization, name, False)
+        data = tf.data.Dataset.range(400).map(calls.counted("read")).batch(4)
+        return calls, iter(data.with_options(options))
+
+    calls_without_both, iterator_without_both = pipeline_without(
+        "inject_prefetch", "map_and_batch_fusion"
+    )
+    next(iterator_without_both)
+    for name in ("inject_prefetch", "map_and_batch_fusion"):
+        calls, iterator = pipeline_without(name)
+        next(iterator)
+        wait_until(lambda calls=calls: calls["read"] >= 8)
+    assert calls_without_both["read"] == 4
 
 
 def test_a_map_behind_batch_is_called_once_for_each_batch():

@@ -122,7 +122,7 @@ ROUTE = Check(
     hint="Flat: 2 (N - 1) steps between servers with size / N, where N = servers * gpus. Two "
     "levels: 2 (gpus - 1) steps inside with size / gpus, and 2 (servers - 1) steps between "
     "servers, in which the link carries size / servers. Bytes per second: gbit_per_s * 1e9 / 8.",
-    revisit="When the message is small",
+    revisit="What a message costs",
     mistakes=(
         Fault("flat_always", sees=("far", "near"), latency=False)
         .or_with(slowest=False)
