@@ -74,7 +74,7 @@ def moved_by_a_step(model):
 # ## Task 1: the upper layers learn again
 #
 # A colleague has trained the head of a model on a frozen body, on two replicas. Now the upper
-# layers are to learn as well. The function `unfreeze_from` below was meant to prepare that, and
+# layers should learn as well. The function `unfreeze_from` below was meant to prepare that, and
 # three things are wrong. Repair it.
 #
 # - `model` is a `keras.Sequential` of dense layers and BatchNormalizations, made by
@@ -125,6 +125,13 @@ dl.check("unfreeze_from")
 # **Try next:** call `unfreeze_from` on a model from `dl.distribute` and on the same model on one
 # device, with the same weights. Train both for a step. Are the weights equal? What would you have
 # to write in plain TensorFlow, where `compile` does not know the strategy?
+#
+# <details><summary>Answer</summary>
+#
+# They are equal up to rounding: the loss is the mean over the global batch, and each
+# BatchNormalization is frozen, so no layer computes with a replica's own mean. In plain TensorFlow
+# call `compile` inside `strategy.scope()`.
+# </details>
 
 # %% [markdown]
 # ## Task 2: what will a step send?
@@ -178,6 +185,13 @@ dl.check("numbers_sent")
 # 2.6 times smaller than that of the layer above. In a `train_step` of your own, multiply each
 # gradient by its layer's factor before SGD applies it. Does it matter whether you multiply before
 # the all-reduce or after it? Why does the factor do almost nothing with Adam?
+#
+# <details><summary>Answer</summary>
+#
+# It does not matter: the factor is the same on every replica, so it can be taken out of the sum.
+# Adam divides a running mean of the gradients by the root of a running mean of their squares. A
+# constant factor is in both, and cancels.
+# </details>
 
 # %% [markdown]
 # ## Task 3: what pretraining must not see
@@ -227,6 +241,13 @@ dl.check("pretraining_rows")
 # **Try next:** a copy that was resized or stored as a new JPEG has other pixels. How would you find
 # it? The paper on [BiT](https://arxiv.org/abs/1912.11370) removed near duplicates of its test
 # images from the pretraining data, and reports how little changed.
+#
+# <details><summary>Answer</summary>
+#
+# Make all images small and grey, and compare what is left. Or compare the features that a trained
+# network computes. Both give distances instead of yes or no, so look at the nearest pairs yourself
+# before you choose a limit.
+# </details>
 
 # %% [markdown]
 # ## Next steps

@@ -105,6 +105,12 @@ dl.check("split_gated")
 #
 # <details><summary>Hint</summary>
 #
+# Adam treats each weight alone. Which parts of `weights`, `gradient`, `m` and `v` does `update`
+# need to compute the new weights of one piece?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
 # `tf.distribute.get_replica_context()` has `all_gather(value, axis=0)`, `num_replicas_in_sync` and
 # `replica_id_in_sync_group`. Inside a `tf.function` the last one is a tensor, so cut with
 # `tf.reshape(vector, [replicas, -1])[index]`.
@@ -213,9 +219,9 @@ example = {
 #   and the activations must fit on a device. `batch` copies see different examples, and divide
 #   nothing.
 # - The product of the three sizes is the number of all devices.
-# - Divide the model over as few devices as possible, and first inside a host: `tensor` divides
-#   `per_host`. Only if a whole host is too small, `pipeline` continues over several hosts: it
-#   divides `hosts`.
+# - `tensor` is the smallest divisor of `per_host` that is enough, and `pipeline` is then 1. Only if
+#   a whole host is too small, `tensor` is `per_host`, and `pipeline` is the smallest divisor of
+#   `hosts` that is enough. The cluster is always large enough.
 # - A GB is 1e9 bytes. With 4 hosts of 8 devices, the model above gets `(16, 1, 2)`. About 10 lines.
 #
 # <details><summary>Hint</summary>
@@ -251,7 +257,9 @@ dl.check("choose_mesh")
 #
 # Of 16 bytes, 12 are state in the ZeRO paper's count. With `tensor` 1 there are 32 replicas, and
 # each holds 4 + 12 / 32 = 4.4 bytes for each parameter, so 22 GB. The model fits without tensor
-# parallelism, and the gradients and weights travel as before.
+# parallelism, and the four all-reduces in each layer disappear. But in `(16, 1, 2)` a device
+# all-reduces the gradients of half of the model. Now it reduces the gradients and gathers the
+# weights of the whole model, so it sends about twice as many bytes for them in a step.
 # </details>
 
 # %% [markdown]

@@ -17,8 +17,8 @@
 # - count what a step of your own model needs on each device, and what no number of devices lowers,
 # - split two layers over devices so that nothing travels between them,
 # - divide Adam's state, and say what that costs in bytes,
-# - count the bubble of a pipeline,
-# - name the question that decides for each kind of parallelism, and the tool to take.
+# - count how long the stages of a pipeline are idle,
+# - say which kind of parallelism your own model needs, and which tools offer it.
 #
 # **Time:** about 45 minutes. **Needs:** lessons [03](03_custom_training_loop.ipynb),
 # [07](07_mixed_precision.ipynb) and [16](16_choosing_a_strategy.ipynb), and from [lesson
@@ -147,10 +147,10 @@ draw_memory_by_replicas(replicas, curves, limit_gb=80)
 
 # %% [markdown]
 # (FSDP is PyTorch's Fully Sharded Data Parallel.) **What is not divided is a floor that no number
-# of devices lowers.** More devices help only with what is divided. The 30 billion parameters fit
-# from 32 replicas on if the optimizer state and the gradients are divided, and from 8 on if the
-# weights are divided as well. The names in the figure are the stages of ZeRO (Zero Redundancy
-# Optimizer):
+# of devices lowers.** More devices help only with what is divided. Of the numbers of replicas in
+# the figure, 32 is the first at which the 30 billion parameters fit if the optimizer state and the
+# gradients are divided, and 8 if the weights are divided as well. The activations need memory on
+# top of that. The names in the figure are the stages of ZeRO (Zero Redundancy Optimizer):
 #
 # | | divided among the replicas | whole on each replica |
 # |---|---|---|
@@ -162,10 +162,11 @@ draw_memory_by_replicas(replicas, curves, limit_gb=80)
 # %% [markdown]
 # ## Split two layers by hand
 #
-# ZeRO divides what is *stored*. A layer is still computed as a whole on one device. If one layer
-# is too large, its computation must be divided too. That is tensor parallelism. Take 8 examples
-# with 6 inputs, a first kernel `[6, 10]`, ReLU, and a second kernel `[10, 4]`. Below, each entry
-# of a list is on a device of its own.
+# ZeRO divides what is *stored*. Each device still computes every layer with all of the layer's
+# weights. If one layer is too large, its computation must be divided too. That is tensor
+# parallelism. Take 8 examples with 6 inputs, a first kernel `[6, 10]`, ReLU, and a second kernel
+# `[10, 4]`. The code below runs on one device: each entry of a list stands for what one of two
+# devices would hold.
 #
 # A kernel can be cut by column or by row. Cut by **column**, each device computes whole hidden
 # units, 5 of the 10. So cut both kernels by column?
@@ -207,12 +208,12 @@ draw_split_layers(examples=8, inputs=6, hidden=10, outputs=4)
 # hidden unit, and the sum of two ReLUs is not the ReLU of the sum: relu(3) + relu(-2) is 3, and
 # relu(3 - 2) is 1.
 #
-# In the backward pass each device computes the gradients of its own pieces and needs nothing for
-# them. Its pieces give only a part of the gradient of `x`. If a layer comes before, one all-reduce
-# adds these parts up. Megatron-LM splits both halves of a transformer layer like this, attention by
-# its heads. So each layer needs two all-reduces forward and two backward, and the next layer must
-# wait for them. That is why tensor parallelism usually stays inside one host, where the links are
-# fast.
+# In the backward pass each device computes the gradients of its own pieces without the other
+# devices. But from its pieces it gets only a part of the gradient of `x`. If there is a layer
+# below, one all-reduce adds these parts up. Megatron-LM splits both halves of a transformer layer
+# like this, attention by its heads. So each layer needs two all-reduces forward and two backward,
+# and the next layer must wait for them. That is why tensor parallelism usually stays inside one
+# host, where the links are fast.
 
 # %% [markdown]
 # ## The same with DTensor
@@ -239,7 +240,9 @@ def variable(value, *axes, mesh):
 
 # %% [markdown]
 # `step` is the step of one device: it names no device and no collective. `train` takes three of
-# these steps with the layouts that it is given. It returns the losses and the first kernel.
+# these steps with the layouts that it is given. It returns the losses and the first kernel. In a
+# layout, `(WHOLE, "model")` cuts a kernel by column and `("model", WHOLE)` by row. A `DVariable` is
+# a variable with a layout, and `dtensor.unpack` returns the pieces that the devices hold.
 
 
 # %%
@@ -305,8 +308,9 @@ layouts_guess.reveal(
         4: "four",
     }[sum(is_same.values())],
     {
-        "one: column, then row": "By hand the others needed more: half of the hidden units was "
-        "missing, or a sum before the ReLU. DTensor sees that from the layouts, and adds it.",
+        "one: column, then row": "By hand the other three cuts need more: half of the hidden units "
+        "are missing, or a sum has to come before the ReLU. DTensor sees from the layouts what is "
+        "missing, and fetches it or adds it up.",
         "two: those that begin with a column": "With a first kernel cut by row, a sum is missing "
         "before the ReLU. DTensor sees that from the layouts, and adds up before the ReLU.",
         "three: all but column and column": "By hand device 0 lacked half of the hidden units. "
@@ -316,12 +320,13 @@ layouts_guess.reveal(
 )
 
 # %% [markdown]
-# Take column and column, which raised an error by hand.
-# The output of the second product is cut by column, so each device needs all 10 hidden units for
-# its 2 columns. DTensor must therefore insert an [all-gather](../docs/glossary.md#all-gather) of
-# the hidden units in every step, and it does not tell you. **A layout changes what travels, and the
-# result only by rounding.** So equal losses do not show that a layout is a good one. You must know
-# what it makes travel, or measure the time of a step on the real links.
+# Take column and column, which raised an error by hand. The output of the second product is cut by
+# column, and device 0 has only 5 of the 10 hidden units. For these two layouts DTensor
+# [inserts](https://github.com/tensorflow/tensorflow/blob/master/tensorflow/dtensor/mlir/expansions/matmul_spmd_expander.cc)
+# an [all-gather](../docs/glossary.md#all-gather) of the hidden units in every step, and it does not
+# tell you. **A layout changes what travels, and the result only by rounding.** So equal losses do
+# not show that a layout is a good one. You must know what it makes travel, or measure the time of a
+# step on the real links.
 
 # %% [markdown]
 # ## A mesh of data and model
@@ -378,9 +383,8 @@ dl.show("losses", losses, digits=3, expected=losses_of_one)
 #
 # Now the replicas hold whole weights again, and only Adam's state is divided: ZeRO 1. Each replica
 # keeps Adam's two averages for **its** rows of a kernel. In a step it needs the summed gradient of
-# these rows, which is a [reduce-scatter](../docs/glossary.md#reduce-scatter). It updates its rows,
-# and an all-gather gives all replicas all rows. In DTensor both are a `relayout`. (The code gathers
-# the change of the rows instead of the new rows. Both have the same size.)
+# these rows only. It updates its rows, and then all replicas need all rows. In DTensor a `relayout`
+# does each of the two. (The code sends the change of the rows instead of the new rows.)
 
 # %%
 two = dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"])
@@ -394,11 +398,11 @@ def sharded_step(x, y, weights, averages, rate):
         loss = tf.reduce_mean((tf.nn.relu(x @ weights[0]) @ weights[1] - y) ** 2)
     gradients = tape.gradient(loss, weights)
     for weight, gradient, (m, v) in zip(weights, gradients, averages, strict=True):
-        own = dtensor.relayout(gradient, own_rows)  # the reduce-scatter
+        own = dtensor.relayout(gradient, own_rows)  # add up the own rows
         m.assign(0.9 * m + 0.1 * own)
         v.assign(0.999 * v + 0.001 * own**2)
         change = rate * m / (tf.sqrt(v) + 1e-7)
-        weight.assign_sub(dtensor.relayout(change, on_both))  # the all-gather
+        weight.assign_sub(dtensor.relayout(change, on_both))  # collect all rows
 
 
 # %% [markdown]
@@ -436,9 +440,9 @@ dl.show("apart from Keras's Adam by", np.abs(copy - kernels[0].numpy()).max(), b
 
 # %% tags=["predict"]
 bytes_guess = dl.predict(
-    "Mirrored all-reduces the gradients. ZeRO 1 over 8 replicas reduce-scatters the gradients and "
-    "all-gathers the weights, all in one precision. How many bytes does each device send in a "
-    "step, compared with Mirrored?",
+    "Mirrored all-reduces the gradients. With ZeRO 1 over 8 replicas, the updated weights must "
+    "also reach every replica. Gradients and weights have one precision. How many bytes does each "
+    "device send in a step, compared with Mirrored?",
     [
         "more: the weights travel as well",
         "as many as before",
@@ -461,6 +465,8 @@ bytes_guess.reveal(
         "all-reduce, which would carry the summed gradients.",
         "fewer: each replica needs a part of the gradients only": "That saves the second half of "
         "the all-reduce. Then the new weights must travel, which are as large.",
+        "as many as before": "The gradients need the first half of Mirrored's all-reduce, and the "
+        "weights need a second half of the same size.",
     },
 )
 
@@ -468,14 +474,17 @@ bytes_guess.reveal(
 dl.show("GB sent by each device, 7 billion parameters", sent, digits=1)
 
 # %% [markdown]
-# An all-reduce *is* a reduce-scatter and an all-gather. **ZeRO 1 puts the update between the two
+# A [reduce-scatter](../docs/glossary.md#reduce-scatter) of the gradients gives each replica the sum
+# of its own rows, and an [all-gather](../docs/glossary.md#all-gather) gives all replicas the new
+# rows. An all-reduce *is* these two, one after the other. **ZeRO 1 puts the update between the two
 # halves, so it divides Adam's state for no additional byte.** ZeRO 2 costs the same if a step has
-# one micro-batch. With gradient accumulation it reduce-scatters after each of them. ZeRO 3 gathers
-# the weights twice, once forward and once backward, so it sends 1.5 times as much. (You can keep
-# the gathered weights after the forward pass. That saves the second gather and costs the memory.)
+# one micro-batch. With gradient accumulation, ZeRO 2 reduce-scatters after each micro-batch, and
+# ZeRO 1 only once a step. ZeRO 3 gathers the weights twice, once forward and once backward, so it
+# sends 1.5 times as much. (You can keep the gathered weights after the forward pass. That saves the
+# second gather and costs the memory.)
 #
-# These bytes come from the formula. On a CPU, DTensor makes a reduce-scatter of an all-reduce and a
-# cut, and an all-gather of an all-reduce as well. So our run shows what is stored where, and not
+# These bytes come from the formula. On a CPU, DTensor replaces the reduce-scatter by an all-reduce
+# and a cut, and the all-gather by an all-reduce. So our run shows what each replica stores, and not
 # what a GPU would send.
 
 # %% [markdown]
@@ -507,7 +516,8 @@ def two_stages(x, y):
     with tf.device(devices[1]):
         with tf.GradientTape() as tape_1:
             tape_1.watch(hidden)  # what device 0 sent
-            loss = tf.reduce_sum((hidden @ kernels[1] - y) ** 2) / whole.shape.num_elements()
+            errors = hidden @ kernels[1] - y
+            loss = tf.reduce_sum(errors**2) / 32  # all outputs of the whole batch
         of_second, back = tape_1.gradient(loss, [kernels[1], hidden])
     with tf.device(devices[0]):
         of_first = tape_0.gradient(hidden, kernels[0], output_gradients=back)  # from device 1
@@ -532,7 +542,8 @@ dl.show("both gradients apart by", max(gaps), below=1e-5)
 
 # %% tags=["predict"]
 bubble_guess = dl.predict(
-    "Four stages, four micro-batches. What percentage of all stages' time is idle?", unit="%"
+    "Four equally fast stages, four micro-batches. What percentage of all stages' time is idle?",
+    unit="%",
 )
 
 # %%
@@ -556,20 +567,24 @@ bubble_guess.reveal(
 )
 
 # %% [markdown]
-# With p stages and m micro-batches a pass takes m + p - 1 ticks, and each stage works in m of them.
-# **The idle share is (p - 1) / (m + p - 1).** (Megatron-LM's authors divide by the working time
-# instead, and get (p - 1) / m.) More micro-batches make it smaller. But small ones use a GPU badly,
-# and GPipe must keep something for each of them until the backward pass: the input of the stage,
-# from which it computes the activations again. Later schedules such as 1F1B start each backward
-# pass as soon as they can, so a stage keeps at most p micro-batches. Their bubble is the same.
+# With p equally fast stages and m micro-batches a pass takes m + p - 1 ticks, and each stage works
+# in m of them. **The idle share is (p - 1) / (m + p - 1).** (Megatron-LM's authors divide by the
+# working time instead, and get (p - 1) / m.) More micro-batches make it smaller. But small ones use
+# a GPU badly, and GPipe must keep something for each of them until the backward pass: the input of
+# the stage, from which it computes the activations again. A later schedule, 1F1B, starts each
+# backward pass as soon as it can, so a stage keeps at most p micro-batches. Its bubble is the same.
+# [Interleaved 1F1B](https://arxiv.org/abs/2104.04473) gives each device several smaller stages,
+# which makes the bubble shorter and sends more messages.
 
 # %% [markdown]
 # ## What keras.distribution does
 #
-# Keras has an interface for all this: `keras.distribution`, with `DataParallel` and
-# `ModelParallel`. Lesson 16 asked it for half of a kernel on each device. On the TensorFlow backend
-# it accepted the layout and placed a whole kernel. Nothing in that backend reads the layout of a
-# weight. Its file for distribution has only this unfinished function, which no code calls:
+# Keras has an interface for layouts: `keras.distribution`, with `DataParallel` and `ModelParallel`.
+# It has none for a pipeline. Lesson 16 asked Keras for half of a kernel on each device. On the
+# TensorFlow backend Keras accepted the layout and placed a whole kernel. Nothing in that backend
+# reads the layout of a weight. Its file for distribution lists devices, and translates a mesh and a
+# layout to DTensor. But the function that would place a value by its layout is unfinished, and no
+# code of this backend calls it:
 
 # %%
 import inspect
@@ -583,10 +598,34 @@ print(inspect.getsource(distribution_lib.distribute_value))
 # On the JAX backend the same model is divided. Keras places a small weight with
 # [`jax.device_put`](https://github.com/keras-team/keras/blob/master/keras/src/backend/jax/distribution_lib.py)
 # and its layout. It initializes a large one in pieces, so that no device ever holds it whole, and
-# `jax.jit` inserts the collectives. We ran lesson 16's code there, with Keras 3.15, JAX 0.10 and
-# two CPU devices: its kernel `[64, 32]` became two pieces `[64, 16]`, and `fit` trained. So if your
+# `jax.jit` inserts the collectives. We ran lesson 16's layout there, with Keras 3.15, JAX 0.10 and
+# two CPU devices: a kernel `[64, 32]` became two pieces `[64, 16]`, and `fit` trained. So if your
 # model is written in Keras and has become too large, this is the shortest way: set
 # `KERAS_BACKEND=jax` before the import, and give `ModelParallel` a layout for each kernel.
+#
+# <details><summary>The script that we ran on JAX</summary>
+#
+# Run it in an environment with Keras and JAX. It prints `[(64, 16), (64, 16)]`.
+#
+# ```python
+# import os
+#
+# os.environ["KERAS_BACKEND"] = "jax"
+# os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+# import keras
+# import numpy as np
+#
+# names = keras.distribution.list_devices()
+# mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], devices=names)
+# layout = keras.distribution.LayoutMap(mesh)
+# layout[".*kernel"] = (None, "model")
+# with keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch").scope():
+#     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32), keras.layers.Dense(10)])
+#     model.compile("adam", "mse")
+#     model.fit(np.ones((8, 64)), np.ones((8, 10)), verbose=0)
+# print([piece.data.shape for piece in model.weights[0].value.addressable_shards])
+# ```
+# </details>
 
 # %% [markdown]
 # ## Which one decides
@@ -594,22 +633,27 @@ print(inspect.getsource(distribution_lib.distribute_value))
 # `tf.distribute` ends where a replica no longer fits on one device. (Its TPUStrategy and its
 # parameter servers can divide some variables, as lesson 16 says.) The figure in [lesson
 # 16](16_choosing_a_strategy.ipynb) shows what each kind gives to a device. These questions decide.
-# Ask in this order, and take the kind of the first yes. (Lesson 16 asks for memory first. This
-# order asks for what the model allows first. Experts are no answer to a lack of memory: you choose
-# a model that has them.)
+# Ask in this order, and take the kind of the first yes. (Experts are in the list because some
+# models have them. You do not add experts to save memory.)
 #
-# 1. **Data:** does one device hold all of the model?
-# 2. **Expert:** does an example use only a few experts of many?
-# 3. **Pipeline:** are the links slow, and can the batch be cut into many micro-batches?
-# 4. **Sharded data:** does a device hold its part, and the largest layer beside it?
-# 5. **Tensor:** is one layer too large, and are the links fast?
+# 1. **Data:** does one device hold all weights, all gradients and all of the optimizer's state?
+# 2. **Sharded state (ZeRO 1):** does one device hold all weights, all gradients and its part of the
+#    optimizer's state?
+# 3. **Expert:** does an example use only a few experts of many?
+# 4. **Pipeline:** are the links slow, and can the batch be cut into many micro-batches?
+# 5. **Sharded weights (ZeRO 3):** does a device hold its part of everything, and the largest layer
+#    beside it?
+# 6. **Tensor:** is one layer too large, and are the links fast?
+#
+# Questions 2 and 5 are two stages of what lesson 16 calls sharded data parallelism.
 #
 # | kind | what travels | what to take |
 # |---|---|---|
 # | data | gradients, once a step | `MirroredStrategy`, PyTorch DDP |
+# | sharded state | gradients and new weights, once a step | DeepSpeed, Megatron-LM, JAX |
 # | expert | each example to its experts, and back | DeepSpeed, Megatron-LM |
 # | pipeline | activations between stages | Megatron-LM, `torch.distributed.pipelining` |
-# | sharded data | each layer's weights, twice; gradients | PyTorch `fully_shard`, DeepSpeed, JAX |
+# | sharded weights | weights, twice; gradients | PyTorch `fully_shard`, DeepSpeed, JAX |
 # | tensor | activations, four times in each layer | JAX, Megatron-LM, DTensor |
 #
 # Then combine them. Llama 3 uses tensor parallelism inside a host, pipeline and sharded data
