@@ -102,5 +102,5 @@ def _check_arguments(build: Any, strategy: Any, batch_losses: Any) -> None:
             found="not a function that builds a model; a model that exists already was built "
             "outside the strategy's scope",
             do="write `def build(): ...; return model` and give distribute(build, strategy)",
-            pitfall="A model made before the scope",
+            pitfall="A model made before the scope: an empty AssertionError",
         )
