@@ -158,7 +158,7 @@ def plan_batch(
                 found=f"{total} examples cannot be shared equally by {replicas} replicas",
                 do=f"take {_near_multiples(total, replicas)}, or uneven=True with a loss that "
                 "is weighted by examples, as distlab.distribute does",
-                pitfall="Empty shares",
+                pitfall="Empty shares: the last step is too short",
             )
     shares = split_batch(total, replicas)
     reference = shares[0] if reference_batch is None else reference_batch

@@ -137,7 +137,7 @@ def test_a_batch_that_cannot_be_shared_names_its_neighbours():
         dl.plan_batch(global_batch=100, replicas=3)
     assert error.value.found == "100 examples cannot be shared equally by 3 replicas"
     assert error.value.do.startswith("take 99 or 102, or uneven=True")
-    assert error.value.pitfall == "Empty shares"
+    assert error.value.pitfall == "Empty shares: the last step is too short"
 
 
 def test_an_uneven_batch_can_be_asked_for():

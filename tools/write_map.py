@@ -32,8 +32,9 @@ def with_map(text: str) -> str:
     if coming:
         counted = f"{here} lessons are here, and {coming} {'is' if coming == 1 else 'are'} coming."
     part = (
-        f"{BEGIN}\n{counted} The lessons take about {lessons} hours to read and run, and the "
-        f"exercises about {exercises} hours.\n\n{map_table(entries)}\n{END}"
+        f"{BEGIN}\n{counted} The notebooks estimate about {lessons} hours for the lessons and "
+        f"{exercises} hours for the exercises; no class has been timed yet.\n\n"
+        f"{map_table(entries)}\n{END}"
     )
     pattern = f"{re.escape(BEGIN)}.*?{re.escape(END)}"
     found, count = re.subn(pattern, lambda _: part, text, flags=re.DOTALL)

@@ -34,11 +34,12 @@ sides have the same initial weights, the same order of examples and the same ran
 is off, and BatchNormalization is synchronised.
 
 A cell shows the largest difference between a weight and one device's weight after two epochs.
-"equal" means that every weight is within 2e-6 and every log within 2e-5 of its size. A weight
-whose true gradient is zero, such as a key's bias in attention, moves by rounding alone. Such
-weights are not counted. Keras's own `fit` stops if the replicas cannot share the first batch
-equally. So its batches have 10, 10 and 7 examples, as have those of the one device that it is
-compared with.
+"equal" means that every weight is within 2e-6 and every log within 2e-5 of its size.
+`half_the_bits` is the exception: bfloat16 rounds what each replica computes, so its limit is
+1e-2. A weight whose true gradient is zero, such as a key's bias in attention, moves by
+rounding alone. Such weights are not counted. Keras's own `fit` stops if the replicas cannot
+share the first batch equally. So its batches have 10, 10 and 7 examples, as have those of the
+one device that it is compared with.
 """
 
 

@@ -49,7 +49,7 @@ def measure_scaling(
             asked=f"distlab bench {target} with --batch {batch}",
             found=f"{batch} examples, which {uneven[0]} replicas cannot share equally",
             do=f"give a multiple of {uneven[0]}",
-            pitfall="Empty shares",
+            pitfall="Empty shares: the last step is too short",
         )
     rows = []
     for count in replicas:

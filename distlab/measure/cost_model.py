@@ -162,7 +162,7 @@ def fit(
             asked=f"fit of {len(all_reduces)} all-reduces and {len(steps)} steps",
             found="fewer measurements than numbers to fit",
             do="measure at least two sizes of each",
-            pitfall="A model that fits and does not predict",
+            pitfall="A cost model that misses the next measurement",
         )
     rows = [
         (step.global_batch, step.replicas) if shared else (step.global_batch / step.replicas, 1)

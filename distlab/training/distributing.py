@@ -35,8 +35,9 @@ def distribute(
     """Builds a model under a strategy, so that its own `fit` takes the steps of one device.
 
     `build` runs inside the strategy's scope. You get back the model that it made, with Keras's own
-    `fit`, `evaluate`, `predict` and `save`. distlab replaces only what `fit` and `evaluate` run for
-    a batch, so that the weights and the logs are those of plain Keras on one device:
+    `fit`, `evaluate`, `predict` and `save`. distlab replaces what `fit`, `evaluate` and `predict`
+    run for a batch and, with several workers, how files are written. Up to rounding, the weights
+    and the logs are those of plain Keras on one device:
 
     - The batch size of a data set or of `fit` is that of the GLOBAL batch. Each example has the
       same weight, even in a partial last batch, under masks and with sample weights.
@@ -101,5 +102,5 @@ def _check_arguments(build: Any, strategy: Any, batch_losses: Any) -> None:
             found="not a function that builds a model; a model that exists already was built "
             "outside the strategy's scope",
             do="write `def build(): ...; return model` and give distribute(build, strategy)",
-            pitfall="A model made before the scope",
+            pitfall="A model made before the scope: an empty AssertionError",
         )

@@ -159,7 +159,7 @@ def check(model: Any, strategy: tf.distribute.Strategy) -> None:
             found="a model that was made outside the strategy's scope: its variables are not on "
             "the replicas",
             do="create the model inside build(), which distribute calls in the scope",
-            pitfall="A model made before the scope",
+            pitfall="A model made before the scope: an empty AssertionError",
         )
     if describe(strategy).kind == "parameter_server":
         raise ModelError(

@@ -80,7 +80,7 @@ def check_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             "variables are not on the replicas",
             do="create the layers and the optimizer inside build(), which distribute calls in "
             "the scope; for a later compile(), create the optimizer `with strategy.scope():`",
-            pitfall="A model made before the scope",
+            pitfall="A model made before the scope: an empty AssertionError",
         )
     if outside:
         raise ModelError(
@@ -88,7 +88,7 @@ def check_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             found=f"the layer {outside!r}, which was made outside of build() and is to be trained: "
             "its weights are not on the replicas",
             do="create it inside build(), or set its trainable = False if it should stay as it is",
-            pitfall="A model made before the scope",
+            pitfall="A model made before the scope: an empty AssertionError",
         )
 
 

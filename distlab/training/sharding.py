@@ -68,7 +68,7 @@ def check_order(dataset: tf.data.Dataset, workers: Workers) -> None:
             "all examples some would be read twice and others never",
             do="give shuffle a seed=, or call distlab.set_seed with one number on every worker; "
             "for arrays, set_seed too, or fit(..., shuffle=False)",
-            pitfall="A shuffle that differs on each worker",
+            pitfall="A shuffle that differs on each worker: examples read twice",
         )
 
 

@@ -42,7 +42,7 @@ _REFUSALS: dict[str, dict[str, str]] = {
         "replicas cannot wait for each other",
         "do": "take the gradient outside, and let the condition choose what is applied: "
         "tf.where(condition, gradient, 0)",
-        "pitfall": "An all-reduce in an if",
+        "pitfall": "An all-reduce in an if: a merge_call error, or a hang",
     },
     "tf.function only supports singleton tf.Variables created on the first call": {
         "found": "a layer that makes a variable in the step",
@@ -108,7 +108,7 @@ def files_explained() -> Iterator[None]:
             else f"{few[1]} files for {few[2]} workers",
             do="write at least one file for each worker, or leave the policy out: each then reads "
             "all examples and keeps its part of every batch (DATA)",
-            pitfall="Fewer files than workers",
+            pitfall="Fewer files than workers: a hang at the first batch",
         ) from error
 
 

@@ -158,7 +158,8 @@ stream_guess.reveal(
 # changes from run to run. Most of them do so only **on a GPU**. The next line turns on [op
 # determinism](../docs/glossary.md#op-determinism): TensorFlow then allows only operations that give
 # the same bits each time. It costs speed. To undo it, you must restart the kernel, the Python
-# process of the notebook ([more](../docs/pitfalls.md#op-determinism)).
+# process of the notebook
+# ([more](../docs/pitfalls.md#two-runs-on-a-gpu-differ-although-all-seeds-are-set)).
 
 # %%
 dl.set_seed(1, deterministic=True)
@@ -552,7 +553,7 @@ dl.show("with dropout, 2 replicas and 1", compare(with_dropout, train_on(1, drop
 # `compile`. Second, TF32 shortens the factors of a matrix product to 10 bits of fraction (float32
 # has 23). GPUs since Ampere use it by default, so turn it off with
 # `tf.config.experimental.enable_tensor_float_32_execution(False)`
-# ([more](../docs/pitfalls.md#xla-and-tf32)).
+# ([more](../docs/pitfalls.md#on-a-gpu-a-strategy-is-far-from-plain-fit)).
 #
 # <details><summary>In PyTorch and JAX</summary>
 #

@@ -159,8 +159,8 @@ dl.show("keeps its weights in", layer.kernel.dtype)
 # float32. The gradient of a *bias* in `mixed_bfloat16` has none on a CPU: with a batch of 1024
 # equal examples it is 0.25 of the true value, because 256 + 1 is rounded to 256. A GPU adds in
 # float32. So do not judge how exact bfloat16 is by large batches on a CPU
-# ([more](../docs/pitfalls.md#bfloat16-sums)). The bfloat16 run below has a batch of 1024. It shows
-# only that small gradients survive.
+# ([more](../docs/pitfalls.md#biases-learn-too-slowly-in-bfloat16)). The bfloat16 run below has a
+# batch of 1024. It shows only that small gradients survive.
 # </details>
 #
 # ## The last layer
@@ -448,7 +448,7 @@ dl.show("the scale, as a power of two", scales)
 #
 # Under `mixed_float16`, `compile` wraps your optimizer in this one (`auto_scale_loss=True` is the
 # default). Clipping must come after the division by the scale: write `clipnorm` into the inner
-# optimizer ([why](../docs/pitfalls.md#clipping-and-the-loss-scale)).
+# optimizer ([why](../docs/pitfalls.md#float16-with-clipping-stands-still)).
 #
 # **This is the end of the first part.** What you know now holds on one device.
 #
@@ -557,7 +557,8 @@ for replica in (0, 1):
 # `LossScaleOptimizer` then lets each replica decide by its own gradient. If one replica overflows,
 # it skips the step, and the others enter a branch with the all-reduce, which needs every replica.
 # We have read this in the source, and have not run it on several GPUs: the others may wait without
-# end, or the copies may differ ([more](../docs/pitfalls.md#jit_compile-and-the-loss-scale)).
+# end, or the copies may differ
+# ([more](../docs/pitfalls.md#a-hang-with-jit_compile-float16-and-several-gpus)).
 # </details>
 #
 # ## What 16 bits save

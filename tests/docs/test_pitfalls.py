@@ -82,6 +82,72 @@ def test_a_loss_scale_clips_in_its_inner_optimizer_only():
     assert keras.optimizers.LossScaleOptimizer(inner).inner_optimizer.clipnorm == 1
 
 
+def weights_after_two_steps(optimizer, train, reduction="sum_over_batch_size", padding=0):
+    """Trains on 24 rows of which the last are padding; `train` makes a model of its `build`."""
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(24, 3)).astype("float32"), draw.normal(size=(24, 1))
+    weights = np.float32(np.arange(24) < 24 - padding)
+
+    def build():
+        dl.set_seed(1)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(optimizer(), loss=keras.losses.MeanSquaredError(reduction=reduction))
+        return model
+
+    model = train(build)
+    data = tf.data.Dataset.from_tensor_slices((x, y, weights)).batch(24)
+    model.fit(data, epochs=2, verbose=0)
+    return np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+
+def on_one_device(build):
+    return build()
+
+
+def by_keras(build):
+    with two_replicas().scope():
+        return build()
+
+
+def by_distribute(build):
+    return dl.distribute(build, two_replicas())
+
+
+def distances_from_one_device(*how, **options):
+    one, *two = (
+        weights_after_two_steps(*how, train=train, **options)
+        for train in (on_one_device, by_keras, by_distribute)
+    )
+    return [float(abs(weights - one).max()) for weights in two]
+
+
+@pytest.mark.parametrize("kind", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_keras_clips_the_part_of_each_replica(kind):
+    keras_own, ours = distances_from_one_device(lambda: keras.optimizers.SGD(0.1, **{kind: 0.5}))
+    assert keras_own > 1e-2
+    assert ours < 1e-6
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"gradient_accumulation_steps": 2}, {"use_ema": True, "ema_overwrite_frequency": 2}],
+    ids=["accumulation", "ema"],
+)
+def test_keras_accumulates_gradients_in_a_condition_that_a_strategy_refuses(how):
+    with pytest.raises(RuntimeError, match="`merge_call` called while defining a new graph"):
+        weights_after_two_steps(lambda: keras.optimizers.SGD(0.1, **how), train=by_keras)
+
+
+def test_on_replicas_a_mean_over_weights_is_wrong_if_their_padding_differs():
+    how = {"reduction": "mean_with_sample_weight"}
+    keras_own, ours = distances_from_one_device(lambda: keras.optimizers.SGD(0.1), **how)
+    assert max(keras_own, ours) < 1e-6  # no padding
+    how["padding"] = 9  # the second replica has 3 rows of 12
+    keras_own, ours = distances_from_one_device(lambda: keras.optimizers.SGD(0.1), **how)
+    assert keras_own > 1e-2
+    assert ours < 1e-6
+
+
 class Recomputed(keras.layers.Layer):
     """Keeps no activation of its block, as docs/pitfalls.md advises."""
 

@@ -9,6 +9,8 @@ import pytest
 
 import distlab as dl
 from tests.support.repository import ROOT
+from tests.zoo.family import Family
+from tests.zoo.harness import families
 from tools import readme_picture, support_matrix
 
 README = ROOT / "README.md"
@@ -90,8 +92,26 @@ def test_what_fit_gets_wrong_is_what_was_measured():
 
 
 def test_the_readme_counts_the_zoo_as_the_zoo_does():
-    equal, families = re.search(r"2 replicas: (\d+) of (\d+)", read(ROOT / "docs/zoo.md")).groups()
-    assert f"compares {families} model families with one device: {equal} are equal" in read(README)
+    page = read(ROOT / "docs/zoo.md")
+    counted = re.search(r"2 replicas: (\d+) of (\d+).*`fit`, 2 replicas: 0 of \2", page)
+    equal, total = (int(number) for number in counted.groups())
+    zoo = families()
+    wider = [one.atol for one in zoo.values() if one.atol != Family.atol]
+    assert (wider, Family.atol) == ([1e-2], 2e-6)
+    furthest = max(float(far) for far in re.findall(r"\| off by (\S+) \|$", page, re.MULTILINE))
+    text = " ".join(read(README).split())
+    assert f"compares {total} small model families with one device" in text
+    assert f"{equal - 1} are equal to 2e-6, and one in bfloat16 is equal to 1e-2" in text
+    assert f"equal for none of the {total}: it stops, or a weight is off by up to" in text
+    assert f"up to {furthest:.0e}, or only the log is wrong" in text
+
+
+def test_the_question_in_the_readme_is_one_of_lesson_00():
+    text = " ".join(read(README).split())
+    asked, answers = re.search(r'lesson 00 asks: ("[^"]+") Is it (.+?)\?', text).groups()
+    lesson = read(ROOT / "lessons/00_start_here/lesson.py")
+    choices = [f'"{answer}"' for answer in answers.split(", or ")]
+    assert f"{asked},\n    [{', '.join(choices)}]" in lesson
 
 
 def test_the_picture_shows_what_its_text_says_and_what_a_run_gives():

@@ -1,5 +1,6 @@
 """The page for teachers says what is so: points, options, and a report to copy."""
 
+import json
 import re
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from distlab import cli
 from distlab.autograder.intake.private_checks import load_reports
 from distlab.checks.registry import checks_of, reports_of, stems
+from distlab.course_map import read_map
 from distlab.exercise.building import BuildOptions, build_editions
 from distlab.exercise.new_exercise import make_exercise
 from tests.support.repository import ROOT
@@ -15,12 +17,44 @@ PAGE = ROOT / "docs" / "teaching.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
+def markdown_of(notebook):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
 @pytest.mark.parametrize("stem", stems())
 def test_the_points_of_each_exercise_are_right(stem):
     row = re.search(rf"(?m)^\| {stem[:2]} .+ \| ([\d. +]+) \| \d+ \| \**\d+\** \|$", TEXT)
     points = [checks_of(stem), reports_of(stem)]
     sums = [f"{sum(one.points for one in some):g}" for some in points if some]
     assert row[1] == " + ".join(sums)
+
+
+def minutes_of(exercise):
+    """What an exercise's table says of its tasks: the minutes of those with points, of all."""
+    table = re.findall(
+        r"^\| (.+?) \| (.+?) \| (\d+) \| (?:easy|medium|hard|open) \|$", exercise, re.M
+    )
+    graded = [int(minutes) for _, what, minutes in table if "no points" not in what]
+    return sum(graded), sum(int(minutes) for _, _, minutes in table)
+
+
+def test_each_row_has_the_title_and_the_minutes_of_its_notebooks():
+    rows = re.findall(r"(?m)^\| (\d\d .+?) \| .+ \| (\d+) \| \**(\d+)\** \|$", TEXT)
+    entries, with_open, in_all = read_map(ROOT), [], [0, 0]
+    assert [name for name, _, _ in rows] == [entry.name for entry in entries]
+    for (_, lesson, exercise), entry in zip(rows, entries, strict=True):
+        graded, total = minutes_of(markdown_of(ROOT / entry.exercise))
+        assert (int(lesson), int(exercise)) == (entry.lesson_minutes, graded), entry.name
+        assert total == entry.exercise_minutes
+        in_all = [in_all[0] + graded, in_all[1] + total]
+        if total > graded:
+            with_open.append(entry.number)
+            assert 10 <= total - graded <= 20
+    text = " ".join(TEXT.split())
+    assert f"in exercises {', '.join(with_open[:-1])} and {with_open[-1]}" in text
+    less, more = (round(minutes / 60) for minutes in in_all)
+    assert f"about {more} hours in all instead of {less}" in text
 
 
 def hours(lessons: str, *columns: int) -> str:
@@ -35,7 +69,7 @@ def test_the_hours_of_each_way_through_are_those_of_its_lessons():
     weeks = re.findall(r"(?m)^\| \d \| ([\d, ]+) \|", TEXT)
     assert sum(len(week.split(", ")) for week in weeks) == len(stems())
     *first, last = (hours(week.replace(",", ""), 0, 1) for week in weeks)
-    assert f"take about {', '.join(first)} and {last} hours" in TEXT
+    assert f"take about {', '.join(first)} and {last} hours" in " ".join(TEXT.split())
     evenings = ("00 01 02 03", "05 09 11")
     lessons, exercises = ([hours(one, column) for one in evenings] for column in (0, 1))
     assert f"about {lessons[0]} hours (00, 01, 02 and 03) and {lessons[1]} hours" in TEXT

@@ -294,7 +294,7 @@ def test_raw_variables_can_be_in_shards_and_those_of_keras_cannot(tmp_path, part
     assert "that has a variable_partitioner" in text
     assert "Keras 3 trains no layer whose variables are in shards" in text
     assert "leave variable_partitioner out" in text
-    assert "see: docs/pitfalls.md, 'A layer that is cut into shards'" in text
+    assert "see: docs/pitfalls.md, 'A layer that is cut into shards: no attribute handle'" in text
     assert [shape for shape, _ in where["table"]] == [(5, 4), (4, 4)]
     assert [device[:24] for _, device in where["table"]] == [
         "/job:ps/replica:0/task:0",

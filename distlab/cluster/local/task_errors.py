@@ -23,16 +23,19 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 RETURN_PLAIN = "return numbers, text, arrays, or lists and dicts of them (history.history, weights)"
 _RESTART = "cluster.restart() starts again what was ended"
 
+_IF = "An all-reduce in an if: a merge_call error, or a hang"
+_SHARDS = "A layer that is cut into shards: no attribute handle"
+
 # What TensorFlow and Keras say without naming the cause, and the pitfall that names it.
 PITFALLS = {
     "Bad CRC-32 for file": "Workers that overwrite each other's file",
     "OOM when allocating tensor": "Out of memory",
     "Unable to parse tensor proto": "Unable to parse tensor proto",
-    "'ShardedVariable' object has no attribute": "A layer that is cut into shards",
-    "`merge_call` called while defining a new graph": "An all-reduce in an if",
+    "'ShardedVariable' object has no attribute": _SHARDS,
+    "`merge_call` called while defining a new graph": _IF,
     "destinations can not be empty": "Destinations cannot be empty",
-    "replica_context().merge_call() calls": "An all-reduce in an if",
-    "the dataset only has": "Fewer files than workers",
+    "replica_context().merge_call() calls": _IF,
+    "the dataset only has": "Fewer files than workers: a hang at the first batch",
 }
 
 

@@ -34,7 +34,7 @@ def check_strategy(strategy: tf.distribute.Strategy) -> None:
             "no handle); raw tf.Variables can be",
             do="leave variable_partitioner out, as dl.make_strategy('parameter_server') does: "
             "whole variables are spread over the servers",
-            pitfall="A layer that is cut into shards",
+            pitfall="A layer that is cut into shards: no attribute handle",
         )
     if strategy.num_replicas_in_sync > 1:
         raise DeviceError(

@@ -115,7 +115,7 @@ def check_read(workers: Workers, read: list[Read]) -> None:
                 do="give every worker the same examples in the same order: call distlab.set_seed "
                 "with one number on each before any array is shuffled or split, and seed what "
                 "targets are drawn by",
-                pitfall="A shuffle that differs on each worker",
+                pitfall="A shuffle that differs on each worker: examples read twice",
             )
 
 
