@@ -22,7 +22,7 @@
 # - say which worker reads which example, and how often each worker calls your preprocessing,
 # - write a pipeline for each worker that reads only its own part.
 #
-# **Time:** about 45 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
+# **Time:** about 60 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
 # 03](03_custom_training_loop.ipynb); `tf.data` as far as `map` and `batch`. No GPU, and nothing is
 # downloaded.
 #

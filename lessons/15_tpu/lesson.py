@@ -225,7 +225,8 @@ dl.show("with the mask, largest difference from the gradient of the 4 digits", a
 #
 # In Keras, you hand the mask over as `sample_weight`, and that alone is not enough. A loss
 # multiplies by it and still divides by all 32 rows, unless you make the loss with
-# `reduction="mean_with_sample_weight"`. Metrics in `metrics=` ignore the mask, and those in
+# `reduction="mean_with_sample_weight"`. On several replicas even that divides by each replica's own
+# rows: see [pitfalls](../docs/pitfalls.md). Metrics in `metrics=` ignore the mask, and those in
 # `weighted_metrics=` use it.
 
 # %%
