@@ -49,7 +49,7 @@ def is_shared_by_example(dataset: tf.data.Dataset) -> bool:
 
 
 def check_order(dataset: tf.data.Dataset, workers: Workers) -> None:
-    """Raises where each worker would read the examples in an order of its own.
+    """Raises if each worker would read the examples in a different order.
 
     Args:
         dataset: What all workers read. With the policy OFF each may have data of its own.

@@ -138,7 +138,7 @@ def _put(figure: Any, places: list[Any]) -> list[Any]:
     """Puts axes where they were: laying out takes as long as drawing, and nothing may jump.
 
     Args:
-        figure: It is laid out anew if its axes are other ones, or their labels need more room.
+        figure: It is laid out again if it has more or fewer axes, or if labels need more room.
         places: Where the axes of the figure before were; empty for the first one.
 
     Returns:

@@ -48,7 +48,7 @@ def become(request: Mapping[str, Any], fds: Sequence[int], *, parent_pid: int) -
 
     Args:
         request: `env`, `cwd`, and what `run` needs.
-        fds: What shall be standard input, output and error.
+        fds: What becomes standard input, output and error.
         parent_pid: The warm process; this one ends with it, whatever ends it.
     """
     if sys.platform == "linux":

@@ -329,9 +329,9 @@ aggregation_guess.reveal(
     ),
     {
         "with MEAN": "Then `assign_sub` subtracts the mean of four parts. Each part is already "
-        "divided by the examples of all replicas, so this divides by 4 once more.",
+        "divided by the examples of all replicas, so this divides by 4 a second time.",
         "with both": "All copies are equal with both. But with MEAN, a sum that is already divided "
-        "by the examples of all replicas is divided by 4 once more.",
+        "by the examples of all replicas is divided by 4 a second time.",
         "with neither": "With an aggregation, `assign_sub` all-reduces what the replicas "
         "subtract, and gives every copy the result. You wrote no all-reduce, but there is one.",
         "with SUM": "`assign_sub` adds up what the replicas subtract: the parts of one mean.",

@@ -476,8 +476,8 @@ for name, ops in OPS.items():
 # and TensorFlow's C++ ring add in the same order.** (The 34 are at the borders of chunks.
 # TensorFlow's chunks are 64 bytes, or 16 numbers, longer than ours. So its three inner borders lie
 # 16, 32 and 48 numbers further on, and these 96 numbers are added in a different order. 34 of them
-# round differently.) `HierarchicalCopyAllReduce` adds in an order of its own. All three are within
-# 0.000001 of the exact sum.
+# round differently.) `HierarchicalCopyAllReduce` adds in yet a different order. All three are
+# within 0.000001 of the exact sum.
 #
 # One process cannot tell us what its devices sent, because they share memory. Real workers can.
 # Linux counts the bytes of every connection, and `tcp_bytes_sent` reads these counters. We start

@@ -336,9 +336,8 @@ four = [step for step in recording.steps if step.replicas == 4]
 draw_step_parts(four, predicted=predict_steps(model, four))
 
 # %% [markdown]
-# Did we have to say `shared=True`? Without it, the same measurements give a model in which each
-# replica has a processor and a link of its own. It fits them as well as it can, and predicts the
-# same steps.
+# Did we have to say `shared=True`? Without it, we fit a model in which each replica has its own
+# processor and its own link. It gets the same measurements, and predicts the same steps.
 
 # %%
 not_shared = fit(known, few_steps, shared=False)

@@ -636,8 +636,8 @@ def test_after_a_lost_server_a_new_coordinator_finds_the_same_workers():
     assert {task for task in before if before[task] == after[task]} == {"worker:0", "worker:1"}
 
 
-def steps_around_a_failing_one(make_coordinator, sent):
-    coordinator = make_coordinator()
+def failing_on_four(coordinator):
+    """A step that fails on the number 4, the gate at which steps wait, and how many are done."""
     with coordinator.strategy.scope():
         done, gate = tf.Variable(0), tf.Variable(0)
 
@@ -645,8 +645,16 @@ def steps_around_a_failing_one(make_coordinator, sent):
     def step(number):
         while gate < 1:
             pass
-        tf.debugging.assert_none_equal(number, 4, message="a bad batch")
-        done.assign_add(1)
+        passed = tf.debugging.assert_none_equal(number, 4, message="a bad batch")
+        with tf.control_dependencies([passed]):
+            done.assign_add(1)
+
+    return step, gate, done
+
+
+def steps_around_a_failing_one(make_coordinator, sent):
+    coordinator = make_coordinator()
+    step, gate, done = failing_on_four(coordinator)
 
     promises = [coordinator.schedule(step, args=(tf.constant(n),)) for n in range(sent)]
     gate.assign(1)
@@ -728,16 +736,7 @@ def two_workers():
 def done_before_the_error_is_raised(make_coordinator, sent):
     """Waits until all steps but the failing one are done, and then sends more."""
     coordinator = make_coordinator()
-    with coordinator.strategy.scope():
-        done, gate = tf.Variable(0), tf.Variable(0)
-
-    @tf.function
-    def step(number):
-        while gate < 1:
-            pass
-        passed = tf.debugging.assert_none_equal(number, 4, message="a bad batch")
-        with tf.control_dependencies([passed]):
-            done.assign_add(1)
+    step, gate, done = failing_on_four(coordinator)
 
     for number in range(sent):
         coordinator.schedule(step, args=(tf.constant(number),))

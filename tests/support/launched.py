@@ -107,7 +107,7 @@ class Launch:
 
 
 def launched(args, folder, *, code=0, timeout_secs=60, **options):
-    """Returns a `Launch` that has ended, with the exit code that it shall have."""
+    """Returns a `Launch` that has ended, with the exit code that it should have."""
     with Launch(args, folder, **options) as launch:
         launch.wait(timeout_secs)
     assert launch.code == code, f"{launch.code=}\n{launch.all()}"

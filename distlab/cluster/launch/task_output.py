@@ -109,7 +109,7 @@ class TaskOutput:
         self.hurry = False  # whether a reader that has stopped to read is not waited for
 
     def streams(self, name: str) -> tuple[int, int]:
-        """Returns the descriptors that a task shall have as stdout and stderr.
+        """Returns the descriptors that a task gets as stdout and stderr.
 
         Args:
             name: The task; what an earlier process of that name said is forgotten.

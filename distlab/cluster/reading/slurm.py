@@ -18,7 +18,7 @@ from distlab.cluster.reading.cluster_rules import Description, check_cluster
 from distlab.errors import UnsupportedEnvironment
 
 # The first port on a node: as in TensorFlow's resolver, where the job is not told. Else each step
-# has a block of ports: jobs that share a node, and steps of a job, shall not meet there.
+# has a block of ports: jobs that share a node, and steps of a job, must not meet there.
 _FIRST_PORT = 8888
 _FIRST_OF_BLOCKS, _BLOCK_PORTS, _BLOCKS, _BLOCKS_OF_A_JOB = 10_000, 16, 1249, 8
 _MOST_NODES = 10_000
