@@ -4,7 +4,7 @@
     python tools/support_matrix.py --write      # and writes docs/support_matrix.md
     python tools/support_matrix.py --check      # and fails where what is written is not so any more
 
-Cells are measured in processes of their own (`support_cells`, `support_features`), two at a time.
+Cells are measured in processes of their own (`support_group`), two at a time.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _measure_group(group: str, folder: Path, warm: WarmProcess | None, environ: 
 
 
 def _start(group: str, path: Path, warm: WarmProcess | None, env: dict[str, str]) -> Any:
-    argv = ["-m", "tools.support_cells", group, str(path)]
+    argv = ["-m", "tools.support_group", group, str(path)]
     with path.with_name(f"{path.name}.err").open("wb") as err:
         streams: dict[str, Any] = {"env": env, "cwd": ROOT, "stdout": err, "stderr": err}
         if warm:
