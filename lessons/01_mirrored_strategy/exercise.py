@@ -25,7 +25,7 @@ import tensorflow as tf
 
 import distlab as dl
 
-devices = dl.split_devices(4)
+dl.split_devices(4)  # two for you; the checks use up to four
 strategy = dl.make_strategy("mirrored", devices=2)
 tf.get_logger().setLevel("ERROR")  # no reminders that tf.function is faster
 dl.show("replicas", strategy.num_replicas_in_sync, expected=2)

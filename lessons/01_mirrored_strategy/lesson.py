@@ -24,12 +24,13 @@
 # ### Two questions on lesson 00
 #
 # 1. You give `strategy.run` an ordinary tensor. What does each replica see?
-# 2. Three digits make one batch, and there are two replicas. How many does each get?
+# 2. Three digits make one full batch (`batch(3)`), and there are two replicas. How many does each
+#    get?
 #
 # <details><summary>Answers</summary>
 #
 # 1. All of it. Only a distributed data set comes cut into shares.
-# 2. 2 and 1. All three ways to cut a batch agree here.
+# 2. 2 and 1. All three ways to cut a full batch of 3 agree.
 # </details>
 
 # %%
@@ -92,9 +93,10 @@ dl.show("made outside, copies", copies(outside))
 # made outside, each replica updates that weight. So **make whatever a step changes inside the
 # scope:** weights, the optimizer, metrics and counters.
 #
-# For tensors and functions the scope makes no difference. There is one exception in Keras 3, a
-# `keras.losses` object that takes a mean. If you call it inside the scope or in `strategy.run`, it
-# returns this mean divided by the number of replicas. Lesson 03 shows when that is right.
+# The scope does not change tensors, and it changes few functions. The one to know now is a
+# `keras.losses` object of Keras 3 that takes a mean. If you call it inside the scope or in
+# `strategy.run`, it returns this mean divided by the number of replicas. Lesson 03 shows when that
+# is right.
 #
 # <details><summary>In plain TensorFlow</summary>
 #
@@ -213,8 +215,7 @@ dl.show("difference from one device", tf.reduce_max(tf.abs(agreed[0] - one_devic
 # %% [markdown]
 # ### If only one replica calls it
 #
-# An all-reduce waits for all replicas. What if an `if` lets only replica 0 call it? (You know
-# `what_happens` from lesson 00.)
+# An all-reduce waits for all replicas. What if an `if` lets only replica 0 call it?
 
 # %% tags=["predict"]
 if_guess = dl.predict(
@@ -252,11 +253,12 @@ if_guess.reveal(
 # %% [markdown]
 # `merge_call` waits until all replicas have called it, and then runs one function for all of them.
 # Here `all_reduce` is built on it. If you compile this function with `@tf.function`, the error is a
-# different one: *merge_call called while defining a new graph*. To compile an `if` on a tensor,
-# TensorFlow makes a graph of each branch, and inside such a graph no replica can wait for the
-# others. On several workers such a mistake can hang instead, as lesson 09 shows. **Every replica
-# must take part:** keep every all-reduce out of an `if` that can differ between replicas. In a
-# `tf.function`, keep it out of every `if` on a tensor, even if all replicas would agree.
+# different one: *merge_call called while defining a new graph*. In a compiled function the
+# replica's index is a tensor. To compile an `if` on a tensor, TensorFlow makes a graph of each
+# branch, and inside such a graph no replica can wait for the others. On several workers such a
+# mistake can hang instead, as lesson 09 shows. **Every replica must take part:** keep every
+# all-reduce out of an `if` that can differ between replicas. In a `tf.function`, keep it out of
+# every `if` on a tensor, even if all replicas would agree.
 #
 # <details><summary>Which reduce goes where</summary>
 #
@@ -628,8 +630,9 @@ fit_guess.reveal(
 # %% [markdown]
 # It is the mistake that we made with three digits. The last batch has 29 digits. They are read from
 # files, so one replica gets 16 and the other 13. In Keras 3, `fit` takes the mean of the two means:
-# each of the 16 weighs 1/32 and each of the 13 weighs 1/26, in place of 1/29. Three such steps, one
-# in each epoch, move a weight by up to 0.004. `dl.distribute` weighs every example alike.
+# each of the 16 weighs 1/32 and each of the 13 weighs 1/26, in place of 1/29. After three such
+# steps, one in each epoch, a weight is up to 0.004 away from one device's. `dl.distribute` weighs
+# every example alike.
 #
 # If you stay with Keras's own `fit`, choose a batch size that is a multiple of the number of
 # replicas, and leave out the partial batch with `batch(..., drop_remainder=True)`.

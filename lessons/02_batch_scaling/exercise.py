@@ -41,7 +41,7 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 # moves to several replicas. The memory of each replica holds `per_replica` examples at a time, so
 # the job also uses [gradient accumulation](../docs/glossary.md#gradient-accumulation): each replica
 # adds up the gradients of `accumulate` such micro-batches, and only then all replicas reduce and
-# update. Every gradient is a mean over the examples of the update.
+# update. The gradient that the optimizer gets is the mean over all examples of the update.
 #
 # - `plan_job(examples, epochs, per_replica, replicas, accumulate, optimizer, found_rate,
 #   found_batch)` returns a dictionary with three keys.
@@ -167,8 +167,8 @@ dl.check("rate_at")
 #
 # <details><summary>Hint 2</summary>
 #
-# `context.all_reduce("MEAN", value)` takes a vector or a number. `context.num_replicas_in_sync` is
-# the number of replicas.
+# With `context = tf.distribute.get_replica_context()`, `context.all_reduce("MEAN", value)` takes a
+# vector or a number. `context.num_replicas_in_sync` is the number of replicas.
 # </details>
 
 
@@ -243,7 +243,8 @@ dl.check("compare_batches")
 
 # %% [markdown]
 # **Try next:** compute the error as if the seeds of the two batches had nothing in common, from the
-# errors of both means: `math.hypot(one, other)`. How different is it in the report's sweep?
+# errors of both means: `math.hypot(one, other)`. Run the report's cell below first. How different
+# is the error in its sweep?
 #
 # <details><summary>Answer</summary>
 #
@@ -264,7 +265,11 @@ dl.check("compare_batches")
 # report: where_the_rule_ends
 BATCHES = (8, 32, 128, 512)
 RATES = (0.008, 0.016, 0.032, 0.064, 0.128, 0.512)
-RULES = {"fixed": (0, 0, 0, 0), "square root": (0, 1, 2, 3), "linear": (0, 2, 4, 5)}
+RULES = {
+    "fixed": (0.008, 0.008, 0.008, 0.008),
+    "square root": (0.008, 0.016, 0.032, 0.064),
+    "linear": (0.008, 0.032, 0.128, 0.512),
+}
 
 with waits_for("compare_batches"):
     sweep = [train_many(b, rates=RATES, epochs=8, seeds=10, optimizer="adam") for b in BATCHES]
@@ -273,14 +278,14 @@ with waits_for("compare_batches"):
         told = {"rate": rates[1], "points more than with 8": 100 * difference, "+-": 100 * error}
         dl.show(f"batch {runs.batch}, {8 * 1024 // runs.batch} steps", told, digits=3)
         for batch, rate in zip((8, runs.batch), rates, strict=True):
-            if rate in (RATES[0], RATES[-1]):
+            if rate in (min(RATES), max(RATES)):
                 print(f"  careful: the best rate of batch {batch}, {rate}, is at the grid's edge")
     curves = {
         name: {
-            runs.batch: 100 * runs.accuracy_after(8)[place]
-            for runs, place in zip(sweep, places, strict=True)
+            runs.batch: 100 * runs.accuracy_after(8)[RATES.index(rate)]
+            for runs, rate in zip(sweep, rule_rates, strict=True)
         }
-        for name, places in RULES.items()
+        for name, rule_rates in RULES.items()
     }
     display(draw_by_batch(curves, y="test accuracy", y_unit="%"))
 

@@ -10,7 +10,7 @@
 # hour on 256 GPUs. The batch grew from 256 to 8,192, and the learning rate with it. Without a
 # warm-up the error rose from 23.6 % to 24.8 %. With a gradual warm-up it was 23.7 %. Beyond 8,192
 # images the error grew even with a warm-up. On digits you will see the rule work, and see it end,
-# in seconds. You will also see when a warm-up helps, and when it does not.
+# in seconds. You will also test what a warm-up is worth here.
 
 # %% [markdown]
 # ## Overview
@@ -110,10 +110,11 @@ four_replicas = weights_after_an_epoch(lambda: dl.distribute(build, strategy))
 dl.show("weights apart", np.abs(one_device - four_replicas).max(), below=1e-6)
 
 # %% [markdown]
-# **Without batch normalization and dropout, the weights depend on the global batch, and not on the
-# number of replicas.** (Batch normalization uses a replica's own examples, so there the number on
-# each replica counts as well.) Replicas are the reason why the batch grows. So you can study 32
-# replicas on one device, if you give it their global batch.
+# **With `dl.distribute`, this network's weights depend on the global batch, and not on the number
+# of replicas.** (Two kinds of layer change that. Batch normalization uses a replica's own examples,
+# and dropout draws its random numbers on each replica, for its own share.) Replicas are the reason
+# why the batch grows. So you can study 32 replicas on one device, if you give it their global
+# batch.
 
 # %% [markdown]
 # ## How sure is an accuracy?
@@ -427,10 +428,11 @@ warmup_guess.reveal(
 # not win back the 4 points that the rule loses at a batch of 128, so these are not lost in the
 # first steps. With the large ones, training without a warm-up ends 10 points lower, and the warm-up
 # wins 9 of them back. The control, with the same steps and the same sum of rates, is 1.5 points
-# better than no warm-up, which is less than the error of this difference. So it is not the lower
-# rate on average that helps, but **where** it is low: in the first steps, while the gradient
-# changes most. A warm-up is a cheap insurance for these steps. For ResNet-50 it was worth 1.1
-# points.
+# better than no warm-up. The errors of the two means, 1.8 and 1.4, make an error of about
+# $\sqrt{1.8^2 + 1.4^2}$ = 2.3 points for their difference, so this gain could be chance. So it is
+# not the lower rate on average that helps, but **where** it is low: in the first steps, while the
+# gradient changes most. A warm-up is a cheap insurance for these steps. For ResNet-50 it was worth
+# 1.1 points.
 #
 # For your own training, `plan.warmup(steps=...)` is a Keras schedule. It counts the optimizer's
 # steps, and a larger batch has fewer steps in an epoch, so give `steps` again if you change the

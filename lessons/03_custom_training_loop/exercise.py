@@ -290,7 +290,8 @@ dl.check("train")
 # its place a model, data and a loop of your own:
 #
 # 1. `build` returns your compiled model. Use SGD and leave out dropout for this comparison.
-# 2. `data` has batches of your data. Let the last one be partial.
+# 2. `data` has batches of your data, the last one partial. `dl.check_parity` compares the first 5
+#    batches, so give it the end of an epoch: `batches.skip(len(batches) - 5)`.
 # 3. `my_loop(model, data)` goes once through its data. Start with the loop that you have, mistakes
 #    included. `dl.check_parity` calls it for each step with one batch.
 

@@ -398,10 +398,10 @@ dl.show("second loss under Adam", adam_losses[0])
 
 # %% [markdown]
 # Under Adam, too, the loss is four times too large. If you add a correctly scaled penalty to it,
-# the penalty has a quarter of its proper weight beside the loss. If you limit the length of the
-# gradient (clipping), the limit is compared with a gradient that is four times too long. If you
-# later change to SGD, the steps are four times too long. **So test a loop with SGD.** The exercise
-# does.
+# the penalty has a quarter of its proper weight beside the loss. If your loop adds up the gradients
+# and then limits the length of the sum (clipping), it compares the limit with a gradient that is
+# four times too long. If you later change to SGD, the steps are four times too long. **So test a
+# loop with SGD.** The exercise does.
 #
 # ## The right loss
 #
@@ -782,9 +782,10 @@ recap()
 #   loop.
 # - [Lesson 04](04_without_keras.ipynb): the same step without Keras, its optimizer included.
 # - Your own loop: `dl.check_parity(build, data, strategy=strategy, train=my_loop)` compares every
-#   weight with one device's, step by step, and looks for the cause where they differ.
-#   `my_loop(model, data)` trains on the data that it is given.
+#   weight with one device's after each of the first 5 steps, and looks for the cause where they
+#   differ. `my_loop(model, data)` trains on the data that it is given.
 # - The words of this lesson are in the [glossary](../docs/glossary.md).
 # - [TensorFlow's tutorial on custom
-#   loops](https://www.tensorflow.org/tutorials/distribute/custom_training) shows the same loop.
-#   With Keras 3 it stops at `reset_states`, which is now `reset_state`.
+#   loops](https://www.tensorflow.org/tutorials/distribute/custom_training) shows the same loop with
+#   `tf.nn.compute_average_loss`, which is right on full batches only. With Keras 3 it stops at
+#   `reset_states`, which is now `reset_state`.

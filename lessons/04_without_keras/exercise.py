@@ -226,10 +226,10 @@ except NotImplementedError:
 # <details><summary>Answer</summary>
 #
 # The accuracies are 0.97, 0.96, 0.96 and 0.96: on 360 digits this is no difference. One layer has a
-# convex loss, and all replicas draw from the same digits, so the copies drift towards the same
-# place and their mean is a good model. With a hidden layer, or with different kinds of digits on
-# each replica, the copies can drift to different places, and their mean can be worse than each of
-# them.
+# convex loss, and each replica's quarter is a similar mix of digits, so the copies drift towards
+# similar places and their mean is a good model. With a hidden layer, or with different kinds of
+# digits on each replica, the copies can drift to different places, and their mean can be worse than
+# each of them.
 # </details>
 
 # %% [markdown]
@@ -237,6 +237,6 @@ except NotImplementedError:
 #
 # - [Lesson 04](../notebooks/04_without_keras.ipynb), if a check sent you back to it.
 # - [Lesson 05](../notebooks/05_input_pipelines.ipynb) feeds the replicas.
-# - [Local SGD](https://arxiv.org/abs/1805.09767) proves, for strongly convex losses, when averaging
-#   now and then needs no more steps than averaging in every step.
+# - [Local SGD](https://arxiv.org/abs/1805.09767) proves, for strongly convex losses, how rarely you
+#   can average and still converge at the same rate as with an average in every step.
 # - [The glossary](../docs/glossary.md) explains the terms.

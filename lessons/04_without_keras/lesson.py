@@ -2,8 +2,8 @@
 # # Without Keras: what a training step needs
 #
 # Some mistakes in a training step raise no error: the loss falls, and you save a model that is
-# worse than it should be. You do not have to look far: Keras 3 itself makes such a mistake when it
-# trains on several replicas, and you will see it in this lesson.
+# worse than it should be. You do not have to look far: such mistakes are in libraries that
+# thousands of people use, and this lesson finds one.
 #
 # In this lesson you take Keras away and write a step from variables and arithmetic. You will find
 # out what Keras has done for you until now.
@@ -256,8 +256,8 @@ parts_guess.reveal(
 # After two epochs the short steps cost more. Does that stay so? Short steps only need longer. After
 # 32 epochs one device has a loss of 0.10, and short steps have 0.12. The replicas that see a
 # quarter of the digits have 0.18 on average, so they are now the worse ones (a test of this lesson
-# trains that long). So a mistake that looks harmless in a short test may be the one that costs you
-# accuracy in the end. The step above made both at once.
+# trains that long). So the mistake with the smaller loss in a short test can be the one with the
+# larger loss in the end. The step above made both at once.
 #
 # ## The line that was missing
 
@@ -278,7 +278,7 @@ def apart(weights, others):
     return max(np.abs(np.asarray(a) - np.asarray(b)).max() for a, b in pairs)
 
 
-dl.show("from one device", apart(summed, one_device), below=1e-6)
+dl.show("difference from one device", apart(summed, one_device), below=1e-6)
 
 # %% [markdown]
 # One call takes all four gradients as a list. A call for each would be right as well, but each
@@ -300,7 +300,8 @@ def keras_weights(optimizer):
     return model.get_weights()
 
 
-dl.show("from Keras", apart(summed, keras_weights(keras.optimizers.SGD(0.5))), below=1e-6)
+by_keras = keras_weights(keras.optimizers.SGD(0.5))
+dl.show("difference from Keras", apart(summed, by_keras), below=1e-6)
 
 # %% [markdown]
 # ## A variable with an aggregation
@@ -339,8 +340,9 @@ aggregation_guess.reveal(
 )
 
 # %%
-dl.show("SUM, from one device", distances["SUM"], below=1e-6)
-dl.show("MEAN, from one device with short steps", apart(ends["MEAN"], short_steps), below=1e-6)
+dl.show("SUM, difference from one device", distances["SUM"], below=1e-6)
+from_short = apart(ends["MEAN"], short_steps)
+dl.show("MEAN, difference from one device with short steps", from_short, below=1e-6)
 
 # %% [markdown]
 # This is shorter, and it hides an all-reduce inside `assign_sub`, one for each variable. Most code
@@ -535,7 +537,7 @@ clip_guess.reveal(
 # |---|---|---|
 # | a network, a loss, an optimizer that exist | `dl.distribute`, `fit` | no reason |
 # | a step of your own for a network | `train_step` (lesson 03) | no reason |
-# | to clip or compress the sum of the gradients | `train_step`, see below | clearer |
+# | to clip the sum, or to compress what each replica sends | `train_step`, see below | clearer |
 # | fewer all-reduces: average the weights now and then (exercise 04) | hard | natural |
 # | a model that is no network: a simulation, a matrix factorisation | in the way | natural |
 #

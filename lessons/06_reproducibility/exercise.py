@@ -261,10 +261,11 @@ dl.check("expectations")
 # %% [markdown]
 # **Try next:** confirm two of your answers by a run. Make one strategy for 2 devices with
 # `dl.make_strategy("mirrored", devices=devices[:2])`, and one for 4. Call `dl.set_seed` before each
-# run, and train `dl.distribute(build, some_strategy)` on `make_data()` for one epoch. Then show the
-# largest difference of a weight, `max(np.abs(a - b).max() for a, b in zip(two, four))`, with
-# `dl.show("apart by", ..., below=1e-6)`. For runs without dropout, pass
-# `lambda: build(dropout=0.0)`.
+# run, and train `dl.distribute(build, some_strategy)` on `make_data()` for one epoch. Call the
+# weights of the two runs `two` and `four` (`model.get_weights()`). Then show their largest
+# difference of a weight, `max(np.abs(a - b).max() for a, b in zip(two, four))`, with
+# `dl.show("apart by", ..., below=1e-6)`. For runs without dropout, pass `lambda:
+# build(dropout=0.0)`.
 
 # %% [markdown]
 # ## Next steps

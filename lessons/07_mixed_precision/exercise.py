@@ -325,8 +325,9 @@ dl.check("choose_policy")
 # ## Your report: what float16 loses
 #
 # A linear model decides from 64 pixels whether a digit is 5 or more. It is trained on four replicas
-# with SGD. Pixels and targets are divided by 8192, so the gradients are as small as in task 3. One
-# cell trains it four times, from the same weights:
+# with SGD. Pixels and targets are divided by 8192, so the gradients are as small as in task 3. The
+# losses below are shown 8192² times as large, so that the first one is 1. One cell trains it four
+# times, from the same weights:
 #
 # 1. your `train` of task 3 in float32,
 # 2. your `train` in float16, without a scale (`scale` is 1),
@@ -387,7 +388,9 @@ with waits_for("train_float16", "scaled_update"):
 # ## Next steps
 #
 # - Train a model of your own for one epoch in each policy, with `dl.distribute(build, strategy)`,
-#   and compare the losses. If you have a GPU, measure speed and memory with `time_on_gpu` of
-#   [the lesson](../notebooks/07_mixed_precision.ipynb).
-# - Draw its gradients with `distlab.pictures.underflow.draw_underflow` before you choose float16.
+#   and compare the losses. If you have a GPU, time the second epoch of each run. (`time_on_gpu` of
+#   [the lesson](../notebooks/07_mixed_precision.ipynb) measures a model of its own.)
+# - Before you choose float16, draw the gradients of its layers' outputs, as the lesson does:
+#   `draw_underflow(gradients_by_layer(model, x, y))`, for a `Sequential` model in float32 that
+#   returns scores.
 # - [Lesson 08](../notebooks/08_save_and_load.ipynb): keep what was trained, and move it.

@@ -236,8 +236,9 @@ for name, by_gap in pushes.items():
 # - **At a gap of 15, in float16 only.** The probability *p* is 3e-7. The gradient of log *p* is
 #   1/*p*, about 3e6, and float16 ends at 65504. So 1/*p* becomes infinite, and the gradient of the
 #   scores is not a number (NaN). The same happens for every *p* from 1.5e-5 down to 1e-7, that is,
-#   for gaps from about 11 to 16. (A mean over a batch divides this gradient by the batch, and a
-#   loss scale multiplies it.)
+#   for gaps from about 11 to 16. (This range is for one example and no loss scale. A mean over a
+#   batch makes the gradient smaller and a loss scale makes it larger, so they move the upper end of
+#   the range.)
 #
 # So let the model return scores in float32, and give the loss `from_logits=True`. A last
 # `Activation("softmax", dtype="float32")` with nothing after it works, too.
@@ -305,14 +306,15 @@ unscaled_guess.reveal(
         "they learn nothing in 80 steps, as you will see.",
         "it becomes NaN": "That needs a number that is too large. Here numbers are too small, and "
         "become 0 without a sign of it.",
-        "it stays near guessing": "The gradients of the lowest layers are below 3e-8, and float16 "
-        "rounds them to 0.",
+        "it stays near guessing": "The gradients of layer 1, and most of layer 2's, are below "
+        "3e-8, and float16 rounds them to 0.",
     },
 )
 
 # %%
 for name, run in runs.items():
     dl.show(f"largest change of a weight, layers 1 to 9, {name:8}", run.moved, digits=1)
+dl.show("layer 1 in float16 did not move at all", bool(runs["float16"].moved[0] == 0))
 
 # %% [markdown]
 # In float16, layers 1 and 2 moved by less than 0.05, so both print as 0. Layer 1 did not move at
@@ -385,11 +387,13 @@ for layers in (1, 3):
     dl.show(f"float32, lowest {layers} frozen, loss", after, digits=1)
 
 # %% [markdown]
-# No, layer 1 is only a part of the cause. At the start, the outputs of layer 8 differ by only 4
-# millionths from digit to digit (distlab's tests measure this). So the scores can hardly depend on
-# the digit until lower layers have changed. With layer 1 frozen, that takes more than 80 steps.
-# With layers 1 to 3 frozen, 240 steps are not enough. As the first histograms show, float16 loses
-# all gradients of layer 1, two thirds of layer 2's, and a fifth of layer 3's.
+# For these 80 steps, yes: with layer 1 frozen, float32 stays at guessing for as long. But a frozen
+# layer 1 only delays the learning. After 240 steps, the layers above it have brought the loss to
+# 1.6. With layers 1 to 3 frozen, 240 steps are not enough. The reason is that at the start, the
+# outputs of layer 8 differ by only 4 millionths from digit to digit (distlab's tests measure this).
+# So the scores can hardly depend on the digit until lower layers have changed. And float16 loses
+# more than layer 1: as the first histograms show, it loses all gradients of layer 1, two thirds of
+# layer 2's, and a fifth of layer 3's.
 #
 # ## A scale that adapts
 #
@@ -587,7 +591,8 @@ memory_guess.reveal(
         ("activations",): "the activations",
     }[halved],
     {
-        "the activations": "Only the outputs of the layers are kept in 16 bits.",
+        "the activations": "Of these four parts, only the outputs of the layers are kept in "
+        "16 bits.",
         "all four": "This holds if you train in 16 bits throughout. A mixed policy keeps float32 "
         "wherever small steps are added up.",
         "all but the weights": "Adam's state is added up over many steps, as weights are, and "
@@ -610,12 +615,13 @@ for policy, parts in memory.items():
 # memory than the activations, mixed precision can need more memory than float32. The pitfalls page
 # says [what to try when memory runs out](../docs/pitfalls.md#out-of-memory).
 #
-# If you have a GPU, the next cell measures speed and memory there. Since Ampere (2020),
-# TensorFlow's float32 uses TF32 in matrix products by default: tensor cores, with the factors
-# rounded to 10 bits of fraction. `time_on_gpu` measures with this default, because you would run it
-# without mixed precision. (`dl.split_devices` switches TF32 off if replicas share a GPU, so that
-# you can compare results.) This lesson was written on a CPU, so there are no figures of ours to
-# compare with.
+# If you have a GPU, the next cell measures there how long a step takes and how much memory it
+# needs, for a model of its own: eight `Dense` layers of 2048 units, with 4096 examples in a step.
+# Since Ampere (2020), TensorFlow's float32 uses TF32 in matrix products by default: tensor cores,
+# with the factors rounded to 10 bits of fraction. `time_on_gpu` measures with this default, because
+# you would run it without mixed precision. (`dl.split_devices` switches TF32 off if replicas share
+# a GPU, so that you can compare results.) This lesson was written on a CPU, so there are no figures
+# of ours to compare with.
 
 # %% tags=["nbval-ignore-output"]
 for policy in policies:
@@ -635,7 +641,7 @@ for policy in policies:
 # | device | take | because |
 # |---|---|---|
 # | TPU | `mixed_bfloat16` | its matrix units are made for it; no loss scale needed |
-# | GPU since Ampere (2020: A100, H200) | `mixed_bfloat16` | as fast as float16, needs no scale |
+# | GPU since Ampere, 2020 (A100, H200) | `mixed_bfloat16` | as fast as float16, needs no scale |
 # | Volta and Turing GPUs (V100, T4) | `mixed_float16` | their tensor cores do not know bfloat16 |
 # | older GPU | `float32` | no tensor cores; measure before you change it |
 # | CPU | `float32` | some new ones have bfloat16 units: measure |
@@ -689,7 +695,8 @@ recap()
 # - [The exercise](../exercises/07_mixed_precision.ipynb): a head, a loss scale and a loop for
 #   four replicas, a memory budget, and a choice.
 # - [Lesson 08](08_save_and_load.ipynb): keep what was trained, and move it.
-# - Your own model: give its gradients to `draw_underflow`. Are any left of the line?
+# - Your own model, if it is `Sequential` and returns scores: pass `gradients_by_layer(model, x, y)`
+#   to `draw_underflow`. Build it in float32. Are any left of the line?
 # - [Pitfalls](../docs/pitfalls.md), [glossary](../docs/glossary.md).
 # - Micikevicius et al., [Mixed Precision Training](https://arxiv.org/abs/1710.03740) (2018), is
 #   where loss scaling and these histograms come from. It is older than bfloat16 on GPUs.

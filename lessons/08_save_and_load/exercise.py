@@ -2,9 +2,9 @@
 # # Exercise: save and load
 #
 # For [lesson 08](../notebooks/08_save_and_load.ipynb). You move a model to more replicas and give
-# it a new learning rate without losing its optimizer. You restore one part of a model: all of it,
-# or you raise an error. You export a model that takes raw pixels, and say which worker writes
-# where.
+# it a new learning rate without losing its optimizer. You restore one part of a model, and raise an
+# error if the file does not have the whole part. You export a model that takes raw pixels, and say
+# which worker writes where.
 
 # %% [markdown]
 # ## Overview
@@ -35,15 +35,16 @@ dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
 #
 # A model was trained on one device and saved as a `.keras` file. The function `move` should bring
 # it to several replicas, where it continues with a smaller learning rate. The predictions of the
-# moved model are right, but it cannot continue the training run. Repair the function. (The error
-# differs from the lesson's, because this optimizer is made inside the scope.)
+# moved model are right, but it cannot continue the training run. Repair the function. (Below, the
+# check reports an error from `fit`. It differs from the lesson's, because this optimizer is made
+# inside the scope.)
 #
 # - `path` is the file. The model was compiled and trained for some steps with Adam.
 # - `strategy` is where the training continues, with two or three replicas.
 # - `rate` is the new learning rate.
 # - It returns the model, ready for `fit`: all its variables are on all replicas, and its optimizer
 #   continues where it was, with the new rate.
-# - Three lines are enough.
+# - Four lines are enough.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -203,7 +204,8 @@ dl.check("export_service")
 # ## Task 4: which worker writes where
 #
 # Several workers call `model.save(where(...))` at the same time, on a disk that they share.
-# Write `where(folder, job, index, jobs)`.
+# (`model.save` makes no folder. The program that calls it makes the folder of each path first, so
+# `where` only returns a path.) Write `where(folder, job, index, jobs)`.
 #
 # - `folder` is a string, the folder where the model should be.
 # - `job` and `index` say which task calls, such as `"worker"` and `2`.

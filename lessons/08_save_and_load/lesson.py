@@ -408,15 +408,16 @@ draw_training(
 )
 
 # %% [markdown]
-# The loss of `.weights.h5` jumps. Adam's averages and its number of steps start at 0 again. Adam's
-# bias correction depends on this number: it treats the next step as the first one, and divides each
-# gradient by its own size. So each weight moves by about the full learning rate, unless its
-# gradient is 0 or almost 0.
+# The loss of `.weights.h5` jumps. Adam's averages and its number of steps start at 0 again. So
+# Adam's bias correction treats the next step as the first one. The corrected averages then hold
+# only the next gradient and its square, and Adam divides each gradient by its own size. So each
+# weight moves by about the full learning rate, unless its gradient is 0 or almost 0.
 #
 # Why did the checkpoint not lose them? An optimizer makes its averages when it is first used, or
-# when you call its `build`. In both functions the optimizer was new, and there was no place for the
-# averages yet. Here we load first and build afterwards. (The optimizer's `variables` are the number
-# of steps, the learning rate, and then the averages, so `variables[2]` is the first average.)
+# when you call its `build`. In both `from_checkpoint` and `from_weights` the optimizer was new, and
+# there was no place for the averages yet. Here we load first and build afterwards. (The optimizer's
+# `variables` are the number of steps, the learning rate, and then the averages, so `variables[2]`
+# is the first average.)
 
 # %%
 loads = {
@@ -430,11 +431,13 @@ for way, load in loads.items():
     dl.show(f"{way}: averages arrived", bool(np.any(fresh.optimizer.variables[2])))
 
 # %% [markdown]
-# A checkpoint keeps the values and fills each variable **later**, when it is made. `load_weights`
-# fills only what is there **now**. It warns about all that is not: *Skipping variable loading for
-# optimizer 'adam', because it has 2 variables whereas the saved optimizer has 10 variables.* The 2
-# are the number of steps and the learning rate. The 10 are these two, and two averages for each of
-# the 4 weight arrays. (The lesson switched this warning off. In your own program, read it.)
+# A checkpoint keeps the values and fills each variable **later**, when the variable is made.
+# `load_weights` looks only **now**. If the optimizer does not have as many variables as the file,
+# `load_weights` fills none of them, not even the number of steps. It raises no error, and only
+# warns: *Skipping variable loading for optimizer 'adam', because it has 2 variables whereas the
+# saved optimizer has 10 variables.* The 2 are the number of steps and the learning rate. The 10 are
+# these two, and two averages for each of the 4 weight arrays. (The lesson switched this warning
+# off. In your own program, read it.)
 #
 # The cure is one line: **build the optimizer before you load.**
 
@@ -527,10 +530,13 @@ for way in ("set the rate", "compile with a new optimizer", "compile with the lo
 #
 # <details><summary>If your learning rate is a schedule</summary>
 #
-# A `LearningRateSchedule` is no variable. A checkpoint restores only the number of steps, and the
-# schedule of your code applies. A `.keras` file restores the schedule of the saved model, and you
-# cannot set the rate afterwards. If the saved run had a number as its rate, you cannot read its
-# checkpoint into an optimizer with a schedule: `read` raises an error.
+# A `LearningRateSchedule` is no variable. A checkpoint then holds no rate: it restores the number
+# of steps and the averages, and the schedule of your code applies. A `.keras` file restores the
+# schedule of the saved model, and you cannot set the rate afterwards. If the saved run had a number
+# as its rate, do not read its checkpoint into an optimizer with a schedule. The file has one
+# variable more, so each average goes into the place of its neighbour. If the optimizer is built
+# already, `read` raises an error. If it is not, nothing warns you, and momentum ends up where the
+# squared gradients should be.
 # </details>
 #
 # ## Loaded outside the scope
@@ -548,8 +554,8 @@ for way in ("set the rate", "compile with a new optimizer", "compile with the lo
 #
 # - The place in the data. We saved between epochs, where there is none.
 # - A dropout layer's place in its random numbers. In a model from <code>dl.distribute</code>, the
-#   mask depends on the layer's seed, the step and the replica. So it is as before only if the
-#   number of replicas is as before.
+#   mask depends on the layer's seed, the step and the replica. So it is as before only if you gave
+#   the layer a `seed`, and the number of replicas is as before.
 # - The global batch. If you keep 64 on four replicas, each one has 16: the same training. If you
 #   keep 32 <i>per replica</i>, you train with 128.
 # - What callbacks remember, such as the patience of <code>EarlyStopping</code>.

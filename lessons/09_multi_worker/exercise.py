@@ -77,8 +77,9 @@ def tf_configs(addresses):
 dl.check("tf_configs")
 
 # %% [markdown]
-# **Try next:** in a terminal set one of your strings as TF_CONFIG and start a script that calls
-# `dl.make_strategy("multi_worker", timeout_secs=5)`. Which worker does its error name?
+# **Try next:** call `tf_configs(["localhost:2222", "localhost:2223"])`. In a terminal set the first
+# string as TF_CONFIG and start a script that calls `dl.make_strategy("multi_worker",
+# timeout_secs=5)`. Which worker does its error name?
 
 # %% [markdown]
 # ## Task 2: each worker's part

@@ -7,9 +7,9 @@
 # runs within 11 seconds.) PyTorch's limit is 30 minutes. For NCCL, its usual transport between
 # GPUs, it [shortened the limit to 10 minutes in
 # 2023](https://github.com/pytorch/pytorch/pull/110947) to save cluster time in such hangs. On 100
-# machines one hang then costs 17 instead of 50 machine hours. Two simple mistakes cause the hangs
-# of this lesson: a line under the wrong `if`, and one batch too many. You will find each of them in
-# seconds.
+# machines one hang then costs 17 instead of 50 machine hours. Three simple mistakes cause the hangs
+# of this lesson: fewer files than workers, one batch too many, and a line under the wrong `if`. You
+# will find each of them in seconds.
 #
 # ## Overview
 #
@@ -628,9 +628,11 @@ dl.show("weights apart from one device's by", apart(loaded.get_weights()), below
 
 # %% [markdown]
 # `dl.distribute` did what lesson 08 does by hand. The chief writes to `path`. The other worker
-# writes to a temporary folder, which is then removed. Why does it write at all? Each worker keeps
-# its own count in a metric, and **reading such a variable is a collective**. Saving reads it, so
-# all workers must save.
+# writes to a temporary folder, which is then removed. Why does it write at all? A variable can have
+# its own value on each worker, such as the count in a metric. **Reading such a variable is a
+# collective**, and saving it reads it. (Keras saves no metrics, so this file needed no collective.
+# But a checkpoint or a layer of yours may hold such a count.) So all workers save, and
+# `dl.distribute` lets them wait for each other.
 #
 # ## A hang, diagnosed
 #
@@ -693,7 +695,7 @@ draw_lanes(hang, xlabel="seconds after the call", limit=LIMIT_SECS)
 # code: worker 1 would have to call `reduce` itself. Without a time limit this lasts until you stop
 # it, and both processes look alive. So **every worker must reach every collective.** Under `if` you
 # put only what needs no collective: printing, or writing a number that the chief already has.
-# Saving a model needs one, as you saw, so all workers save.
+# Saving may need one, so all workers save.
 #
 # `cluster.waits` is ours. In a script of your own, Python's `faulthandler` prints the line in which
 # each thread is after some seconds. The folded cell writes a script, `hang.py`. It calls
@@ -844,7 +846,7 @@ dl.show("exit code", launched.exit_code)
 # | here | without distlab |
 # |---|---|
 # | `dl.LocalCluster`, `%%workers` | a terminal for each worker: `TF_CONFIG='...' python train.py` |
-# | `dl.make_strategy("multi_worker")` | `tf.distribute.MultiWorkerMirroredStrategy()`, first |
+# | `dl.make_strategy("multi_worker")` | `tf.distribute.MultiWorkerMirroredStrategy()` before all else |
 # | `dl.distribute(build, strategy)` and `fit` | the loop above; Keras 3's own `fit` crashes |
 # | `model.save(path)` | the chief saves to `path`, each other worker to a folder that it removes |
 # </details>

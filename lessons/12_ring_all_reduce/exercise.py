@@ -281,8 +281,8 @@ def pack_gradients(sizes, limit):
 
 
 # %% [markdown]
-# A small network, and the time of its messages on a ring of 64 ranks (10 µs, 100 Gbit/s). Where is
-# your limit too small, and what does a large limit cost that this picture does not show?
+# A small network, and the time of its messages on a ring of 64 ranks (10 µs, 100 Gbit/s). Which of
+# these limits are too small, and what does a large limit cost that this picture does not show?
 
 # %%
 layers = {f"layer {n}": size for n, size in enumerate([40_000, 2_000, 300_000, 2_000] * 12)}
@@ -302,10 +302,11 @@ dl.check("pack_gradients")
 #
 # <details><summary>Answer</summary>
 #
-# In `keras.applications.ResNet50`, 160 of the 214 gradients are smaller than 10 KB. Together they
-# hold 0.3 % of the 102 MB. So most messages would carry almost nothing, if each went alone. But a
-# large limit costs overlap: a message leaves only when its last gradient is ready, so more of the
-# backward pass is over by then.
+# In the picture, every limit below 4.1 MB, the size of all gradients together, is too small for the
+# shortest time: each message waits 126 times for the latency. In `keras.applications.ResNet50`, 160
+# of the 214 gradients are smaller than 10 KB. Together they hold 0.3 % of the 102 MB. So most
+# messages would carry almost nothing, if each went alone. But a large limit costs overlap: a
+# message leaves only when its last gradient is ready, so more of the backward pass is over by then.
 # </details>
 
 # %% [markdown]

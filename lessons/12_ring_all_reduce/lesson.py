@@ -412,13 +412,13 @@ small_guess.reveal(
 
 # %% [markdown]
 # **Small messages need few steps, large messages need few bytes.** Small ones are common: a
-# synchronised BatchNormalization layer of 256 channels (lesson 01) sends about 2 KB. On 64 ranks
-# the curves cross at about 1 MB, and with more ranks they cross at larger sizes. So libraries
-# choose for each message. The MPI library MPICH describes how in [a paper of
-# 2005](https://doi.org/10.1177/1094342005051521). It has a route with both advantages, too:
-# *recursive halving and doubling* needs 2 log2 N steps and the bytes of a ring. In some of its
-# steps the partners are far apart, so it is quick only in a network in which all pairs are equally
-# fast. NCCL had rings only until 2019. Its [version
+# synchronised BatchNormalization layer of 256 channels (lesson 01) all-reduces three vectors of 1
+# KB in each forward pass. On 64 ranks the curves cross at about 1 MB, and with more ranks they
+# cross at larger sizes. So libraries choose for each message. The MPI library MPICH describes how
+# in [a paper of 2005](https://doi.org/10.1177/1094342005051521). It has a route with both
+# advantages, too: *recursive halving and doubling* needs 2 log2 N steps and the bytes of a ring. In
+# some of its steps the partners are far apart, so it is quick only in a network in which all pairs
+# are equally fast. NCCL had rings only until 2019. Its [version
 # 2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/) added
 # trees, because the latency of a ring grows with every GPU. NCCL's trees are better than ours: they
 # send a vector in small pieces, through two trees at once, so a rank sends about two vectors, as in
@@ -461,7 +461,8 @@ def add_up(mine):
 
 
 # %% [markdown]
-# How many of its 102,400 numbers have different bits than those of our own routes?
+# For each of the three: how many of the 102,400 sums have different bits than those of our own
+# routes?
 
 # %%
 exact = np.sum(numbers, axis=0, dtype=np.float64)
@@ -615,8 +616,8 @@ fused_guess.reveal(
 # %% [markdown]
 # TensorFlow writes all six into one vector, reduces it once, and cuts it up again. The latency is
 # then paid once. The price: nothing is sent before the last gradient is ready. `bytes_per_pack`
-# sets the size above which TensorFlow closes a pack. The first pack can then leave during the
-# backward pass:
+# sets the size above which TensorFlow closes a pack. (The 0 above is the default: one pack,
+# whatever its size.) The first pack can then leave during the backward pass:
 
 # %%
 for bytes_per_pack in (4_000, 1):
@@ -671,8 +672,9 @@ cluster.close()
 #    <details><summary>Answer</summary>Latency: too many small messages, each with 510 steps of a
 #    ring. Pack gradients into larger messages, or use trees.</details>
 #
-# 5. A benchmark says "all-reduce of 1 GB on 8 GPUs: 100 GB/s algorithm bandwidth". How many bytes
-#    per second does each link carry?
+# 5. A benchmark says "all-reduce of 1 GB on 8 GPUs: 100 GB/s algorithm bandwidth", which is the
+#    size of the vector divided by the time. How many bytes per second does each link of a ring
+#    carry?
 #
 #    <details><summary>Answer</summary>175 GB/s, because each GPU sends 2 · 7/8 of a vector.
 #    nccl-tests calls that number the bus bandwidth.</details>

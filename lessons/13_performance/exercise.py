@@ -272,24 +272,25 @@ with waits_for("efficiencies"):
 # <!-- BEGIN SOLUTION -->
 # I report a difference if the bands do not overlap. In strong scaling the step of 4 replicas is
 # slower than the step of one, and its band lies apart. Where two bands overlap I would report
-# neither a speedup nor a slowdown, and measure more blocks on a quiet machine first.
+# neither a speedup nor a slowdown, and measure longer blocks in turns on a quiet machine first.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
 #
-# **2. Which part of the step grows from 1 to 4 replicas, and by how much? Why does it grow on this
-# machine?**
+# **2. Which parts of the step grow from 1 to 4 replicas, and by how many milliseconds? Why do they
+# grow on this machine?**
 #
 # <!-- BEGIN SOLUTION -->
-# The compute and the communication grow. The replicas share two cores, so the 64 images take the
-# cores as long as before, and every replica adds what is not divided: it starts its own operations
-# and updates all 420,000 weights. The all-reduce needs 6 rounds for 4 replicas and none for one.
+# The compute grows from 5 to 8 ms and the communication from 0 to 2 ms. The replicas share two
+# cores, so the 64 images take the cores as long as before, and every replica adds what is not
+# divided: it starts its own operations and updates all 420,000 weights. The all-reduce needs 6
+# rounds for 4 replicas and none for one.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
 #
 # **3. You move the training to 4 machines with one such processor each. Which part of the step
-# changes, and which part could become worse?**
+# becomes shorter, which stays as it is, and which could become longer?**
 #
 # <!-- BEGIN SOLUTION -->
 # Each replica then computes 16 images on cores of its own, so the part that depends on the examples

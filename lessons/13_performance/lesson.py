@@ -21,7 +21,7 @@
 # - fit a cost model to a few measurements, and test it on others that it has not seen,
 # - predict how far a network scales on a cluster, and say how far to trust the prediction.
 #
-# **Time:** about 45 minutes. **Needs:** lessons 01 and 12. No GPU, and nothing is downloaded.
+# **Time:** about 45 minutes. **Needs:** lessons 01, 10 and 12. No GPU, and nothing is downloaded.
 
 # %% [markdown]
 # ### Two questions on lessons 10 and 12
@@ -54,18 +54,21 @@ recording = recorded_scaling()
 dl.show("recorded on", recording.machine)
 
 # %% [markdown]
-# Times differ from run to run, so this page works with times that were recorded once, and at the
-# end you can measure your own. The recording has steps of a small CNN with 420,000 weights, on 1, 2
-# and 4 replicas. `python benchmarks/record_scaling.py` in distlab's repository records it again.
+# Times differ from run to run, so this page works with recorded times. Each row is the fastest of
+# several runs, each in a fresh process, because whatever else runs on a machine only adds time. At
+# the end you can measure your own. The recording has steps of a small CNN with 420,000 weights, on
+# 1, 2 and 4 replicas. `python benchmarks/record_scaling.py` in distlab's repository records it
+# again.
 #
 # ## Three parts of a step
 #
 # A step of synchronous training waits for three things: for its batch (*input*), for the forward
-# and the backward pass (*compute*), and for the [all-reduce](../docs/glossary.md#all-reduce)
-# (*communication*). You measure three steps. The first has its batch in memory and no all-reduce,
-# and its time is the compute. The second also has the all-reduce, and the time that this adds is
-# the communication. The third also fetches its batch, and the time that this adds is the input. An
-# all-reduce that runs entirely during the backward pass adds nothing, so it does not show.
+# pass, the backward pass and the update of the weights (*compute*), and for the
+# [all-reduce](../docs/glossary.md#all-reduce) (*communication*). You measure three steps. The first
+# has its batch in memory and no all-reduce, and its time is the compute. The second also has the
+# all-reduce, and the time that this adds is the communication. The third also fetches its batch,
+# and the time that this adds is the input. An all-reduce that runs entirely during the backward
+# pass adds nothing, so it does not show.
 #
 # The replicas here are [logical devices](../docs/glossary.md#logical-device) that share two cores.
 
@@ -352,9 +355,11 @@ for rows, seen in ((few_steps, "fitted, 1 and 2 replicas"), (four, "not seen, 4 
 # 32 % for the other. **Measurements that a model has not seen decide between two models.** (With 32
 # images both are about a third off, so that number alone decides nothing. The three others do.)
 # Look at the signs, too. If all errors of a model have the same sign, it counts a part too often or
-# not at all. The shared model's steps of 4 replicas are all too long, mostly in the compute: it
-# charges the fixed time of four replicas one after the other, and in reality a part of it overlaps.
-# The all-reduce is too long as well.
+# not at all. The shared model's steps of 4 replicas are all too long. The parts are further off
+# than the whole: with 256 images the compute is 1.3 ms too long and the all-reduce 0.8 ms, and the
+# input of 1.5 ms is missing, so the errors nearly cancel. A likely reason for the compute: the
+# model charges the fixed time of four replicas one after the other, and in reality a part of it
+# overlaps.
 
 # %% [markdown]
 # What is such a model good for? It answers questions that you cannot measure. For example: the same
@@ -372,13 +377,15 @@ for name, one_model in {"for all": model, "for each": own_devices}.items():
 # The measured efficiency was higher than the first number: the model makes the step of one replica
 # too short. So do not read the second number as exact. The message is how far apart the two are.
 #
-# Three more fields describe what this small recording does not show:
+# Three more fields are 0 in our fit:
 #
 # - `hidden`: the share of the communication that overlaps the backward pass. The gradients of the
 #   last layers are ready first, so their all-reduce can start while the others are computed.
 # - `jitter`: how much replicas scatter. The slowest one decides, the
 #   [straggler](../docs/glossary.md#straggler), and among many replicas one is always slow.
-# - `input_secs_per_example`: prefetching hides the input until it is longer than the step.
+# - `input_secs_per_example`: in the model, prefetching hides the input until it takes longer than
+#   the rest of the step. On our two cores it did not hide all of it: input was up to 10 % of a
+#   step, probably because reading and computing share the cores.
 
 # %%
 scattered = dataclasses.replace(own_devices, jitter=0.05)  # a standard deviation of 5 %
@@ -392,9 +399,11 @@ for replicas in (8, 512):
 # A model that predicts the machine on which it was fitted is a beginning. Does it hold on clusters
 # that we have never seen? Horovod's pages and one paper published efficiencies, and they give the
 # links. TensorFlow's benchmarks of 2017 give the images a second of one P100, and we assume that
-# Horovod's "Pascal GPUs" were as fast. For ResNet-101 we interpolate. Each GPU has 64 images in a
-# step, and 32 for ResNet-50. ResNet-50's efficiency compares 256 GPUs with 8, not with 1.
-# `distlab/measure/published.py` lists each number with its source, and what we assume.
+# Horovod's "Pascal GPUs" were as fast. For ResNet-101 we interpolate between ResNet-50 and
+# ResNet-152. Each GPU has 64 images in a step, and 32 for ResNet-50. ResNet-50's efficiency
+# compares 256 GPUs with 8, and the model's compares them with 1: we assume that the 8 GPUs of one
+# server lose nothing. `distlab/measure/published.py` lists each number with its source, and what we
+# assume.
 
 # %%
 from distlab.measure.published import (
@@ -644,8 +653,9 @@ else:
 #
 # 4. Two runs differ by 4 %, and the middle halves of their blocks overlap. What do you report?
 #
-#    <details><summary>Answer</summary>No difference. More blocks do not make the middle half
-#    narrower. Longer blocks, taken in turns on a quiet machine, do.</details>
+#    <details><summary>Answer</summary>Neither a speedup nor a slowdown: the blocks do not tell.
+#    More blocks do not make the middle half narrower. Longer blocks, taken in turns on a quiet
+#    machine, do.</details>
 
 # %%
 from distlab.predictions import recap

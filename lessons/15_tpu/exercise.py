@@ -32,9 +32,10 @@ dl.show("data set", "random numbers: nothing is downloaded")
 #
 # `labelled_loss` is the mean cross-entropy of the examples that have a label. An example without a
 # label has the label -1. The scores are clipped to between -3 and 3. A batch without any label has
-# the loss 0. The function computes all of that in plain Python. But it cannot train a model: the
-# gradient stops at NumPy's clip, and `tf.function(jit_compile=True)` refuses the function. Run the
-# check before you change anything, then repair `labelled_loss`.
+# the loss 0. Called eagerly, without `tf.function`, the function returns all of that. But it cannot
+# train a model: the gradient stops at NumPy's clip, `.numpy()` fails while `tf.function` traces the
+# function, on every device, and XLA refuses `tf.py_function`. Run the check before you change
+# anything, then repair `labelled_loss`.
 #
 # - `scores` has the shape [rows, classes], `labels` has the shape [rows]. Both shapes are fixed.
 # - It returns the same loss as before. It has the gradient of that loss, without a NaN; the scores
@@ -184,7 +185,8 @@ dl.check("evaluate_padded")
 #   second a v5e will train.
 # - **D.** A step ends with `np.sqrt(loss)`. Plain `tf.function` raises an error: *cannot convert a
 #   symbolic tf.Tensor to a numpy array*.
-# - **E.** A step multiplies the losses by weights from `np.linspace`, and names no type. It
+# - **E.** A step multiplies the losses by `tf.constant(np.linspace(0.5, 1.5, 64))`. TensorFlow
+#   refused to multiply two types, so a colleague cast the losses to the type of the weights. It
 #   compiles. Its program has `f64[64]`.
 # - **F.** A step compiles, with fixed shapes, and gives the loss of plain TensorFlow to 1e-7. A
 #   colleague asks whether a TPU will give the loss to 1e-7, too.

@@ -25,7 +25,7 @@
 # **Time:** about 45 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
 # 03](03_custom_training_loop.ipynb); [lesson 07](07_mixed_precision.ipynb) helps. No TPU and no
 # GPU, and nothing is downloaded. **We have not run this lesson on a TPU.** If you have one, its
-# last experiment runs there.
+# last experiment is written to run there.
 
 # %% [markdown]
 # ### Two questions on lessons 03 and 07
@@ -225,9 +225,9 @@ dl.show("with the mask, largest difference from the gradient of the 4 digits", a
 #
 # In Keras, you hand the mask over as `sample_weight`, and that alone is not enough. A loss
 # multiplies by it and still divides by all 32 rows, unless you make the loss with
-# `reduction="mean_with_sample_weight"`. On several replicas even that divides by each replica's own
-# rows: see [pitfalls](../docs/pitfalls.md). Metrics in `metrics=` ignore the mask, and those in
-# `weighted_metrics=` use it.
+# `reduction="mean_with_sample_weight"`. On several replicas even that divides by the sum of each
+# replica's own mask, and not by the sum over all replicas: see [pitfalls](../docs/pitfalls.md).
+# Metrics in `metrics=` ignore the mask, and those in `weighted_metrics=` use it.
 
 # %%
 padded_weights, compiled_for, step = start()
@@ -337,7 +337,7 @@ def program_of(step, labels=labels):
 
 
 def bounded_shapes(step):
-    return sorted(set(re.findall(r"\w+\[<=[^]]*\]", program_of(step))))
+    return sorted(set(re.findall(r"\w+\[[^]]*<=[^]]*\]", program_of(step))))
 
 
 dl.show("with_if", bounded_shapes(with_if))
@@ -346,9 +346,9 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # %% [markdown]
 # `f32[<=100,64]` is an array of *at most* 100 rows. How many there are is known only while the
 # program runs. Google's [list of operations for TPUs][ops] takes `tf.where`, on which
-# `tf.boolean_mask` is built, only in the form with a fixed shape. TPUStrategy supports inputs of
-# varying size by bounded shapes, its dynamic padder. This CPU cannot tell you whether a TPU
-# supports this selection inside a step. So write it down as a suspicion.
+# `tf.boolean_mask` is built, only in the form with a fixed shape. TPUStrategy's dynamic padder uses
+# bounded shapes for *inputs* of varying size. This CPU cannot tell you whether a TPU supports this
+# selection inside a step. So write it down as a suspicion.
 #
 # [ops]: https://cloud.google.com/tpu/docs/tensorflow-ops
 
@@ -387,7 +387,7 @@ dl.show("with_selection", bounded_shapes(with_selection))
 def verdict(step):
     if refusal_of(step):
         return "refused here"
-    signs = re.findall(r"\w+\[<=|\bf64\[", program_of(step))
+    signs = re.findall(r"\w+\[[^]]*<=|\bf64\[", program_of(step))
     return "suspect on a TPU" if signs else "nothing found, not checked on a TPU"
 
 
@@ -612,7 +612,8 @@ recap()
 # - [TensorFlow's guide to TPUs](https://www.tensorflow.org/guide/tpu) shows the whole loop. With
 #   the package `tensorflow`, its first cell ends as in the fold above.
 # - [Hugging Face's guide][hf] has three good rules. It says that XLA refuses an `if` on a tensor,
-#   and shapes that depend on values. You have seen that this depends on AutoGraph and on the
-#   device. It calls a compilation on a CPU or GPU a great sign that you are ready. It is one sign.
+#   and shapes that depend on values. You have seen that AutoGraph turns such an `if` into
+#   `tf.cond`, and that XLA on this CPU takes a shape with a known bound. It calls a compilation on
+#   a CPU or GPU a great sign that you are ready. It is one sign.
 #
 # [hf]: https://huggingface.co/docs/transformers/v4.49.0/en/perf_train_tpu_tf

@@ -167,8 +167,8 @@ dl.check("sharded_adam")
 #
 # <details><summary>Hint</summary>
 #
-# Draw three micro-batches through stages of 1, 3 and 1 ms. How long is it between two micro-batches
-# that leave the last stage? When does the first one leave it?
+# Draw three micro-batches through stages that take 1, 3 and 1 ms for each of them. How long is it
+# between two micro-batches that leave the last stage? When does the first one leave it?
 # </details>
 
 

@@ -33,8 +33,7 @@
 #    <details><summary>Answer</summary>A reduce-scatter and an all-gather. Each of them sends
 #    (N - 1) / N of S from each of N devices, so both together send 2 (N - 1) / N of S.</details>
 #
-# 2. Lesson 16: eight GPUs under Mirrored. Which part of the memory of a step does each of them
-#    share with the others?
+# 2. Lesson 16: eight GPUs under Mirrored. Which part of the memory of a step is divided among them?
 #
 #    <details><summary>Answer</summary>Only the activations, because the batch is divided. Each
 #    GPU holds all weights, all gradients and all of the optimizer's state.</details>
@@ -295,7 +294,7 @@ is_same = {}
 for first_cut, of_first in CUTS.items():
     for second_cut, of_second in CUTS.items():
         losses, _ = train(of_first, of_second, mesh=pair)
-        apart = np.ptp([losses, losses_of_one], axis=0).max()
+        apart = np.abs(np.subtract(losses, losses_of_one)).max()
         is_same[f"{first_cut} then {second_cut}"] = bool(apart < 1e-4)
 dl.show("the losses of one device", is_same)
 
@@ -383,8 +382,9 @@ dl.show("losses", losses, digits=3, expected=losses_of_one)
 #
 # Now the replicas hold whole weights again, and only Adam's state is divided: ZeRO 1. Each replica
 # keeps Adam's two averages for **its** rows of a kernel. In a step it needs the summed gradient of
-# these rows only. It updates its rows, and then all replicas need all rows. In DTensor a `relayout`
-# does each of the two. (The code sends the change of the rows instead of the new rows.)
+# these rows only. It updates its rows, and then all replicas need all rows. In DTensor one
+# `relayout` gives each replica the summed gradient of its rows, and a second one gives all replicas
+# all rows. (The code sends the change of the rows instead of the new rows.)
 
 # %%
 two = dtensor.create_mesh([("batch", 2)], devices=["CPU:0", "CPU:1"])
@@ -478,10 +478,10 @@ dl.show("GB sent by each device, 7 billion parameters", sent, digits=1)
 # of its own rows, and an [all-gather](../docs/glossary.md#all-gather) gives all replicas the new
 # rows. An all-reduce *is* these two, one after the other. **ZeRO 1 puts the update between the two
 # halves, so it divides Adam's state for no additional byte.** ZeRO 2 costs the same if a step has
-# one micro-batch. With gradient accumulation, ZeRO 2 reduce-scatters after each micro-batch, and
-# ZeRO 1 only once a step. ZeRO 3 gathers the weights twice, once forward and once backward, so it
-# sends 1.5 times as much. (You can keep the gathered weights after the forward pass. That saves the
-# second gather and costs the memory.)
+# one backward pass. With gradient accumulation, ZeRO 2 reduce-scatters after each backward pass,
+# and ZeRO 1 only once a step. ZeRO 3 gathers the weights twice, once forward and once backward, so
+# it sends 1.5 times as much. (You can keep the gathered weights after the forward pass. That saves
+# the second gather and costs the memory.)
 #
 # These bytes come from the formula. On a CPU, DTensor replaces the reduce-scatter by an all-reduce
 # and a cut, and the all-gather by an all-reduce. So our run shows what each replica stores, and not
@@ -499,9 +499,11 @@ explore_memory()
 # %% [markdown]
 # ## A pipeline and its bubble
 #
-# The third way to divide a model is by layers. Device 0 has the first layer, device 1 the second.
-# What travels is small: the activations go forward, and their gradient comes back. The batch is
-# cut into micro-batches, so that stage 0 can start the next one while stage 1 works.
+# The third way to divide a model is by layers. Device 0 has the first layer, device 1 the second:
+# each device is a **stage** of the pipeline (these have nothing to do with the stages of ZeRO).
+# What travels is small: the activations go forward, and their gradient comes back. The batch is cut
+# into [micro-batches](../docs/glossary.md#micro-batch), so that stage 0 can start the next one
+# while stage 1 works.
 
 # %%
 kernels = []
@@ -536,9 +538,11 @@ dl.show("both gradients apart by", max(gaps), below=1e-5)
 # that stage 1 has sent, instead of with 1. (Our loop takes the micro-batches one after the other. A
 # real pipeline runs both stages at the same time.)
 #
-# When a batch starts, stage 1 has nothing to do yet. When it ends, stage 0 waits. This idle time
-# is the pipeline's **bubble**. `pipeline_schedule` says for each stage what it does in each tick:
-# all micro-batches forward, then all of them backward, as in GPipe.
+# When a batch starts, stage 1 has nothing to do yet. In the middle of the step, stage 0 has sent
+# its last activations and waits for the first gradient. At the end stage 0 is still busy, and stage
+# 1 has nothing left to do. This idle time is the pipeline's **bubble**. `pipeline_schedule` says
+# for each stage what it does in each tick, the time of one micro-batch in one direction: all
+# micro-batches forward, then all of them backward, as in GPipe.
 
 # %% tags=["predict"]
 bubble_guess = dl.predict(
@@ -558,9 +562,9 @@ bubble_guess.reveal(
     round(100 * idle_share(schedules["m = 4"])),
     {
         0: "The last stage cannot start before the first micro-batch has passed the other three.",
-        25: "One of four stages waiting would be 25 %. Here every stage waits for three of seven "
-        "ticks.",
-        50: "Each stage works in four of seven ticks, which is more than half.",
+        25: "One of four stages waiting would be 25 %. Here every stage waits for three of the "
+        "seven ticks of each pass.",
+        50: "Each stage works in four of the seven ticks of each pass, which is more than half.",
         75: "That is the idle time divided by the working time, 3 / 4. Of all time it is 3 / 7.",
     },
     within=1,
@@ -628,11 +632,13 @@ print(inspect.getsource(distribution_lib.distribute_value))
 # </details>
 
 # %% [markdown]
-# ## Which one decides
+# ## Which kind does your model need?
 #
 # `tf.distribute` ends where a replica no longer fits on one device. (Its TPUStrategy and its
 # parameter servers can divide some variables, as lesson 16 says.) The figure in [lesson
-# 16](16_choosing_a_strategy.ipynb) shows what each kind gives to a device. These questions decide.
+# 16](16_choosing_a_strategy.ipynb) shows what each kind gives to a device, and asks about slow
+# links only after sharded weights. Here the links come first: ZeRO 3 sends three times the model's
+# size in each step (two gathers of the weights and the gradients), and a pipeline only activations.
 # Ask in this order, and take the kind of the first yes. (Experts are in the list because some
 # models have them. You do not add experts to save memory.)
 #
@@ -640,7 +646,8 @@ print(inspect.getsource(distribution_lib.distribute_value))
 # 2. **Sharded state (ZeRO 1):** does one device hold all weights, all gradients and its part of the
 #    optimizer's state?
 # 3. **Expert:** does an example use only a few experts of many?
-# 4. **Pipeline:** are the links slow, and can the batch be cut into many micro-batches?
+# 4. **Pipeline:** are the links slow, does a device hold its share of the layers whole, and can the
+#    batch be cut into many micro-batches?
 # 5. **Sharded weights (ZeRO 3):** does a device hold its part of everything, and the largest layer
 #    beside it?
 # 6. **Tensor:** is one layer too large, and are the links fast?

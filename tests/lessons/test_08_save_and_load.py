@@ -526,6 +526,20 @@ def test_a_schedule_is_not_in_a_checkpoint_and_is_in_a_keras_file(tmp_path):
         tf.train.Checkpoint(model=scheduled(0.001)).read(number)
 
 
+def test_a_schedule_shifts_the_averages_of_a_checkpoint_that_has_a_rate(tmp_path):
+    model = trained()
+    number = tf.train.Checkpoint(model=model).write(str(tmp_path / "number"))
+    later = build()
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 4, 0.5)
+    later.compile(keras.optimizers.Adam(schedule), later.loss)
+    tf.train.Checkpoint(model=later).read(number)  # before the averages are made: no error
+    later.optimizer.build(later.trainable_variables)
+    momentum = model.optimizer.variables[2]  # of the first kernel; before it, steps and rate
+    squared = later.optimizer.variables[2]  # there is no rate before it
+    assert "momentum" in momentum.path and "velocity" in squared.path
+    np.testing.assert_array_equal(squared.numpy(), momentum.numpy())
+
+
 def test_an_optimizer_that_is_built_later_still_gets_its_state_from_a_checkpoint(tmp_path):
     model = trained()
     written = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))

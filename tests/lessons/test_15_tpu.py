@@ -297,7 +297,8 @@ def finding_d(scores, labels):
 
 
 def finding_e(scores, labels):
-    return tf.cast(cross_entropies(scores, labels), "float64") * np.linspace(0.5, 1.5, 64)
+    weights = tf.constant(np.linspace(0.5, 1.5, 64))
+    return tf.cast(cross_entropies(scores, labels), weights.dtype) * weights
 
 
 def batch():

@@ -65,8 +65,8 @@ IDLE = Check(
     title="The bubble of a pipeline whose stages differ",
     question="When does a stage start its first micro-batch, and when does it end its last one?",
     direction=(
-        "Draw three micro-batches through stages of 1, 3 and 1 ms. Which stage never waits once "
-        "it has started?"
+        "Draw three micro-batches through stages that take 1, 3 and 1 ms for each of them. Which "
+        "stage never waits once it has started?"
     ),
     cost=Cost.PURE,
     inputs=_inputs,
