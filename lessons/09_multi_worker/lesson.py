@@ -846,7 +846,7 @@ dl.show("exit code", launched.exit_code)
 # | here | without distlab |
 # |---|---|
 # | `dl.LocalCluster`, `%%workers` | a terminal for each worker: `TF_CONFIG='...' python train.py` |
-# | `dl.make_strategy("multi_worker")` | `tf.distribute.MultiWorkerMirroredStrategy()` before all else |
+# | `dl.make_strategy("multi_worker")` | `tf.distribute.MultiWorkerMirroredStrategy()`, made first |
 # | `dl.distribute(build, strategy)` and `fit` | the loop above; Keras 3's own `fit` crashes |
 # | `model.save(path)` | the chief saves to `path`, each other worker to a folder that it removes |
 # </details>
