@@ -17,6 +17,7 @@ import os
 import platform
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 
 from distlab.errors import UnsupportedEnvironment
@@ -91,7 +92,7 @@ def quiet_start() -> Iterator[None]:
 
     Those of its C++ come before any setting is read, so no variable can switch them off;
     whatever else is printed meanwhile is passed on. Its Python logger then reports warnings, not
-    the name of every device at every reduction.
+    the name of every device at every reduction, and a warning about its own code is ignored.
     """
     prepare()
     with without_noise():
@@ -105,6 +106,8 @@ def _warnings_only() -> None:
     logger = logging.getLogger("tensorflow")
     if logger.level == logging.INFO:  # TensorFlow's own choice
         logger.setLevel(logging.WARNING)
+    # DTensor of TensorFlow 2.19 with protobuf 5, about its own code.
+    warnings.filterwarnings("ignore", "MessageFactory class is deprecated")
 
 
 # Said by TensorFlow 2.21 on every Linux machine without a GPU, and by oneDNN everywhere.

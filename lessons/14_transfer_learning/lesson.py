@@ -343,13 +343,14 @@ unfreeze_guess.reveal(
 try:
     transferred.compile(transferred.optimizer, transferred.loss)
     fit(transferred, few_train)
-except ValueError as error:
-    dl.show("the old optimizer", str(error).split(":")[0])
+except (ValueError, NotImplementedError):
+    dl.show("the old optimizer refuses the body", True)
 
 # %% [markdown]
-# The old optimizer has state for the head only, and refuses the body. So fine-tuning needs a new
-# one, and Adam starts from zero again. Its first steps are as long as the rate allows, however
-# small the gradients are. So begin with a small rate.
+# The old optimizer has state for the head only. It raises a `ValueError`, *Unknown variable*.
+# (Before version 3.13, Keras could not write this message, and raised a `NotImplementedError` about
+# that.) So fine-tuning needs a new one, and Adam starts from zero again. Its first steps are as
+# long as the rate allows, however small the gradients are. So begin with a small rate.
 #
 # On TensorFlow, Keras has one more trap here. `model.trainable = True` does nothing if the model
 # already counts as trainable, even if its layers are frozen. Set `trainable = True` on the part
