@@ -257,9 +257,9 @@ def local_batches(data):
 
 # %% tags=["predict"]
 auto_guess = dl.predict(
-    "If you set no policy, you get AUTO. Which images, by index, are in the first global batch, "
+    "If you set no policy, you get AUTO. Which images, by index, are in the third global batch, "
     "four from each worker?",
-    ["0 to 3 and 4 to 7", "0 to 3 and 8 to 11", "0 to 3 and 16 to 19"],
+    ["16 to 19 and 20 to 23", "16 to 19 and 24 to 27", "8 to 11 and 24 to 27"],
 )
 
 # %%
@@ -271,16 +271,16 @@ for policy in ("AUTO", "DATA"):
 draw_readers(images[:32], read)
 
 # %% tags=["reveal"]
-first, second = (batches[0] for batches in read["AUTO"])
+first, second = (batches[2] for batches in read["AUTO"])
 auto_guess.reveal(
     f"{first[0]} to {first[-1]} and {second[0]} to {second[-1]}",
     {
-        "0 to 3 and 8 to 11": "AUTO means FILE here. Files are dealt out in turn: worker 0 "
-        "begins with file 0, and worker 1 with file 1.",
-        "0 to 3 and 4 to 7": "These would be one device's batches. AUTO sees files, and deals out "
-        "whole files.",
-        "0 to 3 and 16 to 19": "Worker 1 does open two files. But files are dealt out "
-        "in turn, like cards: its first one is file 1, not file 2.",
+        "16 to 19 and 24 to 27": "AUTO means FILE here. Files are dealt out in turn: worker 0 has "
+        "files 0 and 2, and worker 1 has files 1 and 3. Each file is two batches.",
+        "16 to 19 and 20 to 23": "These would be one device's batches. AUTO sees files, and deals "
+        "out whole files.",
+        "8 to 11 and 24 to 27": "Each worker does open two files. But files are dealt out in turn, "
+        "like cards: the second one of worker 0 is file 2, not file 1.",
     },
 )
 
