@@ -464,9 +464,9 @@ if "runs" in globals():
 # No points, and no check. Take a script that trains a model of yours for at least a minute.
 #
 # 1. Train it undisturbed on two workers (`distlab launch --workers 2 train.py`), with
-#    `dl.set_seed(1, deterministic=True)` first, and save the weights at the end. 2. Add
-#    `dl.Resume("checkpoints", every_secs=10)` (on several machines: a folder that all share) and
-#    start it, again on two workers, by `distlab launch --workers 2 --max-restarts 3 train.py`.
+#    `dl.set_seed(1, deterministic=True)` first, and save the weights at the end.
+# 2. Add `dl.Resume("checkpoints", every_secs=10)` (on several machines: a folder that all share)
+#    and start it, again on two workers, by `distlab launch --workers 2 --max-restarts 3 train.py`.
 # 3. While it trains, find a worker's process ID with `ps`, and end it with `kill -9`.
 # 4. Compare the weights with those that you saved first, bit for bit. If they differ, which part
 #    was lost: is the data shuffled with a seed, and does every layer draw from one?
@@ -477,7 +477,7 @@ if "runs" in globals():
 # %% [markdown]
 # ## Next steps
 #
-# - [Lesson 11](../notebooks/11_fault_tolerance.ipynb), to read a section again. - [Lesson
-# 12](../notebooks/12_ring_all_reduce.ipynb): how an all-reduce travels, and how many bytes it
-# sends.
+# - [Lesson 11](../notebooks/11_fault_tolerance.ipynb), to read a section again.
+# - [Lesson 12](../notebooks/12_ring_all_reduce.ipynb): how an all-reduce travels, and how many
+#   bytes it sends.
 # - [Glossary](../docs/glossary.md): every term of the course on one page.

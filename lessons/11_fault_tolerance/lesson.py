@@ -14,8 +14,8 @@
 #
 # - name all parts of a training run, and show what it costs to lose each of them,
 # - save so that a kill in the middle of saving does no harm,
-# - kill one of two workers, and end with exactly the weights of an undisturbed run, - stop when you
-#   are asked to, and be started again,
+# - kill one of two workers, and end with exactly the weights of an undisturbed run,
+# - stop when you are asked to, and be started again,
 # - say how often to save, and what share of the time failures cost on 1,000 and on 10,000 machines.
 #
 # It takes about 40 minutes. You need [lesson 08](08_save_and_load.ipynb) (save and load) and
@@ -285,12 +285,13 @@ parts_guess.reveal(
 # | part | where it is | in `Checkpoint(model=model)`? |
 # |---|---|---|
 # | the weights | `model` | yes |
-# | what the optimizer remembers, and its count of steps | `optimizer` | no |
+# | what the optimizer remembers, and its count of steps | `optimizer` | no: not compiled |
 # | the place in the data | here `step`, which gives the epoch and the batch | no |
 # | the state of the seeds | each `SeedGenerator`, here dropout's | no |
 #
-# (Callbacks, metrics and the history have a state too. A learning-rate schedule reads the
-# optimizer's count.)
+# This model is not compiled, so its optimizer is not part of it. In lesson 08 the model was
+# compiled, and `Checkpoint(model=model)` held the optimizer's variables, too. (Callbacks, metrics
+# and the history have a state as well. A learning-rate schedule reads the optimizer's count.)
 #
 # The seeds are the easiest part to lose. `Checkpoint(model=...)` looks as if it held the whole
 # model, and dropout's seeds are part of the model. But they are not in the file:
@@ -775,8 +776,8 @@ for machines in (1000, 2048, 10_000, 100_000):
 # the calculation gives 6 to 8 %, which does not contradict the report's "more than 90 %". With
 # restarts of 5 minutes, the restarts cost 1 % on 1,000 machines and 10 % on 10,000. On 100,000
 # machines they cost 47 % (83 minus 36), more than saving and lost work together. A better interval
-# cannot reduce that part. Only a quicker **restart** can. `dl.Resume(folder, every_secs=...)` takes
-# the interval as it is.
+# cannot reduce that part. A quicker **restart** can, and so can rarer failures. `dl.Resume(folder,
+# every_secs=...)` takes the interval as it is.
 
 # %%
 cluster.close()
