@@ -12,16 +12,20 @@ from distlab.errors import InvalidArgument
 # By its name, each question, and what a yes leads to. The first yes decides.
 CARD = {
     "too_large": (
-        "Is a device too small for a step's weights and gradients (on hosts that step together: "
-        "and the optimizer's state)?",
+        "Is a device too small for a step's weights and gradients? (Count the optimizer's state "
+        "as well on a single device, on TPU cores, and on several hosts that step together.)",
         "split the model",
     ),
     "copies_too_large": (
-        "One host: is a device too small for the optimizer's state as well?",
+        "One host with several GPUs: is a GPU too small for the optimizer's state as well?",
         "central_storage",
     ),
-    "one_is_enough": ("Is one device fast enough, or the batch too small to share?", "one_device"),
     "tpu": ("Are the devices TPU cores?", "tpu"),
+    "one_is_enough": (
+        "Does one device hold everything, and is one enough? (It is fast enough, it is the only "
+        "one, or the batch is too small to share.)",
+        "one_device",
+    ),
     "uneven_hosts": (
         "Several hosts, and no host may wait for a slow or a lost one?",
         "parameter_server",

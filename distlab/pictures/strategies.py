@@ -74,12 +74,12 @@ def draw_card(questions: Sequence[tuple[str, str]], *, otherwise: str) -> Any:
     """
     import matplotlib.pyplot as plt
 
-    size = (8.6, 0.62 * (len(questions) + 1))
+    size = (8.6, 0.74 * (len(questions) + 1))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     right = _QUESTION_WIDTH + 1.1
     for row, (question, answer) in enumerate(questions):
         top = -row * _ROW
-        text = textwrap.fill(f"{row + 1}. {question}", 58)
+        text = textwrap.fill(f"{row + 1}. {question}", 64)
         _box(axes, (0, top), (_QUESTION_WIDTH, 0.85), text, edge=_LINE)
         _box(axes, (right, top), (_ANSWER_WIDTH, 0.85), answer, edge=_VARIABLES, weight="bold")
         _arrow(axes, (_QUESTION_WIDTH, top - 0.425), (right, top - 0.425))

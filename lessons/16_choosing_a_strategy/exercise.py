@@ -11,7 +11,7 @@
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
 # | 1. `choose_and_defend` | six cases, each with a reason | 12 | medium |
-# | 2. `compare_strategies` | one model under many strategies, by its weights | 15 | medium |
+# | 2. `compare_strategies` | one model under many strategies: where it differs | 15 | medium |
 # | 3. `worth_it` | find three bugs in how measurements are read | 10 | medium |
 #
 # Write your answers in the cells that start with `# task:`, run them, and then run the check
@@ -92,29 +92,40 @@ dl.check("choose_and_defend")
 # %% [markdown]
 # **Try next:** import `choose` from `distlab.coursework.strategy_card` under a different name, and
 # answer the card's questions for each case, such as `by_card(several_hosts=True)`. Does the card
-# agree with you? In which case would a larger batch change the answer?
+# agree with you? Which answer would change if the method of case A also learnt from batches of 256,
+# and to what?
 
 # %% [markdown]
 # ## Task 2: the table for any model
 #
-# Write `compare_strategies(build, dataset, strategies)`.
+# A "no" in the lesson's table leaves you with a question: *where* do the weights differ? Write
+# `compare_strategies(build, dataset, strategies)`, whose table answers it.
 #
-# - `build()` returns a new compiled Keras model, always with the same first weights.
+# - `build()` returns a new compiled Keras model, always with the same first weights and the same
+#   names.
 # - `dataset` has batches of `(x, y)`. The last batch may be smaller, and its shares unequal.
 # - `strategies` is a dictionary from a name to a strategy.
 # - Train for **one epoch**: once without a strategy, by plain `fit`, and once under each
 #   strategy. Some models end with different weights, and some of these differences do not show in
 #   the loss.
-# - Return a dictionary from each name to `{"equal": ..., "copies": ...}`. `equal` is `True` if no
-#   weight is more than 1e-5 from one device's, else `False`. `copies` is how many copies there
-#   are of the model's first weight.
+# - Return a dictionary from each name to `{"differs": ..., "copies": ...}`. `differs` is the
+#   **path** of the first weight that has a number more than 1e-5 from one device's, such as
+#   `"model/dense/kernel"`, or `None` if no weight has. The order is that of `model.weights`.
+#   `copies` is how many copies there are of the model's first weight.
 # - About 12 lines.
 #
 # <details><summary>Hint</summary>
 #
-# Under which scope must each model be built, and what builds it there for you? Which method returns
-# also the weights that no gradient changes? `strategy.experimental_local_results(variable)` lists
-# the copies of a TensorFlow variable. Where does a Keras weight keep its own?
+# What does a Keras weight know about itself that its array does not? Two layers may each have a
+# weight called `kernel`: what tells them apart? And which weights would a comparison of the trained
+# ones leave out?
+# </details>
+#
+# <details><summary>Second hint</summary>
+#
+# Go through the weights of both models in pairs. After how many pairs can you stop? A difference
+# may be below zero as well as above, and two replicas may add up in a different order. The copies
+# are counted as in the lesson's table.
 # </details>
 
 
@@ -128,9 +139,10 @@ def compare_strategies(build, dataset, strategies):
     for name, strategy in strategies.items():
         model = dl.distribute(build, strategy)
         model.fit(dataset, verbose=0, shuffle=False)
-        pairs = zip(one.get_weights(), model.get_weights(), strict=True)
+        pairs = zip(one.weights, model.weights, strict=True)
+        apart = [a.path for a, b in pairs if not np.allclose(a, b, rtol=0, atol=1e-5)]
         table[name] = {
-            "equal": all(bool(np.abs(a - b).max() <= 1e-5) for a, b in pairs),
+            "differs": apart[0] if apart else None,
             "copies": len(strategy.experimental_local_results(model.weights[0].value)),
         }
     return table
@@ -142,7 +154,8 @@ dl.check("compare_strategies")
 
 # %% [markdown]
 # **Try next:** give your function a model with `keras.layers.BatchNormalization()`, and then with
-# `BatchNormalization(synchronized=True)`.
+# `BatchNormalization(synchronized=True)`. Which weight does it name, and would the loss have shown
+# it?
 
 # %% [markdown]
 # ## Task 3: is it worth it?
@@ -208,4 +221,4 @@ dl.check("worth_it")
 #
 # - [Lesson 16](../notebooks/16_choosing_a_strategy.ipynb), if a check sent you back to it.
 # - Keep `compare_strategies`. If a colleague says "under this strategy it trains differently",
-#   you can answer in a minute.
+#   you can say in a minute which weight differs first.

@@ -245,10 +245,14 @@ rehearsal_guess.reveal(
 
 # %% [markdown]
 # Version A is lesson 03's mistake, and any four devices find it. B needs the odd last batch, with
-# its unequal shares. One device finds neither: it finds code that cannot *run*, such as a model
-# built outside of the scope, but no wrong *scale*. **So rehearse twice: on one device, and then on
-# four logical ones, with a last batch whose size is not a multiple of four.** You need no second
-# GPU for that.
+# its unequal shares. One device finds neither: it finds code that cannot *run*, such as a wrong
+# shape, but no wrong *scale*. **So rehearse twice: on one device, and then on four logical ones,
+# with a last batch whose size is not a multiple of four.** You need no second GPU for that.
+#
+# Only the second rehearsal finds a model that was built outside of the scope. In a loop by hand,
+# `OneDeviceStrategy` trains such a model without an error, and its variables stay where they were
+# made. `MirroredStrategy` stops in the first step, with an `AssertionError` that has no text.
+# (`dl.distribute` refuses the model under both, and says why.)
 #
 # ## Your model under each strategy
 #
@@ -321,12 +325,14 @@ equal_guess.reveal(
 #
 # Mirrored is the usual choice. CentralStorage is for one case: every device can hold the weights
 # and the gradients, but not the optimizer state as well. The host's memory must hold the weights
-# and that state.
+# and that state. With a single GPU it saves nothing, because TensorFlow then puts the one copy on
+# that GPU.
 #
 # ## The log of CentralStorage
 #
-# So far `dl.distribute` trained. Now Keras's own `fit` trains under CentralStorage, in 20 steps of
-# two examples. One device trains on the same examples, and logs the mean of all their losses.
+# In the table above, `dl.distribute` trained. Now Keras's own `fit` trains under CentralStorage, in
+# 20 steps of two examples. One device trains on the same examples, and logs the mean of all their
+# losses.
 
 
 # %%
@@ -501,8 +507,9 @@ draw_memory(
 # - **Expert parallelism** is for layers that consist of many small networks, the experts, of which
 #   each example uses only a few. It spreads the experts over the devices.
 #
-# The figure shows two devices, a batch (the coloured strip) and a model of three layers. Below each
-# kind is the question that decides for it.
+# The figure shows what each device has of a batch (the coloured strip) and of a model of three
+# layers. To the right of each kind is the question that decides for it. The last row is for
+# parameter servers, with two workers and two servers.
 
 # %%
 draw_map()
@@ -629,8 +636,10 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 #
 # `dl.make_strategy("central_storage", devices=pair)` is
 # `tf.distribute.experimental.CentralStorageStrategy(compute_devices=pair,
-# parameter_device="CPU:0")`. `dl.describe` reads `strategy.num_replicas_in_sync` and the devices
-# of `strategy.extended`.
+# parameter_device="CPU:0")`. `dl.describe` reads `strategy.num_replicas_in_sync` and the devices of
+# `strategy.extended`. If you leave `parameter_device` out, TensorFlow takes the only compute device
+# or, if there are several, the CPU. So `["GPU:0"]` with `parameter_device="CPU:0"` keeps the one
+# copy in the host's memory even with a single GPU.
 # </details>
 #
 # ## Strategies of more than one process
@@ -657,11 +666,12 @@ draw_card(list(CARD.values()), otherwise=OTHERWISE)
 
 # %% [markdown]
 # "Split the model" leads to the map above. `one_device` and `default` are one answer: take the
-# first if you want to name the device. If hosts of uneven speed must take each step together,
-# answer no to question 5 and yes to question 6: each step then takes as long as on the slowest
-# host. The optimizer's state comes early on the card, because all answers below need a device that
-# holds it, or servers that do. The card is a function, too. Each question has a name, and you pass
-# those with a yes:
+# first if you want to name the device. With a TPU the answer is `tpu` even for a single core,
+# because `one_device` finds only GPUs and CPUs. If hosts of uneven speed must take each step
+# together, answer no to question 5 and yes to question 6: each step then takes as long as on the
+# slowest host. The optimizer's state comes early on the card, because all answers below need a
+# device that holds it, or servers that do. The card is a function, too. Each question has a name,
+# and you pass those with a yes:
 
 # %%
 dl.show("names", list(CARD))
@@ -711,8 +721,8 @@ recap()
 #
 # ## Next steps
 #
-# - [The exercise](../exercises/16_choosing_a_strategy.ipynb): six cases to decide and defend, and
-#   the table as a function of your own.
+# - [The exercise](../exercises/16_choosing_a_strategy.ipynb): six cases to decide and defend, and a
+#   function that names the first weight that differs under a strategy.
 # - [Lesson 17](17_beyond_data_parallelism.ipynb): what to do if the model does not fit on a device.
 # - The [glossary](../docs/glossary.md) has the words of all lessons.
 # - Your own model: put your `build` and your data in place of ours, and run "Your model under

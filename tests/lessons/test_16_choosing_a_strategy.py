@@ -149,7 +149,20 @@ def test_every_name_that_the_exercise_lists_is_one_the_check_knows():
 # --- compare_strategies
 
 
-def comparer(make=dl.distribute, same=None, copies=None):
+def all_apart(one, model, *, weights="weights", allowed=1e-5, far=np.abs):
+    """The paths of all weights that differ, as an answer with these habits sees them."""
+    pairs = zip(getattr(one, weights), getattr(model, weights), strict=True)
+    return [a.path for a, b in pairs if far(np.subtract(a, b)).max() > allowed]
+
+
+def first_of(**habits):
+    return lambda one, model, *_: next(iter(all_apart(one, model, **habits)), None)
+
+
+first_apart = first_of()
+
+
+def comparer(make=dl.distribute, differs=first_apart, copies=None):
     """An answer to `compare_strategies`; each part may be replaced."""
 
     def compare_strategies(build, dataset, strategies):
@@ -159,20 +172,14 @@ def comparer(make=dl.distribute, same=None, copies=None):
         for name, strategy in strategies.items():
             model = make(build, strategy)
             found = model.fit(dataset, verbose=0, shuffle=False).history["loss"]
-            equal = same or (lambda a, b, *_: apart(a, b) <= 1e-5)
             counted = len(strategy.experimental_local_results(model.weights[0].value))
             table[name] = {
-                "equal": bool(equal(one, model, expected, found)),
+                "differs": differs(one, model, expected, found),
                 "copies": copies(strategy) if copies else counted,
             }
         return table
 
     return compare_strategies
-
-
-def apart(a, b, *, of="weights"):
-    pairs = zip(getattr(a, of), getattr(b, of), strict=True)
-    return max(np.abs(x.numpy() - y.numpy()).max() for x, y in pairs)
 
 
 def keras_own(build, strategy):
@@ -192,29 +199,31 @@ def by_saved_weights(build, dataset, strategies):
     for name, strategy in strategies.items():
         model, found = trained(dl.distribute(build, strategy))
         first = model.weights[0].value
-        pairs = zip(found.values(), expected.values(), strict=True)
+        equal = {path: np.allclose(found[path], expected[path], 0, 1e-5) for path in expected}
         table[name] = {
-            "equal": all(np.allclose(a, b, rtol=0, atol=1e-5) for a, b in pairs),
+            "differs": next((path for path, same in equal.items() if not same), None),
             "copies": len(getattr(first, "values", [first])),
         }
     return table
 
 
 def all_in_one(build, dataset, strategies):
-    """The strategies first, one array for all weights, and numbers that are not Python's."""
+    """The strategies first, the arrays apart from their paths, and values that are not Python's."""
 
     def ends(model):
         model.fit(dataset, verbose=0)
-        return np.concatenate([weight.ravel() for weight in model.get_weights()])
+        return model.get_weights()
 
     models = {name: dl.distribute(build, strategy) for name, strategy in strategies.items()}
     found = {name: ends(model) for name, model in models.items()}
     one = ends(build())
     table = {}
     for name, strategy in strategies.items():
-        copies = strategy.experimental_local_results(models[name].weights[0].value)
-        equal = np.abs(found[name] - one).max() <= 1e-5
-        table[name] = {"copies": tf.constant(len(copies)), "equal": equal}
+        weights = models[name].weights
+        copies = strategy.experimental_local_results(weights[0].value)
+        apart = [np.abs(a - b).max() > 1e-5 for a, b in zip(found[name], one, strict=True)]
+        path = np.str_(weights[np.argmax(apart)].path) if any(apart) else None
+        table[name] = {"copies": tf.constant(len(copies)), "differs": path}
     return table
 
 
@@ -238,14 +247,15 @@ def by_own_loop(build, dataset, strategies):
 
         for batch in strategy.experimental_distribute_dataset(dataset):
             tf.function(strategy.run)(replica_step, args=batch)
-        try:
-            for a, b in zip(one.get_weights(), model.get_weights(), strict=True):
-                np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
-            equal = True
-        except AssertionError:
-            equal = False
+        differs = None
+        for a, b in zip(one.weights, model.weights, strict=True):
+            try:
+                np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=0, atol=1e-5)
+            except AssertionError:
+                differs = b.path
+                break
         copies = strategy.experimental_local_results(model.weights[0].value)
-        table[name] = {"equal": equal, "copies": len(copies)}
+        table[name] = {"differs": differs, "copies": len(copies)}
     return table
 
 
@@ -258,13 +268,35 @@ def test_other_right_comparisons_pass(right):
     assert_solution_passes(COMPARE, right, seeds=range(3))
 
 
+def farthest(one, model, *_):
+    pairs = zip(one.weights, model.weights, strict=True)
+    far = {a.path: np.abs(np.subtract(a, b)).max() for a, b in pairs}
+    worst = max(far, key=far.get)
+    return worst if far[worst] > 1e-5 else None
+
+
+def by_losses(one, model, expected, found):
+    return None if np.allclose(expected, found, atol=1e-5) else one.weights[0].path
+
+
+def by_one_weight(place):
+    def differs(one, model, *_):
+        weight = one.weights[place]
+        return weight.path if weight.path in all_apart(one, model) else None
+
+    return differs
+
+
 WRONG = {
     "built_outside_scope": comparer(make=lambda build, strategy: build(), copies=lambda s: 1),
     "keras_own_fit": comparer(make=keras_own),
-    "exact_equality": comparer(same=lambda a, b, *_: apart(a, b) == 0),
-    "compares_losses_only": comparer(same=lambda a, b, x, y: np.allclose(x, y, atol=1e-5)),
-    "too_tolerant": comparer(same=lambda a, b, *_: apart(a, b) <= 1e-2),
-    "never_differs": comparer(same=lambda a, b, *_: apart(b, b) <= 1e-5),
+    "name_for_path": comparer(differs=lambda *a: (first_apart(*a) or "").split("/")[-1] or None),
+    "all_that_differ": comparer(differs=lambda one, model, *_: all_apart(one, model)),
+    "exact_equality": comparer(differs=first_of(allowed=0)),
+    "differs_later": comparer(differs=lambda one, model, *_: [None, *all_apart(one, model)][-1]),
+    "compares_losses_only": comparer(differs=by_losses),
+    "too_tolerant": comparer(differs=first_of(allowed=1e-2)),
+    "never_differs": comparer(differs=lambda one, *_: first_apart(one, one)),
     "counts_the_name": comparer(copies=lambda strategy: 1),
     "counts_replicas": comparer(copies=lambda strategy: strategy.num_replicas_in_sync),
 }
@@ -281,7 +313,7 @@ def test_copies_of_untrained_models_earn_nothing():
         weights = {name: dl.distribute(build, s).weights[0] for name, s in strategies.items()}
         return {
             name: {
-                "equal": True,
+                "differs": None,
                 "copies": len(strategy.experimental_local_results(weights[name].value)),
             }
             for name, strategy in strategies.items()
@@ -290,25 +322,29 @@ def test_copies_of_untrained_models_earn_nothing():
     assert run_check(COMPARE, counted_only).earned == 0
 
 
-def differences(one, other):
-    pairs = zip(one.get_weights(), other.get_weights(), strict=True)
-    return [a - b for a, b in pairs]
-
-
 @pytest.mark.parametrize(
-    "same",
+    ("differs", "mistake"),
     [
-        lambda a, b: apart(a, b, of="trainable_weights") <= 1e-5,
-        lambda a, b: np.abs(differences(a, b)[0]).max() <= 1e-5,
-        lambda a, b: np.abs(differences(a, b)[-1]).max() <= 1e-5,
-        lambda a, b: any(np.abs(one).max() <= 1e-5 for one in differences(a, b)),
-        lambda a, b: all(one.max() <= 1e-5 for one in differences(a, b)),
+        (first_of(weights="trainable_weights"), "compares_losses_only"),
+        (by_one_weight(0), "compares_losses_only"),
+        (by_one_weight(-1), "differs_later"),
+        (farthest, "differs_later"),
+        (first_of(far=np.positive), "differs_later"),
+        (first_of(far=np.negative), "differs_later"),
     ],
-    ids=["trained", "first", "last", "any", "no_absolute"],
+    ids=["trained", "first", "last", "farthest", "above_only", "below_only"],
 )
-def test_a_part_of_the_weights_is_not_all_of_them(same):
-    partly = comparer(same=lambda a, b, *_: same(a, b))
-    assert_mistake_is_caught(COMPARE, partly, "compares_losses_only")
+def test_a_part_of_the_difference_is_not_all_of_it(differs, mistake):
+    assert_mistake_is_caught(COMPARE, comparer(differs=differs), mistake)
+
+
+def test_the_trained_weights_are_not_asked_before_the_others():
+    def sorted_by_training(one, model, *_):
+        kinds = ("trainable_weights", "non_trainable_weights")
+        found = [path for kind in kinds for path in all_apart(one, model, weights=kind)]
+        return next(iter(found), None)
+
+    assert_mistake_is_caught(COMPARE, comparer(differs=sorted_by_training), "differs_later")
 
 
 def test_one_model_for_all_strategies_is_named():
@@ -319,11 +355,15 @@ def test_one_model_for_all_strategies_is_named():
     assert_mistake_is_caught(COMPARE, one_for_all, "one_model_for_all")
 
 
-@pytest.mark.parametrize("answer", [None, {}, {"mirrored": True}, [1]], ids=str)
+ROW_OF_THE_LESSON = {"mirrored": {"equal": True, "copies": 2}}
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"mirrored": True}, [1], ROW_OF_THE_LESSON], ids=str)
 def test_tables_in_a_different_form_earn_nothing_and_are_shown_as_they_are(answer):
     report = run_check(COMPARE, lambda *_: answer)
     assert (report.earned, "cannot read" in repr(report)) == (0, False)
-    assert report.mistake == ("built_outside_scope" if answer == {} else "")
+    no_model = answer in ({}, ROW_OF_THE_LESSON)
+    assert report.mistake == ("built_outside_scope" if no_model else "")
 
 
 # --- worth_it
@@ -479,11 +519,56 @@ def test_a_compiled_step_sends_the_bytes_that_the_lesson_counts(lesson, kind, re
     assert sent == lesson["bytes_moved"](kind, replicas, weights)
 
 
-def test_one_device_refuses_a_model_that_was_built_outside_its_scope():
+def small_model():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    model.compile(loss="mse")
+    model.compile(keras.optimizers.SGD(0.1), loss="mse")
+    return model
+
+
+def a_step_by_hand(strategy, model):
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+
+    before = model.get_weights()[0]
+    strategy.run(tf.function(step, autograph=False), args=(tf.ones((3, 4)),))
+    return np.abs(model.get_weights()[0] - before).max()
+
+
+@pytest.mark.parametrize("kind", ["one_device", "mirrored"])
+def test_distribute_refuses_a_model_that_was_built_outside_its_scope(kind):
+    model = small_model()
     with pytest.raises(ValueError, match="scope"):
-        dl.distribute(lambda: model, dl.make_strategy("one_device"))
+        dl.distribute(lambda: model, dl.make_strategy(kind))
+
+
+def test_by_hand_one_device_trains_a_model_that_was_built_outside_its_scope():
+    with tf.device("CPU:0"):
+        model = small_model()
+    second = dl.split_devices(4)[1]
+    assert a_step_by_hand(dl.make_strategy("one_device", devices=[second]), model) > 0.01
+    assert model.weights[0].value.device.endswith("CPU:0")
+
+
+def test_by_hand_mirrored_stops_at_a_model_that_was_built_outside_its_scope():
+    with pytest.raises(AssertionError) as error:
+        a_step_by_hand(dl.make_strategy("mirrored", devices=4), small_model())
+    assert str(error.value) == ""
+
+
+def test_the_only_compute_device_holds_the_one_copy_of_central_storage():
+    device = dl.split_devices(4)[1]
+    make = tf.distribute.experimental.CentralStorageStrategy
+    strategies = {
+        device: dl.make_strategy("central_storage", devices=[device]),
+        "CPU:0": make([device], parameter_device="CPU:0"),
+    }
+    for where, strategy in strategies.items():
+        model = keras_own(small_model, strategy)
+        assert a_step_by_hand(strategy, model) > 0.01
+        assert {weight.value.device[-5:] for weight in model.weights} == {where}
 
 
 def test_keras_own_evaluate_is_wrong_under_central_storage_as_well():

@@ -4,6 +4,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
+from distlab.coursework.strategy_card import CARD, OTHERWISE
 from distlab.pictures.palette import replica
 from distlab.pictures.strategies import Layout, draw_card, draw_layouts
 
@@ -98,8 +99,20 @@ def test_a_long_question_is_broken_into_lines():
     question = "Do the weights and the state of the optimizer not fit on every device, but once?"
     axes = draw_card([(question, "central_storage")], otherwise="mirrored").axes[0]
     (text,) = [text for text in words(axes) if text.startswith("1.")]
-    assert max(len(line) for line in text.splitlines()) <= 58
+    assert max(len(line) for line in text.splitlines()) <= 64
     assert " ".join(text.split()) == f"1. {question}"
+
+
+def test_each_question_of_the_decision_card_is_inside_its_box():
+    figure = draw_card(list(CARD.values()), otherwise=OTHERWISE)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    boxes = [patch.get_window_extent() for patch in axes.patches if isinstance(patch, Rectangle)]
+    for text in axes.texts:
+        if text.get_text()[:1].isdigit():
+            (x0, y0), (x1, y1) = text.get_window_extent().get_points()
+            around = [b for b in boxes if b.x0 < x0 and x1 < b.x1 and b.y0 < y0 and y1 < b.y1]
+            assert len(around) == 1, text.get_text()
 
 
 def test_the_alternative_text_says_where_things_are_and_what_is_sent():

@@ -1,6 +1,6 @@
 """One check of lesson 16: train a model under each strategy and compare it with one device's.
 
-Some of its models are not equal under every strategy, and one of these has the same losses.
+Some of its models differ under a strategy, and one of these has the same losses.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ import numpy as np
 
 from distlab.checks import Check, Cost, Inputs, Plain
 from distlab.checks.criteria import Equal, Form, Then
+from distlab.checks.lesson_16_choosing_a_strategy.compared_models import (
+    APART,
+    compared_model,
+    strategy_of,
+)
 from distlab.checks.mistakes import Fault, Observed, Raises
 
 # Each draw's model, and the replicas of each strategy.
@@ -21,7 +26,6 @@ _DRAWS: tuple[tuple[str, dict[str, int]], ...] = (
     ("centres", {"mirrored": 4}),
 )
 _EXAMPLES, _BATCH = 23, 8  # the last batch has 7, which no strategy shares equally
-_RATE, _SMALL_RATE = 0.2, 1e-3  # with the small one even what is wrong ends near one device
 _CLEARLY_APART = 1e-5
 
 
@@ -43,68 +47,21 @@ def _call(compare_strategies: Callable[..., Any], inputs: Inputs) -> Plain:
     built: list[tuple[int, Any]] = []
 
     def build() -> Any:
-        model = _model(inputs["model"], inputs["kernel"])
+        model = compared_model(inputs["model"], inputs["kernel"])
         built.append((tf.distribute.get_strategy().num_replicas_in_sync, model))
         return model
 
     data = tf.data.Dataset.from_tensor_slices((inputs["x"], inputs["y"])).batch(_BATCH)
-    strategies = {name: _strategy(name, count) for name, count in inputs["strategies"].items()}
+    strategies = {name: strategy_of(name, count) for name, count in inputs["strategies"].items()}
     table = compare_strategies(build, data, strategies)
-    # How far from one device each model ended that was built on several replicas.
-    shared = [_apart(model, built[0][1]) for replicas, model in built if replicas > 1]
+    # How far from one device the trained weights are of each model that several replicas built.
+    shared = [_trained_apart(model, built[0][1]) for replicas, model in built if replicas > 1]
     return {"table": table, "shared": shared}
 
 
-def _strategy(kind: str, replicas: int) -> Any:
-    from distlab.coursework.replicas import MOST_REPLICAS, mirrored
-    from distlab.devices import split_devices
-    from distlab.strategy.factory import make_strategy
-
-    if kind == "mirrored":
-        return mirrored(replicas)
-    return make_strategy(kind, devices=split_devices(MOST_REPLICAS)[:replicas])  # type: ignore[arg-type]
-
-
-def _model(kind: str, kernel: Any) -> Any:
-    """A compiled model, with or without a layer that sees its batch as a whole.
-
-    One that remembers stands between two whose weights come out equal.
-    """
-    import keras
-
-    class Watches(keras.layers.Layer):  # type: ignore[misc]
-        """Remembers the least input of the last batch; no loss and no gradient knows of it."""
-
-        def build(self, shape: Any) -> None:
-            self.least = self.add_weight(shape=(), trainable=False, aggregation="mean")
-
-        def call(self, inputs: Any) -> Any:
-            self.least.assign(keras.ops.min(inputs))
-            return inputs
-
-    class Centres(keras.layers.Layer):  # type: ignore[misc]
-        """Subtracts the batch's mean: each replica that of its own share."""
-
-        def call(self, inputs: Any) -> Any:
-            return inputs - keras.ops.mean(inputs, axis=0)
-
-    first, last = keras.layers.Dense(2, use_bias=False), keras.layers.Dense(2, use_bias=False)
-    layers = {
-        "plain": [first],
-        "watches": [first, Watches(), last],
-        "centres": [Centres(), first],
-    }[kind]
-    model = keras.Sequential([keras.Input((4,)), *layers])
-    model.compile(keras.optimizers.SGD(_SMALL_RATE if kind == "centres" else _RATE), loss="mse")
-    first.set_weights([kernel])
-    if last.built:
-        last.set_weights([np.eye(2)])
-    return model
-
-
-def _apart(model: Any, other: Any) -> float:
-    pairs = zip(model.get_weights(), other.get_weights(), strict=True)
-    return max(float(np.abs(a - b).max()) for a, b in pairs)
+def _trained_apart(model: Any, other: Any) -> float:
+    pairs = zip(model.trainable_weights, other.trainable_weights, strict=True)
+    return max(float(np.abs(np.subtract(a, b)).max()) for a, b in pairs)
 
 
 def _read(given: Inputs, outputs: Plain) -> Plain:
@@ -114,30 +71,41 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
         return {**outputs, "is_table": False}
     columns = {
         column: {name: row.get(column, row) for name, row in table.items()}
-        for column in ("equal", "copies")
+        for column in ("differs", "copies")
     }
     return {**outputs, "is_table": True, **columns}
 
 
-def _reference(given: Inputs, *, copies: str = "of a weight") -> Plain:
-    """Of `watches` and `centres`, no strategy that shares gives one device's weights."""
-    alike, strategies = given["model"] == "plain", given["strategies"]
+def _reference(given: Inputs, *, copies: str = "of a weight", named: str = "path") -> Plain:
+    """The first path that differs under each strategy with several replicas; None under others."""
+    apart, strategies = APART[given["model"]], given["strategies"]
+    first = next(iter(apart), None)
+    if first and named == "name":
+        first = first.rsplit("/", 1)[1]
     counts = {
         "of a weight": {name: n if name == "mirrored" else 1 for name, n in strategies.items()},
         "of its name": dict.fromkeys(strategies, 1),
         "of the replicas": strategies,
     }
     return {
-        "equal": {name: alike or replicas == 1 for name, replicas in strategies.items()},
+        "differs": {name: first if n > 1 else None for name, n in strategies.items()},
         "copies": counts[copies],
         "shared": [0.0],
         "is_table": True,
     }
 
 
-def _misjudged(model: str) -> Callable[[Inputs, Plain], bool]:
-    """Whether a table is wrong about this model, under any strategy."""
-    return lambda given, out: given["model"] == model and out["equal"] != _reference(given)["equal"]
+def _wrong(given: Inputs, out: Plain) -> list[Any]:
+    """What a table says of the strategies about which it is wrong."""
+    right = _reference(given)["differs"]
+    return [found for name, found in out["differs"].items() if found != right.get(name)]
+
+
+def _says(what: Callable[[Any, list[str]], bool]) -> Callable[[Inputs, Plain], bool]:
+    """Whether this holds of a wrong answer and of the paths that differ."""
+    return lambda given, out: any(
+        what(found, APART[given["model"]]) for found in _wrong(given, out)
+    )
 
 
 COMPARE = Check(
@@ -158,11 +126,12 @@ COMPARE = Check(
     reference=_reference,
     criteria=(
         Form("a dictionary for each strategy", lambda _, out: out["is_table"], key="table"),
-        Equal("equal", "the weights are one device's", points=3),
+        Equal("differs", "the first weight that differs", points=3),
         Then(Equal("copies", "copies of a weight")),
     ),
     hint="Train one model without a strategy, by plain fit. Then, for each strategy, call "
-    "dl.distribute(build, strategy) and the same fit. Compare all of get_weights(). "
+    "dl.distribute(build, strategy) and the same fit. Go through the weights of both models in "
+    "pairs, and take the path of the first pair that np.allclose(a, b, rtol=0, atol=1e-5) refuses. "
     "strategy.experimental_local_results(weight.value) lists the copies.",
     revisit="Your model under each strategy",
     mistakes=(
@@ -180,41 +149,60 @@ COMPARE = Check(
         ),
         Observed(
             "keras_own_fit",
-            lambda given, out: given["model"] == "plain" and max(out["shared"]) > _CLEARLY_APART,
+            lambda given, out: given["model"] != "centres" and max(out["shared"]) > _CLEARLY_APART,
         ).feedback(
             "You trained with Keras's own `fit`, which averages the replicas' means. The last "
             "batch has unequal shares, so its examples weigh differently. What gives every "
             "example the same weight?"
         ),
-        Observed("exact_equality", _misjudged("plain")).feedback(
-            "You asked for exactly equal weights. Two replicas add up in a different order, so the "
-            "last digits differ by some 1e-7. Which difference does the task allow?"
+        Fault("name_for_path", named="name").feedback(
+            "You returned a weight's name. Several layers have a weight of this name, so it does "
+            "not say where to look. Which attribute of a weight names its layer as well?"
         ),
-        Observed("compares_losses_only", _misjudged("watches")).feedback(
+        Observed("all_that_differ", _says(lambda found, _: isinstance(found, list))).feedback(
+            "You returned a list. The task asks for one path, or `None`. Which of the weights that "
+            "differ comes first in `model.weights`?"
+        ),
+        Observed(
+            "exact_equality",
+            _says(lambda found, apart: found not in apart and str(found).endswith("/kernel")),
+        ).feedback(
+            "You named a weight that is one device's but for its last digits. Two replicas add up "
+            "in a different order, so these differ by some 1e-7. Which difference does the task "
+            "allow?"
+        ),
+        Observed("differs_later", _says(lambda found, apart: found in apart[1:])).feedback(
+            "You named a weight that differs, but an earlier one differs as well. You would look "
+            "for the cause in a later layer. Does your function stop at the first, and would it "
+            "see a difference below zero, or in a weight that is not trained?"
+        ),
+        Observed(
+            "compares_losses_only",
+            _says(
+                lambda found, apart: found == next((p for p in apart if p.endswith("kernel")), None)
+            ),
+        ).feedback(
             "You compared a part of what the model keeps. The losses and the trained weights agree "
             "here, but one weight that is not trained differs, and a saved model would have it. "
-            "Which method returns every weight, and is its difference below zero as well as above?"
+            "Which attribute has every weight?"
         ),
-        Observed("too_tolerant", _misjudged("centres")).feedback(
+        Observed(
+            "too_tolerant", _says(lambda found, apart: found is None and apart == APART["centres"])
+        ).feedback(
             "Your comparison lets too large a difference pass. This model is apart by more than "
             "1e-5, and more steps would increase that. How do you compare each weight's largest "
             "difference with 1e-5?"
         ),
-        Observed(
-            "never_differs",
-            lambda given, out: (
-                out["equal"] == dict.fromkeys(out["equal"], True)
-                and out["equal"] != _reference(given)["equal"]
-            ),
-        ).feedback(
-            "Your table calls every model equal, and some are not. A model that is compared with "
-            "itself always is. With which model do you compare, and how was that one trained?"
+        Observed("never_differs", _says(lambda found, _: found is None)).feedback(
+            "Your table finds no difference in any model, and some differ. A model that is "
+            "compared with itself never does. With which model do you compare, and how was that "
+            "one trained?"
         ),
-        Fault("counts_the_name", sees=("equal", "copies"), copies="of its name").feedback(
+        Fault("counts_the_name", sees=("differs", "copies"), copies="of its name").feedback(
             "You counted Keras's variables. Keras shows one variable, however many copies it has. "
             "Where does a Keras variable keep the TensorFlow variable with the copies?"
         ),
-        Fault("counts_replicas", sees=("equal", "copies"), copies="of the replicas").feedback(
+        Fault("counts_replicas", sees=("differs", "copies"), copies="of the replicas").feedback(
             "You counted the replicas. CentralStorage has several replicas and one copy of each "
             "weight. Which function of a strategy lists the copies themselves?"
         ),
