@@ -26,12 +26,12 @@ def waits_for(*tasks: str) -> Iterator[None]:
     Raises:
         DistlabError: This machine cannot run it, whatever the answers are.
     """
-    names = " and ".join(f"`{task}`" for task in tasks)
+    names, them = " and ".join(tasks), "it" if len(tasks) == 1 else "them"
     try:
         with quiet_tensorflow():
             yield
     except NotImplementedError:
-        print(f"This cell waits for {names}: write it above, then run this cell again.")  # noqa: T201
+        print(f"This cell waits for {names}: write {them} above, then run this cell again.")  # noqa: T201
     except DistlabError:
         raise
     except Exception as error:

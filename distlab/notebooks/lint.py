@@ -33,6 +33,7 @@ RULES = (
     lint_text.one_title,
     lint_text.no_skipped_level,
     lint_text.sentence_case,
+    lint_text.lists_on_purpose,
     lint_code.short_cells,
     lint_code.all_executed,
     lint_code.known_tags,

@@ -24,6 +24,10 @@ PROPER_NAMES = frozenset(
     """Adam Amdahl Colab Gaussian Google Gustafson Jupyter Keras Linux Nesterov Python Ray Slurm
     Windows""".split()  # noqa: SIM905 - one name a line would be longer than the module
 )
+_FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_PARAGRAPH = re.compile(r"(?!- |\d+\. |#|\||<|>)\S")
+# The end of an item, and the mark of the next one in the same line.
+_SWALLOWED = re.compile(r"^(?:- |\d+\. |  ).*[,.;:)] (- [a-z\[`*].{0,20}|\d\. [A-Z`\[].{0,20})")
 _WORD = re.compile(r"`|\w[\w']*|[.!?:](?=\s)")
 
 
@@ -74,6 +78,27 @@ def sentence_case(notebook: NotebookNode) -> list[Finding]:
                 message = f"heading {heading.text!r}: sentence case, so {word.lower()!r}"
                 found.append(Finding(heading.cell, message))
             before = word
+    return found
+
+
+def lists_on_purpose(notebook: NotebookNode) -> list[Finding]:
+    """A list begins after an empty line, and each of its items on a line of its own.
+
+    A paragraph whose line happens to begin with "- " is drawn as a list. An item that a new line
+    break has moved into the one before is drawn as its text.
+
+    Args:
+        notebook: Any notebook.
+    """
+    found = []
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type != "markdown":
+            continue
+        for before, line in pairwise(_FENCED.sub("", f"\n{cell.source}").splitlines()):
+            if line.startswith("- ") and _PARAGRAPH.match(before):
+                found.append(Finding(number, f"{line[:30]!r} is drawn as a list: break elsewhere"))
+            if swallowed := _SWALLOWED.search(line):
+                found.append(Finding(number, f"{swallowed[1]!r} is drawn as text: a new line"))
     return found
 
 

@@ -109,6 +109,7 @@ def draw_seconds(
         The figure, closed, so that a notebook shows it once.
     """
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator
 
     figure: Figure
     figure, axes = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
@@ -125,6 +126,7 @@ def draw_seconds(
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: shown_bytes(value))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter("")
     axes.grid(color=NOTE, alpha=0.2)

@@ -164,14 +164,15 @@ def draw_scaling(
         ax.plot(counts, percent, label=name, **style)
         told.append(f"{name}: {percent[-1]:.0f} % on {counts[-1]}.")
     for name, replicas, efficiency in published:
-        style = {**looks[name].line(size=9), "linestyle": "none", "fillstyle": "full"}
-        ax.plot(replicas, 100 * efficiency, **style)
+        style = {**looks[name].line(size=9), "linestyle": "none", "fillstyle": "none"}
+        ax.plot(replicas, 100 * efficiency, markeredgewidth=2, **style)
         told.append(f"Published for {name}: {100 * efficiency:.0f} % on {replicas}.")
     ax.set_xscale("log", base=2)
     ax.set_xticks(counts[::2], [f"{count:,}" for count in counts[::2]])
     ax.set_ylim(0, 105)
     palette.label_axes(ax, x="replicas", y="efficiency", y_unit="%")
-    palette.add_legend(ax, loc="lower left")
+    title = "lines: the model; marks: published" if published else None
+    palette.add_legend(ax, loc="lower left", title=title)
     return finish(figure, alt=f"The efficiency of weak scaling by replicas. {' '.join(told)}")
 
 

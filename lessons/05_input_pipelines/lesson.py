@@ -380,8 +380,8 @@ for name, data in mixed.items():
 
 # %% [markdown]
 # `shuffle(n)` holds n elements and draws from these. With n smaller than the data set, an element
-# can come at most n - 1 places earlier than before. So data sorted by class stay nearly sorted, and
-# a batch may hold one class only. Take n as large as the data set. If the memory does not allow
+# can come at most `n - 1` places earlier than before. So data sorted by class stay nearly sorted,
+# and a batch may hold one class only. Take n as large as the data set. If the memory does not allow
 # that, also shuffle the list of file names before you read.
 #
 # ## Random draws and a seed

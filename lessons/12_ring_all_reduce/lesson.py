@@ -276,9 +276,9 @@ growth_guess.reveal(
 # %% [markdown]
 # ## What each link carries
 #
-# A rank sends 2 (N - 1) chunks of S / N bytes, where S is the size of the vector. That is **2 S (N
-# - 1) / N bytes, always less than two vectors, however many ranks there are.** If only the ranks
-# add, and not the switches, no all-reduce can do better on its busiest link. [Patarasuk and
+# A rank sends 2 (N - 1) chunks of S / N bytes, where S is the size of the vector. That is
+# **2 S (N - 1) / N bytes, always less than two vectors, however many ranks there are.** If only the
+# ranks add, and not the switches, no all-reduce can do better on its busiest link. [Patarasuk and
 # Yuan](https://doi.org/10.1016/j.jpdc.2008.09.002) proved this in 2009. Here are the counts beside
 # the theory:
 

@@ -256,10 +256,11 @@ rehearsal_guess.reveal(
 #
 # ## Your model under each strategy
 #
-# The next two cells make a table. They train the model under each strategy, with a last batch of
-# 15, and compare the weights with one device's. You can put *your* model and data in their place.
-# The table also counts copies: `model.weights[0].value` is the TensorFlow variable of the first
-# weight, and `experimental_local_results` lists its copies.
+# The cell below and the one after the prediction print a line for each strategy. They train the
+# model under each strategy, with a last batch of 15, and compare the weights with one device's. You
+# can put *your* model and data in their place. The table also counts copies:
+# `model.weights[0].value` is the TensorFlow variable of the first weight, and
+# `experimental_local_results` lists its copies.
 
 # %% tags=["predict"]
 equal_guess = dl.predict(

@@ -16,7 +16,7 @@ def ended(error, *tasks):
 def test_a_stub_is_waited_for_by_name(capsys):
     ended(NotImplementedError("your code here"), "loop", "scale")
     assert capsys.readouterr().out == (
-        "This cell waits for `loop` and `scale`: write it above, then run this cell again.\n"
+        "This cell waits for loop and scale: write them above, then run this cell again.\n"
     )
 
 

@@ -78,6 +78,27 @@ def test_a_skipped_level_is_found():
 
 
 @pytest.mark.parametrize(
+    ("markdown", "finding"),
+    [
+        ("That is 2 (N\n- 1) bytes.", "'- 1) bytes.' is drawn as a list: break elsewhere"),
+        ("- kill it, - stop it", "'- stop it' is drawn as text: a new line"),
+        ("1. save the weights. 2. Add it", "'2. Add it' is drawn as text: a new line"),
+        ("- to\n  read. - [Lesson](x)", "'- [Lesson](x)' is drawn as text: a new line"),
+    ],
+)
+def test_a_list_that_nobody_meant_is_found(markdown, finding):
+    assert finding in "\n".join(messages(lesson(text(markdown))))
+
+
+@pytest.mark.parametrize(
+    "markdown",
+    ["Text:\n\n- one,\n  still one\n- two", "```diff\nx\n- y\n```", "## Head\n- one", "A - b"],
+)
+def test_a_list_on_purpose_is_left_alone(markdown):
+    assert not [one for one in messages(lesson(text(markdown))) if "is drawn as" in one]
+
+
+@pytest.mark.parametrize(
     ("heading", "word"),
     [
         ("Split The batch", "the"),
