@@ -10,13 +10,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
 from distlab.checks.verdict import Criterion, Plain
 
-_WIDEST = 100  # characters of a shown value
+_WIDEST = 88  # characters of a shown value: with its label, a line of a notebook
 
 
 def expect_close(
@@ -93,12 +94,16 @@ def shown(value: Plain) -> str:
         text = np.array2string(
             np.asarray(value), precision=5, threshold=12, edgeitems=3, separator=", "
         )
-        text = " ".join(text.split())
+        text = re.sub(r"(?<=\[)\s+|\s+(?=[],])", "", " ".join(text.split()))  # NumPy's columns
     elif isinstance(value, list):
         text = "[" + ", ".join(map(shown, value)) + "]"
     else:
         text = repr(value)
-    return text if len(text) <= _WIDEST else text[: _WIDEST - 4] + " ..."
+    if len(text) <= _WIDEST:
+        return text
+    begun = text[: _WIDEST - 4]
+    whole = begun.rpartition(",")[0]
+    return (f"{whole}," if len(whole) > _WIDEST // 2 else begun) + " ..."
 
 
 def _criterion(label: str, message: str, yours: Plain, expected: Plain, weight: float) -> Criterion:

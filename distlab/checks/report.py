@@ -198,7 +198,7 @@ def with_code(text: str) -> str:
 def _block(lines: list[str]) -> str:
     text = escape("\n".join(lines))
     return (
-        '<pre style="background:transparent;color:inherit;margin:0.2em 1.5em;'
+        '<pre style="background:transparent;color:inherit;font-family:monospace;margin:0.2em 1.5em;'
         f'white-space:pre-wrap">{text}</pre>'
     )
 

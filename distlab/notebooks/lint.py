@@ -17,6 +17,7 @@ from distlab.notebooks.claims import lint_claims
 from distlab.notebooks.editions import leaking_lines
 from distlab.notebooks.lint_links import links_resolve
 from distlab.notebooks.notebook_text import Finding, code_cells
+from distlab.notebooks.reading_time import lint_reading_time
 from distlab.notebooks.source import (
     EDITIONS,
     Draft,
@@ -60,7 +61,7 @@ class LintResult:
 
 
 def lint_tree(root: Path) -> LintResult:
-    """Reads every notebook below `root`, and the claims of every lesson.
+    """Reads every notebook below `root`, and the claims and the minutes of every lesson.
 
     Args:
         root: The folder that holds notebooks/, exercises/ and solutions/.
@@ -87,6 +88,7 @@ def lint_tree(root: Path) -> LintResult:
                 lengths += [len(c.source.splitlines()) for _, c in code_cells(notebook)]
             findings += [replace(finding, file=file) for finding in mine]
     findings += lint_claims(root)
+    findings += lint_reading_time(root)
     average = f"{sum(lengths) / len(lengths):.1f}" if lengths else "no"
     summary = (
         f"{notebooks} notebooks, {len(lengths)} code cells of {average} lines on average, "

@@ -84,7 +84,7 @@ def _begin(values: Values, *, y: str, y_unit: str = "") -> tuple[Figure, Any]:
     figure, axes = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
     batches = sorted({batch for curve in values.values() for batch in curve})
     for number, (name, curve) in enumerate(values.items()):
-        look = ONE_DEVICE if name == "one device" else category(number)
+        look = ONE_DEVICE if name == "one device" else category(number + 1)  # the first is as dark
         reached = {batch: np.asarray(seeds) for batch, seeds in curve.items() if _all_there(seeds)}
         means = [seeds.mean() for seeds in reached.values()]
         bars = [standard_error(seeds) for seeds in reached.values()]

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Staleness is no mistake, so it has not the colour of one.
-_FRESH, _STALE = (NOTE, "o"), (category(2).colour, category(2).marker)
+_FRESH, _STALE = (NOTE, "o", "full"), (category(2).colour, category(2).marker, "full")
+_LEFT_OUT = (category(2).colour, "o", "none")  # a stale update that the training did not take
 
 Applied = tuple[int, int, int, float]
 
@@ -55,7 +56,9 @@ def draw_staleness(trainings: Mapping[str, Sequence[Applied]]) -> Figure:
         _draw_weights(path, sorted(steps, key=lambda step: step[1]))
     for axes in rows[:, 1:].flat:
         axes.set_ylabel("")
-    _add_legend(figure)
+    by_update = [sorted(steps, key=lambda step: step[1]) for steps in trainings.values()]
+    left_out = any(_is_left_out(steps, n) for steps in by_update for n in range(len(steps)))
+    _add_legend(figure, left_out=left_out)
     told = " ".join(_told(title, steps) for title, steps in trainings.items())
     return finish(
         figure,
@@ -76,16 +79,18 @@ def _told(title: str, steps: Sequence[Applied]) -> str:
     )
 
 
-def _add_legend(figure: Figure) -> None:
+def _add_legend(figure: Figure, *, left_out: bool) -> None:
     from matplotlib.lines import Line2D
 
     names = {"fresh: staleness 0": _FRESH, "stale": _STALE}
+    if left_out:
+        names["stale, left out"] = _LEFT_OUT
     handles = [
-        Line2D([], [], color=colour, marker=marker, linestyle="", label=name)
-        for name, (colour, marker) in names.items()
+        Line2D([], [], color=colour, marker=marker, linestyle="", label=name, fillstyle=fill)
+        for name, (colour, marker, fill) in names.items()
     ]
     handles.append(Line2D([], [], color=REFERENCE, linestyle=":", label="best weight"))
-    add_legend(figure, handles=handles, loc="outside lower center", ncols=3)
+    add_legend(figure, handles=handles, loc="outside lower center", ncols=len(handles))
 
 
 def lanes(steps: Sequence[Applied]) -> list[int]:
@@ -124,7 +129,7 @@ def _draw_histogram(axes: Axes, staleness: Sequence[int], *, most: int) -> None:
 
     for stale in sorted(set(staleness)):
         times = staleness.count(stale)
-        axes.bar(stale, times, width=0.8, color=(_STALE if stale else _FRESH)[0])
+        axes.bar(stale, times, width=0.8, color=_mark(stale, left_out=False)[0])
         axes.text(stale, times, str(times), ha="center", va="bottom", fontsize=8)
     axes.margins(y=0.12)
     axes.set_xlim(-0.7, most + 0.7)
@@ -138,11 +143,19 @@ def _draw_weights(axes: Axes, steps: Sequence[Applied]) -> None:
     weights = [weight for *_, weight in steps]
     axes.axhline(0, color=REFERENCE, linewidth=1, linestyle=":")
     axes.plot(numbers, weights, color=NOTE, linewidth=1)
-    for is_stale, (colour, marker) in ((False, _FRESH), (True, _STALE)):
-        chosen = [n for n in numbers if bool(steps[n - 1][2]) is is_stale]
-        heights = [weights[n - 1] for n in chosen]
-        axes.scatter(chosen, heights, color=colour, marker=marker, s=26, zorder=3)
-    _label(axes, x="update", y="weight after it")
+    for number, (_, _, stale, weight) in zip(numbers, steps, strict=True):
+        colour, marker, fill = _mark(stale, left_out=_is_left_out(steps, number - 1))
+        axes.plot(number, weight, color=colour, marker=marker, fillstyle=fill, markersize=5)
+    _label(axes, x="update", y="weight after the update")
+
+
+def _mark(stale: int, *, left_out: bool) -> tuple[str, str, str]:
+    return _LEFT_OUT if left_out else _STALE if stale else _FRESH
+
+
+def _is_left_out(steps: Sequence[Applied], place: int) -> bool:
+    """Whether a stale update changed nothing: its weight is the one before it."""
+    return place > 0 and bool(steps[place][2]) and steps[place][3] == steps[place - 1][3]
 
 
 def _label(axes: Axes, *, x: str, y: str) -> None:

@@ -216,7 +216,7 @@ def _draw_tile(
         corner, side = (left + gap, top + gap), 1 - 2 * gap
         axes.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=colour, linewidth=2))
     label = ", ".join(str(batch) for batch in dict.fromkeys(batch for _, batch in readers))
-    axes.text(left + 0.5, top + 1.08, label, ha="center", va="top", fontsize=7, color=NOTE)
+    axes.text(left + 0.5, top + 1.08, label, ha="center", va="top", fontsize=9, color=REFERENCE)
 
 
 def _draw_legend(figure: Figure, *, workers: int) -> None:

@@ -455,31 +455,37 @@ dl.doctor()
 # %% [markdown]
 # ## Check yourself
 #
-# 1. A global batch of 64 on 4 replicas: how many examples does each get?
+# <details><summary>1. A global batch of 64 on 4 replicas: how many examples does each
+# get?</summary>
 #
-#    <details><summary>Answer</summary>16 each. All replicas together take the global
-#    batch.</details>
+# 16 each. All replicas together take the global batch.
+# </details>
 #
-# 2. The last batch has 6 examples, from memory, and there are 4 replicas. How many does each get?
+# <details><summary>2. The last batch has 6 examples, from memory, and there are 4 replicas. How
+# many does each get?</summary>
 #
-#    <details><summary>Answer</summary>2, 2, 2 and 0. 6 / 4 rounded up is 2, so nothing is left for
-#    the last replica.</details>
+# 2, 2, 2 and 0. 6 / 4 rounded up is 2, so nothing is left for the last replica.
+# </details>
 #
-# 3. You pass a tensor of 100 values to `strategy.run` on 4 replicas and add up their counts. What
-#    do you get?
+# <details><summary>3. You pass a tensor of 100 values to <code>strategy.run</code> on 4 replicas
+# and add up their counts. What do you get?</summary>
 #
-#    <details><summary>Answer</summary>400. An ordinary tensor is not split, so each replica counts
-#    all 100.</details>
+# 400. An ordinary tensor is not split, so each replica counts all 100.
+# </details>
 #
-# 4. The MEAN over replicas gives exactly the number that you expected. Was the data shared?
+# <details><summary>4. The MEAN over replicas gives exactly the number that you expected. Was the
+# data shared?</summary>
 #
-#    <details><summary>Answer</summary>You cannot tell. If every replica saw everything, the mean is
-#    the same. Look at the shapes on each replica.</details>
+# You cannot tell. If every replica saw everything, the mean is the same. Look at the shapes on each
+# replica.
+# </details>
 #
-# 5. Training on 4 logical CPUs is slower than on one. Is something broken?
+# <details><summary>5. Training on 4 logical CPUs is slower than on one. Is something
+# broken?</summary>
 #
-#    <details><summary>Answer</summary>No. They share the same cores, so they add no speed. To start
-#    four replicas and to wait for all of them takes extra time in each step.</details>
+# No. They share the same cores, so they add no speed. To start four replicas and to wait for all of
+# them takes extra time in each step.
+# </details>
 
 # %%
 from distlab.predictions import recap

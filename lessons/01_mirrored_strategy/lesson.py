@@ -17,7 +17,7 @@
 # - find a variable that holds the wrong number without an error, and cure it,
 # - train a Keras model on two replicas and compare it with one device.
 #
-# **Time:** about 45 minutes. **Needs:** lesson 00; a gradient and a step of SGD; Keras `compile`
+# **Time:** about 55 minutes. **Needs:** lesson 00; a gradient and a step of SGD; Keras `compile`
 # and `fit`. No GPU, and nothing is downloaded.
 
 # %% [markdown]
@@ -653,7 +653,8 @@ fit_guess.reveal(
 # shares. Its `BatchNorm` layers keep the statistics of rank 0, the first process, and
 # `SyncBatchNorm` is the cure. In JAX, one array can be spread over several devices. Under `jax.jit`
 # you write the mean over a global batch once, and the compiler adds the all-reduce; inside
-# `shard_map` you write `jax.lax.psum`.
+# `shard_map` an all-reduce is `jax.lax.psum`, but by default JAX has already added up the gradient
+# of replicated weights there (lesson 03).
 # </details>
 
 # %% [markdown]
@@ -710,30 +711,36 @@ dl.show("the copies after two steps", copies(kept["steps"]), expected=[2, 2])
 # %% [markdown]
 # ## Check yourself
 #
-# 1. You made a counter before `with strategy.scope():`, and each replica adds 1 to it. What does a
-#    step of two replicas add?
+# <details><summary>1. You made a counter before <code>with strategy.scope():</code>, and each
+# replica adds 1 to it. What does a step of two replicas add?</summary>
 #
-#    <details><summary>Answer</summary>2. It has one copy, and every replica changes it.</details>
+# 2. It has one copy, and every replica changes it.
+# </details>
 #
-# 2. What keeps the copies of a weight equal?
+# <details><summary>2. What keeps the copies of a weight equal?</summary>
 #
-#    <details><summary>Answer</summary>They start equal, and after the all-reduce every replica
-#    applies the same update. Nothing compares them.</details>
+# They start equal, and after the all-reduce every replica applies the same update. Nothing compares
+# them.
+# </details>
 #
-# 3. Shares of 3, 3, 3 and 1. How much does the example that is alone weigh in a mean of means?
+# <details><summary>3. Shares of 3, 3, 3 and 1. How much does the example that is alone weigh in a
+# mean of means?</summary>
 #
-#    <details><summary>Answer</summary>1/4. Each of the nine that share a replica weighs 1/12. All
-#    should weigh 1/10.</details>
+# 1/4. Each of the nine that share a replica weighs 1/12. All should weigh 1/10.
+# </details>
 #
-# 4. `variable.numpy()` shows what you expected. Are all copies right?
+# <details><summary>4. <code>variable.numpy()</code> shows what you expected. Are all copies
+# right?</summary>
 #
-#    <details><summary>Answer</summary>You cannot tell, because you read one copy. Look at
-#    `strategy.experimental_local_results(variable)`.</details>
+# You cannot tell, because you read one copy. Look at
+# `strategy.experimental_local_results(variable)`.
+# </details>
 #
-# 5. Inside `strategy.run` you want the sum over all replicas. Do you call `strategy.reduce`?
+# <details><summary>5. Inside <code>strategy.run</code> you want the sum over all replicas. Do you
+# call <code>strategy.reduce</code>?</summary>
 #
-#    <details><summary>Answer</summary>No, it raises an error there. Call `all_reduce` of the
-#    replica context.</details>
+# No, it raises an error there. Call `all_reduce` of the replica context.
+# </details>
 
 # %%
 from distlab.predictions import recap

@@ -23,7 +23,7 @@
 #   a learning rate that was not chosen on the test digits,
 # - estimate from a few gradients how large a batch can usefully be.
 #
-# **Time:** about 40 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD and
+# **Time:** about 50 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb), a step of SGD and
 # Keras `compile` and `fit`. No GPU, and nothing is downloaded.
 
 # %% [markdown]
@@ -274,7 +274,8 @@ epochs_guess.reveal(
         "about 90 %": "32 steps at the best rate get far, and not as far as 1,024.",
         "about 70 %": "The best rate does better: a batch of 256 gives a good direction, so it can "
         "afford long steps.",
-        "about 40 %": "That is what the rate of 0.05 gives, and what the linear rule's 1.6 gives.",
+        "about 40 %": "That is near what the rate of 0.05 gives, 38 %, and the linear rule's 1.6, "
+        "34 %.",
     },
 )
 
@@ -429,10 +430,11 @@ warmup_guess.reveal(
 # first steps. With the large ones, training without a warm-up ends 10 points lower, and the warm-up
 # wins 9 of them back. The control, with the same steps and the same sum of rates, is 1.5 points
 # better than no warm-up. The errors of the two means, 1.8 and 1.4, make an error of about
-# $\sqrt{1.8^2 + 1.4^2}$ = 2.3 points for their difference, so this gain could be chance. So it is
-# not the lower rate on average that helps, but **where** it is low: in the first steps, while the
-# gradient changes most. A warm-up is a cheap insurance for these steps. For ResNet-50 it was worth
-# 1.1 points.
+# $\sqrt{1.8^2 + 1.4^2}$ = 2.3 points for their difference, so this gain could be chance. The
+# warm-up beats the control by 7.4 points, with an error of about $\sqrt{0.5^2 + 1.4^2}$ = 1.5
+# points. So most of its gain does not come from a lower rate on average, but from **where** the
+# rate is low: in the first steps, while the gradient changes most. A warm-up is a cheap insurance
+# for these steps. For ResNet-50 it was worth 1.1 points.
 #
 # For your own training, `plan.warmup(steps=...)` is a Keras schedule. It counts the optimizer's
 # steps, and a larger batch has fewer steps in an epoch, so give `steps` again if you change the
@@ -612,33 +614,37 @@ draw_by_batch(milliseconds, y="time to 95 %", y_unit="ms")
 # %% [markdown]
 # ## Check yourself
 #
-# 1. You go from one to four replicas with 32 examples each. What do you pass to `fit`, and by what
-#    do you multiply SGD's rate?
+# <details><summary>1. You go from one to four replicas with 32 examples each. What do you pass to
+# <code>fit</code>, and by what do you multiply SGD's rate?</summary>
 #
-#    <details><summary>Answer</summary>Batches of 128, and the rate times 4.</details>
+# Batches of 128, and the rate times 4.
+# </details>
 #
-# 2. You keep a global batch of 128 and go from one to four replicas. What changes?
+# <details><summary>2. You keep a global batch of 128 and go from one to four replicas. What
+# changes?</summary>
 #
-#    <details><summary>Answer</summary>For this network the weights end the same, up to rounding.
-#    Each replica gets 32 examples. This is strong scaling.</details>
+# For this network the weights end the same, up to rounding. Each replica gets 32 examples. To add
+# replicas and keep the global batch is [strong scaling](../docs/glossary.md#strong-scaling).
+# </details>
 #
-# 3. A colleague compares batches of 32 and 512 after 1,000 steps each, and prefers 512. What is
-#    unfair?
+# <details><summary>3. A colleague compares batches of 32 and 512 after 1,000 steps each, and
+# prefers 512. What is unfair?</summary>
 #
-#    <details><summary>Answer</summary>The batch of 512 has seen 16 times as many
-#    examples.</details>
+# The batch of 512 has seen 16 times as many examples.
+# </details>
 #
-# 4. Your loss is a sum over the global batch. The batch doubles. What does the linear rule ask of
-#    the rate?
+# <details><summary>4. Your loss is a sum over the global batch. The batch doubles. What does the
+# linear rule ask of the rate?</summary>
 #
-#    <details><summary>Answer</summary>Nothing. The gradient of the sum has doubled
-#    already.</details>
+# Nothing. The gradient of the sum has doubled already.
+# </details>
 #
-# 5. The noise scale is about 2,000, and your global batch is 64. What can you expect of 4 times as
-#    many replicas?
+# <details><summary>5. The noise scale is about 2,000, and your global batch is 64. What can you
+# expect of 4 times as many replicas?</summary>
 #
-#    <details><summary>Answer</summary>A little more than a quarter of the steps, if you scale the
-#    rate as well, because 256 is still far below 2,000.</details>
+# A little more than a quarter of the steps, if you scale the rate as well, because 256 is still far
+# below 2,000.
+# </details>
 
 # %%
 from distlab.predictions import recap

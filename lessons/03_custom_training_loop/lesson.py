@@ -21,7 +21,7 @@
 # - take exactly the step of one device, even on a partial batch,
 # - write a training loop for any number of replicas and compile many steps into one call.
 #
-# It takes about 45 minutes. You need [lesson 01](01_mirrored_strategy.ipynb) (mirrored
+# It takes about 55 minutes. You need [lesson 01](01_mirrored_strategy.ipynb) (mirrored
 # variables, the all-reduce) and `tf.GradientTape`. You need no GPU and download nothing.
 #
 # **Do you remember?**
@@ -651,7 +651,8 @@ dl.show("traces", train_steps.experimental_get_tracing_count())
 #   variables for each weight. If the compiled loop makes them first, the loop crashes under
 #   TensorFlow's default all-reduce ("must feed a value for placeholder").
 # </details>
-#
+
+# %% [markdown]
 # Is the loop still right? Compare weights and metrics with `fit` on one device.
 
 # %%
@@ -743,11 +744,6 @@ for name, value in by_hand.items():
 # over the whole array.
 # </details>
 
-# %%
-from distlab.predictions import recap
-
-recap()
-
 # %% [markdown]
 # ## Check yourself
 #
@@ -775,7 +771,13 @@ recap()
 # scaled correctly?</summary>
 # You cannot tell: Adam nearly hides a constant factor. Run one epoch with SGD.
 # </details>
-#
+
+# %%
+from distlab.predictions import recap
+
+recap()
+
+# %% [markdown]
 # ## Next steps
 #
 # - [The exercise](../exercises/03_custom_training_loop.ipynb): repair three losses, then build the

@@ -18,7 +18,7 @@
 # - say which calculations must wait for the all-reduce,
 # - decide when a step without Keras is worth its lines.
 #
-# **Time:** about 45 minutes. **Needs:** lessons 01 and 03; the update rules of momentum and Adam.
+# **Time:** about 55 minutes. **Needs:** lessons 01 and 03; the update rules of momentum and Adam.
 # No GPU, and nothing is downloaded.
 
 # %% [markdown]
@@ -541,8 +541,10 @@ clip_guess.reveal(
 # | fewer all-reduces: average the weights now and then (exercise 04) | hard | natural |
 # | a model that is no network: a simulation, a matrix factorisation | in the way | natural |
 #
-# The optimizer of Keras adds up whatever `train_step` hands it. If you have added up before, divide
-# by the number of replicas first, or the gradient becomes too large.
+# In the table, Keras's own `fit` calls the `train_step`. Its optimizer adds up whatever
+# `train_step` hands it. If you have added up before, divide by the number of replicas first, or the
+# gradient becomes too large. Under `dl.distribute`, `tape.gradient` in a `train_step` already
+# returns the sum: clip that, and neither add up nor divide.
 #
 # What you lose are callbacks, progress bars and `model.save`. `tf.train.Checkpoint` still saves
 # your variables, and metrics of Keras still work.

@@ -99,7 +99,8 @@ dl.check("repair_pipeline")
 # <details><summary>Answer</summary>
 #
 # At the end, both epochs show the same batches, and `augment` is called 6 times instead of 12,
-# which looks better. Behind `shuffle`, the epochs have the same order, and both counts look right.
+# which looks better. Behind `shuffle`, the epochs have the same order. Both counts look right if
+# you augment after `shuffle`. If you augment before it, `augment` is called 6 times here, too.
 # </details>
 
 # %% [markdown]
@@ -112,7 +113,9 @@ dl.check("repair_pipeline")
 # - `context.num_input_pipelines` says how many workers there are, `context.input_pipeline_id` which
 #   one this is.
 # - `files` is a list of file names, the same on all workers. `load(file)` returns a data set of the
-#   file's lines. `decode(line)` makes an example from a line, and is slow.
+#   file's lines. `data.flat_map(load)` calls `load` for each file name in `data`, and gives the
+#   lines of all these files, one after the other. `decode(line)` makes an example from a line, and
+#   is slow.
 # - It returns a data set of **this worker's** decoded examples, one at a time, shuffled by `seed`
 #   into a new order in each epoch. A worker has at most 1,000 lines.
 # - Together the workers read each example once, and call `decode` once for each example. With
@@ -202,9 +205,9 @@ dl.check("rest_of_epoch")
 #
 # <details><summary>Answer</summary>
 #
-# First of all: before `skip` and `shard`, so that both act on one order. All workers need the same
-# seed, and for epoch 7 a new one, such as `seed + 7`: a `shuffle` that starts again begins with the
-# order of its first epoch.
+# First of all: before you drop the trained numbers (with a slice or with `skip`) and before
+# `shard`, so that both act on one order. All workers need the same seed, and for epoch 7 a new one,
+# such as `seed + 7`: a `shuffle` that starts again begins with the order of its first epoch.
 # </details>
 
 # %% [markdown]

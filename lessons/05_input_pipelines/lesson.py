@@ -22,7 +22,7 @@
 # - say which worker reads which example, and how often each worker calls your preprocessing,
 # - write a pipeline for each worker that reads only its own part.
 #
-# **Time:** about 45 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
+# **Time:** about 50 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
 # 03](03_custom_training_loop.ipynb); `tf.data` as far as `map` and `batch`. No GPU, and nothing is
 # downloaded.
 #
@@ -244,7 +244,8 @@ dl.show("calls that met, 8 threads", meetings(threads=8))
 #
 # `cache()` keeps what comes out of the stage before it, and in the next epochs it gives these
 # elements without calling anything before it. `CountedCalls` counts how often a function of a
-# pipeline is called, here `read` in three epochs of 8 digits:
+# pipeline is called. `calls.counted("read")` takes the place of `read` here: it passes each number
+# on, and counts the call under this name. Three epochs of 8 digits:
 
 # %%
 from distlab.coursework.input_probes import CountedCalls
@@ -498,9 +499,10 @@ draw_readers(images.numpy()[:32], read_by, columns=4)
 # - `FILE` deals out files, like cards: worker 0 gets files 0 and 2. Each worker opens only its own.
 #   The global batches differ from those of one device.
 # - `DATA` gives each worker its part of each batch. The global batches are those of one device, if
-#   all workers have the same order. So give `shuffle` the same seed on every worker. Without a seed
-#   each worker cuts its part out of a different order: some examples are trained twice in an epoch,
-#   some never, and no error appears.
+#   all workers have the same order. So give `shuffle` the same seed on every worker, and give all
+#   workers the same global seed (`dl.set_seed`) or none, because TensorFlow mixes it in. Without a
+#   seed each worker cuts its part out of a different order: some examples are trained twice in an
+#   epoch, some never, and no error appears.
 # - `OFF` shards nothing. Here both workers read the same four digits in the same step, so they
 #   compute the same gradient twice, and an epoch takes twice as many steps. Use it if you shard the
 #   data yourself, or if each worker draws an order of its own.
@@ -577,9 +579,9 @@ dl.show("calls of decode on 8 workers", calls["decode"])
 
 # %% [markdown]
 # 32 calls, one for each example. (Each worker still reads every line, which is cheap. To avoid that
-# too, shard the list of files.) If you shuffle before `shard`, all workers need the same seed:
-# otherwise each takes its part of a different order, some examples are read twice and some by no
-# worker.
+# too, shard the list of files.) If you shuffle before `shard`, all workers need the same seeds, as
+# under `DATA`: otherwise each takes its part of a different order, some examples are read twice and
+# some by no worker.
 #
 # One thing differs from all data sets that you have distributed so far. Here the function returns
 # batches of the global size, 16, on our four replicas:
@@ -644,7 +646,8 @@ for shares in sizes(lambda context: context.get_per_replica_batch_size(16)):
 #
 # In the last line `prefetch(8)` comes before `map`. If it kept results of `read` ready, we would
 # count eight calls more than the batch of 4 that is read ahead anyway. We do not: it kept eight
-# bare numbers ready, and the calls of `read`, which are the slow part, were still to be made.
+# bare numbers ready, and the calls of `read`, which would be the slow part of a real pipeline, were
+# still to be made.
 # </details>
 
 # %% tags=["hide-input"]

@@ -20,7 +20,7 @@
 # - stop a run, resume it, and end with the same bits,
 # - say whether two runs can be identical, close, or different, before you compare them.
 #
-# It takes about 32 minutes. You need lesson 01 (mirrored variables and their `aggregation`) and
+# It takes about 40 minutes. You need lesson 01 (mirrored variables and their `aggregation`) and
 # lesson 03 (the replica step). You need no GPU and no download.
 #
 # <details><summary>Do you remember? Lesson 01: a variable with <code>aggregation</code> NONE gets a
@@ -153,7 +153,8 @@ stream_guess.reveal(
 # `dl.set_seed(1)` is `keras.utils.set_random_seed(1)`. With `deterministic=True` it also calls
 # `tf.config.experimental.enable_op_determinism()`.
 # </details>
-#
+
+# %% [markdown]
 # Seeds are not always enough. Some operations let many threads add to one number, in an order that
 # changes from run to run. Most of them do so only **on a GPU**. The next line turns on [op
 # determinism](../docs/glossary.md#op-determinism): TensorFlow then allows only operations that give
@@ -450,6 +451,7 @@ draw_masks({"Keras alone": keras_masks[0], "repaired": repaired, "second run": s
 # 100,000 states (50,000 steps, 2 replicas), 3 pairs were the same.
 # </details>
 
+# %% [markdown]
 # One number is missing. Give a model two dropout layers, and call `seed_replica(layer, step)` for
 # both:
 
@@ -534,7 +536,8 @@ dl.show("with dropout, 2 replicas and 1", compare(with_dropout, train_on(1, drop
 # in 174 of 200 draws of such numbers, 4 parts were nearer than a row. If you must know which of two
 # runs is nearer to the truth, compute the sum in float64.
 # </details>
-#
+
+# %% [markdown]
 # | two runs with the same seeds and data | weights |
 # |---|---|
 # | the same number of replicas, the same machine | identical |

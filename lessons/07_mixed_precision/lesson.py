@@ -20,7 +20,7 @@
 # - train in float16 under `MirroredStrategy` when one replica overflows,
 # - count what 16 bits save in memory.
 #
-# It takes about 40 minutes: 28 for the numbers, 12 for replicas and memory. You need lesson 03. You
+# It takes about 50 minutes: 35 for the numbers, 15 for replicas and memory. You need lesson 03. You
 # need no GPU and no download.
 #
 # **What your CPU can show.** It rounds a single number to 16 bits exactly as a GPU does. So a
@@ -398,8 +398,9 @@ for layers in (1, 3):
 # ## A scale that adapts
 #
 # A scale that is too small loses gradients silently. One that is too large overflows, and you can
-# *see* that: a gradient is infinite or NaN. `keras.optimizers.LossScaleOptimizer` uses this. If a
-# gradient is not finite, it skips the step and halves the scale.
+# *see* that: a gradient is infinite or NaN. `keras.optimizers.LossScaleOptimizer` uses this. Its
+# `scale_loss` multiplies the loss by the scale, and its `apply` divides the gradients by it. If a
+# gradient is not finite, `apply` skips the step and halves the scale.
 
 # %% tags=["predict"]
 scale_guess = dl.predict(

@@ -140,7 +140,8 @@ dl.check("partial_restore")
 # **Try next:** the check uses three files: a right one, one that calls the body `encoder`, and one
 # that has only the first layer. Use `assert_consumed` instead of your assertion. Then use
 # `assert_nontrivial_match`, which asks only whether anything but the outermost object was found.
-# Which right file does one refuse? Which wrong file does one accept?
+# Which of the two assertions refuses the right file, and why? Which one accepts a wrong file, and
+# which file is it?
 
 # %% [markdown]
 # ## Task 3: export with the preprocessing

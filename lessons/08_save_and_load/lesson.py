@@ -16,7 +16,7 @@
 # - make a load raise an error if it restored less than you expect,
 # - export a model together with its preprocessing.
 #
-# It takes about 40 minutes. You need lesson 01 (the scope, copies of a variable) and an idea of
+# It takes about 45 minutes. You need lesson 01 (the scope, copies of a variable) and an idea of
 # what Adam remembers. No GPU, no download.
 #
 # **Do you remember?**
@@ -717,13 +717,7 @@ dl.show("the export has fit", there["has fit"])
 # </details>
 #
 # ## Check yourself
-
-# %%
-from distlab.predictions import recap
-
-recap()
-
-# %% [markdown]
+#
 # <details><summary>1. You trained on eight replicas. How many copies of a weight are in
 # <code>model.keras</code>?</summary>
 # One. So you can load the file for any number of replicas.
@@ -746,7 +740,13 @@ recap()
 # <code>with strategy.scope():</code>. Why does it fail?</summary>
 # Variables get their copies when they are made. These were made before, without the strategy.
 # </details>
-#
+
+# %%
+from distlab.predictions import recap
+
+recap()
+
+# %% [markdown]
 # ## Next steps
 #
 # - [The exercise](../exercises/08_save_and_load.ipynb): move a model, restore one part of a model,

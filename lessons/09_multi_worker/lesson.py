@@ -21,7 +21,7 @@
 # - write a training loop for several workers that ends with one device's weights, up to 1e-6,
 # - find out which worker waits, in which line, and why.
 #
-# It takes about 40 minutes. You need [lesson 03](03_custom_training_loop.ipynb) (the training loop)
+# It takes about 50 minutes. You need [lesson 03](03_custom_training_loop.ipynb) (the training loop)
 # and [lesson 08](08_save_and_load.ipynb) (saving). You need no GPU and no download. The lesson
 # starts two processes on this machine, which works on Linux and macOS. On Windows use WSL2.
 #
@@ -764,7 +764,8 @@ dl.show("exit code", hung.exit_code)
 # tells the chief's coordination service that its *process* is alive, and both processes are. A
 # missing heartbeat reveals a *dead* process: see [lesson 11](11_fault_tolerance.ipynb).
 # </details>
-#
+
+# %% [markdown]
 # In the repaired function `reduce` is outside of the `if`. Worker 0 has a loss of 1, and worker 1 a
 # loss of 3. First we start the workers again.
 

@@ -23,7 +23,7 @@
 # - measure the [staleness](../docs/glossary.md#staleness) of a step and limit its damage,
 # - train a Keras model on parameter servers, and say when you should not.
 #
-# It takes about 40 minutes. You need lesson 09 (several processes). No GPU, no download. The lesson
+# It takes about 45 minutes. You need lesson 09 (several processes). No GPU, no download. The lesson
 # starts up to six processes on this machine. It runs on Linux and macOS; on Windows use WSL2.
 #
 # **Do you remember?**
@@ -74,7 +74,8 @@ dl.show("tasks", list(cluster.tasks))
 # task_index=resolver.task_id)</code> and <code>server.join()</code>. Only the coordinator runs your
 # program.
 # </details>
-#
+
+# %% [markdown]
 # A cell that starts with `%%workers chief` runs on the coordinator. There,
 # `TFConfigClusterResolver` reads the cluster's addresses from
 # [`TF_CONFIG`](../docs/glossary.md#tf_config). The strategy decides where variables go, and the
@@ -812,13 +813,7 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 # | a little staleness is harmless | runs must be equal, or equal one device |
 #
 # ## Check yourself
-
-# %%
-from distlab.predictions import recap
-
-recap()
-
-# %% [markdown]
+#
 # <details><summary>1. Four workers are equally fast. Which staleness do you expect?</summary>
 # About 3. While one computes, each of the other three writes once.
 # </details>
@@ -840,7 +835,13 @@ recap()
 # </summary>
 # The worker. A server takes variables with it that exist nowhere else.
 # </details>
-#
+
+# %%
+from distlab.predictions import recap
+
+recap()
+
+# %% [markdown]
 # ## Next steps
 #
 # - [The exercise](../exercises/10_parameter_server.ipynb): a loop that limits what is under way,

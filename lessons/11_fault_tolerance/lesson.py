@@ -18,7 +18,7 @@
 # - stop when you are asked to, and be started again,
 # - say how often to save, and what share of the time failures cost on 1,000 and on 10,000 machines.
 #
-# It takes about 40 minutes. You need [lesson 08](08_save_and_load.ipynb) (save and load) and
+# It takes about 45 minutes. You need [lesson 08](08_save_and_load.ipynb) (save and load) and
 # [lesson 09](09_multi_worker.ipynb) (two workers). You need no GPU and no download. The lesson
 # starts two processes on this machine, which works on Linux and macOS. On Windows use WSL2.
 #
@@ -359,7 +359,8 @@ dl.show("in the folder", sorted(file.name for file in folder.glob("newest*")))
 # library copies and deletes, which is not atomic. Write the checkpoint's files first, and last a
 # small file that names the newest checkpoint.
 # </details>
-#
+
+# %% [markdown]
 # Also **keep a few checkpoints**. A disk can return wrong bytes, and a run may have produced NaN
 # before you noticed. TensorFlow's `CheckpointManager` writes the name of the newest checkpoint
 # last, and removes the oldest checkpoints:
@@ -600,7 +601,8 @@ handler_guess.reveal(
 # </summary>
 # Weight 7, step 7: the step in which the signal came is finished, and then it saves.
 # </details>
-#
+
+# %% [markdown]
 # `dl.Resume` does this on all workers at once. Here is the whole chain, as in a terminal: two
 # workers train 40 steps, and worker 1 gets SIGTERM in step 17. The launcher may start them again
 # once. `every_steps=1000` never comes due here, so without the signal the newest checkpoint would

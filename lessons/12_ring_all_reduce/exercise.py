@@ -106,9 +106,9 @@ dl.check("reduce_scatter")
 # ## Task 2: gather by doubling
 #
 # Write `all_gather(network, mine)` so that it needs log2 N steps. In step 0, rank r exchanges with
-# rank r ^ 1, in step 1 with rank r ^ 2, and then with r ^ 4. (`^` flips a bit: `5 ^ 1` is 4 and
-# `5 ^ 2` is 7.) It is called *recursive doubling*, because each rank has twice as much after each
-# step.
+# rank r ^ 1, in step 1 with rank r ^ 2, then with r ^ 4, and so on up to r ^ (N // 2). (`^` flips a
+# bit: `5 ^ 1` is 4 and `5 ^ 2` is 7.) It is called *recursive doubling*, because each rank has
+# twice as much after each step.
 #
 # - `mine[rank]` is the array of this rank. The number of ranks is 8 or 16.
 # - A message may be a dictionary of arrays: `network.step({(0, 1): {0: array}, ...})`.
@@ -223,7 +223,8 @@ dl.check("choose_route")
 # need 6 slow steps instead of 62. With 32 servers, two levels save so many steps that they win at
 # 100 MB, too.
 # </details>
-#
+
+# %% [markdown]
 # **Try next:** many clusters have one link *for each GPU*. Which route wins then if the vector is
 # large and the links inside a server are faster?
 #

@@ -4,10 +4,11 @@
 # In 2017 Uber ran TensorFlow's own benchmark on 128 GPUs, and about half of the GPUs' capacity was
 # lost to communication. Then Uber replaced TensorFlow's parameter servers ([lesson
 # 10](10_parameter_server.ipynb)) with Horovod, which adds up gradients around a ring, and the same
-# models reached [88 % of the ideal speed](https://arxiv.org/abs/1802.05799). The training computed
-# the same sums, and they travelled on a different route. NCCL, NVIDIA's library for such
-# operations, still has rings among its routes. At the end of this lesson you can calculate what a
-# route costs.
+# models reached [88 % of the ideal speed](https://arxiv.org/abs/1802.05799). In this benchmark the
+# parameter servers waited for all workers and added up their gradients in each step. So the
+# training computed the same sums, and they travelled on a different route. NCCL, NVIDIA's library
+# for such operations, still has rings among its routes. At the end of this lesson you can calculate
+# what a route costs.
 
 # %% [markdown]
 # ## Overview
@@ -20,7 +21,7 @@
 # - predict how long a route takes, before you run anything,
 # - measure how many bytes TensorFlow's all-reduce sends.
 #
-# **Time:** about 55 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) (what an all-reduce
+# **Time:** about 65 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) (what an all-reduce
 # is) and [lesson 09](09_multi_worker.ipynb) (workers). No GPU, and nothing is downloaded. The last
 # part starts four processes on this machine. Linux counts the bytes that they send; on other
 # systems the lesson shows those of a simulated network in their place.
@@ -650,34 +651,39 @@ cluster.close()
 # %% [markdown]
 # ## Check yourself
 #
-# 1. You double the number of ranks of a ring from 32 to 64, with the same gradient. How do the
-#    bytes that each rank sends change?
+# <details><summary>1. You double the number of ranks of a ring from 32 to 64, with the same
+# gradient. How do the bytes that each rank sends change?</summary>
 #
-#    <details><summary>Answer</summary>By less than 2 %: from 1.94 to 1.97 vectors.</details>
+# By less than 2 %: from 1.94 to 1.97 vectors.
+# </details>
 #
-# 2. What has a rank after a reduce-scatter, and what after the all-gather?
+# <details><summary>2. What has a rank after a reduce-scatter, and what after the
+# all-gather?</summary>
 #
-#    <details><summary>Answer</summary>One finished chunk of the sum, and then all of
-#    them.</details>
+# One finished chunk of the sum, and then all of them.
+# </details>
 #
-# 3. Two runs of the same training use 4 and 8 replicas of a ring. Can their weights be equal in
-#    every bit?
+# <details><summary>3. Two runs of the same training use 4 and 8 replicas of a ring. Can their
+# weights be equal in every bit?</summary>
 #
-#    <details><summary>Answer</summary>Hardly. The order of additions is different, and each
-#    addition rounds. Within one run all replicas have the same bits.</details>
+# Hardly. The order of additions is different, and each addition rounds. Within one run all replicas
+# have the same bits.
+# </details>
 #
-# 4. On 256 GPUs a model with many small gradients spends most of its time in all-reduces, and the
-#    links are almost idle. What do you suspect?
+# <details><summary>4. On 256 GPUs a model with many small gradients spends most of its time in
+# all-reduces, and the links are almost idle. What do you suspect?</summary>
 #
-#    <details><summary>Answer</summary>Latency: too many small messages, each with 510 steps of a
-#    ring. Pack gradients into larger messages, or use trees.</details>
+# Latency: too many small messages, each with 510 steps of a ring. Pack gradients into larger
+# messages, or use trees.
+# </details>
 #
-# 5. A benchmark says "all-reduce of 1 GB on 8 GPUs: 100 GB/s algorithm bandwidth", which is the
-#    size of the vector divided by the time. How many bytes per second does each link of a ring
-#    carry?
+# <details><summary>5. A benchmark says "all-reduce of 1 GB on 8 GPUs: 100 GB/s algorithm
+# bandwidth", which is the size of the vector divided by the time. How many bytes per second does
+# each link of a ring carry?</summary>
 #
-#    <details><summary>Answer</summary>175 GB/s, because each GPU sends 2 · 7/8 of a vector.
-#    nccl-tests calls that number the bus bandwidth.</details>
+# 175 GB/s, because each GPU sends 2 · 7/8 of a vector. nccl-tests calls that number the bus
+# bandwidth.
+# </details>
 
 # %%
 from distlab.predictions import recap

@@ -21,7 +21,7 @@
 # - fit a cost model to a few measurements, and test it on others that it has not seen,
 # - predict how far a network scales on a cluster, and say how far to trust the prediction.
 #
-# **Time:** about 45 minutes. **Needs:** lessons 01, 10 and 12. No GPU, and nothing is downloaded.
+# **Time:** about 50 minutes. **Needs:** lessons 01, 10 and 12. No GPU, and nothing is downloaded.
 
 # %% [markdown]
 # ### Two questions on lessons 10 and 12
@@ -318,11 +318,11 @@ for name, rows in {"fitted": known, "not seen": unseen}.items():
 
 # %% [markdown]
 # The error on points that the model has not seen is the one that counts. Here the model's times are
-# up to twice as long as the measured ones, and both of its numbers are to blame. For 4 bytes on 4
-# replicas it says 0.65 ms, and 0.35 ms were measured: six rounds cost less than six latencies. For
-# 8 MiB on 4 replicas it says 11.4 ms, and 5.5 ms were measured: large messages move faster than the
-# 4.7 GB/s that were fitted up to 1 MiB. Such a model can say which part of a step is the largest.
-# It cannot say how many milliseconds the part takes.
+# up to 2.1 times as long as the measured ones, and both of its numbers are to blame. For 4 bytes on
+# 4 replicas it says 0.65 ms, and 0.35 ms were measured: six rounds cost less than six latencies.
+# For 8 MiB on 4 replicas it says 11.4 ms, and 5.5 ms were measured: large messages move faster than
+# the 4.7 GB/s that were fitted up to 1 MiB. Such a model can say which part of a step is the
+# largest. It cannot say how many milliseconds the part takes.
 
 # %% [markdown]
 # ## A model of the whole step
@@ -350,16 +350,16 @@ for rows, seen in ((few_steps, "fitted, 1 and 2 replicas"), (four, "not seen, 4 
         dl.show(f"{seen}, {name}", errors)
 
 # %% [markdown]
-# (Each row has the errors with 32, 64, 128 and 256 images; the fitted rows have them twice.) On the
-# steps to which they were fitted, the two models look alike: the largest error is 25 % for one and
-# 32 % for the other. **Measurements that a model has not seen decide between two models.** (With 32
-# images both are about a third off, so that number alone decides nothing. The three others do.)
-# Look at the signs, too. If all errors of a model have the same sign, it counts a part too often or
-# not at all. The shared model's steps of 4 replicas are all too long. The parts are further off
-# than the whole: with 256 images the compute is 1.3 ms too long and the all-reduce 0.8 ms, and the
-# input of 1.5 ms is missing, so the errors nearly cancel. A likely reason for the compute: the
-# model charges the fixed time of four replicas one after the other, and in reality a part of it
-# overlaps.
+# (Each row has the errors with 32, 64, 128 and 256 images. The fitted rows have them for 1 replica,
+# and then for 2.) On the steps to which they were fitted, the two models look alike: the largest
+# error is 25 % for one and 32 % for the other. **Measurements that a model has not seen decide
+# between two models.** (With 32 images both are about a third off, so that number alone decides
+# nothing. The three others do.) Look at the signs, too. If all errors of a model have the same
+# sign, it counts a part too often or not at all. The shared model's steps of 4 replicas are all too
+# long. The parts are further off than the whole: with 256 images the compute is 1.3 ms too long and
+# the all-reduce 0.8 ms, and the input of 1.5 ms is missing, so the errors nearly cancel. A likely
+# reason for the compute: the model charges the fixed time of four replicas one after the other, and
+# in reality a part of it overlaps.
 
 # %% [markdown]
 # What is such a model good for? It answers questions that you cannot measure. For example: the same
@@ -398,12 +398,13 @@ for replicas in (8, 512):
 #
 # A model that predicts the machine on which it was fitted is a beginning. Does it hold on clusters
 # that we have never seen? Horovod's pages and one paper published efficiencies, and they give the
-# links. TensorFlow's benchmarks of 2017 give the images a second of one P100, and we assume that
-# Horovod's "Pascal GPUs" were as fast. For ResNet-101 we interpolate between ResNet-50 and
-# ResNet-152. Each GPU has 64 images in a step, and 32 for ResNet-50. ResNet-50's efficiency
-# compares 256 GPUs with 8, and the model's compares them with 1: we assume that the 8 GPUs of one
-# server lose nothing. `distlab/measure/published.py` lists each number with its source, and what we
-# assume.
+# links. Each link belongs to a server with 4 or 8 GPUs. A ring enters and leaves a server once, so
+# its GPUs do not share the link's bandwidth. TensorFlow's benchmarks of 2017 give the images a
+# second of one P100, and we assume that Horovod's "Pascal GPUs" were as fast. For ResNet-101 we
+# interpolate between ResNet-50 and ResNet-152. Each GPU has 64 images in a step, and 32 for
+# ResNet-50. ResNet-50's efficiency compares 256 GPUs with 8, and the model's compares them with 1:
+# we assume that the 8 GPUs of one server lose nothing. `distlab/measure/published.py` lists each
+# number with its source, and what we assume.
 
 # %%
 from distlab.measure.published import (
@@ -578,16 +579,17 @@ explore_cost()
 # <details><summary>Answers</summary>
 #
 # Hardly any of the bend is left. VGG-16 needs about 100 Gbit/s: for 90 %, 46 ms of its all-reduce
-# may stay visible, which leaves about 94 ms for the bytes instead of 354. A smaller batch makes the
-# compute shorter and not the all-reduce, so the curve falls. A larger one raises it, and changes
-# the training itself.
+# may stay visible. With 56 % of it hidden, the whole may take 104 ms. 10 ms of that are rounds, so
+# 94 ms are left for the bytes, instead of 354 ms. A smaller batch makes the compute shorter and not
+# the all-reduce, so the curve falls. A larger one raises it, and changes the training itself.
 # </details>
-#
-# **Does this hold today?** Compare the peak of one GPU with the link of its server. In 2017 a GPU
-# computed about 10 TFLOP/s in float32, and a server had one link of 25 or 50 Gbit/s: 0.2 to 0.4
+
+# %% [markdown]
+# **Does this hold today?** Compare the peak of one GPU with the link of its server. In these runs a
+# GPU computed about 10 TFLOP/s in float32, and a server had one link of 25 or 50 Gbit/s: 0.2 to 0.4
 # TFLOP/s for each Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With eight links of 400
-# Gbit/s for a server that is 0.3, as in 2017. With one such link it is 2.5, so the link is 6 to 12
-# times too slow by the standard of 2017. Work out this number for your own cluster.
+# Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5, so the link is 6
+# to 12 times too slow by the standard of these runs. Work out this number for your own cluster.
 
 # %% [markdown]
 # ## On your own machine
@@ -635,27 +637,32 @@ else:
 # %% [markdown]
 # ## Check yourself
 #
-# 1. A stopwatch says that your step takes 0.2 ms on a GPU. Why do you not believe it?
+# <details><summary>1. A stopwatch says that your step takes 0.2 ms on a GPU. Why do you not believe
+# it?</summary>
 #
-#    <details><summary>Answer</summary>It probably measured how long Python took to put the step
-#    into the queue. Wait for the device before you read the clock.</details>
+# It probably measured how long Python took to put the step into the queue. Wait for the device
+# before you read the clock.
+# </details>
 #
-# 2. "We scale to 64 GPUs with 95 % efficiency." What do you ask?
+# <details><summary>2. "We scale to 64 GPUs with 95 % efficiency." What do you ask?</summary>
 #
-#    <details><summary>Answer</summary>Strong or weak? Compared with one GPU or with one server?
-#    With which batch on each GPU, and does the training still reach its accuracy?</details>
+# Strong or weak? Compared with one GPU or with one server? With which batch on each GPU, and does
+# the training still reach its accuracy?
+# </details>
 #
-# 3. Your model has 100 small layers, and the all-reduce is slow. What do you try before you buy
-#    faster links?
+# <details><summary>3. Your model has 100 small layers, and the all-reduce is slow. What do you try
+# before you buy faster links?</summary>
 #
-#    <details><summary>Answer</summary>Pack the gradients into fewer all-reduces. Small messages
-#    cost latency, and bandwidth does not help them.</details>
+# Pack the gradients into fewer all-reduces. Small messages cost latency, and bandwidth does not
+# help them.
+# </details>
 #
-# 4. Two runs differ by 4 %, and the middle halves of their blocks overlap. What do you report?
+# <details><summary>4. Two runs differ by 4 %, and the middle halves of their blocks overlap. What
+# do you report?</summary>
 #
-#    <details><summary>Answer</summary>Neither a speedup nor a slowdown: the blocks do not tell.
-#    More blocks do not make the middle half narrower. Longer blocks, taken in turns on a quiet
-#    machine, do.</details>
+# Neither a speedup nor a slowdown: the blocks do not tell. More blocks do not make the middle half
+# narrower. Longer blocks, taken in turns on a quiet machine, do.
+# </details>
 
 # %%
 from distlab.predictions import recap

@@ -91,7 +91,8 @@ dl.check("labelled_loss")
 # XLA on this CPU refuses it. A TPUStrategy may run it on the host, and the TPU then waits for the
 # host in each step. So leave it in while you look for a mistake, and not in a long training run.
 # </details>
-#
+
+# %% [markdown]
 # [soft]: https://www.tensorflow.org/api_docs/python/tf/config/set_soft_device_placement
 
 # %% [markdown]
@@ -186,7 +187,7 @@ dl.check("evaluate_padded")
 # - **D.** A step ends with `np.sqrt(loss)`. Plain `tf.function` raises an error: *cannot convert a
 #   symbolic tf.Tensor to a numpy array*.
 # - **E.** A step multiplies the losses by `tf.constant(np.linspace(0.5, 1.5, 64))`. TensorFlow
-#   refused to multiply two types, so a colleague cast the losses to the type of the weights. It
+#   refused to multiply two types, so a colleague cast the losses to the type of this constant. It
 #   compiles. Its program has `f64[64]`.
 # - **F.** A step compiles, with fixed shapes, and gives the loss of plain TensorFlow to 1e-7. A
 #   colleague asks whether a TPU will give the loss to 1e-7, too.

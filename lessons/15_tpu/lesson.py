@@ -1,7 +1,7 @@
 # %% [markdown]
 # # TPUs: what a compiler on your CPU can tell
 #
-# A team trained a language model with PyTorch/XLA on eight TPU chips. [Its
+# A team trained a language model with PyTorch/XLA on eight TPU chips. [A version of its
 # blog](https://megacpp.pages.dev/blog/graph-recompilation-hell/) reported that the first step took
 # 18 minutes and the second 1.5 seconds. The 40th step took 73 seconds, because the program had to
 # be compiled again. No error was raised.
@@ -22,7 +22,7 @@
 # - find and mend what a compiler refuses,
 # - give each finding one of three verdicts: *refused here*, *suspect on a TPU*, *not checked*.
 #
-# **Time:** about 45 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
+# **Time:** about 50 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
 # 03](03_custom_training_loop.ipynb); [lesson 07](07_mixed_precision.ipynb) helps. No TPU and no
 # GPU, and nothing is downloaded. **We have not run this lesson on a TPU.** If you have one, its
 # last experiment is written to run there.
@@ -326,8 +326,8 @@ dl.show("XLA has no kernel for", operation[1] if operation else refusal_of(with_
 #
 # ## Read the program
 #
-# `with_selection` compiled. Does that mean that it is ready for a TPU? You can read what XLA makes
-# of a step, in its own language, HLO:
+# `with_selection` compiled. Does that mean that it is ready for a TPU? You can read the program
+# that TensorFlow hands to XLA, in XLA's own language, HLO:
 
 
 # %%
@@ -572,30 +572,31 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # %% [markdown]
 # ## Check yourself
 #
-# 1. You train with batches of 64, 64 and 10 rows, and evaluate with batches of 100 and 28. How many
-#    programs does XLA make? How many are left if you pad the training batches to 64 rows, and the
-#    others to 100?
+# <details><summary>1. You train with batches of 64, 64 and 10 rows, and evaluate with batches of
+# 100 and 28. How many programs does XLA make? How many are left if you pad the training batches to
+# 64 rows, and the others to 100?</summary>
 #
-#    <details><summary>Answer</summary>Four, and two: training and evaluation are different
-#    steps.</details>
+# Four, and two: training and evaluation are different steps.
+# </details>
 #
-# 2. A step compiles on your CPU, and its program has fixed shapes in float32. What do you tell the
-#    colleague with the budget for a TPU?
+# <details><summary>2. A step compiles on your CPU, and its program has fixed shapes in float32.
+# What do you tell the colleague with the budget for a TPU?</summary>
 #
-#    <details><summary>Answer</summary>Nothing was refused here, and no sign of trouble was found.
-#    Speed, memory, all but the first 2 to 3 digits, random numbers, the feeding of data and several
-#    replicas are not checked.</details>
+# Nothing was refused here, and no sign of trouble was found. Speed, memory, all but the first 2 to
+# 3 digits, random numbers, the feeding of data and several replicas are not checked.
+# </details>
 #
-# 3. You pad the last batch and use the mask in the loss. The accuracy of the evaluation is now too
-#    low. Why?
+# <details><summary>3. You pad the last batch and use the mask in the loss. The accuracy of the
+# evaluation is now too low. Why?</summary>
 #
-#    <details><summary>Answer</summary>The metric counts the padding. Give it the mask as
-#    well.</details>
+# The metric counts the padding. Give it the mask as well.
+# </details>
 #
-# 4. `tf.print` in a step is refused here. Will it fail on a TPU?
+# <details><summary>4. <code>tf.print</code> in a step is refused here. Will it fail on a
+# TPU?</summary>
 #
-#    <details><summary>Answer</summary>You cannot say. TPUStrategy may run it on the host, so the
-#    verdict is "refused here", and no more.</details>
+# You cannot say. TPUStrategy may run it on the host, so the verdict is "refused here", and no more.
+# </details>
 
 # %%
 from distlab.predictions import recap

@@ -98,8 +98,8 @@ dl.check("choose_and_defend")
 # %% [markdown]
 # ## Task 2: the table for any model
 #
-# A "no" in the lesson's table leaves you with a question: *where* do the weights differ? Write
-# `compare_strategies(build, dataset, strategies)`, whose table answers it.
+# If a line of the lesson's table says `equal False`, you have a question: *where* do the weights
+# differ? Write `compare_strategies(build, dataset, strategies)`, whose table answers it.
 #
 # - `build()` returns a new compiled Keras model, always with the same first weights and the same
 #   names.

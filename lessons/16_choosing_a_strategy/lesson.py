@@ -22,7 +22,7 @@
 # - work out the memory of a step, and name the kind of parallelism that divides it,
 # - choose with a card of six questions.
 #
-# It takes about 40 minutes. You need lessons [01](01_mirrored_strategy.ipynb) and
+# It takes about 45 minutes. You need lessons [01](01_mirrored_strategy.ipynb) and
 # [03](03_custom_training_loop.ipynb). You need no GPU and download nothing.
 #
 # **What changes.** So far we kept the strategy and changed what ran under it. Now the model stays
@@ -256,11 +256,11 @@ rehearsal_guess.reveal(
 #
 # ## Your model under each strategy
 #
-# The cell below and the one after the prediction print a line for each strategy. They train the
-# model under each strategy, with a last batch of 15, and compare the weights with one device's. You
-# can put *your* model and data in their place. The table also counts copies:
-# `model.weights[0].value` is the TensorFlow variable of the first weight, and
-# `experimental_local_results` lists its copies.
+# After the prediction come two cells. The first trains the model with plain `fit` on one device,
+# with a last batch of 15. The second trains it under each strategy, compares the weights with those
+# of one device, and prints a line for each strategy. You can put *your* model and data in the place
+# of `build` and `partial`. The table also counts copies: `model.weights[0].value` is the TensorFlow
+# variable of the first weight, and `experimental_local_results` lists its copies.
 
 # %% tags=["predict"]
 equal_guess = dl.predict(
@@ -426,7 +426,8 @@ dl.show("weights of one device", bool(apart(one, mended) < 1e-6), expected=True)
 # `dl.distribute` refuses before the first step. They are: EMA, a moving average of the weights; a
 # loss scale, for float16; gradient accumulation; and Muon.
 # </details>
-#
+
+# %% [markdown]
 # CentralStorage is experimental. Its full name is
 # `tf.distribute.experimental.CentralStorageStrategy`.
 #

@@ -20,7 +20,7 @@
 # - count how long the stages of a pipeline are idle,
 # - say which kind of parallelism your own model needs, and which tools offer it.
 #
-# **Time:** about 45 minutes. **Needs:** lessons [03](03_custom_training_loop.ipynb),
+# **Time:** about 60 minutes. **Needs:** lessons [03](03_custom_training_loop.ipynb),
 # [07](07_mixed_precision.ipynb) and [16](16_choosing_a_strategy.ipynb), and from [lesson
 # 12](12_ring_all_reduce.ipynb) the two halves of an all-reduce. No GPU, and nothing is downloaded.
 
@@ -693,32 +693,36 @@ print(inspect.getsource(distribution_lib.distribute_value))
 # %% [markdown]
 # ## Check yourself
 #
-# 1. Weights and gradients take 28 GB on each GPU, Adam's state 84 GB. How much does each of 8 GPUs
-#    hold with ZeRO 1, and what is the least that a GPU can hold with ZeRO 1, however many GPUs you
-#    use?
+# <details><summary>1. Weights and gradients take 28 GB on each GPU, Adam's state 84 GB. How much
+# does each of 8 GPUs hold with ZeRO 1, and what is the least that a GPU can hold with ZeRO 1,
+# however many GPUs you use?</summary>
 #
-#    <details><summary>Answer</summary>28 + 84 / 8 = 38.5 GB, and never less than 28 GB.</details>
+# 28 + 84 / 8 = 38.5 GB, and never less than 28 GB.
+# </details>
 #
-# 2. Why is the second of two layers cut by row?
+# <details><summary>2. Why is the second of two layers cut by row?</summary>
 #
-#    <details><summary>Answer</summary>Its rows belong to the hidden units that the device has
-#    computed. It needs nothing from the other devices until the final sum.</details>
+# Its rows belong to the hidden units that the device has computed. It needs nothing from the other
+# devices until the final sum.
+# </details>
 #
-# 3. With a new layout DTensor gives the losses of one device. Is the layout a good one?
+# <details><summary>3. With a new layout DTensor gives the losses of one device. Is the layout a
+# good one?</summary>
 #
-#    <details><summary>Answer</summary>You do not know. Every layout that DTensor accepts gives
-#    these losses, up to rounding. Layouts differ in what travels.</details>
+# You do not know. Every layout that DTensor accepts gives these losses, up to rounding. Layouts
+# differ in what travels.
+# </details>
 #
-# 4. Which part of a step does ZeRO 1 add to data parallelism?
+# <details><summary>4. Which part of a step does ZeRO 1 add to data parallelism?</summary>
 #
-#    <details><summary>Answer</summary>None. It moves the update between the two halves of the
-#    all-reduce.</details>
+# None. It moves the update between the two halves of the all-reduce.
+# </details>
 #
-# 5. Eight stages and eight micro-batches. How much is idle, and how many micro-batches bring it
-#    below 10 %?
+# <details><summary>5. Eight stages and eight micro-batches. How much is idle, and how many
+# micro-batches bring it below 10 %?</summary>
 #
-#    <details><summary>Answer</summary>7 / 15, which is 47 %. With m = 64 it is 7 / 71, which is
-#    9.9 %.</details>
+# 7 / 15, which is 47 %. With m = 64 it is 7 / 71, which is 9.9 %.
+# </details>
 
 # %%
 from distlab.predictions import recap

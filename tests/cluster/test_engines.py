@@ -210,9 +210,9 @@ TFJOB_REPLICAS = {"Chief", "Worker", "PS", "Evaluator"}
 
 
 def test_the_tfjob_has_the_fields_of_kubeflow_and_of_kubernetes():
-    manifest = documents("tfjob.yaml")
-    assert_kubernetes_knows(manifest["PersistentVolumeClaim"], "core_v1_persistent_volume_claim")
-    job = manifest["TFJob"]
+    claim = documents("checkpoints.yaml")["PersistentVolumeClaim"]
+    assert_kubernetes_knows(claim, "core_v1_persistent_volume_claim")
+    job = documents("tfjob.yaml")["TFJob"]
     assert job.keys() == {"apiVersion", "kind", "metadata", "spec"}
     assert job["apiVersion"] == "kubeflow.org/v1"
     assert job["spec"].keys() <= TFJOB_SPEC
@@ -226,7 +226,7 @@ def test_the_tfjob_has_the_fields_of_kubeflow_and_of_kubernetes():
         assert spec["restartPolicy"] == "OnFailure"
         assert_kubernetes_knows(spec["template"], "core_v1_pod_template_spec")
         pod = spec["template"]["spec"]
-        assert_pods_share_the_checkpoints(pod, manifest["PersistentVolumeClaim"])
+        assert_pods_share_the_checkpoints(pod, claim)
         assert pod["containers"][0]["name"] == "tensorflow"
         assert pod["containers"][0]["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
 
@@ -237,7 +237,7 @@ def test_the_indexed_job_gives_each_pod_its_place_in_the_cluster():
     assert_kubernetes_knows(service, "core_v1_service")
     assert_kubernetes_knows(job, "batch_v1_job")
     pod = job["spec"]["template"]["spec"]
-    claim = documents("tfjob.yaml")["PersistentVolumeClaim"]
+    claim = documents("checkpoints.yaml")["PersistentVolumeClaim"]
     assert_pods_share_the_checkpoints(pod, claim)
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
     name = job["metadata"]["name"]

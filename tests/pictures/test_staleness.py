@@ -46,10 +46,20 @@ def test_weights_are_drawn_in_the_order_of_writing(panels):
     _, _, (alone, slow) = panels
     assert list(alone.lines[1].get_ydata()) == [0.5, 0.25, 0.125]
     assert list(slow.lines[1].get_ydata()) == [0.5, 0.25, 0.125, -0.5]
-    fresh, stale = slow.collections
-    assert fresh.get_offsets().tolist() == [[1, 0.5], [2, 0.25], [3, 0.125]]
-    assert stale.get_offsets().tolist() == [[4, -0.5]]
-    assert to_hex(fresh.get_facecolor()[0]) != to_hex(stale.get_facecolor()[0])
+    *fresh, stale = slow.lines[2:]  # after the best weight and the path
+    assert [one.get_xydata().tolist() for one in fresh] == [[[1, 0.5]], [[2, 0.25]], [[3, 0.125]]]
+    assert stale.get_xydata().tolist() == [[4, -0.5]]
+    assert to_hex(fresh[0].get_color()) != to_hex(stale.get_color())
+    assert fresh[0].get_marker() != stale.get_marker()
+
+
+def test_a_stale_update_that_is_left_out_is_hollow():
+    figure = draw_staleness({"limited": [(0, 1, 0, 0.5), (1, 2, 3, 0.5), (2, 3, 1, 0.25)]})
+    fills = [line.get_fillstyle() for line in figure.axes[2].lines[2:]]
+    assert fills == ["full", "none", "full"]
+    assert "stale, left out" in [text.get_text() for text in figure.legends[0].get_texts()]
+    whole = draw_staleness({"alone": ALONE})
+    assert "stale, left out" not in [text.get_text() for text in whole.legends[0].get_texts()]
 
 
 def test_the_alternative_text_counts_each_staleness():
