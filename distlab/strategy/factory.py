@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from distlab.cluster.spec import read_cluster
 from distlab.errors import DeviceError, InvalidArgument, did_you_mean
+from distlab.strategy import replica_threads
 from distlab.strategy.clusters import make_on_cluster
 from distlab.strategy.describing import CLUSTER_KINDS, short_name
 from distlab.strategy.meeting import Patience
@@ -104,6 +105,7 @@ def make_strategy(
             found="only parameter servers hold parts of variables",
             do="leave variable_partitioner out, or use 'parameter_server'",
         )
+    replica_threads.install()
     if kind in CLUSTER_KINDS:
         patience = Patience(timeout_secs=timeout_secs, heartbeat_secs=heartbeat_secs)
         strategy = make_on_cluster(

@@ -206,9 +206,13 @@ def train_locally(every):
             loss = tf.reduce_mean(losses)
         local_step(weight, tape.gradient(loss, weight), 0.5, step, every)
 
-    batches = strategy.experimental_distribute_dataset(train.repeat(3).take(128))
-    for step, batch in enumerate(batches, 1):  # 128 steps end with an average in each case
+    @tf.function
+    def take(batch, step):
         strategy.run(replica_step, args=(*batch, step))
+
+    batches = strategy.experimental_distribute_dataset(train.repeat(3).take(128))
+    for number, batch in enumerate(batches, 1):  # 128 steps end with an average in each case
+        take(batch, every if number % every == 0 else every + 1)  # two numbers: few traces
     scores = tf.reshape(test_images, [-1, 64]) @ weight
     return np.mean(np.argmax(scores, axis=-1) == test_labels)
 
