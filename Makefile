@@ -17,7 +17,7 @@ JOBS ?= 2
 # The files that take longest begin.
 TESTS = -m pytest tests $(PARALLEL) --no-loadscope-reorder -p tools.cheapest_cases
 # The processor time that `make test` gives to one test: its cheapest cases run (tests/costs.json).
-SECS_PER_TEST ?= 2
+SECS_PER_TEST ?= 1.5
 NOTEBOOKS = notebooks exercises solutions
 # Tests that train nothing and start no cluster: `make quick`.
 QUICK = test_architecture test_batching test_course_map test_errors test_old_module_names \
