@@ -15,6 +15,7 @@
 # | 3. `noise_parts` | split a gradient into signal and noise, on the replicas | 15 | medium |
 # | 4. `compare_batches` | say what a larger batch costs, seed by seed | 15 | medium |
 # | report `where_the_rule_ends` | compare two rules for Adam's rate with a fixed rate | 20 | hard |
+# | your own model | double its batch, and say what to do with its rate (no points) | 20 | open |
 #
 # Write your answers in the cells that start with `# task:`, run them, then run the check below
 # each. If you get stuck, open a hint. The report uses task 4.
@@ -339,6 +340,21 @@ with waits_for("compare_batches"):
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
+
+# %% [markdown]
+# ## Your own model
+#
+# This task has no check. Take a model of yours that trains in a few minutes, with its batch and its
+# learning rate.
+#
+# 1. Write down what you expect: you double the batch. Which rate is then the best, the one that you
+#    have, twice as much, or something between?
+# 2. Train it with twice the batch, with three rates and three seeds for each, for as many *epochs*
+#    as before. Compare the validation accuracy, seed by seed, as in task 4. Which differences are
+#    larger than their error?
+# 3. Is the best of the three rates at an edge of what you tried? Then try one more.
+# 4. You would train on 8 replicas, with your batch on each. What do the first steps need, and what
+#    does your answer to 2 say about a batch that is eight times as large?
 
 # %% [markdown]
 # ## Next steps
