@@ -292,8 +292,8 @@ with waits_for("compare_batches"):
 
 # %% [markdown]
 # <!-- report: where_the_rule_ends -->
-# A person reads this, with the picture above. Answer each question below it in two to four
-# sentences, and name numbers that you see.
+# A person reads this, with the picture that the cell above draws. Answer each question below it in
+# two to four sentences, and name numbers that you see.
 #
 # **1. Up to which batch size does each of the three ways keep the accuracy of a batch of 8? How do
 # you tell a loss from chance?**

@@ -259,13 +259,21 @@ def expect(first, second):
 dl.check("expectations")
 
 # %% [markdown]
-# **Try next:** confirm two of your answers by a run. Make one strategy for 2 devices with
-# `dl.make_strategy("mirrored", devices=devices[:2])`, and one for 4. Call `dl.set_seed` before each
-# run, and train `dl.distribute(build, some_strategy)` on `make_data()` for one epoch. Call the
-# weights of the two runs `two` and `four` (`model.get_weights()`). Then show their largest
-# difference of a weight, `max(np.abs(a - b).max() for a, b in zip(two, four))`, with
-# `dl.show("apart by", ..., below=1e-6)`. For runs without dropout, pass `lambda:
-# build(dropout=0.0)`.
+# **Try next:** confirm two of your answers by a run. Call `dl.set_seed` before each run, and train
+# on two replicas and on four for one epoch. (For runs without dropout, give `dl.distribute` a
+# function that returns `build(dropout=0.0)`.)
+#
+# ```python
+# def weights_after(replicas):
+#     dl.set_seed(1)
+#     strategy = dl.make_strategy("mirrored", devices=devices[:replicas])
+#     model = dl.distribute(build, strategy)
+#     model.fit(make_data(), verbose=0)
+#     return model.get_weights()
+#
+# pairs = zip(weights_after(2), weights_after(4))
+# dl.show("apart by", max(np.abs(a - b).max() for a, b in pairs), below=1e-6)
+# ```
 
 # %% [markdown]
 # ## Next steps

@@ -346,8 +346,8 @@ with waits_for("train_float16", "scaled_update"):
 
 # %% [markdown]
 # <!-- report: what_float16_loses -->
-# A person reads this, with the picture above. Answer each question below it in two to four
-# sentences, and name numbers that you see.
+# A person reads this, with the picture that the cell above draws. Answer each question below it in
+# two to four sentences, and name numbers that you see.
 #
 # **1. One curve does not move at all. At which point of the step is its training lost, and why does
 # your loop with a scale not lose it?**

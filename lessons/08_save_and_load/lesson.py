@@ -189,7 +189,7 @@ state_guess.reveal(
 )
 
 # %% [markdown]
-# | | architecture | weights | compile | optimizer | to load it you need | made for |
+# | format | architecture | weights | compile | optimizer | to load it you need | made for |
 # |---|---|---|---|---|---|---|
 # | `.keras` | yes | yes | yes | yes | Keras, and the code of your own layers | more training |
 # | `.weights.h5` | no | yes | no | yes | your `build` | a model whose code you keep |
@@ -541,9 +541,15 @@ for way in ("set the rate", "compile with a new optimizer", "compile with the lo
 #
 # ## Loaded outside the scope
 #
-# `dl.distribute` called our functions in the scope. Without it, write `with strategy.scope():
-# loaded = keras.saving.load_model(path)`. Variables get their copies when they are made, and
-# loading makes them. If you load first, two things can happen:
+# `dl.distribute` called our functions in the scope. Without it, write
+#
+# ```python
+# with strategy.scope():
+#     loaded = keras.saving.load_model(path)
+# ```
+#
+# Variables get their copies when they are made, and loading makes them. If you load first, two
+# things can happen:
 #
 # - You call `fit` outside the scope. It trains on one device, and all further devices are idle.
 # - You call `fit` inside the scope. It raises an `AssertionError` without any text.

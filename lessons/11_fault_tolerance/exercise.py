@@ -422,8 +422,8 @@ if "runs" in globals():
 
 # %% [markdown]
 # <!-- report: what_comes_back -->
-# A person reads this, with the picture above. Answer below each question, in two to four sentences,
-# and name numbers that you see.
+# A person reads this, with the picture that the cell above draws. Answer below each question, in
+# two to four sentences, and name numbers that you see.
 #
 # **1. Which steps were trained twice, and why does the result not show it?**
 #
