@@ -53,9 +53,9 @@ lab: env-lab  ## make .venv if needed, and open the course in my-lab/, your own 
 
 test: env  ## before you push: rules, types, and the cheapest cases of every test
 	@start=$$(date +%s); $(MAKE) --no-print-directory lint types notebooks-check tests-cheap \
-	&& printf '\n== passed in %s s; `make check` runs all that CI runs\n' $$(( $$(date +%s) - start ))
+	&& printf '\n== passed in %s s; `make check` runs all tests, all notebooks and the site\n' $$(( $$(date +%s) - start ))
 
-check: env  ## every check that CI runs: all tests, all notebooks, the site
+check: env  ## all tests, all notebooks, the site
 	@start=$$(date +%s); \
 	$(MAKE) --no-print-directory lint types collect notebooks-check tests regression docs \
 	&& printf '\n== every check passed in %s s\n' $$(( $$(date +%s) - start ))

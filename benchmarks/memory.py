@@ -33,7 +33,8 @@ def train(way: str) -> None:
             bench.fit(way, dl.distribute(bench.build, strategy))()
         else:
             bench.loop(strategy, tuned=True)()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    unit = 1024**2 if sys.platform == "darwin" else 1024  # bytes on macOS, KiB on Linux
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit)
 
 
 def main() -> None:

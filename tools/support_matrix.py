@@ -68,6 +68,10 @@ several replicas has two, with equal shares. The cells mean:
 - **equal**: the weights differ from plain training on one device by at most 1e-6, and the logs by
   at most 1e-5.
 - **named error**: distlab raises an error before it trains, and the error says what to do.
+- **differs**: the weights are further off. **weights right, log wrong**: only the logs are.
+- **crashes**: TensorFlow or Keras raises an error in training. The words after the colon are ours.
+
+A cell in bold is not as it should be.
 
 {strategies}
 
@@ -76,7 +80,8 @@ wait for each other, so no other training takes the same steps. `tpu` was not me
 
 ## Which features of a model and its data work
 
-Each cell compares two replicas with plain training on one device, as above. The strategies come
+Each cell compares two replicas with plain training on one device, to the same limits. The row names
+the optimizer, the data or the layer that is different from the table above. The strategies come
 from `make_strategy`, except in the row that names TensorFlow's own all-reduce.
 
 {features}

@@ -33,13 +33,21 @@ one device with plain Keras, and on two and three replicas of `MirroredStrategy`
 sides have the same initial weights, the same order of examples and the same random draws. Dropout
 is off, and BatchNormalization is synchronised.
 
-A cell shows the largest difference between a weight and one device's weight after two epochs.
-"equal" means that every weight is within 2e-6 and every log within 2e-5 of its size.
-`half_the_bits` is the exception: bfloat16 rounds what each replica computes, so its limit is
-1e-2. A weight whose true gradient is zero, such as a key's bias in attention, moves by
-rounding alone. Such weights are not counted. Keras's own `fit` stops if the replicas cannot
-share the first batch equally. So its batches have 10, 10 and 7 examples, as have those of the
-one device that it is compared with.
+Each cell compares with one device after two epochs:
+
+- **equal**: no weight differs by more than 2e-6, and no log by more than 2e-5 (of its size, if it
+  is above 1). The number is the largest of these differences. `half_the_bits` is the exception:
+  bfloat16 rounds what each replica computes, so its limit is 1e-2. A weight whose true gradient is
+  zero, such as a key's bias in attention, moves by rounding alone, and is not counted here.
+- **off by**: the largest difference of a weight, whatever its gradient.
+- **warns**: `fit` warned that the loss needs the whole batch. docs/distribute.md has two ways that
+  make it exact.
+- **stops**: training raised this error.
+
+Keras's own `fit` stops if the replicas cannot share the first batch equally. So its training
+batches have 10, 10 and 7 examples, as have those of the one device that it is compared with.
+Validation data, a PyDataset and a generator keep their batches of 11 or 13, and most of the cells
+"stops: InvalidArgumentError" come from that.
 """
 
 

@@ -349,12 +349,13 @@ with waits_for("compare_batches"):
 #
 # 1. Write down what you expect: you double the batch. Which rate is then the best, the one that you
 #    have, twice as much, or something between?
-# 2. Train it with twice the batch, with three rates and three seeds for each, for as many *epochs*
-#    as before. Compare the validation accuracy, seed by seed, as in task 4. Which differences are
-#    larger than their error?
+# 2. Train it as it is, with three seeds. Then double the batch, and train with three rates and the
+#    same three seeds, for as many *epochs* as before. Compare each rate's validation accuracy with
+#    that of your old batch, seed by seed, as in task 4. Which differences are larger than their
+#    error?
 # 3. Is the best of the three rates at an edge of what you tried? Then try one more.
-# 4. You would train on 8 replicas, with your batch on each. What do the first steps need, and what
-#    does your answer to 2 say about a batch that is eight times as large?
+# 4. You would train on 8 replicas, with your batch on each. How would you set the rate in the first
+#    steps, and what does your answer to 2 say about a batch that is eight times as large?
 
 # %% [markdown]
 # ## Next steps

@@ -654,7 +654,8 @@ recap()
 # %% [markdown]
 # ## Next steps
 #
-# - [Exercise 02](../exercises/02_batch_scaling.ipynb): four tasks and a report, about 70 minutes.
+# - [Exercise 02](../exercises/02_batch_scaling.ipynb): four tasks and a report, about 70 minutes,
+#   and an open task on your own model.
 # - [Lesson 03](03_custom_training_loop.ipynb) writes the training loop by hand, and shows how to
 #   scale a loss.
 # - [The glossary](../docs/glossary.md) explains the terms.

@@ -75,7 +75,7 @@ draw_overlap(read=3, compute=2, steps=4)
 # ## Three measurements
 #
 # Here is a slow pipeline. `read` looks up one digit, after a disk has answered. The disk is
-# `time.sleep`, which takes 2 milliseconds and uses no processor, as network storage does.
+# `time.sleep`, which takes 2 milliseconds. Like a wait for network storage, it uses no processor.
 # (`tf.numpy_function` calls Python from a `tf.data` pipeline; `tf.reshape` tells TensorFlow that
 # the answer is one number.)
 

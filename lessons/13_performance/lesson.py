@@ -586,16 +586,18 @@ explore_cost()
 
 # %% [markdown]
 # **Does this hold today?** Compare the peak of one GPU with the link of its server. In these runs a
-# GPU computed about 10 TFLOP/s in float32, and a server had one link of 25 or 50 Gbit/s: 0.2 to 0.4
-# TFLOP/s for each Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With eight links of 400
-# Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5, so the link is 6
-# to 12 times too slow by the standard of these runs. Work out this number for your own cluster.
+# GPU had a peak of about 10 TFLOP/s in float32, and a server had one link of 25 or 50 Gbit/s: 0.2
+# to 0.4 TFLOP/s for each Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With eight links of
+# 400 Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5, so the link
+# is 6 to 12 times too slow by the standard of these runs. Work out this number for your own
+# cluster.
 
 # %% [markdown]
 # ## On your own machine
 #
 # Set `MEASURE_HERE` to `True`. In half a minute this measures the CNN on two replicas of your
-# machine, and fits the model.
+# machine, and fits the model. (On CPUs `dl.make_strategy` adds up on one device, and the recording
+# used TensorFlow's ring. So do not compare your all-reduce times with the recorded ones.)
 
 # %%
 MEASURE_HERE = False

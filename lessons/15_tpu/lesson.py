@@ -1,7 +1,7 @@
 # %% [markdown]
 # # TPUs: what a compiler on your CPU can tell
 #
-# A team trained a language model with PyTorch/XLA on eight TPU chips. [A version of its
+# A team trained a language model with PyTorch/XLA on eight TPU chips. [One version of a post on its
 # blog](https://megacpp.pages.dev/blog/graph-recompilation-hell/) reported that the first step took
 # 18 minutes and the second 1.5 seconds. The 40th step took 73 seconds, because the program had to
 # be compiled again. No error was raised.
