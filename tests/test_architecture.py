@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import pytest
 
@@ -171,3 +172,10 @@ def test_what_tests_share_is_in_one_folder():
     helpers = {path for path in tests.rglob("*.py") if not path.stem.startswith("test_")}
     elsewhere = {path for path in helpers if path.parent.name not in ("support", "zoo")}
     assert {path.name for path in elsewhere} == {"conftest.py"}
+
+
+def test_only_one_folder_imports_private_names_of_keras():
+    private = re.compile(r"^\s*(?:from|import) keras\.src", re.MULTILINE)
+    modules = sorted(ROOT.rglob("*.py"))
+    found = {path.parent.name for path in modules if private.search(path.read_text("utf-8"))}
+    assert found == {"keras_private"}

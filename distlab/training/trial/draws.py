@@ -19,17 +19,13 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src import backend
 
 from distlab.training.keras_private.batch import Batch
+from distlab.training.keras_private.drawing import INITIALIZE, RANDOM, VARIABLE
 
 _NOW = threading.local()
 _blocks = 0  # how many `replaced_draws` blocks are open
 _drawn: list[str] = []  # what was drawn in the outermost of them
-
-_VARIABLE = next(
-    kind for kind in keras.Variable.__mro__ if "_initialize_with_initializer" in vars(kind)
-)
 
 # What draws a tensor of a shape that is its first argument.
 _OF_SHAPE = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binomial", "beta")
@@ -118,10 +114,10 @@ def replaced_draws() -> Iterator[list[str]]:
             setattr(module, name, functools.wraps(original)(make(original)))
 
         for name in _OF_SHAPE:
-            replace(backend.random, name, _of_keras)
-        replace(_VARIABLE, "_initialize_with_initializer", _initializing)
-        replace(backend.random, "dropout", _dropout)
-        replace(backend.random, "categorical", _categorical)
+            replace(RANDOM, name, _of_keras)
+        replace(VARIABLE, INITIALIZE, _initializing)
+        replace(RANDOM, "dropout", _dropout)
+        replace(RANDOM, "categorical", _categorical)
         for name, stateless in _STATELESS.items():
             replace(tf.random, name, functools.partial(_of_tensorflow, stateless))
         yield _drawn
