@@ -36,18 +36,18 @@ is off, and BatchNormalization is synchronised.
 Each cell compares with one device after two epochs:
 
 - **equal**: no weight differs by more than 2e-6, and no log by more than 2e-5 (of its size, if it
-  is above 1). The number is the largest of these differences. `half_the_bits` is the exception:
-  bfloat16 rounds what each replica computes, so its limit is 1e-2. A weight whose true gradient is
-  zero, such as a key's bias in attention, moves by rounding alone, and is not counted here.
-- **off by**: the largest difference of a weight, whatever its gradient.
+  is above 1). The number is the largest difference of a weight. `half_the_bits` is the exception:
+  bfloat16 rounds what each replica computes, so its limit is 1e-2.
+- **off by**: the largest difference of a weight.
 - **warns**: `fit` warned that the loss needs the whole batch. docs/distribute.md has two ways that
   make it exact.
 - **stops**: training raised this error.
 
-Keras's own `fit` stops if the replicas cannot share the first batch equally. So its training
-batches have 10, 10 and 7 examples, as have those of the one device that it is compared with.
-Validation data, a PyDataset and a generator keep their batches of 11 or 13, and most of the cells
-"stops: InvalidArgumentError" come from that.
+A weight whose true gradient is zero, such as a key's bias in attention, moves by rounding alone.
+Such weights are not counted. Keras's own `fit` stops if the replicas cannot share the first batch
+equally. So its batches have 10 examples and a rest, in training and in validation, as have those of
+the one device that it is compared with. Only data sets are cut so: arrays that `fit` cuts, a
+PyDataset and a generator keep their batches of 11.
 """
 
 
@@ -79,13 +79,13 @@ def measure(names: list[str], path: str) -> None:
 
 
 def _cell(family: Any, found: dict[str, float], wrong: dict[str, float], told: bool) -> str:
-    weights = [far for name, far in found.items() if not name.startswith("log ")]
-    kept = [far for name, far in found.items() if not any(part in name for part in family.noisy)]
+    left_out = ("log ", *family.noisy)
+    weights = [far for name, far in found.items() if not any(part in name for part in left_out)]
     if not wrong:
-        return f"equal ({max(kept, default=0):.0e})"
+        return f"equal ({max(weights, default=0):.0e})"
     if all(name.startswith("log ") for name in wrong):
         return f"weights equal, log off by {max(wrong.values()):.0e}"
-    return f"{'warns, ' if told else ''}off by {max(weights):.0e}"
+    return f"{'warns, ' if told else ''}off by {max(weights, default=0):.0e}"
 
 
 def main() -> None:

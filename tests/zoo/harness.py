@@ -131,8 +131,13 @@ def _trained(
     family: Family, make: Callable[[Callable[[], keras.Model]], keras.Model], batch: int | None
 ) -> tuple[Logs, list[tuple[str, np.ndarray]]]:
     build, data = family.make()
-    if batch is not None and isinstance(data, tf.data.Dataset):
-        data = data.unbatch().batch(batch)
+    options = {"epochs": EPOCHS, "verbose": 0, "shuffle": False} | family.fit()
+    if batch is not None:
+        data = _in_batches(data, batch)
+        held_back = options.get("validation_data")
+        options["validation_data"] = _in_batches(held_back, batch)
+        if isinstance(held_back, tuple):
+            options["validation_batch_size"] = batch
 
     def still() -> keras.Model:
         model = build()
@@ -142,7 +147,11 @@ def _trained(
 
     with replaced_draws():
         model = make(still)
-        options = {"epochs": EPOCHS, "verbose": 0, "shuffle": False} | family.fit()
         logs = model.fit(data, **options).history
     variables = [one for one in model.weights if "seed_generator" not in one.path]
     return logs, [(one.path, one.numpy().astype("float64")) for one in variables]
+
+
+def _in_batches(data: Any, batch: int) -> Any:
+    """Cuts a data set into other batches; a generator or a PyDataset keeps its own."""
+    return data.unbatch().batch(batch) if isinstance(data, tf.data.Dataset) else data
