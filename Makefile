@@ -51,7 +51,7 @@ help:  ## list these targets
 lab: env-lab  ## make .venv if needed, and open the course in my-lab/, your own copy
 	@$(BIN)/distlab lab my-lab $(LAB_ARGS)
 
-test: env  ## before you push: rules, types, and the cheapest cases of every test
+test: env  ## before you push: rules, types, and the cheapest cases of the tests
 	@start=$$(date +%s); $(MAKE) --no-print-directory lint types notebooks-check tests-cheap \
 	&& printf '\n== passed in %s s; `make check` runs all tests, all notebooks and the site\n' $$(( $$(date +%s) - start ))
 

@@ -82,7 +82,7 @@ def sentence_case(notebook: NotebookNode) -> list[Finding]:
 
 
 def lists_on_purpose(notebook: NotebookNode) -> list[Finding]:
-    """A list begins after an empty line, and each of its items on a line of its own.
+    """A list begins after an empty line, and each item begins on a new line.
 
     A paragraph whose line happens to begin with "- " is drawn as a list. An item that a new line
     break has moved into the one before is drawn as its text.

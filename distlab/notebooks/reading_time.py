@@ -1,6 +1,7 @@
 """How long a lesson takes: from its words, its new lines of code and its predictions.
 
-What is folded is left out, and so is code that the course has shown before: nobody must read it.
+Folded text does not count, and neither does code that the course has shown before: no reader has
+to read them.
 """
 
 from __future__ import annotations

@@ -53,12 +53,10 @@ def draw_staleness(trainings: Mapping[str, Sequence[Applied]]) -> Figure:
         timeline.set_title(title, fontsize=10, loc="left")
         _draw_steps(timeline, steps)
         _draw_histogram(histogram, [step[2] for step in steps], most=most)
-        _draw_weights(path, sorted(steps, key=lambda step: step[1]))
+        _draw_weights(path, _in_order_of_writing(steps))
     for axes in rows[:, 1:].flat:
         axes.set_ylabel("")
-    by_update = [sorted(steps, key=lambda step: step[1]) for steps in trainings.values()]
-    left_out = any(_is_left_out(steps, n) for steps in by_update for n in range(len(steps)))
-    _add_legend(figure, left_out=left_out)
+    _add_legend(figure, left_out=any(map(_any_left_out, trainings.values())))
     told = " ".join(_told(title, steps) for title, steps in trainings.items())
     return finish(
         figure,
@@ -129,7 +127,7 @@ def _draw_histogram(axes: Axes, staleness: Sequence[int], *, most: int) -> None:
 
     for stale in sorted(set(staleness)):
         times = staleness.count(stale)
-        axes.bar(stale, times, width=0.8, color=_mark(stale, left_out=False)[0])
+        axes.bar(stale, times, width=0.8, color=(_STALE if stale else _FRESH)[0])
         axes.text(stale, times, str(times), ha="center", va="bottom", fontsize=8)
     axes.margins(y=0.12)
     axes.set_xlim(-0.7, most + 0.7)
@@ -144,13 +142,19 @@ def _draw_weights(axes: Axes, steps: Sequence[Applied]) -> None:
     axes.axhline(0, color=REFERENCE, linewidth=1, linestyle=":")
     axes.plot(numbers, weights, color=NOTE, linewidth=1)
     for number, (_, _, stale, weight) in zip(numbers, steps, strict=True):
-        colour, marker, fill = _mark(stale, left_out=_is_left_out(steps, number - 1))
+        mark = _LEFT_OUT if _is_left_out(steps, number - 1) else _STALE if stale else _FRESH
+        colour, marker, fill = mark
         axes.plot(number, weight, color=colour, marker=marker, fillstyle=fill, markersize=5)
     _label(axes, x="update", y="weight after the update")
 
 
-def _mark(stale: int, *, left_out: bool) -> tuple[str, str, str]:
-    return _LEFT_OUT if left_out else _STALE if stale else _FRESH
+def _in_order_of_writing(steps: Sequence[Applied]) -> list[Applied]:
+    return sorted(steps, key=lambda step: step[1])
+
+
+def _any_left_out(steps: Sequence[Applied]) -> bool:
+    steps = _in_order_of_writing(steps)
+    return any(_is_left_out(steps, place) for place in range(len(steps)))
 
 
 def _is_left_out(steps: Sequence[Applied], place: int) -> bool:

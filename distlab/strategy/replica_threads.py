@@ -20,7 +20,10 @@ _LOOK_SECS = 1.0  # between looks whether a replica has asked all others to stop
 
 
 def install() -> None:
-    """Lets TensorFlow wait for the threads of replicas with `Coordinator`."""
+    """Lets TensorFlow wait for the threads of replicas with `Coordinator`, in all of this process.
+
+    The function that waits is inside TensorFlow and takes no coordinator of one's own.
+    """
     mirrored_run.coordinator = SimpleNamespace(Coordinator=Coordinator)
 
 
@@ -32,7 +35,8 @@ class Coordinator(coordinator.Coordinator):  # type: ignore[misc]
 
         Args:
             threads: The threads.
-            options: As in TensorFlow's `join`, which does the rest: it raises a thread's error.
+            options: Those of TensorFlow's `join`, which is called at the end: it raises the error
+                of a thread that failed.
         """
         for thread in threads or ():
             while thread.is_alive() and not self.should_stop():

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from distlab.training.fingerprints import mark_of, no_mark
+from distlab.training.finite_losses import NotedLoss, is_compiled_by_xla
 from distlab.training.step_errors import explained
 from distlab.training.workers.consistency import Read
 from distlab.training.workers.exchanging import workers_of
@@ -23,6 +24,7 @@ def make_execution(
     on_batch: Callable[[Any], dict[str, tf.Tensor]],
     *,
     steps: Callable[[], int],
+    noted: NotedLoss | None = None,
     see: Callable[[Read], None] | None = None,
     logs: Callable[[dict[str, tf.Tensor]], dict[str, Any]] | None = None,
     look: Callable[[Any], None] | None = None,
@@ -33,6 +35,7 @@ def make_execution(
         model: A compiled model, built in its strategy's scope.
         on_batch: Runs one step on all replicas, and returns the numbers that `logs` asks for.
         steps: Returns how many steps the next execution is to take.
+        noted: Looked at after each step.
         see: Takes what each execution has read.
         logs: Makes the logs of an execution of the numbers that its last step returned; None
             takes the results of the model's metrics.
@@ -43,8 +46,7 @@ def make_execution(
     strategy = model.distribute_strategy
     several_workers = workers_of(strategy).count > 1
     if not model.run_eagerly:
-        # XLA cannot place variables of several logical devices; Keras leaves it off there too.
-        jit = True if strategy.num_replicas_in_sync == 1 and model.jit_compile else None
+        jit = True if is_compiled_by_xla(model) else None
         on_batch = tf.function(on_batch, autograph=False, reduce_retracing=True, jit_compile=jit)
 
     def results(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -79,6 +81,8 @@ def make_execution(
 
         def step(done: tf.Tensor, there: tf.Tensor, batch: Any, _: Any) -> tuple[Any, ...]:
             numbers = on_batch(batch.get_value())
+            if noted is not None:
+                noted.look()
             if model.run_eagerly:  # then the loop is Python's, and its first round knows no names
                 eager_numbers.update(numbers)
                 numbers = {}
@@ -123,7 +127,10 @@ def make_execution(
     def on_one(batch: Any) -> dict[str, tf.Tensor]:
         if looks:
             looks.pop()(_whole(strategy, batch))
-        return results(on_batch(batch))
+        numbers = on_batch(batch)
+        if noted is not None:
+            noted.look()
+        return results(numbers)
 
     return execute
 

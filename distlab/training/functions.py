@@ -16,6 +16,7 @@ import tensorflow as tf
 from distlab.strategy.describing import describe
 from distlab.training import replica_step
 from distlab.training.executions import make_execution
+from distlab.training.finite_losses import NotedLoss, is_compiled_by_xla
 from distlab.training.keras_private import (
     held,
     losses,
@@ -63,6 +64,7 @@ def make_train_function(
     every = held.optimizers_of(model)
     scales = any(isinstance(one, keras.optimizers.LossScaleOptimizer) for one in every)
     check_finite = check_finite and not scales
+    noted = NotedLoss(strategy) if check_finite and is_compiled_by_xla(model) else None
     trial = Trial(model, "train_step")
     if models.has_own(model, "train_step", "compute_loss"):
         own = OwnStep(
@@ -70,10 +72,13 @@ def make_train_function(
             "train_step",
             found=trial.found,
             check_finite=check_finite,
+            noted=noted,
             number=lambda: tf.add_n([optimizers.batches_seen(one) for one in every]),
         )
-        return make_execution(model, own, steps=steps, see=see, logs=own.logs, look=trial.run)
-    step = replica_step.train_step(model, check_finite=check_finite, found=trial.found)
+        return make_execution(
+            model, own, steps=steps, noted=noted, see=see, logs=own.logs, look=trial.run
+        )
+    step = replica_step.train_step(model, check_finite=check_finite, noted=noted, found=trial.found)
 
     def learn(data: Any, in_all: Any) -> replica_step.Seen:
         seen, gradients = step(data, in_all)
@@ -111,9 +116,8 @@ def make_train_function(
                 accumulate(data, in_all, is_update)
         return {}
 
-    return make_execution(
-        model, train_on, steps=steps, see=see, look=trial.run if trial.is_needed() else None
-    )
+    look = trial.run if trial.is_needed() else None
+    return make_execution(model, train_on, steps=steps, noted=noted, see=see, look=look)
 
 
 def make_test_function(

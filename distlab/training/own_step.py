@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from distlab.strategy.describing import describe
 from distlab.training import replica_step
+from distlab.training.finite_losses import NotedLoss
 from distlab.training.keras_private import held, optimizers, results, states
 from distlab.training.keras_private.batch import Batch, Way, working_on
 from distlab.training.keras_private.hooks import installed, using
@@ -39,6 +40,7 @@ class OwnStep:
         method: "train_step" or "test_step".
         found: What a trial of the step has found; filled before the first call.
         check_finite: Whether to stop before an update where a loss is not a number.
+        noted: See `replica_step.train_step`.
         number: Returns the number of the step, for random layers.
     """
 
@@ -50,6 +52,7 @@ class OwnStep:
         found: Findings,
         check_finite: bool,
         number: Callable[[], tf.Tensor],
+        noted: NotedLoss | None = None,
     ) -> None:
         self.model = model
         self.method = method
@@ -57,7 +60,7 @@ class OwnStep:
         self.number = number
         self.metrics: dict[str, Callable[[], Any]] = {}
         self.optimizers = held.optimizers_of(model) if method == "train_step" else []
-        self._reduce = replica_step.reducer(model, check_finite=check_finite)
+        self._reduce = replica_step.reducer(model, check_finite=check_finite, noted=noted)
 
     def __call__(self, batch: Any) -> Numbers:
         """Takes the step, and returns the numbers that it returned for the whole batch.

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from distlab.strategy.describing import describe
+from distlab.training.finite_losses import NotedLoss, assert_finite
 from distlab.training.keras_private import losses, models, moments, optimizers, states
 from distlab.training.keras_private.batch import Batch
 from distlab.training.keras_private.hooks import using
@@ -34,9 +35,6 @@ Seen = dict[str, Any]
 # The gradients of the global batch, by position of the trainable variable (those that have one).
 Gradients = dict[str, Any]
 
-# What marks the message of a loss that is not finite, which names a step and a replica.
-NOT_FINITE = "distlab: the loss is not finite"
-
 
 def pads(model: keras.Model) -> bool:
     """Whether a replica without an example gets one that does not count, in place of none.
@@ -53,7 +51,11 @@ def pads(model: keras.Model) -> bool:
 
 
 def train_step(
-    model: keras.Model, *, check_finite: bool, found: Findings | None = None
+    model: keras.Model,
+    *,
+    check_finite: bool,
+    noted: NotedLoss | None = None,
+    found: Findings | None = None,
 ) -> Callable[..., tuple[Seen, Gradients]]:
     """Returns the function that learns from one replica's part of a batch.
 
@@ -64,9 +66,10 @@ def train_step(
     Args:
         model: A prepared model.
         check_finite: Whether to stop before the update where the loss is not a number.
+        noted: Where XLA compiles the step: takes such a loss, in place of that.
         found: What a trial of the step has found; filled before the step is first traced.
     """
-    reduce = reducer(model, check_finite=check_finite)
+    reduce = reducer(model, check_finite=check_finite, noted=noted)
 
     def step(
         data: Any, in_all: tf.Tensor | None, number: tf.Tensor | None = None
@@ -102,7 +105,9 @@ def without_examples_none(there: Gradients, batch: Batch) -> Gradients:
     )
 
 
-def reducer(model: keras.Model, *, check_finite: bool) -> Callable[..., Gradients]:
+def reducer(
+    model: keras.Model, *, check_finite: bool, noted: NotedLoss | None = None
+) -> Callable[..., Gradients]:
     """Returns the function that makes the gradients of the global batch of each replica's.
 
     It takes this replica's part of the loss, its gradients and, as `step`, the step's number;
@@ -111,15 +116,18 @@ def reducer(model: keras.Model, *, check_finite: bool) -> Callable[..., Gradient
     Args:
         model: A prepared model.
         check_finite: Whether to stop before the update where the loss is not a number.
+        noted: See `train_step`.
     """
     several_workers = workers_of(model.distribute_strategy).count > 1
 
     def reduce(
         loss: tf.Tensor, there: Gradients, *, step: tf.Tensor, alike: Container[str] = ()
     ) -> Gradients:
-        if check_finite and not several_workers:
+        if noted is not None:
+            there = _after(noted.note(loss, step=step), there)
+        elif check_finite and not several_workers:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            there = _if_finite(loss, there, step=step, replica=replica)
+            there = _after(assert_finite(loss, step=step, replica=replica), there)
         else:
             there = _after(loss, there)
         if there:
@@ -137,7 +145,8 @@ def reducer(model: keras.Model, *, check_finite: bool) -> Callable[..., Gradient
                 )
             for all_losses in summed[len(there) :]:
                 worst = tf.argmin(tf.cast(tf.math.is_finite(all_losses), tf.int32))
-                there = _if_finite(all_losses[worst], there, step=step, replica=worst)
+                check = assert_finite(all_losses[worst], step=step, replica=worst)
+                there = _after(check, there)
         return there
 
     return reduce
@@ -266,17 +275,8 @@ def _at_own_place(loss: tf.Tensor) -> tf.Tensor:
     return tf.where(places == context.replica_id_in_sync_group, loss, tf.zeros_like(loss))
 
 
-def _if_finite(
-    loss: tf.Tensor, gradients: Gradients, *, step: tf.Tensor, replica: tf.Tensor
-) -> Gradients:
-    """Returns the gradients once the loss is known to be finite: no replica updates before."""
-    told = [NOT_FINITE, step, replica, loss]
-    # The bare operation: tf.debugging.Assert costs a condition more.
-    check = tf.raw_ops.Assert(condition=tf.math.is_finite(loss), data=told, summarize=1)
-    return _after(check, gradients)
-
-
 def _after(done: Any, gradients: Gradients) -> Gradients:
+    """The gradients, once that is done: no replica updates before."""
     return dict(zip(gradients, after([done], list(gradients.values())), strict=True))
 
 

@@ -12,11 +12,9 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError, ModelError
 from distlab.strategy.describing import describe
+from distlab.training.finite_losses import told_in
 from distlab.training.keras_private import models
 from distlab.training.keras_private.states import UNSEEDED, WRITTEN_TWICE
-from distlab.training.replica_step import NOT_FINITE
-
-_VALUES = re.compile(re.escape(f"[{NOT_FINITE}]") + r" \[(-?\d+)\] \[(\d+)\] \[(.*?)\]")
 
 # What TensorFlow or distlab says inside a step: what it means, and what to do.
 _REFUSALS: dict[str, dict[str, str]] = {
@@ -65,16 +63,18 @@ def explained(model: keras.Model) -> Iterator[None]:
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        values = _VALUES.search(str(error.message))
-        if values is None:
+        told = told_in(str(error.message))
+        if told is None:
             raise
-        step, replica, loss = values.groups()
+        step, replica, loss, applied = told
         where, weights = f"replica {replica}", "the weights are those before it"
+        if applied:
+            weights = "the weights have its update already, as XLA drops checks inside a step"
         if describe(model.distribute_strategy).kind == "parameter_server":
             where, weights = "a worker", "the weights may have later steps of other workers"
         raise ModelError(
             asked=asked,
-            found=f"a loss of {loss} on {where} in step {int(step) + 1}, counted as "
+            found=f"a loss of {loss} on {where} in step {step + 1}, counted as "
             f"optimizer.iterations does; {weights}",
             do="look for a learning rate that is too large, a log or a division by 0, and NaN in "
             "the data; keras.callbacks.TerminateOnNaN() ends training there without an error",

@@ -156,7 +156,14 @@ def test_a_weight_that_only_rounding_moves_is_named_and_not_compared(monkeypatch
         lambda: keras.layers.Dense(6),
         lambda: keras.layers.BatchNormalization(synchronized=True),
     ]
-    parity = check(builder(functools.partial(keras.optimizers.Adam, 1e-2), layers=layers))
+    drawn_anew = builder(functools.partial(keras.optimizers.Adam, 1e-2), layers=layers)
+
+    def build():
+        # One draw in some hundreds has a gradient that is as small by chance.
+        keras.utils.set_random_seed(5)
+        return drawn_anew()
+
+    parity = check(build)
     assert parity.equal
     assert any(note.startswith("not compared: dense/bias;") for note in parity.notes)
 

@@ -362,6 +362,33 @@ def test_a_loss_that_is_not_finite_is_told_with_its_step_and_replica(steps):
         np.testing.assert_allclose(weight.numpy(), reference, atol=1e-6)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("own", [False, True])
+def test_where_xla_compiles_the_step_a_loss_that_is_not_finite_is_told_after_the_update(steps, own):
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    def build():
+        model = (Own if own else keras.Sequential)([keras.Input((8,)), keras.layers.Dense(4)])
+        model.compile("sgd", LOSS(), jit_compile=True, steps_per_execution=steps)
+        return model
+
+    x = X[:96].copy()
+    x[50] = np.nan
+    data = tf.data.Dataset.from_tensor_slices((x, Y[:96])).batch(BATCH)
+    model = dl.distribute(build, dl.make_strategy("one_device"))
+    with pytest.raises(ModelError) as error:
+        model.fit(data, verbose=0)
+    assert error.value.found.startswith("a loss of nan on replica 0 in step 2, counted as")
+    assert "the weights have its update already" in error.value.found
+    assert int(model.optimizer.iterations) == 2, "the third step was not taken"
+    with pytest.raises(ModelError, match="in step 3"):
+        model.train_on_batch(X, Y)
+    model.set_weights([np.zeros(weight.shape) for weight in model.get_weights()])
+    assert np.isfinite(model.fit(X, Y, verbose=0).history["loss"][0]), "no error is left over"
+
+
 def test_terminate_on_nan_ends_training_as_it_does_in_keras():
     data = tf.data.Dataset.from_tensor_slices((X * np.nan, Y)).batch(BATCH)
     history = distributed().fit(data, verbose=0, callbacks=[keras.callbacks.TerminateOnNaN()])

@@ -54,7 +54,7 @@ def compared_model(kind: str, kernel: Any) -> Any:
             return inputs
 
     class Centres(keras.layers.Layer):  # type: ignore[misc]
-        """Subtracts the batch's mean: each replica that of its own share."""
+        """Subtracts the batch's mean. Each replica subtracts the mean of its own share."""
 
         def call(self, inputs: Any) -> Any:
             return inputs - keras.ops.mean(inputs, axis=0)
