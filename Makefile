@@ -97,7 +97,7 @@ test-costs: env  ## run all tests, and write what each one costs into tests/cost
 
 quick: collect  ## rules, types, and the tests that train nothing: under a minute
 	$(call stage,quick,$(PY) -m ruff check . && $(PY) -m mypy && $(PY) -m pytest -q $(PARALLEL) \
-		$(foreach name,$(QUICK),$(wildcard tests/test_$(name).py tests/$(dir $(name))test_$(notdir $(name)).py)) $(TEST_ARGS))
+		$(QUICK:%=tests/%.py) $(TEST_ARGS))
 
 regression: env  ## run all notebooks again and compare every output
 	$(call stage,regression of the notebooks,$(PY) -m pytest -p distlab.notebooks.regression \

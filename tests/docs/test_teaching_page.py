@@ -57,6 +57,17 @@ def test_each_row_has_the_title_and_the_minutes_of_its_notebooks():
     assert f"about {more} hours in all instead of {less}" in text
 
 
+def test_each_lesson_needs_the_lessons_that_it_says_it_needs():
+    rows = re.findall(r"(?m)^\| (\d\d) .+? \| .+? \| (.+?) \| [\d. +]+ \| \d", TEXT)
+    assert len(rows) == len(read_map(ROOT))
+    for number, needs in rows:
+        (lesson,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
+        words = " ".join(markdown_of(lesson).split())
+        sentence = re.search(r"(?:\*\*Needs:\*\*|You need) (.+?)\. ", words)[1]
+        needed = re.sub(r";[^;]+ helps", "", sentence)
+        assert re.findall(r"\b\d\d\b", needs) == sorted(re.findall(r"\b\d\d\b", needed)), number
+
+
 def hours(lessons: str, *columns: int) -> str:
     """What these lessons take by the table: column 0 has the lessons, column 1 the exercises."""
     rows = re.findall(r"(?m)^\| (\d\d) .+ \| (\d+) \| \**(\d+)\** \|$", TEXT)
