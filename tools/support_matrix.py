@@ -63,12 +63,14 @@ the page again.
 ## Which strategy trains with what
 
 Each cell trains for two epochs with SGD and momentum on logical CPUs. A strategy that can have
-several replicas has two, with equal shares. The cells mean:
+several replicas has two, with equal shares; `parameter_server` has one worker. `default` is
+TensorFlow's strategy for code that asks for none. The cells mean:
 
-- **equal**: the weights differ from plain training on one device by at most 1e-6, and the logs by
-  at most 1e-5.
+- **equal**: no weight differs from plain training on one device by more than 1e-6, and no log by
+  more than 1e-5 plus 1e-5 of its value.
 - **named error**: distlab raises an error before it trains, and the error says what to do.
-- **differs**: the weights are further off. **weights right, log wrong**: only the logs are.
+- **differs**: a weight is off by more.
+- **weights right, log wrong**: the weights agree, and a log is off by more.
 - **crashes**: TensorFlow or Keras raises an error in training. The words after the colon are ours.
 
 A cell in bold is not as it should be.
@@ -83,6 +85,10 @@ wait for each other, so no other training takes the same steps. `tpu` was not me
 Each cell compares two replicas with plain training on one device, to the same limits. The row names
 the optimizer, the data or the layer that is different from the table above. The strategies come
 from `make_strategy`, except in the row that names TensorFlow's own all-reduce.
+
+The last four rows are different. For moving statistics and dropout masks, a cell says how the two
+replicas compare with each other. For `predict`, it compares predictions with those of one device,
+to 1e-6 plus 1e-5 of their value.
 
 {features}
 

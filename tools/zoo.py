@@ -38,16 +38,19 @@ Each cell compares with one device after two epochs:
 - **equal**: no weight differs by more than 2e-6, and no log by more than 2e-5 (of its size, if it
   is above 1). The number is the largest difference of a weight. `half_the_bits` is the exception:
   bfloat16 rounds what each replica computes, so its limit is 1e-2.
-- **off by**: the largest difference of a weight.
-- **warns**: `fit` warned that the loss needs the whole batch. docs/distribute.md has two ways that
-  make it exact.
+- **off by**: the largest difference of a weight. **weights equal, log off by**: the weights are
+  equal, and the number is the largest difference of a log.
+- **warns**: `fit` warned that the loss needs the whole batch. [Two ways make it
+  exact](distribute.md#losses-of-the-batch-as-a-whole).
 - **stops**: training raised this error.
 
 A weight whose true gradient is zero, such as a key's bias in attention, moves by rounding alone.
-Such weights are not counted. Keras's own `fit` stops if the replicas cannot share the first batch
-equally. So its batches have 10 examples and a rest, in training and in validation, as have those of
-the one device that it is compared with. Only data sets are cut so: arrays that `fit` cuts, a
-PyDataset and a generator keep their batches of 11.
+Such weights are not counted: each family names its own in `noisy=`, in `tests/zoo/`.
+
+Keras's own `fit` stops if the replicas cannot share the first batch
+equally. So in its column all batches have 10 examples and the last one has what is left, in
+training and in validation, on the replicas and on the one device. The PyDataset and the generator
+keep their batches of 11.
 """
 
 

@@ -67,15 +67,18 @@ def test_mistakes_are_named(answer, mistake):
 _OWN_TEST = '''\
 """<stem>: right answers pass, the stub earns nothing, mistakes are named."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from lesson_<stem> import CHECKS
 
 from distlab.exercise.pages import own_page
 from distlab.checks.run_check import run_check
 from distlab.notebooks.edition_loader import load_edition
+
+sys.path.insert(0, str(Path(__file__).parent))
+from lesson_<stem> import CHECKS
 
 SOURCE = Path(__file__).with_name("<stem>.py")
 (MEAN,) = CHECKS

@@ -43,6 +43,7 @@ def draw_paths(
         1, len(panels), figsize=(4.2 * len(panels), 3.6), squeeze=False, layout="constrained"
     )
     across, up = weights
+    mistakes = list(dict.fromkeys(name for paths in panels.values() for name in list(paths)[1:]))
     for ax, (title, paths) in zip(axes[0], panels.items(), strict=True):
         for number, (name, path) in enumerate(paths.items()):
             x, y = _way(path, across, up)
@@ -51,7 +52,7 @@ def draw_paths(
                 ax.plot(x[-1], y[-1], "o", color=ONE_DEVICE.colour, ms=17, fillstyle="none")
                 ax.plot(x[0], y[0], "*", color=REFERENCE, markersize=13, label="start", zorder=5)
                 continue
-            marker, size, dashes = _STYLES[(number - 1) % len(_STYLES)]
+            marker, size, dashes = _STYLES[mistakes.index(name) % len(_STYLES)]
             look = {
                 "color": WRONG.colour,
                 "marker": marker,

@@ -95,9 +95,10 @@ def draw_underflow(gradients: Mapping[str, Any], *, scales: Sequence[float] = (1
     figure, axes = plt.subplots(
         1,
         len(scales),
-        figsize=(1.1 + 3.2 * max(len(scales), 1.5), 0.9 + 0.36 * max(len(gradients), 3)),
+        figsize=(1.1 + 3.4 * max(len(scales), 1.5), 0.9 + 0.36 * max(len(gradients), 3)),
         sharey=True,
         squeeze=False,
+        gridspec_kw={"wspace": 0.1},  # the shares beside a panel are that panel's
         layout="constrained",
     )
     low, high = _range(gradients, scales)
@@ -187,7 +188,7 @@ def _draw_row(ax: Axes, gradient: Any, scale: float, *, bottom: int, low: int, h
         )
     text = _share_lost(gradient, scale)
     beside = ax.get_yaxis_transform()  # x in widths of the panel
-    ax.text(1.02, bottom + 0.42, text, transform=beside, va="center", fontsize=8)
+    ax.text(1.02, bottom + 0.42, text, transform=beside, va="center", fontsize=9)
 
 
 def _share_lost(gradient: Any, scale: float) -> str:

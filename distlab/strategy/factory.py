@@ -223,7 +223,17 @@ def _make_tpu() -> Any:
             do="run on a TPU host (or a Colab TPU runtime) with a TensorFlow built for TPUs; "
             "everywhere else 'mirrored' runs the same code",
         )
-    resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+    # "local" as an argument asks nobody; from the environment, it is looked up as a name in Cloud.
+    name = os.environ.get("TPU_NAME")
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(name)
     tf.config.experimental_connect_to_cluster(resolver)
-    tf.tpu.experimental.initialize_tpu_system(resolver)
+    try:
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except tf.errors.NotFoundError as error:
+        raise DeviceError(
+            asked="make_strategy('tpu')",
+            found=f"TPU_NAME is {name!r}, and TensorFlow finds no TPU there",
+            do="install tensorflow-tpu in place of tensorflow (docs/tpu.md), on a TPU host; "
+            "everywhere else 'mirrored' runs the same code",
+        ) from error
     return tf.distribute.TPUStrategy(resolver)

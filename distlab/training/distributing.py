@@ -56,16 +56,17 @@ def distribute(
         strategy: Any that `make_strategy` makes.
         batch_losses: What a compiled loss sees that looks at the batch as a whole (dice, pairs of
             examples, a ratio over a mask). With "replica" each replica uses its own examples, and
-            `fit` warns how far off that is. With "gather" each uses the examples of all replicas.
+            `fit` warns how far off that is. With "gather" each compiled loss that is not Keras's
+            own is computed from the examples of all replicas.
 
     Returns:
         The model.
 
     Raises:
         InvalidArgument: `strategy` is not a strategy, or `batch_losses` is not a choice.
-        ModelError: `build` does not make a new compiled model, or the strategy cannot train this
-            model or its optimizer. `fit` raises it for a loss that is not finite, with the step
-            and the replica.
+        ModelError: `build` does not make a new compiled model, the strategy cannot train this model
+            or its optimizer, or `batch_losses="gather"` does not reach its losses. `fit` raises it
+            for a loss that is not finite, with the step and the replica.
         DeviceError: Workers beside parameter servers have several GPUs each.
         ProcessError: Another worker has failed or was lost, or a parameter server was. `fit`,
             `evaluate`, `predict` and `save` raise it too.
@@ -79,6 +80,12 @@ def distribute(
         kind = TF_KERAS
     kind.check_model(model, strategy)
     if batch_losses == "gather":
+        if kind is TF_KERAS:
+            raise ModelError(
+                asked='distribute(build, strategy, batch_losses="gather")',
+                found="a tf_keras model",
+                do='build it with Keras 3, or leave batch_losses="gather" out',
+            )
         losses.gather_batch_losses(model)
     return install(model, kind.table(model))
 

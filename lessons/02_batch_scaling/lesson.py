@@ -280,13 +280,15 @@ epochs_guess.reveal(
 )
 
 # %%
+print("validation accuracy (%) by rate: * is the best rate, r the linear rule's")
+print("rate     ", *[f"{rate:>7}" for rate in RATES])
 for batch in BATCHES:
-    rate = RATES[best(batch)]
-    at_edge = rate in (RATES[0], RATES[-1])
-    told = {"best rate": rate, "at the edge of the grid": at_edge, "linear rule": 0.05 * batch / 8}
-    dl.show(f"batch {batch}", told)
     by_rate = 100 * sweep[batch].accuracy_after(8, on="validation").mean(axis=1)
-    dl.show("  validation accuracy with each of the six rates (%)", by_rate, digits=1)
+    print(f"batch {batch:3}", end="")
+    for index, accuracy in enumerate(by_rate):
+        marks = ("*" if index == best(batch) else "") + ("r" if index == linear(batch) else "")
+        print(f"{accuracy:6.1f}{marks:2}", end="")
+    print()
 
 # %% [markdown]
 # The linear rule keeps the accuracy up to a batch of 64, which is 8 times the first one. At 128 it

@@ -53,7 +53,7 @@ def test_each_row_has_the_title_and_the_minutes_of_its_notebooks():
             assert 10 <= total - graded <= 20
     text = " ".join(TEXT.split())
     assert f"in exercises {', '.join(with_open[:-1])} and {with_open[-1]}" in text
-    less, more = (round(minutes / 60) for minutes in in_all)
+    less, more = (f"{round(minutes / 30) / 2:g}" for minutes in in_all)
     assert f"about {more} hours in all instead of {less}" in text
 
 

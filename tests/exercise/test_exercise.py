@@ -42,8 +42,9 @@ def run(*arguments, folder, **environ):
     return done.stdout
 
 
-def outcome_of(test, folder, **environ):
-    said = run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(test), folder=folder, **environ)
+def outcome_of(test, folder, *options, **environ):
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(test)]
+    said = run(*command, folder=folder, **environ)
     return said.strip().splitlines()[-1].split(" in ")[0]
 
 
@@ -69,6 +70,11 @@ def replace_in(path, old, new):
 
 def test_a_new_exercise_of_ones_own_works_at_once(own):
     assert outcome_of(own.test, own.test.parent) == "7 passed"
+
+
+def test_its_test_works_from_above_with_the_import_mode_of_this_repository(own):
+    above = own.test.parent.parent
+    assert outcome_of(own.test, above, "--import-mode=importlib") == "7 passed"
 
 
 def test_its_test_notices_a_wrong_solution(own):

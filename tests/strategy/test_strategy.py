@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -146,6 +149,18 @@ def test_kinds_that_find_their_own_devices_refuse_them():
 def test_a_tpu_that_is_not_there_is_a_device_error(alone):
     with pytest.raises(DeviceError, match="no TPU: TPU_NAME is not set"):
         dl.make_strategy("tpu")
+
+
+def test_a_local_tpu_is_looked_for_on_this_machine_alone():
+    """In a process of its own, because TensorFlow's context is made anew."""
+    code = "import distlab as dl; dl.make_strategy('tpu')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"TPU_NAME": "local"},
+        capture_output=True,
+        text=True,
+    )
+    assert "found: TPU_NAME is 'local', and TensorFlow finds no TPU there" in done.stderr
 
 
 def test_parameter_servers_need_a_cluster_that_names_one(alone):

@@ -99,7 +99,7 @@ def join_two_ways():
     """worker:0 takes the strategy of distlab, worker:1 TensorFlow's own."""
     meeting._LAST_WORDS_SECS = 1.0
     if '"index": 0' in os.environ["TF_CONFIG"]:
-        return caught(lambda: dl.make_strategy("multi_worker", timeout_secs=1))
+        return caught(lambda: dl.make_strategy("multi_worker", timeout_secs=5))
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     leader = strategy.cluster_resolver.cluster_spec().task_address("worker", 0)
     while probe(leader).state == "answers":  # stays until worker:0 has looked who is there

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import InvalidArgument, ModelError
-from tests.support.distribution import LOSS, X, Y, alone, strategy_of
+from tests.support.distribution import BATCH, LOSS, X, Y, alone, strategy_of
 from tests.training.test_distribute_models import (
     BOTH,
     TOKENS,
@@ -194,6 +194,35 @@ def test_a_gathered_loss_of_the_batch_takes_the_steps_of_one_device(kind, loss, 
         np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
     np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-5)
     assert not [one for one in recwarn if "as a whole" in str(one.message)]
+
+
+def test_a_gathered_loss_is_exact_where_the_first_batch_shows_nothing():
+    """The shares of the first batch have as many rows that count, those of the others have not."""
+    rows = np.arange(len(X))
+    labels = np.where(rows < BATCH, rows % 2, Y)
+    build = sequential(dense(6, activation="tanh"), dense(), loss=ratio)
+    plain = alone(build)
+    model = dl.distribute(build, strategy_of("mirrored", 2), batch_losses="gather")
+    for one in (plain, model):
+        one.fit(in_order(X, labels), verbose=0, shuffle=False)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
+def test_gathering_the_losses_of_a_step_of_ones_own_is_refused():
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    def build():
+        model = Own([keras.Input((8,)), keras.layers.Dense(4)])
+        model.compile("sgd", ratio)
+        return model
+
+    with pytest.raises(ModelError) as error:
+        dl.distribute(build, strategy_of("mirrored", 2), batch_losses="gather")
+    assert error.value.found == "a train_step or compute_loss of the model's own"
+    assert "call distlab.all_gather(tensor) in it" in error.value.do
 
 
 def test_a_loss_function_can_gather_by_itself():

@@ -260,6 +260,11 @@ def test_a_legacy_model_that_was_not_compiled_is_refused():
         dl.distribute(lambda: tf_keras.Sequential([]), strategy_of("mirrored", 2))
 
 
+def test_gathering_its_losses_is_refused():
+    with pytest.raises(ModelError, match="found: a tf_keras model"):
+        dl.distribute(sequential(), strategy_of("mirrored", 2), batch_losses="gather")
+
+
 def test_a_step_of_ones_own_is_refused():
     class Own(tf_keras.Sequential):
         def train_step(self, data):

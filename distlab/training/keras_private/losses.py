@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import ModelError
+from distlab.training.keras_private import models
 from distlab.training.keras_private.batch import Way, current
 from distlab.training.keras_private.loss_parts import PartOfLoss, Recorded, not_one_number
 
@@ -56,23 +57,21 @@ def names_of_own_making(model: keras.Model) -> list[str]:
     return [entry.loss.name for entry in _prepared(model) if not _is_kerass(entry.loss)]
 
 
-def gather(model: keras.Model) -> None:
-    """Lets every replica compute these losses from the examples of all.
-
-    Args:
-        model: A prepared model.
-    """
-    for entry in _prepared(model):
-        if not _is_kerass(entry.loss):
-            entry.loss.way = Way.WHOLE
-
-
 def gather_batch_losses(model: keras.Model) -> None:
-    """Asks for `gather` where a loss looks at the batch as a whole.
+    """Lets every replica compute the losses that `of_own_making` means from the examples of all.
 
     Args:
-        model: A model.
+        model: A compiled model.
+
+    Raises:
+        ModelError: The model computes its loss itself.
     """
+    if models.has_own(model, "train_step", "compute_loss"):
+        raise ModelError(
+            asked='distribute(build, strategy, batch_losses="gather")',
+            found="a train_step or compute_loss of the model's own",
+            do="call distlab.all_gather(tensor) in it, which gives every replica the rows of all",
+        )
     model.__dict__[_GATHERS] = True
 
 
@@ -126,7 +125,10 @@ def prepare(model: keras.Model) -> None:
         return
     for index, entry in enumerate(compiled_loss._flat_losses):
         if not isinstance(entry.loss, PartOfLoss):
-            compiled_loss._flat_losses[index] = entry._replace(loss=PartOfLoss(entry.loss))
+            part = PartOfLoss(entry.loss)
+            if batch_losses_gathered(model) and not _is_kerass(part):
+                part.way = Way.WHOLE
+            compiled_loss._flat_losses[index] = entry._replace(loss=part)
     for metric in compiled_loss.metrics:
         metric.update_state = Recorded(metric.update_state)
 

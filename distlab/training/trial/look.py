@@ -94,7 +94,8 @@ class Trial:
                 "mean of what each replica returns.",
                 stacklevel=2,
             )
-        if not self._own:
+        gathers = not self._own and batch_losses_gathered(model)
+        if not self._own and not gathers:
             losses.take_ways(model, [way if way is Way.SUM else Way.MEAN for way in found.losses])
         kinds = ("gradients", "losses") if self._method == "train_step" else ("losses", "means")
         off = [
@@ -110,8 +111,7 @@ class Trial:
         if self._own:
             what, do = f"the loss in its own {self._method}", _GATHER_BY_HAND
         elif names := losses.names_of_own_making(model):
-            if batch_losses_gathered(model):
-                losses.gather(model)
+            if gathers:
                 return
             what = " or ".join(f"the loss {name!r}" for name in names)
             do = 'distribute(build, strategy, batch_losses="gather") computes it from all examples'
