@@ -224,4 +224,4 @@ def _alike(whole: list[Any], parts: list[list[Any]]) -> frozenset[str]:
 
 
 def _in_16_bits(model: keras.Model) -> bool:
-    return any("16" in layer.compute_dtype for layer in model._flatten_layers())
+    return any("16" in layer.compute_dtype for layer in models.layers(model))
