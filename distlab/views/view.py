@@ -172,6 +172,9 @@ def _slider(choices: Choices) -> Any:
 
 
 def _png(figure: Figure) -> str:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     kept = BytesIO()
-    figure.savefig(kept, format="png")
+    # `savefig` draws twice, once for a layout that `_put` has made, and packs what stays here.
+    FigureCanvasAgg(figure).print_png(kept, pil_kwargs={"compress_level": 1})
     return b64encode(kept.getvalue()).decode("ascii")
