@@ -224,9 +224,9 @@ for replicas in (1, 4, 16):
 # Now let the batch grow from 8 to 256, as if there were 1 to 32 replicas with 8 digits each. A
 # `sweep` trains every batch size with six rates and ten seeds. The rates double, and so do the
 # batches, so the linear rule picks one rate for each batch. A second way takes the rate that is
-# best on the *validation* digits, so that the test digits decide nothing. The larger batches train
-# longer than 8 epochs only because the next section needs it. This section looks at all of them
-# after 8.
+# best on the *validation* digits, so that the test digits decide nothing. All batch sizes train
+# longer than 8 epochs, and the largest one longest, only because the next section needs it. This
+# section looks at all of them after 8.
 
 # %%
 BATCHES = (8, 16, 32, 64, 128, 256)
@@ -291,23 +291,25 @@ for batch in BATCHES:
     print()
 
 # %% [markdown]
-# The linear rule keeps the accuracy up to a batch of 64, which is 8 times the first one. At 128 it
-# loses 4 to 5 points, and at 256, with a rate of 1.6, it fails. **With equal epochs, a batch that
-# is too large costs accuracy, even at its best rate.** You can buy it back with more epochs, which
-# is what the next section counts.
+# The figure shows the test digits and the table the validation digits, so their numbers differ a
+# little. In both, the linear rule keeps the accuracy up to a batch of 64, which is 8 times the
+# first one. At 128 it loses 4 to 5 points, and at 256, with a rate of 1.6, it fails. **With equal
+# epochs, a batch that is too large costs accuracy, even at its best rate.** You can buy it back
+# with more epochs, which is what the next section counts.
 #
-# The best rates do not follow the rule. For a batch of 8 it is four times our 0.05, and past 64 it
-# grows no more: the rate of 1.6, the last in each row, fails with every batch. (Where the rule ends
-# depends on the first rate. With 0.2 for a batch of 8, it would reach 1.6 at 64.) The second-best
-# rate is always within a point of the best one, so read a best rate as "about this". If it were at
-# the edge of the grid, you would not know whether a rate outside is better: then extend the grid
-# before you conclude.
+# The best rates do not follow the rule. For a batch of 8, the best rate is four times our 0.05. It
+# is 0.8 at a batch of 64, and past 64 it grows no more: at 128 and 256 it is 0.4. The rate of 1.6,
+# the last in each row, fails with every batch. (Where the rule ends depends on the first rate. With
+# 0.2 for a batch of 8, it would reach 1.6 at 64.) The second-best rate is always within a point of
+# the best one, so read a best rate as "about this". If it were at the edge of the grid, you would
+# not know whether a rate outside is better: then extend the grid before you conclude.
 
 # %% [markdown]
 # ## Equal accuracy
 #
 # Count the steps to 95 % of the validation digits again, now with longer steps. `fewest` takes the
-# rate with the fewest steps on average, among the rates with which all ten seeds arrive.
+# rate with the fewest steps on average, among the rates with which all ten seeds arrive. From here
+# on, this is the "best rate". It can differ from the table's, which was the best after 8 epochs.
 
 
 # %%
