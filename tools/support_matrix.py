@@ -78,7 +78,8 @@ A cell in bold is not as it should be.
 {strategies}
 
 The parameter-server row has one worker, whose steps follow one another. Several workers do not
-wait for each other, so no other training takes the same steps. `tpu` was not measured.
+wait for each other. They take their steps in a different order in each run, so there is no training
+on one device to compare with. `tpu` was not measured.
 
 ## Which features of a model and its data work
 

@@ -30,8 +30,10 @@ The models on this page follow keras.io's guides and examples. Each one is writt
 small and with synthetic data. `python tools/zoo.py --write` trains each model for two epochs: on
 one device with plain Keras, and on two and three replicas of `MirroredStrategy`. The batches have
 11, 11 and 5 examples, so the replicas' shares are unequal and the last batch is partial. Both
-sides have the same initial weights, the same order of examples and the same random draws. Dropout
-is off, and BatchNormalization is synchronised.
+sides have the same initial weights and the same order of examples. `distribute` and the one device
+also draw the same random numbers; Keras's own `fit` draws its own, which is a part of its
+difference in `vae_by_add_loss`, `two_updates_in_a_step` and `words_hidden_in_the_step`. Dropout is
+off, and BatchNormalization is synchronised.
 
 Each cell compares with one device after two epochs:
 
@@ -48,9 +50,9 @@ A weight whose true gradient is zero, such as a key's bias in attention, moves b
 Such weights are not counted: each family names its own in `noisy=`, in `tests/zoo/`.
 
 Keras's own `fit` stops if the replicas cannot share the first batch
-equally. So in its column all batches have 10 examples and the last one has what is left, in
-training and in validation, on the replicas and on the one device. The PyDataset and the generator
-keep their batches of 11.
+equally. So in its column the batches have 10, 10 and 7 examples, on the replicas and on the one
+device. Validation data are in batches of 10, too. The PyDataset and the generator keep their
+batches of 11.
 """
 
 

@@ -1,5 +1,7 @@
 """Steps, layers, losses, metrics and data that are seldom seen take the steps of one device."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +9,8 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import ModelError
-from tests.support.distribution import LOSS, X, Y, strategy_of
+from tests.support.distribution import BATCH, LOSS, X, Y, strategy_of
+from tests.training.test_distribute_models import assert_equal_to_one_device
 from tests.training.test_distribute_own_step import assert_equal, in_order
 
 BOTH = pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
@@ -416,11 +419,43 @@ class AddsSum(Net):
         return out
 
 
-def test_a_sum_that_the_model_itself_adds_as_a_loss_is_named():
-    model = dl.distribute(building(AddsSum, steps=False), strategy_of("mirrored", 2))
-    with pytest.warns(
-        UserWarning, match="a layer, or a loss that it adds, looks at the batch as a whole"
-    ):
+@BOTH
+def test_a_sum_that_the_model_itself_adds_as_a_loss_adds_up(kind):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "(?s).*as a whole")
+        equal(AddsSum, where=kind, steps=False)
+
+
+def test_a_layer_whose_sum_is_the_only_loss_adds_up():
+    class Sum(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.sum(x**2))
+            return x
+
+    def build():
+        keras.utils.set_random_seed(3)
+        penalty = keras.regularizers.L2(1e-2)
+        dense = keras.layers.Dense(4, kernel_regularizer=penalty)
+        model = keras.Sequential([keras.Input((8,)), dense, Sum()])
+        model.compile(keras.optimizers.SGD(0.001))
+        return model
+
+    assert_equal_to_one_device(build, tf.data.Dataset.from_tensor_slices((X,)).batch(BATCH))
+
+
+def test_a_loss_that_a_layer_adds_and_that_looks_at_the_batch_is_named():
+    class Largest(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.max(x**2))
+            return x
+
+    def build():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), Largest()])
+        model.compile("sgd", LOSS())
+        return model
+
+    model = dl.distribute(build, strategy_of("mirrored", 2))
+    with pytest.warns(UserWarning, match="a layer, or a loss that it adds, looks at the batch"):
         model.fit(in_order(), verbose=0)
 
 

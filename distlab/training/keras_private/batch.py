@@ -69,6 +69,13 @@ class Batch:
             value: It, on this replica's examples, in the convention of `as_mean`.
         """
 
+    def note_added_loss(self, value: tf.Tensor) -> None:
+        """Called with the value of each of `model.losses`; for trials.
+
+        Args:
+            value: It, on this replica's examples, in the convention of `as_mean`.
+        """
+
     def tries_update(self, update: Any, args: Any, kwargs: Any) -> bool:
         """Called before a metric that Keras does not bring is updated; for trials.
 

@@ -10,7 +10,7 @@ A replica's part is what the sum over all replicas makes the loss that one devic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -147,6 +147,7 @@ def aggregating_by_share(own: Callable[[tf.Tensor], tf.Tensor]) -> Callable[...,
         part = tf.reduce_sum(tf.cast(loss, keras.backend.floatx()))
         if loss.shape.rank != 0:
             part = batch.as_asked(part)
+        batch.note_added_loss(part)
         return batch.only_if_there(part)
 
     return aggregate
@@ -168,7 +169,9 @@ def regularising_by_share(own: Callable[[], list[tf.Tensor]]) -> Callable[[], li
     return regularisers
 
 
-def compiled(model: keras.Model, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+def compiled(
+    model: keras.Model, y: Any, y_pred: Any, sample_weight: Any, *, added: Sequence[Way] = ()
+) -> tf.Tensor:
     """Returns this replica's part of the compiled losses and of the model's own.
 
     Call it inside `part_of`.
@@ -178,6 +181,7 @@ def compiled(model: keras.Model, y: Any, y_pred: Any, sample_weight: Any) -> tf.
         y: Targets of this replica.
         y_pred: Predictions of this replica.
         sample_weight: Weights of this replica's examples, or None.
+        added: How the parts of each of `model.losses` make the global batch's, as far as known.
 
     Returns:
         A scalar.
@@ -190,11 +194,11 @@ def compiled(model: keras.Model, y: Any, y_pred: Any, sample_weight: Any) -> tf.
     parts = []
     if model._compile_loss is not None:
         parts.append(model._compile_loss(y, y_pred, sample_weight))
-    for loss in model.losses:
+    for index, loss in enumerate(model.losses):
         # Regularisers of weights do not depend on the examples. Of what a layer gives to
-        # `add_loss`, Keras adds up all numbers; a single one is taken for a mean over examples.
+        # `add_loss`, Keras adds up all numbers; a single one may be a mean or a sum over examples.
         part = tf.reduce_sum(tf.cast(loss, keras.backend.floatx()))
-        if loss.shape.rank == 0:
+        if loss.shape.rank == 0 and Way.SUM not in added[index : index + 1]:
             part *= tf.cast(batch.share, part.dtype)
         parts.append(batch.only_if_there(part))
     if not parts:

@@ -35,6 +35,7 @@ class Findings:
         gradients: The way of each call of `GradientTape.gradient`.
         means: The way of each single number given to a `keras.metrics.Mean`.
         losses: The way of each compiled loss.
+        added: The way of each of `model.losses`.
         logs: The way of each number that the step returns.
         alike: For each call of `GradientTape.gradient`, the positions of sparse gradients whose
             rows do not depend on the batch.
@@ -49,6 +50,7 @@ class Findings:
     gradients: list[Way] = dataclasses.field(default_factory=list)
     means: list[Way] = dataclasses.field(default_factory=list)
     losses: list[Way] = dataclasses.field(default_factory=list)
+    added: list[Way] = dataclasses.field(default_factory=list)
     logs: dict[str, Way] = dataclasses.field(default_factory=dict)
     alike: list[frozenset[str]] = dataclasses.field(default_factory=list)
     off: dict[str, list[float]] = dataclasses.field(default_factory=dict)
@@ -90,7 +92,9 @@ def find(model: keras.Model, method: str, batch: Any, *, replicas: int) -> Findi
         return Findings()
     found = _find(model, method, batch, places)
     regularised = any(one.regularizer is not None for one in model.trainable_weights)
-    if regularised and found.gradients and Way.MEAN not in found.gradients:
+    # Where Keras's step adds the losses up, each of them is known by itself.
+    own = models.has_own(model, method, "compute_loss")
+    if own and regularised and found.gradients and Way.MEAN not in found.gradients:
         of_sum = _find(model, method, batch, places, of_sum=True)
         if set(of_sum.gradients) == {Way.SUM}:
             return of_sum
@@ -137,6 +141,7 @@ def _find(
         gradients=[way for way, _ in gradients],
         means=[way for way, _ in means],
         losses=[way for way, _ in losses],
+        added=[way for way, _ in ways("added")],
         logs=logs,
         alike=_alike_in_each(whole, shares),
         changes=_changes(

@@ -105,8 +105,8 @@ class Trial:
             if way is Way.WHOLE
         ]
         # The gradient of a sum of losses is the sum that the parts of each make.
-        mixed = not self._own and found.losses and Way.WHOLE not in found.losses
-        if not off or (mixed and Way.SUM in found.losses):
+        parts = [] if self._own else [*found.losses, *found.added]
+        if not off or (Way.SUM in parts and Way.WHOLE not in parts):
             return
         if self._own:
             what, do = f"the loss in its own {self._method}", _GATHER_BY_HAND

@@ -38,6 +38,7 @@ class Seen:
         gradients: Those with respect to variables, one list a call of `GradientTape.gradient`.
         means: Single numbers that were given to a `keras.metrics.Mean` or `Sum`.
         losses: Values of compiled losses.
+        added: Values of `model.losses`.
         applied: Optimizers, and the variables that they were to update.
         logs: The numbers that the step returned, but for results of metrics.
         totals: What shares have to know of the whole batch.
@@ -51,6 +52,7 @@ class Seen:
     gradients: list[list[Any]] = dataclasses.field(default_factory=list)
     means: list[tf.Tensor] = dataclasses.field(default_factory=list)
     losses: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    added: list[tf.Tensor] = dataclasses.field(default_factory=list)
     applied: list[tuple[Any, list[Any]]] = dataclasses.field(default_factory=list)
     logs: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     totals: list[tf.Tensor] = dataclasses.field(default_factory=list)

@@ -179,6 +179,9 @@ class _TrialBatch(Batch):
     def note_loss(self, value: tf.Tensor) -> None:
         self.seen.losses.append(value)
 
+    def note_added_loss(self, value: tf.Tensor) -> None:
+        self.seen.added.append(value)
+
 
 class _Writes(hooks.Hooks):
     """Keeps what TensorFlow variables were before they were written."""
