@@ -225,14 +225,15 @@ def _make_tpu() -> Any:
         )
     # "local" as an argument asks nobody; from the environment, it is looked up as a name in Cloud.
     name = os.environ.get("TPU_NAME")
-    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(name)
+    address = "local" if name == "local" else None
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address)
     tf.config.experimental_connect_to_cluster(resolver)
     try:
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except tf.errors.NotFoundError as error:
         raise DeviceError(
             asked="make_strategy('tpu')",
-            found=f"TPU_NAME is {name!r}, and TensorFlow finds no TPU there",
+            found="no TPU that TensorFlow can use" + (f", and TPU_NAME={name}" if name else ""),
             do="install tensorflow-tpu in place of tensorflow (docs/tpu.md), on a TPU host; "
             "everywhere else 'mirrored' runs the same code",
         ) from error

@@ -21,6 +21,7 @@ from distlab.errors import InvalidArgument, ModelError, did_you_mean
 from distlab.training.keras_private import losses, scopes
 from distlab.training.kinds import TF_KERAS, kind_of
 from distlab.training.legacy_models import is_legacy
+from distlab.training.model_requirements import check_gathers
 from distlab.training.overrides import install
 from distlab.training.workers.ending import ended_together
 from distlab.training.workers.exchanging import workers_of
@@ -80,12 +81,7 @@ def distribute(
         kind = TF_KERAS
     kind.check_model(model, strategy)
     if batch_losses == "gather":
-        if kind is TF_KERAS:
-            raise ModelError(
-                asked='distribute(build, strategy, batch_losses="gather")',
-                found="a tf_keras model",
-                do='build it with Keras 3, or leave batch_losses="gather" out',
-            )
+        check_gathers(model)
         losses.gather_batch_losses(model)
     return install(model, kind.table(model))
 

@@ -31,9 +31,9 @@ def assert_finite(loss: tf.Tensor, *, step: tf.Tensor, replica: tf.Tensor) -> tf
 
 
 def is_compiled_by_xla(model: keras.Model) -> bool:
-    """Whether XLA compiles the steps of a model.
+    """Whether `jit_compile` lets XLA compile the steps of a model; on a TPU it always does.
 
-    It cannot place variables of several logical devices; Keras leaves it off there too.
+    XLA cannot place variables of several logical devices; Keras leaves it off there too.
 
     Args:
         model: A compiled model.
@@ -64,14 +64,14 @@ class NotedLoss:
         keeps = tf.math.is_finite(loss) | (self._held[0] > 0)
         return self._held.assign(tf.where(keeps, self._held, this))
 
-    def look(self) -> tf.Operation | None:
-        """Returns the operation that fails if such a loss was noted, and forgets it."""
+    def look(self) -> None:
+        """Fails if such a loss was noted, and forgets it. Call it where operations keep order."""
         number, loss = tf.unstack(tf.identity(self._held))
         with tf.control_dependencies([number]):
             forgotten = self._held.assign([0.0, 0.0])
         with tf.control_dependencies([forgotten]):
             told = [_AFTER, tf.cast(number, tf.int64) - 1, tf.constant(0), loss]
-            return tf.raw_ops.Assert(condition=tf.equal(number, 0), data=told, summarize=1)
+            tf.raw_ops.Assert(condition=tf.equal(number, 0), data=told, summarize=1)
 
 
 def told_in(message: str) -> tuple[int, int, str, bool] | None:

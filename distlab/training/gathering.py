@@ -13,6 +13,9 @@ import tensorflow as tf
 
 from distlab.training.keras_private.batch import current
 
+# What TensorFlow's collective takes.
+_TAKEN = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+
 
 def all_gather(tensor: Any) -> tf.Tensor:
     """Returns the rows of all replicas, in replica order, and lets gradients flow back to each.
@@ -47,4 +50,8 @@ def gathered(tensor: Any) -> Any:
     if batch is not None:  # a replica may work on an example that does not count
         rows = tf.where(batch.examples > 0, tf.shape(tensor)[0], 0)
         tensor = tensor[:rows]
-    return context.all_gather(tensor, axis=0)
+    kind = tensor.dtype
+    if kind in _TAKEN:
+        return context.all_gather(tensor, axis=0)
+    sent = tf.cast(tensor, tf.float32 if kind.is_floating else tf.int64)
+    return tf.cast(context.all_gather(sent, axis=0), kind)

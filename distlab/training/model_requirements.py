@@ -130,6 +130,30 @@ def check_methods(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         )
 
 
+def check_gathers(model: Any) -> None:
+    """Raises where `batch_losses="gather"` would not reach the losses of a model.
+
+    Args:
+        model: What `build` returned.
+
+    Raises:
+        ModelError: It would not.
+    """
+    asked = 'distribute(build, strategy, batch_losses="gather")'
+    if not isinstance(model, keras.Model):
+        raise ModelError(
+            asked=asked,
+            found="a tf_keras model",
+            do='build it with Keras 3, or leave batch_losses="gather" out',
+        )
+    if models.has_own(model, "train_step", "compute_loss"):
+        raise ModelError(
+            asked=asked,
+            found="a train_step or compute_loss of the model's own",
+            do="call distlab.all_gather(tensor) in it, which gives every replica the rows of all",
+        )
+
+
 def refused_step(model: Any, own: list[str], where: str, *, do: str) -> ModelError:
     """Returns the error of a model whose own step cannot be run.
 

@@ -66,7 +66,7 @@ def train_step(
     Args:
         model: A prepared model.
         check_finite: Whether to stop before the update where the loss is not a number.
-        noted: Where XLA compiles the step: takes such a loss, in place of that.
+        noted: Where XLA compiles the step, takes such a loss; then nothing stops before the update.
         found: What a trial of the step has found; filled before the step is first traced.
     """
     reduce = reducer(model, check_finite=check_finite, noted=noted)

@@ -160,7 +160,7 @@ def test_a_local_tpu_is_looked_for_on_this_machine_alone():
         capture_output=True,
         text=True,
     )
-    assert "found: TPU_NAME is 'local', and TensorFlow finds no TPU there" in done.stderr
+    assert "found: no TPU that TensorFlow can use, and TPU_NAME=local" in done.stderr
 
 
 def test_parameter_servers_need_a_cluster_that_names_one(alone):

@@ -1,5 +1,6 @@
 """Everyday code that was once trained wrongly without a word, or stopped, takes the right steps."""
 
+import functools
 import warnings
 
 import keras
@@ -135,6 +136,21 @@ def test_a_loss_function_that_adds_up_over_the_batch(kind):
     assert_equal_to_one_device(build, in_order(), kind, 3)
 
 
+def test_a_sum_stays_one_in_a_second_trial():
+    build = sequential(dense(), loss=sum_of_squares, optimizer=lambda: keras.optimizers.SGD(1e-3))
+    plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 2))
+    for one in (plain, model):
+        one.logs = [one.evaluate(in_order(), verbose=0)]
+        stops = keras.callbacks.TerminateOnNaN()  # with it, the step is made anew
+        for callbacks in ([], [stops]):
+            data = {"validation_data": in_order(), "shuffle": False}
+            history = one.fit(in_order(), verbose=0, callbacks=callbacks, **data).history
+            one.logs += [history["loss"][0], history["val_loss"][0]]
+    np.testing.assert_allclose(model.logs, plain.logs, rtol=1e-5)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
 def test_a_sum_and_a_mean_in_two_compiled_losses():
     def build():
         keras.utils.set_random_seed(3)
@@ -207,6 +223,92 @@ def test_a_gathered_loss_is_exact_where_the_first_batch_shows_nothing():
         one.fit(in_order(X, labels), verbose=0, shuffle=False)
     for one, other in zip(plain.weights, model.weights, strict=True):
         np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
+def per_token(y_true, y_pred):
+    return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+
+
+@BOTH
+@pytest.mark.parametrize("labels", ["int64", "uint8"])
+def test_gathered_predictions_keep_their_mask(kind, labels):
+    embed = functools.partial(keras.layers.Embedding, 5, 6, mask_zero=True)
+    build = sequential(embed, dense(), shape=(6,), loss=per_token)
+    model = dl.distribute(build, strategy_of(kind, 3), batch_losses="gather")
+    plain, data = alone(build), in_order(TOKENS, (TOKENS % 4).astype(labels))
+    for one in (plain, model):
+        one.fit(data, verbose=0, shuffle=False, epochs=2)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
+def test_an_embedding_of_positions_below_a_gathered_loss():
+    build = sequential(
+        Positions,
+        keras.layers.GlobalAveragePooling1D,
+        dense(),
+        shape=(6,),
+        loss=pairs,
+        optimizer=lambda: keras.optimizers.Adam(1e-2),
+    )
+    plain = alone(build)
+    model = dl.distribute(build, strategy_of("mirrored", 3), batch_losses="gather")
+    for one in (plain, model):
+        one.fit(in_order(TOKENS, Y), verbose=0, shuffle=False, epochs=2)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
+def test_a_test_step_of_ones_own_gathers_without_a_warning():
+    class Own(keras.Sequential):
+        def test_step(self, data):
+            x, y = data
+            return {"loss": self.compute_loss(x, y, self(x, training=False))}
+
+    def build():
+        keras.utils.set_random_seed(3)
+        model = Own([keras.Input((8,)), keras.layers.Dense(4)])
+        model.compile("sgd", pairs)
+        return model
+
+    plain = alone(build)
+    model = dl.distribute(build, strategy_of("mirrored", 2), batch_losses="gather")
+    data = in_order(X[:BATCH], Y[:BATCH])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "(?s).*(as a whole|by a mean or a sum)")
+        for one in (plain, model):
+            one.fit(data, verbose=0, shuffle=False)
+            one.found = one.evaluate(data, verbose=0)
+    np.testing.assert_allclose(model.found, plain.found, rtol=1e-5)
+
+
+def test_what_a_layer_adds_is_named_beside_gathered_losses():
+    class Largest(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.max(x**2))
+            return x
+
+    build = sequential(dense(), Largest, loss=pairs)
+    model = dl.distribute(build, strategy_of("mirrored", 2), batch_losses="gather")
+    with pytest.warns(UserWarning, match="a layer, or a loss that it adds, looks at the batch"):
+        model.fit(in_order(), verbose=0)
+
+
+def test_a_ratio_of_which_one_share_has_nothing_is_not_taken_for_a_sum():
+    """In the order of their class, all that count are in the first share of the first batch."""
+
+    class Ratio(keras.layers.Layer):
+        def call(self, x):
+            counts = keras.ops.cast(x[:, :1] > 0, "float32")
+            self.add_loss(keras.ops.sum(counts * x**2) / (keras.ops.sum(counts) + 1e-6))
+            return x
+
+    x = X.copy()
+    x[:BATCH, 0] = np.where(np.arange(BATCH) < BATCH // 2, 1, -1)
+    build = sequential(Ratio, dense())
+    model = dl.distribute(build, strategy_of("mirrored", 2))
+    with pytest.warns(UserWarning, match="a layer, or a loss that it adds, looks at the batch"):
+        model.fit(in_order(x), verbose=0)
 
 
 def test_gathering_the_losses_of_a_step_of_ones_own_is_refused():

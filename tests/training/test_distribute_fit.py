@@ -364,7 +364,8 @@ def test_a_loss_that_is_not_finite_is_told_with_its_step_and_replica(steps):
 
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("own", [False, True])
-def test_where_xla_compiles_the_step_a_loss_that_is_not_finite_is_told_after_the_update(steps, own):
+@pytest.mark.parametrize("kind", ["one_device", "mirrored", "default"])
+def test_where_xla_compiles_a_loss_that_is_not_finite_is_told_after_the_update(steps, own, kind):
     class Own(keras.Sequential):
         def train_step(self, data):
             return super().train_step(data)
@@ -377,7 +378,7 @@ def test_where_xla_compiles_the_step_a_loss_that_is_not_finite_is_told_after_the
     x = X[:96].copy()
     x[50] = np.nan
     data = tf.data.Dataset.from_tensor_slices((x, Y[:96])).batch(BATCH)
-    model = dl.distribute(build, dl.make_strategy("one_device"))
+    model = dl.distribute(build, strategy_of(kind, 1 if kind == "mirrored" else None))
     with pytest.raises(ModelError) as error:
         model.fit(data, verbose=0)
     assert error.value.found.startswith("a loss of nan on replica 0 in step 2, counted as")

@@ -423,7 +423,7 @@ class AddsSum(Net):
 def test_a_sum_that_the_model_itself_adds_as_a_loss_adds_up(kind):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "(?s).*as a whole")
-        equal(AddsSum, where=kind, steps=False)
+        equal(AddsSum, where=kind, steps=False, validation_data=in_order())
 
 
 def test_a_layer_whose_sum_is_the_only_loss_adds_up():

@@ -61,7 +61,8 @@ class PartOfLoss:
 
     def _part(self, batch: Batch, y_true: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
         if self.way is Way.WHOLE:
-            return batch.as_asked(self._of_all_replicas(y_true, y_pred, sample_weight))
+            value = self._of_all_replicas(y_true, y_pred, sample_weight)
+            return batch.as_asked(value * tf.cast(batch.share, value.dtype))
         _NOW.values = None
         value = self.loss(y_true, y_pred, sample_weight)
         values, _NOW.values = _NOW.values, None
@@ -89,11 +90,14 @@ class PartOfLoss:
         return tf.math.divide_no_nan(here, batch.over_all(here))
 
     def _of_all_replicas(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
-        """This replica's part of a loss that looks at the batch as a whole."""
-        arrays = tf.nest.map_structure(gathered, (y_true, y_pred, sample_weight))
-        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        value = self.loss(*arrays)
-        return value / tf.cast(replicas, value.dtype)
+        """The loss of the global batch, on each replica."""
+        y_true, of_all, sample_weight = tf.nest.map_structure(
+            gathered, (y_true, y_pred, sample_weight)
+        )
+        mask = models.mask_of(y_pred)
+        if mask is not None:
+            models.with_mask(of_all, gathered(mask))
+        return self.loss(y_true, of_all, sample_weight)
 
 
 class _Noted:

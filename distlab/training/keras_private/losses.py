@@ -17,7 +17,6 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import ModelError
-from distlab.training.keras_private import models
 from distlab.training.keras_private.batch import Way, current
 from distlab.training.keras_private.loss_parts import PartOfLoss, Recorded, not_one_number
 
@@ -37,14 +36,16 @@ def of_own_making(model: keras.Model) -> bool:
 
 
 def take_ways(model: keras.Model, ways: list[Way]) -> None:
-    """Sets how the parts of each compiled loss make the global batch's.
+    """Sets which compiled losses are sums over examples.
+
+    A later trial finds their parts as this has made them, so it never makes a mean of a sum.
 
     Args:
         model: A prepared model.
-        ways: One for each compiled loss.
+        ways: What a trial has found, one for each compiled loss.
     """
     for entry, way in zip(_prepared(model), ways, strict=False):
-        if not _is_kerass(entry.loss):
+        if way is Way.SUM and not _is_kerass(entry.loss):
             entry.loss.way = way
 
 
@@ -62,16 +63,7 @@ def gather_batch_losses(model: keras.Model) -> None:
 
     Args:
         model: A compiled model.
-
-    Raises:
-        ModelError: The model computes its loss itself.
     """
-    if models.has_own(model, "train_step", "compute_loss"):
-        raise ModelError(
-            asked='distribute(build, strategy, batch_losses="gather")',
-            found="a train_step or compute_loss of the model's own",
-            do="call distlab.all_gather(tensor) in it, which gives every replica the rows of all",
-        )
     model.__dict__[_GATHERS] = True
 
 

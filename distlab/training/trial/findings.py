@@ -39,8 +39,8 @@ class Findings:
         logs: The way of each number that the step returns.
         alike: For each call of `GradientTape.gradient`, the positions of sparse gradients whose
             rows do not depend on the batch.
-        off: Of "gradients", "losses" and "means", how far the mean of the shares is from the
-            whole batch, relative to that.
+        off: Of "gradients", "losses", "added" and "means", how far the mean of the shares is from
+            the whole batch, relative to that.
         changes: How far what replicas would write into a variable is from what one device would,
             by path, where it is; and whether they agree on the mean of it.
         reads_results: Whether numbers that the step returns are made of results of metrics.
@@ -120,18 +120,19 @@ def _find(
     counts = [place.share for place in places]
     same = _SAME_IN_16_BITS if _in_16_bits(model) else _SAME
 
-    def ways(name: str) -> list[tuple[Way, float]]:
+    def ways(name: str, *, seldom_zero: bool = True) -> list[tuple[Way, float]]:
         parts = [getattr(seen, name) for seen in shares]
         if any(len(part) != len(getattr(whole, name)) for part in parts):
             return []
         return [
-            _way(value, [part[i] for part in parts], counts, same)
+            _way(value, [part[i] for part in parts], counts, same, seldom_zero=seldom_zero)
             for i, value in enumerate(getattr(whole, name))
         ]
 
     # Rows of other replicas have gradients there. In a trial of one share they are constants.
     gradients = ways("targets" if whole.gathered else "gradients")
-    losses, means = ways("losses"), ways("means")
+    losses, added = ways("losses"), ways("added")
+    means = ways("means", seldom_zero=False)
     logs = {
         name: _way(value, [seen.logs[name] for seen in shares], counts, same)[0]
         for name, value in whole.logs.items()
@@ -141,7 +142,7 @@ def _find(
         gradients=[way for way, _ in gradients],
         means=[way for way, _ in means],
         losses=[way for way, _ in losses],
-        added=[way for way, _ in ways("added")],
+        added=[way for way, _ in added],
         logs=logs,
         alike=_alike_in_each(whole, shares),
         changes=_changes(
@@ -151,13 +152,24 @@ def _find(
         of_sum=of_sum,
         off={
             name: [off for _, off in of_calls]
-            for name, of_calls in (("gradients", gradients), ("losses", losses), ("means", means))
+            for name, of_calls in (
+                ("gradients", gradients),
+                ("losses", losses),
+                ("added", added),
+                ("means", means),
+            )
         },
     )
 
 
-def _way(whole: Any, parts: list[Any], shares: list[float], same: float) -> tuple[Way, float]:
-    """How the parts make the whole, and how far their mean is from it."""
+def _way(
+    whole: Any, parts: list[Any], shares: list[float], same: float, *, seldom_zero: bool = False
+) -> tuple[Way, float]:
+    """How the parts make the whole, and how far their mean is from it.
+
+    A count may be zero in a share. Where a loss or a gradient is, in all shares but one, it may be
+    a ratio as well as a sum.
+    """
     expected = _row(whole)
     rows = [_row(part) for part in parts]
     if any(row.shape != expected.shape for row in rows):
@@ -170,7 +182,8 @@ def _way(whole: Any, parts: list[Any], shares: list[float], same: float) -> tupl
     off = float(np.linalg.norm(mean - expected)) / size
     if off <= same:
         return Way.MEAN, off
-    if float(np.linalg.norm(summed - expected)) <= same * size:
+    told = not seldom_zero or sum(bool(row.any()) for row in rows) > 1
+    if told and float(np.linalg.norm(summed - expected)) <= same * size:
         return Way.SUM, off
     return Way.WHOLE, off
 

@@ -94,13 +94,12 @@ class Trial:
                 "mean of what each replica returns.",
                 stacklevel=2,
             )
-        gathers = not self._own and batch_losses_gathered(model)
-        if not self._own and not gathers:
-            losses.take_ways(model, [way if way is Way.SUM else Way.MEAN for way in found.losses])
-        kinds = ("gradients", "losses") if self._method == "train_step" else ("losses", "means")
+        if not self._own:
+            losses.take_ways(model, found.losses)
+        by_method = "gradients" if self._method == "train_step" else "means"
         off = [
             off
-            for kind in kinds
+            for kind in (by_method, "losses", "added")
             for way, off in zip(getattr(found, kind), found.off.get(kind, []), strict=True)
             if way is Way.WHOLE
         ]
@@ -110,9 +109,7 @@ class Trial:
             return
         if self._own:
             what, do = f"the loss in its own {self._method}", _GATHER_BY_HAND
-        elif names := losses.names_of_own_making(model):
-            if gathers:
-                return
+        elif not batch_losses_gathered(model) and (names := losses.names_of_own_making(model)):
             what = " or ".join(f"the loss {name!r}" for name in names)
             do = 'distribute(build, strategy, batch_losses="gather") computes it from all examples'
         else:

@@ -136,6 +136,7 @@ def _call(
         as_mean=True,
         of_sum=seen.of_sum,
         seen=seen,
+        first=place.first,
         totals=None if whole is None else iter(whole.totals),
         rows=None if whole is None else iter(whole.gathered),
     )
@@ -158,6 +159,7 @@ def _call(
 @dataclasses.dataclass(frozen=True)
 class _TrialBatch(Batch):
     seen: Seen = dataclasses.field(default_factory=Seen)
+    first: int = 0
     totals: Iterator[tf.Tensor] | None = None
     rows: Iterator[tf.Tensor] | None = None
 
@@ -169,7 +171,10 @@ class _TrialBatch(Batch):
     def gathered(self, rows: tf.Tensor) -> tf.Tensor:
         of_all = rows if self.rows is None else next(self.rows)
         self.seen.gathered.append(of_all)
-        return of_all
+        end = self.first + int(self.examples)
+        if self.rows is None or rows.shape[0] != end - self.first:
+            return of_all
+        return tf.concat([of_all[: self.first], rows, of_all[end:]], 0)  # its own have gradients
 
     def tries_update(self, update: Any, args: Any, kwargs: Any) -> bool:
         if self.totals is None:
