@@ -311,6 +311,23 @@ def test_a_ratio_of_which_one_share_has_nothing_is_not_taken_for_a_sum():
         model.fit(in_order(x), verbose=0)
 
 
+def test_a_model_that_outputs_its_loss_has_no_rows_to_gather():
+    def build():
+        keras.utils.set_random_seed(3)
+        x = keras.Input((8,))
+        size = keras.layers.Lambda(lambda s: keras.ops.mean(s**2))(keras.layers.Dense(4)(x))
+        model = keras.Model(x, size)
+        model.compile("sgd", lambda y, p: p)
+        return model
+
+    plain = alone(build)
+    model = dl.distribute(build, strategy_of("mirrored", 2), batch_losses="gather")
+    for one in (plain, model):
+        one.fit(in_order(), verbose=0, shuffle=False)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
 def test_gathering_the_losses_of_a_step_of_ones_own_is_refused():
     class Own(keras.Sequential):
         def train_step(self, data):

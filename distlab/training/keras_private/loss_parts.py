@@ -60,7 +60,8 @@ class PartOfLoss:
         return part
 
     def _part(self, batch: Batch, y_true: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
-        if self.way is Way.WHOLE:
+        has_rows = all(one.shape.rank != 0 for one in tf.nest.flatten(y_pred))
+        if self.way is Way.WHOLE and has_rows:  # a model may output its loss
             value = self._of_all_replicas(y_true, y_pred, sample_weight)
             return batch.as_asked(value * tf.cast(batch.share, value.dtype))
         _NOW.values = None
