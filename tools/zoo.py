@@ -49,10 +49,9 @@ Each cell compares with one device after two epochs:
 A weight whose true gradient is zero, such as a key's bias in attention, moves by rounding alone.
 Such weights are not counted: each family names its own in `noisy=`, in `tests/zoo/`.
 
-Keras's own `fit` stops if the replicas cannot share the first batch
-equally. So in its column the batches have 10, 10 and 7 examples, on the replicas and on the one
-device. Validation data are in batches of 10, too. The PyDataset and the generator keep their
-batches of 11.
+Keras's own `fit` stops if the replicas cannot share the first batch equally. So in its column the
+batches have 10, 10 and 7 examples, on the replicas and on the one device. Validation data are in
+batches of 10, too. The PyDataset and the generator keep their batches of 11.
 """
 
 

@@ -223,7 +223,8 @@ def _make_tpu() -> Any:
             do="run on a TPU host (or a Colab TPU runtime) with a TensorFlow built for TPUs; "
             "everywhere else 'mirrored' runs the same code",
         )
-    # "local" as an argument asks nobody; from the environment, it is looked up as a name in Cloud.
+    # TensorFlow takes the argument "local" for this machine. In TPU_NAME alone, it would look the
+    # word up in Google Cloud.
     name = os.environ.get("TPU_NAME")
     address = "local" if name == "local" else None
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address)

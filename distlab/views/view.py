@@ -175,6 +175,6 @@ def _png(figure: Figure) -> str:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     kept = BytesIO()
-    # `savefig` draws twice, once for a layout that `_put` has made, and packs what stays here.
+    # `savefig` would draw twice, the first time for the layout, which `_put` has made already.
     FigureCanvasAgg(figure).print_png(kept, pil_kwargs={"compress_level": 1})
     return b64encode(kept.getvalue()).decode("ascii")

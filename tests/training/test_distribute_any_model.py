@@ -212,17 +212,22 @@ def test_a_gathered_loss_of_the_batch_takes_the_steps_of_one_device(kind, loss, 
     assert not [one for one in recwarn if "as a whole" in str(one.message)]
 
 
+def assert_gathered(build, data, kind="mirrored", replicas=2):
+    """Trains with all losses gathered, and holds the weights of one device."""
+    plain = alone(build)
+    model = dl.distribute(build, strategy_of(kind, replicas), batch_losses="gather")
+    for one in (plain, model):
+        one.fit(data, verbose=0, shuffle=False, epochs=2)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
 def test_a_gathered_loss_is_exact_where_the_first_batch_shows_nothing():
     """The shares of the first batch have as many rows that count, those of the others have not."""
     rows = np.arange(len(X))
     labels = np.where(rows < BATCH, rows % 2, Y)
     build = sequential(dense(6, activation="tanh"), dense(), loss=ratio)
-    plain = alone(build)
-    model = dl.distribute(build, strategy_of("mirrored", 2), batch_losses="gather")
-    for one in (plain, model):
-        one.fit(in_order(X, labels), verbose=0, shuffle=False)
-    for one, other in zip(plain.weights, model.weights, strict=True):
-        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+    assert_gathered(build, in_order(X, labels))
 
 
 def per_token(y_true, y_pred):
@@ -234,12 +239,7 @@ def per_token(y_true, y_pred):
 def test_gathered_predictions_keep_their_mask(kind, labels):
     embed = functools.partial(keras.layers.Embedding, 5, 6, mask_zero=True)
     build = sequential(embed, dense(), shape=(6,), loss=per_token)
-    model = dl.distribute(build, strategy_of(kind, 3), batch_losses="gather")
-    plain, data = alone(build), in_order(TOKENS, (TOKENS % 4).astype(labels))
-    for one in (plain, model):
-        one.fit(data, verbose=0, shuffle=False, epochs=2)
-    for one, other in zip(plain.weights, model.weights, strict=True):
-        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+    assert_gathered(build, in_order(TOKENS, (TOKENS % 4).astype(labels)), kind, 3)
 
 
 def test_an_embedding_of_positions_below_a_gathered_loss():
@@ -251,12 +251,7 @@ def test_an_embedding_of_positions_below_a_gathered_loss():
         loss=pairs,
         optimizer=lambda: keras.optimizers.Adam(1e-2),
     )
-    plain = alone(build)
-    model = dl.distribute(build, strategy_of("mirrored", 3), batch_losses="gather")
-    for one in (plain, model):
-        one.fit(in_order(TOKENS, Y), verbose=0, shuffle=False, epochs=2)
-    for one, other in zip(plain.weights, model.weights, strict=True):
-        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+    assert_gathered(build, in_order(TOKENS, Y), replicas=3)
 
 
 def test_a_test_step_of_ones_own_gathers_without_a_warning():
@@ -320,12 +315,7 @@ def test_a_model_that_outputs_its_loss_has_no_rows_to_gather():
         model.compile("sgd", lambda y, p: p)
         return model
 
-    plain = alone(build)
-    model = dl.distribute(build, strategy_of("mirrored", 2), batch_losses="gather")
-    for one in (plain, model):
-        one.fit(in_order(), verbose=0, shuffle=False)
-    for one, other in zip(plain.weights, model.weights, strict=True):
-        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+    assert_gathered(build, in_order())
 
 
 def test_gathering_the_losses_of_a_step_of_ones_own_is_refused():

@@ -120,21 +120,21 @@ def _find(
     counts = [place.share for place in places]
     same = _SAME_IN_16_BITS if _in_16_bits(model) else _SAME
 
-    def ways(name: str, *, seldom_zero: bool = True) -> list[tuple[Way, float]]:
+    def ways(name: str, *, may_be_zero: bool = False) -> list[tuple[Way, float]]:
         parts = [getattr(seen, name) for seen in shares]
         if any(len(part) != len(getattr(whole, name)) for part in parts):
             return []
         return [
-            _way(value, [part[i] for part in parts], counts, same, seldom_zero=seldom_zero)
+            _way(value, [part[i] for part in parts], counts, same, may_be_zero=may_be_zero)
             for i, value in enumerate(getattr(whole, name))
         ]
 
     # Rows of other replicas have gradients there. In a trial of one share they are constants.
     gradients = ways("targets" if whole.gathered else "gradients")
     losses, added = ways("losses"), ways("added")
-    means = ways("means", seldom_zero=False)
+    means = ways("means", may_be_zero=True)
     logs = {
-        name: _way(value, [seen.logs[name] for seen in shares], counts, same)[0]
+        name: _way(value, [seen.logs[name] for seen in shares], counts, same, may_be_zero=True)[0]
         for name, value in whole.logs.items()
         if all(name in seen.logs for seen in shares)
     }
@@ -163,12 +163,12 @@ def _find(
 
 
 def _way(
-    whole: Any, parts: list[Any], shares: list[float], same: float, *, seldom_zero: bool = False
+    whole: Any, parts: list[Any], shares: list[float], same: float, *, may_be_zero: bool
 ) -> tuple[Way, float]:
     """How the parts make the whole, and how far their mean is from it.
 
-    A count may be zero in a share. Where a loss or a gradient is, in all shares but one, it may be
-    a ratio as well as a sum.
+    What a step logs may be a count, which is zero in some shares. If a loss or a gradient is zero
+    in all shares but one, it may be a ratio as well as a sum.
     """
     expected = _row(whole)
     rows = [_row(part) for part in parts]
@@ -182,7 +182,7 @@ def _way(
     off = float(np.linalg.norm(mean - expected)) / size
     if off <= same:
         return Way.MEAN, off
-    told = not seldom_zero or sum(bool(row.any()) for row in rows) > 1
+    told = may_be_zero or sum(bool(row.any()) for row in rows) > 1
     if told and float(np.linalg.norm(summed - expected)) <= same * size:
         return Way.SUM, off
     return Way.WHOLE, off

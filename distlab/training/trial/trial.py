@@ -174,7 +174,7 @@ class _TrialBatch(Batch):
         end = self.first + int(self.examples)
         if self.rows is None or rows.shape[0] != end - self.first:
             return of_all
-        return tf.concat([of_all[: self.first], rows, of_all[end:]], 0)  # its own have gradients
+        return tf.concat([of_all[: self.first], rows, of_all[end:]], 0)  # gradients reach its rows
 
     def tries_update(self, update: Any, args: Any, kwargs: Any) -> bool:
         if self.totals is None:
