@@ -26,14 +26,16 @@ A_PROCESS = 13  # families; TensorFlow's memory grows with each
 
 PAGE_TEXT = """# The zoo
 
-The models on this page follow keras.io's guides and examples. Each one is written again here,
-small and with synthetic data. `python tools/zoo.py --write` trains each model for two epochs: on
-one device with plain Keras, and on two and three replicas of `MirroredStrategy`. The batches have
-11, 11 and 5 examples, so the replicas' shares are unequal and the last batch is partial. Both
-sides have the same initial weights and the same order of examples. `distribute` and the one device
-also draw the same random numbers; Keras's own `fit` draws its own, which is a part of its
-difference in `vae_by_add_loss`, `two_updates_in_a_step` and `words_hidden_in_the_step`. Dropout is
-off, and BatchNormalization is synchronised.
+Most models on this page follow a guide or an example of keras.io or tensorflow.org, and the second
+column has its title. The others were written for one feature, such as a loss that is a sum, and
+the column describes them. Each one is written again here, small and with synthetic data.
+`python tools/zoo.py --write` trains each model for two epochs: on one device with plain Keras, and
+on two and three replicas of `MirroredStrategy`. The batches have 11, 11 and 5 examples, so the
+replicas' shares are unequal and the last batch is partial. Both sides have the same initial
+weights and the same order of examples. `distribute` and the one device also draw the same random
+numbers; Keras's own `fit` draws its own, which is a part of its difference in `vae_by_add_loss`,
+`two_updates_in_a_step` and `words_hidden_in_the_step`. Dropout is off, and BatchNormalization is
+synchronised.
 
 Each cell compares with one device after two epochs:
 
@@ -126,8 +128,9 @@ def main() -> None:
     equal = [sum(row[i].startswith("equal") for row in rows.values()) for i in range(len(RUNS))]
     lines = ["| family | in the manner of | " + " | ".join(COLUMNS) + " |", "|---" * 5 + "|"]
     lines += [f"| {n} | {every[n].like} | {' | '.join(row)} |" for n, row in rows.items()]
-    counts = ", ".join(f"{c}: {n} of {len(rows)}" for c, n in zip(COLUMNS, equal, strict=True))
-    text = f"{PAGE_TEXT}\nEqual: {counts}.\n\n" + "\n".join(lines) + "\n"
+    counts = ", ".join(f"{n} ({c})" for c, n in zip(COLUMNS, equal, strict=True))
+    counted = f"Equal to one device, of {len(rows)} models: {counts}."
+    text = f"{PAGE_TEXT}\n{counted}\n\n" + "\n".join(lines) + "\n"
     if asked.write:
         PAGE.write_text(text, encoding="utf-8")
     print(text)

@@ -130,8 +130,8 @@ def draw_map(kinds: Sequence[Kind] = FIELD) -> Figure:
         "coloured strip: its examples of the batch\ngrey: what it keeps of each of three layers\n"
         "hatched: what it fetches to compute that layer"
     )
-    axes.text(0, 0.8, legend, fontsize=8.5, va="bottom", color=palette.NOTE)
-    axes.text(8.7, 0.8, "the question that decides", fontsize=8.5, va="bottom", weight="bold")
+    axes.text(0, 0.8, legend, fontsize=9.5, va="bottom", color=palette.NOTE)
+    axes.text(8.7, 0.8, "the question that decides", fontsize=9.5, va="bottom", weight="bold")
     axes.set_xlim(-4.4, 15.6)
     axes.set_ylim(-_ROW * len(kinds) + 0.2, 1.8)
     axes.axis("off")
@@ -145,7 +145,7 @@ def draw_map(kinds: Sequence[Kind] = FIELD) -> Figure:
 
 def _draw_row(axes: Any, kind: Kind, *, top: float) -> None:
     name = "\n".join([textwrap.fill(kind.name, 22), textwrap.fill(kind.example, 26)])
-    style = {"va": "center", "fontsize": 8.5}
+    style = {"va": "center", "fontsize": 9.5}
     axes.text(-4.3, top - 0.65, name, **style)
     for number, part in enumerate(kind.parts):
         _draw_device(axes, part, number, corner=(2.1 * number, top))
@@ -155,7 +155,7 @@ def _draw_row(axes: Any, kind: Kind, *, top: float) -> None:
 def _draw_device(axes: Any, part: Part, number: int, *, corner: tuple[float, float]) -> None:
     left, top = corner
     look = palette.replica(number)
-    axes.text(left + 0.85, top + 0.04, part.device, ha="center", va="bottom", fontsize=8)
+    axes.text(left + 0.85, top + 0.04, part.device, ha="center", va="bottom", fontsize=9)
     _box(axes, left, top, 1.7, 1.35)
     if part.batch:
         start, end = part.batch

@@ -51,8 +51,8 @@ def draw_split_layers(*, examples: int, inputs: int, hidden: int, outputs: int) 
                 device = _device(cut, row, column, half)
                 _draw_element(axes, left + column, top + row, device)
         middle = {"ha": "center", "va": "center"}
-        axes.text(left + columns / 2, -1.9, f"{name}\n[{rows}, {columns}]", fontsize=8, **middle)
-        axes.text(left + columns + _GAP / 2, tallest / 2, sign, fontsize=9, **middle)
+        axes.text(left + columns / 2, -1.9, f"{name}\n[{rows}, {columns}]", fontsize=10, **middle)
+        axes.text(left + columns + _GAP / 2, tallest / 2, sign, fontsize=11, **middle)
         left += columns + _GAP
     axes.set_xlim(-1.2, width)
     axes.set_ylim(tallest + 0.3, -3)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from distlab.cluster.spec import read_cluster
 from distlab.errors import DeviceError, InvalidArgument, did_you_mean
-from distlab.strategy import replica_threads
+from distlab.strategy import collective_keys, replica_threads
 from distlab.strategy.clusters import make_on_cluster
 from distlab.strategy.describing import CLUSTER_KINDS, short_name
 from distlab.strategy.meeting import Patience
@@ -113,6 +113,7 @@ def make_strategy(
         )
     else:
         strategy = _make(kind, devices, cross_device_ops)
+        collective_keys.separate(strategy)
     if kind != "default":  # TensorFlow's default strategy is one object for everyone
         strategy._distlab_origin = (kind, why)
     return strategy

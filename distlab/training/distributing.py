@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import InvalidArgument, ModelError, did_you_mean
+from distlab.strategy import collective_keys
 from distlab.training.keras_private import losses, scopes
 from distlab.training.kinds import TF_KERAS, kind_of
 from distlab.training.legacy_models import is_legacy
@@ -75,6 +76,7 @@ def distribute(
     _check_arguments(build, strategy, batch_losses)
     kind = kind_of(strategy)
     kind.check_strategy(strategy)
+    collective_keys.separate(strategy)
     with ended_together(workers_of(strategy), "build"), strategy.scope(), scopes.kept_graph():
         model = build()
     if is_legacy(model):

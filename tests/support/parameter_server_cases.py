@@ -247,6 +247,36 @@ def too_few(strategy):
         return refusal(lambda: model.evaluate(numbered(), verbose=0))
 
 
+class Largest(keras.metrics.Metric):
+    """The largest error so far."""
+
+    def __init__(self):
+        super().__init__(name="largest")
+        self.largest = self.add_weight(initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        errors = tf.abs(tf.cast(y_true, tf.float32) - tf.reshape(y_pred, [-1]))
+        self.largest.assign(tf.maximum(self.largest, tf.reduce_max(errors)))
+
+    def result(self):
+        return self.largest
+
+
+def largest(strategy):
+    """A metric that does not add up over batches, in `fit` and in `evaluate`."""
+
+    def build():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), loss="mse", metrics=["mae", Largest()])
+        return model
+
+    model = dl.distribute(build, strategy)
+    return (
+        refusal(lambda: model.fit(numbered(), verbose=0)),
+        refusal(lambda: model.evaluate(numbered(), verbose=0)),
+    )
+
+
 # Several workers
 
 

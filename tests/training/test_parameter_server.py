@@ -60,7 +60,7 @@ def cases_of(folder, names, *, workers, servers):
 @pytest.fixture(scope="module")
 def one_worker(tmp_path_factory):
     names = ["optimizers", "fed", "batch_normalization", "dropout", "placed"]
-    names += ["other_calls", "out_of_order", "too_few"]
+    names += ["other_calls", "out_of_order", "too_few", "largest"]
     return cases_of(tmp_path_factory.mktemp("one"), names, workers=1, servers=2)
 
 
@@ -123,6 +123,14 @@ def test_batches_that_a_worker_has_passed_are_read_again(one_worker):
     (seen,), iterations = one_worker("out_of_order")
     assert set(seen) == {1.0}
     assert iterations == [15]
+
+
+def test_a_metric_that_does_not_add_up_over_batches_is_refused(one_worker):
+    for kind, text in one_worker("largest"):
+        assert kind == "ModelError"
+        assert "count the metric 'largest' on parameter servers" in text
+        assert "counted twice did not give twice the value" in text
+        assert "let update_state only add (assign_add)" in text
 
 
 def test_a_batch_that_no_worker_has_is_named(one_worker):

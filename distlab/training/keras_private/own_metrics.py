@@ -36,7 +36,7 @@ def wrap(model: keras.Model) -> None:
     Args:
         model: A compiled model.
     """
-    for metric in _of_own_making(model):
+    for metric in of_own_making(model):
         if not isinstance(vars(metric).get("update_state"), Update):
             metric.__dict__["update_state"] = Update(metric, model.distribute_strategy)
 
@@ -47,10 +47,16 @@ def has_any(model: keras.Model) -> bool:
     Args:
         model: A compiled model.
     """
-    return bool(_of_own_making(model))
+    return bool(of_own_making(model))
 
 
-def _of_own_making(model: keras.Model) -> list[keras.metrics.Metric]:
+def of_own_making(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Returns the model's metrics that Keras does not bring.
+
+    Args:
+        model: A compiled model.
+    """
+
     def is_kerass(thing: Any) -> bool:
         return (getattr(thing, "__module__", None) or "").partition(".")[0] == "keras"
 
