@@ -149,7 +149,7 @@ def _draw_row(axes: Any, kind: Kind, *, top: float) -> None:
     axes.text(-4.3, top - 0.65, name, **style)
     for number, part in enumerate(kind.parts):
         _draw_device(axes, part, number, corner=(2.1 * number, top))
-    axes.text(8.7, top - 0.65, textwrap.fill(kind.question, 44), **style)
+    axes.text(8.7, top - 0.65, textwrap.fill(kind.question, 42), **style)
 
 
 def _draw_device(axes: Any, part: Part, number: int, *, corner: tuple[float, float]) -> None:

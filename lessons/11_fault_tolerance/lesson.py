@@ -775,11 +775,11 @@ for machines in (1000, 2048, 10_000, 100_000):
     print(f"{machines:>8,}{minutes:>9.1f} min{percent[0]:>33}{percent[1]:>11}{percent[2]:>12}")
 
 # %% [markdown]
-# For the 2,048 machines of the opening the calculation gives 6 to 8 %, which does not contradict the report's "more than 90 %". With
-# restarts of 5 minutes, the restarts cost 1 % on 1,000 machines and 10 % on 10,000. On 100,000
-# machines they cost 47 % (83 minus 36), more than saving and lost work together. A better interval
-# cannot reduce that part. A quicker **restart** can, and so can rarer failures. `dl.Resume(folder,
-# every_secs=...)` takes the interval as it is.
+# For the 2,048 machines of the opening the calculation gives 6 to 8 %, which does not contradict
+# the report's "more than 90 %". With restarts of 5 minutes, the restarts cost 1 % on 1,000 machines
+# and 10 % on 10,000. On 100,000 machines they cost 47 % (83 minus 36), more than saving and lost
+# work together. A better interval cannot reduce that part. A quicker **restart** can, and so can
+# rarer failures. `dl.Resume(folder, every_secs=...)` takes the interval as it is.
 
 # %%
 cluster.close()
