@@ -47,9 +47,8 @@ def gathered(tensor: Any) -> Any:
         tensor = None if tensor is None else batch.gathered(tensor)
     if tensor is None or context is None or context.num_replicas_in_sync == 1:
         return tensor
-    if batch is not None:  # a replica may work on an example that does not count
-        rows = tf.where(batch.examples > 0, tf.shape(tensor)[0], 0)
-        tensor = tensor[:rows]
+    if batch is not None:
+        tensor = batch.rows_that_count(tensor)
     kind = tensor.dtype
     if kind in _TAKEN:
         return context.all_gather(tensor, axis=0)

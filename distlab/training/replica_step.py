@@ -17,7 +17,7 @@ import tensorflow as tf
 from distlab.strategy.describing import describe
 from distlab.training.finite_losses import NotedLoss, assert_finite
 from distlab.training.keras_private import losses, models, moments, optimizers, states
-from distlab.training.keras_private.batch import Batch
+from distlab.training.keras_private.batch import Batch, working_on
 from distlab.training.keras_private.hooks import using
 from distlab.training.keras_private.loss_parts import part_of
 from distlab.training.keras_private.share_hooks import CountingByShare
@@ -28,8 +28,8 @@ from distlab.training.trial.findings import Findings
 from distlab.training.workers.exchanging import workers_of
 
 # What a replica saw: "y", "y_pred", the "masks" of these, "sample_weight", "x" (those of them that
-# there are and metrics want); its part of the "loss" and of the losses of single "outputs"; how
-# many examples "in_all" the batch has; what its layers have "written".
+# there are and metrics want); its part of the "loss" and of the losses of single "outputs"; its
+# "examples", and how many "in_all" the batch has; what its layers have "written".
 Seen = dict[str, Any]
 
 # The gradients of the global batch, by position of the trainable variable (those that have one).
@@ -200,7 +200,9 @@ def update_metrics(model: keras.Model, seen: Seen, *, replicas: int) -> None:
     for index, mask in seen["masks"].items():
         y_pred[int(index)] = models.with_mask(y_pred[int(index)], mask)
     y_pred = tf.nest.pack_sequence_as(seen["y_pred"], y_pred)
-    model.compute_metrics(seen.get("x"), seen.get("y"), y_pred, seen.get("sample_weight"))
+    batch = Batch(seen["examples"], seen["in_all"])
+    with working_on(batch), using(CountingByShare(batch)):
+        model.compute_metrics(seen.get("x"), seen.get("y"), y_pred, seen.get("sample_weight"))
 
 
 def join(parts: list[Seen]) -> Seen:
@@ -212,7 +214,7 @@ def join(parts: list[Seen]) -> Seen:
 
     def joined(name: str) -> Any:
         each = [part[name] for part in parts]
-        if name in ("loss", "outputs"):
+        if name in ("loss", "outputs", "examples"):
             return tf.nest.map_structure(lambda *values: tf.add_n(values), *each)
         if name in ("in_all", "written"):
             return each[0]
@@ -251,13 +253,11 @@ def _forward(
     }
     seen = {name: array for name, array in arrays.items() if array is not None}
     if pads(model) and not alone:
-        real = tf.cast(batch.examples, tf.int32)  # without one that only fills a place
-        seen = tf.nest.map_structure(
-            lambda part: part[:real] if part is not None and part.shape.rank else part, seen
-        )
+        seen = tf.nest.map_structure(batch.rows_that_count, seen)
     seen |= {
         "loss": loss,
         "outputs": outputs,
+        "examples": batch.examples,
         "in_all": batch.in_all,
         "written": states.agree(model, written, batch.share),
     }

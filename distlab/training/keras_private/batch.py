@@ -53,6 +53,16 @@ class Batch:
         """
         return tf.where(self.examples > 0, value, tf.zeros_like(value))
 
+    def rows_that_count(self, part: Any) -> Any:
+        """Returns a tensor without the row of an example that only fills a place.
+
+        Args:
+            part: A tensor with rows of this replica's examples; None and numbers stay.
+        """
+        if part is None or not part.shape.rank:
+            return part
+        return part[: tf.where(self.examples > 0, tf.shape(part)[0], 0)]
+
     def over_all(self, here: tf.Tensor) -> tf.Tensor:
         """Returns the sum over all replicas.
 

@@ -74,6 +74,16 @@ class PartOfLoss:
         masks = [models.mask_of(y_pred), models.mask_of(values)]
         masks = [tf.cast(mask, tf.bool) for mask in masks if mask is not None]
         mask = functools.reduce(tf.logical_and, masks) if masks else None
+        if (
+            values is not None
+            and values.shape.rank == 0
+            and (mask is None or sample_weight is None)
+        ):
+            return batch.as_asked(
+                batch.only_if_there(
+                    self._of_number(batch, tf.cast(values, value.dtype), sample_weight)
+                )
+            )
         share = self._share(batch, mask, sample_weight)
         return batch.as_asked(batch.only_if_there(value * tf.cast(share, value.dtype)))
 
@@ -89,6 +99,17 @@ class PartOfLoss:
             here = tf.reduce_sum(tf.cast(mask, tf.float32))
         here = batch.only_if_there(here)
         return tf.math.divide_no_nan(here, batch.over_all(here))
+
+    def _of_number(self, batch: Batch, value: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+        """The part of a function that returns one number for all examples.
+
+        Keras multiplies that number by the mean of the weights; a mask changes nothing.
+        """
+        value *= tf.cast(batch.share, value.dtype)
+        if sample_weight is None or self.loss.reduction == "mean_with_sample_weight":
+            return value
+        here = batch.share * tf.reduce_mean(tf.cast(sample_weight, tf.float32))
+        return value * tf.cast(batch.over_all(batch.only_if_there(here)), value.dtype)
 
     def _of_all_replicas(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
         """The loss of the global batch, on each replica."""

@@ -22,6 +22,7 @@ from distlab.training.keras_private.loss_parts import PartOfLoss, Recorded, not_
 
 # Losses of Keras that look at the batch as a whole.
 _OF_BATCH = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)
+_FUNCTIONS_OF_BATCH = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
 
 _GATHERS = "_distlab_gathers_batch_losses"
 
@@ -88,7 +89,7 @@ def _is_kerass(part: PartOfLoss) -> bool:
     function = getattr(loss, "fn", None)
     where = {type(loss).__module__, getattr(function, "__module__", "keras.")}
     of_keras = all(module.partition(".")[0] == "keras" for module in where)
-    return of_keras and not isinstance(loss, _OF_BATCH)
+    return of_keras and not (isinstance(loss, _OF_BATCH) or function in _FUNCTIONS_OF_BATCH)
 
 
 def check(model: keras.Model) -> None:

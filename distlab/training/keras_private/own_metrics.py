@@ -22,7 +22,9 @@ from distlab.strategy.describing import describe
 from distlab.training.gathering import gathered
 from distlab.training.keras_private import hooks, models, results
 from distlab.training.keras_private.batch import current
+from distlab.training.keras_private.share_hooks import AddingUp
 from distlab.training.reducing import sum_over_replicas
+from distlab.training.variables import is_summed
 
 # Relative: rounding in float32 leaves less than a thousandth of it.
 _SAME = 1e-3
@@ -99,18 +101,25 @@ class Update:
             return
         alone = alone or context is None or context.num_replicas_in_sync == 1
         if alone or not self.of_batch:
-            type(self.metric).update_state(self.metric, *args, **kwargs)
+            around = AddingUp(batch, one_copy=self._one_copy) if batch is not None else _Unscaled()
+            with hooks.using(around):
+                type(self.metric).update_state(self.metric, *args, **kwargs)
             return
+        variables = self.metric.variables
+        before = [tf.convert_to_tensor(one) for one in variables]  # and only then do replicas meet
         args, kwargs = _map(gathered, (args, kwargs))
-        before = [tf.convert_to_tensor(one) for one in self.metric.variables]
+        copies = [is_summed(one) for one in variables]
         if not self._one_copy:
-            before = sum_over_replicas(before)
-        # Every replica has computed the same. The copies are added up, so the first has it all.
+            summed = iter(sum_over_replicas([b for b, c in zip(before, copies, strict=True) if c]))
+            before = [next(summed) if c else b for b, c in zip(before, copies, strict=True)]
+        # Every replica has computed the same. Where the copies are added up, the first has it all;
+        # of a metric that was made outside of the strategy's scope there is only one.
         is_first = tf.equal(context.replica_id_in_sync_group, 0)
         after = self._updated(before, args, kwargs)
-        with hooks.using(hooks.Hooks()):
-            for variable, value in zip(self.metric.variables, after, strict=True):
-                variable.assign(tf.where(is_first, value, tf.zeros_like(value)))
+        with hooks.using(_Unscaled()):
+            for variable, value, summed_up in zip(variables, after, copies, strict=True):
+                added = tf.where(is_first, value, tf.zeros_like(value))
+                variable.assign(added if summed_up or self._one_copy else value)
 
     def try_out(self, args: Any, kwargs: Any, *, examples: int) -> None:
         """Finds out, without effect, whether the metric adds up over examples.
@@ -133,31 +142,35 @@ class Update:
         third = -(-examples // 3)  # parts of two sizes, so that a mean of means shows
         try:
             parts = after(slice(None, third)), after(slice(third, None))
-            added = [tf.add(a, b) - s for a, b, s in zip(*parts, start, strict=True)]
-            found, expected = self._result(added), self._result(after(slice(None)))
+            added = [np.asarray(a + b - s) for a, b, s in zip(*parts, start, strict=True)]
+            whole = [np.asarray(one) for one in after(slice(None))]
         except Exception:  # the user's code may take whole batches only, or states may not add up
             return
-        self.of_batch = not all(
-            np.allclose(a, b, rtol=_SAME, equal_nan=True)
-            for a, b in zip(found, expected, strict=True)
-        )
-
-    def _result(self, state: list[Any]) -> list[tf.Tensor]:
-        mapping = list(zip(self.metric.variables, state, strict=True))
-        with results.noted_results(), keras.StatelessScope(mapping):
-            found = type(self.metric).result(self.metric)
-            return [tf.convert_to_tensor(one) for one in tf.nest.flatten(found)]
+        # Not the results: the mean of batches is 0 for the whole and for the parts where a batch
+        # has nothing to count, and only the number of batches tells.
+        tells = any((one != np.asarray(s)).any() for one, s in zip(whole, start, strict=True))
+        self.of_batch = not (tells and all(map(_close, added, whole)))
 
     def _updated(self, before: list[Any], args: Any, kwargs: Any) -> list[Any]:
         """The metric's state after an update of another; its own stays."""
         mapping = list(zip(self.metric.variables, before, strict=True))
         _NOW.alone = True  # a metric may be made of others
         try:
-            with hooks.using(hooks.Hooks()), keras.StatelessScope(mapping) as scope:
+            with hooks.using(_Unscaled()), keras.StatelessScope(mapping) as scope:
                 type(self.metric).update_state(self.metric, *args, **kwargs)
         finally:
             _NOW.alone = False
         return [scope.get_current_value(one) for one in self.metric.variables]
+
+
+class _Unscaled(hooks.Hooks):
+    """Each number counts as it is given, and so does a loss that a metric computes."""
+
+    keras_scales_losses = False
+
+
+def _close(one: np.ndarray, other: np.ndarray) -> bool:
+    return bool(np.allclose(one, other, rtol=_SAME, equal_nan=True))
 
 
 def _rows(part: Any) -> int | None:

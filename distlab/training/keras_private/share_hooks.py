@@ -84,5 +84,21 @@ class CountingByShare(Hooks):
         assign(after)
 
 
+class AddingUp(CountingByShare):
+    """For a metric whose updates add up over examples, whatever it gives to other metrics."""
+
+    def update_mean(
+        self, update: Callable[[Any, Any], None], values: Any, sample_weight: Any
+    ) -> None:
+        """As without hooks."""
+        update(values, sample_weight)
+
+    def update_sum(
+        self, update: Callable[[Any, Any], None], values: Any, sample_weight: Any
+    ) -> None:
+        """As without hooks."""
+        update(values, sample_weight)
+
+
 def _is_of_metric(variable: Any) -> bool:
     return bool(variable.synchronization == "on_read" and variable.aggregation == "sum")

@@ -21,6 +21,10 @@ _TOLD = "_distlab_told_of"  # a model's attribute: what it was said of
 _GATHER_BY_HAND = "distlab.all_gather(tensor) gives every replica the rows of all"
 
 
+# Operations of a functional model that are no layers and cannot look at other examples.
+_ENTRY_BY_ENTRY = {"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative", "GetItem"}
+
+
 class Trial:
     """The trial of one of a model's steps.
 
@@ -49,19 +53,10 @@ class Trial:
         model = self._model
         if model.distribute_strategy.num_replicas_in_sync == 1:
             return False
-        layers = [
-            layer
-            for layer in models.layers(model)
-            if layer is not model or models.overrides(model, "call")
-        ]
         return (
             losses.of_own_making(model)
             or own_metrics.has_any(model)
-            or any(
-                isinstance(layer, keras.layers.Embedding)
-                or type(layer).__module__.partition(".")[0] != "keras"
-                for layer in layers
-            )
+            or any(_may_look_at_batch(layer) for layer in models.layers(model))
         )
 
     def run(self, batch: Any) -> None:
@@ -146,3 +141,24 @@ class Trial:
             return
         told.add(what)
         warnings.warn(f"{self._model.name}: {found}. {do}.", stacklevel=2)
+
+
+def _may_look_at_batch(layer: keras.layers.Layer) -> bool:
+    """Whether a layer, by itself, needs a trial; those inside it are asked for themselves."""
+    if isinstance(layer, keras.Model):
+        return _brings(type(layer).call) or any(
+            not isinstance(one, keras.layers.Layer) and type(one).__name__ not in _ENTRY_BY_ENTRY
+            for one in getattr(layer, "operations", ())
+        )
+    called = (layer.activity_regularizer, getattr(layer, "activation", None))
+    return (
+        isinstance(layer, keras.layers.Embedding | keras.layers.Lambda)
+        or _brings(type(layer))
+        or any(_brings(one) for one in called if one is not None)
+    )
+
+
+def _brings(thing: Any) -> bool:
+    """Whether a class, a function or what is called like one is not Keras's."""
+    module = getattr(thing, "__module__", None) or type(thing).__module__
+    return module.partition(".")[0] != "keras"

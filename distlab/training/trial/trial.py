@@ -51,7 +51,7 @@ def make_variables(model: keras.Model, method: str, batch: Any) -> Seen:
     seen = Seen()
     with model.distribute_strategy.scope():
         try:
-            trial = _Trial(seen, differentiate=False)
+            trial = _Trial(seen, model, differentiate=False)
             _call(model, method, batch, place, trial, seen)
         finally:
             if method == "train_step" and not seen.applied and not model.optimizer.built:
@@ -99,7 +99,7 @@ def run(
         change: See `noted_results`.
     """
     seen = Seen(of_sum=of_sum)
-    trial = _Trial(seen, differentiate=method == "train_step", whole=whole)
+    trial = _Trial(seen, model, differentiate=method == "train_step", whole=whole)
     place = place or _whole(batch)
     _call(model, method, batch, place, trial, seen, whole=whole, change=change)
     return seen
@@ -179,7 +179,7 @@ class _TrialBatch(Batch):
     def tries_update(self, update: Any, args: Any, kwargs: Any) -> bool:
         if self.totals is None:
             update.try_out(args, kwargs, examples=int(self.in_all))
-        return bool(update.of_batch)  # on replicas, too, it then goes by no other hook
+        return True  # on replicas, too, it goes by no other hook
 
     def note_loss(self, value: tf.Tensor) -> None:
         self.seen.losses.append(value)
@@ -204,8 +204,16 @@ class _Trial(_Writes):
 
     keras_scales_losses = False
 
-    def __init__(self, seen: Seen, *, differentiate: bool, whole: Seen | None = None) -> None:
+    def __init__(
+        self,
+        seen: Seen,
+        model: keras.Model,
+        *,
+        differentiate: bool,
+        whole: Seen | None = None,
+    ) -> None:
         super().__init__()
+        self.of_model = {id(variable) for variable in model.variables}
         self.seen = seen
         self.whole = whole
         self.differentiate = differentiate
@@ -242,7 +250,8 @@ class _Trial(_Writes):
         self.update_mean(update, values, sample_weight)
 
     def assign(self, assign: Any, variable: Any, value: Any) -> None:
-        return None
+        if id(variable) not in self.of_model and variable.synchronization != "on_read":
+            assign(value)  # it is put back, and told of: a loss may keep a value for itself
 
     def put_back(self, *, raw: list[tf.Variable]) -> None:
         """Gives variables that neither Keras nor the model knows of their values back.
