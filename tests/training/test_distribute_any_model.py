@@ -164,6 +164,62 @@ def test_a_sum_and_a_mean_in_two_compiled_losses():
     assert_equal_to_one_device(build, in_order(X, {"a": Y, "b": Y}), replicas=3)
 
 
+@BOTH
+@pytest.mark.parametrize("weighs", [False, True], ids=["unweighted", "weighted"])
+def test_outputs_without_a_second_axis_and_weights_of_examples(kind, weighs):
+    def build():
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((8,))
+        model = keras.Model(inputs, keras.ops.squeeze(keras.layers.Dense(1)(inputs), -1))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    weights = np.linspace(0.1, 3, len(X), dtype="float32")
+    parts = (X, Y.astype("float32"), *([weights] if weighs else []))
+    data = tf.data.Dataset.from_tensor_slices(parts).batch(BATCH)
+    assert_equal_to_one_device(build, data, kind, 3)
+
+
+def test_weights_of_classes_for_outputs_without_a_second_axis():
+    def build():
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((8,))
+        outputs = keras.ops.squeeze(keras.layers.Dense(1, activation="sigmoid")(inputs), -1)
+        model = keras.Model(inputs, outputs)
+        model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy")
+        return model
+
+    fit = {"batch_size": BATCH, "verbose": 0, "shuffle": False, "class_weight": {0: 1.0, 1: 9.0}}
+    plain, model = build(), dl.distribute(build, strategy_of("mirrored", 3))
+    labels = (Y > 1).astype("float32")
+    expected, found = (one.fit(X, labels, **fit).history["loss"] for one in (plain, model))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
+def mean_over_all(y_true, y_pred):
+    """A mean over examples and steps, which does not look at a mask."""
+    return keras.ops.mean(keras.ops.square(keras.ops.cast(y_true, "float32") - y_pred))
+
+
+def test_a_mean_of_ones_own_over_masked_outputs(recwarn):
+    def build():
+        keras.utils.set_random_seed(3)
+        layers = [keras.layers.Embedding(6, 4, mask_zero=True), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((5,), dtype="int32"), *layers])
+        model.compile(keras.optimizers.SGD(0.5), mean_over_all)
+        return model
+
+    draw = np.random.default_rng(0)
+    tokens = draw.integers(0, 6, (40, 5))
+    tokens[:11] = draw.integers(1, 6, (11, 5))  # the first batch has no padding
+    targets = draw.normal(size=(40, 5, 1)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((tokens, targets)).batch(11)
+    assert_equal_to_one_device(build, data, replicas=2)
+    assert not [one for one in recwarn if "as a whole" in str(one.message)]
+
+
 # Losses of the batch as a whole
 
 
@@ -194,6 +250,84 @@ def test_a_loss_of_the_batch_as_a_whole_is_named_once_with_its_size(loss):
     assert f"the loss '{loss.__name__}' looks at the batch as a whole" in texts[0]
     assert "differs by" in texts[0]
     assert 'batch_losses="gather"' in texts[0]
+
+
+@pytest.mark.parametrize("name", ["dice", "tversky"])
+def test_a_loss_of_kerass_for_the_batch_is_known_by_its_name(name):
+    outputs = dense(1, activation="sigmoid")
+    data = in_order(X, (Y[:, None] > 1).astype("float32"))
+    model = dl.distribute(sequential(outputs, loss=name), strategy_of("mirrored", 2))
+    with pytest.warns(UserWarning, match=f"the loss '{name}' looks at the batch as a whole"):
+        model.fit(data, verbose=0)
+    assert_gathered(sequential(outputs, loss=name), data)
+
+
+def mean_of_squares(activations):
+    return 0.5 * keras.ops.mean(keras.ops.square(activations))
+
+
+def divided(features):
+    return features / keras.ops.max(keras.ops.abs(features))
+
+
+def centred(outputs):
+    inputs = keras.Input((8,))
+    features = keras.layers.Dense(5)(inputs)
+    features = features - keras.ops.mean(features, axis=0, keepdims=True)
+    return keras.Model(inputs, outputs(features))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda outputs: keras.Sequential(
+            [keras.layers.Dense(5, activity_regularizer=mean_of_squares), outputs]
+        ),
+        lambda outputs: keras.Sequential([keras.layers.Lambda(divided), outputs]),
+        lambda outputs: keras.Sequential([keras.layers.Dense(5, activation=divided), outputs]),
+        centred,
+    ],
+    ids=["a regulariser of activations", "a Lambda layer", "an activation", "operations"],
+)
+def test_code_of_ones_own_in_keras_layers_is_looked_at(model):
+    def build():
+        made = model(keras.layers.Dense(4))
+        made.compile("sgd", LOSS())
+        return made
+
+    with pytest.warns(UserWarning, match="looks at the batch as a whole"):
+        dl.distribute(build, strategy_of("mirrored", 2)).fit(in_order(), verbose=0)
+
+
+def test_a_layer_that_draws_as_no_trial_can_repeat_is_not_said_to_look_at_the_batch():
+    class Drops(keras.layers.Layer):
+        def call(self, inputs, training=False):
+            return tf.nn.dropout(inputs, 0.3) if training else inputs
+
+    model = dl.distribute(sequential(Drops, dense()), strategy_of("mirrored", 2))
+    with pytest.warns(UserWarning) as warned:
+        model.fit(in_order(), epochs=2, verbose=0)
+    said = " ".join(str(one.message) for one in warned)
+    assert "it draws random numbers by functions of TensorFlow that a trial cannot repeat" in said
+    assert "as a whole" not in said
+
+
+def test_a_loss_that_keeps_a_keras_variable_is_told_of():
+    class Scaled(keras.losses.Loss):
+        def __init__(self):
+            super().__init__()
+            self.size = keras.Variable(1.0, trainable=False, name="size")
+
+        def call(self, y, y_pred):
+            losses = keras.ops.mean(keras.ops.square(y_pred), -1)
+            self.size.assign(0.5 * self.size + 0.5 * keras.ops.mean(losses))
+            return losses / self.size
+
+    model = dl.distribute(sequential(dense(), loss=Scaled()), strategy_of("mirrored", 2))
+    size = model.loss.size.numpy()
+    with pytest.warns(UserWarning, match="a step writes size"):
+        model.fit(in_order(X[:32], Y[:32]), verbose=0)
+    assert model.loss.size.numpy() != size
 
 
 @BATCHWISE

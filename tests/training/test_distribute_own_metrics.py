@@ -140,6 +140,151 @@ def test_logs_are_those_of_one_device(model_class, kind, replicas):
     assert_same(train(dl.distribute(builder(model_class), strategy)), expected)
 
 
+class MeanSquare(keras.metrics.Metric):
+    """Adds up over examples, and asks a Keras loss, which Keras scales in a strategy's scope."""
+
+    def __init__(self):
+        super().__init__(name="mean_square")
+        self.of_batch = keras.losses.MeanSquaredError()
+        self.total = self.add_weight(name="total", initializer="zeros")
+        self.count = self.add_weight(name="count", initializer="zeros")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        rows = keras.ops.cast(keras.ops.shape(y)[0], "float32")
+        self.total.assign_add(self.of_batch(y, y_pred) * rows)
+        self.count.assign_add(rows)
+
+    def result(self):
+        return self.total / self.count
+
+
+def root_of_mean_square(y, y_pred):
+    return keras.ops.sqrt(keras.losses.MeanSquaredError()(y, y_pred))
+
+
+@pytest.mark.parametrize("model_class", [keras.Model, OwnStep])
+@pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
+def test_a_metric_that_computes_a_keras_loss(model_class, kind):
+    made = [keras.losses.MeanSquaredError, MeanSquare, lambda: root_of_mean_square]
+    build = builder(model_class, made)
+    strategy = dl.make_strategy(kind, devices=dl.split_devices(4)[:2])
+    assert_same(train(dl.distribute(build, strategy)), train(alone(build)))
+
+
+def squeezed(metrics):
+    """A model whose outputs have no axis but that of the examples."""
+
+    def build():
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((4,))
+        outputs = keras.ops.squeeze(keras.layers.Dense(1)(inputs), -1)
+        model = keras.Model(inputs, outputs)
+        model.compile("adam", "mse", metrics=metrics)
+        return model
+
+    return build
+
+
+@pytest.mark.parametrize("rows", [11, 13])  # a last batch of 1: a replica has none; and of 3
+@pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
+def test_outputs_without_a_second_axis(rows, kind):
+    def run(model):
+        draw = np.random.default_rng(0)
+        x = draw.normal(size=(rows, 4)).astype("float32")
+        y = x.sum(1)
+        options = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
+        history = model.fit(x, y, validation_data=(x, y), **options)
+        return history.history, model.get_weights()
+
+    build = squeezed(["mae", "mse"])
+    strategy = dl.make_strategy(kind, devices=dl.split_devices(4)[:2])
+    assert_same(run(dl.distribute(build, strategy)), run(alone(build)))
+
+
+@pytest.mark.parametrize("when", ["a list of the module", "a later compile"])
+def test_a_metric_of_the_batch_that_was_made_outside_of_build(when):
+    def later(metric):
+        def build():
+            return builder(keras.Model, [lambda: metric])()
+
+        return build
+
+    strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
+    if when == "a later compile":
+        model = dl.distribute(builder(keras.Model, []), strategy)
+        model.compile(model.optimizer, "mse", metrics=[LargestError(), MeanOfBatches()])
+        plain = builder(keras.Model, [LargestError, MeanOfBatches])
+    else:
+        model = dl.distribute(later(LargestError()), strategy)
+        plain = builder(keras.Model, [LargestError])
+    assert_same(train(model), train(alone(plain)))
+
+
+def test_a_metric_that_is_zero_in_the_first_batch_is_not_taken_for_one_that_adds_up():
+    def matches(y, y_pred):
+        """The mean of a batch, of which nothing counts at first."""
+        seen = keras.ops.cast(keras.ops.abs(y[:, 0]) > 1e3, "float32")
+        counted = keras.ops.sum(seen * keras.ops.abs(y_pred[:, 0]))
+        return counted / (keras.ops.sum(seen) + 1e-7)
+
+    def run(model):
+        x = np.random.default_rng(0).normal(size=(EXAMPLES, 4)).astype("float32")
+        y = x.sum(1, keepdims=True)
+        y[BATCH::2] = 2e3
+        history = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+        return history.history, model.get_weights()
+
+    build = builder(keras.Model, [lambda: matches])
+    strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
+    (found, _), (expected, _) = run(dl.distribute(build, strategy)), run(alone(build))
+    np.testing.assert_allclose(found["matches"], expected["matches"], rtol=1e-5)
+
+
+class LogsMore(keras.Model):
+    """Counts a number of the batch, and returns one more."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.size = keras.metrics.Mean(name="size")
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        self.size.update_state(keras.ops.mean(keras.ops.abs(y_pred)))
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        logs["root"] = keras.ops.sqrt(logs["loss"])
+        return logs
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
+def test_what_a_models_own_compute_metrics_returns_is_logged(kind):
+    build = builder(LogsMore, [lambda: "mae"])
+    strategy = dl.make_strategy(kind, devices=dl.split_devices(4)[:2])
+    logs, weights = train(dl.distribute(build, strategy))
+    assert {"root", "val_root", "evaluated root", "size"} <= logs.keys()
+    assert_same((logs, weights), train(alone(build)))
+
+
+def test_outputs_with_more_rows_than_examples_reach_a_metric_whole():
+    def right(y, y_pred):
+        return keras.ops.mean(keras.ops.cast(keras.ops.reshape(y, (-1, 1)) * y_pred > 0, "float32"))
+
+    def build():
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((4, 3))
+        outputs = keras.ops.reshape(keras.layers.Dense(1)(inputs), (-1, 1))
+        model = keras.Model(inputs, outputs)
+        loss = lambda y, p: keras.ops.mean((keras.ops.reshape(y, (-1, 1)) - p) ** 2)  # noqa: E731
+        model.compile("adam", loss, metrics=[right])
+        return model
+
+    def run(model):
+        x = np.random.default_rng(0).normal(size=(EXAMPLES, 4, 3)).astype("float32")
+        history = model.fit(x, x.sum(-1), batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+        return history.history, model.get_weights()
+
+    strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
+    assert_same(run(dl.distribute(build, strategy)), run(alone(build)))
+
+
 def test_a_metric_that_adds_up_needs_no_examples_of_others(monkeypatch):
     strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
     asked = []

@@ -24,7 +24,6 @@ from distlab.training.keras_private import hooks, models, results
 from distlab.training.keras_private.batch import current
 from distlab.training.keras_private.share_hooks import AddingUp
 from distlab.training.reducing import sum_over_replicas
-from distlab.training.variables import is_summed
 
 # Relative: rounding in float32 leaves less than a thousandth of it.
 _SAME = 1e-3
@@ -108,18 +107,15 @@ class Update:
         variables = self.metric.variables
         before = [tf.convert_to_tensor(one) for one in variables]  # and only then do replicas meet
         args, kwargs = _map(gathered, (args, kwargs))
-        copies = [is_summed(one) for one in variables]
-        if not self._one_copy:
-            summed = iter(sum_over_replicas([b for b, c in zip(before, copies, strict=True) if c]))
-            before = [next(summed) if c else b for b, c in zip(before, copies, strict=True)]
-        # Every replica has computed the same. Where the copies are added up, the first has it all;
-        # of a metric that was made outside of the strategy's scope there is only one.
+        # Each replica has a copy of its own, unless the metric was made outside of the scope.
+        copied = any(isinstance(one.value, tf.distribute.DistributedValues) for one in variables)
+        after = self._updated(sum_over_replicas(before) if copied else before, args, kwargs)
+        # Every replica has computed the same. Where copies are added up, the first has it all.
         is_first = tf.equal(context.replica_id_in_sync_group, 0)
-        after = self._updated(before, args, kwargs)
         with hooks.using(_Unscaled()):
-            for variable, value, summed_up in zip(variables, after, copies, strict=True):
+            for variable, value in zip(variables, after, strict=True):
                 added = tf.where(is_first, value, tf.zeros_like(value))
-                variable.assign(added if summed_up or self._one_copy else value)
+                variable.assign(added if copied or self._one_copy else value)
 
     def try_out(self, args: Any, kwargs: Any, *, examples: int) -> None:
         """Finds out, without effect, whether the metric adds up over examples.

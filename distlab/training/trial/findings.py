@@ -45,6 +45,7 @@ class Findings:
             by path, where it is; and whether they agree on the mean of it.
         reads_results: Whether numbers that the step returns are made of results of metrics.
         of_sum: Whether all is a sum over examples, but for regularisers.
+        draws: Whether the step draws numbers that a trial cannot repeat, so that nothing is shown.
     """
 
     gradients: list[Way] = dataclasses.field(default_factory=list)
@@ -57,6 +58,7 @@ class Findings:
     changes: dict[str, tuple[float, bool]] = dataclasses.field(default_factory=dict)
     reads_results: bool = False
     of_sum: bool = False
+    draws: bool = False
 
     def fill(self, other: Findings) -> None:
         """Takes over what another trial found.
@@ -132,6 +134,9 @@ def _find(
     # Rows of other replicas have gradients there. In a trial of one share they are constants.
     gradients = ways("targets" if whole.gathered else "gradients")
     losses, added = ways("losses"), ways("added")
+    of_batch = any(way is Way.WHOLE for way, _ in (*gradients, *losses, *added))
+    if of_batch and _differs(whole, trial.run(model, method, batch), same):
+        return Findings(draws=True, alike=_alike_in_each(whole, shares))
     means = ways("means", may_be_zero=True)
     logs = {
         name: _way(value, [seen.logs[name] for seen in shares], counts, same, may_be_zero=True)[0]
@@ -160,6 +165,12 @@ def _find(
             )
         },
     )
+
+
+def _differs(one: Seen, other: Seen, same: float) -> bool:
+    """Whether two trials of the same batch show different losses."""
+    rows = _row(one.targets or one.losses), _row(other.targets or other.losses)
+    return not np.allclose(*rows, rtol=same, equal_nan=True)
 
 
 def _way(

@@ -75,10 +75,14 @@ class Trial:
                 if replicas > 1:
                     self.found.fill(find(model, self._method, batch, replicas=replicas))
         except (RuntimeError, AttributeError) as error:  # it may ask for its replica context
-            self._warn_untried(error)
+            self._warn_untried(f"{type(error).__name__}: {error}")
         if replicas == 1:
             return
         found = self.found
+        if found.draws:
+            self._warn_untried(
+                "it draws random numbers by functions of TensorFlow that a trial cannot repeat"
+            )
         for path, (far, agreed) in found.changes.items():
             self._warn_written(path, far, agreed)
         uneven = [name for name, way in found.logs.items() if way is Way.WHOLE]
@@ -111,10 +115,10 @@ class Trial:
             what, do = "a layer, or a loss that it adds,", _GATHER_BY_HAND
         self._warn(what, max(off), do)
 
-    def _warn_untried(self, error: Exception) -> None:
+    def _warn_untried(self, why: str) -> None:
         warnings.warn(
             f"{self._model.name}: its {self._method} could not be tried on the first batch "
-            f"({type(error).__name__}: {error}), so each loss is taken for a mean over examples.",
+            f"({why}), so each loss is taken for a mean over examples.",
             stacklevel=2,
         )
 
