@@ -20,12 +20,12 @@ from distlab.training.finite_losses import NotedLoss, is_compiled_by_xla
 from distlab.training.keras_private import (
     held,
     losses,
-    models,
     moments,
     optimizers,
     own_metrics,
     results,
     states,
+    step_methods,
 )
 from distlab.training.keras_private.hooks import installed
 from distlab.training.model_requirements import check_optimizer, check_scope
@@ -66,7 +66,7 @@ def make_train_function(
     check_finite = check_finite and not scales
     noted = NotedLoss(strategy) if check_finite and is_compiled_by_xla(model) else None
     trial = Trial(model, "train_step")
-    if models.has_own(model, "train_step", "compute_loss") or _logs_its_own(model):
+    if step_methods.is_own(model, "train_step"):
         own = OwnStep(
             model,
             "train_step",
@@ -133,7 +133,7 @@ def make_test_function(
     trial = Trial(model, "test_step")
     step = replica_step.test_step(model, found=trial.found)
     strategy = model.distribute_strategy
-    if models.has_own(model, "test_step", "compute_loss") or _logs_its_own(model):
+    if step_methods.is_own(model, "test_step"):
         with strategy.scope():
             steps_taken = tf.Variable(0, dtype=tf.int64, trainable=False)
 
@@ -164,13 +164,6 @@ def prepare(model: keras.Model) -> None:
     results.wrap(model)
     own_metrics.wrap(model)
     moments.prepare(model)
-
-
-def _logs_its_own(model: keras.Model) -> bool:
-    """Whether Keras's step is run as the model's own, because of the logs that it returns."""
-    accumulates = any(one.gradient_accumulation_steps for one in held.optimizers_of(model))
-    gathers = losses.batch_losses_gathered(model)
-    return models.has_own(model, "compute_metrics") and not (accumulates or gathers)
 
 
 def _run(model: keras.Model, step: Step, data: Any, in_all: tf.Tensor | None) -> None:

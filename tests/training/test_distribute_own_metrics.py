@@ -263,6 +263,22 @@ def test_what_a_models_own_compute_metrics_returns_is_logged(kind):
     assert_same((logs, weights), train(alone(build)))
 
 
+def test_a_sum_stays_a_sum_beside_a_compute_metrics_of_ones_own():
+    def build():
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((4,))
+        model = LogsMore(inputs, keras.layers.Dense(1)(inputs))
+        model.compile(keras.optimizers.SGD(0.01), sum_of_batch)
+        return model
+
+    def run(model):
+        first, second = train(model), train(model)  # the second `fit` has a trial of its own
+        return {**first[0], **{f"again {k}": v for k, v in second[0].items()}}, second[1]
+
+    strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
+    assert_same(run(dl.distribute(build, strategy)), run(alone(build)))
+
+
 def test_outputs_with_more_rows_than_examples_reach_a_metric_whole():
     def right(y, y_pred):
         return keras.ops.mean(keras.ops.cast(keras.ops.reshape(y, (-1, 1)) * y_pred > 0, "float32"))

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from distlab.training.keras_private import models, results
+from distlab.training.keras_private import models, results, step_methods
 from distlab.training.keras_private.batch import Way
 from distlab.training.splitting import can_be_split, cut
 from distlab.training.trial import trial
@@ -95,7 +95,7 @@ def find(model: keras.Model, method: str, batch: Any, *, replicas: int) -> Findi
     found = _find(model, method, batch, places)
     regularised = any(one.regularizer is not None for one in model.trainable_weights)
     # Where Keras's step adds the losses up, each of them is known by itself.
-    own = models.has_own(model, method, "compute_loss")
+    own = step_methods.is_own(model, method)
     if own and regularised and found.gradients and Way.MEAN not in found.gradients:
         of_sum = _find(model, method, batch, places, of_sum=True)
         if set(of_sum.gradients) == {Way.SUM}:
@@ -150,9 +150,7 @@ def _find(
         added=[way for way, _ in added],
         logs=logs,
         alike=_alike_in_each(whole, shares),
-        changes=_changes(
-            whole, shares, counts, same, not models.has_own(model, method, "compute_loss")
-        ),
+        changes=_changes(whole, shares, counts, same, not step_methods.is_own(model, method)),
         reads_results=reads_results,
         of_sum=of_sum,
         off={

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from distlab.training.keras_private import losses, models, own_metrics
+from distlab.training.keras_private import losses, models, own_metrics, step_methods
 from distlab.training.keras_private.batch import Way
 from distlab.training.keras_private.losses import batch_losses_gathered
 from distlab.training.trial.findings import Findings, find
@@ -42,7 +42,7 @@ class Trial:
         self.complaint: tuple[str, str] | None = None
         self._model = model
         self._method = method
-        self._own = models.has_own(model, method, "compute_loss")
+        self._own = step_methods.is_own(model, method)
 
     def is_needed(self) -> bool:
         """Whether the model has something that only a trial can tell, and replicas to tell of.
@@ -106,7 +106,7 @@ class Trial:
         parts = [] if self._own else [*found.losses, *found.added]
         if not off or (Way.SUM in parts and Way.WHOLE not in parts):
             return
-        if self._own:
+        if models.has_own(model, self._method, "compute_loss"):
             what, do = f"the loss in its own {self._method}", _GATHER_BY_HAND
         elif not batch_losses_gathered(model) and (names := losses.names_of_own_making(model)):
             what = " or ".join(f"the loss {name!r}" for name in names)

@@ -205,12 +205,7 @@ class _Trial(_Writes):
     keras_scales_losses = False
 
     def __init__(
-        self,
-        seen: Seen,
-        model: keras.Model,
-        *,
-        differentiate: bool,
-        whole: Seen | None = None,
+        self, seen: Seen, model: keras.Model, *, differentiate: bool, whole: Seen | None = None
     ) -> None:
         super().__init__()
         self.of_model = {id(variable) for variable in model.variables}
