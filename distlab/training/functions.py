@@ -186,5 +186,5 @@ def _run(model: keras.Model, step: Step, data: Any, in_all: tf.Tensor | None) ->
     ]
     each = [tf.nest.pack_sequence_as(seen, list(part)) for part in zip(*parts, strict=True)]
     joined = replica_step.join(each)
-    states.assign(model, joined["written"])
+    states.assign(joined["written"])
     replica_step.update_metrics(model, joined, replicas=1)

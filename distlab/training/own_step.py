@@ -80,7 +80,7 @@ class OwnStep:
             numbers, written = strategy.run(self._on_replica, args=(data, in_all, number))
         if describe(strategy).kind == "central_storage" and written:
             local = strategy.experimental_local_results
-            states.assign(model, {name: local(value)[0] for name, value in written.items()})
+            states.assign({name: local(value)[0] for name, value in written.items()})
         return {name: strategy.reduce("SUM", value, axis=None) for name, value in numbers.items()}
 
     def logs(self, numbers: Numbers) -> dict[str, Any]:

@@ -309,6 +309,56 @@ def test_an_empty_replica_leaves_moving_statistics_alone():
         assert np.isfinite(copies(model, variable)).all(), variable.path
 
 
+def normalized(units):
+    """A hidden layer and, behind it, statistics of its outputs."""
+    hidden = keras.layers.Dense(units, use_bias=False)
+    return keras.Sequential([hidden, keras.layers.BatchNormalization(synchronized=True)])
+
+
+def generator_and_discriminator(make):
+    """Two models that share the discriminator's layers; the second has one more before them."""
+
+    def judging():
+        keras.utils.set_random_seed(3)
+        layers = [normalized(6), normalized(6), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((6,)), *layers])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    def combining():
+        keras.utils.set_random_seed(4)
+        inputs = keras.Input((8,))
+        model = keras.Model(inputs, discriminator(normalized(6)(inputs)))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    discriminator = make(judging)
+    return {"discriminator": discriminator, "combined": make(combining)}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "turns",
+    [  # with a size of batch that is new, a step is traced again
+        [("discriminator", 9), ("combined", 9), ("discriminator", 7)],
+        [("combined", 9), ("discriminator", 9), ("combined", 7), ("combined", 8)],
+    ],
+    ids=["discriminator first", "combined first"],
+)
+def test_models_that_share_layers_with_statistics_are_trained_in_turns(kind, turns):
+    trained = []
+    for make in (lambda build: build(), lambda build: dl.distribute(build, strategy_of(kind, 2))):
+        models = generator_and_discriminator(make)
+        for name, examples in turns:
+            x = X[:examples, :6] if name == "discriminator" else X[:examples]
+            models[name].train_on_batch(x, X[:examples, 7:])
+        trained.append(models["combined"].weights)
+    for reference, weight in zip(*trained, strict=True):
+        np.testing.assert_allclose(
+            weight.numpy(), reference.numpy(), atol=1e-6, err_msg=reference.path
+        )
+
+
 class Draws(keras.layers.Layer):
     """Keeps the two vectors that it drew last, on each replica."""
 

@@ -17,6 +17,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakValueDictionary
 
 import keras
 import numpy as np
@@ -36,8 +37,12 @@ UNSEEDED = "distlab: keras.random without a seed"
 # And one from a layer that CentralStorageStrategy cannot have.
 WRITTEN_TWICE = "distlab: a variable is written twice in a step"
 
-# By position among the model's variables: what a layer wrote on this replica.
+# By name in `_VARIABLES`: what a layer wrote on this replica.
 Written = dict[str, tf.Tensor]
+
+# Every variable that `prepare` has seen. Models may share layers, so a name is no position in one
+# model's list; and paths are not unique.
+_VARIABLES: WeakValueDictionary[str, keras.Variable] = WeakValueDictionary()
 
 # By path: what a variable was, what it became, and whether replicas agree on what they write.
 Changes = dict[str, tuple[np.ndarray, np.ndarray, bool]]
@@ -56,8 +61,10 @@ def prepare(model: keras.Model) -> None:
         for generator in layer._seed_generators:
             seeds.keep_base(generator)
             generator.next = _Drawing(generator)
-    for index, variable in enumerate(_written_by_layers(model)):
-        variable._direct_assign = _Writing(variable, str(index))
+    for variable in _written_by_layers(model):
+        name = str(id(variable))
+        _VARIABLES[name] = variable
+        variable._direct_assign = _Writing(variable, name)
 
 
 @contextlib.contextmanager
@@ -155,20 +162,18 @@ def agree(model: keras.Model, written: Written, share: tf.Tensor) -> Written:
         parts = sum_over_replicas(parts)
         written = written | dict(zip(names, parts, strict=True))
         if describe(model.distribute_strategy).kind != "central_storage":
-            assign(model, {name: written[name] for name in names})
+            assign({name: written[name] for name in names})
     return written
 
 
-def assign(model: keras.Model, written: Written) -> None:
+def assign(written: Written) -> None:
     """Gives the variables what `agree` returned.
 
     Args:
-        model: A prepared model.
-        written: By position of the variable.
+        written: What the layers wrote.
     """
-    variables = _written_by_layers(model)
     for name, value in written.items():
-        variables[int(name)].value.assign(value)
+        _VARIABLES[name].value.assign(value)
 
 
 def _written_by_layers(model: keras.Model) -> list[Any]:
