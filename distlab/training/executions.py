@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from distlab.training.fingerprints import mark_of, no_mark
 from distlab.training.finite_losses import NotedLoss, is_compiled_by_xla
+from distlab.training.keras_private.running_out import end_data
 from distlab.training.step_errors import explained
 from distlab.training.workers.consistency import Read
 from distlab.training.workers.exchanging import workers_of
@@ -105,7 +106,8 @@ def make_execution(
     def execute(iterator: Any) -> dict[str, tf.Tensor]:
         if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
             return on_one(next(iterator))  # train_on_batch and test_on_batch give a generator
-        most, first = steps(), None
+        most = asked = steps()
+        first = None
         if look is not None and _is_whole(iterator):
             first = iterator.get_next_as_optional()
             if looks and first.has_value():
@@ -120,8 +122,11 @@ def make_execution(
         done, found, mark, left = several_steps(iterator, tf.constant(most), ask, first)
         if see is not None:
             see(Read(mark=mark.numpy().tobytes().hex(), more=bool(left)))
-        if not done and most == steps():
+        taken = int(done) + asked - most
+        if not taken:
             raise StopIteration
+        if taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only
+            end_data(model, taken=taken)
         return dict(found)
 
     def on_one(batch: Any) -> dict[str, tf.Tensor]:
