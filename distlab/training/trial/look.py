@@ -15,7 +15,7 @@ from distlab.training.keras_private import losses, models, own_metrics
 from distlab.training.keras_private.batch import Way
 from distlab.training.keras_private.losses import batch_losses_gathered
 from distlab.training.trial.findings import Findings, find
-from distlab.training.trial.trial import in_trial, make_variables
+from distlab.training.trial.trial import examples_in, in_trial, make_variables
 
 _TOLD = "_distlab_told_of"  # a model's attribute: what it was said of
 _GATHER_BY_HAND = "distlab.all_gather(tensor) gives every replica the rows of all"
@@ -38,7 +38,7 @@ class Trial:
         self.complaint: tuple[str, str] | None = None
         self._model = model
         self._method = method
-        self._own = models.has_own(model, method, "compute_loss")
+        self._own = self._makes_variables = models.has_own(model, method, "compute_loss")
 
     def is_needed(self) -> bool:
         """Whether the model has something that only a trial can tell, and replicas to tell of.
@@ -64,25 +64,33 @@ class Trial:
             )
         )
 
-    def run(self, batch: Any) -> None:
+    def run(self, batch: Any) -> bool:
         """Tries the step.
 
         Args:
             batch: The first global batch; None where there is none in one piece.
+
+        Returns:
+            Whether that was the trial. A batch of one example shows nothing: try a later one.
         """
-        model, replicas = self._model, self._model.distribute_strategy.num_replicas_in_sync
+        model = self._model
+        replicas: int = model.distribute_strategy.num_replicas_in_sync
         if batch is None:
-            return
+            return True
+        has_shares = replicas > 1 and examples_in(batch) > 1
+        if not has_shares and not self._makes_variables:
+            return replicas == 1
         try:
             with in_trial(model):
-                if self._own:
+                if self._makes_variables:
                     make_variables(model, self._method, batch)
-                if replicas > 1:
+                if has_shares:
                     self.found.fill(find(model, self._method, batch, replicas=replicas))
         except (RuntimeError, AttributeError) as error:  # it may ask for its replica context
             self._warn_untried(error)
-        if replicas == 1:
-            return
+        self._makes_variables = False
+        if not has_shares:
+            return replicas == 1
         found = self.found
         for path, (far, agreed) in found.changes.items():
             self._warn_written(path, far, agreed)
@@ -106,7 +114,7 @@ class Trial:
         # The gradient of a sum of losses is the sum that the parts of each make.
         parts = [] if self._own else [*found.losses, *found.added]
         if not off or (Way.SUM in parts and Way.WHOLE not in parts):
-            return
+            return True
         if self._own:
             what, do = f"the loss in its own {self._method}", _GATHER_BY_HAND
         elif not batch_losses_gathered(model) and (names := losses.names_of_own_making(model)):
@@ -115,6 +123,7 @@ class Trial:
         else:
             what, do = "a layer, or a loss that it adds,", _GATHER_BY_HAND
         self._warn(what, max(off), do)
+        return True
 
     def _warn_untried(self, error: Exception) -> None:
         warnings.warn(
