@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from distlab.training.fingerprints import mark_of, no_mark
 from distlab.training.finite_losses import NotedLoss, is_compiled_by_xla
+from distlab.training.keras_private.running_out import end_data
+from distlab.training.splitting import as_tensor
 from distlab.training.step_errors import explained
 from distlab.training.workers.consistency import Read
 from distlab.training.workers.exchanging import workers_of
@@ -27,7 +29,7 @@ def make_execution(
     noted: NotedLoss | None = None,
     see: Callable[[Read], None] | None = None,
     logs: Callable[[dict[str, tf.Tensor]], dict[str, Any]] | None = None,
-    look: Callable[[Any], None] | None = None,
+    look: Callable[[Any], bool] | None = None,
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """Returns what `fit` or `evaluate` calls with an iterator over batches.
 
@@ -39,15 +41,24 @@ def make_execution(
         see: Takes what each execution has read.
         logs: Makes the logs of an execution of the numbers that its last step returned; None
             takes the results of the model's metrics.
-        look: Called with the first batch, before any step is traced.
+        look: Called with the first batch, before a step is traced, and with later ones until it
+            returns True.
     """
     read_logs = logs or (lambda numbers: model.get_metrics_result())
     looks = [] if look is None else [look]
     strategy = model.distribute_strategy
     several_workers = workers_of(strategy).count > 1
-    if not model.run_eagerly:
+
+    def one_step(batch: Any, looked: bool) -> dict[str, tf.Tensor]:
+        return on_batch(batch)
+
+    if not model.run_eagerly:  # a step is traced again after the look, by which it may change
         jit = True if is_compiled_by_xla(model) else None
-        on_batch = tf.function(on_batch, autograph=False, reduce_retracing=True, jit_compile=jit)
+        one_step = tf.function(one_step, autograph=False, reduce_retracing=True, jit_compile=jit)
+
+    def look_at(batch: Any) -> None:
+        if looks and looks[0](batch):
+            looks.clear()
 
     def results(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         # A metric may return its variable: a tensor is what all replicas hold together.
@@ -56,15 +67,15 @@ def make_execution(
             name: tf.nest.map_structure(tf.convert_to_tensor, one) for name, one in found.items()
         }
 
-    def nothing_yet(first: Any) -> dict[str, tf.Tensor]:
+    def nothing_yet(first: Any, looked: bool) -> dict[str, tf.Tensor]:
         if logs is None or model.run_eagerly:
             return {}
-        traced: Any = on_batch
-        numbers = traced.get_concrete_function(first.element_spec).structured_outputs
+        traced: Any = one_step
+        numbers = traced.get_concrete_function(first.element_spec, looked).structured_outputs
         return {name: tf.zeros(one.shape, one.dtype) for name, one in numbers.items()}
 
     def several_steps(
-        iterator: Any, most: tf.Tensor, ask: bool, first: Any = None
+        iterator: Any, most: tf.Tensor, ask: bool, looked: bool, first: Any = None
     ) -> tuple[Any, ...]:
         # It asks whether there is one more batch, as Keras does not: without, what does not
         # depend on data (counting the step, weight decay) would be done once more at the end. It
@@ -80,7 +91,7 @@ def make_execution(
             return (done < most) & there
 
         def step(done: tf.Tensor, there: tf.Tensor, batch: Any, _: Any) -> tuple[Any, ...]:
-            numbers = on_batch(batch.get_value())
+            numbers = one_step(batch.get_value(), looked)
             if noted is not None:
                 noted.look()
             if model.run_eagerly:  # then the loop is Python's, and its first round knows no names
@@ -94,7 +105,7 @@ def make_execution(
         if see is not None and _is_whole(iterator):
             mark = tf.cond(first.has_value(), lambda: mark_of(first.get_value()), no_mark)
         eager_numbers: dict[str, tf.Tensor] = {}
-        begin = (tf.constant(0), is_there(first), first, nothing_yet(first))
+        begin = (tf.constant(0), is_there(first), first, nothing_yet(first, looked))
         done, there, last, numbers = tf.while_loop(more, step, begin)
         return done, results(numbers | eager_numbers), mark, last.has_value() & ~there
 
@@ -105,11 +116,12 @@ def make_execution(
     def execute(iterator: Any) -> dict[str, tf.Tensor]:
         if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
             return on_one(next(iterator))  # train_on_batch and test_on_batch give a generator
-        most, first = steps(), None
+        most = asked = steps()
+        first = None
         if look is not None and _is_whole(iterator):
             first = iterator.get_next_as_optional()
             if looks and first.has_value():
-                looks.pop()(first.get_value())
+                look_at(first.get_value())
         elif looks:
             found = on_one(next(iterator))
             if most == 1:
@@ -117,17 +129,20 @@ def make_execution(
             most -= 1
         # The number is an argument, so that another one needs no second trace.
         ask = several_workers and _is_whole(iterator) and _may_end_anywhere(iterator)
-        done, found, mark, left = several_steps(iterator, tf.constant(most), ask, first)
+        done, found, mark, left = several_steps(iterator, tf.constant(most), ask, not looks, first)
         if see is not None:
             see(Read(mark=mark.numpy().tobytes().hex(), more=bool(left)))
-        if not done and most == steps():
+        taken = int(done) + asked - most
+        if not taken:
             raise StopIteration
+        if taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only
+            end_data(model, taken=taken)
         return dict(found)
 
     def on_one(batch: Any) -> dict[str, tf.Tensor]:
         if looks:
-            looks.pop()(_whole(strategy, batch))
-        numbers = on_batch(batch)
+            look_at(_whole(strategy, batch))
+        numbers = one_step(batch, not looks)
         if noted is not None:
             noted.look()
         return results(numbers)
@@ -137,13 +152,16 @@ def make_execution(
 
 def _whole(strategy: tf.distribute.Strategy, batch: Any) -> Any:
     """The global batch in one piece; None where it has parts that cannot be put together."""
+    batch = tf.nest.map_structure(as_tensor, batch)
     parts = tf.nest.flatten(batch)
     local = [strategy.experimental_local_results(part)[0] for part in parts if part is not None]
     if not all(isinstance(part, tf.Tensor) and part.shape.rank for part in local):
         return None
     if not any(isinstance(part, tf.distribute.DistributedValues) for part in parts):
         return batch
-    return tf.nest.map_structure(lambda part: strategy.gather(part, axis=0), batch)
+    return tf.nest.map_structure(
+        lambda part: None if part is None else strategy.gather(part, axis=0), batch
+    )
 
 
 def _is_whole(iterator: Any) -> bool:

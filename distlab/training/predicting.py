@@ -123,7 +123,7 @@ class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
             DatasetError: The data have no one order, not the same length on all workers, or
                 batches that cannot be cut.
         """
-        iterator = epochs.running_predict(self.model)
+        iterator = epochs.running_iterator(self.model, "predict")
         data = models.undistributed(iterator)
         if data is None or not can_be_split(data.element_spec):
             raise DatasetError(

@@ -62,9 +62,7 @@ def split(
     parts = tf.nest.flatten(batch)
     if any(isinstance(part, tf.distribute.DistributedValues) for part in parts):
         return batch, None
-    parts = [
-        part if part is None or tf.is_tensor(part) else tf.convert_to_tensor(part) for part in parts
-    ]
+    parts = [as_tensor(part) for part in parts]
     examples = tf.shape(next(part for part in parts if part is not None))[0]
     if replicas == 1:
         return batch, examples
@@ -78,6 +76,18 @@ def split(
         return tf.nest.pack_sequence_as(batch, slices)
 
     return strategy.experimental_distribute_values_from_function(slice_of), examples
+
+
+def as_tensor(part: Any) -> Any:
+    """Returns an array of `train_on_batch` as a tensor, and any other part of a batch as it is.
+
+    Args:
+        part: A tensor, an array, a distributed value or None.
+    """
+    ready = part is None or tf.is_tensor(part)
+    if ready or isinstance(part, tf.distribute.DistributedValues):
+        return part
+    return tf.convert_to_tensor(part)
 
 
 def at_least_one(batch: Any) -> Any:

@@ -151,6 +151,55 @@ def test_a_sum_stays_one_in_a_second_trial():
         np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
 
 
+# Keras multiplies a sum by the mean weight: only with equal weights is the product a sum, too.
+WEIGHTED = np.full(BATCH, 2, "float32")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "options"),
+    [
+        (np.asarray, {}),
+        (tf.constant, {}),
+        (np.asarray, {"sample_weight": WEIGHTED}),
+        (tf.constant, {"sample_weight": WEIGHTED}),
+        (np.asarray, {"class_weight": dict.fromkeys(range(4), 2.0)}),
+    ],
+    ids=["arrays", "tensors", "weighted arrays", "weighted tensors", "classes"],
+)
+@pytest.mark.parametrize("first", [BATCH, 1])
+def test_a_sum_in_single_batches_and_in_the_fit_that_follows(first, prepare, options):
+    build = sequential(dense(), loss=sum_of_squares, optimizer=lambda: keras.optimizers.SGD(1e-3))
+    plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 3))
+    for one in (plain, model):
+        one.logs = []
+        for rows in (first, BATCH, 7):
+            weights = {
+                name: value[:rows] if name == "sample_weight" else value
+                for name, value in options.items()
+            }
+            one.logs.append(one.train_on_batch(prepare(X[:rows]), prepare(Y[:rows]), **weights))
+        one.logs += one.fit(in_order(), epochs=2, verbose=0, shuffle=False).history["loss"]
+    np.testing.assert_allclose(model.logs, plain.logs, rtol=1e-5)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("first", [BATCH, 1])
+def test_a_sum_in_a_single_batch_and_in_the_evaluation_that_follows(first):
+    build = sequential(dense(), loss=sum_of_squares)
+    logs = [
+        [one.test_on_batch(X[:first], Y[:first]), one.evaluate(in_order(), verbose=0)]
+        for one in (alone(build), dl.distribute(build, strategy_of("mirrored", 2)))
+    ]
+    np.testing.assert_allclose(*logs, rtol=1e-5)
+
+
+def test_data_whose_first_batch_shows_nothing_are_tried_with_the_next():
+    build = sequential(dense(), loss=sum_of_squares, optimizer=lambda: keras.optimizers.SGD(1e-3))
+    data = in_order(X[:1], Y[:1]).concatenate(in_order())
+    assert_equal_to_one_device(build, data, replicas=3)
+
+
 def test_a_sum_and_a_mean_in_two_compiled_losses():
     def build():
         keras.utils.set_random_seed(3)
@@ -328,6 +377,14 @@ def test_a_loss_that_keeps_a_keras_variable_is_told_of():
     with pytest.warns(UserWarning, match="a step writes size"):
         model.fit(in_order(X[:32], Y[:32]), verbose=0)
     assert model.loss.size.numpy() != size
+
+
+@BATCHWISE
+@pytest.mark.parametrize("prepare", [np.asarray, tf.constant])
+def test_a_loss_of_the_batch_as_a_whole_is_named_in_a_single_batch(loss, prepare):
+    model = dl.distribute(sequential(dense(), loss=loss), strategy_of("mirrored", 2))
+    with pytest.warns(UserWarning, match=f"{loss.__name__}' looks at the batch as a whole"):
+        model.train_on_batch(prepare(X), prepare(Y))
 
 
 @BATCHWISE

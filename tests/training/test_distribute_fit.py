@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import warnings
 
 import keras
 import numpy as np
@@ -279,6 +280,53 @@ def test_validation_takes_the_steps_that_it_is_given_whatever_was_chosen(recwarn
     run = fit(distributed(), batches(), callbacks=[Predicts()], **options)
     assert_same(run, fit(alone(builder()), batches(), **options))
     assert not [warning for warning in recwarn if "ran out of data" in str(warning.message)]
+
+
+def generated():
+    for first in range(0, EXAMPLES, 7):
+        yield X[first : first + 7], Y[first : first + 7]
+
+
+def of_unknown_length():
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(EXAMPLES, seed=1).batch(7)
+    return data.filter(lambda x, y: True)
+
+
+def fit_with_warnings(model, data, **options):
+    """Returns what `fit` does, and how often Keras warns that the data ran out."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        run = fit(model, data, **options)
+    return run, len([one for one in warned if "ran out of data" in str(one.message)])
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(
+    ("data", "steps", "validation_steps"),
+    [
+        (of_unknown_length, None, None),
+        (of_unknown_length, 3, 5),
+        (of_unknown_length, 4, 12),  # of 11 batches
+        (of_unknown_length, 11, 11),
+        (lambda: of_unknown_length().repeat(2), 4, None),
+        (lambda: of_unknown_length().apply(tf.data.experimental.assert_cardinality(11)), 4, None),
+        (generated, 4, None),
+    ],
+    ids=["whole", "3", "4", "11", "repeated", "known", "generator"],
+)
+def test_data_that_run_out_in_an_execution_do_as_one_step_after_another(
+    data, steps, validation_steps
+):
+    plain, model = alone(builder("sgd")), distributed(builder("sgd"))
+    options = {"epochs": 7, "steps_per_epoch": steps, "validation_steps": validation_steps}
+    expected, told = fit_with_warnings(
+        plain, data(), validation_data=of_unknown_length(), **options
+    )
+    run, told_here = fit_with_warnings(
+        model, data(), validation_data=of_unknown_length(), **options
+    )
+    assert_same(run, expected)
+    assert told_here == told
 
 
 @pytest.mark.parametrize(

@@ -60,21 +60,21 @@ def running_fit(model: keras.Model) -> RunningFit | None:
     )
 
 
-def running_predict(model: keras.Model) -> Any:
-    """Returns the `TFEpochIterator` of the model's running `predict`.
+def running_iterator(model: keras.Model, *methods: str) -> Any:
+    """Returns the `TFEpochIterator` of the innermost of these methods that runs, None outside.
 
     Args:
-        model: The model that predicts.
+        model: The model whose methods they are.
+        methods: Their names: "fit", "evaluate", "predict".
     """
-    kept = _variables_of(model, "predict")
-    assert kept is not None, "called outside of predict"
-    return kept["epoch_iterator"]
+    kept = _variables_of(model, *methods)
+    return None if kept is None else kept["epoch_iterator"]
 
 
-def _variables_of(model: keras.Model, method: str) -> dict[str, Any] | None:
+def _variables_of(model: keras.Model, *methods: str) -> dict[str, Any] | None:
     frame = inspect.currentframe()
     while frame is not None:
-        kept = frame.f_locals if frame.f_code.co_name == method else {}
+        kept = frame.f_locals if frame.f_code.co_name in methods else {}
         if kept.get("self") is model and "epoch_iterator" in kept:
             return kept
         frame = frame.f_back

@@ -82,7 +82,8 @@ def find(model: keras.Model, method: str, batch: Any, *, replicas: int) -> Findi
             nothing.
         replicas: In how many shares to cut it.
     """
-    if batch is None or not can_be_split(tf.nest.map_structure(tf.type_spec_from_value, batch)):
+    parts = [part for part in tf.nest.flatten(batch) if part is not None]  # as sample_weight is
+    if not parts or not can_be_split([tf.type_spec_from_value(part) for part in parts]):
         return Findings()
     examples = trial.examples_in(batch)
     places = [

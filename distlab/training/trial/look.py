@@ -15,7 +15,7 @@ from distlab.training.keras_private import losses, models, own_metrics, step_met
 from distlab.training.keras_private.batch import Way
 from distlab.training.keras_private.losses import batch_losses_gathered
 from distlab.training.trial.findings import Findings, find
-from distlab.training.trial.trial import in_trial, make_variables
+from distlab.training.trial.trial import examples_in, in_trial, make_variables
 
 _TOLD = "_distlab_told_of"  # a model's attribute: what it was said of
 _GATHER_BY_HAND = "distlab.all_gather(tensor) gives every replica the rows of all"
@@ -42,7 +42,7 @@ class Trial:
         self.complaint: tuple[str, str] | None = None
         self._model = model
         self._method = method
-        self._own = step_methods.is_own(model, method)
+        self._own = self._makes_variables = step_methods.is_own(model, method)
 
     def is_needed(self) -> bool:
         """Whether the model has something that only a trial can tell, and replicas to tell of.
@@ -59,25 +59,33 @@ class Trial:
             or any(_may_look_at_batch(layer) for layer in models.layers(model))
         )
 
-    def run(self, batch: Any) -> None:
+    def run(self, batch: Any) -> bool:
         """Tries the step.
 
         Args:
             batch: The first global batch; None where there is none in one piece.
+
+        Returns:
+            Whether that was the trial. A batch of one example shows nothing: try a later one.
         """
-        model, replicas = self._model, self._model.distribute_strategy.num_replicas_in_sync
+        model = self._model
+        replicas: int = model.distribute_strategy.num_replicas_in_sync
         if batch is None:
-            return
+            return True
+        has_shares = replicas > 1 and examples_in(batch) > 1
+        if not has_shares and not self._makes_variables:
+            return replicas == 1
         try:
             with in_trial(model):
-                if self._own:
+                if self._makes_variables:
                     make_variables(model, self._method, batch)
-                if replicas > 1:
+                if has_shares:
                     self.found.fill(find(model, self._method, batch, replicas=replicas))
         except (RuntimeError, AttributeError) as error:  # it may ask for its replica context
             self._warn_untried(f"{type(error).__name__}: {error}")
-        if replicas == 1:
-            return
+        self._makes_variables = False
+        if not has_shares:
+            return replicas == 1
         found = self.found
         if found.draws:
             self._warn_untried(
@@ -105,7 +113,7 @@ class Trial:
         # The gradient of a sum of losses is the sum that the parts of each make.
         parts = [] if self._own else [*found.losses, *found.added]
         if not off or (Way.SUM in parts and Way.WHOLE not in parts):
-            return
+            return True
         if models.has_own(model, self._method, "compute_loss"):
             what, do = f"the loss in its own {self._method}", _GATHER_BY_HAND
         elif not batch_losses_gathered(model) and (names := losses.names_of_own_making(model)):
@@ -114,6 +122,7 @@ class Trial:
         else:
             what, do = "a layer, or a loss that it adds,", _GATHER_BY_HAND
         self._warn(what, max(off), do)
+        return True
 
     def _warn_untried(self, why: str) -> None:
         warnings.warn(
