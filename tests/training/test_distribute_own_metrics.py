@@ -279,6 +279,35 @@ def test_a_sum_stays_a_sum_beside_a_compute_metrics_of_ones_own():
     assert_same(run(dl.distribute(build, strategy)), run(alone(build)))
 
 
+class Losses(keras.metrics.Mean):
+    """Keras's, under a name of one's own; a step gives it a number."""
+
+
+class Steps(keras.metrics.Sum):
+    """The same for a sum."""
+
+    def update_state(self, number):
+        super().update_state(2 * number)
+
+
+def test_metrics_of_ones_own_that_a_step_gives_a_number():
+    class Tracks(keras.Model):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.losses_seen, self.steps = Losses(name="losses_seen"), Steps(name="steps")
+
+        def train_step(self, data):
+            logs = OwnStep.train_step(self, data)
+            x, y = data
+            self.losses_seen.update_state(keras.ops.mean((y - self(x)) ** 2))
+            self.steps.update_state(keras.ops.mean(y))
+            return logs | {one.name: one.result() for one in (self.losses_seen, self.steps)}
+
+    build = builder(Tracks, [lambda: "mae"])
+    strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
+    assert_same(train(dl.distribute(build, strategy)), train(alone(build)))
+
+
 def test_outputs_with_more_rows_than_examples_reach_a_metric_whole():
     def right(y, y_pred):
         return keras.ops.mean(keras.ops.cast(keras.ops.reshape(y, (-1, 1)) * y_pred > 0, "float32"))

@@ -10,6 +10,7 @@ such a metric gets the examples of all replicas.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -80,11 +81,14 @@ class Update:
     Attributes:
         of_batch: Whether the metric gets the examples of all replicas. It does until a trial has
             shown that it adds up over examples.
+        of_numbers: Whether it was given nothing with a row for each example, so that what it gives
+            to Keras's metrics counts as what a step gives to them.
     """
 
     def __init__(self, metric: keras.metrics.Metric, strategy: tf.distribute.Strategy) -> None:
         self.metric = metric
         self.of_batch = True
+        self.of_numbers = False
         self._one_copy = describe(strategy).kind == "central_storage"
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -100,8 +104,10 @@ class Update:
             return
         alone = alone or context is None or context.num_replicas_in_sync == 1
         if alone or not self.of_batch:
-            around = AddingUp(batch, one_copy=self._one_copy) if batch is not None else _Unscaled()
-            with hooks.using(around):
+            with contextlib.ExitStack() as counting:
+                if batch is not None and not alone and not self.of_numbers:
+                    adding = AddingUp(batch, one_copy=self._one_copy)
+                    counting.enter_context(hooks.using(adding))
                 type(self.metric).update_state(self.metric, *args, **kwargs)
             return
         variables = self.metric.variables
@@ -126,8 +132,9 @@ class Update:
             examples: How many examples the batch has.
         """
         counted = [_rows(part) == examples for part in tf.nest.flatten((args, kwargs))]
-        if examples < 2 or not any(counted):
-            self.of_batch = any(counted)
+        self.of_numbers = not any(counted)
+        if examples < 2 or self.of_numbers:
+            self.of_batch = not self.of_numbers
             return
 
         def after(rows: slice) -> list[Any]:
@@ -170,14 +177,19 @@ def _close(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _rows(part: Any) -> int | None:
-    return part.shape[0] if getattr(part, "shape", ()) else None
+    return part.shape[0] if _has_rows(part) else None
+
+
+def _has_rows(part: Any) -> bool:
+    shape = tf.TensorShape(getattr(part, "shape", ()))
+    return bool(shape.rank)  # the shape itself is true for a number, too
 
 
 def _map(change: Callable[[tf.Tensor], tf.Tensor], parts: Any) -> Any:
     """Changes all that has rows, with its mask."""
 
     def changed(part: Any) -> Any:
-        if part is None or not getattr(part, "shape", ()):
+        if not _has_rows(part):
             return part
         mask = models.mask_of(part)
         new = change(tf.convert_to_tensor(part))

@@ -179,7 +179,7 @@ class _TrialBatch(Batch):
     def tries_update(self, update: Any, args: Any, kwargs: Any) -> bool:
         if self.totals is None:
             update.try_out(args, kwargs, examples=int(self.in_all))
-        return True  # on replicas, too, it goes by no other hook
+        return not update.of_numbers  # on replicas, too, it then goes by no other hook
 
     def note_loss(self, value: tf.Tensor) -> None:
         self.seen.losses.append(value)
