@@ -55,7 +55,11 @@ def of_one_process(model: keras.Model) -> Table:
     Args:
         model: A compiled model, built in its strategy's scope.
     """
-    return _of_replicas(Fitting(model), see=None)
+    fitting = Fitting(model)
+    return _of_replicas(fitting, see=None) | {
+        "evaluate": within(fitting.around),
+        "predict": within(fitting.around),
+    }
 
 
 def of_workers(model: keras.Model) -> Table:
