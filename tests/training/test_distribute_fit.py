@@ -396,6 +396,29 @@ def test_terminate_on_nan_ends_training_as_it_does_in_keras():
     assert np.isnan(history.history["loss"]).all()
 
 
+def test_callbacks_are_seen_if_the_models_own_fit_takes_any_arguments():
+    class Own(keras.Sequential):
+        def fit(self, *args, **kwargs):
+            return super().fit(*args, **kwargs)
+
+    def build():
+        model = Own([keras.Input((8,)), keras.layers.Dense(4)])
+        model.compile("sgd", LOSS())
+        return model
+
+    data = tf.data.Dataset.from_tensor_slices((X * np.nan, Y)).batch(BATCH)
+    model, stops = distributed(build), [keras.callbacks.TerminateOnNaN()]
+    history = model.fit(data, verbose=0, callbacks=stops)
+    assert np.isnan(history.history["loss"]).all()
+    assert len(stops) == 1
+    report = Reports(listens_to_executions=True)
+    model = distributed(build)
+    model.compile("sgd", LOSS(), steps_per_execution=2)
+    model.fit(batches(), verbose=0, callbacks=[report])
+    assert report.ends == [1, 3]
+    model.fit(batches(), verbose=0)
+
+
 def test_an_empty_data_set_is_refused():
     for run in (lambda m: m.fit(batches().take(0)), lambda m: m.evaluate(batches().take(0))):
         with pytest.raises(DatasetError, match="found: a data set without a batch"):
