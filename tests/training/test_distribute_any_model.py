@@ -405,6 +405,21 @@ def test_a_backbone_that_was_made_outside_of_build_is_named():
     np.testing.assert_array_equal(outside.get_weights()[0], before)
 
 
+def test_an_rnn_that_keeps_its_state_is_refused_on_several_replicas():
+    def build():
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((4, 2), batch_size=8)
+        recurrent = keras.layers.LSTM(3, stateful=True, name="memory")(inputs)
+        model = keras.Model(inputs, keras.layers.Dense(4)(recurrent))
+        model.compile(keras.optimizers.SGD(0.1), LOSS())
+        return model
+
+    with pytest.raises(ModelError, match="found: the layer 'memory' with stateful=True"):
+        dl.distribute(build, strategy_of("mirrored", 2))
+    data = in_order(X.reshape(-1, 4, 2)[:64], Y[:64]).unbatch().batch(8, drop_remainder=True)
+    assert_equal_to_one_device(build, data, replicas=1)
+
+
 def test_unfreezing_and_compiling_with_a_new_optimizer_made_anywhere():
     def build():
         model = sequential(dense(6, activation="tanh"), dense())()
