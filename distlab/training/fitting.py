@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument
 from distlab.training import pipelines
@@ -19,7 +20,7 @@ from distlab.training.keras_private import losses, models
 from distlab.training.model_requirements import check_scope
 from distlab.training.predicting import WholeBatches
 from distlab.training.sharding import check_order, choose_sharding, is_shared_by_example
-from distlab.training.splitting import can_be_split, splits
+from distlab.training.splitting import can_be_split, check_parts, splits
 from distlab.training.step_errors import check_inputs, check_targets, files_explained
 from distlab.training.steps_per_execution import ChosenSteps, no_batch
 from distlab.training.workers.agreeing import Agreement
@@ -55,8 +56,16 @@ class Fitting:
         Args:
             method: Its name.
             arguments: What it was called with, by name; may be changed.
+
+        Raises:
+            DatasetError: The parts of a batch cannot be divided, or workers cannot share the files.
         """
         with ended_together(self._workers, method, at=self._at), files_explained():
+            # Keras distributes a data set before it asks for a step: `on_data` would be too late.
+            for data in (arguments.get("x"), arguments.get("validation_data")):
+                if isinstance(data, tf.data.Dataset):
+                    replicas = self._model.distribute_strategy.num_replicas_in_sync
+                    check_parts(data.element_spec, replicas)
             yield
 
     def _at(self) -> str:

@@ -32,10 +32,11 @@ def check_model(model: Any, strategy: tf.distribute.Strategy) -> None:
 
     Raises:
         ModelError: It is no compiled model, was made outside the strategy's scope, or brings a
-            method or an optimizer that does not work there.
+            method, a layer or an optimizer that does not work there.
     """
     check_compiled(model, asked="distribute(build, strategy)")
     check_scope(model, strategy)
+    check_layers(model, strategy)
     check_methods(model, strategy)
     check_optimizer(model)
 
@@ -128,6 +129,27 @@ def check_methods(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             "decides in the middle of the step whether to update",
             do="leave gradient_accumulation_steps out, and add gradients up in the step",
         )
+
+
+def check_layers(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    """Raises where a layer cannot be run on the replicas' shares of a batch.
+
+    Args:
+        model: A compiled model.
+        strategy: The strategy that is to train it.
+
+    Raises:
+        ModelError: A layer keeps a state for each example from one batch to the next.
+    """
+    replicas = strategy.num_replicas_in_sync
+    for layer in models.layers(model) if replicas > 1 else ():
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise ModelError(
+                asked=f"distribute(build, strategy) with {replicas} replicas",
+                found=f"the layer {layer.name!r} with stateful=True, which keeps a state for each "
+                "place in the batch, and each replica gets only a share of the places",
+                do='leave stateful=True out, or take one replica: make_strategy("one_device")',
+            )
 
 
 def check_gathers(model: Any) -> None:

@@ -55,7 +55,11 @@ def of_one_process(model: keras.Model) -> Table:
     Args:
         model: A compiled model, built in its strategy's scope.
     """
-    return _of_replicas(Fitting(model), see=None)
+    fitting = Fitting(model)
+    return _of_replicas(fitting, see=None) | {
+        "evaluate": within(fitting.around),
+        "predict": within(fitting.around),
+    }
 
 
 def of_workers(model: keras.Model) -> Table:
@@ -120,11 +124,17 @@ def within(around: Callable[..., Any]) -> Replacement:
 
     def replace(method: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(method)
+        known = signature.parameters
+        rest = next((name for name, one in known.items() if one.kind is one.VAR_KEYWORD), "")
 
         @functools.wraps(method)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
-            with around(method.__name__, bound.arguments):
+            # A method of the user's may take `callbacks` and others by its **kwargs.
+            arguments = bound.arguments | bound.arguments.pop(rest, {})
+            with around(method.__name__, arguments):
+                more = {name: value for name, value in arguments.items() if name not in known}
+                bound.arguments.update(arguments | {rest: more})
                 return method(*bound.args, **bound.kwargs)
 
         return wrapped

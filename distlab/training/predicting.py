@@ -15,7 +15,13 @@ import tensorflow as tf
 from distlab.errors import DatasetError
 from distlab.training.keras_private import epochs, models
 from distlab.training.sharding import check_order
-from distlab.training.splitting import at_least_one, can_be_split, share_of, split
+from distlab.training.splitting import (
+    at_least_one,
+    can_be_split,
+    parts_explained,
+    share_of,
+    split,
+)
 from distlab.training.workers.consistency import check_lengths
 from distlab.training.workers.exchanging import Workers, workers_of
 
@@ -50,7 +56,8 @@ def make_predict_function(model: keras.Model) -> Callable[[list[Any]], Any]:
 
     def predict(batches: list[Any]) -> Any:
         models.build_for(model, batches[0], strategy)
-        parts = [on_batch(batch) for batch in batches]
+        with parts_explained(strategy.num_replicas_in_sync):
+            parts = [on_batch(batch) for batch in batches]
         return keras.tree.map_structure(_concatenated, *parts) if len(parts) > 1 else parts[0]
 
     return predict

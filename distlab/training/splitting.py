@@ -8,13 +8,20 @@ slows every step. There the data set stays whole, and a step cuts its batch into
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from distlab.batching import split_batch
+from distlab.errors import DatasetError
 from distlab.strategy.describing import describe
+
+_UNEQUAL = "distlab: the parts of a batch have different first dimensions"
+_MESSAGE = re.compile(rf"\[{_UNEQUAL}\] \[([\d ]+)\]")
 
 
 def splits(strategy: tf.distribute.Strategy) -> bool:
@@ -40,7 +47,61 @@ def can_be_split(element_spec: Any) -> bool:
     """
     parts = tf.nest.flatten(element_spec)
     dense = all(isinstance(part, tf.TensorSpec | tf.RaggedTensorSpec) for part in parts)
-    return dense and all(part.shape.rank for part in parts)
+    if not dense or not all(part.shape.rank for part in parts):
+        return False
+    return len({part.shape[0] for part in parts} - {None}) <= 1
+
+
+def check_parts(batch: Any, replicas: int) -> None:
+    """Raises if the known shapes of a batch show a part that does not have a row per example.
+
+    Args:
+        batch: Tensors or specs, or a structure of them; what has no shape is left alone.
+        replicas: Among how many the batch is divided. One replica takes the batch as it is.
+
+    Raises:
+        DatasetError: A part has no first dimension, or one that differs from those of the others.
+    """
+    shapes = [getattr(part, "shape", None) for part in tf.nest.flatten(batch)]
+    known = [one for one in shapes if isinstance(one, tf.TensorShape) and one.rank is not None]
+    if replicas == 1:
+        return
+    if any(shape.rank == 0 for shape in known):
+        raise _indivisible("a part of shape (), which has no examples", replicas)
+    if len({shape[0] for shape in known} - {None}) > 1:
+        raise _unequal([str(shape[0]) for shape in known], replicas)
+
+
+@contextlib.contextmanager
+def parts_explained(replicas: int) -> Iterator[None]:
+    """Inside the block, parts of a batch that turn out to be unequal in a step are explained.
+
+    Args:
+        replicas: Among how many the batch is divided.
+
+    Raises:
+        DatasetError: The parts have different first dimensions.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        found = _MESSAGE.search(str(error.message))
+        if found is None:
+            raise
+        raise _unequal(found[1].split(), replicas) from error
+
+
+def _unequal(rows: list[str], replicas: int) -> DatasetError:
+    return _indivisible(f"parts whose first dimensions are {', '.join(rows)}", replicas)
+
+
+def _indivisible(found: str, replicas: int) -> DatasetError:
+    return DatasetError(
+        asked=f"divide a batch among {replicas} replicas",
+        found=found,
+        do="give each part of a batch one row for each example: call batch() on the data set, and "
+        "keep what all examples share in the model, as a constant or a non-trainable weight",
+    )
 
 
 def split(
@@ -57,15 +118,24 @@ def split(
     Returns:
         What to give to `strategy.run`, and how many examples the batch has: None where the
         values came distributed.
+
+    Raises:
+        DatasetError: The parts have different first dimensions. If their shapes are known only when
+            the step runs, the step fails, and `parts_explained` raises this error.
     """
     replicas = strategy.num_replicas_in_sync
     parts = tf.nest.flatten(batch)
     if any(isinstance(part, tf.distribute.DistributedValues) for part in parts):
+        each = (strategy.experimental_local_results(part) for part in parts if part is not None)
+        for of_replica in zip(*each, strict=False):
+            _assert_equal_rows(list(of_replica))
         return batch, None
     parts = [as_tensor(part) for part in parts]
     examples = tf.shape(next(part for part in parts if part is not None))[0]
     if replicas == 1:
         return batch, examples
+    check_parts(parts, replicas)
+    _assert_equal_rows(parts)
 
     def slice_of(context: tf.distribute.ValueContext) -> Any:
         first, end = share_of(context.replica_id_in_sync_group, replicas, examples)
@@ -88,6 +158,15 @@ def as_tensor(part: Any) -> Any:
     if ready or isinstance(part, tf.distribute.DistributedValues):
         return part
     return tf.convert_to_tensor(part)
+
+
+def _assert_equal_rows(parts: list[Any]) -> None:
+    dense = [part for part in parts if isinstance(part, tf.Tensor | tf.RaggedTensor)]
+    if len(dense) < 2 or all(part.shape[0] is not None for part in dense):
+        return
+    rows = tf.stack([tf.cast(tf.shape(part)[0], tf.int64) for part in dense])
+    same = tf.reduce_all(tf.equal(rows, rows[0]))
+    tf.raw_ops.Assert(condition=same, data=[_UNEQUAL, rows], summarize=len(dense))
 
 
 def at_least_one(batch: Any) -> Any:

@@ -15,6 +15,7 @@ from distlab.strategy.describing import describe
 from distlab.training.finite_losses import told_in
 from distlab.training.keras_private import models
 from distlab.training.keras_private.states import UNSEEDED, WRITTEN_TWICE
+from distlab.training.splitting import parts_explained
 
 # What TensorFlow or distlab says inside a step: what it means, and what to do.
 _REFUSALS: dict[str, dict[str, str]] = {
@@ -58,10 +59,12 @@ def explained(model: keras.Model) -> Iterator[None]:
 
     Raises:
         ModelError: A loss is not finite, or a layer does what no step under a strategy can.
+        DatasetError: The parts of a batch cannot be divided among the replicas.
     """
     asked = f"train or evaluate the model {model.name!r}"
     try:
-        yield
+        with parts_explained(model.distribute_strategy.num_replicas_in_sync):
+            yield
     except tf.errors.InvalidArgumentError as error:
         told = told_in(str(error.message))
         if told is None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import InvalidArgument, ModelError
+from distlab.training.variables import name_optimizer
 from tests.support.distribution import BATCH, LOSS, X, Y, alone, strategy_of
 from tests.training.test_distribute_models import (
     BOTH,
@@ -594,6 +595,73 @@ def test_a_backbone_that_was_made_outside_of_build_is_named():
     before = outside.get_weights()[0]
     model.fit(in_order(), verbose=0)
     np.testing.assert_array_equal(outside.get_weights()[0], before)
+
+
+def compiled_backbone():
+    outside = keras.Sequential([keras.Input((8,)), keras.layers.Dense(6, name="first")])
+    outside.compile("adam", "mse")
+    outside.trainable = False
+    return outside
+
+
+def test_the_optimizer_of_a_frozen_backbone_is_no_optimizer_of_the_model():
+    outside = compiled_backbone()
+
+    def build():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([outside, keras.layers.Dense(4)])
+        model.compile(keras.optimizers.SGD(0.1), LOSS())
+        return model
+
+    model = assert_equal_to_one_device(build, in_order())
+    assert name_optimizer(model) == "SGD"
+
+
+def test_a_teacher_that_was_compiled_outside_may_stand_in_a_step_of_ones_own():
+    class Student(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.head, self.teacher = keras.layers.Dense(6), teacher
+
+        def call(self, x):
+            return self.head(x)
+
+        def train_step(self, data):
+            x, _ = data
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean((self(x, training=True) - self.teacher(x)) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    teacher = compiled_backbone()
+
+    def build():
+        keras.utils.set_random_seed(3)
+        model = Student()
+        model.compile(keras.optimizers.SGD(0.1))
+        return model
+
+    plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 2))
+    for one in (plain, model):
+        one.fit(in_order(), verbose=0, shuffle=False)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6)
+
+
+def test_an_rnn_that_keeps_its_state_is_refused_on_several_replicas():
+    def build():
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((4, 2), batch_size=8)
+        recurrent = keras.layers.LSTM(3, stateful=True, name="memory")(inputs)
+        model = keras.Model(inputs, keras.layers.Dense(4)(recurrent))
+        model.compile(keras.optimizers.SGD(0.1), LOSS())
+        return model
+
+    with pytest.raises(ModelError, match="found: the layer 'memory' with stateful=True"):
+        dl.distribute(build, strategy_of("mirrored", 2))
+    data = in_order(X.reshape(-1, 4, 2)[:64], Y[:64]).unbatch().batch(8, drop_remainder=True)
+    assert_equal_to_one_device(build, data, replicas=1)
 
 
 def test_unfreezing_and_compiling_with_a_new_optimizer_made_anywhere():

@@ -444,6 +444,29 @@ def test_terminate_on_nan_ends_training_as_it_does_in_keras():
     assert np.isnan(history.history["loss"]).all()
 
 
+def test_callbacks_are_seen_if_the_models_own_fit_takes_any_arguments():
+    class Own(keras.Sequential):
+        def fit(self, *args, **kwargs):
+            return super().fit(*args, **kwargs)
+
+    def build():
+        model = Own([keras.Input((8,)), keras.layers.Dense(4)])
+        model.compile("sgd", LOSS())
+        return model
+
+    data = tf.data.Dataset.from_tensor_slices((X * np.nan, Y)).batch(BATCH)
+    model, stops = distributed(build), [keras.callbacks.TerminateOnNaN()]
+    history = model.fit(data, verbose=0, callbacks=stops)
+    assert np.isnan(history.history["loss"]).all()
+    assert len(stops) == 1
+    report = Reports(listens_to_executions=True)
+    model = distributed(build)
+    model.compile("sgd", LOSS(), steps_per_execution=2)
+    model.fit(batches(), verbose=0, callbacks=[report])
+    assert report.ends == [1, 3]
+    model.fit(batches(), verbose=0)
+
+
 def test_an_empty_data_set_is_refused():
     for run in (lambda m: m.fit(batches().take(0)), lambda m: m.evaluate(batches().take(0))):
         with pytest.raises(DatasetError, match="found: a data set without a batch"):
@@ -481,6 +504,57 @@ def test_data_of_another_shape_than_the_model_takes_are_told_by_name_and_shapes(
     assert error.value.found == (
         "batches of shape (None, 6) for its input 'features', which takes (None, 8)"
     )
+
+
+def with_prototypes():
+    """Each example is compared with ten prototypes, which its data set brings along."""
+    keras.utils.set_random_seed(3)
+    x, prototypes = keras.Input((8,), name="x"), keras.Input((8,), name="prototypes")
+    outputs = keras.layers.Dense(4)(x @ keras.ops.transpose(prototypes) @ prototypes)
+    model = keras.Model({"x": x, "prototypes": prototypes}, outputs)
+    model.compile("sgd", LOSS())
+    return model
+
+
+def and_prototypes(rows):
+    return batches().map(lambda x, y: ({"x": x, "prototypes": tf.zeros([rows, 8])}, y))
+
+
+USES = pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
+
+
+@USES
+def test_parts_of_a_batch_that_do_not_have_a_row_for_each_example_are_refused(use):
+    with pytest.raises(DatasetError) as error:
+        getattr(distributed(with_prototypes), use)(and_prototypes(10), verbose=0)
+    assert error.value.asked == "divide a batch among 2 replicas"
+    assert error.value.found.startswith("parts whose first dimensions are")
+    assert error.value.do.startswith("give each part of a batch one row for each example")
+    assert distributed(with_prototypes, replicas=1).fit(and_prototypes(10), verbose=0)
+
+
+@USES
+def test_such_parts_are_refused_where_tensorflow_divides_the_batch(monkeypatch, use):
+    monkeypatch.setattr(fitting, "splits", lambda strategy: False)
+    with pytest.raises(DatasetError, match="found: parts whose first dimensions are 5, "):
+        getattr(distributed(with_prototypes), use)(and_prototypes(10), verbose=0)
+
+
+def test_such_parts_are_refused_from_their_shapes_if_these_are_known():
+    known = batches().unbatch().batch(8, drop_remainder=True)
+    data = known.map(lambda x, y: ({"x": x, "prototypes": tf.zeros([10, 8])}, y))
+    with pytest.raises(DatasetError, match="found: parts whose first dimensions are 10, 8, 8"):
+        distributed(with_prototypes).fit(and_prototypes(32), validation_data=data)
+    with pytest.raises(DatasetError, match="found: parts whose first dimensions are 10, 73, 73"):
+        distributed(with_prototypes).train_on_batch({"x": X, "prototypes": X[:10]}, Y)
+
+
+@USES
+def test_a_single_number_in_a_batch_and_a_data_set_without_batches_are_refused(use):
+    with_number = batches().map(lambda x, y: ({"x": x, "prototypes": 2.0}, y))
+    for data in (with_number, batches().unbatch()):
+        with pytest.raises(DatasetError, match=r"found: a part of shape \(\), which has no"):
+            getattr(distributed(with_prototypes), use)(data, verbose=0)
 
 
 @pytest.mark.parametrize("kind", ["mirrored", "default"])

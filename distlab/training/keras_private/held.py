@@ -32,6 +32,9 @@ def raw_variables(model: keras.Model) -> list[tf.Variable]:
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Returns the optimizer that the model was compiled with, and those it keeps beside it.
 
+    A model inside this one may have been compiled, too. Keras ignores its optimizer, unless a
+    `train_step` uses it.
+
     Args:
         model: A Keras model.
     """
@@ -53,5 +56,17 @@ def _held(model: keras.Model) -> Iterator[Any]:
                 yield from parts(part, depth - 1)
 
     for layer in models.layers(model):
+        ignored = layer.optimizer if _is_ignored(model, layer) else None
         for value in list(vars(layer).values()):
-            yield from parts(value, 3)
+            yield from (part for part in parts(value, 3) if part is not ignored)
+
+
+def _is_ignored(model: keras.Model, inside: keras.layers.Layer) -> bool:
+    """Whether no step of the model uses the optimizer that a model inside was compiled with."""
+    if inside is model or not isinstance(inside, keras.Model) or not inside.compiled:
+        return False
+    if not models.has_own(model, "train_step"):
+        return True
+    # A step may use it, as in a GAN. It cannot train a teacher, frozen and compiled elsewhere.
+    made = getattr(inside.optimizer, "_distribution_strategy", None)
+    return not inside.trainable_weights and made is not model.distribute_strategy
