@@ -75,18 +75,26 @@ def fed(strategy):
         class_weight = {0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0}
         return train(model, data, validation_data=batches(), class_weight=class_weight)
 
+    def longer(model, **options):
+        data = shuffled().unbatch().filter(lambda x, y: True).batch(5)
+        history = model.fit(data, verbose=0, **options)
+        return history.history, [weight.numpy() for weight in model.trainable_variables]
+
     kinds = {
         "several steps at once": lambda model: train(model, shuffled()),
         "endless": lambda model: train(model, batches().repeat(), steps_per_epoch=4),
         "shuffled below cache": lambda model: train(model, shuffled().cache()),
-        "unknown length": lambda model: train(model, shuffled().filter(lambda x, y: True)),
+        "unknown length": functools.partial(longer, epochs=4),
+        "unknown length, some steps an epoch": functools.partial(
+            longer, epochs=6, steps_per_epoch=7
+        ),
         "arrays": lambda model: train(model, X, y=Y, batch_size=BATCH, validation_data=(X, Y)),
         "fit again": twice,
     }
     results = {}
     for name, run in kinds.items():
         # Where the end of the data is not known, Keras on one device counts a step too many.
-        make = functools.partial(builder, "sgd" if name == "unknown length" else "adam")
+        make = functools.partial(builder, "sgd" if "unknown" in name else "adam")
         options = {"steps_per_execution": 2} if name == "several steps at once" else {}
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")

@@ -86,6 +86,7 @@ def test_one_worker_trains_as_one_device_does(one_worker, optimizer):
         ("endless", None),
         ("shuffled below cache", "a shuffle below cache or repeat"),
         ("unknown length", "it does not know its length"),
+        ("unknown length, some steps an epoch", "it does not know its length"),
         ("arrays", None),
         ("fit again", None),
     ],

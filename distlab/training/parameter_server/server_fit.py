@@ -21,6 +21,7 @@ from distlab.training.fitting import Fitting
 from distlab.training.functions import prepare
 from distlab.training.keras_private import models, servers
 from distlab.training.keras_private.results import as_tensors
+from distlab.training.keras_private.running_out import end_data
 from distlab.training.parameter_server import stepping, task_health
 from distlab.training.parameter_server.feeding import ChiefFeed, feed_of
 from distlab.training.parameter_server.flight import Flight
@@ -85,13 +86,17 @@ class ServerFitting(Fitting):
         def execute(iterator: Any) -> dict[str, Any]:
             ours = isinstance(iterator, Reading)  # train_on_batch and test_on_batch: a generator
             reading = iterator if ours else HandedOut(iterator)
-            works = reading.take(how_many() if ours else 1, at_once=model.steps_per_execution)
+            asked = how_many() if ours else 1
+            works = reading.take(asked, at_once=model.steps_per_execution)
             if not works:
                 raise StopIteration
             for work in works:
                 flight.send(steps, work, trains=trains)
             if not ours:
                 flight.settle()
+            taken = sum(work.count for work in works)
+            if taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only
+                end_data(model, taken=taken)
             return flight.logs()
 
         return execute
