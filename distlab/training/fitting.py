@@ -19,14 +19,25 @@ from distlab.training import pipelines
 from distlab.training.keras_private import losses, models
 from distlab.training.model_requirements import check_scope
 from distlab.training.predicting import WholeBatches
-from distlab.training.sharding import check_order, choose_sharding, is_shared_by_example
+from distlab.training.sharding import (
+    check_order,
+    choose_sharding,
+    is_shared_by_example,
+    order_seeds,
+)
 from distlab.training.splitting import can_be_split, check_parts, splits
 from distlab.training.step_errors import check_inputs, check_targets, files_explained
 from distlab.training.steps_per_execution import ChosenSteps, no_batch
 from distlab.training.workers.agreeing import Agreement
-from distlab.training.workers.consistency import Read, check_arguments, check_lengths
+from distlab.training.workers.consistency import (
+    Read,
+    ReadTogether,
+    check_arguments,
+    check_lengths,
+)
 from distlab.training.workers.ending import ended_together
 from distlab.training.workers.exchanging import workers_of
+from distlab.training.workers.same_state import SameState, check_weights
 from distlab.training.workers.writing import callbacks_elsewhere
 
 
@@ -47,6 +58,8 @@ class Fitting:
         self._model = model
         self._pace: ChosenSteps | None = None
         self._agreement: Agreement | None = None
+        self._predicting: WholeBatches | None = None
+        self._tested = ReadTogether(workers_of(model.distribute_strategy))
         self._workers = workers_of(model.distribute_strategy)
 
     @contextlib.contextmanager
@@ -66,7 +79,10 @@ class Fitting:
                 if isinstance(data, tf.data.Dataset):
                     replicas = self._model.distribute_strategy.num_replicas_in_sync
                     check_parts(data.element_spec, replicas)
+            self._tested = tested = ReadTogether(self._workers)
             yield
+            if method == "evaluate":
+                tested.compare("evaluate")
 
     def _at(self) -> str:
         return f", after step {self._model.optimizer.iterations.numpy()}"
@@ -83,10 +99,12 @@ class Fitting:
         whole_batches = WholeBatches(self._workers)
         whole_batches.set_model(self._model)
         callbacks.append(whole_batches)
+        self._predicting = whole_batches
         with self.around(method, arguments):
             try:
                 yield
             finally:
+                self._predicting = None
                 callbacks.remove(whole_batches)
 
     @contextlib.contextmanager
@@ -121,6 +139,8 @@ class Fitting:
             callbacks, asked=self._model.steps_per_execution, workers=workers
         )
         ours: list[keras.callbacks.Callback] = [pace, agreement]
+        if workers.count > 1:
+            ours.append(SameState(workers))
         for callback in ours:
             callback.set_model(self._model)
         callbacks += ours
@@ -150,7 +170,11 @@ class Fitting:
         losses.check(self._model)
         check_scope(self._model, self._model.distribute_strategy)
         batches = models.batches_in(iterator)
-        check_lengths(self._workers, batches, steps=iterator.steps_per_epoch)
+        if self._pace is None:
+            check_weights(self._workers, self._model, method="evaluate", optimizers=False)
+        data = models.undistributed(iterator)
+        seeds = order_seeds(data) if self._workers.count > 1 else ()
+        check_lengths(self._workers, batches, steps=iterator.steps_per_epoch, seeds=seeds)
         if batches == 0:
             raise no_batch()
         self._choose_iteration(iterator)
@@ -172,6 +196,23 @@ class Fitting:
         """
         if self._agreement is not None:
             self._agreement.see(read)
+
+    def see_tested(self, read: Read) -> None:
+        """Takes note of what `evaluate` has read, for workers to compare.
+
+        Args:
+            read: What an execution has read here.
+        """
+        self._tested.see(read)
+
+    def see_predicted(self, batch: Any) -> None:
+        """Compares what `predict` has read.
+
+        Args:
+            batch: A global batch.
+        """
+        if self._predicting is not None:
+            self._predicting.see(batch)
 
     def train_steps(self) -> int:
         """Returns how many steps `fit` takes in one execution, now."""

@@ -121,13 +121,17 @@ def make_train_function(
 
 
 def make_test_function(
-    model: keras.Model, *, steps: Callable[[], int]
+    model: keras.Model,
+    *,
+    steps: Callable[[], int],
+    see: Callable[[Read], None] | None = None,
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """Returns what `evaluate`, and validation in `fit`, call.
 
     Args:
         model: A compiled model, built in its strategy's scope.
         steps: Returns how many steps the next execution is to take.
+        see: Takes what each execution has read.
     """
     prepare(model)
     trial = Trial(model, "test_step")
@@ -142,7 +146,7 @@ def make_test_function(
             return tf.convert_to_tensor(steps_taken)
 
         own = OwnStep(model, "test_step", found=trial.found, check_finite=False, number=number)
-        return make_execution(model, own, steps=steps, logs=own.logs, look=trial.run)
+        return make_execution(model, own, steps=steps, see=see, logs=own.logs, look=trial.run)
 
     def evaluate_on(batch: Any) -> dict[str, tf.Tensor]:
         with installed():
@@ -150,7 +154,7 @@ def make_test_function(
         return {}
 
     look = trial.run if trial.is_needed() else None
-    return make_execution(model, evaluate_on, steps=steps, look=look)
+    return make_execution(model, evaluate_on, steps=steps, see=see, look=look)
 
 
 def prepare(model: keras.Model) -> None:

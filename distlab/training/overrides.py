@@ -25,7 +25,6 @@ from distlab.training.keras_private import losses, models, results, scopes
 from distlab.training.parameter_server.server_fit import ServerFitting
 from distlab.training.predicting import make_predict_function
 from distlab.training.step_errors import targets_explained
-from distlab.training.workers.consistency import Read
 from distlab.training.workers.exchanging import workers_of
 from distlab.training.workers.logs import reading_together
 from distlab.training.workers.writing import writing_as_chief
@@ -56,7 +55,7 @@ def of_one_process(model: keras.Model) -> Table:
         model: A compiled model, built in its strategy's scope.
     """
     fitting = Fitting(model)
-    return _of_replicas(fitting, see=None) | {
+    return _of_replicas(fitting, together=False) | {
         "evaluate": within(fitting.around),
         "predict": within(fitting.around),
     }
@@ -70,7 +69,7 @@ def of_workers(model: keras.Model) -> Table:
     """
     fitting, workers = Fitting(model), workers_of(model.distribute_strategy)
     as_chief = functools.partial(writing_as_chief, workers=workers)
-    return _of_replicas(fitting, see=fitting.see) | {
+    return _of_replicas(fitting, together=True) | {
         "evaluate": within(fitting.around),
         "predict": within(fitting.around_predict),
         "save": as_chief,
@@ -154,18 +153,24 @@ def _of_any(fitting: Fitting) -> Table:
     }
 
 
-def _of_replicas(fitting: Fitting, *, see: Callable[[Read], None] | None) -> Table:
+def _of_replicas(fitting: Fitting, *, together: bool) -> Table:
+    """The table's part for replicas; `together` where workers compare what each has read."""
+
     def train(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
-        finite = fitting.check_finite
+        finite, see = fitting.check_finite, fitting.see if together else None
         return make_train_function(model, steps=fitting.train_steps, check_finite=finite, see=see)
 
     def test(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
-        return make_test_function(model, steps=lambda: fitting.test_steps)
+        see = fitting.see_tested if together else None
+        return make_test_function(model, steps=lambda: fitting.test_steps, see=see)
+
+    def predict(model: keras.Model) -> Callable[[list[Any]], Any]:
+        return make_predict_function(model, see=fitting.see_predicted if together else None)
 
     return _of_any(fitting) | {
         "make_train_function": models.making("train_function", train),
         "make_test_function": models.making("test_function", test),
-        "make_predict_function": models.making("predict_function", make_predict_function),
+        "make_predict_function": models.making("predict_function", predict),
     }
 
 

@@ -4,6 +4,7 @@ pipeline = inspect(dataset)
 pipeline.complaints          # stages that do not, each with what to do
 pipeline.unordered           # those of them after which other examples come together
 pipeline.must_be_read        # what comes later depends on what was read before
+pipeline.order_seeds         # those that its order follows from
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Pipeline:
             come in its order.
         reshuffling: Its shuffles that give another order in each epoch, by name.
         stages: All stages, the last first.
+        order_seeds: Of its shuffles, also of those inside functions, as Keras shuffles arrays.
     """
 
     complaints: tuple[str, ...]
@@ -65,6 +67,7 @@ class Pipeline:
     must_be_read: bool
     reshuffling: tuple[tf.data.Dataset, ...]
     stages: tuple[tf.data.Dataset, ...]
+    order_seeds: tuple[tuple[int, int], ...] = ()
 
 
 def inspect(dataset: Any) -> Pipeline:
@@ -95,6 +98,7 @@ def inspect(dataset: Any) -> Pipeline:
         must_be_read=must_be_read,
         reshuffling=tuple(reshuffling),
         stages=tuple(stages),
+        order_seeds=tuple(seeds for stage in stages for seeds in _order_seeds(stage)),
     )
 
 
@@ -130,9 +134,23 @@ def _complaints(stage: Any) -> Iterator[Complaint]:
         yield from _complaints_of_function(name, function.function)
 
 
-def _complaints_of_function(stage: str, function: Any) -> Iterator[Complaint]:
+def _order_seeds(stage: Any) -> Iterator[tuple[int, int]]:
+    if hasattr(stage, "_seed2"):
+        first, second = (int(tf.get_static_value(s) or 0) for s in (stage._seed, stage._seed2))
+        yield first, second
+    for function in stage._functions():
+        for node in _nodes_of(function.function):
+            if node.op == "RandomShuffle":
+                yield node.attr["seed"].i, node.attr["seed2"].i
+
+
+def _nodes_of(function: Any) -> list[Any]:
     graph = function.graph.as_graph_def()
-    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+    return [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+
+
+def _complaints_of_function(stage: str, function: Any) -> Iterator[Complaint]:
+    nodes = _nodes_of(function)
     operations = {node.op for node in nodes}
     if operations & _PYTHON:
         yield Complaint(

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError
 from distlab.training.keras_private import epochs, models
-from distlab.training.sharding import check_order
+from distlab.training.sharding import check_order, order_seeds
 from distlab.training.splitting import (
     at_least_one,
     can_be_split,
@@ -22,11 +22,14 @@ from distlab.training.splitting import (
     share_of,
     split,
 )
-from distlab.training.workers.consistency import check_lengths
+from distlab.training.workers.consistency import check_lengths, other_batch
 from distlab.training.workers.exchanging import Workers, workers_of
+from distlab.training.workers.same_state import check_weights, first_difference
 
 
-def make_predict_function(model: keras.Model) -> Callable[[list[Any]], Any]:
+def make_predict_function(
+    model: keras.Model, *, see: Callable[[Any], None] | None = None
+) -> Callable[[list[Any]], Any]:
     """Returns what `predict` calls, with the batches of one execution.
 
     A replica without an example works on one that does not count: on CPUs a convolution cannot take
@@ -34,6 +37,7 @@ def make_predict_function(model: keras.Model) -> Callable[[list[Any]], Any]:
 
     Args:
         model: A compiled model.
+        see: Called with the first batch of each execution.
     """
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1:
@@ -55,6 +59,8 @@ def make_predict_function(model: keras.Model) -> Callable[[list[Any]], Any]:
         on_batch = tf.function(on_batch, autograph=False, reduce_retracing=True)
 
     def predict(batches: list[Any]) -> Any:
+        if see is not None:
+            see(batches[0])
         models.build_for(model, batches[0], strategy)
         with parts_explained(strategy.num_replicas_in_sync):
             parts = [on_batch(batch) for batch in batches]
@@ -122,6 +128,7 @@ class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, workers: Workers) -> None:
         super().__init__()
         self._workers = workers
+        self._seen = 0
 
     def on_predict_begin(self, logs: Any = None) -> None:
         """Takes the place of TensorFlow's distribution, which gives each worker its part only.
@@ -129,6 +136,7 @@ class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
         Raises:
             DatasetError: The data have no one order, not the same length on all workers, or
                 batches that cannot be cut.
+            ModelError: Workers have different weights.
         """
         iterator = epochs.running_iterator(self.model, "predict")
         data = models.undistributed(iterator)
@@ -141,6 +149,26 @@ class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
                 do="give predict arrays, or a tf.data.Dataset of dense batches of the global size",
             )
         check_order(data, self._workers)
-        batches = models.batches_in(iterator)
-        check_lengths(self._workers, batches, steps=iterator.steps_per_epoch)
+        check_weights(self._workers, self.model, method="predict", optimizers=False)
+        batches, seeds = models.batches_in(iterator), order_seeds(data)
+        check_lengths(self._workers, batches, steps=iterator.steps_per_epoch, seeds=seeds)
         models.iterate(iterator, data)
+
+    def see(self, batch: Any) -> None:
+        """Compares the batches 1, 2, 4, 8 and so on with what the others have read.
+
+        Args:
+            batch: A global batch.
+
+        Raises:
+            DatasetError: They have read something else.
+        """
+        self._seen += 1
+        if self._seen & (self._seen - 1):
+            return
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        parts = tf.nest.flatten(x if y is None else y, expand_composites=True)
+        arrays = [("", tf.convert_to_tensor(part).numpy()) for part in parts if part is not None]
+        found = first_difference(self._workers, arrays)
+        if found is not None:
+            raise other_batch(self._workers, found[1], method="predict", what="rows")

@@ -72,5 +72,16 @@ def check_order(dataset: tf.data.Dataset, workers: Workers) -> None:
         )
 
 
+def order_seeds(dataset: tf.data.Dataset | None) -> tuple[tuple[int, int], ...]:
+    """Returns the seeds that must be the same on all workers: they give the order of the examples.
+
+    Args:
+        dataset: What all workers read; None if it came distributed already.
+    """
+    if dataset is None or not is_shared_by_example(dataset):
+        return ()
+    return pipelines.inspect(dataset).order_seeds
+
+
 def _policy_of(dataset: tf.data.Dataset) -> tf.data.experimental.AutoShardPolicy:
     return dataset.options().experimental_distribute.auto_shard_policy

@@ -9,6 +9,7 @@ import pathlib
 import pickle
 import re
 import time
+import warnings
 
 import keras
 import numpy as np
@@ -342,6 +343,146 @@ def refused(strategy, folder):
     return texts, fit(model, batches())[0]["loss"]
 
 
+def unlike(strategy, folder):
+    """What one worker alone loads, restores or changes; and data in another order on each."""
+    second = is_second(strategy)
+    callbacks = keras.callbacks
+
+    def make():
+        return dl.distribute(builder("adam"), strategy)
+
+    def loaded():
+        model = make()
+        if second:
+            model.set_weights([weight + 1 for weight in model.get_weights()])
+        return model
+
+    def change_rate(model):
+        model.optimizer.learning_rate = 0.005
+
+    model = make()
+    rate = callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: change_rate(model))
+    # Each worker has a disk of its own, on which the chief alone finds a backup.
+    backup = callbacks.BackupAndRestore(folder / str(second), delete_checkpoint=False)
+    fit(make(), batches(), callbacks=[backup, Counts("epoch")])
+    rows = np.roll(X, 1, axis=0) if second else X
+    mine = np.roll(Y, 1) if second else Y
+    of_files = pathlib.Path(f"{folder}_{second}")  # the same images on each, at another path
+    if not (of_files / "0").exists():
+        write_images(of_files)
+    image_model = dl.distribute(of_images, strategy)
+    shuffled = batches().unbatch().shuffle(EXAMPLES, seed=1 + second).batch(BATCH)
+
+    def images(seed=None):
+        data = keras.utils.image_dataset_from_directory
+        np.random.seed(10 + second)
+        return data(of_files, image_size=(4, 4), batch_size=BATCH, seed=seed, verbose=False)
+
+    wrong = {
+        "weights": lambda: fit(loaded(), batches()),
+        "weights in evaluate": lambda: loaded().evaluate(batches(), verbose=0),
+        "weights in predict": lambda: loaded().predict(X, verbose=0),
+        "rate": lambda: fit(model, batches(), callbacks=[rate] if second else []),
+        "first epoch": lambda: fit(make(), batches(), epochs=3, callbacks=[backup]),
+        "seeds": lambda: fit(make(), shuffled),
+        "seeds in evaluate": lambda: make().evaluate(shuffled, verbose=0),
+        "seeds in predict": lambda: make().predict(shuffled, verbose=0),
+        "images": lambda: image_model.evaluate(images(), verbose=0),
+        "targets in evaluate": lambda: make().evaluate(batches(X, mine), verbose=0),
+        "arrays in evaluate": lambda: make().evaluate(X, mine, verbose=0),
+        "targets in validation": lambda: fit(make(), batches(), validation_data=(X, mine)),
+        "rows in predict": lambda: make().predict(rows, verbose=0),
+        "later rows in predict": lambda: make().predict(
+            batches(np.concatenate([X[: EXAMPLES // 2], rows[EXAMPLES // 2 :]]), size=8), verbose=0
+        ),
+    }
+    found = {name: text_of(one) for name, one in wrong.items()}
+
+    # Right: rounding of another machine, images from another path, another learning rate for all.
+    model = make()
+    if second:
+        model.set_weights([weight * (1 + 1e-6) for weight in model.get_weights()])
+    fit(model, batches(), epochs=1)
+    model.predict(X + 1e-7 * second, verbose=0)
+    image_model.evaluate(images(seed=1), verbose=0)
+    plateau = callbacks.ReduceLROnPlateau("loss", mode="max", patience=0)
+    fit(model, batches(), callbacks=[plateau])
+
+    best = callbacks.EarlyStopping("loss", mode="max", patience=9, restore_best_weights=True)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        fit(model, batches(), epochs=3, callbacks=[best] if second else [])
+    found["restored by one"] = text_of(lambda: model.evaluate(X, Y, verbose=0))
+    return found, [str(one.message) for one in warned if "workers" in str(one.message)]
+
+
+def write_images(folder):
+    for index in range(20):
+        place = folder / str(index % 2) / f"{index:02d}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        keras.utils.save_img(place, np.full((4, 4, 3), index), scale=False)
+
+
+def of_images():
+    model = keras.Sequential(
+        [keras.Input((4, 4, 3)), keras.layers.Flatten(), keras.layers.Dense(2)]
+    )
+    model.compile("sgd", LOSS())
+    return model
+
+
+def own_data(strategy, folder):
+    """Each worker has 32 examples of its own, with the policy OFF: how many an epoch reads."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    mine = X[:64].reshape(2, 32, 8)[int(is_second(strategy))]
+    data = batches(mine, mine[:, :1], size=16).with_options(options)  # 2 batches on each
+    seen = []
+
+    def kept(y_true, y_pred):
+        tf.py_function(lambda y: seen.extend(y.numpy()[:, 0].tolist()), [y_true], [])
+        return tf.zeros(tf.shape(y_true)[0])
+
+    def build():
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[kept])
+        return model
+
+    model = dl.distribute(build, strategy)
+    fit(model, data, epochs=1)  # which tries the metric on the first batch
+    found = []
+    for endless, steps in ((data, None), (data.repeat(), 4)):
+        seen.clear()
+        fit(model, endless, epochs=1, steps_per_epoch=steps)
+        found.append(len(set(seen)) / len(mine))
+    return found, text_of(lambda: model.predict(data, verbose=0))
+
+
+class OwnSave(keras.Sequential):
+    def save(self, path):
+        super().save(path)
+
+    def save_weights(self, *args, **kwargs):
+        super().save_weights(*args, **kwargs)
+
+
+def saved_by_its_own_method(strategy, folder):
+    """What of the paths exists afterwards."""
+
+    def build():
+        model = OwnSave([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    model = dl.distribute(build, strategy)
+    places = [pathlib.Path(f"{folder}_{is_second(strategy)}_{i}.keras") for i in range(2)]
+    model.save(places[0])
+    model.save(path=places[1])
+    place = pathlib.Path(f"{folder}_{is_second(strategy)}.weights.h5")
+    model.save_weights(place)
+    return [one.exists() for one in (*places, place)]
+
+
 def with_tensorflows_sharding(strategy, folder):
     """As where workers have GPUs: TensorFlow brings each its part of the batches."""
     fitting.splits = lambda strategy: False
@@ -412,6 +553,9 @@ ON_WORKERS = {
         dl.describe(strategy)
     ),
     "files": from_files,
+    "unlike": unlike,
+    "own data": own_data,
+    "own save": saved_by_its_own_method,
 }
 
 

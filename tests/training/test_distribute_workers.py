@@ -167,6 +167,54 @@ def test_workers_share_files_only_where_that_is_asked_for(two):
     assert len(by_file) == EXAMPLES - 24 and not set(by_file) & set(other_files)
 
 
+WEIGHTS = "/kernel has different values on worker:1 and on worker:0\n  to do: load weights on every"
+SEEDS = "found: a shuffle with a different seed on worker:1 than on worker:0: each takes its part"
+TARGETS = "evaluate on 2 workers\n  found: a batch whose targets are others on worker:1 than on"
+ROWS = "predict on 2 workers\n  found: a batch whose rows are others on worker:1 than on worker:0"
+UNLIKE = {
+    "weights": WEIGHTS,
+    "weights in evaluate": WEIGHTS,
+    "weights in predict": WEIGHTS,
+    "rate": "found: a learning rate of 0.005 on worker:1 and of 0.01 on worker:0\n",
+    "first epoch": "found: training that begins at epoch 0 on worker:1 and at epoch 1 on",
+    "seeds": SEEDS,
+    "seeds in evaluate": SEEDS,
+    "seeds in predict": SEEDS,
+    "images": SEEDS,
+    "targets in evaluate": TARGETS,
+    "arrays in evaluate": TARGETS,
+    "targets in validation": TARGETS,
+    "rows in predict": ROWS,
+    "later rows in predict": ROWS,
+    "restored by one": WEIGHTS,
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_workers_that_hold_or_read_something_else_are_all_told(two, name):
+    for worker in two:
+        texts, _ = worker["unlike"]
+        assert UNLIKE[name] in texts[name]
+        assert texts.keys() == UNLIKE.keys()
+
+
+def test_weights_that_one_worker_alone_restores_at_the_end_of_fit_are_warned_of(two):
+    for worker in two:
+        _, (warned,) = worker["unlike"]  # and nothing is said of what is right
+        assert "kernel has different values on worker:1 and on worker:0. The chief saves" in warned
+
+
+def test_with_the_policy_off_an_epoch_reads_its_share_of_what_each_worker_has(two):
+    for worker in two:
+        (by_itself, with_steps), predict = worker["own data"]
+        assert by_itself == 0.5 and with_steps == 1, "data.repeat() and two times the steps"
+        assert ROWS in predict
+
+
+def test_a_save_of_the_users_own_may_name_its_path_as_it_likes(two):
+    assert [worker["own save"] for worker in two] == [[True] * 3, [False] * 3]
+
+
 def test_an_error_of_one_worker_ends_all_with_its_text(tmp_path):
     first, second = run_on_tasks("support.distribution_workers:one_fails", tmp_path)
     assert second == "this is the reason"

@@ -1,4 +1,4 @@
-"""Where Keras's callbacks write, as far as they say it in private."""
+"""Where Keras's callbacks write and restart, as far as they say it in private."""
 
 from __future__ import annotations
 
@@ -43,3 +43,13 @@ def backup_elsewhere(callback: keras.callbacks.BackupAndRestore, folder: Path) -
         del callback.on_train_begin
         for name, place in places.items():
             setattr(callback, name, place)
+
+
+def restored_epoch(model: keras.Model) -> int | None:
+    """Returns the epoch at which a callback lets `fit` begin; None if no callback has chosen.
+
+    Args:
+        model: The model that is trained.
+    """
+    epoch: int | None = model._initial_epoch
+    return epoch

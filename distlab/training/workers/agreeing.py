@@ -18,6 +18,7 @@ import keras
 from distlab.training.resume.preemption import Notice
 from distlab.training.workers.consistency import Read, check_read
 from distlab.training.workers.exchanging import Workers
+from distlab.training.workers.same_state import check_learning_rates, learning_rates
 
 
 class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
@@ -66,19 +67,24 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
         """
         self._read = read
 
-    def agree(self) -> None:
+    def agree(self, rates: list[float] | None = None) -> None:
         """Asks the others.
+
+        Args:
+            rates: The learning rates here, if they are to be compared.
 
         Raises:
             DatasetError: They have read something else.
+            ModelError: They have other learning rates.
         """
         given = self._notice is not None and self._notice.given
         stops = bool(self.model.stop_training)
-        said = self._workers.exchange([stops, given, monotonic(), asdict(self._read)])
-        all_stop, all_leave, clocks, reads = zip(*said, strict=True)
+        said = self._workers.exchange([stops, given, monotonic(), asdict(self._read), rates or []])
+        all_stop, all_leave, clocks, reads, all_rates = zip(*said, strict=True)
         self.model.stop_training = any(all_stop)
         self.leaves, self.now = any(all_leave), clocks[0]
         check_read(self._workers, [Read(**read) for read in reads])
+        check_learning_rates(self._workers, list(all_rates))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Agrees after each execution."""
@@ -86,4 +92,4 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Agrees after each epoch."""
-        self.agree()
+        self.agree(learning_rates(self.model) if self._workers.count > 1 else None)

@@ -6,6 +6,8 @@ train on its part of what is not one data set.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +38,42 @@ class Read:
     more: bool = False
 
 
+class ReadTogether:
+    """What all executions of one `evaluate` have read, to compare it once.
+
+    Args:
+        workers: Those that call it together.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._marks = hashlib.blake2b(digest_size=8)
+        self._more = False
+
+    def see(self, read: Read) -> None:
+        """Takes note of an execution.
+
+        Args:
+            read: What it has read here.
+        """
+        self._marks.update(read.mark.encode())
+        self._more |= read.more
+
+    def compare(self, method: str) -> None:
+        """Asks the others, if there are any.
+
+        Args:
+            method: What they have done.
+
+        Raises:
+            DatasetError: They have read something else.
+        """
+        if self._workers.count > 1:
+            said = self._workers.exchange([self._marks.hexdigest(), self._more])
+            read = [Read(mark=mark, more=more) for mark, more in said]
+            check_read(self._workers, read, method=method)
+
+
 def check_arguments(
     workers: Workers, arguments: dict[str, Any], callbacks: list[keras.callbacks.Callback]
 ) -> None:
@@ -63,34 +101,54 @@ def check_arguments(
                 )
 
 
-def check_lengths(workers: Workers, batches: int | None, *, steps: int | None) -> None:
-    """Raises on all workers where one has more or fewer batches than the chief.
+def check_lengths(
+    workers: Workers,
+    batches: int | None,
+    *,
+    steps: int | None,
+    seeds: Sequence[tuple[int, int]] = (),
+) -> None:
+    """Raises on all workers where one has more or fewer batches than the chief, or other seeds.
 
     Args:
         workers: Those that train or evaluate together.
         batches: How many batches the data have here, None where they do not know.
         steps: How many steps are asked for, None where that is left to the data.
+        seeds: Those of the data's shuffles.
 
     Raises:
         DatasetError: It has.
     """
-    chief, *others = workers.exchange([batches, steps])
-    for name, other in zip(workers.names[1:], others, strict=True):
+    asked = f"train or evaluate on {workers.count} workers"
+    (*chief, order), *others = workers.exchange([batches, steps, list(seeds)])
+    for name, (*other, other_order) in zip(workers.names[1:], others, strict=True):
+        if other_order != order:
+            raise DatasetError(
+                asked=asked,
+                found=f"a shuffle with a different seed on {name} than on {workers.names[0]}: each "
+                "takes its part of what should be one batch, so of all examples some are read "
+                "twice and others never",
+                do="give the shuffle, or the function that makes the data set, one seed= on all "
+                "workers (image_dataset_from_directory and its like draw one otherwise), or call "
+                "distlab.set_seed with one number on each before",
+                pitfall="A shuffle that differs on each worker: examples read twice",
+            )
         if other != chief:
             there, here = (f"{b} batches" if s is None else f"{s} steps" for b, s in (other, chief))
             raise DatasetError(
-                asked=f"train or evaluate on {workers.count} workers",
+                asked=asked,
                 found=f"{there} on {name} and {here} on {workers.names[0]}",
                 do=_SAME_DATA,
             )
 
 
-def check_read(workers: Workers, read: list[Read]) -> None:
+def check_read(workers: Workers, read: list[Read], *, method: str = "train") -> None:
     """Raises where workers have read different batches.
 
     Args:
         workers: Those that train together.
         read: What each of them has read.
+        method: What they do with it.
 
     Raises:
         DatasetError: They have.
@@ -100,23 +158,33 @@ def check_read(workers: Workers, read: list[Read]) -> None:
     if longer:
         shorter = [name for name in workers.names if name not in longer]
         raise DatasetError(
-            asked=f"train on {workers.count} workers",
+            asked=f"{method} on {workers.count} workers",
             found=f"data that end on {' and '.join(shorter)} before they do on "
             f"{' and '.join(longer)}",
             do=_SAME_DATA,
         )
     for name, one in by_name.items():
         if one.mark != read[0].mark:
-            raise DatasetError(
-                asked=f"train on {workers.count} workers",
-                found=f"a batch whose targets are others on {name} than on {workers.names[0]}: "
-                "each takes its part of what should be one batch, so some examples are trained on "
-                "twice and others never",
-                do="give every worker the same examples in the same order: call distlab.set_seed "
-                "with one number on each before any array is shuffled or split, and seed what "
-                "targets are drawn by",
-                pitfall="A shuffle that differs on each worker: examples read twice",
-            )
+            raise other_batch(workers, name, method=method, what="targets")
+
+
+def other_batch(workers: Workers, name: str, *, method: str, what: str) -> DatasetError:
+    """Returns the error of workers that have read different batches.
+
+    Args:
+        workers: Those that have.
+        name: The first of them that has not read what the chief has.
+        method: What they do with it.
+        what: The part of the batch that differs.
+    """
+    return DatasetError(
+        asked=f"{method} on {workers.count} workers",
+        found=f"a batch whose {what} are others on {name} than on {workers.names[0]}: each takes "
+        "its part of what should be one batch, so some examples are read twice and others never",
+        do="give every worker the same examples in the same order: call distlab.set_seed with one "
+        "number on each before any array is shuffled or split, and seed what targets are drawn by",
+        pitfall="A shuffle that differs on each worker: examples read twice",
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -40,20 +40,25 @@ def writing_as_chief(method: Callable[..., Any], workers: Workers) -> Callable[.
         method: That of a model which all workers have.
         workers: These.
     """
-    signature = inspect.signature(method)
+    # A method of the user's may name its first parameter as it likes.
+    first = next(iter(inspect.signature(method).parameters), "")
 
     @functools.wraps(method)
     def write(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        place = bound.arguments["filepath"]
+        name = first if first in kwargs else "filepath"
+        place = args[0] if args else kwargs.get(name)
         with (
             ended_together(workers, method.__name__),
             contextlib.ExitStack() as removed,
         ):
             if not workers.is_chief and isinstance(place, str | os.PathLike):
                 folder = removed.enter_context(tempfile.TemporaryDirectory())
-                bound.arguments["filepath"] = Path(folder) / Path(place).name
-            result = method(*bound.args, **bound.kwargs)
+                elsewhere = Path(folder) / Path(place).name
+                if args:
+                    args = (elsewhere, *args[1:])
+                else:
+                    kwargs = kwargs | {name: elsewhere}
+            result = method(*args, **kwargs)
             workers.exchange(None)  # so that none goes on before the chief is done
         return result
 
