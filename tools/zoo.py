@@ -27,15 +27,15 @@ A_PROCESS = 13  # families; TensorFlow's memory grows with each
 PAGE_TEXT = """# The zoo
 
 Most models on this page follow a guide or an example of keras.io or tensorflow.org. The second
-column names it, by its title or in fewer words. The other models were written for one feature,
-such as a loss that is a sum, and the column describes them. Each one is written again here, small and with synthetic data.
-`python tools/zoo.py --write` trains each model for two epochs: on one device with plain Keras, and
-on two and three replicas of `MirroredStrategy`. The batches have 11, 11 and 5 examples, so the
-replicas' shares are unequal and the last batch is partial. Both sides have the same initial
-weights and the same order of examples. `distribute` and the one device also draw the same random
-numbers; Keras's own `fit` draws its own, which is a part of its difference in `vae_by_add_loss`,
-`two_updates_in_a_step` and `words_hidden_in_the_step`. Dropout is off, and BatchNormalization is
-synchronised.
+column names it, by its title or in fewer words. The other models were written for one feature, such
+as a loss that is a sum, and the column describes them. Each one is written again here, small and
+with synthetic data. `python tools/zoo.py --write` trains each model for two epochs: on one device
+with plain Keras, and on two and three replicas of `MirroredStrategy`. The batches have 11, 11 and 5
+examples, so the replicas' shares are unequal and the last batch is partial. Both sides have the
+same initial weights and the same order of examples. `distribute` and the one device also draw the
+same random numbers; Keras's own `fit` draws its own, which is a part of its difference in
+`vae_by_add_loss`, `two_updates_in_a_step` and `words_hidden_in_the_step`. Dropout is off, and
+BatchNormalization is synchronised.
 
 Each cell compares with one device after two epochs:
 

@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument
 from distlab.training import pipelines
-from distlab.training.keras_private import losses, models
+from distlab.training.keras_private import epochs, losses, models
+from distlab.training.missing_parts import without_none
 from distlab.training.model_requirements import check_scope
 from distlab.training.predicting import WholeBatches
 from distlab.training.sharding import (
@@ -75,7 +76,8 @@ class Fitting:
         """
         with ended_together(self._workers, method, at=self._at), files_explained():
             # Keras distributes a data set before it asks for a step: `on_data` would be too late.
-            for data in (arguments.get("x"), arguments.get("validation_data")):
+            for name in {"x", "validation_data"} & set(arguments):
+                data = arguments[name] = without_none(arguments[name])
                 if isinstance(data, tf.data.Dataset):
                     replicas = self._model.distribute_strategy.num_replicas_in_sync
                     check_parts(data.element_spec, replicas)
@@ -183,7 +185,8 @@ class Fitting:
         check_targets(self._model, spec)
         if self._pace is None:
             self.test_steps = self._model.steps_per_execution
-        elif self._pace.begin(iterator):
+        elif epochs.running_iterator(self._model, "fit") is iterator:
+            self._pace.begin(iterator)
             _check_length(iterator, batches, self._pace.steps)
         else:
             self.test_steps = self._pace.validate(iterator)

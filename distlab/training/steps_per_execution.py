@@ -64,19 +64,17 @@ class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
         wishes = workers.exchange([free, mark])
         self._free = all(free for free, _ in wishes)
         self._mark = math.gcd(*(mark for _, mark in wishes))
-        self._timed_from, self._last_batch = 0.0, 0
+        self._timed_from: float | None = None
+        self._first_batch = self._last_batch = 0
         self._secs_per_step: float | None = None
 
-    def begin(self, iterator: Any) -> bool:
-        """Takes the data that `fit` trains on, which come first; False if it has them.
+    def begin(self, iterator: Any) -> None:
+        """Takes the data that `fit` trains on from now on.
 
         Args:
             iterator: Keras's iterator over epochs.
         """
-        is_first = self._iterator is None
-        if is_first:
-            self._iterator = iterator
-        return is_first
+        self._iterator = iterator
 
     def validate(self, iterator: Any) -> int:
         """Returns how many steps an execution takes over other data, within this `fit`.
@@ -88,6 +86,7 @@ class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Chooses for this epoch."""
+        self._timed_from = None
         if self._free and self._secs_per_step is not None:
             most = min(MOST_STEPS, int(EXECUTION_SECS / max(self._secs_per_step, 1e-9)))
             self.steps = self._for(self._iterator, most)
@@ -100,8 +99,9 @@ class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Times the first epoch, from the end of its first step: that one is traced."""
-        if batch == 0:
+        if self._timed_from is None:  # `Resume` may begin in the middle of an epoch
             self._timed_from = perf_counter()
+            self._first_batch = batch
         self._last_batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -112,8 +112,9 @@ class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
         """
         if not logs:  # only now is it known of data whose length is not
             raise no_batch()
-        if self._secs_per_step is None and self._last_batch > 0:
-            secs = (perf_counter() - self._timed_from) / self._last_batch
+        steps = self._last_batch - self._first_batch
+        if self._secs_per_step is None and self._timed_from is not None and steps > 0:
+            secs = (perf_counter() - self._timed_from) / steps
             self._secs_per_step = self._workers.from_chief(secs)
 
 

@@ -302,6 +302,15 @@ def test_a_loss_of_the_batch_as_a_whole_is_named_once_with_its_size(loss):
     assert 'batch_losses="gather"' in texts[0]
 
 
+def test_another_loss_of_the_same_name_is_named_too():
+    first, second = (lambda y, y_pred: pairs(y, y_pred)), (lambda y, y_pred: ratio(y, y_pred))
+    model = dl.distribute(sequential(dense(), loss=first), strategy_of("mirrored", 2))
+    for loss in (first, second):
+        model.compile("sgd", loss)
+        with pytest.warns(UserWarning, match="the loss 'lambda' looks at the batch as a whole"):
+            model.fit(in_order(), verbose=0)
+
+
 @pytest.mark.parametrize("name", ["dice", "tversky"])
 def test_a_loss_of_kerass_for_the_batch_is_known_by_its_name(name):
     outputs = dense(1, activation="sigmoid")

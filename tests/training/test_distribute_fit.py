@@ -15,6 +15,7 @@ from distlab.training import fitting, steps_per_execution
 from distlab.training.keras_private import epochs, versions
 from distlab.training.sharding import choose_sharding
 from distlab.training.steps_per_execution import choose, listens
+from distlab.training.workers.exchanging import workers_of
 from tests.support.distribution import (
     BATCH,
     EPOCHS,
@@ -465,6 +466,76 @@ def test_callbacks_are_seen_if_the_models_own_fit_takes_any_arguments():
     model.fit(batches(), verbose=0, callbacks=[report])
     assert report.ends == [1, 3]
     model.fit(batches(), verbose=0)
+
+
+def test_a_fit_of_the_models_own_may_train_twice_on_endless_data():
+    class Twice(keras.Sequential):
+        def fit(self, x, **options):
+            super().fit(x, **options | {"epochs": 1})
+            return super().fit(x, **options)
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = Twice([keras.Input((8,)), keras.layers.Dense(4)])
+        model.compile("sgd", LOSS())
+        return model
+
+    (found, weights), (expected, plain) = (
+        fit(model, batches().repeat(), epochs=3, steps_per_epoch=6)
+        for model in (distributed(build), alone(build))
+    )
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-5)
+    for one, other in zip(weights, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["a generator", "a data set"])
+@pytest.mark.parametrize("targets", [True, False])
+def test_batches_may_end_in_none(kind, targets):
+    def without_weights():
+        for start in range(0, EXAMPLES, BATCH):
+            rows = slice(start, start + BATCH)
+            yield (X[rows], Y[rows], None) if targets else (X[rows], None)
+
+    def data():
+        if kind == "a generator":
+            return without_weights()
+        return batches().map(lambda x, y: (x, y, None) if targets else (x, None))
+
+    def build():
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((8,))
+        outputs = keras.layers.Dense(4, activity_regularizer="l2")(inputs)
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", LOSS() if targets else None)
+        return model
+
+    def run(model):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Keras: the generator has ended
+            history = model.fit(data(), validation_data=data(), shuffle=False, verbose=0).history
+            evaluated = model.evaluate(data(), verbose=0)
+            return [*history.values(), [evaluated]], model.predict(data(), verbose=0)
+
+    (logs, predicted), (expected, plain) = run(distributed(build)), run(alone(build))
+    np.testing.assert_allclose(logs, expected, rtol=1e-5)
+    np.testing.assert_allclose(predicted, plain, atol=1e-5)
+
+
+def test_an_epoch_that_begins_in_the_middle_is_timed_from_there(monkeypatch):
+    now = iter([100.0, 100.19])
+    monkeypatch.setattr(steps_per_execution, "perf_counter", lambda: next(now))
+    model = distributed()
+    pace = steps_per_execution.ChosenSteps(
+        [], asked=1, workers=workers_of(model.distribute_strategy)
+    )
+    pace.begin(type("Iterator", (), {"steps_per_epoch": None, "steps_per_execution": 1}))
+    pace.on_epoch_begin(0)
+    for batch in range(40, 61):
+        pace.on_train_batch_end(batch)
+    pace.on_epoch_end(0, {"loss": 1.0})
+    pace.on_epoch_begin(1)
+    assert pace.steps == 21
 
 
 def test_an_empty_data_set_is_refused():

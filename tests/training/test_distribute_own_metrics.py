@@ -240,6 +240,44 @@ def test_a_metric_that_is_zero_in_the_first_batch_is_not_taken_for_one_that_adds
     np.testing.assert_allclose(found["matches"], expected["matches"], rtol=1e-5)
 
 
+def test_a_largest_value_that_is_zero_in_the_first_batch_is_that_of_all_examples():
+    class Largest(LargestError):
+        def update_state(self, y, y_pred, sample_weight=None):
+            found = keras.ops.max(keras.ops.relu(keras.ops.abs(y) - 1e3))
+            self.largest.assign(keras.ops.maximum(self.largest, found))
+
+    def run(model):
+        x = np.random.default_rng(0).normal(size=(EXAMPLES, 4)).astype("float32")
+        y = x.sum(1, keepdims=True)
+        y[BATCH:] = 2e3 + np.arange(EXAMPLES - BATCH)[:, None]
+        options = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
+        return model.fit(x, y, **options).history["largest_error"]
+
+    build = builder(keras.Model, [Largest])
+    strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
+    found, expected = run(dl.distribute(build, strategy)), run(alone(build))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert min(expected) > 0
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
+def test_eager_steps_may_ask_for_values(kind):
+    def by_numpy(y, y_pred):
+        return float(np.mean(np.abs(y.numpy() - y_pred.numpy())))
+
+    def checked(y, y_pred):
+        assert np.isfinite(y_pred.numpy()).all()
+        return keras.ops.mean(keras.ops.square(y - y_pred), axis=-1)
+
+    def build():
+        model = builder(keras.Model)()
+        model.compile("adam", checked, metrics=[by_numpy, "mae"], run_eagerly=True)
+        return model
+
+    strategy = dl.make_strategy(kind, devices=dl.split_devices(4)[:2])
+    assert_same(train(dl.distribute(build, strategy)), train(alone(build)))
+
+
 class LogsMore(keras.Model):
     """Counts a number of the batch, and returns one more."""
 

@@ -74,18 +74,12 @@ class PartOfLoss:
         masks = [models.mask_of(y_pred), models.mask_of(values)]
         masks = [tf.cast(mask, tf.bool) for mask in masks if mask is not None]
         mask = functools.reduce(tf.logical_and, masks) if masks else None
-        if (
-            values is not None
-            and values.shape.rank == 0
-            and (mask is None or sample_weight is None)
-        ):
-            return batch.as_asked(
-                batch.only_if_there(
-                    self._of_number(batch, tf.cast(values, value.dtype), sample_weight)
-                )
-            )
-        share = self._share(batch, mask, sample_weight)
-        return batch.as_asked(batch.only_if_there(value * tf.cast(share, value.dtype)))
+        is_number = values is not None and values.shape.rank == 0
+        if is_number and (mask is None or sample_weight is None):
+            part = self._of_number(batch, tf.cast(values, value.dtype), sample_weight)
+        else:
+            part = value * tf.cast(self._share(batch, mask, sample_weight), value.dtype)
+        return batch.as_asked(batch.only_if_there(part))
 
     def _share(self, batch: Batch, mask: tf.Tensor | None, sample_weight: Any) -> tf.Tensor:
         """Part of what the mean is taken over that is on this replica."""

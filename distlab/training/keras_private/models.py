@@ -162,6 +162,11 @@ def build(model: keras.Model, spec: Any) -> None:
         optimizer.built = True
     try:
         with model.distribute_strategy.scope():
+            # Where steps run eagerly, a metric or loss may ask for values, which specs have not.
+            # Keras has made its variables by then, and goes on with the next if it is asked again.
+            for _ in range(2 if model.run_eagerly else 0):
+                with contextlib.suppress(AttributeError, NotImplementedError):
+                    model._symbolic_build(data_batch=spec)
             model._symbolic_build(data_batch=spec)
     finally:
         if waits:

@@ -26,8 +26,8 @@ from distlab.training.keras_private.batch import current
 from distlab.training.keras_private.share_hooks import AddingUp
 from distlab.training.reducing import sum_over_replicas
 
-# Relative: rounding in float32 leaves less than a thousandth of it.
-_SAME = 1e-3
+# What counts as the same state: rounding in float32 leaves less than a thousandth of it.
+RELATIVE_TOLERANCE = 1e-3
 
 _NOW = threading.local()  # a replica is traced in a thread of its own
 
@@ -173,7 +173,7 @@ class _Unscaled(hooks.Hooks):
 
 
 def _close(one: np.ndarray, other: np.ndarray) -> bool:
-    return bool(np.allclose(one, other, rtol=_SAME, equal_nan=True))
+    return bool(np.allclose(one, other, rtol=RELATIVE_TOLERANCE, equal_nan=True))
 
 
 def _rows(part: Any) -> int | None:

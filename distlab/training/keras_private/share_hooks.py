@@ -87,17 +87,8 @@ class CountingByShare(Hooks):
 class AddingUp(CountingByShare):
     """For a metric whose updates add up over examples, whatever it gives to other metrics."""
 
-    def update_mean(
-        self, update: Callable[[Any, Any], None], values: Any, sample_weight: Any
-    ) -> None:
-        """As without hooks."""
-        update(values, sample_weight)
-
-    def update_sum(
-        self, update: Callable[[Any, Any], None], values: Any, sample_weight: Any
-    ) -> None:
-        """As without hooks."""
-        update(values, sample_weight)
+    update_mean = Hooks.update_mean
+    update_sum = Hooks.update_sum
 
 
 def _is_of_metric(variable: Any) -> bool:

@@ -22,9 +22,7 @@ import tensorflow as tf
 from distlab.errors import ModelError
 from distlab.training import replica_step
 from distlab.training.keras_private import own_metrics
-
-# Relative: rounding in float32 leaves less than a thousandth of it.
-_SAME = 1e-3
+from distlab.training.keras_private.own_metrics import RELATIVE_TOLERANCE
 
 
 def part_of_metrics(model: keras.Model, seen: replica_step.Seen) -> tf.Tensor:
@@ -43,7 +41,7 @@ def part_of_metrics(model: keras.Model, seen: replica_step.Seen) -> tf.Tensor:
     once = _counted(model, seen, [tf.zeros(one.shape, one.dtype) for one in variables])
     twice = _counted(model, seen, once) if own else once
     wrong = [
-        tf.norm(_wide(two) - 2 * _wide(one)) > _SAME * tf.norm(_wide(two))
+        tf.norm(_wide(two) - 2 * _wide(one)) > RELATIVE_TOLERANCE * tf.norm(_wide(two))
         for one, two in zip(once, twice, strict=True)
     ]
     of_variable = {id(variable): one for variable, one in zip(variables, wrong, strict=True)}

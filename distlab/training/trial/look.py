@@ -149,10 +149,10 @@ class Trial:
             f"differs by {off:.1%}"
         )
         self.complaint = found, do
-        told = self._model.__dict__.setdefault(_TOLD, set())
-        if what in told:  # by the trial of the other step
+        told = self._model.__dict__.setdefault(_TOLD, {})
+        if told.get(what) is self._model.loss and what in told:  # by the trial of the other step
             return
-        told.add(what)
+        told[what] = self._model.loss  # a later compile may bring another of the same name
         warnings.warn(f"{self._model.name}: {found}. {do}.", stacklevel=2)
 
 

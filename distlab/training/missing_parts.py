@@ -1,0 +1,37 @@
+"""Batches that end in None, such as (x, None): data without targets, or without weights.
+
+data = without_none(data)        # (x, None) becomes (x,), which Keras reads alike
+
+Without a strategy Keras leaves None out of the step. TensorFlow cannot distribute it.
+"""
+
+from __future__ import annotations
+
+from types import GeneratorType
+from typing import Any
+
+import tensorflow as tf
+
+
+def without_none(data: Any) -> Any:
+    """Returns data whose batches do not end in None.
+
+    Args:
+        data: What `fit`, `evaluate` or `predict` was given. A generator or a `tf.data.Dataset` is
+            changed if its batches end in None; anything else stays.
+    """
+    if isinstance(data, GeneratorType):
+        return (batch[: _kept(batch)] if isinstance(batch, tuple) else batch for batch in data)
+    if not isinstance(data, tf.data.Dataset) or not isinstance(data.element_spec, tuple):
+        return data
+    kept = _kept(data.element_spec)
+    if kept == len(data.element_spec):
+        return data
+    return data.map(lambda *batch: batch[:kept])
+
+
+def _kept(batch: tuple[Any, ...]) -> int:
+    """The length of a batch without the parts at its end that are None."""
+    # The class of None's spec has no public name.
+    there = [type(part).__name__ not in ("NoneType", "NoneTensorSpec") for part in batch]
+    return max((place for place, is_there in enumerate(there, start=1) if is_there), default=1)
