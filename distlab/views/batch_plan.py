@@ -66,11 +66,13 @@ def _draw(plan: BatchPlan, examples: int, source: Any) -> Figure:
         1, 2, figsize=(7.5, 2.9), sharex=True, sharey=True, layout="constrained"
     )
     titles = (f"a full batch: {sum(full)}", f"the last batch: {sum(last)}")
+    bars = [replica(number).bar() for number in range(plan.replicas)]
+    looks = {name: [bar[name] for bar in bars] for name in bars[0]}
     for axes, shares, title in zip(panels, (full, last), titles, strict=True):
+        axes.barh(range(len(shares)), shares, **looks)
         for number, share in enumerate(shares):
-            axes.barh(number, share, **replica(number).bar())
             axes.text(share, number, f" {share or 'empty'}", va="center", color=NOTE, fontsize=9)
-        axes.set_title(title, fontsize=10)
+        axes.set_title(title, fontsize=10, y=1)
         label_axes(axes, x="examples", y="replica" if axes is panels[0] else "")
     panels[0].set_yticks(range(plan.replicas))
     panels[0].invert_yaxis()

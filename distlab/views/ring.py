@@ -75,7 +75,7 @@ def _draw_ranks(axes: Any, ranks: int, last: tuple[Transfer, ...], counts: Any) 
     axes.scatter(*places.T, s=330, c=colours)
     for rank, place in enumerate(places):
         axes.text(*place, str(rank), ha="center", va="center", color=GROUND, weight="bold")
-    axes.set_title("in this step: who sends which chunk", fontsize=9)
+    axes.set_title("in this step: who sends which chunk", fontsize=9, y=1)
     axes.set_xlim(-1.3, 1.3)
     axes.set_ylim(-1.3, 1.3)
     axes.set_aspect("equal")
@@ -95,12 +95,12 @@ def _draw_chunks(axes: Any, counts: Any, last: tuple[Transfer, ...]) -> None:
     for transfer in last:
         left, wide = transfer.chunks[0] - 0.46, len(transfer.chunks) - 0.08
         axes.add_patch(_frame((left, transfer.target - 0.46), wide))
+    axes.tick_params(length=0, colors=NOTE)
     axes.set_xticks(range(ranks))
     axes.set_yticks(range(ranks))
-    axes.tick_params(length=0, colors=NOTE)
     axes.set_xlabel("chunk", fontsize=9)
     axes.set_ylabel("rank", fontsize=9)
-    axes.set_title("how many ranks' values each chunk contains", fontsize=9)
+    axes.set_title("how many ranks' values each chunk contains", fontsize=9, y=1)
     axes.spines[:].set_visible(False)
 
 

@@ -12,8 +12,10 @@ no widget can answer (on the site, on GitHub, in a regression run), it shows the
 
 from __future__ import annotations
 
+import gc
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
@@ -23,6 +25,7 @@ from distlab.errors import InvalidArgument
 from distlab.predictions.frontend import can_answer
 
 if TYPE_CHECKING:
+    from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.figure import Figure
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -108,13 +111,14 @@ class _Moved:
 
         self._view = view
         self._places: list[Any] = []
+        self._renderer: RendererAgg | None = None
         self._sliders = {name: _slider(one) for name, one in view.choices.items()}
         for slider in self._sliders.values():
-            slider.observe(lambda _: self._show(), names="value")
+            slider.observe(lambda _: self._follow(), names="value")
         self._picture = ipywidgets.HTML()
         title = ipywidgets.HTML(f"<strong>{escape(view.title)}</strong>")
         self._box = ipywidgets.VBox([title, *self._sliders.values(), self._picture])
-        self._show()
+        self._follow()
 
     @property
     def bundle(self) -> dict[str, Any]:
@@ -122,34 +126,74 @@ class _Moved:
         shown = {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}
         return {_WIDGET: shown, "text/plain": f"{self._view.title}. {self._words}"}
 
+    def _follow(self) -> None:
+        """Shows the figure of the sliders' values, and forgets it."""
+        import matplotlib.pyplot as plt
+
+        # In interactive mode a notebook would keep every figure until the next cell runs.
+        with _collected_at_once(), plt.ioff():
+            self._show()
+
     def _show(self) -> None:
         figure: Any = self._view.draw_now(
             **{name: slider.value for name, slider in self._sliders.items()}
         )
         self._words = figure.alt
-        self._places = _put(figure, self._places)
+        self._renderer = _renderer_for(figure, self._renderer)
+        self._places = _put(figure, self._places, self._renderer)
         self._picture.value = (
             f'<div aria-live="polite"><img alt="{escape(figure.alt)}" '
-            f'src="data:image/png;base64,{_png(figure)}"></div>'
+            f'src="data:image/png;base64,{_png(figure, self._renderer)}"></div>'
         )
 
 
-def _put(figure: Any, places: list[Any]) -> list[Any]:
+@contextmanager
+def _collected_at_once() -> Iterator[None]:
+    """Collects the objects of the block when it ends, and nothing during it.
+
+    A figure is thousands of objects in cycles. If they lived on, Python would look through all its
+    objects every few moves, which takes 0.1 s once TensorFlow is imported.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect(0)
+
+
+def _renderer_for(figure: Figure, renderer: RendererAgg | None) -> RendererAgg:
+    """Returns the renderer of the move before, which knows the sizes of texts, if it fits."""
+    from matplotlib.backends.backend_agg import RendererAgg
+
+    wide, high = (int(size) for size in figure.bbox.size)
+    if renderer and (renderer.width, renderer.height, renderer.dpi) == (wide, high, figure.dpi):
+        return renderer
+    return RendererAgg(wide, high, figure.dpi)
+
+
+def _put(figure: Any, places: list[Any], renderer: RendererAgg | None = None) -> list[Any]:
     """Puts axes where they were: laying out takes as long as drawing, and nothing may jump.
 
     Args:
         figure: It is laid out again if it has more or fewer axes, or if labels need more room.
         places: Where the axes of the figure before were; empty for the first one.
+        renderer: What the figure will be drawn with; None for the renderer of its canvas.
 
     Returns:
         Where the axes are now.
     """
     engine = figure.get_layout_engine()
+    if engine is None:  # `draw` has placed the axes
+        return []
     if len(places) == len(figure.axes):
         figure.set_layout_engine("none")
         for axes, place in zip(figure.axes, places, strict=True):
             axes.set_position(place)
-        labels = (axes.yaxis.get_tightbbox() for axes in figure.axes)
+        labels = (axes.yaxis.get_tightbbox(renderer) for axes in figure.axes)
         if all(box is None or box.x0 >= 0 for box in labels):
             return places
         for axes in figure.axes:
@@ -171,10 +215,12 @@ def _slider(choices: Choices) -> Any:
     )
 
 
-def _png(figure: Figure) -> str:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def _png(figure: Figure, renderer: RendererAgg) -> str:
+    from matplotlib.image import imsave
 
     kept = BytesIO()
     # `savefig` would draw twice, the first time for the layout, which `_put` has made already.
-    FigureCanvasAgg(figure).print_png(kept, pil_kwargs={"compress_level": 1})
+    renderer.clear()
+    figure.draw(renderer)
+    imsave(kept, renderer.buffer_rgba(), dpi=figure.dpi, pil_kwargs={"compress_level": 1})
     return b64encode(kept.getvalue()).decode("ascii")
