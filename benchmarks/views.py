@@ -22,8 +22,8 @@ from distlab.views.scaling_cost import explore_cost
 from distlab.views.view import View, _Moved
 
 
-def moves(view: View) -> Iterator[float]:
-    """Yields the seconds of each move that changes the picture."""
+def moves(view: View) -> Iterator[tuple[str, float]]:
+    """Yields each move that changes the picture, and the milliseconds that it took."""
     moved = _Moved(view)
     for name, choices in view.choices.items():
         slider = moved._sliders[name]
@@ -31,7 +31,7 @@ def moves(view: View) -> Iterator[float]:
             if value != slider.value:
                 begun = time.perf_counter()
                 slider.value = value
-                yield time.perf_counter() - begun
+                yield f"{name}={value}", 1000 * (time.perf_counter() - begun)
 
 
 def main() -> None:
@@ -43,11 +43,17 @@ def main() -> None:
     for explore in (explore_batch_plan, explore_ring, explore_cost, explore_memory):
         view = explore()
         list(moves(view))  # fonts and imports
-        taken = [1000 * secs for _ in range(asked.rounds) for secs in moves(view)]
-        slowest = statistics.quantiles(taken, n=20)[-1]
+        moved = [move for _ in range(asked.rounds) for move in moves(view)]
+        taken = [ms for _, ms in moved]
+        most = statistics.quantiles(taken, n=20)[-1]
+        medians = {
+            name: statistics.median(ms for other, ms in moved if other == name) for name, _ in moved
+        }
+        slowest = max(medians, key=lambda name: medians[name])
         print(
             f"{explore.__name__:<20} {len(taken):>4} moves: median "
-            f"{statistics.median(taken):.0f} ms, 95 % under {slowest:.0f} ms"
+            f"{statistics.median(taken):.0f} ms, 95 % under {most:.0f} ms, "
+            f"slowest {slowest} with a median of {medians[slowest]:.0f} ms"
         )
 
 
