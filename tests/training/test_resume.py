@@ -510,6 +510,23 @@ def test_a_data_set_that_was_read_in_this_process_is_warned_of(tmp_path):
         fit(make("keras"), dl.Resume(tmp_path), NEVER, data=data)
 
 
+def test_a_part_of_validation_data_that_are_shuffled_anew_is_warned_of(tmp_path):
+    held = dataset().repeat()
+    warned = pytest.warns(UserWarning, match="validation reads 2 batches of data that are shuffled")
+    with warned:
+        fit(make("keras"), dl.Resume(tmp_path), validation_data=held, validation_steps=2)
+
+
+def test_a_shuffle_that_an_earlier_fit_has_read_is_warned_of(tmp_path):
+    model, data = make("keras"), dataset()
+    fit(model, dl.Resume(tmp_path / "frozen"), data=data, epochs=1)
+    with pytest.warns(UserWarning, match="an earlier fit has read from the same shuffle"):
+        fit(model, dl.Resume(tmp_path / "tuned"), data=data, epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit(model, dl.Resume(tmp_path / "anew"), data=dataset(), epochs=1)
+
+
 def test_two_fits_of_one_script_are_one_training(tmp_path):
     expected, history, _ = undisturbed(kind="keras")
     model, data = make("keras"), dataset()

@@ -102,14 +102,16 @@ def start_as_told(model: keras.Model) -> None:
         model._initial_epoch = _EPOCH_BEFORE.pop(model)
 
 
-def validation_dataset(model: keras.Model) -> Any:
-    """Returns what the running `fit` has validated on, or None.
+def validation(model: keras.Model) -> tuple[Any, int | None]:
+    """Returns what the running `fit` has validated on, or None, and its `validation_steps`.
 
     Args:
         model: The model that is trained.
     """
     iterator = getattr(model, "_eval_epoch_iterator", None)
-    return None if iterator is None else _undistributed(iterator)
+    return (
+        (None, None) if iterator is None else (_undistributed(iterator), iterator.steps_per_epoch)
+    )
 
 
 def build(model: keras.Model, iterator: Any) -> None:

@@ -85,6 +85,12 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
         checkpoint = checkpoints.newest_of_all(self._folder, self._workers)
         if checkpoint is not None:
             self._go_to(checkpoint)
+        elif any(_READ_HERE.get(stage) for stage in self._pipeline.reshuffling):
+            self._warn(
+                "after a stop this training may not be resumed exactly: an earlier fit has read "
+                "from the same shuffle, which gives other orders in a process without that fit; "
+                "make the data set anew for each fit"
+            )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Resumes an epoch that had begun."""
@@ -229,12 +235,20 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
         )
 
     def _check_validation_data(self) -> None:
-        """A shuffle that validation reads too gives away orders that are never replayed."""
-        if self._validated or (dataset := epochs.validation_dataset(self.model)) is None:
+        """Orders that validation reads are never replayed."""
+        dataset, steps = epochs.validation(self.model)
+        if self._validated or dataset is None:
             return
         self._validated = True
-        stages = pipelines.inspect(dataset).stages
-        if any(stage is shuffle for stage in stages for shuffle in self._pipeline.reshuffling):
+        pipeline = pipelines.inspect(dataset)
+        shared = [stage for stage in pipeline.stages if stage in self._pipeline.reshuffling]
+        if steps and pipeline.reshuffling and not shared:
+            self._warn(
+                "after a stop this training may not be resumed exactly: validation reads "
+                f"{steps} batches of data that are shuffled anew each time; leave "
+                "validation_steps out, or shuffle with reshuffle_each_iteration=False"
+            )
+        if shared:
             self._warn(
                 "after a stop this training may not be resumed exactly: validation reads from "
                 "the same shuffle as training (and so from its examples); split the data before "
