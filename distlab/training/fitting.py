@@ -60,8 +60,8 @@ class Fitting:
         self._pace: ChosenSteps | None = None
         self._agreement: Agreement | None = None
         self._predicting: WholeBatches | None = None
-        self._tested = ReadTogether(workers_of(model.distribute_strategy))
         self._workers = workers_of(model.distribute_strategy)
+        self._tested = ReadTogether(self._workers)
 
     @contextlib.contextmanager
     def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:

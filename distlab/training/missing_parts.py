@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from distlab.errors import DatasetError
+
 
 def without_none(data: Any) -> Any:
     """Returns data whose batches do not end in None.
@@ -19,6 +21,9 @@ def without_none(data: Any) -> Any:
     Args:
         data: What `fit`, `evaluate` or `predict` was given. A generator or a `tf.data.Dataset` is
             changed if its batches end in None; anything else stays.
+
+    Raises:
+        DatasetError: None stands before a part that is there, as in (x, None, weights).
     """
     if isinstance(data, GeneratorType):
         return (batch[: _kept(batch)] if isinstance(batch, tuple) else batch for batch in data)
@@ -33,5 +38,13 @@ def without_none(data: Any) -> Any:
 def _kept(batch: tuple[Any, ...]) -> int:
     """The length of a batch without the parts at its end that are None."""
     # The class of None's spec has no public name.
-    there = [type(part).__name__ not in ("NoneType", "NoneTensorSpec") for part in batch]
-    return max((place for place, is_there in enumerate(there, start=1) if is_there), default=1)
+    missing = [type(part).__name__ in ("NoneType", "NoneTensorSpec") for part in batch]
+    kept = max((place for place, one in enumerate(missing, start=1) if not one), default=1)
+    if any(missing[:kept]):
+        parts = ", ".join("None" if one else "a tensor" for one in missing)
+        raise DatasetError(
+            asked="distribute the batches of a data set",
+            found=f"batches ({parts}): TensorFlow cannot distribute None before another part",
+            do="give an array of zeros in its place",
+        )
+    return kept

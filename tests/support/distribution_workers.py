@@ -143,6 +143,22 @@ def own_step():
     return model
 
 
+def with_random_keys(make):
+    """Noise that is other in each epoch, drawn from keys: `fit` reads on in one endless pass.
+
+    The keys follow from the program's seed as well: each process sets the same.
+    """
+    keras.utils.set_random_seed(1)
+    examples = tf.data.Dataset.from_tensor_slices((X, Y)).repeat()
+    keyed = tf.data.Dataset.zip(examples, tf.data.Dataset.random(seed=1))
+
+    def with_noise(example, key):
+        x, y = example
+        return x + tf.random.stateless_normal([8], [key, 0], stddev=0.1), y
+
+    return fit(make(builder()), keyed.map(with_noise).batch(BATCH), steps_per_epoch=4)
+
+
 PARITY = {
     **{name: lambda make, name=name: train(make(builder(name))) for name in OPTIMIZERS},
     "batch normalisation": lambda make: fit(make(normalised), batches()),
@@ -162,6 +178,7 @@ PARITY = {
         validation_steps=2,
     ),
     "data of unknown length": unknown_length,
+    "endless data with random keys": with_random_keys,
     "own train_step": lambda make: fit(make(own_step), batches(), validation_data=batches()),
     "losses of layers": lambda make: fit(make(builder("adam", loss="mse")), batches(X, X[:, :4])),
     "evaluate and predict": evaluated,

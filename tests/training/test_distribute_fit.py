@@ -522,6 +522,16 @@ def test_batches_may_end_in_none(kind, targets):
     np.testing.assert_allclose(predicted, plain, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["a generator", "a data set"])
+def test_none_before_another_part_of_a_batch_is_refused(kind):
+    def without_targets():
+        yield X[:BATCH], None, Y[:BATCH]
+
+    data = batches().map(lambda x, y: (x, None, y))
+    with pytest.raises(DatasetError, match=r"found: batches \(a tensor, None, a tensor\): Tensor"):
+        distributed().fit(without_targets() if kind == "a generator" else data, verbose=0)
+
+
 def test_an_epoch_that_begins_in_the_middle_is_timed_from_there(monkeypatch):
     now = iter([100.0, 100.19])
     monkeypatch.setattr(steps_per_execution, "perf_counter", lambda: next(now))

@@ -89,6 +89,7 @@ def test_one_worker_trains_as_one_device_does(one_worker, optimizer):
         ("unknown length, some steps an epoch", "it does not know its length"),
         ("arrays", None),
         ("fit again", None),
+        ("read before", None),
     ],
 )
 def test_and_reads_any_data_in_the_order_of_one_device(one_worker, kind, told):
