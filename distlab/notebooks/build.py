@@ -7,9 +7,11 @@ sum(result.error is not None for result in results)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from distlab.atomic_write import write_atomically
@@ -17,7 +19,7 @@ from distlab.errors import DistlabError, InvalidArgument, NotebookError, Unsuppo
 from distlab.notebooks.drift import difference_from
 from distlab.notebooks.notebook_text import runs, unexpected_errors
 from distlab.notebooks.source import Draft, Page, draft_page
-from distlab.notebooks.storing import stored_text
+from distlab.notebooks.storing import canonical, stored_text
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -99,17 +101,39 @@ def _build(page: Page, *, force: bool, execute: Execute, say: Callable[[str], No
     try:
         draft = draft_page(page)
         target = page.root / page.target
-        why = difference_from(draft.notebook, target) or ("forced" if force else "")
+        difference = difference_from(draft.notebook, target)
+        why = difference or ("forced" if force else "")
         if not why:
             return ended("current")
         say(f"{'run':8}{page.target}: {why}")
-        executed = run_draft(draft, page, execute)
+        hands_out_new_code = page.edition == "exercise" and bool(difference)
+        with _in_place(draft.notebook, target) if hands_out_new_code else nullcontext():
+            executed = run_draft(draft, page, execute)
         write_atomically(target, stored_text(draft.notebook, executed))
     except DistlabError as error:
         return ended("failed", error)
     except Exception as error:  # a full disk, say: the other notebooks are still worth building
         return ended("failed", _unexpected(page, error))
     return ended("built")
+
+
+@contextmanager
+def _in_place(notebook: NotebookNode, target: Path) -> Iterator[None]:
+    """Puts an exercise where it is handed out, before it runs; puts the old file back if it fails.
+
+    Its checks look there for the code that a learner is given, to say "not started". A build
+    that is killed leaves an exercise that "was never run", which the next build mends.
+    """
+    old = target.read_bytes() if target.is_file() else None
+    write_atomically(target, canonical(notebook))
+    try:
+        yield
+    except BaseException:
+        if old is None:
+            target.unlink()
+        else:
+            write_atomically(target, old)
+        raise
 
 
 def run_draft(draft: Draft, page: Page, execute: Execute) -> NotebookNode:

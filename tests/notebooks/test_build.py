@@ -360,6 +360,42 @@ def test_a_failing_cell_keeps_the_old_file_and_names_the_place(root):
     assert not list(root.rglob("*.part"))
 
 
+def test_an_exercise_is_in_its_place_while_it_runs(root):
+    """Its checks read there which code a learner is given."""
+    target = root / "exercises/00_start_here.ipynb"
+    given = []
+
+    def run(notebook, *, on_cell):
+        if "rate = ..." in notebook.cells[-1].source:
+            given.append([cell.source for cell in nbformat.read(target, as_version=4).cells])
+        return run_here(notebook, on_cell=on_cell)
+
+    build(root, execute=run)
+    from_nothing = files(root)
+    replace_in(root / "lessons/00_start_here/exercise.py", "rate = ...", "rate = ...  # of SGD")
+    build(root, execute=run)
+    assert [cells[-1] for cells in given] == [
+        "# task: rate\nrate = ...",
+        "# task: rate\nrate = ...  # of SGD",
+    ]
+    replace_in(root / "lessons/00_start_here/exercise.py", "  # of SGD", "")
+    build(root, execute=run)
+    assert files(root) == from_nothing
+
+
+def test_an_exercise_that_fails_leaves_what_was_there(root):
+    def fail(notebook, *, on_cell):
+        raise NotebookError(asked="run", found="E: e", do="mend")
+
+    build(root, execute=fail)
+    assert files(root) == {}
+    build(root)
+    before = files(root)
+    replace_in(root / "lessons/00_start_here/exercise.py", "rate = ...", "rate = 1 / 0")
+    build(root, execute=fail)
+    assert files(root) == before
+
+
 def test_a_cell_that_reports_before_it_fails_is_still_the_one_named(root):
     def fail(notebook, *, on_cell):
         ran = copy.deepcopy(notebook)

@@ -20,11 +20,11 @@ def _inputs(seed: int) -> Inputs:
     bias = draw.permutation(np.arange(-3, 4))[:classes] / 4
     features = draw.integers(-3, 4, size=(6, _FEATURES))
     features[0] = 0  # scores of nearly the same size: nothing to lose here
-    # And much to lose here: class 0 is ahead of class 1 by more than 22, divided or not, and
-    # by less than 87, beyond which float32 loses it, too.
+    # And much to lose here: class 0 is ahead of class 1, or behind it, by more than 22, divided
+    # or not, and by less than 87, beyond which float32 loses it, too.
     kernel[:, 0] = draw.integers(3, 6, size=_FEATURES) / 4
     kernel[:, 1] = -kernel[:, 0]
-    features[1] = 4
+    features[1], features[2] = 4, -4
     return {
         "kernel": (kernel * temperature).astype("float32"),
         "bias": (bias * temperature).astype("float32"),
@@ -62,7 +62,16 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         narrow = bool((values == values.astype("float16").astype("float32")).all())
         logarithms = np.log(values.astype("float64"))
-    return {"logarithms": logarithms, "dtype": outputs["dtype"], "went through float16": narrow}
+    return {
+        "logarithms": _two_decimals(logarithms),
+        "dtype": outputs["dtype"],
+        "went through float16": narrow,
+    }
+
+
+def _two_decimals(values: np.ndarray) -> np.ndarray:
+    """Leaves out the third decimal, which a softmax in float16 gives differently on other CPUs."""
+    return np.round(values, 2) + 0.0  # no "-0."
 
 
 def _reference(
@@ -79,7 +88,9 @@ def _reference(
         of_scores = np.log(scores)
     logarithms = raised - np.log(np.exp(raised).sum(axis=1, keepdims=True))
     return {
-        "logarithms": logarithms - np.log(by.get("softmax", 1)) if softmax else of_scores,
+        "logarithms": _two_decimals(
+            logarithms - np.log(by.get("softmax", 1)) if softmax else of_scores
+        ),
         "dtype": dtype,
         "went through float16": False,
     }
@@ -100,7 +111,7 @@ HEAD = Check(
     read=_read,
     reference=_reference,
     criteria=(
-        Close("logarithms", "the logarithm of each probability", atol=0.01, points=1.5),
+        Close("logarithms", "the logarithm of each probability", atol=0.015, points=1.5),
         Then(Equal("dtype", "what the head returns", points=0.5)),
     ),
     hint="Divide the scores of a Dense layer by the temperature, and put this after it, with "
