@@ -26,7 +26,7 @@ def network(*between, **options):
     return model
 
 
-@family("Multi-task: two outputs with losses, weights and metrics of their own")
+@family("Multi-task: two outputs, each with its own loss, weight and metrics")
 def two_tasks():
     def build():
         keras.utils.set_random_seed(71)
@@ -80,7 +80,7 @@ def loss_in_an_endpoint_layer():
     return build, data.map(lambda inputs: (inputs,))
 
 
-@family("Regularized: kernels, biases and what layers put out")
+@family("Regularisers of kernels, biases and activations")
 def regularized_in_all_ways():
     def build():
         keras.utils.set_random_seed(73)
@@ -152,7 +152,7 @@ def pinball(y_true, y_pred):
     return ops.mean(ops.maximum(price * error, (price - 1) * error), axis=-1)
 
 
-@family("Quantile regression with a loss function of one's own")
+@family("Quantile regression with a custom loss function")
 def quantiles_of_a_number():
     def build():
         keras.utils.set_random_seed(69)
@@ -202,7 +202,7 @@ class Squares(keras.metrics.Metric):
         self.total.assign(0.0)
 
 
-@family("Metrics of one's own")
+@family("Custom metrics")
 def metrics_of_their_own():
     def build():
         keras.utils.set_random_seed(76)

@@ -35,7 +35,7 @@ class LogsInputs(keras.Model):
         return logs
 
 
-@family("compute_metrics of one's own")
+@family("A custom compute_metrics")
 def compute_metrics_of_its_own():
     def build():
         keras.utils.set_random_seed(91)
@@ -61,7 +61,7 @@ class AddsEntropy(keras.Model):
         return [*super().metrics, self.sure]
 
 
-@family("compute_loss of one's own", fit=lambda: {"validation_data": classified(seed=7)})
+@family("A custom compute_loss", fit=lambda: {"validation_data": classified(seed=7)})
 def compute_loss_of_its_own():
     def build():
         keras.utils.set_random_seed(92)
