@@ -189,12 +189,12 @@ def split_batch(
     | "distribute" | 3 3 2 2 | as equal as possible |
 
     "memory" and "files" are `strategy.experimental_distribute_dataset`, and so Keras's `fit`. It
-    decides by the auto-shard policy, which is AUTO if you set none. AUTO means DATA for a pipeline
-    that starts in memory, and TensorFlow then cuts each batch as it comes. AUTO means FILE for a
-    pipeline that reads files, and then TensorFlow fixes the pieces beforehand, from the size that
-    `batch` was given. OFF cuts as FILE does. A `map` behind `batch` can hide that size; TensorFlow
-    then cuts each batch as it comes, from files too. "distribute" is `fit` of a model from
-    `dl.distribute` with replicas on CPUs in one process.
+    decides by the auto-shard policy, which is AUTO if you set none. AUTO means FILE for a pipeline
+    that contains a data set that reads files, even inside `interleave`, and then TensorFlow fixes
+    the pieces beforehand, from the size that `batch` was given. AUTO means DATA for every other
+    pipeline, and TensorFlow then cuts each batch as it comes. OFF cuts as FILE does. A `map` behind
+    `batch` can hide that size; TensorFlow then cuts each batch as it comes, from files too.
+    "distribute" is `fit` of a model from `dl.distribute` with replicas on CPUs in one process.
 
     A loss is right under all three if it counts its examples.
 

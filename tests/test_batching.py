@@ -97,6 +97,19 @@ def test_the_auto_shard_policy_decides_how_a_batch_is_cut():
     assert last(memory, policy.OFF) == last(files, policy.FILE) == (8, 2, 0, 0)
 
 
+def test_a_file_reader_inside_an_interleave_decides_and_a_map_that_opens_files_does_not(tmp_path):
+    paths = []
+    for number in range(42):
+        paths.append(str(tmp_path / f"{number}.tfrecord"))
+        with tf.io.TFRecordWriter(paths[-1]) as writer:
+            writer.write(b"an example")
+    in_memory = tf.data.Dataset.from_tensor_slices(paths)
+    read = in_memory.interleave(tf.data.TFRecordDataset).batch(32)
+    opened = in_memory.map(tf.io.read_file).batch(32)
+    assert list(pieces_seen(read, 4))[-1] == (8, 2, 0, 0)
+    assert list(pieces_seen(opened, 4))[-1] == (3, 3, 3, 1)
+
+
 def test_a_map_that_hides_the_batch_size_changes_how_a_batch_from_files_is_cut():
     (files,) = dl.load_dataset("digits", splits=["train[:42]"], batch_size=32)
     hidden = files.map(lambda images, labels: tf.strings.as_string(labels))

@@ -306,13 +306,14 @@ for source in ("memory", "files", "distribute"):
 # <details><summary>Why does TensorFlow have two ways?</summary>
 #
 # The [auto-shard](../docs/glossary.md#auto-shard) policy decides. Its default is `AUTO`. If a
-# pipeline starts with a data set that reads files, such as `TFRecordDataset` or `TextLineDataset`,
-# `AUTO` means `FILE`. With several workers, each worker would then read different files and never
-# see a whole global batch, so TensorFlow fixes the pieces beforehand, from the batch size.
+# pipeline contains a data set that reads files, such as `TFRecordDataset` or `TextLineDataset`,
+# `AUTO` means `FILE`, even if that data set is inside an `interleave`. With several
+# [workers](../docs/glossary.md#worker), each worker would then read different files and never see
+# a whole global batch, so TensorFlow fixes the pieces beforehand, from the batch size.
 #
-# If the data start in memory, `AUTO` means `DATA`: every worker would read everything, and
-# TensorFlow cuts each batch as it comes. Paths in memory count as such data, even if a `map` opens
-# each file, as in `keras.utils.image_dataset_from_directory`.
+# If it contains none, `AUTO` means `DATA`: every worker would read everything, and TensorFlow
+# cuts each batch as it comes. This holds even if a `map` opens files whose paths are in memory,
+# as in `keras.utils.image_dataset_from_directory`.
 #
 # distlab's tests show two more cases. `OFF` cuts like `FILE`. A `map` after `batch` can hide the
 # batch size, and then TensorFlow cuts batches from files as they come, too.
@@ -428,8 +429,8 @@ speed_guess.reveal(
 # %% [markdown]
 # **Logical devices teach correctness, not speed.** They share the same cores, so do not expect them
 # to be faster. TensorFlow must also start four pieces of work and wait for all of them, and with
-# pieces as small as ours this overhead makes them slower. You can find a mistake in how the data
-# are shared on logical devices. Still check your numbers again on your GPUs.
+# pieces as small as ours this overhead makes them slower. On logical devices you can find a
+# mistake in how the data are shared. Still check your numbers again on your GPUs.
 
 # %% [markdown]
 # ## What can this machine do?
@@ -473,7 +474,7 @@ dl.doctor()
 # 400. An ordinary tensor is not split, so each replica counts all 100.
 # </details>
 #
-# <details><summary>4. The MEAN over replicas gives exactly the number that you expected. Was the
+# <details><summary>4. The MEAN over replicas gives exactly the number that you expected. Were the
 # data shared?</summary>
 #
 # You cannot tell. If every replica saw everything, the mean is the same. Look at the shapes on each
@@ -483,8 +484,8 @@ dl.doctor()
 # <details><summary>5. Training on 4 logical CPUs is slower than on one. Is something
 # broken?</summary>
 #
-# No. They share the same cores, so they add no speed. To start four replicas and to wait for all of
-# them takes extra time in each step.
+# No. They share the same cores, so they add no speed. Starting four replicas and waiting for all
+# of them takes extra time in each step.
 # </details>
 
 # %%
@@ -497,8 +498,8 @@ recap()
 #
 # - [Exercise 00](../exercises/00_start_here.ipynb): four short tasks and your own data, about 30
 #   minutes. Each answer is checked at once.
-# - [Lesson 01](01_mirrored_strategy.ipynb): put a model on the replicas, and see that two of them
-#   end with the weights of one device.
+# - [Lesson 01](01_mirrored_strategy.ipynb): put a model on the replicas, and see that two
+#   replicas end with the same weights as one device.
 # - [The glossary](../docs/glossary.md) explains every term of the course.
 # - [Distributed input](https://www.tensorflow.org/tutorials/distribute/input) is TensorFlow's own
 #   guide to sharing data. Its examples are in memory, and it warns you not to depend on the way in

@@ -253,16 +253,16 @@ if_guess.reveal(
 # %% [markdown]
 # `merge_call` waits until all replicas have called it, and then runs one function for all of them.
 # Here `all_reduce` is built on it. If you compile this function with `@tf.function`, the error is a
-# different one: *merge_call called while defining a new graph*. In a compiled function the
-# replica's index is a tensor. To compile an `if` on a tensor, TensorFlow makes a graph of each
-# branch, and inside such a graph no replica can wait for the others. On several workers such a
-# mistake can hang instead, as lesson 09 shows. **Every replica must take part:** keep every
-# all-reduce out of an `if` that can differ between replicas. In a `tf.function`, keep it out of
-# every `if` on a tensor, even if all replicas would agree.
+# different one: *merge_call called while defining a new graph*. The replica's index is a tensor. To
+# compile an `if` on a tensor, TensorFlow makes a graph of each branch, and inside such a graph no
+# replica can wait for the others. On several workers such a mistake can hang instead, as lesson 09
+# shows. **Every replica must take part:** keep every all-reduce out of an `if` that can differ
+# between replicas. In a `tf.function`, keep it out of every `if` on a tensor, even if all replicas
+# would agree.
 #
 # <details><summary>Which reduce goes where</summary>
 #
-# | call | where you may call it | what it gives |
+# | call | where you call it | what it gives |
 # |---|---|---|
 # | `strategy.reduce("SUM", values, axis=None)` | outside `run` | one value, for your program |
 # | `context.all_reduce("SUM", value)` | on a replica | the same value on every replica |
@@ -364,8 +364,8 @@ dl.show("equal", (copies(bias)[0] == copies(bias)[1]).all(), expected=True)
 # %% [markdown]
 # ## A variable that remembers
 #
-# Now make a variable that is no weight. It should hold the loss of the last batch, and you make it
-# inside the scope.
+# Now make a variable that is not a weight. It should hold the loss of the last batch, and you make
+# it inside the scope.
 
 # %% tags=["predict"]
 memory_guess = dl.predict(

@@ -430,8 +430,8 @@ dl.show("the same for the unscaled penalty", apart(heavy, one_l2), below=1e-6)
 # %% [markdown]
 # ## A partial batch
 #
-# Now take all 330 digits. The last batch has 10, and four replicas cannot share them equally. A
-# distributed batch is a [PerReplica](../docs/glossary.md#perreplica) value, and
+# Now take all 330 digits. The last batch has 10, and four replicas cannot share them equally. The
+# labels of a distributed batch are a [PerReplica](../docs/glossary.md#perreplica) value, and
 # `experimental_local_results` lists its tensors, one for each replica. The first line of the next
 # cell goes through all batches and keeps the labels of the last one.
 
@@ -556,8 +556,8 @@ dl.show("counted, from files, weights apart by", distance(counted, on_disk), bel
 # and `result()` adds up the totals of all replicas. Give the metric each example, not a mean.
 # Then it is exact for unequal shares, too.
 #
-# Here is the whole step with two metrics: the accuracy, and the loss as `fit` logs it. For each
-# example that is its own loss plus the whole penalty, and `fit` logs the mean over the examples.
+# Here is the whole step with two metrics: the accuracy, and the loss as `fit` logs it. `fit` logs
+# a mean over the examples. Each example counts with its own loss plus the whole penalty.
 #
 # `optimizer.build` makes the optimizer's variables now. If the compiled loop made them later, it
 # would be traced twice or crash.

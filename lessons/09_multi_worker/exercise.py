@@ -516,7 +516,8 @@ if "run" in globals():
 #
 # No points, and no check. Take a model of yours, with your own data or a part of it.
 #
-# 1. Train it on one device: one epoch with SGD, without a shuffle. Save its weights.
+# 1. Set a seed in `build`. Train on one device: one epoch with SGD, without a shuffle. Save the
+#    weights.
 # 2. Write a script that does the same with `dl.distribute(build, dl.make_strategy("multi_worker"))`
 #    and the same global batch.
 # 3. Start it by `distlab launch --workers 2 train.py`. Compare the weights with the saved ones:

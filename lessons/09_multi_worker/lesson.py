@@ -28,8 +28,8 @@
 # **What is new.** Until now all replicas were in one process. Now there are several processes,
 # called [workers](../docs/glossary.md#worker), which could run on different machines. Here each
 # worker has one replica. A worker with four GPUs would have four. You start the script once for
-# each worker. In it the strategy changes in one line, and this lesson shows what must change with
-# it: the batch size, the seed of a shuffle, `fit` and saving.
+# each worker. In the script you change the line that makes the strategy. This lesson shows what
+# else must change: the batch size, the seed of a shuffle, `fit` and saving.
 #
 # ```diff
 # - strategy = tf.distribute.MirroredStrategy()
@@ -276,7 +276,7 @@ auto_guess.reveal(
     f"{first[0]} to {first[-1]} and {second[0]} to {second[-1]}",
     {
         "16 to 19 and 24 to 27": "AUTO means FILE here. Files are dealt out in turn: worker 0 has "
-        "files 0 and 2, and worker 1 has files 1 and 3. Each file is two batches.",
+        "files 0 and 2, and worker 1 has files 1 and 3. Each file gives its worker two batches.",
         "16 to 19 and 20 to 23": "These would be one device's batches. AUTO sees files, and deals "
         "out whole files.",
         "8 to 11 and 24 to 27": "Each worker does open two files. But files are dealt out in turn, "
@@ -300,8 +300,9 @@ for policy, counts in calls.items():
 # %% [markdown]
 # Under `DATA` **the whole pipeline runs on every worker**: reading, decoding, augmentation. Eight
 # workers decode each image eight times. If your preprocessing is slow, shard early instead: select
-# this worker's files before you read them. `strategy.distribute_datasets_from_function(make_data)`
-# calls your function on each worker, and trains on what it returns.
+# this worker's files before you read them. With
+# `strategy.distribute_datasets_from_function(make_data)` each worker calls your function and
+# reads only what it returns.
 #
 # Files can be dealt out only if there are at least as many as workers. What does the default `AUTO`
 # do with one file and two workers? `timeout_secs` limits how long we wait, and `cluster.waits`
@@ -857,10 +858,10 @@ dl.show("exit code", launched.exit_code)
 # **PyTorch:** `torchrun --nproc-per-node 2 train.py` starts the processes and sets `RANK`,
 # `WORLD_SIZE` and `MASTER_ADDR` in place of TF_CONFIG. `init_process_group` joins them,
 # `DistributedDataParallel` averages the gradients in the backward pass, and `DistributedSampler`
-# gives each process its part of the data, in batches of the per-process size. Collectives match by
-# their order, as here. **JAX:** `jax.distributed.initialize()` joins the processes. Afterwards each
-# process runs the same program over a mesh of all devices, and each must run the same computations
-# in the same order.
+# gives each process its part of the data. A `DataLoader`'s batch size is that of one process.
+# Collectives match by their order, as here. **JAX:** `jax.distributed.initialize()` joins the
+# processes. Afterwards each process runs the same program over a mesh of all devices, and each
+# must run the same computations in the same order.
 # </details>
 
 # %%

@@ -211,6 +211,23 @@ def test_a_dropout_that_is_computed_again_draws_a_mask_of_its_own():
     assert not np.array_equal(forward, backward)
 
 
+def test_a_batch_normalization_that_is_computed_again_has_a_wrong_gradient():
+    x = tf.constant(np.random.default_rng(0).normal(size=(8, 4)), tf.float32)
+    normalise = keras.layers.BatchNormalization()
+    normalise.build(x.shape)
+
+    @tf.function
+    def gradient(again):
+        layer = lambda x: normalise(x, training=True)  # noqa: E731
+        if again:  # as a layer's call writes it: the second computation does not know of training
+            layer = tf.recompute_grad(lambda x: normalise(x))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(x) ** 3)
+        return tape.gradient(loss, normalise.gamma)
+
+    assert not np.allclose(gradient(False), gradient(True), rtol=1e-3)
+
+
 def test_layers_in_a_remat_scope_cannot_be_trained_by_fit():
     with pytest.raises(ValueError, match="keywords arguments only when eager execution is enabled"):
         trained(mode="full")

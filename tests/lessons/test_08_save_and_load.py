@@ -418,9 +418,13 @@ def test_paths_outside_the_folder_rule_earn_nothing():
 # --- what the lesson claims
 
 
-def build():
+def uncompiled():
     layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(3)]
-    model = keras.Sequential([keras.Input((4,)), *layers])
+    return keras.Sequential([keras.Input((4,)), *layers])
+
+
+def build():
+    model = uncompiled()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.05), loss=loss)
     return model
@@ -538,10 +542,18 @@ def test_a_schedule_shifts_the_averages_of_a_checkpoint_that_has_a_rate(tmp_path
     squared = later.optimizer.variables[2]  # there is no rate before it
     assert "momentum" in momentum.path and "velocity" in squared.path
     np.testing.assert_array_equal(squared.numpy(), momentum.numpy())
-    alone = keras.models.clone_model(model)  # not compiled: the cure reads the weights only
-    tf.train.Checkpoint(model=alone).read(number).expect_partial()
-    for one, other in zip(alone.get_weights(), model.get_weights(), strict=True):
+    second = uncompiled()  # the cure reads the weights only
+    tf.train.Checkpoint(model=second).read(number).expect_partial()
+    cured = build()
+    cured.compile(keras.optimizers.Adam(schedule), cured.loss)
+    cured.set_weights(second.get_weights())
+    cured.optimizer.build(cured.trainable_variables)
+    for one, other in zip(cured.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+    assert not any(np.any(average.numpy()) for average in cured.optimizer.variables)
+    second.compile(keras.optimizers.Adam(schedule), model.loss)  # what the cure warns of
+    second.optimizer.build(second.trainable_variables)
+    np.testing.assert_array_equal(second.optimizer.variables[2].numpy(), momentum.numpy())
 
 
 def test_an_optimizer_that_is_built_later_still_gets_its_state_from_a_checkpoint(tmp_path):

@@ -179,7 +179,7 @@ TF_CONFIGS = Check(
         ),
         Fault("index_from_one", index=lambda n: n + 1).feedback(
             "Your first worker has the index 1. An index is a position in the list, so the "
-            "last worker would look behind the list's end. At which number do positions start?"
+            "last worker would look past the list's end. At which number do positions start?"
         ),
     ),
 )
