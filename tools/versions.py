@@ -41,6 +41,7 @@ PARITY = [
             "distribute_own_step",
             "distribute_own_metrics",
             "distribute_unusual_steps",
+            "distribute_later_batches",
             "distribute_small_batches",
             "distribute_daily_use",
             "resume",

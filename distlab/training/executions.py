@@ -17,6 +17,7 @@ from distlab.training.finite_losses import NotedLoss, is_compiled_by_xla
 from distlab.training.keras_private.running_out import end_data
 from distlab.training.splitting import as_tensor
 from distlab.training.step_errors import explained
+from distlab.training.trial.look import Looks, Trial
 from distlab.training.workers.consistency import Read
 from distlab.training.workers.exchanging import workers_of
 
@@ -29,7 +30,7 @@ def make_execution(
     noted: NotedLoss | None = None,
     see: Callable[[Read], None] | None = None,
     logs: Callable[[dict[str, tf.Tensor]], dict[str, Any]] | None = None,
-    look: Callable[[Any], bool] | None = None,
+    trial: Trial | None = None,
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """Returns what `fit` or `evaluate` calls with an iterator over batches.
 
@@ -41,24 +42,20 @@ def make_execution(
         see: Takes what each execution has read.
         logs: Makes the logs of an execution of the numbers that its last step returned; None
             takes the results of the model's metrics.
-        look: Called with the first batch, before a step is traced, and with later ones until it
-            returns True.
+        trial: Run with the first batch, before a step is traced, and with later ones until all is
+            known.
     """
     read_logs = logs or (lambda numbers: model.get_metrics_result())
-    looks = [] if look is None else [look]
+    looks = Looks(trial)
     strategy = model.distribute_strategy
     several_workers = workers_of(strategy).count > 1
 
-    def one_step(batch: Any, looked: bool) -> dict[str, tf.Tensor]:
+    def one_step(batch: Any, version: int) -> dict[str, tf.Tensor]:
         return on_batch(batch)
 
-    if not model.run_eagerly:  # a step is traced again after the look, by which it may change
+    if not model.run_eagerly:  # a step is traced again after a look by which it may change
         jit = True if is_compiled_by_xla(model) else None
         one_step = tf.function(one_step, autograph=False, reduce_retracing=True, jit_compile=jit)
-
-    def look_at(batch: Any) -> None:
-        if looks and looks[0](batch):
-            looks.clear()
 
     def results(numbers: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         # A metric may return its variable: a tensor is what all replicas hold together.
@@ -67,15 +64,15 @@ def make_execution(
             name: tf.nest.map_structure(tf.convert_to_tensor, one) for name, one in found.items()
         }
 
-    def nothing_yet(first: Any, looked: bool) -> dict[str, tf.Tensor]:
+    def nothing_yet(first: Any, version: int) -> dict[str, tf.Tensor]:
         if logs is None or model.run_eagerly:
             return {}
         traced: Any = one_step
-        numbers = traced.get_concrete_function(first.element_spec, looked).structured_outputs
+        numbers = traced.get_concrete_function(first.element_spec, version).structured_outputs
         return {name: tf.zeros(one.shape, one.dtype) for name, one in numbers.items()}
 
     def several_steps(
-        iterator: Any, most: tf.Tensor, ask: bool, looked: bool, first: Any = None
+        iterator: Any, most: tf.Tensor, ask: bool, version: int, first: Any = None
     ) -> tuple[Any, ...]:
         # It asks whether there is one more batch, as Keras does not: without, what does not
         # depend on data (counting the step, weight decay) would be done once more at the end. It
@@ -91,7 +88,7 @@ def make_execution(
             return (done < most) & there
 
         def step(done: tf.Tensor, there: tf.Tensor, batch: Any, _: Any) -> tuple[Any, ...]:
-            numbers = one_step(batch.get_value(), looked)
+            numbers = one_step(batch.get_value(), version)
             if noted is not None:
                 noted.look()
             if model.run_eagerly:  # then the loop is Python's, and its first round knows no names
@@ -105,7 +102,7 @@ def make_execution(
         if see is not None and _is_whole(iterator):
             mark = tf.cond(first.has_value(), lambda: mark_of(first.get_value()), no_mark)
         eager_numbers: dict[str, tf.Tensor] = {}
-        begin = (tf.constant(0), is_there(first), first, nothing_yet(first, looked))
+        begin = (tf.constant(0), is_there(first), first, nothing_yet(first, version))
         done, there, last, numbers = tf.while_loop(more, step, begin)
         return done, results(numbers | eager_numbers), mark, last.has_value() & ~there
 
@@ -115,23 +112,28 @@ def make_execution(
     @explained(model)
     def execute(iterator: Any) -> dict[str, tf.Tensor]:
         if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
-            return on_one(next(iterator))  # train_on_batch and test_on_batch give a generator
+            # train_on_batch and test_on_batch give a generator
+            return on_one(next(iterator), look=looks.is_due())
         most = asked = steps()
         first = None
-        if look is not None and _is_whole(iterator):
+        is_due = looks.is_due(iterator)
+        if trial is not None and _is_whole(iterator):
             first = iterator.get_next_as_optional()
-            if looks and first.has_value():
-                look_at(first.get_value())
-        elif looks:
-            found = on_one(next(iterator))
+            if is_due and first.has_value():
+                looks.look(first.get_value())
+        elif is_due:
+            found = on_one(next(iterator), look=True)
             if most == 1:
                 return found
             most -= 1
         # The number is an argument, so that another one needs no second trace.
         ask = several_workers and _is_whole(iterator) and _may_end_anywhere(iterator)
-        done, found, mark, left = several_steps(iterator, tf.constant(most), ask, not looks, first)
+        done, found, mark, left = several_steps(
+            iterator, tf.constant(most), ask, looks.version, first
+        )
         if see is not None:
             see(Read(mark=mark.numpy().tobytes().hex(), more=bool(left)))
+        looks.passed(int(done))
         taken = int(done) + asked - most
         if not taken:
             raise StopIteration
@@ -139,10 +141,11 @@ def make_execution(
             end_data(model, taken=taken)
         return dict(found)
 
-    def on_one(batch: Any) -> dict[str, tf.Tensor]:
-        if looks:
-            look_at(_whole(strategy, batch))
-        numbers = one_step(batch, not looks)
+    def on_one(batch: Any, *, look: bool) -> dict[str, tf.Tensor]:
+        if look:
+            looks.look(_whole(strategy, batch))
+        looks.passed(1)
+        numbers = one_step(batch, looks.version)
         if noted is not None:
             noted.look()
         return results(numbers)

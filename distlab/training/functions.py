@@ -76,7 +76,7 @@ def make_train_function(
             number=lambda: tf.add_n([optimizers.batches_seen(one) for one in every]),
         )
         return make_execution(
-            model, own, steps=steps, noted=noted, see=see, logs=own.logs, look=trial.run
+            model, own, steps=steps, noted=noted, see=see, logs=own.logs, trial=trial
         )
     step = replica_step.train_step(model, check_finite=check_finite, noted=noted, found=trial.found)
 
@@ -116,8 +116,8 @@ def make_train_function(
                 accumulate(data, in_all, is_update)
         return {}
 
-    look = trial.run if trial.is_needed() else None
-    return make_execution(model, train_on, steps=steps, noted=noted, see=see, look=look)
+    needed = trial if trial.is_needed() else None
+    return make_execution(model, train_on, steps=steps, noted=noted, see=see, trial=needed)
 
 
 def make_test_function(
@@ -146,15 +146,15 @@ def make_test_function(
             return tf.convert_to_tensor(steps_taken)
 
         own = OwnStep(model, "test_step", found=trial.found, check_finite=False, number=number)
-        return make_execution(model, own, steps=steps, see=see, logs=own.logs, look=trial.run)
+        return make_execution(model, own, steps=steps, see=see, logs=own.logs, trial=trial)
 
     def evaluate_on(batch: Any) -> dict[str, tf.Tensor]:
         with installed():
             _run(model, step, *split(strategy, batch, pad=replica_step.pads(model)))
         return {}
 
-    look = trial.run if trial.is_needed() else None
-    return make_execution(model, evaluate_on, steps=steps, see=see, look=look)
+    needed = trial if trial.is_needed() else None
+    return make_execution(model, evaluate_on, steps=steps, see=see, trial=needed)
 
 
 def prepare(model: keras.Model) -> None:

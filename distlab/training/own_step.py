@@ -151,7 +151,12 @@ class _InStep(CountingByShare):
     """In one replica's call of the step."""
 
     def __init__(self, step: OwnStep, batch: Batch, number: tf.Tensor, *, one_copy: bool) -> None:
-        super().__init__(batch, means=step.found.means, one_copy=one_copy)
+        super().__init__(
+            batch,
+            means=step.found.means,
+            same_weights=step.found.same_weights,
+            one_copy=one_copy,
+        )
         self.step = step
         self.number = number
         self.calls = 0

@@ -234,10 +234,11 @@ def _forward(
         data = at_least_one(data)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     central = describe(model.distribute_strategy).kind == "central_storage"
+    known = {"means": found.means, "same_weights": found.same_weights} if found else {}
     with (
         states.step_of(model, step=step) as written,
         part_of(batch) as outputs,
-        using(CountingByShare(batch, means=found.means if found else (), one_copy=central)),
+        using(CountingByShare(batch, **known, one_copy=central)),
         same_draws_on(batch),
     ):
         y_pred = models.predict(model, x, training=training)

@@ -21,43 +21,60 @@ class CountingByShare(Hooks):
 
     Args:
         batch: What this replica has.
-        means: How the single numbers that are given to a `keras.metrics.Mean` or `Sum` make that
-            of the global batch, in the order of the calls; what is not listed is a mean.
+        means: How what each call gives to a `keras.metrics.Mean` or `Sum` makes that of the global
+            batch; None for a value for each example. A number in a later call is a mean.
+        same_weights: Whether the weight of each call is one number for any examples.
         one_copy: Whether all replicas share one copy of each variable (CentralStorageStrategy).
     """
 
     keras_scales_losses = False
 
-    def __init__(self, batch: Batch, *, means: Sequence[Way] = (), one_copy: bool = False) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        *,
+        means: Sequence[Way | None] = (),
+        same_weights: Sequence[bool] = (),
+        one_copy: bool = False,
+    ) -> None:
         self.batch = batch
         self._means = iter(means)
+        self._same_weights = iter(same_weights)
         self._one_copy = one_copy
 
     def update_mean(
         self, update: Callable[[Any, Any], None], values: Any, sample_weight: Any
     ) -> None:
-        """One number stands for all examples of this replica; one device counts it once."""
+        """A number of all examples of this replica; one device counts it once."""
         values = tf.convert_to_tensor(values)
-        if values.shape.rank != 0:
+        way, same_weight = self._way_of(values)
+        if way is None:
             update(values, sample_weight)
             return
         share = self.batch.share
-        if next(self._means, Way.MEAN) is Way.SUM:
+        if way is Way.SUM:
             values = tf.math.divide_no_nan(values, tf.cast(share, values.dtype))
         if sample_weight is None or isinstance(sample_weight, int | float):
             sample_weight = share * (1 if sample_weight is None else sample_weight)
+        elif same_weight:
+            sample_weight = tf.cast(sample_weight, share.dtype) * share
         update(self.batch.only_if_there(values), sample_weight)
 
     def update_sum(
         self, update: Callable[[Any, Any], None], values: Any, sample_weight: Any
     ) -> None:
-        """One number is added once for the batch, and not once for every replica."""
+        """A number is added once for the batch, and not once for every replica."""
         values = tf.convert_to_tensor(values)
-        if values.shape.rank == 0:
-            if next(self._means, Way.MEAN) is not Way.SUM:
+        way, _ = self._way_of(values)
+        if way is not None:
+            if way is not Way.SUM:
                 values *= tf.cast(self.batch.share, values.dtype)
             values = self.batch.only_if_there(values)
         update(values, sample_weight)
+
+    def _way_of(self, values: tf.Tensor) -> tuple[Way | None, bool]:
+        unknown = Way.MEAN if values.shape.rank == 0 else None
+        return next(self._means, unknown), next(self._same_weights, False)
 
     def read(self, read: Callable[[], Any], variable: Any) -> Any:
         """What this replica wrote in the step, also where it is kept for the step's end."""

@@ -2,6 +2,8 @@
 
     found = find(model, "train_step", batch, replicas=2)
     found.gradients[0]                     # Way.MEAN, Way.SUM or Way.WHOLE
+    found.open                             # what this batch does not decide: try a later one
+found.open                             # what this batch does not decide: try a later one
 
 Whether a loss is a mean over examples, a sum over them, or belongs to the batch as a whole
 cannot be read from code. So the step is tried, without effect: once on the whole first batch, and
@@ -33,12 +35,18 @@ class Findings:
 
     Attributes:
         gradients: The way of each call of `GradientTape.gradient`.
-        means: The way of each single number given to a `keras.metrics.Mean`.
+        means: The way of what each call gives to a `keras.metrics.Mean` or `Sum`; None where that
+            is a value for each example.
+        same_weights: Whether each of these calls has a weight that is one number, and the same for
+            any examples.
         losses: The way of each compiled loss.
         added: The way of each of `model.losses`.
         logs: The way of each number that the step returns.
         alike: For each call of `GradientTape.gradient`, the positions of sparse gradients whose
             rows do not depend on the batch.
+        open: What the batch does not decide, by the name of an attribute and its index or key:
+            what is zero in it, and numbers that are not zero in one share alone, which may be a
+            count or a ratio. Its way is what it is taken for until a later batch tells.
         off: Of "gradients", "losses", "added" and "means", how far the mean of the shares is from
             the whole batch, relative to that.
         changes: How far what replicas would write into a variable is from what one device would,
@@ -49,11 +57,13 @@ class Findings:
     """
 
     gradients: list[Way] = dataclasses.field(default_factory=list)
-    means: list[Way] = dataclasses.field(default_factory=list)
+    means: list[Way | None] = dataclasses.field(default_factory=list)
+    same_weights: list[bool] = dataclasses.field(default_factory=list)
     losses: list[Way] = dataclasses.field(default_factory=list)
     added: list[Way] = dataclasses.field(default_factory=list)
     logs: dict[str, Way] = dataclasses.field(default_factory=dict)
     alike: list[frozenset[str]] = dataclasses.field(default_factory=list)
+    open: set[tuple[str, int | str]] = dataclasses.field(default_factory=set)
     off: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     changes: dict[str, tuple[float, bool]] = dataclasses.field(default_factory=dict)
     reads_results: bool = False
@@ -68,6 +78,30 @@ class Findings:
         """
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(other, field.name))
+
+    def learn(self, later: Findings) -> list[tuple[str, Way]]:
+        """Takes over what a later batch decides and this one left open.
+
+        Args:
+            later: What the trial of that batch has found.
+
+        Returns:
+            What was not as it was taken: the name of its attribute, and the way it was taken for.
+        """
+        changed = []
+        for kind, place in sorted(self.open - later.open, key=str):
+            ways, known = getattr(self, kind), getattr(later, kind)
+            if place not in (known if isinstance(known, dict) else range(len(known))):
+                continue  # another path through the step
+            self.open.remove((kind, place))
+            if ways[place] is not known[place]:
+                changed.append((kind, ways[place]))
+            ways[place] = known[place]
+            if isinstance(place, int):
+                self.off[kind][place] = later.off[kind][place]
+            if kind == "gradients":
+                self.of_sum = later.of_sum
+        return changed
 
 
 def find(model: keras.Model, method: str, batch: Any, *, replicas: int) -> Findings:
@@ -123,47 +157,56 @@ def _find(
     counts = [place.share for place in places]
     same = _SAME_IN_16_BITS if _in_16_bits(model) else _SAME
 
-    def ways(name: str, *, may_be_zero: bool = False) -> list[tuple[Way, float]]:
-        parts = [getattr(seen, name) for seen in shares]
-        if any(len(part) != len(getattr(whole, name)) for part in parts):
+    found = Findings(reads_results=reads_results, of_sum=of_sum)
+
+    def note(kind: str, place: int | str, value: Any, parts: list[Any]) -> Way:
+        numbers = kind in ("means", "logs")
+        way, off, is_open = _way(value, parts, counts, same, may_be_zero=numbers)
+        if is_open:
+            found.open.add((kind, place))
+        if kind != "logs":
+            found.off.setdefault(kind, []).append(off)
+        return way
+
+    def ways(kind: str, name: str | None = None) -> list[Way]:
+        of_whole = getattr(whole, name or kind)
+        parts = [getattr(seen, name or kind) for seen in shares]
+        if any(len(part) != len(of_whole) for part in parts):
             return []
-        return [
-            _way(value, [part[i] for part in parts], counts, same, may_be_zero=may_be_zero)
-            for i, value in enumerate(getattr(whole, name))
-        ]
+        return [note(kind, i, one, [part[i] for part in parts]) for i, one in enumerate(of_whole)]
 
     # Rows of other replicas have gradients there. In a trial of one share they are constants.
-    gradients = ways("targets" if whole.gathered else "gradients")
-    losses, added = ways("losses"), ways("added")
-    of_batch = any(way is Way.WHOLE for way, _ in (*gradients, *losses, *added))
+    found.gradients = ways("gradients", "targets" if whole.gathered else None)
+    found.losses, found.added = ways("losses"), ways("added")
+    found.alike = _alike_in_each(whole, shares)
+    of_batch = Way.WHOLE in (*found.gradients, *found.losses, *found.added)
     if of_batch and _differs(whole, trial.run(model, method, batch), same):
-        return Findings(draws=True, alike=_alike_in_each(whole, shares))
-    means = ways("means", may_be_zero=True)
-    logs = {
-        name: _way(value, [seen.logs[name] for seen in shares], counts, same, may_be_zero=True)[0]
+        return Findings(draws=True, alike=found.alike)
+    found.means = [
+        None if way is Way.MEAN and _is_of_each(whole, shares, i) else way
+        for i, way in enumerate(ways("means"))
+    ]
+    found.same_weights = [
+        all(_same_number(one, seen.weights[i]) for seen in shares)
+        for i, one in enumerate(whole.weights[: len(found.means)])
+    ]
+    found.logs = {
+        name: note("logs", name, value, [seen.logs[name] for seen in shares])
         for name, value in whole.logs.items()
         if all(name in seen.logs for seen in shares)
     }
-    return Findings(
-        gradients=[way for way, _ in gradients],
-        means=[way for way, _ in means],
-        losses=[way for way, _ in losses],
-        added=[way for way, _ in added],
-        logs=logs,
-        alike=_alike_in_each(whole, shares),
-        changes=_changes(whole, shares, counts, same, not step_methods.is_own(model, method)),
-        reads_results=reads_results,
-        of_sum=of_sum,
-        off={
-            name: [off for _, off in of_calls]
-            for name, of_calls in (
-                ("gradients", gradients),
-                ("losses", losses),
-                ("added", added),
-                ("means", means),
-            )
-        },
-    )
+    layers_only = not step_methods.is_own(model, method)
+    found.changes = _changes(whole, shares, counts, same, layers_only)
+    return found
+
+
+def _is_of_each(whole: Seen, shares: list[Seen], call: int) -> bool:
+    """Whether a call gives a metric a value for each example: then a share gives it fewer."""
+    return any(seen.means[call].shape != whole.means[call].shape for seen in shares)
+
+
+def _same_number(one: tf.Tensor | None, other: tf.Tensor | None) -> bool:
+    return one is not None and other is not None and bool(np.array_equal(one, other))
 
 
 def _differs(one: Seen, other: Seen, same: float) -> bool:
@@ -174,8 +217,8 @@ def _differs(one: Seen, other: Seen, same: float) -> bool:
 
 def _way(
     whole: Any, parts: list[Any], shares: list[float], same: float, *, may_be_zero: bool
-) -> tuple[Way, float]:
-    """How the parts make the whole, and how far their mean is from it.
+) -> tuple[Way, float, bool]:
+    """How the parts make the whole, how far their mean is from it, and whether that is open.
 
     What a step logs may be a count, which is zero in some shares. If a loss or a gradient is zero
     in all shares but one, it may be a ratio as well as a sum.
@@ -183,19 +226,20 @@ def _way(
     expected = _row(whole)
     rows = [_row(part) for part in parts]
     if any(row.shape != expected.shape for row in rows):
-        return Way.MEAN, 0.0  # a batch of examples, each of which counts
+        return Way.MEAN, 0.0, False  # a batch of examples, each of which counts
     summed = np.sum(rows, axis=0)
     mean = np.sum([row * share for row, share in zip(rows, shares, strict=True)], axis=0)
     size = max(float(np.linalg.norm(expected)), float(np.linalg.norm(mean)))
     if not np.isfinite(size) or size == 0:
-        return Way.MEAN, 0.0
+        return Way.MEAN, 0.0, size == 0 and bool(expected.size)
     off = float(np.linalg.norm(mean - expected)) / size
     if off <= same:
-        return Way.MEAN, off
-    told = may_be_zero or sum(bool(row.any()) for row in rows) > 1
-    if told and float(np.linalg.norm(summed - expected)) <= same * size:
-        return Way.SUM, off
-    return Way.WHOLE, off
+        return Way.MEAN, off, False
+    adds_up = float(np.linalg.norm(summed - expected)) <= same * size
+    in_one = adds_up and sum(bool(row.any()) for row in rows) == 1
+    if adds_up and (may_be_zero or not in_one):
+        return Way.SUM, off, in_one
+    return Way.WHOLE, off, in_one
 
 
 def _changes(

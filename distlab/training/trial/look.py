@@ -2,11 +2,16 @@
 
 trial = Trial(model, "train_step")
 trial.run(batch)                       # fills trial.found, and may warn
+
+A loss that is zero in the first batch, such as a penalty that a callback switches on later, shows
+nothing there. It is taken for a mean, and the trial stays open: later batches are looked at.
 """
 
 from __future__ import annotations
 
 import warnings
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -18,8 +23,18 @@ from distlab.training.trial.findings import Findings, find
 from distlab.training.trial.trial import examples_in, in_trial, make_variables
 
 _TOLD = "_distlab_told_of"  # a model's attribute: what it was said of
+_LOOKS_IN_A_ROW = 16
 _GATHER_BY_HAND = "distlab.all_gather(tensor) gives every replica the rows of all"
 
+
+# What an attribute of `Findings` says something of.
+_KINDS = {
+    "gradients": "the loss in its own step",
+    "losses": "a compiled loss",
+    "added": "a loss that a layer adds",
+    "means": "a number that a metric is given",
+    "logs": "a number that its step returns",
+}
 
 # Operations of a functional model that are no layers and cannot look at other examples.
 _ENTRY_BY_ENTRY = {"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative", "GetItem"}
@@ -34,15 +49,18 @@ class Trial:
 
     Attributes:
         found: What the trial has found; empty before, and where none was possible.
+        version: How often `found` has changed: a step is traced again for each.
         complaint: What looks at the batch as a whole, and what to do, if something does.
     """
 
     def __init__(self, model: keras.Model, method: str) -> None:
         self.found = Findings()
+        self.version = 0
         self.complaint: tuple[str, str] | None = None
         self._model = model
         self._method = method
         self._own = self._makes_variables = step_methods.is_own(model, method)
+        self._told: set[str] = set()
 
     def is_needed(self) -> bool:
         """Whether the model has something that only a trial can tell, and replicas to tell of.
@@ -59,14 +77,15 @@ class Trial:
             or any(_may_look_at_batch(layer) for layer in models.layers(model))
         )
 
-    def run(self, batch: Any) -> bool:
+    def run(self, batch: Any, *, missed: int = 0) -> bool:
         """Tries the step.
 
         Args:
-            batch: The first global batch; None where there is none in one piece.
+            batch: A global batch; None where there is none in one piece.
+            missed: How many batches were trained on since the one that was looked at before.
 
         Returns:
-            Whether that was the trial. A batch of one example shows nothing: try a later one.
+            Whether all is known. A batch of one example shows nothing: try a later one.
         """
         model = self._model
         replicas: int = model.distribute_strategy.num_replicas_in_sync
@@ -80,13 +99,33 @@ class Trial:
                 if self._makes_variables:
                     make_variables(model, self._method, batch)
                 if has_shares:
-                    self.found.fill(find(model, self._method, batch, replicas=replicas))
+                    self._take(find(model, self._method, batch, replicas=replicas), missed)
         except (RuntimeError, AttributeError) as error:  # it may ask for its replica context
             self._warn_untried(f"{type(error).__name__}: {error}")
+            self.found.open.clear()
         self._makes_variables = False
         if not has_shares:
             return replicas == 1
-        found = self.found
+        if not self._own:
+            losses.take_ways(model, self.found.losses)
+        self._warn_of_found()
+        return not self.found.open
+
+    def _take(self, found: Findings, missed: int) -> None:
+        """Takes what a batch has shown; of a later one, what was open before it."""
+        if self.version == 0:
+            self.found.fill(found)
+            self.version = 1
+            return
+        before = len(self.found.open)
+        changed = self.found.learn(found)
+        self.version += len(self.found.open) < before
+        for kind, taken_for in changed:
+            if missed or taken_for is Way.SUM:  # what is zero in a batch counts right in any way
+                self._warn_late(_KINDS[kind], missed)
+
+    def _warn_of_found(self) -> None:
+        model, found = self._model, self.found
         if found.draws:
             self._warn_untried(
                 "it draws random numbers by functions of TensorFlow that a trial cannot repeat"
@@ -95,14 +134,12 @@ class Trial:
             self._warn_written(path, far, agreed)
         uneven = [name for name, way in found.logs.items() if way is Way.WHOLE]
         if uneven:
-            warnings.warn(
-                f"{model.name}: its {self._method} returns {', '.join(uneven)}, which the shares "
+            self._say(
+                f"logs {uneven}",
+                f"its {self._method} returns {', '.join(uneven)}, which the shares "
                 "of a batch do not make by a mean or a sum (a maximum, say): what is logged is the "
                 "mean of what each replica returns.",
-                stacklevel=2,
             )
-        if not self._own:
-            losses.take_ways(model, found.losses)
         by_method = "gradients" if self._method == "train_step" else "means"
         off = [
             off
@@ -113,7 +150,7 @@ class Trial:
         # The gradient of a sum of losses is the sum that the parts of each make.
         parts = [] if self._own else [*found.losses, *found.added]
         if not off or (Way.SUM in parts and Way.WHOLE not in parts):
-            return True
+            return
         if models.has_own(model, self._method, "compute_loss"):
             what, do = f"the loss in its own {self._method}", _GATHER_BY_HAND
         elif not batch_losses_gathered(model) and (names := losses.names_of_own_making(model)):
@@ -122,23 +159,37 @@ class Trial:
         else:
             what, do = "a layer, or a loss that it adds,", _GATHER_BY_HAND
         self._warn(what, max(off), do)
-        return True
+
+    def _say(self, key: str, text: str) -> None:
+        """Warns once, even if several batches are looked at."""
+        if key not in self._told:
+            self._told.add(key)
+            warnings.warn(f"{self._model.name}: {text}", stacklevel=2)
+
+    def _warn_late(self, what: str, missed: int) -> None:
+        replicas = self._model.distribute_strategy.num_replicas_in_sync
+        self._say(
+            f"late {what}",
+            f"the first batch did not show how {what} counts over the replicas, and this batch "
+            f"does. From now on it is right. In earlier batches, of which {missed} came since the "
+            f"last look, it may have counted up to {replicas} times too much or too little.",
+        )
 
     def _warn_untried(self, why: str) -> None:
-        warnings.warn(
-            f"{self._model.name}: its {self._method} could not be tried on the first batch "
+        self._say(
+            "untried",
+            f"its {self._method} could not be tried on the first batch "
             f"({why}), so each loss is taken for a mean over examples.",
-            stacklevel=2,
         )
 
     def _warn_written(self, path: str, off: float, agreed: bool) -> None:
         then = "they take the mean of what they write" if agreed else "each keeps what it wrote"
-        warnings.warn(
-            f"{self._model.name}: a step writes {path}. Each replica does so from its own "
+        self._say(
+            f"written {path}",
+            f"a step writes {path}. Each replica does so from its own "
             f"examples, and {then}: on the first batch the change is {off:.1%} off one device's. "
             "Compute it from distlab.all_gather(tensor), which has the rows of all, or, where a "
             "mean over examples is meant, keep it in add_weight(trainable=False).",
-            stacklevel=2,
         )
 
     def _warn(self, what: str, off: float, do: str) -> None:
@@ -154,6 +205,59 @@ class Trial:
             return
         told[what] = self._model.loss  # a later compile may bring another of the same name
         warnings.warn(f"{self._model.name}: {found}. {do}.", stacklevel=2)
+
+
+class Looks:
+    """Which batches a trial looks at: the first, and later ones while something is open.
+
+    A look costs a few steps. So of many executions fewer and fewer are looked at, and always the
+    first of an epoch, where a callback may have switched a loss on.
+
+    Args:
+        trial: The trial; None where none is needed.
+    """
+
+    def __init__(self, trial: Trial | None) -> None:
+        self._trial = trial
+        self._executions = self._missed = 0
+        self._iterator: Callable[[], Any] = lambda: None
+        self.is_open = trial is not None
+
+    @property
+    def version(self) -> int:
+        """A number for what is known."""
+        return 0 if self._trial is None else self._trial.version
+
+    def is_due(self, iterator: Any = None) -> bool:
+        """Whether to look at the first batch of an execution that begins.
+
+        Args:
+            iterator: Where the batch comes from, one for each epoch; None for a single batch.
+        """
+        if not self.is_open:
+            return False
+        self._executions += 1
+        number, is_new = self._executions, self._iterator() is not iterator
+        self._iterator = (lambda: None) if iterator is None else weakref.ref(iterator)
+        return is_new or number <= _LOOKS_IN_A_ROW or number & (number - 1) == 0
+
+    def look(self, batch: Any) -> None:
+        """Looks at a batch that is about to be trained on.
+
+        Args:
+            batch: It, in one piece.
+        """
+        assert self._trial is not None
+        self.is_open = not self._trial.run(batch, missed=self._missed)
+        self._missed = -1  # the batch itself
+
+    def passed(self, batches: int) -> None:
+        """Counts batches that were trained on.
+
+        Args:
+            batches: How many.
+        """
+        self._missed += batches
 
 
 def _may_look_at_batch(layer: keras.layers.Layer) -> bool:

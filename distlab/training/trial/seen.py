@@ -36,7 +36,8 @@ class Seen:
 
     Attributes:
         gradients: Those with respect to variables, one list a call of `GradientTape.gradient`.
-        means: Single numbers that were given to a `keras.metrics.Mean` or `Sum`.
+        means: What was given to a `keras.metrics.Mean` or `Sum`, in each call.
+        weights: The weight of each of these calls, if it is a tensor of one number, else None.
         losses: Values of compiled losses.
         added: Values of `model.losses`.
         applied: Optimizers, and the variables that they were to update.
@@ -51,6 +52,7 @@ class Seen:
 
     gradients: list[list[Any]] = dataclasses.field(default_factory=list)
     means: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    weights: list[tf.Tensor | None] = dataclasses.field(default_factory=list)
     losses: list[tf.Tensor] = dataclasses.field(default_factory=list)
     added: list[tf.Tensor] = dataclasses.field(default_factory=list)
     applied: list[tuple[Any, list[Any]]] = dataclasses.field(default_factory=list)

@@ -237,9 +237,9 @@ class _Trial(_Writes):
         return found
 
     def update_mean(self, update: Any, values: Any, sample_weight: Any) -> None:
-        values = tf.convert_to_tensor(values)
-        if values.shape.rank == 0:
-            self.seen.means.append(values)
+        self.seen.means.append(tf.convert_to_tensor(values))
+        is_number = tf.is_tensor(sample_weight) and sample_weight.shape.rank == 0
+        self.seen.weights.append(sample_weight if is_number else None)
 
     def update_sum(self, update: Any, values: Any, sample_weight: Any) -> None:
         self.update_mean(update, values, sample_weight)
