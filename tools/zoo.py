@@ -46,14 +46,16 @@ Each cell compares with one device after two epochs:
   equal, and the number is the largest difference of a log.
 - **warns**: `fit` warned that the loss needs the whole batch. [Two ways make it
   exact](distribute.md#losses-of-the-batch-as-a-whole).
-- **stops**: training raised this error.
+- **stops**: training raised this error. Each `RuntimeError` is Keras's "Unable to automatically
+  build the model": under a strategy, `fit` calls the model once before it trains.
 
 A weight whose true gradient is zero, such as a key's bias in attention, moves by rounding alone.
 Such weights are not counted: each family names its own in `noisy=`, in `tests/zoo/`.
 
 Keras's own `fit` stops if the replicas cannot share the first batch equally. So in its column the
 batches have 10, 10 and 7 examples, on the replicas and on the one device. Validation data are in
-batches of 10, too. The PyDataset and the generator keep their batches of 11.
+batches of 10, too. The PyDataset and the generator keep their batches of 11. The batch of 7 is
+shared unequally, which alone can make weights differ ([measured](support_matrix.md)).
 """
 
 

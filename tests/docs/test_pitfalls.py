@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import types
+import warnings
 
 import keras
 import numpy as np
@@ -262,3 +263,51 @@ def test_a_weights_file_that_a_different_process_writes_is_locked(tmp_path):
         with pytest.raises(BlockingIOError, match="unable to lock file"):
             a_dense_model(keras.layers.Dense(2)).save_weights(path)
         other.stdin.close()
+
+
+def test_data_of_unknown_length_cost_keras_one_step_too_many_in_every_epoch():
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype("float32")
+    known = tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1))).batch(10)
+    unknown = known.unbatch().batch(10)
+    counted = unknown.apply(tf.data.experimental.assert_cardinality(2))
+
+    def build(**how):
+        dl.set_seed(1)
+        layers = [keras.layers.Dropout(0.5, seed=2), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        model.compile(keras.optimizers.SGD(0.01, weight_decay=0.1), "mse", **how)
+        return model
+
+    def trained(model, data):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Keras: the data have ended
+            model.fit(data, epochs=3, verbose=0)
+        return model
+
+    def steps(model):
+        (seed_state,) = (one for one in model.variables if "seed_generator" in one.path)
+        return [int(model.optimizer.iterations.numpy()), int(seed_state.numpy()[1])]
+
+    def kernel(model):
+        return model.layers[-1].kernel.numpy()
+
+    plain, long = trained(build(), known), trained(build(), unknown)
+    assert (steps(plain), steps(long)) == ([6, 6], [9, 9])
+    assert np.abs(kernel(plain) - kernel(long)).max() > 1e-4
+    with two_replicas().scope():
+        assert steps(trained(build(), unknown))[0] == 9
+    for how in ({"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 2}):
+        assert steps(trained(build(**how), unknown)) == [6, 6]
+    cured = trained(build(), counted)
+    assert steps(cured) == [6, 6]
+    np.testing.assert_array_equal(kernel(cured), kernel(plain))
+
+    def without_draws():
+        model = build()
+        model.layers[0].rate = 0.0
+        return model
+
+    ours = trained(dl.distribute(without_draws, two_replicas()), unknown)
+    assert int(ours.optimizer.iterations.numpy()) == 6
+    one_device = trained(without_draws(), known)
+    np.testing.assert_allclose(kernel(ours), kernel(one_device), atol=1e-6)

@@ -153,5 +153,11 @@ def _trained(
 
 
 def _in_batches(data: Any, batch: int) -> Any:
-    """Cuts a data set into other batches; a generator or a PyDataset keeps its own."""
-    return data.unbatch().batch(batch) if isinstance(data, tf.data.Dataset) else data
+    """Cuts a data set into other batches; a generator or a PyDataset keeps its own.
+
+    The new batches are counted: with data of unknown length, Keras takes one step too many.
+    """
+    if not isinstance(data, tf.data.Dataset):
+        return data
+    batches = data.unbatch().batch(batch)
+    return batches.apply(tf.data.experimental.assert_cardinality(sum(1 for _ in batches)))
