@@ -301,8 +301,8 @@ with waits_for("compare_batches"):
 # <!-- BEGIN SOLUTION -->
 # Up to 128 the square root and even the fixed rate stay within one point of 96.1 %, which is no
 # difference on 360 digits. At 512 the fixed rate has 82 % and the square root 94 %. Both lose more
-# than one point, and more than the error bars of about 0.4 points. The linear rule loses 2 points
-# at 128 already, and at 512 it has 18 %.
+# than one point, and more than their error bars of 0.8 and 0.4 points. The linear rule loses 2
+# points at 128 already, and at 512 it has 18 %.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->

@@ -7,10 +7,10 @@
 # and how far can you go?
 #
 # In 2017, [Goyal et al.](https://arxiv.org/abs/1706.02677) trained ResNet-50 on ImageNet in one
-# hour on 256 GPUs. The batch grew from 256 to 8,192, and the learning rate with it. Without a
-# warm-up the error rose from 23.6 % to 24.8 %. With a gradual warm-up it was 23.7 %. Beyond 8,192
-# images the error grew even with a warm-up. On digits you will see the rule work, and see it end,
-# in seconds. You will also test what a warm-up is worth here.
+# hour on 256 GPUs. The batch grew from 256 to 8,192, and the learning rate by the same factor.
+# Without a warm-up the error rose from 23.6 % to 24.8 %. With a gradual warm-up it was 23.7 %.
+# Beyond 8,192 images the error grew even with a warm-up. On digits you will see this rule work, and
+# see it end, in seconds. You will also test what a warm-up is worth here.
 
 # %% [markdown]
 # ## Overview
@@ -137,7 +137,7 @@ dl.show("standard error", accuracies.std(ddof=1) / np.sqrt(10), digits=1)
 # %% [markdown]
 # The ten runs differ only in the seed, and the best is 3.6 points above the worst. Their mean is
 # more certain than the accuracy of a single run: its **standard error** is the standard deviation
-# of the seeds, divided by $\sqrt{10}$. The figures below draw it as a bar.
+# of the ten accuracies, divided by $\sqrt{10}$. The figures below draw it as a bar.
 #
 # All runs share the same 360 test digits. With a different set of 360, every accuracy near 95 %
 # would move by about $\sqrt{0.95 \cdot 0.05 / 360}$, which is 1.1 points. A part of this error
@@ -194,8 +194,8 @@ fixed_guess.reveal(
 
 # %% [markdown]
 # The batch of 64 took as many *steps*, and so 8 times as many *epochs*. A gradient from more digits
-# has less noise, but on average a step leads just as far as before. **A larger batch saves steps
-# only if you use it to take longer steps.** How much longer?
+# has less noise, but on average a step leads just as far as before. **At a rate as low as this, a
+# larger batch saves steps only if you use it to take longer steps.** How much longer?
 
 # %% [markdown]
 # ## A rule for the learning rate
@@ -358,7 +358,7 @@ best_guess.reveal(
 
 # %% [markdown]
 # The dashed lines are what "twice the batch, half the steps" would give. The curve of the linear
-# rule lies on its line, bends away from it, and ends: at 256 not all seeds arrive. The best rate
+# rule lies on its line, bends away from it, and ends: at 256 no seed arrives. The best rate
 # bends, too: past a batch of about 64, twice the digits in each step save little. Two limits meet
 # here:
 #
@@ -429,16 +429,17 @@ warmup_guess.reveal(
 )
 
 # %% [markdown]
-# With the usual weights, the three differ by less than you could tell from chance. A warm-up does
-# not win back the 4 points that the rule loses at a batch of 128, so these are not lost in the
-# first steps. With the large ones, training without a warm-up ends 10 points lower, and the warm-up
-# wins 9 of them back. The control, with the same steps and the same sum of rates, is 1.5 points
-# better than no warm-up. The errors of the two means, 1.8 and 1.4, make an error of about
-# $\sqrt{1.8^2 + 1.4^2}$ = 2.3 points for their difference, so this gain could be chance. The
+# With the usual weights, the three differ by less than a point: read that as no difference. A
+# warm-up does not win back the 4 points that the rule loses at a batch of 128, so these are not
+# lost in the first steps. With the large ones, training without a warm-up ends 10 points lower, and
+# the warm-up wins 9 of them back. The control, with the same steps and the same sum of rates, is
+# 1.5 points better than no warm-up. If their seeds were different, the errors of the two means, 1.8
+# and 1.4, would make an error of about $\sqrt{1.8^2 + 1.4^2}$ = 2.3 points for their difference, so
+# this gain could be chance. (They share their seeds. The exercise compares seed by seed.) The
 # warm-up beats the control by 7.4 points, with an error of about $\sqrt{0.5^2 + 1.4^2}$ = 1.5
 # points. So most of its gain does not come from a lower rate on average, but from **where** the
-# rate is low: in the first steps, while the gradient changes most. A warm-up is a cheap insurance
-# for these steps. For ResNet-50 it was worth 1.1 points.
+# rate is low: in the first steps, while the gradient changes most. A warm-up costs little, and
+# protects these steps. For ResNet-50 it was worth 1.1 points.
 #
 # For your own training, `plan.warmup(steps=...)` is a Keras schedule. It counts the optimizer's
 # steps, and a larger batch has fewer steps in an epoch, so give `steps` again if you change the

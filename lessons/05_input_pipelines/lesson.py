@@ -441,9 +441,9 @@ seed_guess.reveal(
 
 # %% [markdown]
 # With a seed, **each new pass repeats the draws of a random operation in `map`**, as if they were
-# cached. `fit` starts a new pass in each epoch, unless you give it `steps_per_epoch`. `shuffle` is
-# different: it reshuffles by default. The cure is what `with_key` does above: the keys are new in
-# each epoch, and the same if you build the pipeline again. A [stateless
+# cached. `fit` starts a new pass in each epoch. With `steps_per_epoch` it does so when the data
+# end. `shuffle` is different: it reshuffles by default. The cure is what `with_key` does above:
+# the keys are new in each epoch, and the same if you build the pipeline again. A [stateless
 # operation](https://www.tensorflow.org/guide/random_numbers#stateless_rngs) draws from them, and
 # its draws do not depend on the order of parallel calls either.
 
@@ -463,9 +463,9 @@ dl.show("versions with keys, in three epochs", versions(brightness_keyed))
 #
 # `pipeline_of_worker` gives the pipeline that TensorFlow would make for one worker, here in our
 # process. Four files hold the indices of 32 digits, 8 in each. The global batch is 8, and there are
-# two workers. Under every policy, TensorFlow first cuts each global batch of 8 into two batches of
-# 4, one for each worker. Then it shards. (`counted` counts the calls of the function that it is
-# given.)
+# two workers. Under every policy, TensorFlow first cuts each batch of 8 into two batches of 4,
+# because a worker takes 4 examples in a step. Then it shards. (`counted` counts the calls of the
+# function that it is given.)
 
 # %%
 import tempfile
@@ -642,7 +642,7 @@ for shares in sizes(lambda context: context.get_per_replica_batch_size(16)):
 # [optimizations](https://www.tensorflow.org/api_docs/python/tf/data/experimental/OptimizationOptions)
 # do that here, `inject_prefetch` and `map_and_batch_fusion`. A distributed data set reads more.
 # `prefetch(2)` of your own keeps two batches ready. That helps if batches take unequal times,
-# because after a slow batch a few are in reserve.
+# because the steps use the batches in reserve while a slow one is made.
 #
 # In the last line `prefetch(8)` comes before `map`. If it kept results of `read` ready, we would
 # count eight calls more than the batch of 4 that is read ahead anyway. We do not: it kept eight
@@ -705,9 +705,10 @@ for name, examples in repaired.items():
 # **PyTorch:** `DataLoader(num_workers=8, prefetch_factor=2)` reads in 8 processes, each two batches
 # ahead. `num_workers=0`, the default, reads in the training process, between two steps.
 # `DistributedSampler` gives each process its examples. It needs `set_epoch(epoch)`, or each epoch
-# has the same order. **JAX** reads by any of these libraries, or by
-# [Grain](https://google-grain.readthedocs.io/), in which random transformations are given a
-# generator for each example, as keys are here. Each process loads its own part of the global batch.
+# has the same order. **JAX** reads with `tf.data`, with PyTorch's `DataLoader`, or with
+# [Grain](https://google-grain.readthedocs.io/). Grain gives a random transformation a generator
+# for each example, as `with_key` gives it a key. Each process loads its own part of the global
+# batch.
 # </details>
 
 # %% [markdown]

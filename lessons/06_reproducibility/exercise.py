@@ -60,8 +60,8 @@ def make_data():
 
 
 # %% [markdown]
-# `train_once` has a line that should make its runs repeatable, and the line has no effect. Find out
-# why, and repair the function.
+# `train_once` has a line that should make its runs repeatable, but the runs still differ. Find
+# out why, and repair the function.
 #
 # - `train_once(seed, build, make_data)` trains for two epochs and returns the weights.
 # - The same seed gives the same run, whatever was drawn before it. A different seed gives a
@@ -200,9 +200,9 @@ dl.check("replica_masks")
 # %% [markdown]
 # ## Task 3: what can be identical
 #
-# Two runs train the same model on the same data with the same global batch, on the same machine,
-# with op determinism, for a few steps. Write `expect(first, second)`, which returns what to expect
-# of their weights:
+# Two runs train the model of task 1 on the same data with the same global batch, on the same
+# machine, with op determinism, for a few steps. Write `expect(first, second)`, which returns what
+# to expect of their weights:
 #
 # - `"bitwise"`: identical bit for bit,
 # - `"close"`: they differ by rounding only,

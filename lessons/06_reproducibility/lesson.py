@@ -135,8 +135,8 @@ stream_guess.reveal(
     right,
     {
         "no: they come from Python's stream": "Keras 3 seeds its layers from Python's `random`.",
-        "yes": "This was true of older Keras. In Keras 3, TensorFlow's seed reaches only what "
-        "TensorFlow itself draws: here the order of the data.",
+        "yes": "In Keras 3, TensorFlow's seed reaches only what TensorFlow itself draws: here "
+        "the order of the data.",
         "no: the weights come from NumPy's stream": "You are right that TensorFlow's seed misses "
         "them. NumPy's stream gives only what you draw from np.random yourself.",
     },
@@ -166,9 +166,9 @@ stream_guess.reveal(
 dl.set_seed(1, deterministic=True)
 
 # %% [markdown]
-# A seed holds from its line on. A layer takes its number from Python's stream in its constructor.
-# So seed **before** the first layer is made: here, before `build`. A second run continues the
-# streams where the first one stopped, so seed before **each** run.
+# A seed acts only on the lines after it. A layer takes its number from Python's stream in its
+# constructor. So seed **before** the first layer is made: here, before `build`. A second run
+# continues the streams where the first one stopped, so seed before **each** run.
 #
 # `compare` says whether two lists of weights are identical bit for bit, closer than 1e-6
 # everywhere, or different:
@@ -259,7 +259,7 @@ masks_guess.reveal(
 
 # %% [markdown]
 # **Both replicas drop the same units, in every step.** The layer's generator, its `seed_generator`,
-# keeps its count in a variable, the *state*. A variable made in the scope has one copy per device,
+# keeps its count in a variable, the *state*. It was made in the scope, so each device has a copy,
 # and these copies stay equal. That is right for weights, and wrong for masks.
 #
 # No error is raised. But dropout adds noise to the gradient, and different masks average that noise
@@ -438,8 +438,8 @@ draw_masks({"Keras alone": keras_masks[0], "repaired": repaired, "second run": s
 
 # %% [markdown]
 # On the left, both replicas drop the same units. In the middle, each replica has its own mask. On
-# the right, a second run draws these two masks again. Besides the checkpoint you need to save
-# nothing.
+# the right, a second run draws these two masks again. For the masks you need to
+# save nothing besides the checkpoint.
 #
 # <details><summary>Why not assign random numbers? And can folded states repeat?</summary>
 #

@@ -156,8 +156,8 @@ dl.check("scaled_update")
 # %% [markdown]
 # ## Task 3: a loop in float16
 #
-# Now a loop around a model, with a fixed scale. The model's inputs are tiny, and so are its
-# gradients: about 1e-8, which is 0 in float16.
+# Now a loop around a model, with a fixed scale. The model's inputs are tiny, and so are the
+# gradients of its weights: about 1e-8, which is 0 in float16.
 #
 # - `train(strategy, model, optimizer, dataset, scale)` reads `dataset` once.
 # - `model` and `optimizer` (plain SGD) were made in the scope, under `mixed_float16`. The model
@@ -325,9 +325,10 @@ dl.check("choose_policy")
 # ## Your report: what float16 loses
 #
 # A linear model decides from 64 pixels whether a digit is 5 or more. It is trained on four replicas
-# with SGD. Pixels and targets are divided by 8192, so the gradients are as small as in task 3. The
-# losses below are shown 8192² times as large, so that the first one is 1. One cell trains it four
-# times, from the same weights:
+# with SGD. Pixels and targets are divided by 8192, so the gradients of the weights are as small as
+# in task 3. The gradient of the model's output is about 1e-5. The losses below are shown 8192²
+# times as large, so that the first one is 1. One cell trains the model four times, from the same
+# weights:
 #
 # 1. your `train` of task 3 in float32,
 # 2. your `train` in float16, without a scale (`scale` is 1),
@@ -353,10 +354,10 @@ with waits_for("train_float16", "scaled_update"):
 # your loop with a scale not lose it?**
 #
 # <!-- BEGIN SOLUTION -->
-# "Float16, no scale" stays at 1. Its predictions and losses are right; its gradients are about
-# 1e-8, and float16 makes 0 of everything up to 3e-8. So every step is 0. Multiplied by 2 to the
-# power of 20 they are about 0.01, which float16 can hold, and the division afterwards is done in
-# float32: that curve lies on the one of float32.
+# "Float16, no scale" stays at 1. Its predictions and losses are right; the gradients of its
+# weights are about 1e-8, and float16 makes 0 of everything up to 3e-8. So every step is 0.
+# Multiplied by 2 to the power of 20 they are about 0.01, which float16 can hold, and the division
+# afterwards is done in float32: that curve lies on the one of float32.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->
@@ -365,10 +366,11 @@ with waits_for("train_float16", "scaled_update"):
 # cheaper?**
 #
 # <!-- BEGIN SOLUTION -->
-# The first four: the scale had to fall from 2 to the power of 36 to 32 before nothing overflowed.
-# Then every seventh: after six good steps it doubles to 33, which overflows, and falls again. So
-# its curve is a few steps behind, and then loses one step in seven. A lower start saves the first
-# four. Doubling only after 2000 good steps, as Keras does, makes the later ones rare.
+# The first four: the scale had to fall from 2 to the power of 36 to 32. At 33 the gradient of the
+# output, about 1e-5, still becomes larger than 65504. Then every seventh: after six good steps it
+# doubles to 33, which overflows, and falls again. So its curve is a few steps behind, and then
+# loses one step in seven. A lower start saves the first four. Doubling only after 2000 good steps,
+# as Keras does, makes the later ones rare.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->

@@ -460,8 +460,8 @@ dl.show("the scale, as a power of two", scales)
 # ## One replica overflows
 #
 # Each replica has its own examples, so one may overflow where the others do not.
-# `step_with_overflow` gives two replicas 16 digits, one of them 1000 times too bright. It takes one
-# step of `fit` and looks at both copies of the weights.
+# `step_with_overflow` gives two replicas 16 images, one of them 1000 times too bright. It takes
+# one step of `fit` and looks at both copies of the weights.
 
 # %%
 strategy = dl.make_strategy("mirrored", devices=2)
@@ -618,11 +618,11 @@ for policy, parts in memory.items():
 #
 # If you have a GPU, the next cell measures there how long a step takes and how much memory it
 # needs, for a model of its own: eight `Dense` layers of 2048 units, with 4096 examples in a step.
-# Since Ampere (2020), TensorFlow's float32 uses TF32 in matrix products by default: tensor cores,
-# with the factors rounded to 10 bits of fraction. `time_on_gpu` measures with this default, because
-# you would run it without mixed precision. (`dl.split_devices` switches TF32 off if replicas share
-# a GPU, so that you can compare results.) This lesson was written on a CPU, so there are no figures
-# of ours to compare with.
+# On NVIDIA GPUs since Ampere (2020), TensorFlow's float32 uses TF32 in matrix products by default.
+# TF32 is faster, because it rounds the factors to 10 bits of fraction. `time_on_gpu` measures with
+# this default, because you would run it without mixed precision. (`dl.split_devices` switches TF32
+# off if replicas share a GPU, so that you can compare results.) This lesson was written on a CPU,
+# so there are no figures of ours to compare with.
 
 # %% tags=["nbval-ignore-output"]
 for policy in policies:

@@ -177,7 +177,7 @@ everything = tf.train.Checkpoint(**parts_of(stopped)).write(str(folder / "everyt
 # %% [markdown]
 # A new process would begin with a new `Training`, whose weights are different until you restore
 # them. `resumed_without` restores everything except the parts that you name. Without the step it
-# starts at the beginning of the epoch, as a script must if it does not know the place.
+# starts at the beginning of the epoch, as a script must if it knows only the epoch.
 # (`expect_partial` silences the warning about saved parts that are not restored.)
 
 
@@ -389,10 +389,10 @@ dl.show("equal bit for bit", run(training, STEPS) == undisturbed[25:])
 # ## The same with fit
 #
 # `dl.Resume` does all of this for `fit` of a model from `dl.distribute`. If you start the script
-# again, it restores the newest checkpoint and skips the batches that were trained on. It saves
-# every `every_steps` steps, and at the end of each epoch. A shuffle needs a seed for that. The
-# folded cell has `fit(strategy, *callbacks)`: it trains for 40 steps and returns the weights as one
-# array, and the optimizer's count of steps.
+# again, it restores the newest checkpoint and skips the batches that were trained on. To skip the
+# right ones, it needs a seed in each shuffle. It saves every `every_steps` steps, and at the end
+# of each epoch. The folded cell has `fit(strategy, *callbacks)`: it trains for 40 steps and
+# returns the weights as one array, and the optimizer's count of steps.
 
 
 # %% tags=["hide-input"]
@@ -691,8 +691,8 @@ dl.show("exit code", launched.exit_code)
 # - `M`: the mean seconds between two failures of the whole training.
 #
 # If you save every `T` seconds, saving takes the share `C / T`. A failure comes on average in the
-# middle of an interval, so it loses `T / 2` seconds once in `M`: the share `T / (2 * M)`. The loss
-# is the sum of the two shares: the two-term formula.
+# middle of an interval, so it loses `T / 2` seconds once in `M`: the share `T / (2 * M)`. Together
+# you lose the sum of the two shares.
 #
 # Take the opening's numbers. With 8 GPUs in a machine, 16,384 GPUs are 2,048 machines. We count
 # each of the 419 interruptions as the failure of one machine, although some came from software or
@@ -779,7 +779,7 @@ for machines in (1000, 2048, 10_000, 100_000):
 # the report's "more than 90 %". With restarts of 5 minutes, the restarts cost 1 % on 1,000 machines
 # and 10 % on 10,000. On 100,000 machines they cost 47 % (83 minus 36), more than saving and lost
 # work together. A better interval cannot reduce that part. A quicker **restart** can, and so can
-# rarer failures. `dl.Resume(folder, every_secs=...)` takes the interval as it is.
+# rarer failures. `dl.Resume(folder, every_secs=...)` takes the interval in seconds.
 
 # %%
 cluster.close()
@@ -789,7 +789,8 @@ cluster.close()
 #
 # To get what `dl.Resume` does in your own loop, you need: one `tf.train.Checkpoint` with the four
 # parts, restored on **every** worker at the start; a `CheckpointManager` that saves on the chief
-# only; `skip` to the batch; and a handler that takes a note. The exercise builds it.
+# only; `skip` to the batch; and a handler that takes a note. The exercise builds these parts.
+# With several workers, the notes must be exchanged, too, so that all leave after the same step.
 # </details>
 #
 # <details><summary>In PyTorch and JAX</summary>

@@ -117,8 +117,8 @@ dl.check("choose_and_defend")
 # <details><summary>Hint</summary>
 #
 # What does a Keras weight know about itself that its array does not? Two layers may each have a
-# weight called `kernel`: what tells them apart? And which weights would a comparison of the trained
-# ones leave out?
+# weight called `kernel`: what tells them apart? And if you compared only the weights that are
+# trained, which would you leave out?
 # </details>
 #
 # <details><summary>Second hint</summary>

@@ -135,8 +135,9 @@ draw_layouts(
 )
 
 # %% [markdown]
-# The bytes come from the formula in `bytes_moved`. We do not time steps: logical devices share one
-# memory, so a time measured here would tell you nothing about your GPUs.
+# The formula in `bytes_moved` counts what the strategies of `dl.make_strategy` send on logical
+# devices. We do not time steps: logical devices share one memory, so a time measured here would
+# tell you nothing about your GPUs.
 #
 # ## Rehearse before you rent
 #
@@ -326,8 +327,8 @@ equal_guess.reveal(
 #
 # Mirrored is the usual choice. CentralStorage is for one case: every device can hold the weights
 # and the gradients, but not the optimizer state as well. The host's memory must hold the weights
-# and that state. With a single GPU it saves nothing, because TensorFlow then puts the one copy on
-# that GPU.
+# and that state. With a single GPU it saves nothing by default, because TensorFlow then puts the
+# one copy on that GPU.
 #
 # ## The log of CentralStorage
 #
@@ -420,11 +421,12 @@ dl.show("weights of one device", bool(apart(one, mended) < 1e-6), expected=True)
 # %% [markdown]
 # <details><summary>Optimizers that CentralStorage cannot run</summary>
 #
-# Some optimizers do not work under CentralStorage at all. They assign to their own variables in
-# each replica, and there is only one copy. Keras stops in the first step, with "You must specify an
+# Some optimizers do not work under CentralStorage with several replicas: Muon, Nadam, and any
+# optimizer with EMA (a moving average of the weights), a loss scale (for float16) or gradient
+# accumulation. They assign to their own variables in each replica, and there is only one copy.
+# Keras stops in the first step, with "You must specify an
 # [aggregation](../docs/glossary.md#aggregation) method" or an error about `merge_call`.
-# `dl.distribute` refuses before the first step. They are: EMA, a moving average of the weights; a
-# loss scale, for float16; gradient accumulation; and Muon.
+# `dl.distribute` refuses these optimizers, and says why.
 # </details>
 
 # %% [markdown]
@@ -638,7 +640,9 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 #
 # `dl.make_strategy("central_storage", devices=pair)` is
 # `tf.distribute.experimental.CentralStorageStrategy(compute_devices=pair,
-# parameter_device="CPU:0")`. `dl.describe` reads `strategy.num_replicas_in_sync` and the devices of
+# parameter_device="CPU:0")` with one change: the first replica's device adds up the gradients.
+# Without this change the CPU adds them up, and sends the sum to that device and back. A step then
+# moves 2 S more. `dl.describe` reads `strategy.num_replicas_in_sync` and the devices of
 # `strategy.extended`. If you leave `parameter_device` out, TensorFlow takes the only compute device
 # or, if there are several, the CPU. So `["GPU:0"]` with `parameter_device="CPU:0"` keeps the one
 # copy in the host's memory even with a single GPU.
