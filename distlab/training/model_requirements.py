@@ -88,7 +88,9 @@ def check_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             asked="distribute(build, strategy)",
             found=f"the layer {outside!r}, which was made outside of build() and is to be trained: "
             "its weights are not on the replicas",
-            do="create it inside build(), or set its trainable = False if it should stay as it is",
+            do="create it inside build(), or set its trainable = False if it should stay as it is; "
+            "if a method of a layer creates it, such as enable_lora(), call that method `with "
+            "model.distribute_strategy.scope():`, and compile again",
             pitfall="A model made before the scope: an empty AssertionError",
         )
 

@@ -1,5 +1,6 @@
 """Everyday code that was once trained wrongly without a word, or stopped, takes the right steps."""
 
+import contextlib
 import functools
 import warnings
 
@@ -604,6 +605,34 @@ def test_a_backbone_that_was_made_outside_of_build_is_named():
     before = outside.get_weights()[0]
     model.fit(in_order(), verbose=0)
     np.testing.assert_array_equal(outside.get_weights()[0], before)
+
+
+def test_weights_that_a_layer_makes_after_distribute_belong_into_the_scope():
+    def build():
+        return sequential(dense(), optimizer=lambda: keras.optimizers.SGD(0.1))()
+
+    def adapt(model):
+        keras.utils.set_random_seed(1)
+        model.layers[0].enable_lora(2)
+
+    def compiled(model):
+        model.compile(keras.optimizers.SGD(0.1), LOSS())
+        return model
+
+    lost = dl.distribute(build, strategy_of("mirrored", 2))
+    lost.fit(in_order(), verbose=0)
+    adapt(lost)
+    with pytest.raises(ModelError, match=r"such as enable_lora\(\), call that method `with model"):
+        compiled(lost).fit(in_order(), verbose=0)
+
+    plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 2))
+    for one in (plain, model):
+        one.fit(in_order(), verbose=0, shuffle=False)
+        with model.distribute_strategy.scope() if one is model else contextlib.nullcontext():
+            adapt(one)
+        compiled(one).fit(in_order(), verbose=0, shuffle=False, epochs=2)
+    for one, other in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), atol=1e-6, err_msg=one.path)
 
 
 def compiled_backbone():

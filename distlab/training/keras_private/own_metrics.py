@@ -137,22 +137,33 @@ class Update:
             self.of_batch = not self.of_numbers
             return
 
-        def after(rows: slice) -> list[Any]:
-            part = _map(lambda one: one[rows] if _rows(one) == examples else one, (args, kwargs))
-            return self._updated(start, *part)
-
         start = self.metric.stateless_reset_state()
+
+        def after(rows: slice, before: list[Any] = start) -> list[Any]:
+            part = _map(lambda one: one[rows] if _rows(one) == examples else one, (args, kwargs))
+            return [np.asarray(one) for one in self._updated(before, *part)]
+
         third = -(-examples // 3)  # parts of two sizes, so that a mean of means shows
         try:
             parts = after(slice(None, third)), after(slice(third, None))
-            added = [np.asarray(a + b - s) for a, b, s in zip(*parts, start, strict=True)]
-            whole = [np.asarray(one) for one in after(slice(None))]
+            whole = after(slice(None))
+            twice = after(slice(None), whole)  # a largest value stays where one part is zero, too
+            added = [
+                (a + b - s, 2 * w - s)
+                for a, b, w, s in zip(*parts, whole, map(np.asarray, start), strict=True)
+            ]
         except Exception:  # the user's code may take whole batches only, or states may not add up
             return
         # Not the results: the mean of batches is 0 for the whole and for the parts where a batch
         # has nothing to count, and only the number of batches tells.
         tells = any((one != np.asarray(s)).any() for one, s in zip(whole, start, strict=True))
-        self.of_batch = not (tells and all(map(_close, added, whole)))
+        self.of_batch = not (
+            tells
+            and all(
+                _close(of_parts, one) and _close(of_two, other)
+                for (of_parts, of_two), one, other in zip(added, whole, twice, strict=True)
+            )
+        )
 
     def _updated(self, before: list[Any], args: Any, kwargs: Any) -> list[Any]:
         """The metric's state after an update of another; its own stays."""
