@@ -222,9 +222,11 @@ def test_the_recorded_curves_say_what_the_lesson_says():
     def gain(one, other, labels):
         return (one[labels] - other[labels]).mean()
 
-    # With 1 label all are alike; freezing costs 3 points, and fine-tuning makes up for them.
+    # With 1 label the bars overlap; freezing costs 3 to 4 points, and fine-tuning makes up for them.
     for one, other in ((scratch, frozen), (scratch, tuned), (tuned, frozen)):
         assert abs(gain(one, other, 1)) < min(one[1].std(), other[1].std())
+    assert (tuned[1] > frozen[1]).sum() == 9
+    assert gain(tuned, frozen, 1) == pytest.approx(0.04, abs=0.005)
     for labels in (10, 30, 140):
         assert 0.025 < gain(scratch, frozen, labels) < 0.04
         assert abs(gain(scratch, tuned, labels)) < 0.006

@@ -462,10 +462,9 @@ def test_one_device_for_every_table_earns_nothing():
 # --- what the lesson says and does not run
 
 
-def sizes_sent(kind, replicas):
+def sizes_sent(make, replicas):
     """How many bytes of weights and gradients a compiled step sends from device to device."""
-    devices = dl.split_devices(4)[1 : 1 + replicas]
-    strategy = dl.make_strategy(kind, devices=devices)
+    strategy = make(dl.split_devices(4)[1 : 1 + replicas])
     with strategy.scope():
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(5, use_bias=False)])
         optimizer = keras.optimizers.SGD(0.1)
@@ -515,8 +514,15 @@ def lesson():
 @pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_compiled_step_sends_the_bytes_that_the_lesson_counts(lesson, kind, replicas):
-    sent, weights = sizes_sent(kind, replicas)
+    sent, weights = sizes_sent(lambda devices: dl.make_strategy(kind, devices=devices), replicas)
     assert sent == lesson["bytes_moved"](kind, replicas, weights)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_tensorflows_own_central_storage_sends_two_s_more(lesson, replicas):
+    own = tf.distribute.experimental.CentralStorageStrategy
+    sent, weights = sizes_sent(lambda devices: own(devices, parameter_device="CPU:0"), replicas)
+    assert sent == lesson["bytes_moved"]("central_storage", replicas, weights) + 2 * weights
 
 
 def small_model():
@@ -617,8 +623,9 @@ NO_AGGREGATION = "You must specify an aggregation method"
         ),
         (lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), "merge_call"),
         (lambda: keras.optimizers.Muon(0.01), NO_AGGREGATION),
+        (lambda: keras.optimizers.Nadam(0.01), NO_AGGREGATION),
     ],
-    ids=["ema", "loss_scale", "accumulation", "muon"],
+    ids=["ema", "loss_scale", "accumulation", "muon", "nadam"],
 )
 def test_keras_own_fit_stops_under_central_storage_with_the_lessons_message(optimizer, said):
     def build():

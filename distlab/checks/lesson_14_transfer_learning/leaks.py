@@ -104,7 +104,7 @@ LEAK = Check(
         ),
         Fault("too_careful", copies="of all").feedback(
             "You also left out copies of images that are not in the test. They do no harm to the "
-            "test, and each of them is an example less. Which images must stay unseen?"
+            "test, and without them the body has fewer examples. Which images must stay unseen?"
         ),
         Observed(
             "test_rows_returned",

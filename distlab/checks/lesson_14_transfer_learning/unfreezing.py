@@ -161,9 +161,9 @@ UNFREEZE = Check(
         Fault("bn_in_training_mode", sees="normalizations", normalizations="upper")
         .or_with(normalizations="all")
         .feedback(
-            "You unfroze BatchNormalizations as well. They normalise with the few rows of a "
-            "replica's batch, and overwrite the statistics of the old data. What must stay as it "
-            "was for the layers above to see what they know?"
+            "You unfroze BatchNormalizations as well. They normalize with the few rows of a "
+            "replica's batch, and overwrite the statistics of the old data. How do you train the "
+            "dense layers between them and keep these statistics?"
         ),
         Fault("same_lr", sees="rate", rate=0.1).feedback(
             "You kept the learning rate of the head. Its steps are large, for weights that start "
