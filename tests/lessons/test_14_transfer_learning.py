@@ -222,7 +222,7 @@ def test_the_recorded_curves_say_what_the_lesson_says():
     def gain(one, other, labels):
         return (one[labels] - other[labels]).mean()
 
-    # With 1 label the bars overlap; freezing costs 3 to 4 points, and fine-tuning makes up for them.
+    # With 1 label the bars overlap; freezing costs 3 to 4 points, and fine-tuning makes up for it.
     for one, other in ((scratch, frozen), (scratch, tuned), (tuned, frozen)):
         assert abs(gain(one, other, 1)) < min(one[1].std(), other[1].std())
     assert (tuned[1] > frozen[1]).sum() == 9
