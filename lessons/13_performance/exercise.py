@@ -250,7 +250,7 @@ dl.check("predict_knee")
 #
 # The CNN of the lesson was recorded on 1, 2 and 4 replicas of one machine. Your `efficiencies` of
 # task 2 now gets the CNN's images per second, for 64 images in a step (strong) and on each replica
-# (weak). Each circle is the median of a step, and the band behind it is its middle half: half of
+# (weak). Each mark is the median of a step, and the band behind it is its middle half: half of
 # all blocks were between its ends.
 
 # %%
@@ -270,9 +270,10 @@ with waits_for("efficiencies"):
 # report none? Say how you decide.**
 #
 # <!-- BEGIN SOLUTION -->
-# I report a difference if the bands do not overlap. In strong scaling the step of 4 replicas is
-# slower than the step of one, and its band lies apart. Where two bands overlap I would report
-# neither a speedup nor a slowdown, and measure longer blocks in turns on a quiet machine first.
+# I report a difference if the bands do not overlap. In strong scaling the step of 4 replicas takes
+# 11 ms and the step of one 5 ms, and their bands lie apart. The bands of 1 and 2 replicas overlap
+# at about 6 ms. There I would report neither a speedup nor a slowdown, and measure longer blocks in
+# turns on a quiet machine first.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->

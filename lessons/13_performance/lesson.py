@@ -204,8 +204,8 @@ for images in (64, 256):
 # moves the mean, and hardly moves the median. The **middle half** tells how far blocks scatter: a
 # quarter of them is below it, and a quarter above. `differ(one, other)` compares the middle halves.
 # If they overlap, report neither a speedup nor a slowdown: here 2 replicas are "5 % faster" than 1
-# with 256 images and "13 % slower" with 64, and in both cases the blocks do not say which. (This is
-# a cautious rule of thumb, not a statistical test.) To compare two programs, let them take turns
+# with 256 images and "13 % slower" with 64, and the blocks support neither statement. (This is a
+# rule of thumb, not a statistical test.) To compare two programs, let them take turns
 # (`time_in_turns`), so that whatever disturbs one disturbs both.
 
 # %% [markdown]
@@ -485,7 +485,7 @@ for run in PUBLISHED:
 # stragglers, and GPUs that were not quite P100s. With one fitted number the model tells VGG-16 from
 # the others, and is off by 0.7 to 6.4 points on the runs that it has not seen.
 #
-# But look at the two rows of VGG-16. Published were 79 % on 128 GPUs and 68 % on 512. The model
+# But look at the two rows of VGG-16. Horovod published 79 % on 128 GPUs and 68 % on 512. The model
 # says almost the same for both. What grows with the cluster? Stragglers (we left `jitter` at 0)
 # would slow all networks, and on the same two clusters Inception V3 and ResNet-101 reached 90 %
 # both times. So stragglers are an unlikely cause. Traffic in switches that many servers share fits
@@ -618,9 +618,10 @@ else:
     print("Not measured yet: set MEASURE_HERE = True.")
 
 # %% [markdown]
-# With GPUs, `dl.split_devices` takes one for each replica, and `shared=False` is right. For a model
-# of your own, write `build()` and `data(batch_size)` into a file, and let a command measure 1, 2
-# and 4 replicas, each in a fresh process: `distlab bench train.py --plot scaling.png`.
+# With at least two GPUs, `dl.split_devices` takes one for each replica, and `shared=False` is
+# right. For a model of your own, write `build()` and `data(batch_size)` into a file, and let a
+# command measure 1, 2 and 4 replicas, each in a fresh process:
+# `distlab bench train.py --plot scaling.png`.
 #
 # <details><summary>In plain TensorFlow</summary>
 #

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
+from distlab.training.trial.look import Looks
 from tests.support.distribution import alone, strategy_of
 
 ROWS, BATCH = 36, 6
@@ -130,6 +131,7 @@ def test_a_loss_of_one_share_alone_is_told_of_and_right_from_the_batch_that_show
     plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 2))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
         found = model.fit(data(counts), verbose=0, epochs=2, shuffle=False).history["loss"]
     expected = plain.fit(data(counts), verbose=0, epochs=2).history["loss"]
     texts = [str(one.message) for one in told]
@@ -154,21 +156,24 @@ def test_a_ratio_that_was_taken_for_a_count_is_told_of():
     assert history["part"] == [1.0]
 
 
-def test_a_trial_that_stays_open_looks_less_and_less():
-    seen = []
+def test_a_trial_that_stays_open_looks_less_and_less_and_at_the_first_batch_of_an_epoch():
+    class StaysOpen:
+        version = 0
 
-    class Never(keras.layers.Layer):
-        def call(self, x):
-            if tf.executing_eagerly():
-                seen.append(len(x))
-            self.add_loss(0.0 * keras.ops.sum(x))
-            return x
+        def run(self, batch, *, missed):
+            seen.append((batch, missed))
+            return False
 
-    model = dl.distribute(builder("mse", [Never]), strategy_of("mirrored", 2))
-    seen.clear()
-    model.fit(data().repeat(), steps_per_epoch=50, epochs=2, verbose=0)
-    looks = len(seen) / 3  # the batch and two shares
-    assert 16 <= looks <= 22
+    seen, looks = [], Looks(StaysOpen())
+    for epoch in range(2):
+        batches = iter(tf.data.Dataset.range(100))
+        for number in range(1, 101):
+            if looks.is_due(batches):
+                looks.look(100 * epoch + number)
+            looks.passed(1)
+    numbers = [batch for batch, _ in seen]
+    assert numbers == [*range(1, 17), 32, 64, 101, 128]
+    assert [missed for _, missed in seen][-4:] == [15, 31, 36, 26]
 
 
 class Statistics(keras.Model):
