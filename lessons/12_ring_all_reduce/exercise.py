@@ -40,7 +40,7 @@ dl.show("data set", "random numbers: nothing is downloaded")
 # - `chunks[rank][number]` is an array: what this rank has of this chunk. Chunks have different
 #   lengths. The number of ranks is 4 or 8.
 # - In the first step, rank r exchanges with the rank that is N / 2 away, `r ^ (N // 2)`. Then with
-#   `r ^ (N // 4)`, and at last with `r ^ 1`. (`^` flips a bit: `5 ^ 1` is 4 and `5 ^ 4` is 1.)
+#   `r ^ (N // 4)`, and finally with `r ^ 1`. (`^` flips a bit: `5 ^ 1` is 4 and `5 ^ 4` is 1.)
 # - In each step a rank gives away half of the chunks that it still has to finish, and adds what it
 #   receives to the other half. In the end it has the sum of chunk r, as NCCL and MPI want it.
 # - `network.step({(source, target): {number: array, ...}, ...})` sends dictionaries of arrays, and
@@ -168,7 +168,7 @@ dl.check("all_gather")
 #   message goes from one server to the next, so each step takes as long as this message.
 # - `"two levels"`: first a ring reduce-scatter inside each server. Then each GPU all-reduces its
 #   chunk with the GPUs of the same number in the other servers, around a ring. All these rings use
-#   the servers' links at the same time. At last a ring all-gather inside each server.
+#   the servers' links at the same time. Finally a ring all-gather inside each server.
 #
 # Write `choose_route(servers, gpus, size_bytes, inside, between)`. It returns the name of the route
 # that takes less time in the lesson's model of latency and bandwidth.
@@ -231,10 +231,11 @@ dl.check("choose_route")
 # <details><summary>Answer</summary>
 #
 # Two levels, for every size. Each link then carries only its own GPU's chunk, a message of
-# `size_bytes / gpus / servers`. The slow links carry `gpus` times fewer bytes than in the flat
-# ring, and all other bytes travel inside the servers. That holds against a single flat ring, which
-# uses one link of each server. NCCL runs several flat rings at once, one through each link, and
-# then the slow links carry nearly the same in both. What two levels still save is steps.
+# `size_bytes / gpus / servers`. Each slow link carries at least `gpus` times fewer bytes than in
+# the flat ring, and all other bytes travel inside the servers. That holds against a single flat
+# ring, which uses one link of each server. NCCL runs several flat rings at once, one through each
+# link, and then the slow links carry nearly the same in both. What two levels still save is
+# steps.
 # </details>
 
 # %% [markdown]

@@ -55,9 +55,9 @@ dl.show("data set", "small vectors: nothing is downloaded")
 # ## All to one, and back
 #
 # Four replicas have a gradient each, here four numbers. Each wants the sum. In this lesson we call
-# a member of an [all-reduce](../docs/glossary.md#all-reduce) a *rank*, as MPI and NCCL do.
-# `Network` is a simulated network: `network.step` sends messages, and returns what each rank has
-# received.
+# a member of an [all-reduce](../docs/glossary.md#all-reduce) a
+# [*rank*](../docs/glossary.md#rank), as the communication libraries MPI and NCCL do. `Network` is
+# a simulated network: `network.step` sends messages, and returns what each rank has received.
 
 # %%
 from distlab.measure.simulated_network import Network
@@ -341,8 +341,8 @@ bits_guess.reveal(
 # always `a + (b + c)`. Naive adds in the order 0, 1, 2, 3. The tree adds (0 + 1) + (2 + 3). In the
 # ring, every chunk begins on a different rank. But in every route, **each number is added up once,
 # in one order, and then copied.** So all ranks get the same bits, and the copies of a weight stay
-# equal, as lesson 01 needs it. Chunk 0 of the ring starts on rank 0 and is added in naive's order.
-# The other three quarters are not.
+# equal, as lesson 01 requires. Chunk 0 of the ring starts on rank 0 and is added in naive's
+# order. The other three quarters are not.
 #
 # A route that you might invent yourself does worse. Each rank could collect all vectors and add
 # them up, beginning with its own. No rank is a bottleneck for adding. But:
@@ -415,11 +415,11 @@ small_guess.reveal(
 # **Small messages need few steps, large messages need few bytes.** Small ones are common: a
 # synchronised BatchNormalization layer of 256 channels (lesson 01) all-reduces three vectors of 1
 # KB in each forward pass. On 64 ranks the curves cross at about 1 MB, and with more ranks they
-# cross at larger sizes. So libraries choose for each message. The MPI library MPICH describes how
-# in [a paper of 2005](https://doi.org/10.1177/1094342005051521). It has a route with both
-# advantages, too: *recursive halving and doubling* needs 2 log2 N steps and the bytes of a ring. In
-# some of its steps the partners are far apart, so it is quick only in a network in which all pairs
-# are equally fast. NCCL had rings only until 2019. Its [version
+# cross at larger sizes. So libraries choose a route for each message. The authors of the MPI
+# library MPICH describe how in [a paper of 2005](https://doi.org/10.1177/1094342005051521). MPICH
+# has a route with both advantages, too: *recursive halving and doubling* needs 2 log2 N steps and
+# the bytes of a ring. In some of its steps the partners are far apart, so it is quick only in a
+# network in which all pairs are equally fast. Until 2019 NCCL had only rings. Its [version
 # 2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/) added
 # trees, because the latency of a ring grows with every GPU. NCCL's trees are better than ours: they
 # send a vector in small pieces, through two trees at once, so a rank sends about two vectors, as in
@@ -657,7 +657,7 @@ cluster.close()
 # By less than 2 %: from 1.94 to 1.97 vectors.
 # </details>
 #
-# <details><summary>2. What has a rank after a reduce-scatter, and what after the
+# <details><summary>2. What does a rank have after a reduce-scatter, and what after the
 # all-gather?</summary>
 #
 # One finished chunk of the sum, and then all of them.
