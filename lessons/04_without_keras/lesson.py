@@ -253,11 +253,11 @@ parts_guess.reveal(
 )
 
 # %% [markdown]
-# After two epochs the short steps cost more. Does that stay so? Short steps only need longer. After
-# 32 epochs one device has a loss of 0.10, and short steps have 0.12. The replicas that see a
-# quarter of the digits have 0.18 on average, so they are now the worse ones (a test of this lesson
-# trains that long). So the mistake with the smaller loss in a short test can be the one with the
-# larger loss in the end. The step above made both at once.
+# After two epochs the short steps cost more. Is that still true later? Short steps only need more
+# epochs. After 32 epochs one device has a loss of 0.10, and short steps have 0.12. The replicas
+# that see a quarter of the digits have 0.18 on average, so they are now the worse ones (a test of
+# this lesson trains that long). So the mistake with the smaller loss in a short test can be the
+# one with the larger loss in the end. The step above made both at once.
 #
 # ## The line that was missing
 
@@ -355,7 +355,7 @@ dl.show("MEAN, difference from one device with short steps", from_short, below=1
 # changes of the weights. Python runs these functions only while TensorFlow traces the step, and
 # only the first trace makes variables: that is what `if not state` is for. A variable that is made
 # inside `strategy.run` is mirrored: each replica has a copy. `tf.identity` returns the variable's
-# value, because an all-reduce takes values.
+# value, because TensorFlow documents the all-reduce for tensors.
 
 
 # %%
@@ -541,10 +541,11 @@ clip_guess.reveal(
 # | fewer all-reduces: average the weights now and then (exercise 04) | hard | natural |
 # | a model that is no network: a simulation, a matrix factorisation | in the way | natural |
 #
-# In the table, Keras's own `fit` calls the `train_step`. Its optimizer adds up whatever
-# `train_step` hands it. If you have added up before, divide by the number of replicas first, or the
-# gradient becomes too large. Under `dl.distribute`, `tape.gradient` in a `train_step` already
-# returns the sum: clip that, and neither add up nor divide.
+# In the table, Keras's own `fit` calls the `train_step`. The optimizer then adds up whatever
+# `train_step` hands it. If your `train_step` adds up the gradients itself, divide the sum by the
+# number of replicas after you clip it, or the gradient becomes too large. Under `dl.distribute`,
+# `tape.gradient` in a `train_step` already returns the sum: clip that, and neither add up nor
+# divide.
 #
 # What you lose are callbacks, progress bars and `model.save`. `tf.train.Checkpoint` still saves
 # your variables, and metrics of Keras still work.
@@ -563,9 +564,9 @@ clip_guess.reveal(
 # %% [markdown]
 # ## Check yourself
 #
-# <details><summary>1. A raw training loop runs on eight replicas without an all-reduce. What does
-# the loss of replica 0 look like?</summary> It falls, and nothing raises an error. It is about an
-# eighth as large as usual, because it is divided by the global batch.
+# <details><summary>1. A raw training loop runs on eight replicas and does not all-reduce the
+# gradients. What does the loss of replica 0 look like?</summary> It falls, and nothing raises an
+# error. It is about an eighth as large as usual, because it is divided by the global batch.
 # </details>
 #
 # <details><summary>2. All copies of all weights are equal after 1,000 steps. Is the training
