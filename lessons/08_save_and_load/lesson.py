@@ -532,11 +532,11 @@ for way in ("set the rate", "compile with a new optimizer", "compile with the lo
 #
 # A `LearningRateSchedule` is no variable. A checkpoint then holds no rate: it restores the number
 # of steps and the averages, and the schedule of your code applies. A `.keras` file restores the
-# schedule of the saved model, and you cannot set the rate afterwards. If the saved run had a number
-# as its rate, do not read its checkpoint into an optimizer with a schedule. The file has one
-# variable more, so each average goes into the place of its neighbour. If the optimizer is built
-# already, `read` raises an error. If it is not, nothing warns you, and momentum ends up where the
-# squared gradients should be.
+# schedule of the saved model, and you cannot set a number as the rate afterwards. If the saved
+# run had a number as its rate, do not read its checkpoint into an optimizer with a schedule. The
+# file has one variable more, so the places of the averages differ by one. If the optimizer is
+# built already, `read` raises an error. If it is not, nothing warns you. Each average of the
+# gradients then ends up where the average of their squares should be.
 # </details>
 #
 # ## Loaded outside the scope
@@ -669,7 +669,7 @@ accuracy_guess.reveal(
 # `ExportArchive` takes any function of tensors, and a signature that says what goes in: raw pixels,
 # any number of images. `track` tells the archive whose variables to save. `add_endpoint` gives the
 # function the name `serve`. The archive also saves its first endpoint as `serving_default`, the
-# signature that TensorFlow Serving uses if a request names none.
+# signature that the server TensorFlow Serving uses if a request names none.
 
 
 # %%
