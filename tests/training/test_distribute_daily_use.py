@@ -1,5 +1,7 @@
 """What people do with a model from day to day works on a distributed one as on one device."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -81,6 +83,22 @@ def test_freezing_recompiling_and_a_callback_that_freezes(kind):
     same_fit(plain, model)
     assert np.abs(frozen.numpy() - before).max() > 1e-4
     same_fit(plain, model, epochs=3, callbacks=[Freezes()])
+
+
+@BOTH
+def test_lora_that_is_enabled_in_the_scope_between_two_fits(kind):
+    plain, model = pair(kind)
+    same_fit(plain, model)
+    kernel = model.get_layer("hidden")._kernel.numpy()
+    for one in (plain, model):
+        keras.utils.set_random_seed(5)
+        with model.distribute_strategy.scope() if one is model else contextlib.nullcontext():
+            one.get_layer("hidden").enable_lora(2)
+        one.compile(keras.optimizers.Adam(1e-2), LOSS(), metrics=["accuracy"])
+    same_fit(plain, model, validation_split=0.2)
+    np.testing.assert_allclose(model.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-5)
+    np.testing.assert_array_equal(model.get_layer("hidden")._kernel.numpy(), kernel)
+    assert np.abs(model.get_layer("hidden").lora_kernel_b.numpy()).max() > 1e-4
 
 
 def test_looking_at_a_model(capsys):

@@ -56,6 +56,24 @@ class RightSigns(keras.metrics.Metric):
         return self.count + 0.0
 
 
+class RareOnes(keras.metrics.Metric):
+    """Adds up over examples in whole numbers, one of which stays at zero."""
+
+    def __init__(self):
+        super().__init__(name="rare_ones")
+        self.bounds = self.add_weight(name="bounds", initializer="ones", shape=(2,))
+        self.matrix = self.add_weight(name="m", initializer="zeros", shape=(2, 2), dtype="int32")
+        self.rare = self.add_weight(name="rare", initializer="zeros", dtype="int64")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        classes = [tf.cast(one[:, 0] > self.bounds[0], "int32") for one in (y, y_pred)]
+        self.matrix.assign_add(tf.math.confusion_matrix(*classes, num_classes=2))
+        self.rare.assign_add(keras.ops.sum(keras.ops.cast(y > 1e3 * self.bounds[1], "int64")))
+
+    def result(self):
+        return keras.ops.cast(self.matrix[0, 0], "float32")
+
+
 class OfOthers(keras.metrics.Metric):
     """Made of others, of which one is Keras's."""
 
@@ -263,6 +281,67 @@ def test_a_largest_value_that_most_of_the_first_batch_does_not_have_is_that_of_a
     assert min(expected) > 0
 
 
+KEEPING = {
+    "largest": lambda kept, y: keras.ops.maximum(kept, keras.ops.max(y)),
+    "smallest": lambda kept, y: keras.ops.minimum(kept, keras.ops.min(y)),
+    "last": lambda kept, y: y[-1, 0],
+    "moving mean": lambda kept, y: 0.5 * kept + 0.5 * keras.ops.mean(y),
+}
+
+
+def kept_beside_a_count(kept, start):
+    """A metric that counts examples, and keeps a number of theirs."""
+
+    class Keeps(RightSigns):
+        def __init__(self):
+            super().__init__()
+            first = keras.initializers.Constant(start)
+            self.kept = self.add_weight(name="kept", initializer=first)
+
+        def reset_state(self):
+            super().reset_state()
+            self.kept.assign(start)
+
+        def update_state(self, y, y_pred, sample_weight=None):
+            self.count.assign_add(keras.ops.cast(keras.ops.shape(y)[0], "float32"))
+            self.kept.assign(KEEPING[kept](self.kept, y))
+
+        def result(self):
+            return self.kept + 0.0
+
+    return Keeps
+
+
+@pytest.mark.parametrize(
+    ("kept", "start", "first"),
+    [
+        *((kept, 0.0, 0.0) for kept in KEEPING),
+        ("largest", 0.0, -100.0),
+        ("largest", -1e9, -1e9),
+        ("smallest", np.inf, np.inf),
+    ],
+)
+def test_a_number_that_stays_in_the_first_batch_while_a_count_grows_is_that_of_all(
+    kept, start, first, recwarn
+):
+    def run(model):
+        y = np.full((EXAMPLES, 1), first, "float32")
+        y[BATCH:] = [[2.0], [-1], [-3], [4], [-5], [3], [-2], [5]]
+        x = np.ones((EXAMPLES, 4), "float32")
+        options = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
+        return model.fit(x, y, **options).history["right_signs"]
+
+    def build():
+        model = builder(keras.Model, [])()
+        loss = lambda y, y_pred: keras.ops.mean(y_pred, -1)  # noqa: E731
+        model.compile("sgd", loss, metrics=[kept_beside_a_count(kept, start)()])
+        return model
+
+    strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
+    np.testing.assert_allclose(run(dl.distribute(build, strategy)), run(alone(build)), rtol=1e-5)
+    assert not [one for one in recwarn if one.category is RuntimeWarning], "NumPy's, of infinities"
+
+
 @pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
 def test_eager_steps_may_ask_for_values(kind):
     def by_numpy(y, y_pred):
@@ -380,7 +459,7 @@ def test_a_metric_that_adds_up_needs_no_examples_of_others(monkeypatch):
         "all_gather",
         lambda self, value, axis: asked.append(value.shape) or gather(self, value, axis),
     )
-    train(dl.distribute(builder(keras.Model, [RightSigns]), strategy))
+    train(dl.distribute(builder(keras.Model, [RightSigns, RareOnes]), strategy))
     assert not asked
     train(dl.distribute(builder(keras.Model, [LargestError]), strategy))
     assert asked

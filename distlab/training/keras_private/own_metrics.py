@@ -29,6 +29,9 @@ from distlab.training.reducing import sum_over_replicas
 # What counts as the same state: rounding in float32 leaves less than a thousandth of it.
 RELATIVE_TOLERANCE = 1e-3
 
+# From this far below zero a largest value shows that stays at zero, even if it is negative.
+_FAR = 10**6
+
 _NOW = threading.local()  # a replica is traced in a thread of its own
 
 
@@ -137,33 +140,19 @@ class Update:
             self.of_batch = not self.of_numbers
             return
 
-        start = self.metric.stateless_reset_state()
+        start = [np.asarray(one) for one in self.metric.stateless_reset_state()]
 
-        def after(rows: slice, before: list[Any] = start) -> list[Any]:
+        def after(before: list[Any], rows: slice = slice(None)) -> list[Any]:
             part = _map(lambda one: one[rows] if _rows(one) == examples else one, (args, kwargs))
             return [np.asarray(one) for one in self._updated(before, *part)]
 
         third = -(-examples // 3)  # parts of two sizes, so that a mean of means shows
         try:
-            parts = after(slice(None, third)), after(slice(third, None))
-            whole = after(slice(None))
-            twice = after(slice(None), whole)  # a largest value stays where one part is zero, too
-            added = [
-                (a + b - s, 2 * w - s)
-                for a, b, w, s in zip(*parts, whole, map(np.asarray, start), strict=True)
-            ]
+            with np.errstate(all="ignore"):  # a state may be infinite
+                parts = after(start, slice(third)), after(start, slice(third, None))
+                self.of_batch = not _adds_up(after, start, parts)
         except Exception:  # the user's code may take whole batches only, or states may not add up
             return
-        # Not the results: the mean of batches is 0 for the whole and for the parts where a batch
-        # has nothing to count, and only the number of batches tells.
-        tells = any((one != np.asarray(s)).any() for one, s in zip(whole, start, strict=True))
-        self.of_batch = not (
-            tells
-            and all(
-                _close(of_parts, one) and _close(of_two, other)
-                for (of_parts, of_two), one, other in zip(added, whole, twice, strict=True)
-            )
-        )
 
     def _updated(self, before: list[Any], args: Any, kwargs: Any) -> list[Any]:
         """The metric's state after an update of another; its own stays."""
@@ -181,6 +170,39 @@ class _Unscaled(hooks.Hooks):
     """Each number counts as it is given, and so does a loss that a metric computes."""
 
     keras_scales_losses = False
+
+
+def _adds_up(after: Callable[[list[Any]], list[Any]], start: list[Any], parts: Any) -> bool:
+    """Whether a batch adds to a metric's state what its parts add, whatever the state is.
+
+    Args:
+        after: Returns the state after an update of another with the whole batch.
+        start: The state of a metric that has seen nothing.
+        parts: The state after each of two parts of the batch.
+    """
+    whole = after(start)
+    twice = after(whole)  # a largest value stays, even if one of the parts has nothing of it
+    # Not the results: the mean of batches is 0 for the whole and for the parts where a batch
+    # has nothing to count, and only the number of batches tells.
+    return any((one != s).any() for one, s in zip(whole, start, strict=True)) and all(
+        _close(a + b - s, one)
+        and _close(2 * one - s, two)
+        and ((one != s).all() or _adds_to_any(after, start, index, one - s))
+        for index, (a, b, s, one, two) in enumerate(zip(*parts, start, whole, twice, strict=True))
+    )
+
+
+def _adds_to_any(after: Any, start: list[Any], index: int, added: np.ndarray) -> bool:
+    """Whether a batch adds the same to one variable if it is far smaller or larger at the start.
+
+    A largest value of 0 shows from below 0 only, and the last value from anywhere else.
+    """
+    far = _FAR * (1 + np.abs(start[index]))
+    for moved in (start[index] - far, start[index] + far):
+        found = after([*start[:index], moved, *start[index + 1 :]])[index]
+        if not _close(moved + added, found):
+            return False
+    return True
 
 
 def _close(one: np.ndarray, other: np.ndarray) -> bool:
