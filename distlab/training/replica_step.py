@@ -242,8 +242,7 @@ def _forward(
         same_draws_on(batch),
     ):
         y_pred = models.predict(model, x, training=training)
-        added = found.added if found else ()
-        loss = losses.compiled(model, y, y_pred, sample_weight, added=added)
+        loss = losses.compiled(model, y, y_pred, sample_weight, added=found.added if found else ())
     masks = {str(i): models.mask_of(part) for i, part in enumerate(tf.nest.flatten(y_pred))}
     arrays = {
         "y": y,
