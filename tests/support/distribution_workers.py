@@ -82,6 +82,38 @@ def pooled():
     return model
 
 
+class Largest(keras.metrics.Metric):
+    """Keeps a number beside a count, so it does not add up over the workers."""
+
+    def __init__(self):
+        super().__init__(name="largest")
+        self.largest = self.add_weight(name="largest", initializer="zeros")
+        self.count = self.add_weight(name="count", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(y_pred)))
+        self.count.assign_add(keras.ops.cast(keras.ops.shape(y_true)[0], "float32"))
+
+    def result(self):
+        return self.largest + self.count
+
+
+def later_batches(make):
+    """The loss is a sum, and zero in the first batch."""
+
+    def of_those_that_count(y_true, y_pred):
+        return keras.ops.sum(y_true * keras.ops.square(1 - y_pred))
+
+    def build():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e-3), of_those_that_count, metrics=[Largest()])
+        return model
+
+    counts = np.float32(np.arange(len(X)) >= BATCH)[:, None]
+    return fit(make(build), batches(X, counts))
+
+
 def unknown_length(make):
     """Keras alone takes a step more than there are batches."""
     model, data = make(builder()), batches().take(2)
@@ -178,6 +210,7 @@ PARITY = {
         validation_steps=2,
     ),
     "data of unknown length": unknown_length,
+    "a sum that is zero at first, and a metric of one's own": later_batches,
     "endless data with random keys": with_random_keys,
     "own train_step": lambda make: fit(make(own_step), batches(), validation_data=batches()),
     "losses of layers": lambda make: fit(make(builder("adam", loss="mse")), batches(X, X[:, :4])),

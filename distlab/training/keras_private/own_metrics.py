@@ -114,7 +114,8 @@ class Update:
                 type(self.metric).update_state(self.metric, *args, **kwargs)
             return
         variables = self.metric.variables
-        before = [tf.convert_to_tensor(one) for one in variables]  # and only then do replicas meet
+        # And only then do replicas meet. An argument of a function has no device; workers need one.
+        before = [tf.identity(tf.convert_to_tensor(one)) for one in variables]
         args, kwargs = _map(gathered, (args, kwargs))
         # Each replica has a copy of its own, unless the metric was made outside of the scope.
         copied = any(isinstance(one.value, tf.distribute.DistributedValues) for one in variables)
