@@ -250,7 +250,7 @@ draw_compiled_batches({"as they come": ragged, "padded": filled})
 # %% [markdown]
 # ## Three doubtful steps
 #
-# Now to what a step does inside. Each of these losses runs on a CPU and on a GPU. One calls NumPy,
+# Now look inside a step. Each of these losses runs on a CPU and on a GPU. One calls NumPy,
 # one decides by the value of a tensor, and one keeps only the odd digits.
 
 
@@ -280,7 +280,7 @@ dl.show("losses", {name: step(images, labels) for name, step in STEPS.items()}, 
 
 # %% tags=["predict"]
 refused_guess = dl.predict(
-    "`jit_compile=True` compiles each of the three on this CPU. Which ones does XLA refuse?",
+    "You compile each of the three with `jit_compile=True` on this CPU. Which does XLA refuse?",
     ["all three", "with_numpy and with_selection", "with_numpy only", "with_if only"],
 )
 
@@ -369,9 +369,9 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # [soft]: https://www.tensorflow.org/api_docs/python/tf/config/set_soft_device_placement
 #
 # First call the step under plain `tf.function`. If it fails there, no compiler was asked. An error
-# while the step is traced, such as that of `loss.numpy()`, appears on every device. Only an error
-# that comes with `jit_compile=True` is a refusal by XLA. A finding from a CPU deserves one of three
-# verdicts, and "runs on a TPU" is not among them:
+# while the step is traced, such as that of `loss.numpy()`, appears on every device. An error that
+# comes only with `jit_compile=True` is a refusal by XLA. A finding from a CPU deserves one of
+# three verdicts, and "runs on a TPU" is not among them:
 #
 # | verdict | what you have seen | what to do |
 # |---|---|---|
@@ -479,7 +479,7 @@ for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
 # So "nothing found" is the weakest form of *not checked*: our search knows two signs, and
 # `with_slice` shows neither. Read your code as well. A shape that is computed from values is a sign
 # of trouble, even if the program does not show it. A repaired step gives the same number, compiles
-# here, and shows no sign. More you cannot learn without a TPU.
+# here, and shows no sign. You cannot learn more without a TPU.
 #
 # One trap of the mask: it multiplies, and **NaN times 0 is NaN**. A masked row needs a loss that is
 # finite, so give it a valid label and a finite input. Exercise 15 has such a case.
