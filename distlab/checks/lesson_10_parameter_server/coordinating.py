@@ -42,7 +42,7 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
     coordinator, steps, ahead = stage.coordinator, inputs["steps"], inputs["ahead"]
     examples = 4 * steps  # enough for wrong answers too
     with coordinator.strategy.scope():
-        inside, most, taken, sent = (tf.Variable(0) for _ in range(4))
+        inside, most, taken, sent, awaited = (tf.Variable(0) for _ in range(5))
         seen = tf.Variable(tf.zeros([examples], tf.int32))
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -52,8 +52,10 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
         looks = tf.constant(0)
         # The first steps wait for company, as long as it takes if a second step was sent. They
         # also wait for one step more than may be under way, so that a loop that sends it is seen.
+        # The last ones wait until they are waited for, so that a loop that does not is seen.
         while (
             looks < _LOOKS
+            or (awaited < 1 and sent >= steps and looks < _LONGEST_LOOKS)
             or (taken < 1 and sent <= ahead and looks < _PATIENCE)
             or (most < WORKERS and taken < 1 and (sent > 1 or looks < _LONGEST_LOOKS))
         ):
@@ -71,11 +73,12 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
         made_here.append(not tf.inside_function())
         return tf.data.Dataset.range(inputs["first"], inputs["first"] + examples)
 
-    counting = _Counting(coordinator, sent, taken)
+    counting = _Counting(coordinator, steps, sent, taken, awaited)
     try:
         losses = train(counting, step, make_data, steps, ahead)
         at_return = int(taken)
     finally:
+        awaited.assign(1)
         quiet_join(coordinator)
     return {
         "losses": plain_losses(losses),
@@ -90,19 +93,34 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
 
 
 class _Counting:
-    """A coordinator that counts the steps it sends, and how many of them are under way at once."""
+    """A coordinator that counts the steps it sends, and how many of them are under way at once.
 
-    def __init__(self, coordinator: Any, sent: Any, taken: Any) -> None:
-        self._coordinator, self._sent, self._taken = coordinator, sent, taken
+    It also tells the last steps that they are waited for.
+    """
+
+    def __init__(self, coordinator: Any, steps: int, sent: Any, taken: Any, awaited: Any) -> None:
+        self._coordinator, self._steps = coordinator, steps
+        self._sent, self._taken, self._awaited = sent, taken, awaited
         self.under_way = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._coordinator, name)
+        found = getattr(self._coordinator, name)
+        return self._noted(found) if name in ("join", "done", "fetch") else found
 
     def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
         self._sent.assign_add(1)
         self.under_way = max(self.under_way, int(self._sent) - int(self._taken))
-        return self._coordinator.schedule(fn, args=args, kwargs=kwargs)
+        promise = self._coordinator.schedule(fn, args=args, kwargs=kwargs)
+        promise.fetch = self._noted(promise.fetch)
+        return promise
+
+    def _noted(self, waits: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if int(self._sent) >= self._steps:
+                self._awaited.assign(1)
+            return waits(*args, **kwargs)
+
+        return noted
 
 
 def quiet_join(coordinator: Any) -> None:
