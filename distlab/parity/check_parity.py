@@ -40,10 +40,11 @@ def check_parity(
 ) -> Parity:
     """Compares a few training steps under a strategy with those of one device.
 
-    One device is Keras's own `fit`, without a strategy. Both sides start from the same weights,
-    train on the same batches in the same order, without XLA, without TF32, and with the
-    randomness of Keras's layers (dropout, noise, augmentation) switched off. Every weight, on
-    every replica, is compared after every step. Where they differ, experiments find the cause.
+    One device is Keras's own `fit`, without a strategy, with an optimizer that is built before.
+    Both sides start from the same weights, train on the same batches in the same order, without
+    XLA, without TF32, and with the randomness of Keras's layers (dropout, noise, augmentation)
+    switched off. Every weight, on every replica, is compared after every step. Where they differ,
+    experiments find the cause.
 
     `data` is read from its start: to see a partial last batch, give the end of an epoch, as
     `data.skip(n)`. Your model is not touched: `build` is called at least three times, and more

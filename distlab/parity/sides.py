@@ -103,6 +103,7 @@ def one_device(case: Case, note: Note, *, start: Start | None = None) -> Side:
         side = _build(case, start)
         if case.train == "distribute":
             draw_by_example(side.model)
+        _build_optimizer(side.model)
         _fit(side.model, case.batches, note)
     return side
 
@@ -131,7 +132,7 @@ def under_strategy(case: Case, start: Start, note: Note) -> Side:
         return sides[0]
     assert not isinstance(case.train, str)
     with case.strategy.scope():
-        model.optimizer.build(model.trainable_variables)
+        _build_optimizer(model)
     for step in range(len(case.batches.elements)):
         case.train(model, case.batches.single(step))
         note([copies(weight) for weight in model.weights])
@@ -160,6 +161,15 @@ def _build(case: Case, start: Start | None) -> Side:
     model.jit_compile = False
     model.steps_per_execution = 1
     return Side(model=model, start=own, randomness=randomness)
+
+
+def _build_optimizer(model: keras.Model) -> None:
+    """Makes the optimizer's variables before the step is traced.
+
+    A trace would lose what an optimizer assigns as it is built, as ScheduleFreeAdamW does.
+    """
+    if model.optimizer is not None:
+        model.optimizer.build(model.trainable_variables)
 
 
 class _Recorder(keras.callbacks.Callback):  # type: ignore[misc]

@@ -311,3 +311,36 @@ def test_data_of_unknown_length_cost_keras_one_step_too_many_in_every_epoch():
     assert int(ours.optimizer.iterations.numpy()) == 6
     one_device = trained(without_draws(), known)
     np.testing.assert_allclose(kernel(ours), kernel(one_device), atol=1e-6)
+
+
+@pytest.mark.skipif(
+    not hasattr(keras.optimizers, "ScheduleFreeAdamW"), reason="this Keras has no such optimizer"
+)
+def test_a_schedule_free_optimizer_forgets_the_initial_weights_in_plain_fit():
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype("float32")
+    y, rate = x[:, :3], 1e-3
+
+    def build(**how):
+        dl.set_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.ScheduleFreeAdamW(rate), "mse", **how)
+        return model
+
+    def largest(model):
+        model.fit(x, y, batch_size=20, verbose=0)
+        return np.abs(model.layers[-1].kernel.numpy()).max()
+
+    def built_ahead():
+        model = build()
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    assert np.abs(build().layers[-1].kernel.numpy()).max() > 0.5
+    assert largest(build()) < 1.001 * rate
+    ours = [dl.distribute(build, two_replicas()), dl.distribute(build, dl.make_strategy("default"))]
+    for right in (built_ahead(), build(run_eagerly=True), *ours):
+        assert largest(right) > 0.5
+    with two_replicas().scope():
+        assert largest(build()) > 0.5
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(10)
+    assert dl.check_parity(build, data, strategy=two_replicas()).equal
