@@ -60,7 +60,7 @@ class Look:
 
     def band(self, *, width: float = 8) -> dict[str, Any]:
         """Returns the arguments for `plot`: a broad pale line, so that others on it are seen."""
-        return {"color": self.colour, "linewidth": width, "alpha": 0.35, "solid_capstyle": "round"}
+        return {"color": self.colour, "linewidth": width, "alpha": 0.35, "solid_capstyle": "butt"}
 
     def bar(self) -> dict[str, Any]:
         """Returns the arguments for `bar` and `barh`."""

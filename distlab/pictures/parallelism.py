@@ -55,6 +55,7 @@ class Kind:
 
 
 _SPLIT = (((0.0, 0.5),) * _LAYERS, ((0.5, 1.0),) * _LAYERS)
+_NOTHING = (None,) * _LAYERS
 _FIRST, _SECOND = (0.0, 0.5), (0.5, 1.0)
 
 # The kinds in the order in which their questions are asked.
@@ -66,7 +67,7 @@ FIELD = (
         "MirroredStrategy, DDP",
     ),
     Kind(
-        "sharded data parallelism (FSDP, ZeRO)",
+        "sharded data parallelism (FSDP, ZeRO 3)",
         (
             Part("device 0", _FIRST, _SPLIT[0], fetches=True),
             Part("device 1", _SECOND, _SPLIT[1], fetches=True),
@@ -99,10 +100,10 @@ FIELD = (
         "GShard, DeepSpeed-MoE",
     ),
     Kind(
-        "parameter servers",
+        "parameter servers (each worker: its own batch)",
         (
-            Part("worker 0", _FIRST, (None,) * _LAYERS),
-            Part("worker 1", _SECOND, (None,) * _LAYERS),
+            Part("worker 0", (0, 1), _NOTHING, fetches=True),
+            Part("worker 1", (0, 1), _NOTHING, fetches=True),
             Part("server 0", None, _SPLIT[0]),
             Part("server 1", None, _SPLIT[1]),
         ),
@@ -163,10 +164,11 @@ def _draw_device(axes: Any, part: Part, number: int, *, corner: tuple[float, flo
         first = top - 0.12 - 1.1 * start
         _box(axes, left + 0.1, first, 0.3, 1.1 * (end - start), face=look.colour)
     for layer, columns in enumerate(part.layers):
+        level = top - 0.12 - 0.4 * layer
+        if columns or part.fetches:
+            _box(axes, left + 0.5, level, 1.1, 0.3, face=palette.GROUND, hatched=part.fetches)
         if columns:
             start, end = columns
-            level = top - 0.12 - 0.4 * layer
-            _box(axes, left + 0.5, level, 1.1, 0.3, face=palette.GROUND, hatched=part.fetches)
             _box(axes, left + 0.5 + 1.1 * start, level, 1.1 * (end - start), 0.3, face=palette.PALE)
 
 
@@ -199,7 +201,8 @@ def _share(part: Part) -> str:
     names = {0: "no part", 0.5: "half", 1: "all"}
     amounts = [names[columns[1] - columns[0] if columns else 0] for columns in part.layers]
     if len(set(amounts)) == 1:
-        fetched = ", and fetches the other half while it computes the layer"
+        what = {"half": "the other half", "no part": "the whole"}.get(amounts[0])
+        fetched = f", and fetches {what} while it computes the layer"
         return f"{batch} and {amounts[0]} of each layer{fetched * part.fetches}"
     layers = [f"{amount} of layer {number}" for number, amount in enumerate(amounts, 1)]
     return f"{batch} and {', '.join(layers)}"

@@ -156,7 +156,8 @@ def draw_scaling(
 
     figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
     counts = [2**power for power in range(13)]
-    told = []
+    told: list[str] = []
+    marks: list[tuple[int, float]] = []
     looks = {name: palette.category(number) for number, name in enumerate(curves)}
     for name, (model, sizes) in curves.items():
         percent = [100 * model.efficiency(count, **sizes) for count in counts]
@@ -164,8 +165,10 @@ def draw_scaling(
         ax.plot(counts, percent, label=name, **style)
         told.append(f"{name}: {percent[-1]:.0f} % on {counts[-1]}.")
     for name, replicas, efficiency in published:
-        style = {**looks[name].line(size=9), "linestyle": "none", "fillstyle": "none"}
-        ax.plot(replicas, 100 * efficiency, markeredgewidth=2, **style)
+        inside = sum(mark == (replicas, efficiency) for mark in marks)
+        marks.append((replicas, efficiency))
+        style = looks[name].line(size=9 + 7 * inside)  # around the marks that lie in the same place
+        ax.plot(replicas, 100 * efficiency, markeredgewidth=2, **{**style, "linestyle": "none"})
         told.append(f"Published for {name}: {100 * efficiency:.0f} % on {replicas}.")
     ax.set_xscale("log", base=2)
     ax.set_xticks(counts[::2], [f"{count:,}" for count in counts[::2]])

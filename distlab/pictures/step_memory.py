@@ -37,7 +37,7 @@ def draw_memory(rows: Mapping[str, Mapping[str, float]], *, limit_gb: float) -> 
     for place, total in enumerate(left.values()):
         look = palette.RIGHT if total <= limit_gb else palette.WRONG
         verdict = "fits" if total <= limit_gb else "too large"
-        text = f"{total:.0f} GB, {verdict}"
+        text = f"{round(total, 1):,g} GB, {verdict}"
         ground = {"facecolor": palette.GROUND, "edgecolor": "none", "pad": 1}
         style = {"va": "center", "fontsize": 9, "color": look.colour, "bbox": ground}
         ax.text(total + 0.01 * limit_gb, place, text, zorder=5, **style)
@@ -47,7 +47,7 @@ def draw_memory(rows: Mapping[str, Mapping[str, float]], *, limit_gb: float) -> 
     palette.label_axes(ax, x="memory on each device", y="", x_unit="GB")
     palette.add_legend(figure, loc="outside upper center", ncols=5)
     told = " ".join(
-        f"{name}: {total:.0f} GB, which {'fits' if total <= limit_gb else 'is too large'}."
+        f"{name}: {round(total, 1):,g} GB, which {'fits' if total <= limit_gb else 'is too large'}."
         for name, total in left.items()
     )
     parts = ", ".join(next(iter(rows.values())))

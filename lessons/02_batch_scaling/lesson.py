@@ -56,7 +56,7 @@ dl.show("data set", "digits, part of distlab: nothing is downloaded")
 #
 # Keep the number of examples per replica, and move the second slider. Watch the global batch and
 # the steps in an epoch. Then let the data come from files: which replicas get nothing of the last
-# batch?
+# batch? (The learning rate in the title follows a rule that comes below.)
 
 # %%
 from distlab.views.batch_plan import explore_batch_plan
@@ -210,8 +210,9 @@ fixed_guess.reveal(
 # *sum* over examples, its gradient has grown $k$ times already. Then do not scale the rate as well.
 #
 # Adam divides each gradient by its usual size. If that size is mostly noise, $k$ times the examples
-# make it $\sqrt k$ times smaller, so Adam's average step is already $\sqrt k$ times longer, and the
-# rate supplies the other $\sqrt k$ (`dl.plan_batch(..., rule="square_root")`).
+# make it $\sqrt k$ times smaller, so Adam's average step is already $\sqrt k$ times longer. One
+# step shall go as far as $k$ small ones, so the rate supplies the other $\sqrt k$
+# (`dl.plan_batch(..., rule="square_root")`).
 
 # %%
 for replicas in (1, 4, 16):
@@ -605,7 +606,7 @@ draw_by_batch(milliseconds, y="time to 95 %", y_unit="ms")
 # In PyTorch, the `batch_size` of a `DataLoader` under `DistributedDataParallel` is that of one
 # process, so the global batch grows by itself if you add processes. The gradients are averaged, so
 # the same rules hold. In JAX you give `jit` one array that holds the global batch. Optax has
-# `warmup_cosine_decay_schedule`, which counts steps as Keras does.
+# `warmup_cosine_decay_schedule`. Its `decay_steps` include the warm-up, and Keras's do not.
 # </details>
 #
 # <details><summary>If you want to know more: Adam</summary>

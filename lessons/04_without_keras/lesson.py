@@ -149,8 +149,8 @@ drift_guess.reveal(
     "equal, but the steps are too short" if equal else "they drift apart",
     {
         "equal, and right: the strategy adds up the gradients": "A strategy makes copies, shares "
-        "batches and offers an all-reduce. It never calls the all-reduce for you: with Keras, the "
-        "optimizer does.",
+        "batches and offers an all-reduce. For variables like these it never calls the all-reduce "
+        "for you: with Keras, the optimizer does.",
         "equal, but the steps are too short": "That would need an all-reduce of the gradients. "
         "This step all-reduces only the number of examples.",
         "the first step raises an error": "TensorFlow's page on `VariableAggregation` says so. But "
@@ -281,8 +281,8 @@ def apart(weights, others):
 dl.show("difference from one device", apart(summed, one_device), below=1e-6)
 
 # %% [markdown]
-# One call takes all four gradients as a list. A call for each would be right as well, but each
-# call costs the time of a message ([lesson 12](12_ring_all_reduce.ipynb)).
+# One call takes all four gradients as a list. A call for each would be right as well, but between
+# GPUs or machines each call costs the time of a message ([lesson 12](12_ring_all_reduce.ipynb)).
 #
 # Could your step and your one device both be wrong? To find out, Keras's own `fit` trains the same
 # network on one device, from the same weights.
@@ -354,8 +354,8 @@ dl.show("MEAN, difference from one device with short steps", from_short, below=1
 # Momentum and Adam keep *state* for each weight. `momentum` and `adam` below turn gradients into
 # changes of the weights. Python runs these functions only while TensorFlow traces the step, and
 # only the first trace makes variables: that is what `if not state` is for. A variable that is made
-# inside `strategy.run` is mirrored: each replica has a copy. `tf.identity` returns the variable's
-# value, because TensorFlow documents the all-reduce for tensors.
+# inside `strategy.run` is mirrored: each replica has a copy. `momentum` returns `tf.identity`, a
+# tensor with the variable's value: TensorFlow documents the all-reduce for tensors only.
 
 
 # %%
@@ -537,15 +537,15 @@ clip_guess.reveal(
 # |---|---|---|
 # | a network, a loss, an optimizer that exist | `dl.distribute`, `fit` | no reason |
 # | a step of your own for a network | `train_step` (lesson 03) | no reason |
-# | to clip the sum, or to compress what each replica sends | `train_step`, see below | clearer |
+# | to clip the sum | `dl.distribute` with `clipnorm` | no reason |
+# | to compress what each replica sends | `train_step` in Keras's own `fit` | clearer |
 # | fewer all-reduces: average the weights now and then (exercise 04) | hard | natural |
 # | a model that is no network: a simulation, a matrix factorisation | in the way | natural |
 #
-# In the table, Keras's own `fit` calls the `train_step`. The optimizer then adds up whatever
-# `train_step` hands it. If your `train_step` adds up the gradients itself, divide the sum by the
-# number of replicas after you clip it, or the gradient becomes too large. Under `dl.distribute`,
-# `tape.gradient` in a `train_step` already returns the sum: clip that, and neither add up nor
-# divide.
+# In Keras's own `fit`, the optimizer adds up whatever your `train_step` hands it. If your
+# `train_step` adds up the gradients itself, divide the sum by the number of replicas after you clip
+# it, or the gradient becomes too large. Under `dl.distribute`, `tape.gradient` in a `train_step`
+# already returns the sum: clip that, and neither add up nor divide.
 #
 # What you lose are callbacks, progress bars and `model.save`. `tf.train.Checkpoint` still saves
 # your variables, and metrics of Keras still work.

@@ -40,7 +40,7 @@ import tensorflow as tf
 # between the two: `train(coordinator, step, make_data, steps, ahead)`.
 #
 # - It runs on the coordinator. `step` is a `tf.function` that takes an iterator and returns a loss.
-# - `make_data()` returns a data set. Call it **on each worker**. Each worker goes through its own.
+# - `make_data()` returns a data set. Let **each worker** make its own, and go through it.
 #   The data set does not repeat, but it has enough examples for all steps.
 # - `steps` is the number of steps in all, whichever worker takes them.
 # - At most `ahead` steps are under way at any time: sent, and not yet done. `ahead` is at least 2,

@@ -186,12 +186,12 @@ dl.show("numbers", fetched)
 numbers_guess.reveal(
     "0, 0, 1, 1 and so on to 4, 4",
     {
-        "0, 0, 1, 1 and so on to 4, 4": "Each worker has the whole data set, and a step goes to "
-        "the worker that has been free for longer. So they take turns.",
+        "0, 0, 1, 1 and so on to 4, 4": "Each worker has the whole data set, and a step usually "
+        "goes to the worker that has been free for longer. So they take turns.",
         "0 to 9": "That needs one data set for both workers, or one worker that takes all steps. "
         "Here each worker has its own, and they take turns.",
-        "0 to 4, and then again 0 to 4": "A step goes to the worker that has been free for longer. "
-        "So none takes two steps in a row here.",
+        "0 to 4, and then again 0 to 4": "A step usually goes to the worker that has been free for "
+        "longer. So none takes two steps in a row here.",
     },
 )
 
@@ -769,8 +769,10 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 # losses = coordinator.fetch(losses)
 # ```
 #
-# `make_data` is called on each worker. So it must make the data set there, shuffle it differently
-# on each worker, and repeat it. Keras's own `fit` raises an error under this strategy.
+# TensorFlow traces `make_data` once, on the coordinator, and runs its graph on each worker. So
+# Python code in it gives all workers the same value. It must make the data set itself, shuffle it
+# without a seed, and repeat it. (The `build` of this lesson sets a global seed. Leave that out, or
+# both workers shuffle alike.) Keras's own `fit` raises an error under this strategy.
 #
 # In this loop the count of steps can be too small: Keras reads `optimizer.iterations` and then
 # writes it, and if two workers do so at the same time, one count is lost. In one of our runs it was

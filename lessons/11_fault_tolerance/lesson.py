@@ -33,8 +33,8 @@
 #
 # **Do you remember?**
 #
-# <details><summary>Lesson 10: a worker under parameter servers is killed in the middle of a step.
-# What happens to that step?</summary>
+# <details><summary>If you did lesson 10: a worker under parameter servers is killed in the middle
+# of a step. What happens to that step?</summary>
 # A different worker gets it. The killed worker may have
 # applied it already, so each step runs at least once. Today each step counts exactly once.
 # </details>
@@ -332,9 +332,9 @@ dl.show("the second checkpoint", found == second)
 # save there was a checkpoint, and now there is none. The cure has three steps: write to a
 # **different name**, bring the bytes to the disk, and only then `replace` the old file. `os.fsync`
 # asks the system to bring the bytes to the disk, and waits. (On macOS the drive may still hold them
-# in a buffer.) If only the process is killed, you do not need it. If the power fails, you do:
-# without it the new name could be on the disk before the bytes. On a local POSIX file system, as on
-# Linux and macOS, a replace is atomic: a reader finds the old file or the new file, whole.
+# in a buffer.) If only the process is killed, you do not need `os.fsync`. If the power fails, you
+# do: without it the new name could be on the disk before the bytes. On a local POSIX file system,
+# as on Linux and macOS, a replace is atomic: a reader finds the old file or the new file, whole.
 
 
 # %%
@@ -464,7 +464,8 @@ for task, one, undisturbed_one in zip(cluster.tasks, recovered, calm, strict=Tru
 
 # %% [markdown]
 # A process was killed, and the result is the same in every bit. The seeds, deterministic operations
-# and equal hardware are needed for that, as in lesson 06. Three more things made it possible:
+# and equal hardware are needed for that, as in [lesson 06](06_reproducibility.ipynb). Three more
+# things made it possible:
 #
 # - **Both** workers were started again. Worker 0 waited in an all-reduce that worker 1 could not
 #   join.
@@ -520,9 +521,10 @@ fewer_guess.reveal(
 )
 
 # %% [markdown]
-# Dropout's masks depend on the replica, as in lesson 06. One replica draws different masks than
-# two, so the weights move apart. You can continue with fewer machines, and often you must. But the
-# run is no longer a repetition: do not compare its weights bit for bit, and do not look for a bug.
+# Under `dl.distribute`, dropout's masks depend on the replica, so one replica draws different masks
+# than two, and the weights move apart. You can continue with fewer machines, and often you must.
+# But the run is no longer a repetition: do not compare its weights bit for bit, and do not look for
+# a bug.
 #
 # <details><summary>What happens to the survivor without distlab?</summary>
 #
@@ -789,8 +791,9 @@ cluster.close()
 #
 # To get what `dl.Resume` does in your own loop, you need: one `tf.train.Checkpoint` with the four
 # parts, restored on **every** worker at the start; a `CheckpointManager` that saves on the chief
-# only; `skip` to the batch; and a handler that takes a note. The exercise builds these parts.
-# With several workers, the notes must be exchanged, too, so that all leave after the same step.
+# only (for no part holds a count that must be read from all workers, as in lesson 09); `skip` to
+# the batch; and a handler that takes a note. The exercise builds these parts. With several workers,
+# the notes must be exchanged, too, so that all leave after the same step.
 # </details>
 #
 # <details><summary>In PyTorch and JAX</summary>

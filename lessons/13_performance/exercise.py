@@ -191,7 +191,7 @@ dl.check("fit_link")
 # <details><summary>Answer</summary>
 #
 # The one with relative errors. Suppose that the message of 100 ms is measured 2 % too long. For
-# `polyfit` these 2 ms are a large error, and it moves alpha to make it smaller. But alpha is what
+# `polyfit` these 2 ms are a large error, so it moves alpha to reduce that error. But alpha is what
 # decides the time of a small message.
 # </details>
 

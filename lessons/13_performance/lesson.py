@@ -184,7 +184,7 @@ queue_guess.reveal(
 # first wait, work from before is counted. (On a GPU all operations are in the queue when the call
 # returns, so a step of many tiny operations shows more of its time than you saw here.)
 # `sync_devices` waits; reading a result (`.numpy()`) waits, too. `time_call` does all of this, and
-# repeats it in blocks:
+# repeats it in blocks. Here these are 7 blocks of 5 calls, and each gives the mean time of a call:
 
 # %%
 from distlab.measure.timing import differ, time_call
@@ -311,8 +311,9 @@ draw_all_reduce_times(known, model=model, unseen=unseen)
 # %% [markdown]
 # The flat part on the left is latency, the rising part on the right is bandwidth. So 100 small
 # all-reduces wait for 100 times as many rounds as one large one. This is why frameworks pack
-# gradients together before they send them (Horovod calls it tensor fusion; in TensorFlow it is
-# `bytes_per_pack` of `tf.distribute.experimental.CommunicationOptions`).
+# gradients together before they send them. Horovod calls it tensor fusion. In a compiled step
+# TensorFlow makes one pack of all gradients, and `bytes_per_pack` cuts it into smaller ones, so
+# that the first can leave early ([lesson 12](12_ring_all_reduce.ipynb)).
 
 # %%
 for name, rows in {"fitted": known, "not seen": unseen}.items():
@@ -386,9 +387,9 @@ for name, one_model in {"for all": model, "for each": own_devices}.items():
 #   last layers are ready first, so their all-reduce can start while the others are computed.
 # - `jitter`: how much replicas scatter. The slowest one decides, the
 #   [straggler](../docs/glossary.md#straggler), and among many replicas one is always slow.
-# - `input_secs_per_example`: in the model, prefetching hides the input until it takes longer than
-#   the rest of the step. On our two cores it did not hide all of it: input was up to 10 % of a
-#   step, probably because reading and computing share the cores.
+# - `input_secs_per_example`: in the model, [prefetching](../docs/glossary.md#prefetch) hides the
+#   input until it takes longer than the rest of the step. On our two cores it did not hide all of
+#   it: input was up to 10 % of a step, probably because reading and computing share the cores.
 
 # %%
 scattered = dataclasses.replace(own_devices, jitter=0.05)  # a standard deviation of 5 %
@@ -406,8 +407,10 @@ for replicas in (8, 512):
 # second of one P100, and we assume that Horovod's "Pascal GPUs" were as fast. For ResNet-101 we
 # interpolate between ResNet-50 and ResNet-152. Each GPU has 64 images in a step, and 32 for
 # ResNet-50. ResNet-50's efficiency compares 256 GPUs with 8, and the model's compares them with 1:
-# we assume that the 8 GPUs of one server lose nothing. `distlab/measure/published.py` lists each
-# number with its source, and what we assume.
+# we assume that the 8 GPUs of one server lose nothing. That run added up between its servers by
+# halving and doubling, which needs far fewer rounds than a ring. We treat it as a ring, which costs
+# it about 1 percentage point. `distlab/measure/published.py` lists each number with its source, and
+# what we assume.
 
 # %%
 from distlab.measure.published import (
@@ -447,7 +450,8 @@ network_guess.reveal(
         "about 90 %": "It computes as fast, and sends 5.8 times as many bytes. So it cannot lose "
         "as little.",
         "about 40 %": "5.8 times 10 % would be 58 % lost. But the time lost is compared with the "
-        "step, which becomes longer as well: 1 / (1 + 5.8 * 0.11) is 61 %.",
+        "step, which becomes longer as well. An efficiency of 90 % means 1/0.9 - 1 = 0.11 of the "
+        "compute on top, and 1 / (1 + 5.8 * 0.11) is 61 %.",
         "below 20 %": "Then the all-reduce would add more than 4 times the compute. But a ring "
         "sends about twice the gradients of one GPU, however many GPUs there are. Here that takes "
         "0.85 times as long as the compute, so 54 % would be left even if nothing were hidden.",
@@ -481,9 +485,9 @@ for run in PUBLISHED:
 
 # %% [markdown]
 # One number fits one run exactly, so the error of 0 says nothing. The fitted share is not a
-# measured overlap, either. It also takes up what the model leaves out: links below their line rate,
-# stragglers, and GPUs that were not quite P100s. With one fitted number the model tells VGG-16 from
-# the others, and is off by 0.7 to 6.4 points on the runs that it has not seen.
+# measured overlap, either. It also takes up what the model leaves out: links slower than their name
+# says, stragglers, and GPUs that were not quite P100s. With one fitted number the model tells
+# VGG-16 from the others, and is off by 0.7 to 6.4 points on the runs that it has not seen.
 #
 # But look at the two rows of VGG-16. Horovod published 79 % on 128 GPUs and 68 % on 512. The model
 # says almost the same for both. What grows with the cluster? Stragglers (we left `jitter` at 0)
@@ -627,9 +631,9 @@ else:
 #
 # `tf.profiler.experimental.start("logs")` and `stop()` around 20 steps write a trace for
 # TensorBoard's profiler. It shows the same three parts, operation by operation, and names the
-# operation that is slow. Look at it when you know *which* part is too long. Our `time_step` is a
-# stopwatch around three `tf.function`s: with the iterator, with a kept batch, and without
-# `all_reduce`.
+# operation that is slow. Look at it when you know *which* part is too long. `time_step` in
+# `distlab.measure.scaling_runs`, which recorded the steps above, is a stopwatch around three
+# `tf.function`s: with the iterator, with a kept batch, and without `all_reduce`.
 # </details>
 #
 # <details><summary>In PyTorch and JAX</summary>
@@ -660,7 +664,8 @@ else:
 # before you buy faster links?</summary>
 #
 # Pack the gradients into fewer all-reduces. Small messages cost latency, and bandwidth does not
-# help them.
+# help them. A compiled step of TensorFlow packs by itself. So look for a `bytes_per_pack` that is
+# too small, or for an `all_reduce` of your own for each gradient.
 # </details>
 #
 # <details><summary>4. Two runs differ by 4 %, and the middle halves of their blocks overlap. What

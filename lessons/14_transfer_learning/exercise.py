@@ -143,7 +143,7 @@ dl.check("unfreeze_from")
 # - `model` is a `keras.Sequential` of layers `Dense`, `BatchNormalization` and `Dropout`, made by
 #   `dl.distribute`. Some of its layers are frozen, and not only the lowest.
 # - Return how many **numbers** one replica gives to the all-reduces of one training step, as `sent`
-#   counts them. In the lesson, the replicas also averaged something that is no gradient.
+#   counts them. `dl.distribute` also averages something that is no gradient.
 # - About 6 lines.
 #
 # <details><summary>Hint</summary>

@@ -67,7 +67,7 @@ tf.get_logger().setLevel("ERROR")  # no reminders about retracing
 # With `cross_device_ops` you choose the object that does the all-reduce. Our strategies use
 # `ReductionToOneDevice` on a CPU. `CountedSums` does the same, and notes in `sent` how many numbers
 # are in each array that a step sends. (`value.values[0]` is the first replica's array.) It does so
-# while the step is [traced](../docs/glossary.md#trace), so each compiled step is counted once.
+# while the step is [traced](../docs/glossary.md#trace), so each traced step is counted once.
 #
 # ## Two tasks
 #
@@ -217,9 +217,10 @@ dl.show("bytes sent in a step", [4 * each["sent"] for each in sizes.values()])
 # them, and train the head on those.
 #
 # The full model sends 5,637 numbers, and 5,541 of them are gradients. The other 96 are means and
-# variances of the BatchNormalizations, which the replicas average. In a ring of two devices, each
-# device would send as many bytes as these arrays have. [Lesson 12](12_ring_all_reduce.ipynb) counts
-# the bytes for more devices.
+# variances of the BatchNormalizations. `dl.distribute` averages them over the replicas. Keras's own
+# `fit` would send none of them (lesson 01). In a ring of two devices, each device would send as
+# many bytes as these arrays have. [Lesson 12](12_ring_all_reduce.ipynb) counts the bytes for more
+# devices.
 #
 # `trainable = False` has one more effect. It puts a BatchNormalization into *inference mode*: the
 # layer normalizes by its stored statistics and does not update them. A Dropout layer does **not**
@@ -261,9 +262,9 @@ with_ten = {way: np.mean(curves[way][10]) for way in ("scratch", "frozen", "fine
 labels_guess.reveal(
     min(with_ten, key=with_ten.get),
     {
-        "scratch": "You usually pretrain because you hope that the old task helps. It helps if the "
-        "old task has more variety than 728 images of five digits, so that its features also fit "
-        "the new task.",
+        "scratch": "You usually pretrain because you hope that the old task helps. It may help if "
+        "the old task has more variety than 728 images of five digits, so that its features also "
+        "fit the new task.",
         "fine-tuned": "It continues from the frozen body for 100 more steps, at a small rate, and "
         "gains 3 percentage points.",
         "frozen": "The body knows what tells the digits 0 to 4 apart. While it is frozen, it "
@@ -574,9 +575,9 @@ if DOWNLOAD:
 # %% [markdown]
 # The rate of 0.00001 is a hundredth of the head's, smaller than ours above. It is a cautious choice
 # that we have not tested. We have not run this cell with the real weights and photos. A test runs
-# its functions on random images of TFDS's `mock_data` and with random weights, so you know that the
-# code runs. We do not know what accuracy you will get. With GPUs, leave out `split_devices`, and
-# make the strategy with `dl.make_strategy("mirrored")` alone.
+# it with random weights on random images of TFDS's `mock_data`, so you know that the code runs. We
+# do not know what accuracy you will get. With GPUs, leave out `split_devices`, and make the
+# strategy with `dl.make_strategy("mirrored")` alone.
 #
 # <details><summary>In PyTorch and JAX</summary>
 #
@@ -624,8 +625,8 @@ recap()
 # - [Lesson 15](15_tpu.ipynb): what a compiler on your CPU can tell about a TPU.
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [Keras's guide](https://keras.io/guides/transfer_learning/) has this workflow on photos. Since
-#   the question of 2024, its notes also say to freeze each BatchNormalization. Its example still
-#   relies on `training=False` alone, which holds for Keras 2.
+#   the question of 2024, its notes also name freezing each BatchNormalization, as an alternative to
+#   `training=False`. Its example still relies on `training=False` alone, which holds for Keras 2.
 # - [Rethinking ImageNet pre-training](https://arxiv.org/abs/1811.08883) shows, for object
 #   detection on COCO, that training from scratch reaches pretraining's accuracy if there are enough
 #   labels and steps.

@@ -105,9 +105,9 @@ dl.check("choose_and_defend")
 #   names.
 # - `dataset` has batches of `(x, y)`. The last batch may be smaller, and its shares unequal.
 # - `strategies` is a dictionary from a name to a strategy.
-# - Train for **one epoch**: once without a strategy, by plain `fit`, and once under each
-#   strategy. Some models end with different weights, and some of these differences do not show in
-#   the loss.
+# - Train for **one epoch**: once without a strategy, by plain `fit`, and once under each strategy,
+#   where each example weighs the same, as in the lesson's table. Some models end with different
+#   weights, and some of these differences do not show in the loss.
 # - Return a dictionary from each name to `{"differs": ..., "copies": ...}`. `differs` is the
 #   **path** of the first weight that has a number more than 1e-5 from one device's, such as
 #   `"model/dense/kernel"`, or `None` if no weight has. The order is that of `model.weights`.

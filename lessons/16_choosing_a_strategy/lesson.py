@@ -105,10 +105,11 @@ for strategy in (default, one_device, mirrored, central):
 # GPU it is on logical device 0, where no replica works here. Either way every replica must fetch
 # the weights in every step.
 #
-# Let S be the size of all weights. With two replicas, a step of Mirrored sends the gradients of
-# the second replica to the first one, and the sum back. A step of CentralStorage sends the
-# weights from the store to both replicas. Then the second replica sends its gradients to the first
-# one, which adds them to its own and sends the sum to the store.
+# Let S be the size of all weights. Here all of them are trained, so the gradients have this size,
+# too. (A frozen layer sends no gradient, and an embedding sends only some rows.) With two replicas,
+# a step of Mirrored sends the gradients of the second replica to the first one, and the sum back. A
+# step of CentralStorage sends the weights from the store to both replicas. Then the second replica
+# sends its gradients to the first one, which adds them to its own and sends the sum to the store.
 
 
 # %%
@@ -250,10 +251,10 @@ rehearsal_guess.reveal(
 # shape, but no wrong *scale*. **So rehearse twice: on one device, and then on four logical ones,
 # with a last batch whose size is not a multiple of four.** You need no second GPU for that.
 #
-# Only the second rehearsal finds a model that was built outside of the scope. In a loop by hand,
-# `OneDeviceStrategy` trains such a model without an error, and its variables stay where they were
-# made. `MirroredStrategy` stops in the first step, with an `AssertionError` that has no text.
-# (`dl.distribute` refuses the model under both, and says why.)
+# Only the rehearsal on several devices finds a model that was built outside of the scope. In a loop
+# by hand, `OneDeviceStrategy` trains such a model without an error, and its variables stay where
+# they were made. `MirroredStrategy` stops in the first step, with an `AssertionError` that has no
+# text. (`dl.distribute` refuses the model under both, and says why.)
 #
 # ## Your model under each strategy
 #
@@ -320,10 +321,11 @@ equal_guess.reveal(
 # |---|---|---|
 # | weights and optimizer state | on every device | once |
 # | what updates them | every replica its own copy | one device, once for all |
-# | moved in a step | 2 (N - 1) S | 2 N S: N S of weights, and N S of gradients and their sum |
+# | moved, on logical devices | 2 (N - 1) S | 2 N S: N S of weights, N S of gradients and sum |
 #
 # (Real GPUs can pass Mirrored's gradients round a [ring](../docs/glossary.md#ring). The bytes in
-# total are the same, and each link carries a part of them.)
+# total are the same, and each link carries a part of them. We have not measured CentralStorage on
+# real GPUs: there it can move more.)
 #
 # Mirrored is the usual choice. CentralStorage is for one case: every device can hold the weights
 # and the gradients, but not the optimizer state as well. The host's memory must hold the weights
@@ -482,9 +484,10 @@ memory_guess.reveal(
 
 # %% [markdown]
 # Each replica holds all weights and all gradients, whether there is one device or eight. In float32
-# you must divide them to make the model fit. ZeRO (Zero Redundancy Optimizer) first divides the
-# optimizer's state, then the gradients as well, and then the weights as well. FSDP (PyTorch's Fully
-# Sharded Data Parallel) is like this third stage. Here are the three stages over 8 devices:
+# you must divide some of this among the eight devices to make the model fit. ZeRO (Zero Redundancy
+# Optimizer) first divides the optimizer's state, then the gradients as well, and then the weights
+# as well. FSDP (PyTorch's Fully Sharded Data Parallel) is like this third stage. Here are the three
+# stages over 8 devices:
 
 # %%
 draw_memory(
@@ -500,11 +503,11 @@ draw_memory(
 # %% [markdown]
 # ## A map of the field
 #
-# Data parallelism divides the examples. The kinds of [model
-# parallelism](../docs/glossary.md#model-parallelism) divide the model:
+# Data parallelism divides the examples. **Sharded data parallelism** (FSDP, ZeRO 3) divides the
+# examples and, for storage, the weights. For each layer, a device fetches the missing parts when it
+# computes that layer. The kinds of [model parallelism](../docs/glossary.md#model-parallelism)
+# divide the model:
 #
-# - **Sharded data parallelism** (FSDP, ZeRO) divides the weights for storage. For each layer, a
-#   device fetches the missing parts when it computes that layer.
 # - **Tensor parallelism** divides the weights of each layer, and each device computes its part.
 # - **Pipeline parallelism** gives each device some of the layers. The activations go from device to
 #   device.
@@ -513,7 +516,7 @@ draw_memory(
 #
 # The figure shows what each device has of a batch (the coloured strip) and of a model of three
 # layers. To the right of each kind is the question that decides for it. The last row is for
-# parameter servers, with two workers and two servers.
+# parameter servers, with two workers and two servers. There each worker takes a batch of its own.
 
 # %%
 draw_map()
@@ -628,7 +631,7 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 #
 # <details><summary>In PyTorch and JAX</summary>
 #
-# - Data parallelism: `DistributedDataParallel`, started by `torchrun`. In JAX, an array of
+# - Data parallelism: `DistributedDataParallel` (DDP), started by `torchrun`. In JAX, an array of
 #   examples with a `NamedSharding` over a mesh axis, under `jax.jit`.
 # - Sharded data parallelism: PyTorch's `fully_shard` (FSDP). In JAX, a `NamedSharding` for the
 #   parameters.
@@ -671,12 +674,13 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 draw_card(list(CARD.values()), otherwise=OTHERWISE)
 
 # %% [markdown]
-# "Split the model" leads to the map above. `one_device` and `default` are one answer: take the
-# first if you want to name the device. With a TPU the answer is `tpu` even for a single core,
-# because `one_device` finds only GPUs and CPUs. If hosts of uneven speed must take each step
-# together, answer no to question 5 and yes to question 6: each step then takes as long as on the
-# slowest host. The optimizer's state comes early on the card, because all answers below need a
-# device that holds it, or servers that do. The card is a function, too. Each question has a name,
+# "Split the model" leads to the map above. (If a single GPU lacks room for the optimizer's state
+# only, the fold "In plain TensorFlow" above has a way out.) `one_device` and `default` are one
+# answer: take the first if you want to name the device. With a TPU the answer is `tpu` even for a
+# single core, because `one_device` finds only GPUs and CPUs. If hosts of uneven speed must take
+# each step together, answer no to question 5 and yes to question 6: each step then takes as long as
+# on the slowest host. The optimizer's state comes early on the card, because all answers below need
+# a device that holds it, or servers that do. The card is a function, too. Each question has a name,
 # and you pass those with a yes:
 
 # %%

@@ -161,7 +161,8 @@ dl.check("sharded_adam")
 # - A micro-batch is `1 / micro_batches` of the batch, and takes this share of the time.
 # - A stage computes one micro-batch at a time, in order, as soon as it is there. Sending takes no
 #   time.
-# - All stages count from the start of the first one to the end of the last one.
+# - The time of each stage, busy and idle, runs from the start of the first stage to the end of the
+#   last one.
 # - Two stages of 10 ms and two micro-batches: each stage works 10 of 15 ms, so 1/3 is idle. About
 #   4 lines.
 #

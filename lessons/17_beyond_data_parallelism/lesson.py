@@ -15,7 +15,7 @@
 # After this lesson you can
 #
 # - count what a step of your own model needs on each device, and what no number of devices lowers,
-# - split two layers over devices so that nothing travels between them,
+# - split two layers over devices so that nothing travels from layer to layer,
 # - divide Adam's state, and say what that costs in bytes,
 # - count how long the stages of a pipeline are idle,
 # - say which kind of parallelism your own model needs, and which tools offer it.
@@ -61,10 +61,11 @@ dl.show("DTensor uses", kind)
 # %% [markdown]
 # ## Count the memory of a step
 #
-# Begin with a model of your own. `training_memory` from lesson 07 runs one step with Adam and adds
-# up the bytes of its tensors. `held_bytes` only multiplies: the parameters by 4 bytes for each
-# weight, 4 for its gradient and 8 for Adam's two averages. You can put your model in place of
-# `build` (the activations are counted for `Dense` layers).
+# `training_memory` from lesson 07 computes the gradients of one batch, makes Adam's state, and adds
+# up the bytes of these tensors. `held_bytes` only multiplies: the parameters by 4 bytes for each
+# weight, 4 for its gradient and 8 for Adam's two averages. In place of `build` you can put another
+# `Sequential` model that takes these digits and returns ten scores. For any other model, give
+# `held_bytes` the number of its trainable parameters.
 
 # %%
 from distlab.coursework.mixed_precision_probes import training_memory
@@ -209,8 +210,9 @@ draw_split_layers(examples=8, inputs=6, hidden=10, outputs=4)
 #
 # In the backward pass each device computes the gradients of its own pieces without the other
 # devices. But from its pieces it gets only a part of the gradient of `x`. If there is a layer
-# below, one all-reduce adds these parts up. Megatron-LM splits both halves of a transformer layer
-# like this, attention by its heads. So each layer needs two all-reduces forward and two backward,
+# below, one all-reduce adds these parts up. [Megatron-LM](https://arxiv.org/abs/1909.08053) splits
+# both halves of a transformer layer like this: attention by its heads, and the two dense layers
+# behind it. So each layer needs two all-reduces forward and two backward,
 # and the next layer must wait for them. That is why tensor parallelism usually stays inside one
 # host, where the links are fast.
 
@@ -370,8 +372,8 @@ dl.show("pieces of the four devices", [list(piece.shape) for piece in pieces])
 dl.show("losses", losses, digits=3, expected=losses_of_one)
 
 # %% [markdown]
-# Along an axis that a layout does not name, a tensor is copied: two devices hold the left half of
-# the kernel and two the right half. Each pair with the same half is a pair of replicas: they see
+# Along a mesh axis that a layout does not name, a tensor is copied: two devices hold the left half
+# of the kernel and two the right half. Each pair with the same half is a pair of replicas: they see
 # different examples, and all-reduce their gradients. So the memory for weights falls with the
 # `model` axis only, and `batch` makes the step faster. Large training runs choose such a mesh with
 # three or four axes: the inner ones for the fast links inside a host, the outer ones for the slower
@@ -542,7 +544,8 @@ dl.show("both gradients apart by", max(gaps), below=1e-5)
 # its last activations and waits for the first gradient. At the end stage 0 is still busy, and stage
 # 1 has nothing left to do. This idle time is the pipeline's **bubble**. `pipeline_schedule` says
 # for each stage what it does in each tick, the time of one micro-batch in one direction: all
-# micro-batches forward, then all of them backward, as in GPipe.
+# micro-batches forward, then all of them backward, as in
+# [GPipe](https://arxiv.org/abs/1811.06965).
 
 # %% tags=["predict"]
 bubble_guess = dl.predict(
@@ -637,10 +640,10 @@ print(inspect.getsource(distribution_lib.distribute_value))
 # `tf.distribute` ends where a replica no longer fits on one device. (Its TPUStrategy and its
 # parameter servers can divide some variables, as lesson 16 says.) The figure in [lesson
 # 16](16_choosing_a_strategy.ipynb) shows what each kind gives to a device, and asks about slow
-# links only after sharded weights. Here the links come first: ZeRO 3 sends three times the model's
-# size in each step (two gathers of the weights and the gradients), and a pipeline only activations.
-# Ask in this order, and take the kind of the first yes. (Experts are in the list because some
-# models have them. You do not add experts to save memory.)
+# links only after sharded weights. Here slow links come before sharded weights: ZeRO 3 sends three
+# times the model's size in each step (the weights twice, and the gradients), and a pipeline only
+# activations. Ask in this order, and take the kind of the first yes. (Experts are in the list
+# because some models have them. You do not add experts to save memory.)
 #
 # 1. **Data:** does one device hold all weights, all gradients and all of the optimizer's state?
 # 2. **Sharded state (ZeRO 1):** does one device hold all weights, all gradients and its part of the
@@ -657,7 +660,7 @@ print(inspect.getsource(distribution_lib.distribute_value))
 # | kind | what travels | what to take |
 # |---|---|---|
 # | data | gradients, once a step | `MirroredStrategy`, PyTorch DDP |
-# | sharded state | gradients and new weights, once a step | DeepSpeed, Megatron-LM, JAX |
+# | sharded state | gradients and new weights, once a step | DeepSpeed (by ZeRO's authors), JAX |
 # | expert | each example to its experts, and back | DeepSpeed, Megatron-LM |
 # | pipeline | activations between stages | Megatron-LM, `torch.distributed.pipelining` |
 # | sharded weights | weights, twice; gradients | PyTorch `fully_shard`, DeepSpeed, JAX |

@@ -55,8 +55,17 @@ def test_the_alternative_text_says_what_each_device_has():
 def test_sharded_data_parallelism_keeps_a_half_and_fetches_the_other_one():
     kind = KINDS["sharded data parallelism"]
     assert all(part.fetches for part in kind.parts)
-    assert [k for k in FIELD if any(part.fetches for part in k.parts)] == [kind]
-    hatched = [patch for patch in draw_map().axes[0].patches if patch.get_hatch()]
+    hatched = [patch for patch in draw_map([kind]).axes[0].patches if patch.get_hatch()]
     assert len(hatched) == 2 * 3
     said = "half of the batch and half of each layer, and fetches the other half while it computes"
     assert said in draw_map([kind]).alt
+
+
+def test_a_worker_of_parameter_servers_keeps_nothing_and_fetches_all_of_each_layer():
+    kind = KINDS["parameter servers"]
+    keeping = [k for k in FIELD if any(part.fetches for part in k.parts)]
+    assert keeping == [KINDS["sharded data parallelism"], kind]
+    hatched = [patch for patch in draw_map([kind]).axes[0].patches if patch.get_hatch()]
+    assert len(hatched) == 2 * 3
+    said = "whole batch and no part of each layer, and fetches the whole while it computes the"
+    assert draw_map([kind]).alt.count(said) == 2
