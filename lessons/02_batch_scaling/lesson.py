@@ -211,7 +211,7 @@ fixed_guess.reveal(
 #
 # Adam divides each gradient by its usual size. If that size is mostly noise, $k$ times the examples
 # make it $\sqrt k$ times smaller, so Adam's average step is already $\sqrt k$ times longer. One
-# step shall go as far as $k$ small ones, so the rate supplies the other $\sqrt k$
+# step should go as far as $k$ small ones, so the rate supplies the other $\sqrt k$
 # (`dl.plan_batch(..., rule="square_root")`).
 
 # %%
