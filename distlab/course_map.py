@@ -108,7 +108,7 @@ _LESSONS = (
         "Speed, choice and beyond",
         "15_tpu",
         "TPUs",
-        "What does a TPU refuse that a GPU accepts?",
+        "What can your CPU tell you about a TPU?",
     ),
     (
         "Speed, choice and beyond",

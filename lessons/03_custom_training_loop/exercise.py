@@ -167,11 +167,11 @@ def slow(strategy, replica_step, iterator, steps_of_calls):
 # `steps_of_calls`.
 #
 # - `steps_of_calls` is a list such as `[2, 5, 3]`: 2 steps in the first call, 5 in the second, ...
-# - The loop over the steps is inside the `tf.function`. You get the other points only if it is.
+# - The loop over the steps is inside the `tf.function`. Otherwise the check gives no points.
 # - TensorFlow traces it once, although the numbers differ.
 # - `replica_step` takes one argument, a batch.
-# - It returns a list: for each call the mean over its steps of the losses, each summed over the
-#   replicas. About 9 lines.
+# - It returns a list with one number for each call: the mean over its steps of the loss of a step,
+#   which is the sum over the replicas. About 9 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -188,7 +188,7 @@ def slow(strategy, replica_step, iterator, steps_of_calls):
 # Define inside `train_in_calls` a `tf.function` with the arguments `iterator` and `steps`. In it,
 # start with `total = 0.0` and loop over `tf.range(steps)`. A Python number as `steps` costs a new
 # trace for each value; `tf.constant(n)` does not. Divide by `tf.cast(steps, tf.float32)`, because
-# TensorFlow divides no float by an integer.
+# TensorFlow divides no float tensor by an integer tensor.
 # </details>
 
 

@@ -25,8 +25,9 @@
 #
 # **What your CPU can show.** It rounds a single number to 16 bits exactly as a GPU does. So a
 # number that becomes 0 here, or infinite ([overflow](../docs/glossary.md#overflow)), does so on a
-# GPU, too. Sums can be rounded differently there. The CPU cannot show the speed or the memory of a
-# GPU.
+# GPU, too. Sums can be rounded differently there. In a step that XLA compiles, as Keras's `fit`
+# does by default on a single GPU, some roundings can be left out. The CPU cannot show the speed or
+# the memory of a GPU.
 #
 # <details><summary>Do you remember? Lesson 01: what do all replicas do with their gradients before
 # the update?</summary>
@@ -229,10 +230,10 @@ for name, by_gap in pushes.items():
 # %% [markdown]
 # Two things go wrong here, and only one of them is float16's:
 #
-# - **At a gap of 20, in every precision.** Keras computes the loss from the scores, if it finds
-#   them on the softmax's output. After a cast or a product it does not. Then it cuts each
-#   probability off at 1e-7, and the gradient of a constant is zero. The example that the model gets
-#   most wrong teaches it nothing.
+# - **At a gap of 20, in every precision, if something follows the softmax.** Keras computes the
+#   loss from the scores, if it finds them on the softmax's output. After a cast or a product it
+#   does not. Then it cuts each probability off at 1e-7, and the gradient of a constant is zero. The
+#   example that the model gets most wrong teaches it nothing.
 # - **At a gap of 15, in float16 only.** The probability *p* is 3e-7. The gradient of log *p* is
 #   1/*p*, about 3e6, and float16 ends at 65504. So 1/*p* becomes infinite, and the gradient of the
 #   scores is not a number (NaN). The same happens for every *p* from 1.5e-5 down to 1e-7, that is,
@@ -346,7 +347,8 @@ for batch in (64, 256, 1024):
 # %% [markdown]
 # So a loop without a loss scale can learn in float16 on one GPU, and fail on sixteen GPUs with
 # sixteen times the batch. (This holds if you divide the loss by the global batch before the
-# backward pass, as you do in TensorFlow. PyTorch's DDP divides by the number of ranks afterwards.)
+# backward pass, as you do in TensorFlow. PyTorch's DDP divides the finished gradients of the
+# weights by the number of ranks.)
 #
 # ## Scale the loss
 #
@@ -389,11 +391,11 @@ for layers in (1, 3):
 # %% [markdown]
 # For these 80 steps, yes: with layer 1 frozen, float32 stays at guessing for as long. But a frozen
 # layer 1 only delays the learning. After 240 steps, the layers above it have brought the loss to
-# 1.6. With layers 1 to 3 frozen, 240 steps are not enough. The reason is that at the start, the
-# outputs of layer 8 differ by only 4 millionths from digit to digit (distlab's tests measure this).
-# So the scores can hardly depend on the digit until lower layers have changed. And float16 loses
-# more than layer 1: as the first histograms show, it loses all gradients of layer 1, two thirds of
-# layer 2's, and a fifth of layer 3's.
+# 1.6. With layers 1 to 3 frozen, 240 steps are not enough. Why do the upper layers need the lower
+# ones? At the start, the outputs of layer 8 differ by only 4 millionths from digit to digit
+# (distlab's tests measure this). So the scores can hardly depend on the digit until lower layers
+# have changed. And float16 loses more than layer 1: as the first histograms show, it loses all
+# gradients of layer 1, two thirds of layer 2's, and a fifth of layer 3's.
 #
 # ## A scale that adapts
 #
@@ -643,8 +645,8 @@ for policy in policies:
 # |---|---|---|
 # | TPU | `mixed_bfloat16` | its matrix units are made for it; no loss scale needed |
 # | GPU since Ampere, 2020 (A100, H200) | `mixed_bfloat16` | as fast as float16, needs no scale |
-# | Volta and Turing GPUs (V100, T4) | `mixed_float16` | their tensor cores do not know bfloat16 |
-# | older GPU | `float32` | no tensor cores; measure before you change it |
+# | Volta or Turing GPU with tensor cores (V100, T4) | `mixed_float16` | these know no bfloat16 |
+# | GPU without tensor cores | `float32` | measure before you change it |
 # | CPU | `float32` | some new ones have bfloat16 units: measure |
 #
 # <details><summary>In PyTorch and JAX</summary>

@@ -211,6 +211,7 @@ dl.check("export_service")
 # - `folder` is a string, the folder where the model should be.
 # - `job` and `index` say which task calls, such as `"worker"` and `2`.
 # - `jobs` is how many tasks of each job there are: `{"chief": 1, "worker": 3}` or `{"worker": 2}`.
+#   No other jobs occur.
 # - The chief gets `folder/model.keras`. It is the task of the job `chief`. If there is no such job,
 #   worker 0 is the chief.
 # - Every other task gets a path that no other task has. It ends with `.keras` as well, because

@@ -269,17 +269,17 @@ equal = sum(each < 1e-6 for row in moved.values() for each in row.values())
 loads_guess.reveal(
     str(equal),
     {
-        "12": "Three of the four formats arrive under every strategy, and one arrives under none.",
+        "12": "Three of the four formats arrive under every strategy, and one never arrives.",
         "16": "No load raises an error, and still four of them restore nothing.",
         "8": "The strategy makes no difference, so each format counts 4 or 0. Only one counts 0.",
         "4": "Most of these loads are right: the strategy makes no difference. But one of the "
-        "formats arrives under none of them.",
+        "formats never arrives.",
     },
 )
 
 # %% [markdown]
-# The strategy makes no difference: in each row, the loads are right under all four strategies or
-# under none. One row is wrong, without an error. Look at `from_checkpoint` again: we saved
+# The strategy makes no difference: in each row, the loads are right in all four columns or in
+# no column. One row is wrong, without an error. Look at `from_checkpoint` again: we saved
 # `Checkpoint(model=...)` and restored `Checkpoint(network=...)`. A checkpoint stores each variable
 # under its path, such as `model/optimizer/_iterations`. Nothing in the file is called `network`, so
 # nothing was restored, and the model kept the random weights of `build`. (TensorFlow logs a warning
@@ -325,8 +325,9 @@ for name in ("network", "model"):
 # The 6 objects are all variables that `build` makes: the model's 4 weight arrays, and the
 # optimizer's number of steps and learning rate.
 #
-# The cure: use the name under which you saved, and assert. (The assertion checks only variables
-# that exist, so build the model first.)
+# The cure: use the name under which you saved, and assert wherever you expect a checkpoint. (At the
+# start of a new run there is none. The assertion checks only variables that exist, so build the
+# model first.)
 
 
 # %%
@@ -409,9 +410,10 @@ draw_training(
 
 # %% [markdown]
 # The loss of `.weights.h5` jumps. Adam's averages and its number of steps start at 0 again. So
-# Adam's bias correction treats the next step as the first one. The corrected averages then hold
-# only the next gradient and its square, and Adam divides each gradient by its own size. So each
-# weight moves by about the full learning rate, unless its gradient is 0 or almost 0.
+# Adam's bias correction, which scales the averages up in the first steps because they started at 0,
+# treats the next step as the first one. The corrected averages then hold only the next gradient and
+# its square, and Adam divides each gradient by its own size. So each weight moves by about the full
+# learning rate, unless its gradient is 0 or almost 0.
 #
 # Why did the checkpoint not lose them? An optimizer makes its averages when it is first used, or
 # when you call its `build`. In both `from_checkpoint` and `from_weights` the optimizer was new, and
@@ -610,8 +612,8 @@ except TypeError as error:
     print(type(error).__name__ + ":", str(error).partition("`")[2].partition("`. ")[0])
 
 # %% [markdown]
-# The error is about the type only: uint8 cannot be cast to float32. So they convert the pixels to
-# float32, and no error is left. Without `prepare` two things are still wrong: ink and paper are
+# The error is about the type only: the export does not convert uint8 to float32 by itself. So they
+# do that, and no error is left. Without `prepare` two things are still wrong: ink and paper are
 # exchanged, and the numbers are up to 255 times too large.
 
 # %% tags=["predict"]
@@ -634,7 +636,7 @@ def accuracy(scores):
 
 # %%
 raw = tf.cast(pixels, tf.float32)
-attempts = {"neither": raw, "divided": raw / 255, "exchanged": 255 - raw, "both": 1 - raw / 255}
+attempts = {"unprepared": raw, "divided": raw / 255, "exchanged": 255 - raw, "both": 1 - raw / 255}
 right = {what: accuracy(exported.serve(given)) for what, given in attempts.items()}
 for what, share in right.items():
     dl.show(f"{what}: accuracy", share, digits=1)

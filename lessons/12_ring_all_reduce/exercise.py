@@ -90,6 +90,13 @@ with waits_for("reduce_scatter"):
 dl.check("reduce_scatter")
 
 # %% [markdown]
+# <details><summary>Why do the bars differ?</summary>
+#
+# Each rank sends every chunk but its own: rank 0 sends 100 - 10 numbers, rank 3 sends 100 - 40. It
+# receives the half that it keeps, and then its own chunk: rank 0 gets 30 + 10 numbers, rank 3 gets
+# 70 + 40.
+# </details>
+#
 # **Try next:** a rank sends as many bytes as in a ring, in fewer steps. Why would you still prefer
 # the ring if the ranks stand in a row, and have cables only to their neighbours in the row?
 #
@@ -299,16 +306,20 @@ with waits_for("pack_gradients"):
 dl.check("pack_gradients")
 
 # %% [markdown]
+# <details><summary>Which limits are too small?</summary>
+#
+# Every limit below 4.1 MB, the size of all gradients together, is too small for the shortest time:
+# each message waits 126 times for the latency. But a large limit costs overlap: a message leaves
+# only when its last gradient is ready, so more of the backward pass is over by then.
+# </details>
+#
 # **Try next:** print the gradients of a model of your own, with their sizes. How many of them are
 # smaller than 10 KB, and what share of all bytes do these hold?
 #
 # <details><summary>Answer</summary>
 #
-# In the picture, every limit below 4.1 MB, the size of all gradients together, is too small for the
-# shortest time: each message waits 126 times for the latency. In `keras.applications.ResNet50`, 160
-# of the 214 gradients are smaller than 10 KB. Together they hold 0.3 % of the 102 MB. So most
-# messages would carry almost nothing, if each went alone. But a large limit costs overlap: a
-# message leaves only when its last gradient is ready, so more of the backward pass is over by then.
+# In `keras.applications.ResNet50`, 160 of the 214 gradients are smaller than 10 KB. Together they
+# hold 0.3 % of the 102 MB. So most messages would carry almost nothing, if each went alone.
 # </details>
 
 # %% [markdown]

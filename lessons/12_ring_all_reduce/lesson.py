@@ -5,10 +5,10 @@
 # lost to communication. Then Uber replaced TensorFlow's parameter servers ([lesson
 # 10](10_parameter_server.ipynb)) with Horovod, which adds up gradients around a ring, and the same
 # models reached [88 % of the ideal speed](https://arxiv.org/abs/1802.05799). In this benchmark the
-# parameter servers waited for all workers and added up their gradients in each step. So the
-# training computed the same sums, and they travelled on a different route. NCCL, NVIDIA's library
-# for such operations, still has rings among its routes. At the end of this lesson you can calculate
-# what a route costs.
+# workers waited for each other in each step, and the parameter servers applied the gradients of all
+# of them. So with SGD the training computed the same sums, and they travelled on a different route.
+# NCCL, NVIDIA's library for such operations, still has rings among its routes. At the end of this
+# lesson you can calculate what a route costs.
 
 # %% [markdown]
 # ## Overview

@@ -105,7 +105,7 @@ dl.check("labelled_loss")
 # - `images` and `labels` are NumPy arrays. Their number need not be a multiple of `size`.
 # - Return the mean loss and the accuracy over all examples, as a tuple.
 # - Call `step` with exactly `size` rows each time, and as few times as possible. You may fill
-#   places with any images, and with any labels that occur in `labels`.
+#   places with any images, and with the label of any class, such as 0.
 # - About 10 lines.
 #
 # <details><summary>Hint</summary>

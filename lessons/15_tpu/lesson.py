@@ -1,10 +1,10 @@
 # %% [markdown]
 # # TPUs: what a compiler on your CPU can tell
 #
-# A team trained a language model with PyTorch/XLA on eight TPU chips. [One version of a post on its
-# blog](https://megacpp.pages.dev/blog/graph-recompilation-hell/) reported that the first step took
-# 18 minutes and the second 1.5 seconds. The 40th step took 73 seconds, because the program had to
-# be compiled again. No error was raised.
+# A team trained a language model with PyTorch/XLA on eight TPU chips. [A post on its
+# blog](https://megacpp.pages.dev/blog/graph-recompilation-hell/), rewritten since, reported that
+# the first step took 18 minutes and the second 1.5 seconds. The 40th step took 73 seconds, because
+# the program had to be compiled again. No error was raised.
 #
 # A TPU (Tensor Processing Unit) is Google's accelerator chip for products of matrices. It is
 # attached to an ordinary computer, its *host*, which reads the data and starts the programs. A TPU
@@ -32,7 +32,8 @@
 #
 # 1. The last global batch has 4 examples, and all others have 32. By which number do you divide
 #    the sum of its four losses?
-# 2. TPUs multiply in bfloat16. Why does a training in bfloat16 need no loss scale?
+# 2. If you did lesson 07: TPUs multiply in bfloat16. Why does a training in bfloat16 need no loss
+#    scale?
 #
 # <details><summary>Answers</summary>
 #
@@ -48,6 +49,7 @@ import tensorflow as tf
 
 import distlab as dl
 
+tf.config.set_visible_devices([], "GPU")  # with a GPU, XLA would compile for it
 tf.get_logger().setLevel("ERROR")  # no reminders about retracing
 train, _ = dl.load_dataset("digits", batch_size=100)
 images, labels = next(iter(train))
@@ -244,8 +246,8 @@ draw_compiled_batches({"as they come": ragged, "padded": filled})
 
 # %% [markdown]
 # One program, the same weights, and 7 of 8 rows of the last batch compute for nothing. That is the
-# price. For sentences, *bucketing* is a compromise: pad each to the next multiple of 32. That gives
-# few programs and little padding.
+# price. For sentences, *bucketing* is a compromise: pad each batch to the next multiple of 32 above
+# its longest sentence. That gives few programs and little padding.
 
 # %% [markdown]
 # ## Three doubtful steps
@@ -344,11 +346,12 @@ dl.show("with_if", bounded_shapes(with_if))
 dl.show("with_selection", bounded_shapes(with_selection))
 
 # %% [markdown]
-# `f32[<=100,64]` is an array of *at most* 100 rows. How many there are is known only while the
-# program runs. Google's [list of operations for TPUs][ops] takes `tf.where`, on which
-# `tf.boolean_mask` is built, only in the form with a fixed shape. TPUStrategy's dynamic padder uses
-# bounded shapes for *inputs* of varying size. This CPU cannot tell you whether a TPU supports this
-# selection inside a step. So write it down as a suspicion.
+# `f32[<=100,64]` is an array of float32 with *at most* 100 rows (`pred` is true or false, `s64` an
+# integer). How many there are is known only while the program runs. Google's [list of operations
+# for TPUs][ops] takes `tf.where`, on which `tf.boolean_mask` is built, only in the form with a
+# fixed shape. TensorFlow's source has a translation of the other form for TPUs, too. TPUStrategy's
+# dynamic padder uses bounded shapes for *inputs* of varying size. This CPU cannot tell you whether
+# a TPU supports this selection inside a step. So write it down as a suspicion.
 #
 # [ops]: https://cloud.google.com/tpu/docs/tensorflow-ops
 
@@ -424,11 +427,12 @@ slice_guess.reveal(
     said.partition(",")[0],
     {
         "refused here": "XLA for CPUs compiled this as well.",
-        "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But XLA must "
-        "know the end of a slice while it compiles. So it wrote 10 into the program, and our "
-        "search finds no bounded shape.",
-        "nothing found": "XLA must know the end of a slice while it compiles. So it wrote the 10 "
-        "rows of this batch into the program, and every shape is fixed.",
+        "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But TensorFlow "
+        "wants the end of a slice as a constant, and can compute it from `labels` before it "
+        "compiles. So it wrote 10 into the program, and our search finds no bounded shape.",
+        "nothing found": "TensorFlow wants the end of a slice as a constant, and can compute it "
+        "from `labels` before it compiles. So it wrote the 10 rows of this batch into the program, "
+        "and every shape is fixed.",
     },
 )
 
@@ -445,8 +449,8 @@ for their_labels in (labels, tf.minimum(labels, 6)):
 # %% [markdown]
 # Both programs get 100 rows, and the first keeps 10 of them, the second 7. **A value can be written
 # into a program, as a shape is.** Then each new value needs one more program. Here that value is
-# the whole array `labels`, so nearly every batch of shuffled data is compiled again. TensorFlow
-# does not trace again, so `compiled_for` would not count these programs.
+# the whole array `labels`, so with `jit_compile` nearly every batch of shuffled data is compiled
+# again. TensorFlow does not trace again, so `compiled_for` would not count these programs.
 
 # %% [markdown]
 # ## Repair it, and prove it
@@ -582,8 +586,8 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # <details><summary>2. A step compiles on your CPU, and its program has fixed shapes in float32.
 # What do you tell the colleague with the budget for a TPU?</summary>
 #
-# Nothing was refused here, and no sign of trouble was found. Speed, memory, all but the first 2 to
-# 3 digits, random numbers, the feeding of data and several replicas are not checked.
+# Nothing was refused here, and no sign of trouble was found. Speed, memory, the digits (a TPU
+# multiplies in bfloat16), random numbers, the feeding of data and several replicas are not checked.
 # </details>
 #
 # <details><summary>3. You pad the last batch and use the mask in the loss. The accuracy of the
@@ -611,7 +615,7 @@ recap()
 # - [Lesson 16](16_choosing_a_strategy.ipynb): which strategy fits your model and your machines.
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [TensorFlow's guide to TPUs](https://www.tensorflow.org/guide/tpu) shows the whole loop. With
-#   the package `tensorflow`, its first cell ends as in the fold above.
+#   the package `tensorflow`, its cell that starts the TPU ends as in the fold above.
 # - [Hugging Face's guide][hf] has three good rules. It says that XLA refuses an `if` on a tensor,
 #   and shapes that depend on values. You have seen that AutoGraph turns such an `if` into
 #   `tf.cond`, and that XLA on this CPU takes a shape with a known bound. It calls a compilation on

@@ -104,7 +104,13 @@ COMPILED_LOSS = Check(
     call=_call,
     reference=_reference,
     criteria=(
-        Gate(Holds("XLA compiles it", lambda _, out: not out["refused"], _refusal)),
+        Gate(
+            Holds(
+                "it can be traced, and XLA compiles it",
+                lambda _, out: not out["refused"],
+                _refusal,
+            )
+        ),
         Gate(Holds("the loss is one number", _is_a_number, "it has a different form")),
         Close("loss", "the loss of a batch with labels", atol=1e-5, points=2),
         Then(
