@@ -291,8 +291,8 @@ def with_key(data):
 # %% [markdown]
 # `shift` is an [augmentation](../docs/glossary.md#augmentation): it changes each image at random,
 # so that the model sees a new version in every epoch. `with_key` gives each example a random
-# number, the key, and `rerandomize_each_iteration` draws new keys in each epoch. Here are three
-# places for the cache:
+# number, the key, and `rerandomize_each_iteration` draws new keys in each epoch. `shuffle` draws a
+# new order in each pass that reaches it, even with a seed. Here are three places for the cache:
 
 # %%
 with_keys = with_key(eight.map(look_up))
@@ -440,10 +440,12 @@ seed_guess.reveal(
 )
 
 # %% [markdown]
-# With a seed, **each new pass repeats the draws of a random operation in `map`**, as if they were
-# cached. `fit` starts a new pass in each epoch. With `steps_per_epoch` it does so when the data
-# end. `shuffle` is different: it reshuffles by default. The cure is what `with_key` does above:
-# the keys are new in each epoch, and the same if you build the pipeline again. A [stateless
+# With a seed, **each new pass repeats the draws of a random operation in `map`**, in the same
+# order. So an image that keeps its place gets its old draw, as if that were cached. Behind a
+# `shuffle`, it gets the draw of its new place. `fit` starts a new pass in each epoch. With
+# `steps_per_epoch` it does so when the data end. `shuffle` is different: it reshuffles by default.
+# The cure is what `with_key` does above: the keys are new in each epoch, and the same if you build
+# the pipeline again. A [stateless
 # operation](https://www.tensorflow.org/guide/random_numbers#stateless_rngs) draws from them, and
 # its draws do not depend on the order of parallel calls either.
 
@@ -613,8 +615,9 @@ for shares in sizes(lambda context: context.get_per_replica_batch_size(16)):
 # The last 10 examples fall as 4, 4, 2, 0, like a partial batch from files ([lesson
 # 00](00_start_here.ipynb), "Three ways to cut a batch"). A loss that divides by the number of
 # examples that came is right with these shares. The step that we measured is not: it divides by 32
-# even if fewer examples came. `drop_remainder=True` avoids partial batches, but never use it to
-# evaluate: the dropped examples would be missing from your accuracy.
+# even if fewer examples came. `drop_remainder=True` avoids partial batches (with several workers, a
+# step can still lack whole ones), but never use it to evaluate: the dropped examples would be
+# missing from your accuracy.
 #
 # ## The repaired pipeline
 #
@@ -668,7 +671,7 @@ dl.show("with prefetch(2): at least two batches", read_ahead(plain.prefetch(2)) 
 ahead_of_replicas = read_ahead(strategy.experimental_distribute_dataset(plain))
 dl.show("distributed: more than one batch", ahead_of_replicas > 4)
 slow_part_last = numbers.prefetch(8).map(read_counted).batch(4)
-dl.show("prefetch(8) before map: eight numbers more", read_ahead(slow_part_last) >= 8 + 4)
+dl.show("prefetch(8) before map: eight calls of read more", read_ahead(slow_part_last) >= 8 + 4)
 
 # %% [markdown]
 # We repair our pipeline and measure again, first without a cache, as you must if the data do not

@@ -200,9 +200,9 @@ dl.check("replica_masks")
 # %% [markdown]
 # ## Task 3: what can be identical
 #
-# Two runs train the model of task 1 on the same data with the same global batch, on the same
-# machine, with op determinism, for a few steps. Write `expect(first, second)`, which returns what
-# to expect of their weights:
+# Two runs of `dl.distribute` train the model of task 1 on the same data with the same global batch,
+# on the same machine, with op determinism, for a few steps. Write `expect(first, second)`, which
+# returns what to expect of their weights:
 #
 # - `"bitwise"`: identical bit for bit,
 # - `"close"`: they differ by rounding only,

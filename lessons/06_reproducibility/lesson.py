@@ -471,8 +471,9 @@ dl.show("the masks of both layers are", compare(on_replica_0[:1], on_replica_0[1
 
 # %% [markdown]
 # `seed_replica` gives both states the same two numbers. So one more number must tell the layers
-# apart. You write that in the exercise. `dl.distribute` does all of this at the start of each step,
-# so its runs can be resumed:
+# apart. You write that in the exercise. `dl.distribute` does all of this at the start of each step.
+# Its base is the number that each layer took from Python's stream, so set the same seed before you
+# build the model again. Then its runs can be resumed:
 
 # %%
 dl.show("dl.distribute, resumed", resume(lambda: dl.distribute(build, strategy)))
@@ -538,7 +539,7 @@ dl.show("with dropout, 2 replicas and 1", compare(with_dropout, train_on(1, drop
 # </details>
 
 # %% [markdown]
-# | two runs with the same seeds and data | weights |
+# | two runs of one model, with the same seeds and data unless the row says otherwise | weights |
 # |---|---|
 # | the same number of replicas, the same machine | identical |
 # | resumed, with its place in the data and this lesson's masks | identical |
@@ -547,8 +548,10 @@ dl.show("with dropout, 2 replicas and 1", compare(with_dropout, train_on(1, drop
 # | a seed missing, or the place in the data lost | different |
 #
 # The bound 1e-6 holds for the 10 steps above, and the difference can grow with every further step.
-# `BatchNormalization` draws nothing. But by default it takes the mean and the variance of each
-# replica's own examples, and these change with the number of replicas.
+# It holds for `dl.distribute`. Keras's own `fit` also needs equal shares, and no gradient clipping,
+# because it clips on each replica. `BatchNormalization` draws nothing. But by default it takes the
+# mean and the variance of each replica's own examples, and these change with the number of
+# replicas.
 #
 # On a GPU, "identical" needs op determinism, and "close" depends on two settings. First, by default
 # `fit` compiles with XLA, TensorFlow's compiler, on one GPU but not under a strategy. Op

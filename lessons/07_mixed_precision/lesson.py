@@ -239,7 +239,7 @@ for name, by_gap in pushes.items():
 #   scores is not a number (NaN). The same happens for every *p* from 1.5e-5 down to 1e-7, that is,
 #   for gaps from about 11 to 16. (This range is for one example and no loss scale. A mean over a
 #   batch makes the gradient smaller and a loss scale makes it larger, so they move the upper end of
-#   the range.)
+#   the range of *p*.)
 #
 # So let the model return scores in float32, and give the loss `from_logits=True`. A last
 # `Activation("softmax", dtype="float32")` with nothing after it works, too.
@@ -434,8 +434,8 @@ scale_guess.reveal(
     if len(set(scales[lowest:])) == 1
     else "falls, then goes up and down",
     {
-        "falls, then goes up and down": "Each overflow halves the scale, and each row of good "
-        "steps doubles it.",
+        "falls, then goes up and down": "Each overflow halves the scale, and every 3 good "
+        "steps in a row double it.",
         "falls, then stays": "With Keras's default, `dynamic_growth_steps=2000`, you would see "
         "this in 30 steps. Here the optimizer doubles the scale after 3 good steps in a row.",
         "falls until the end": "Only a step that overflows halves the scale. Once all gradients "
