@@ -240,11 +240,12 @@ for batch in strategy.experimental_distribute_dataset(own):
 # whose key comes first in sorted order.
 #
 # If a replica gets nothing, `tf.reduce_mean` gives 0 / 0 there, which is NaN, and a mean over the
-# replicas is NaN as well. In `fit` you see no NaN, because Keras's own losses give 0 for a share
-# without examples. The mean over the replicas is then too small, and so is the step that the
-# optimizer takes. One remedy is a loss that counts its examples, as in lesson 03. Or you train on
-# full batches only, with a batch size that is a multiple of the number of replicas. If this size
-# does not divide the number of your examples, leave the last examples out with `batch(...,
+# replicas is NaN as well. In Keras's own `fit` the loss is not NaN, because Keras's losses give 0
+# for a share without examples. The mean over the replicas is then too small, and so is the step
+# that the optimizer takes. But a `BatchNormalization` takes a mean of nothing there, and from then
+# on the weights of all replicas are NaN. One remedy is `dl.distribute`. Or you train on full
+# batches only, with a batch size that is a multiple of the number of replicas. If this size does
+# not divide the number of your examples, leave the last examples out with `batch(...,
 # drop_remainder=True)`.
 
 # %% [markdown]

@@ -32,8 +32,9 @@
 #
 # To TensorFlow, all cores of your processor are one [device](../docs/glossary.md#device). Let us
 # split it into four [logical devices](../docs/glossary.md#logical-device), which share the same
-# hardware. You must split devices before TensorFlow does anything else. `dl.show` prints a value,
-# rounded. If you pass `expected`, it also prints what you should see.
+# hardware. (With GPUs, `dl.split_devices` takes those, or splits them.) You must split devices
+# before TensorFlow does anything else. `dl.show` prints a value, rounded. If you pass `expected`,
+# it also prints what you should see.
 
 # %%
 import distlab as dl
@@ -167,7 +168,7 @@ dl.show("ten times each", [10 * result for result in results], expected=[0, 10, 
 # %% tags=["predict"]
 sum_guess = dl.predict(
     "You pass one batch of ten digits to `strategy.run`. What is the sum of the four counts?",
-    unit="digits",
+    unit="images",
 )
 
 
@@ -502,5 +503,5 @@ recap()
 #   replicas end with the same weights as one device.
 # - [The glossary](../docs/glossary.md) explains every term of the course.
 # - [Distributed input](https://www.tensorflow.org/tutorials/distribute/input) is TensorFlow's own
-#   guide to sharing data. Its examples are in memory, and it warns you not to depend on the way in
-#   which a batch is cut.
+#   guide to sharing data. Its examples of how a batch is cut are in memory, and it warns you not to
+#   depend on them.

@@ -5,7 +5,8 @@
 # [accumulated gradients](../docs/glossary.md#gradient-accumulation). The libraries [averaged the
 # averages of unequal batches](https://huggingface.co/blog/gradient_accumulation), so that tokens in
 # a batch with few tokens counted more. No error was raised. Replicas with unequal shares make the
-# same mistake possible in every last batch. In this lesson you make it, measure it and repair it.
+# same mistake possible in the last batch of every epoch. In this lesson you make it, measure it and
+# repair it.
 
 # %% [markdown]
 # ## Overview
@@ -215,7 +216,8 @@ dl.show("difference from one device", tf.reduce_max(tf.abs(agreed[0] - one_devic
 # %% [markdown]
 # ### If only one replica calls it
 #
-# An all-reduce waits for all replicas. What if an `if` lets only replica 0 call it?
+# An all-reduce waits for all replicas. Here one process runs both of them, and knows when each has
+# finished. What if an `if` lets only replica 0 call it?
 
 # %% tags=["predict"]
 if_guess = dl.predict(

@@ -12,6 +12,7 @@ from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.devices import split_devices
 from distlab.strategy.factory import make_strategy
+from distlab.training.distributing import distribute
 from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_solution_passes,
@@ -515,3 +516,31 @@ def test_fit_with_an_empty_share_gives_no_nan_and_too_small_a_step():
     history = model.fit(dataset, shuffle=False, verbose=0).history
     assert np.isfinite(history["loss"]).all()
     assert float(layer.kernel[0, 0]) == 0.75  # one device takes a step of 1
+
+
+def test_fit_with_an_empty_share_and_batch_normalization_ends_with_nan():
+    """The mean over no example is NaN, and the sum of the gradients carries it to all replicas."""
+    target = np.float32([[0]] * 8 + [[1]] * 5)
+    dataset = tf.data.Dataset.from_tensor_slices((np.ones_like(target), target)).batch(8)
+    strategy = make_strategy("mirrored", devices=split_devices(4))
+
+    def build():
+        layers = [keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((1,)), *layers])
+        model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+        return model
+
+    def trained(model):
+        losses = model.fit(dataset, epochs=2, shuffle=False, verbose=0).history["loss"]
+        return losses, model.trainable_weights
+
+    with strategy.scope():
+        own = build()
+    losses, weights = trained(own)
+    assert np.isfinite(losses).tolist() == [True, False]
+    for weight in weights:
+        for copy in strategy.experimental_local_results(weight.value):
+            assert np.isnan(copy.numpy()).all()
+    losses, weights = trained(distribute(build, strategy))
+    assert np.isfinite(losses).all()
+    assert all(np.isfinite(weight.numpy()).all() for weight in weights)
