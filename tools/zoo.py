@@ -30,12 +30,13 @@ Most models on this page follow a guide or an example of keras.io or tensorflow.
 column names it, by its title or in fewer words. The other models were written for one feature, such
 as a loss that is a sum, and the column describes them. Each one is written again here, small and
 with synthetic data. `python tools/zoo.py --write` trains each model for two epochs: on one device
-with plain Keras, and on two and three replicas of `MirroredStrategy`. The batches have 11, 11 and 5
-examples, so the replicas' shares are unequal and the last batch is partial. Both sides have the
-same initial weights and the same order of examples. `distribute` and the one device also draw the
-same random numbers; Keras's own `fit` draws its own, which is a part of its difference in
-`vae_by_add_loss`, `two_updates_in_a_step` and `words_hidden_in_the_step`. Dropout is off, and
-BatchNormalization is synchronised.
+with plain Keras, and on two and three replicas of `MirroredStrategy`, which are logical CPUs. The
+batches have 11, 11 and 5 examples, so the replicas' shares are unequal and the last batch is
+partial. Both sides have the same initial weights and the same order of examples. For this
+comparison the script also makes `distribute` and the one device draw the same random numbers. In
+your training [they differ](distribute.md#layers-that-write-or-draw). Keras's own `fit` draws its
+own, which is a part of its difference in `vae_by_add_loss`, `two_updates_in_a_step` and
+`words_hidden_in_the_step`. Dropout is off, and BatchNormalization is synchronised.
 
 Each cell compares with one device after two epochs:
 
@@ -47,7 +48,9 @@ Each cell compares with one device after two epochs:
 - **warns**: `fit` warned that the loss needs the whole batch. [Two ways make it
   exact](distribute.md#losses-of-the-batch-as-a-whole).
 - **stops**: training raised this error. Each `RuntimeError` is Keras's "Unable to automatically
-  build the model": under a strategy, `fit` calls the model once before it trains.
+  build the model": under a strategy, `fit` calls the model once before it trains. The
+  `InvalidArgumentError`s are of batches of 11, which Keras cannot share, and of parts of a batch
+  that are strings or booleans, which it cannot add up.
 
 A weight whose true gradient is zero, such as a key's bias in attention, moves by rounding alone.
 Such weights are not counted: each family names its own in `noisy=`, in `tests/zoo/`.

@@ -66,6 +66,14 @@ def test_an_entry_is_shown_by_what_exists(entry):
     assert problems_of(entry) == []
 
 
+@by_heading
+def test_an_entry_names_sections_that_its_lesson_has(entry):
+    lessons = [ROOT / "lessons" / stem for stem in LESSON.findall(entry.parts["Lesson"])]
+    sources = [(lesson / "lesson.py").read_text(encoding="utf-8") for lesson in lessons]
+    for section in re.findall(r'"([^"]+)"', entry.parts["Lesson"]):
+        assert any(re.search(rf"^# #+ {re.escape(section)}$", text, re.M) for text in sources)
+
+
 def test_a_place_that_does_not_exist_is_found():
     lesson = "[02](../notebooks/02_batch_scaling.ipynb)"
     shown = "cell: `no_such_line()`; test: `tests/docs/test_pitfalls.py::test_nothing`; a guess"
