@@ -325,9 +325,10 @@ except TimeoutError as late:
 
 # %% [markdown]
 # The chief stops with an error, which names the cause and the cure. (TensorFlow's documentation
-# says that `AUTO` falls back to `DATA`. It does so only if the data set reads no files.) Worker 1
-# gets no error, and waits for the chief in a collective. So look into **every** worker's log when a
-# job hangs: the cause may be in only one of them.
+# says that `AUTO` falls back to `DATA`. It does so only if it finds no reader of files in the data
+# set, such as `TFRecordDataset`. Files that `map` opens do not count.) Worker 1 gets no error, and
+# waits for the chief in a collective. So look into **every** worker's log when a job hangs: the
+# cause may be in only one of them.
 #
 # ## A shuffle on two workers
 #

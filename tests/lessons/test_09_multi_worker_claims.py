@@ -156,13 +156,24 @@ def test_an_argument_of_the_step_has_no_destinations_and_its_copy_has(cluster):
     assert cluster.run(sum_of_an_argument, tf.identity, timeout_secs=60) == [4.0, 4.0]
 
 
-def first_batch_without_files():
+def first_batch_of_numbers(paths):
     strategy = strategy_here()  # before all else of TensorFlow
-    data = tf.data.Dataset.range(16).batch(8)  # no policy: that is AUTO
+    if paths:  # a file for each number
+        data = tf.data.Dataset.from_tensor_slices(paths).map(tf.io.read_file)
+        data = data.map(lambda text: tf.strings.to_number(text, tf.int64))
+    else:
+        data = tf.data.Dataset.range(16)
+    data = data.batch(8)  # no policy: that is AUTO
     batches = strategy.experimental_distribute_dataset(data)
     mine = strategy.experimental_local_results(next(iter(batches)))[0]
     return mine.numpy().tolist()
 
 
-def test_auto_deals_out_a_data_set_without_files_as_data_does(cluster):
-    assert cluster.run(first_batch_without_files) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+@pytest.mark.parametrize("opened_by_map", [False, True])
+def test_auto_deals_out_a_data_set_without_file_readers_as_data_does(
+    cluster, tmp_path, opened_by_map
+):
+    paths = [tmp_path / f"{number:02}" for number in range(16)] if opened_by_map else []
+    for number, path in enumerate(paths):
+        path.write_text(str(number), encoding="utf-8")
+    assert cluster.run(first_batch_of_numbers, [*map(str, paths)]) == [[0, 1, 2, 3], [4, 5, 6, 7]]
