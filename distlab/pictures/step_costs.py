@@ -205,13 +205,14 @@ def draw_spread(
         low, high = (1e3 * secs for secs in step.middle_half_secs)
         ax.plot([low, high], [place, place], **looks[kind].band())
         ax.plot(1e3 * step.whole_secs, place, **looks[kind].line())
-        ax.text(high, place, f"   efficiency {100 * part:.0f} %", va="center", fontsize=9)
+        text = f"   efficiency {100 * part:.0f} %, middle half {low:.2f} to {high:.2f} ms"
+        ax.text(high, place, text, va="center", fontsize=9)
         told.append(
-            f"{kind}, {_name(step)}: {1e3 * step.whole_secs:.1f} ms, middle half {low:.1f} to "
-            f"{high:.1f} ms, efficiency {100 * part:.0f} %."
+            f"{kind}, {_name(step)}: {1e3 * step.whole_secs:.1f} ms, middle half {low:.2f} to "
+            f"{high:.2f} ms, efficiency {100 * part:.0f} %."
         )
     ax.set_yticks(range(len(rows)), [f"{kind}: {_name(step)}" for kind, step, _ in rows])
-    ax.set_xlim(0, 1.3e3 * max(step.middle_half_secs[1] for _, step, _ in rows))
+    ax.set_xlim(0, 1.8e3 * max(step.middle_half_secs[1] for _, step, _ in rows))
     ax.invert_yaxis()
     palette.label_axes(ax, x="time of one step, and its middle half", y="", x_unit="ms")
     return finish(figure, alt=f"Measured steps with their spread. {' '.join(told)}")

@@ -288,9 +288,9 @@ for data in (digits, two_more):
 # | are read from files | 8, 2, 0, 0 | pieces as large as those of a full batch, while they last |
 # | go into `fit` of a model from `dl.distribute`, on CPUs | 3, 3, 2, 2 | as equally as possible |
 #
-# `dl.distribute`, which lesson 01 introduces, trains a Keras model on all replicas. Its `fit` on
-# GPUs follows the first two rows, and so does Keras's own `fit` of a model that you build in the
-# strategy's [scope](../docs/glossary.md#scope).
+# `dl.distribute`, which lesson 01 introduces, trains a Keras model on all replicas. In one process,
+# its `fit` on GPUs follows the first two rows, and so does Keras's own `fit` of a model that you
+# build in the strategy's [scope](../docs/glossary.md#scope).
 #
 # `dl.plan_batch` knows all three ways:
 
@@ -419,7 +419,7 @@ speed_guess.reveal(
     {
         "about four times as fast": "Four GPUs can come near that if the work is large. Logical "
         "devices share the cores that one device used alone.",
-        "about as fast": "The four share the cores of the one device, so they gain nothing. "
+        "about as fast": "The four share the cores of the one device, so expect no gain. "
         "And these pieces are small: starting four of them and waiting for all costs more than "
         "adding up the pixels.",
         "slower": "All four share the same cores, and starting four pieces of work and waiting for "

@@ -60,8 +60,8 @@ tf.get_logger().setLevel("ERROR")  # no reminders that we compile many small fun
 # ## What a seed is worth
 #
 # Here is a small model with dropout, and a shuffled data set. `train` makes both and trains. The
-# data set shuffles itself: `fit` ignores its own `shuffle` for a `tf.data.Dataset`. We pass
-# `shuffle=False` only to say so.
+# data set shuffles itself: `fit` ignores its own `shuffle` for a `tf.data.Dataset`, and
+# warns if it is True, the default. So we pass `shuffle=False`.
 
 
 # %%
@@ -531,11 +531,11 @@ dl.show("with dropout, 2 replicas and 1", compare(with_dropout, train_on(1, drop
 # <details><summary>How far apart can two sums be?</summary>
 #
 # We added 65,536 numbers between 0 and 1 in float32, one by one and in parts, and compared with the
-# exact sum in float64. In a row, the result was off by -1.19 millionths of the sum, in 2 parts by
+# exact sum in float64. One by one, the result was off by -1.19 millionths of the sum, in 2 parts by
 # 2.86, in 4 parts by -0.12, and in 64 parts by less than 0.01. No order is always the best. But
 # more parts are usually better, because each partial sum stays smaller and is rounded less often:
-# in 174 of 200 draws of such numbers, 4 parts were nearer than a row. If you must know which of two
-# runs is nearer to the truth, compute the sum in float64.
+# in 174 of 200 draws of such numbers, 4 parts were nearer than one by one. If you must know which
+# of two runs is nearer to the truth, compute the sum in float64.
 # </details>
 
 # %% [markdown]

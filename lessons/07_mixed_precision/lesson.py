@@ -360,7 +360,8 @@ draw_underflow(true_gradients, scales=(1, 2**15, 2**30))
 
 # %% [markdown]
 # In the middle, nearly all numbers are kept. On the right, numbers of layers 7 and 8 overflow: 2³⁰
-# is too large a scale.
+# is too large a scale. (Each row is rounded by itself. In a backward pass, the layers below would
+# get infinite numbers or NaN from them.)
 #
 # With a scale of 2¹⁵ the gradients are 32768 times too large. So divide them by the scale, in
 # float32, before anything else uses them: `train_scaled` does both. Adam would nearly hide a
@@ -447,6 +448,10 @@ scale_guess.reveal(
 dl.show("the scale, as a power of two", scales)
 
 # %% [markdown]
+# Why do 2²⁴ to 2²⁰ overflow, when the histograms leave room for 2²⁶? They show gradients of
+# outputs. The gradients of the last layer's weights are sums over 1024 examples, up to 2⁻³, so they
+# overflow first.
+#
 # After some good steps in a row the optimizer doubles the scale: here 3, by `dynamic_growth_steps`,
 # and 2000 by default. Each fall is a lost step. Once the scale has settled, a doubling costs at
 # most one lost step. By default it comes after 2000 good steps, so you lose at most about one step

@@ -290,8 +290,9 @@ with waits_for("efficiencies"):
 # *Your answer.*
 # <!-- END SOLUTION -->
 #
-# **3. You move the training to 4 machines with one such processor each. Which part of the compute
-# becomes shorter, and which stays as it is? Which other part of the step could become longer?**
+# **3. You move the training to 4 machines with one such processor each. Compared with the step of
+# one replica, which part of the compute becomes shorter, and which stays as it is? Which other part
+# of the step could become longer?**
 #
 # <!-- BEGIN SOLUTION -->
 # Each replica then computes 16 images on cores of its own, so the part that depends on the examples

@@ -359,11 +359,11 @@ for rows, seen in ((few_steps, "fitted, 1 and 2 replicas"), (four, "not seen, 4 
 # error is 25 % for one and 32 % for the other. **Measurements that a model has not seen decide
 # between two models.** (With 32 images both are about a third off, so that number alone decides
 # nothing. The three others do.) Look at the signs, too. If all errors of a model have the same
-# sign, it counts a part too often or not at all. The shared model's steps of 4 replicas are all too
-# long. The parts are further off than the whole: with 256 images the compute is 1.3 ms too long and
-# the all-reduce 0.8 ms, and the input of 1.5 ms is missing, so the errors nearly cancel. A likely
-# reason for the compute: the model charges the fixed time of four replicas one after the other, and
-# in reality a part of it overlaps.
+# sign, it probably counts a part too much, too little or not at all. The shared model's steps of 4
+# replicas are all too long. The parts are further off than the whole: with 256 images the compute
+# is 1.3 ms too long and the all-reduce 0.8 ms, and the input of 1.5 ms is missing, so the errors
+# nearly cancel. A likely reason for the compute: the model charges the fixed time of four replicas
+# one after the other, and in reality a part of it overlaps.
 
 # %% [markdown]
 # What is such a model good for? It answers questions that you cannot measure. For example: the same

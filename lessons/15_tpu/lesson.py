@@ -136,8 +136,9 @@ draw_compiled_batches({"as they come": ragged})
 # moment. For a large model on a TPU it can take minutes.
 #
 # This way to count has a limit. Keras's `fit` traces its step once, with an open shape like `[None,
-# 64]`, and XLA still compiles it for each shape. A count of traces is then too small. TPUStrategy
-# differs as well: by default its `run` pads inputs whose batch size varies (the *dynamic padder* of
+# 64]`, and XLA still compiles it for each shape. A count of traces is then too small. TPUStrategy,
+# the MirroredStrategy for TPUs, differs as well: by default its `run` pads inputs whose batch size
+# varies (the *dynamic padder* of
 # [`RunOptions`](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions)). So this
 # count says what `jit_compile` does, and a TPU may compile fewer programs. If you pad yourself, the
 # shapes are fixed on both.
@@ -323,8 +324,9 @@ operation = re.search(r"'(\w+)' OpKernel", refusal_of(with_numpy))
 dl.show("XLA has no kernel for", operation[1] if operation else refusal_of(with_numpy))
 
 # %% [markdown]
-# XLA cannot compile a call back into Python. AutoGraph saved the `if`. It does not save
-# `loss.numpy()` or `np.sqrt(loss)`: both want a value, and while a step is traced there is none.
+# XLA cannot compile a call back into Python. AutoGraph, a part of `tf.function`, saved the `if`: it
+# made `tf.cond` of it. It does not save `loss.numpy()` or `np.sqrt(loss)`: both want a value, and
+# while a step is traced there is none.
 #
 # ## Read the program
 #
@@ -483,7 +485,9 @@ for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
 # So "nothing found" is the weakest form of *not checked*: our search knows two signs, and
 # `with_slice` shows neither. Read your code as well. A shape that is computed from values is a sign
 # of trouble, even if the program does not show it. A repaired step gives the same number, compiles
-# here, and shows no sign. You cannot learn more without a TPU.
+# here, and shows no sign. But so far we have compiled only the loss, and a loss may compile when
+# its gradient does not. So compile your whole step, with its gradient and its update, as at the
+# start of this lesson, and compare the gradient, too. For the rest you need a TPU.
 #
 # One trap of the mask: it multiplies, and **NaN times 0 is NaN**. A masked row needs a loss that is
 # finite, so give it a valid label and a finite input. Exercise 15 has such a case.
@@ -491,8 +495,9 @@ for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
 # %% [markdown]
 # ## On a TPU, if there is one
 #
-# `dl.make_strategy("tpu")` starts the TPU and makes a TPUStrategy. If there is no TPU, it raises an
-# error, and then we take TensorFlow's default strategy, which runs the same lines on this machine.
+# `dl.make_strategy("tpu")` starts the TPU and makes a TPUStrategy. (With a TPU, first open "If you
+# have a TPU" below.) If there is no TPU, it raises an error, and then we take TensorFlow's default
+# strategy, which runs the same lines on this machine.
 
 # %%
 from distlab.errors import DeviceError
@@ -548,8 +553,9 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # shows it; its author had installed both packages. Install `tensorflow-tpu` in an environment
 # without `tensorflow`.
 #
-# `make_strategy("tpu")` looks for the environment variable `TPU_NAME`. Its value is `local` if the
-# TPU is in this machine, as in Colab and on a TPU VM of Google Cloud. In plain TensorFlow:
+# `make_strategy("tpu")` looks for the environment variable `TPU_NAME`. Set it before the cell above
+# runs: `%env TPU_NAME=local` if the TPU is in this machine, as in Colab and on a TPU VM of Google
+# Cloud. In plain TensorFlow:
 #
 # ```python
 # resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")

@@ -224,7 +224,7 @@ for rehearsal, (strategy, data) in rehearsals.items():
     one = build()
     one.fit(data, verbose=0, shuffle=False)
     for version, scale in versions.items():
-        if apart(train_by_hand(strategy, scale, data), one) > 1e-6:
+        if not apart(train_by_hand(strategy, scale, data), one) <= 1e-6:
             finds[version].append(rehearsal)
 for version, found in finds.items():
     dl.show(f"{version}: a mistake found by", " and by ".join(found) or "no rehearsal")
@@ -248,8 +248,9 @@ rehearsal_guess.reveal(
 # %% [markdown]
 # Version A is lesson 03's mistake, and any four devices find it. B needs the odd last batch, with
 # its unequal shares. One device finds neither: it finds code that cannot *run*, such as a wrong
-# shape, but no wrong *scale*. **So rehearse twice: on one device, and then on four logical ones,
-# with a last batch whose size is not a multiple of four.** You need no second GPU for that.
+# shape, and a scale that is wrong everywhere, but no scale that is wrong only with several
+# replicas. **So rehearse twice: on one device, and then on four logical ones, with a last batch
+# whose size is not a multiple of four.** You need no second GPU for that.
 #
 # Only the rehearsal on several devices finds a model that was built outside of the scope. In a loop
 # by hand, `OneDeviceStrategy` trains such a model without an error, and its variables stay where
@@ -578,9 +579,10 @@ keras_guess.reveal(
 
 # %% [markdown]
 # `pieces_of` returns what the devices hold: the pieces of a divided tensor, or the whole tensor if
-# it is not divided. In Keras 3.15 model parallelism works on the JAX backend. Keras's module for
-# TensorFlow calls itself a prototype and says "DO NOT USE", although [Keras's
-# guide](https://keras.io/guides/distribution/) names TensorFlow among the backends.
+# it is not divided. In Keras 3.15 model parallelism works on the JAX backend only. Keras's module
+# for TensorFlow calls itself a prototype and says "DO NOT USE". [Keras's
+# guide](https://keras.io/guides/distribution/), as changed in August 2026, says that support for
+# TensorFlow is in development. (It also names PyTorch, for which Keras 3.15 has no such module.)
 #
 # ## Divide a kernel with DTensor
 #

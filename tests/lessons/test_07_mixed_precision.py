@@ -622,6 +622,22 @@ def test_layer_8_of_the_lessons_model_hardly_tells_digits_apart():
     assert 3e-6 < spread < 5e-6
 
 
+def test_the_last_layers_weights_have_the_largest_gradients():
+    (digits,) = dl.load_dataset("digits", splits=["train[:1024]"], batch_size=1024)
+    images, labels = next(iter(digits))
+    dl.set_seed(1)
+    layers = [keras.layers.Flatten()] + [keras.layers.Dense(32, "sigmoid") for _ in range(8)]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers, keras.layers.Dense(10)])
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    with tf.GradientTape() as tape:
+        loss = loss_of(labels, model(images))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    largest = [float(tf.reduce_max(tf.abs(gradient))) for gradient in gradients]
+    assert max(largest[:-2]) < 2.0**-6 < 2.0**-4 < min(largest[-2:])
+    end_of_float16 = float(np.finfo("float16").max)
+    assert max(largest) * 2.0**19 < end_of_float16 < max(largest) * 2.0**20
+
+
 def test_the_time_on_a_gpu_is_measured_with_tf32_which_is_then_as_before(monkeypatch):
     """No GPU is needed to see the setting: TensorFlow only says that there is one."""
     config, while_timed = tf.config.experimental, []

@@ -248,6 +248,7 @@ def test_the_recorded_curves_say_what_the_lesson_says():
     # Statistics that move do no harm, and a leak helps.
     assert all(abs(gain(moving, tuned, labels)) < 0.01 for labels in tuned)
     assert ((moving[140] > tuned[140]).sum(), (moving[140] == tuned[140]).sum()) == (6, 4)
+    assert ((moving[10] > tuned[10]).sum(), (moving[10] == tuned[10]).sum()) == (3, 2)
     assert gain(leaky, frozen, 1) == pytest.approx(0.16, abs=0.005)
 
 

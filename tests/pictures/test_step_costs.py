@@ -71,5 +71,6 @@ def test_spreads_are_bands_with_the_efficiency_beside_them():
     band, median, *_ = figure.axes[0].lines
     assert list(band.get_xdata()) == pytest.approx([11, 14])
     assert list(median.get_xdata()) == pytest.approx([12])
-    assert figure.axes[0].texts[1].get_text().strip() == "efficiency 10 %"
-    assert "middle half 29.0 to 33.0 ms, efficiency 10 %." in figure.alt
+    beside = figure.axes[0].texts[1].get_text().strip()
+    assert beside == "efficiency 10 %, middle half 29.00 to 33.00 ms"
+    assert "middle half 29.00 to 33.00 ms, efficiency 10 %." in figure.alt
