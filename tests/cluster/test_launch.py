@@ -1,5 +1,6 @@
 """`distlab launch`: a script on real tasks, watched over."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -535,14 +536,33 @@ def test_an_interrupt_ends_all_also_those_that_ignore_it(tmp_path):
     assert own_lines(run) == ["all tasks were ended by SIGINT"]
 
 
+def warm_servers(launch):
+    """The warm process that a launch has started, once it is there."""
+    deadline = time.monotonic() + 60
+    while True:
+        below = psutil.Process(launch.pid).children(recursive=True)
+        if found := [one for one in below if "distlab.warm.server" in one.cmdline()]:
+            return found
+        assert time.monotonic() < deadline, launch.all()
+        time.sleep(0.01)
+
+
 def test_an_interrupt_does_not_wait_for_the_warm_process(tmp_path):
     script = write(tmp_path, "")
     with Launch([script], tmp_path, own_keeper=True) as run:
         run.wait_for("without authentication")
-        run.signal(signal.SIGINT)
-        began = time.monotonic()
-        run.wait(60)
-    assert run.code == 130 and time.monotonic() - began < 3
+        stopped = warm_servers(run)
+        for server in stopped:
+            server.suspend()  # it is never ready
+        try:
+            run.signal(signal.SIGINT)
+            run.wait_for("all tasks were ended by SIGINT")
+        finally:
+            for server in stopped:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    server.resume()
+        run.wait()
+    assert run.code == 130 and are_gone([server.pid for server in stopped])
 
 
 SAVES = (

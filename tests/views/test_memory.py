@@ -14,7 +14,7 @@ def view():
 def test_it_starts_with_the_model_of_the_lesson(view):
     alt = view.draw_now().alt
     assert "mirrored, 8 replicas, sends 24.5 GB a step: 112 GB, which is too large." in alt
-    assert "ZeRO 1, 8 replicas, sends 24.5 GB a step: 38 GB, which fits." in alt
+    assert "ZeRO 1, 8 replicas, sends 24.5 GB a step: 38.5 GB, which fits." in alt
 
 
 def test_each_slider_reaches_the_figure(view):
