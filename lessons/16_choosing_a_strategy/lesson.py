@@ -224,7 +224,7 @@ for rehearsal, (strategy, data) in rehearsals.items():
     one = build()
     one.fit(data, verbose=0, shuffle=False)
     for version, scale in versions.items():
-        if not apart(train_by_hand(strategy, scale, data), one) <= 1e-6:
+        if not apart(train_by_hand(strategy, scale, data), one) <= 1e-6:  # also if NaN
             finds[version].append(rehearsal)
 for version, found in finds.items():
     dl.show(f"{version}: a mistake found by", " and by ".join(found) or "no rehearsal")

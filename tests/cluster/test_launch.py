@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -21,6 +20,7 @@ from distlab.cluster.ports import is_free
 from distlab.cluster.spec import TaskName
 from distlab.errors import InvalidArgument
 from tests.support.launched import Launch, are_gone, launched, own_lines, write
+from tests.support.local_tasks import wait_until
 
 # How often this task was started, in a file of its own.
 ATTEMPT = """
@@ -538,13 +538,16 @@ def test_an_interrupt_ends_all_also_those_that_ignore_it(tmp_path):
 
 def warm_servers(launch):
     """The warm process that a launch has started, once it is there."""
-    deadline = time.monotonic() + 60
-    while True:
-        below = psutil.Process(launch.pid).children(recursive=True)
-        if found := [one for one in below if "distlab.warm.server" in one.cmdline()]:
-            return found
-        assert time.monotonic() < deadline, launch.all()
-        time.sleep(0.01)
+    found = []
+
+    def are_there():
+        for one in psutil.Process(launch.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.extend([one] if "distlab.warm.server" in one.cmdline() else [])
+        return bool(found)
+
+    wait_until(are_there)
+    return found
 
 
 def test_an_interrupt_does_not_wait_for_the_warm_process(tmp_path):

@@ -466,6 +466,16 @@ def test_weights_alone_are_loaded_with_a_warning_where_the_optimizer_is_not_buil
     assert int(without.optimizer.iterations) == 0
     assert int(load(built=True).optimizer.iterations) == 4
     assert apart_after_more(model, dl.distribute(lambda: load(built=True), mirrored(4))) < 1e-6
+    later = dl.distribute(build, mirrored(4))
+    with pytest.raises(RuntimeError, match="Need to be inside"):
+        later.optimizer.build(later.trainable_variables)
+    later = dl.distribute(build, mirrored(4))
+    with later.distribute_strategy.scope():
+        later.optimizer.build(later.trainable_variables)
+        later.load_weights(tmp_path / "model.weights.h5")
+    kept = [variable.numpy() for variable in load(built=True).optimizer.variables]
+    assert all(map(np.array_equal, kept, (own.numpy() for own in later.optimizer.variables)))
+    assert int(later.optimizer.iterations.numpy()) == 4
 
 
 def test_a_checkpoint_restored_under_another_name_changes_nothing_and_raises_nothing(tmp_path):
