@@ -107,7 +107,6 @@ def make_train_function(
         # Around `run` and not inside it: replicas are traced in turns, in threads.
         with (
             installed(),
-            optimizers.gradients_already_reduced(optimizer),
             optimizers.overwriting_after(optimizer),
         ):
             if is_update is None:

@@ -75,7 +75,6 @@ class OwnStep:
         with contextlib.ExitStack() as around:
             around.enter_context(installed())
             for optimizer in self.optimizers:
-                around.enter_context(optimizers.gradients_already_reduced(optimizer))
                 around.enter_context(optimizers.overwriting_after(optimizer))
             numbers, written = strategy.run(self._on_replica, args=(data, in_all, number))
         if describe(strategy).kind == "central_storage" and written:

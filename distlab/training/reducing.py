@@ -27,8 +27,34 @@ def sum_over_replicas(parts: list[Any]) -> list[Any]:
         together = [parts[index] for index in indices]
         together = context.all_reduce(tf.distribute.ReduceOp.SUM, together)
         for index, total in zip(indices, together, strict=True):
-            sums[index] = total
+            merge = context.num_replicas_in_sync > 1 and has_distinct_rows(parts[index])
+            sums[index] = _merged(total) if merge else total
     return sums
+
+
+def has_distinct_rows(gradient: Any) -> bool:
+    """Whether it is a sparse gradient whose rows TensorFlow has made distinct on this replica.
+
+    Lookups of sparse inputs take each row once, and one device then has one slice for a row. The
+    sum over replicas has one for each replica, and optimizers square slices one by one. In eager
+    steps nothing tells where rows come from.
+
+    Args:
+        gradient: A tensor, or the slices of a sparse one.
+    """
+    if not isinstance(gradient, tf.IndexedSlices) or tf.executing_eagerly():
+        return False
+    rows = gradient.indices
+    while rows.op.type in ("Reshape", "Identity", "Cast"):
+        rows = rows.op.inputs[0]
+    return bool(rows.op.type.startswith("Unique"))
+
+
+def _merged(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The same gradient, with one slice for each row."""
+    rows, row_of_slice = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, row_of_slice, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def after(done: list[Any], gradients: list[Any]) -> list[Any]:

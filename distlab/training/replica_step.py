@@ -8,7 +8,7 @@ the replicas, and only then does the optimizer see them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Container
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -21,7 +21,7 @@ from distlab.training.keras_private.batch import Batch, working_on
 from distlab.training.keras_private.hooks import using
 from distlab.training.keras_private.loss_parts import part_of
 from distlab.training.keras_private.share_hooks import CountingByShare
-from distlab.training.reducing import after, sum_over_replicas
+from distlab.training.reducing import after, has_distinct_rows, sum_over_replicas
 from distlab.training.splitting import at_least_one, share_of
 from distlab.training.trial.draws import same_draws_on
 from distlab.training.trial.findings import Findings
@@ -98,11 +98,11 @@ def without_examples_none(there: Gradients, batch: Batch) -> Gradients:
     context = tf.distribute.get_replica_context()
     if not there or context.num_replicas_in_sync == 1:
         return there
-    return tf.cond(  # type: ignore[no-any-return]
-        batch.examples > 0,
-        lambda: there,
-        lambda: tf.nest.map_structure(_no_gradient, there, expand_composites=True),
+    values = {key: getattr(one, "values", one) for key, one in there.items()}
+    values = tf.cond(
+        batch.examples > 0, lambda: values, lambda: tf.nest.map_structure(tf.zeros_like, values)
     )
+    return {key: _with_values(one, values[key]) for key, one in there.items()}
 
 
 def reducer(
@@ -121,7 +121,7 @@ def reducer(
     several_workers = workers_of(model.distribute_strategy).count > 1
 
     def reduce(
-        loss: tf.Tensor, there: Gradients, *, step: tf.Tensor, alike: Container[str] = ()
+        loss: tf.Tensor, there: Gradients, *, step: tf.Tensor, alike: Iterable[str] = ()
     ) -> Gradients:
         if noted is not None:
             there = _after(noted.note(loss, step=step), there)
@@ -133,16 +133,14 @@ def reducer(
         if there:
             # Where one worker stopped the others would wait for it: all look at all losses.
             told = [_at_own_place(loss)] if check_finite and several_workers else []
+            by_place = {key for key in alike if key in there and not has_distinct_rows(there[key])}
             parts = {
-                key: one.values if key in alike and isinstance(one, tf.IndexedSlices) else one
+                key: getattr(one, "values", one) if key in by_place else one
                 for key, one in there.items()
             }
             summed = sum_over_replicas([*parts.values(), *told])
             for (key, one), total in zip(there.items(), summed, strict=False):
-                rows_alike = parts[key] is not one
-                there[key] = (
-                    tf.IndexedSlices(total, one.indices, one.dense_shape) if rows_alike else total
-                )
+                there[key] = total if parts[key] is one else _with_values(one, total)
             for all_losses in summed[len(there) :]:
                 worst = tf.argmin(tf.cast(tf.math.is_finite(all_losses), tf.int32))
                 check = assert_finite(all_losses[worst], step=step, replica=worst)
@@ -155,7 +153,7 @@ def reducer(
 def apply(model: keras.Model, gradients: Gradients) -> None:
     """Takes the optimizer's step, in a replica's function.
 
-    Run it inside `optimizers.gradients_already_reduced`.
+    Run it inside `hooks.installed`, in which no optimizer sums gradients over replicas.
 
     Args:
         model: A compiled model.
@@ -264,9 +262,11 @@ def _forward(
     return seen, batch
 
 
-def _no_gradient(part: tf.Tensor) -> tf.Tensor:
-    """Zeros; the indices of a sparse gradient stay."""
-    return tf.zeros_like(part) if part.dtype.is_floating else part
+def _with_values(gradient: Any, values: tf.Tensor) -> Any:
+    """The values, in the rows of a gradient that is sparse."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return values
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
 
 
 def _at_own_place(loss: tf.Tensor) -> tf.Tensor:

@@ -20,6 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.losses import loss as loss_module
+from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
@@ -80,11 +81,11 @@ _blocks = 0  # how many `installed` blocks are open
 
 
 @contextlib.contextmanager
-def using(hooks: Hooks) -> Iterator[None]:
+def using(hooks: Hooks | None) -> Iterator[None]:
     """Inside the block, this thread's steps go through the hooks.
 
     Args:
-        hooks: What to do.
+        hooks: What to do; None for what Keras and TensorFlow do.
     """
     before = getattr(_NOW, "hooks", None)
     _NOW.hooks = hooks
@@ -201,6 +202,17 @@ def _apply(original: Any) -> Any:
     return apply
 
 
+def _summing(_original: Any) -> Any:
+    def all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
+        """Keras sums gradients as the last thing before the update; here they are summed already.
+
+        So clipping, loss scales and checks for infinities see the gradient of the global batch.
+        """
+        return list(grads_and_vars)
+
+    return all_reduce_sum_gradients
+
+
 def _scaling(original: Any) -> Any:
     def scale(value: Any) -> Any:
         hooks = _in_use()
@@ -230,6 +242,8 @@ def _call_function(original: Any) -> Any:
             return original(self, *args, **kwargs)
         if self._autograph and not tf.executing_eagerly():
             function = autograph_util.py_func_from_autograph(function)
+            with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED):
+                return function(*args, **kwargs)
         return function(*args, **kwargs)
 
     return call
@@ -261,6 +275,9 @@ _Function = type(tf.function(lambda: None))
 _Strategy = next(
     kind for kind in tf.distribute.Strategy.__mro__ if "num_replicas_in_sync" in vars(kind)
 )
+_Optimizer = next(
+    kind for kind in keras.optimizers.Optimizer.__mro__ if "_all_reduce_sum_gradients" in vars(kind)
+)
 _Readable = next(kind for kind in keras.Variable.__mro__ if "value" in vars(kind))
 _Variable = next(kind for kind in keras.Variable.__mro__ if "_direct_assign" in vars(kind))
 
@@ -271,6 +288,7 @@ _REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (_Readable, "value", _value),
     (_Variable, "_direct_assign", _assign),
     *((ResourceVariable, name, _write) for name in ("assign", "assign_add", "assign_sub")),
+    (_Optimizer, "_all_reduce_sum_gradients", _summing),
     (keras.optimizers.Optimizer, "apply", _apply),
     (keras.optimizers.LossScaleOptimizer, "apply", _apply),
     (loss_module, "scale_loss_for_distribution", _scaling),

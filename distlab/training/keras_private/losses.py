@@ -36,6 +36,16 @@ def of_own_making(model: keras.Model) -> bool:
     return any(not _is_kerass(entry.loss) for entry in _prepared(model))
 
 
+def goes_over_examples(thing: Any) -> bool:
+    """Whether a loss or metric of Keras was given an axis that may be that of the examples.
+
+    Args:
+        thing: Such as `keras.losses.CosineSimilarity(axis=0)`.
+    """
+    axis = getattr(thing, "_fn_kwargs", {}).get("axis", -1)
+    return not isinstance(axis, int) or axis == 0 or axis < -1
+
+
 def take_ways(model: keras.Model, ways: list[Way]) -> None:
     """Sets which compiled losses are sums over examples.
 
@@ -89,7 +99,8 @@ def _is_kerass(part: PartOfLoss) -> bool:
     function = getattr(loss, "fn", None)
     where = {type(loss).__module__, getattr(function, "__module__", "keras.")}
     of_keras = all(module.partition(".")[0] == "keras" for module in where)
-    return of_keras and not (isinstance(loss, _OF_BATCH) or function in _FUNCTIONS_OF_BATCH)
+    of_batch = isinstance(loss, _OF_BATCH) or function in _FUNCTIONS_OF_BATCH
+    return of_keras and not of_batch and not goes_over_examples(loss)
 
 
 def check(model: keras.Model) -> None:

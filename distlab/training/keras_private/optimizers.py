@@ -29,22 +29,6 @@ def batches_seen(optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
     return tf.convert_to_tensor(inner(optimizer)._iterations)
 
 
-@contextlib.contextmanager
-def gradients_already_reduced(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Inside the block the optimizer takes gradients that are the same on all replicas.
-
-    Keras sums gradients over replicas as the last thing before the update, so clipping, loss
-    scales and checks for infinities see one replica's only. Here that sum is the identity.
-
-    Args:
-        optimizer: The optimizer, or a `LossScaleOptimizer` around one.
-    """
-    with contextlib.ExitStack() as patches:
-        for one in {id(one): one for one in (optimizer, inner(optimizer))}.values():
-            patches.enter_context(_replaced(one, "_all_reduce_sum_gradients", list))
-        yield
-
-
 def is_update_step(optimizer: keras.optimizers.Optimizer) -> tf.Tensor | None:
     """Whether the next batch ends an accumulation of gradients; None if none is asked for.
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from distlab.strategy.describing import describe
 from distlab.training.gathering import gathered
-from distlab.training.keras_private import hooks, models, results
+from distlab.training.keras_private import hooks, losses, models, results
 from distlab.training.keras_private.batch import current
 from distlab.training.keras_private.share_hooks import AddingUp
 from distlab.training.reducing import sum_over_replicas
@@ -68,7 +68,9 @@ def of_own_making(model: keras.Model) -> list[keras.metrics.Metric]:
     return [
         metric
         for metric in results.metrics_of(model)
-        if not is_kerass(type(metric)) or not is_kerass(getattr(metric, "_fn", type(metric)))
+        if not is_kerass(type(metric))
+        or not is_kerass(getattr(metric, "_fn", type(metric)))
+        or losses.goes_over_examples(metric)
         # What it keeps in variables of TensorFlow, Keras cannot update without effect.
         if not any(isinstance(value, tf.Variable) for value in vars(metric).values())
     ]

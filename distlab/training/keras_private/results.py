@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from distlab.training.keras_private import models
 from distlab.training.keras_private.batch import current
+from distlab.training.keras_private.hooks import using
 from distlab.training.reducing import sum_over_replicas
 
 _NOW = threading.local()
@@ -40,6 +41,7 @@ def wrap(model: keras.Model) -> None:
     for metric in metrics_of(model):
         if not isinstance(vars(metric).get("result"), _Result):
             metric.__dict__["result"] = _Result(metric)
+            metric.__dict__["reset_state"] = _Reset(metric)
 
 
 def as_tensors(own: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
@@ -179,3 +181,14 @@ class _Result:
 
     def _part(self, name: str) -> Callable[[], Any]:
         return lambda: flat({"": type(self.metric).result(self.metric)})[name]
+
+
+class _Reset:
+    """A metric's `reset_state`, which a replica without an example does, too."""
+
+    def __init__(self, metric: keras.metrics.Metric) -> None:
+        self.metric = metric
+
+    def __call__(self) -> None:
+        with using(None):
+            type(self.metric).reset_state(self.metric)

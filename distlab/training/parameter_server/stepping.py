@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.training import replica_step
-from distlab.training.keras_private import optimizers
+from distlab.training.keras_private import hooks, optimizers
 from distlab.training.parameter_server.remote_batches import Work
 from distlab.training.parameter_server.tallying import part_of_metrics, size_of_part
 from distlab.training.splitting import split
@@ -47,7 +47,7 @@ def training(model: keras.Model, *, check_finite: bool) -> OnBatch:
     def on_batch(batch: Any, number: tf.Tensor) -> tf.Tensor:
         data, examples = split(strategy, batch)
         with (
-            optimizers.gradients_already_reduced(optimizer),
+            hooks.installed(),
             optimizers.overwriting_after(optimizer),
             optimizers.counting_at_once(optimizer),
         ):

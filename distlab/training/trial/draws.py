@@ -88,7 +88,7 @@ def same_draws_on(batch: Batch) -> Iterator[None]:
         return
     own = tf.one_hot(context.replica_id_in_sync_group, context.num_replicas_in_sync)
     before = tf.cumsum(batch.over_all(own * batch.examples), exclusive=True)
-    first = before[context.replica_id_in_sync_group]
+    first = tf.minimum(before[context.replica_id_in_sync_group], batch.in_all - 1)
     rows = tf.maximum(batch.examples, 1)  # a replica without an example works on one
     with same_draws(first=first, examples=rows, in_all=batch.in_all):
         yield
