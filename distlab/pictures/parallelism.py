@@ -72,7 +72,7 @@ FIELD = (
             Part("device 0", _FIRST, _SPLIT[0], fetches=True),
             Part("device 1", _SECOND, _SPLIT[1], fetches=True),
         ),
-        "If not: does one device hold the largest layer and its activations?",
+        "If not: does one device hold the largest layer and all activations?",
         "PyTorch FSDP, DeepSpeed",
     ),
     Kind(

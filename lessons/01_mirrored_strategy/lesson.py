@@ -15,7 +15,7 @@
 #
 # - make variables that live on every device, and read each copy,
 # - say what the all-reduce adds up, and when a mean of means is the wrong mean,
-# - find a variable that holds the wrong number without an error, and cure it,
+# - find a variable that holds the wrong number, and cure it,
 # - train a Keras model on two replicas and compare it with one device.
 #
 # **Time:** about 55 minutes. **Needs:** lesson 00; a gradient and a step of SGD; Keras `compile`
@@ -94,10 +94,9 @@ dl.show("made outside, copies", copies(outside))
 # made outside, each replica updates that weight. So **make whatever a step changes inside the
 # scope:** weights, the optimizer, metrics and counters.
 #
-# The scope does not change tensors, and it changes few functions. The one to know now is a
-# `keras.losses` object of Keras 3 that takes a mean. If you call it inside the scope or in
-# `strategy.run`, it returns this mean divided by the number of replicas. Lesson 03 shows when that
-# is right.
+# The scope does not change tensors. It does change a loss object of Keras 3, such as
+# `keras.losses.MeanSquaredError()`: in the scope and in `strategy.run`, it returns its mean divided
+# by the number of replicas. Lesson 03 shows when that is right.
 #
 # <details><summary>In plain TensorFlow</summary>
 #
@@ -185,7 +184,7 @@ dl.show("largest difference", tf.reduce_max(tf.abs(mean - one_device)), below=1e
 # %%
 def all_reduce(values):
     total = np.sum(values, axis=0)  # reduce: one row from all rows
-    return [total] * len(values)  # all: a copy of it for each replica
+    return [total] * len(values)  # all: the same row for each replica
 
 
 given = np.array([[1, 0, 2], [0, 3, 1], [4, 1, 0], [2, 2, 2]], np.float32)
@@ -216,8 +215,7 @@ dl.show("difference from one device", tf.reduce_max(tf.abs(agreed[0] - one_devic
 # %% [markdown]
 # ### If only one replica calls it
 #
-# An all-reduce waits for all replicas. Here one process runs both of them, and knows when each has
-# finished. What if an `if` lets only replica 0 call it?
+# An all-reduce waits for all replicas. What if an `if` lets only replica 0 call it?
 
 # %% tags=["predict"]
 if_guess = dl.predict(
@@ -281,7 +279,7 @@ if_guess.reveal(
 #
 # `cross_device_ops` of a strategy chooses the route of an all-reduce: over one device and back, in
 # stages, or in a ring between GPUs. It changes the speed, and the sum only by rounding.
-# `dl.make_strategy` picks a good one, so you rarely need to: `dl.make_strategy("mirrored",
+# `dl.make_strategy` picks a good one. To choose yourself, write `dl.make_strategy("mirrored",
 # cross_device_ops=tf.distribute.HierarchicalCopyAllReduce())`. `dl.describe(strategy).all_reduce`
 # names the one in use.
 # </details>
@@ -399,8 +397,8 @@ memory_guess.reveal(
         "assign only if you tell it how, when you make the variable.",
         "the loss of replica 1": "If both wrote to one variable, the last one would count. Each "
         "replica wrote to its own copy.",
-        "an error": "TensorFlow cannot know that the copies should be equal. Some variables are "
-        "meant to differ.",
+        "an error": "TensorFlow's documentation of the default promises one. In fact each replica "
+        "writes to its own copy.",
         "the loss of replica 0": "Each copy holds its own loss, and you read the first copy.",
     },
 )
@@ -433,11 +431,11 @@ dl.show("the copies", copies(last_loss), expected=[mean_loss(*batch).numpy()] * 
 # %% [markdown]
 # ## A layer that you use
 #
-# Is this only a danger for variables of your own? Train a common Keras model in the scope, with
-# Keras's own `fit`. It has a `BatchNormalization` layer with four variables: `gamma` and `beta`
-# scale and shift what the layer has normalised, and `moving_mean` and `moving_variance` are running
-# averages of the digits' statistics. You may call `fit` outside the scope, because a Keras model
-# remembers the strategy under which you built it. (`shuffle=False` only avoids a warning, because
+# Train a common Keras model in the scope, with Keras's own `fit`. It has a `BatchNormalization`
+# layer with four variables: `gamma` and `beta` scale and shift what the layer has normalised, and
+# `moving_mean` and `moving_variance` are running averages of the digits' statistics. You may call
+# `fit` outside the scope, because a Keras model remembers the strategy under which you built it.
+# (`shuffle=False` only avoids a warning, because
 # `fit` never shuffles a `tf.data.Dataset`. `variable.value` in the last line is the TensorFlow
 # variable inside a Keras variable.)
 
@@ -580,9 +578,9 @@ losses["two replicas"] = history_of_two.history["loss"]
 draw_losses(losses)
 
 # %% [markdown]
-# ### Why not build it in the scope and call fit?
+# ### Built in the scope, trained by Keras's fit
 #
-# You can, and Keras's own `fit` trains the model on both replicas, as it did with
+# Keras's own `fit` then trains the model on both replicas, as it did with
 # `BatchNormalization` above. The model here has no such layer.
 
 # %% tags=["predict"]

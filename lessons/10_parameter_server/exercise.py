@@ -43,7 +43,7 @@ import tensorflow as tf
 # - `make_data()` returns a data set. Let **each worker** make its own, and go through it.
 #   The data set does not repeat, but it has enough examples for all steps.
 # - `steps` is the number of steps in all, whichever worker takes them.
-# - At most `ahead` steps are under way at any time: sent, and not yet done. `ahead` is at least 2,
+# - At most `ahead` steps are sent and not yet done at any time. `ahead` is at least 2,
 #   and both workers should work at the same time.
 # - It returns a list of all losses, as numbers in any order, when all steps are done. About 6
 #   lines.
@@ -123,7 +123,7 @@ dl.check("staleness")
 #
 # - A table has `rows` rows of `row_bytes` bytes each.
 # - Make as many shards as you can, but at most one for each server.
-# - No shard may have fewer than `least_bytes` bytes, which is a multiple of `row_bytes`. A table
+# - `least_bytes` is a multiple of `row_bytes`, and no shard may have fewer bytes. A table
 #   smaller than that is one shard.
 # - The shards are as equal as possible. If the rows do not divide evenly, the first shards have one
 #   row more.
@@ -162,7 +162,7 @@ dl.check("shard_rows")
 # `add_up(coordinator, work, numbers)` has been right a thousand times. It runs on the coordinator.
 # While its steps are under way, **a worker is killed** at the worst time: it has done all that the
 # step says, and has not yet reported it. Run the check before you change anything. It prints all
-# results of `work` and by how much your sum is off: which of the results is that? Then repair the
+# results of `work` and by how much your sum is off. Is that one of the results? Then repair the
 # function.
 #
 # - `numbers` is a list of floats.

@@ -158,9 +158,9 @@ dl.show("counted", count, expected=6)
 # method `fetch` waits for the result, and `coordinator.fetch` waits for a list of them. So you
 # could fetch each step's loss before you send the next step, as in every loop so far.
 #
-# Here is a step that shows which worker takes it, if you do so. Each worker makes its own data set
-# with the function that you give to `create_per_worker_dataset`, here the numbers from 0 to 99. A
-# step returns the next number of its worker's data set.
+# Here is a step that shows what happens then. Each worker makes its own data set with the function
+# that you give to `create_per_worker_dataset`, here the numbers from 0 to 99. A step returns the
+# next number of its worker's data set.
 
 
 # %%
@@ -266,9 +266,9 @@ def train(turns, rate, limit=100.0):
 # %% [markdown]
 # `train` sends such steps, joins, and fetches: its cell is folded. (It passes numbers as tensors,
 # because TensorFlow traces a `tf.function` again for each new Python number.) Each step is a pair
-# of turns: when it reads and when it writes. First, one worker alone reads, writes, reads, writes.
-# The learning rate is 1.5, so each step computes weight - 1.5 · weight = -0.5 · weight. The sign
-# flips, and the distance to 0 is halved:
+# of turns: when it reads and when it writes. First, the turns of one worker: read, write, read,
+# write. The learning rate is 1.5, so each step computes weight - 1.5 · weight = -0.5 · weight. The
+# sign flips, and the distance to 0 is halved:
 
 # %%
 # %%workers chief
@@ -298,12 +298,12 @@ dl.show("weights", [weight for *_, weight in train(two, 1.5)])
 two_guess.reveal(
     "it moves away from 0",
     {
-        "it moves away from 0": "Each gradient is one update old, so every error is corrected "
-        "twice. The weight swings further and further: to -2, to 3.6, to -5.9.",
+        "it moves away from 0": "Each gradient is one update old, so it corrects an error that "
+        "is no longer there. The weight swings further and further: to -2, to 3.6, to -5.9.",
         "it comes to 0 as before": "That holds if each gradient belongs to the current weight. "
         "Here one update comes in between, each time.",
         "it comes to 0, but in twice as many steps": "Stale steps are not just lost steps. Each "
-        "one corrects an error that has been corrected already, so the weight overshoots.",
+        "one corrects the weight of one update ago, so the weight overshoots.",
     },
 )
 
@@ -342,8 +342,8 @@ draw_staleness({"equal workers, rate 0.4": smaller, "one is slow, limit 3": limi
 # %% [markdown]
 # Both weights come close to 0: 0.008 for the equal workers, 0.00006 with the limit. (Do not
 # compare these two numbers: the turns and the rates differ.) Each remedy has a price. A smaller
-# rate makes smaller steps, and the limit wastes all work of the slow worker. You can also limit
-# how many steps are under way: the exercise asks for that.
+# rate makes smaller steps, and the limit wastes all work of the slow worker. Or stop sending
+# until the oldest step is done: see the exercise.
 #
 # ### Without a script
 #
@@ -417,7 +417,7 @@ mean_guess.reveal(
     {(False, True): "the staleness of a single step", (True, True): "both"}.get(above, "neither"),
     {
         "the staleness of a single step": "While one worker is slow, three workers write many "
-        "updates, and all of them count for the slow step. Their own steps count few.",
+        "updates, and all of them count for the slow step. Their own steps are less stale.",
         "the mean staleness": "Each update makes the steps that are under way one update older. "
         "Besides the step that writes, these are at most three. So the mean is at most 3.",
         "both": "A slow step collects many updates, but the steps of the fast workers have few "
@@ -517,8 +517,8 @@ with strategy.scope():
     count, gate = tf.Variable(0), tf.Variable(0)
 
 # %% [markdown]
-# Each of two steps counts itself and then waits at the gate. So both workers have a step, and both
-# have counted:
+# Each of two steps counts itself, and ends only when the gate opens. We wait until both have
+# counted:
 
 
 # %%
@@ -662,10 +662,9 @@ error_guess.reveal(
 )
 
 # %% [markdown]
-# In 120 runs on ten clusters, 3 to 10 steps counted. In 90 of these runs it was 4 or 5. After a
-# step has failed, the next call of `schedule`, `join` or `done` (which asks whether all steps are
-# done) raises its error, and **cancels everything in the queue** and the steps under way. Until
-# that call the workers go on. Here the program waits before it calls `join`:
+# In 90 of 120 runs on ten clusters, 4 or 5 steps counted. After a step has failed, the next call of
+# `schedule`, `join` or `done` raises its error, and **cancels everything in the queue** and the
+# steps under way. Until that call the workers go on. Here the program waits before it calls `join`:
 
 # %%
 # %%workers chief --timeout 60
@@ -792,8 +791,9 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 #
 # Servers are worth their price if the model is mostly one enormous table, such as an embedding of a
 # hundred million products: one row of weights for each product. A *partitioner* cuts the table into
-# [shards](../docs/glossary.md#shard), one for each server, and a step fetches only the rows that it
-# needs. You give it to the strategy as `variable_partitioner`. In the exercise you write its heart.
+# [shards](../docs/glossary.md#shard), at most one for each server, and a step fetches only the rows
+# that it needs. You give it to the strategy as `variable_partitioner`. In the exercise you write
+# its heart.
 #
 # <details><summary>Does that work with a Keras model?</summary>
 # Not with Keras 3: a layer whose weights are cut raises <code>AttributeError: 'ShardedVariable'
@@ -809,10 +809,10 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 #
 # | use them if | use a synchronous strategy if |
 # |---|---|
-# | machines are slow or come and go | machines are equal, the network is fast: lesson 09 |
+# | some machines are slower, or come and go | machines are equal, the network is fast: lesson 09 |
 # | a table is too large for one machine | the model fits on each device: lesson 01 |
 # | a step needs few rows, so little travels | the model is dense, so all weights travel |
-# | a little staleness is harmless | runs must be equal, or equal one device |
+# | a little staleness is harmless | runs must be reproducible, or equal one device |
 #
 # ## Check yourself
 #

@@ -146,8 +146,7 @@ dl.check("efficiencies")
 #
 # - Both are lists of pairs `(megabytes, milliseconds)`, one for each measured all-reduce.
 # - Fit a line `milliseconds = alpha + beta * megabytes` by least squares, as `np.polyfit` does it.
-#   An alpha below 0 makes no sense. If the best line has one, return the best line whose alpha is
-#   0.
+#   Here alpha covers all rounds together. If it is below 0, return the best line whose alpha is 0.
 # - `fit_and_test` returns a dictionary with `"latency_ms"` (alpha), `"ms_per_mb"` (beta) and
 #   `"largest_error"`. That is the largest relative error of the line on the sizes that it was
 #   **not** fitted to: 0.2 if a prediction is 20 % too large, or 20 % too small, compared with what
@@ -155,8 +154,8 @@ dl.check("efficiencies")
 #
 # <details><summary>Hint 1</summary>
 #
-# `sizes, times = np.array(known).T` gives two arrays, and `np.polyfit(sizes, times, 1)` gives beta
-# and alpha, in this order.
+# Which pairs may decide the line, and which only test it? `np.polyfit(sizes, times, 1)` returns
+# beta and alpha, in this order.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -191,8 +190,8 @@ dl.check("fit_link")
 # <details><summary>Answer</summary>
 #
 # The one with relative errors. Suppose that the message of 100 ms is measured 2 % too long. For
-# `polyfit` these 2 ms are a large error, so it moves alpha to reduce that error. But alpha is what
-# decides the time of a small message.
+# `polyfit` these 2 ms are a large error, so it tilts the line, and alpha moves, too. But alpha is
+# what decides the time of a small message.
 # </details>
 
 # %% [markdown]
@@ -234,8 +233,8 @@ def fastest(compute_ms, latency_ms, gradient_mb, mb_per_ms, counts):
 dl.check("predict_knee")
 
 # %% [markdown]
-# **Try next:** halve the latency, and then double the bandwidth. Which of the two moves the fastest
-# step to more replicas, and which one makes it much faster?
+# **Try next:** halve the latency, or double the bandwidth instead. Which of the two moves the
+# fastest step to more replicas, and which one makes it much faster?
 #
 # <details><summary>Answer</summary>
 #

@@ -75,7 +75,7 @@ dl.show("recorded on", recording.machine)
 
 # %% tags=["predict"]
 compute_guess = dl.predict(
-    "A global batch of 64 images is cut for 1 or for 4 replicas that share two cores. How long is "
+    "A global batch of 64 images runs on 1 replica, or on 4 that share two cores. How long is "
     "the compute alone, without input and all-reduce, on 4 replicas?",
     ["about a quarter", "about half", "as long as on 1 replica", "longer than on 1 replica"],
 )
@@ -144,9 +144,8 @@ dl.show("the first call took more than twice as long", first > 2 * min(second, t
 # takes seconds, so a mean over few steps says more about tracing than about training. **Do not
 # count the first calls.**
 #
-# On a CPU this stopwatch is right, if you leave the first calls out. TensorFlow hands operations to
-# a GPU in a different way, and `set_synchronous_execution(False)` imitates that on this CPU. The
-# step does the same work.
+# `set_synchronous_execution(False)` makes TensorFlow hand operations to this CPU nearly as it does
+# to a GPU. The step does the same work.
 
 # %% tags=["predict"]
 queue_guess = dl.predict(
@@ -190,7 +189,7 @@ queue_guess.reveal(
 from distlab.measure.timing import differ, time_call
 
 timing = time_call(lambda: step(x), blocks=7, calls=5, warm_up=2)
-# timing.median_secs and timing.middle_half_secs are your machine's, so here are recorded steps:
+# print timing.median_secs for your machine; these steps are recorded:
 
 for images in (64, 256):
     one, *more = (recording.step(replicas, images) for replicas in (1, 2, 4))
@@ -234,8 +233,8 @@ for n in (1, 2, 4):
 
 # %% [markdown]
 # Perfect replicas would show 1. If one replica kept both cores busy, four could reach at most 1/4
-# in both. Weak scaling shows a little more, because 64 images do not keep both cores busy all the
-# time.
+# in both. Weak scaling shows a little more, probably because 64 images do not keep both cores busy
+# all the time.
 #
 # An efficiency says *that* time is lost, and not where. For that we describe each part by numbers.
 
@@ -360,10 +359,10 @@ for rows, seen in ((few_steps, "fitted, 1 and 2 replicas"), (four, "not seen, 4 
 # between two models.** (With 32 images both are about a third off, so that number alone decides
 # nothing. The three others do.) Look at the signs, too. If all errors of a model have the same
 # sign, it probably counts a part too much, too little or not at all. The shared model's steps of 4
-# replicas are all too long. The parts are further off than the whole: with 256 images the compute
-# is 1.3 ms too long and the all-reduce 0.8 ms, and the input of 1.5 ms is missing, so the errors
-# nearly cancel. A likely reason for the compute: the model charges the fixed time of four replicas
-# one after the other, and in reality a part of it overlaps.
+# replicas are all too long. With 256 images two errors nearly cancel: the compute is 1.3 ms and the
+# all-reduce 0.8 ms too long, and the input of 1.5 ms is missing. A likely reason for the compute:
+# the model charges the fixed time of four replicas one after the other, and in reality a part of it
+# overlaps.
 
 # %% [markdown]
 # What is such a model good for? It answers questions that you cannot measure. For example: the same
@@ -464,7 +463,7 @@ for network, share in shares.items():
     dl.show(f"{network}: communication / compute", share, digits=2)
 
 # %% [markdown]
-# The number of weights does not decide by itself, but **the time to send them compared with the
+# What decides is not the number of weights, but **the time to send them compared with the
 # time to compute.** Most of VGG-16's 138 million weights are in layers that compute little, so it
 # sends for almost as long as it computes.
 #

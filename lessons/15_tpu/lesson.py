@@ -137,11 +137,10 @@ draw_compiled_batches({"as they come": ragged})
 #
 # This way to count has a limit. Keras's `fit` traces its step once, with an open shape like `[None,
 # 64]`, and XLA still compiles it for each shape. A count of traces is then too small. TPUStrategy,
-# the MirroredStrategy for TPUs, differs as well: by default its `run` pads inputs whose batch size
-# varies (the *dynamic padder* of
-# [`RunOptions`](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions)). So this
-# count says what `jit_compile` does, and a TPU may compile fewer programs. If you pad yourself, the
-# shapes are fixed on both.
+# the MirroredStrategy for TPUs, does not remove this problem: by default its `run` pads inputs only
+# to the largest among the replicas of the same step (the *dynamic padder* of
+# [`RunOptions`](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions)). On one
+# replica our 4 rows stay 4. If you pad yourself, the shapes are fixed on both.
 
 # %% [markdown]
 # ## Pad, and count what is there
@@ -248,7 +247,7 @@ draw_compiled_batches({"as they come": ragged, "padded": filled})
 # %% [markdown]
 # One program, the same weights, and 7 of 8 rows of the last batch compute for nothing. That is the
 # price. For sentences, *bucketing* is a compromise: pad each batch to the next multiple of 32 above
-# its longest sentence. That gives few programs and little padding.
+# its longest sentence. That gives few programs, and at most 31 words of padding more than without.
 
 # %% [markdown]
 # ## Three doubtful steps
@@ -314,8 +313,8 @@ refused_guess.reveal(
         "knows a bound: at most 100 digits are odd.",
         "with_if only": "AutoGraph, a part of `tf.function`, turns this `if` into `tf.cond`, which "
         "XLA can compile.",
-        "with_numpy only": "XLA compiles only TensorFlow's operations, and `tf.py_function` calls "
-        "back into Python.",
+        "with_numpy only": "`tf.py_function` calls back into Python. TensorFlow cannot translate "
+        "that for XLA.",
     },
 )
 
@@ -324,9 +323,9 @@ operation = re.search(r"'(\w+)' OpKernel", refusal_of(with_numpy))
 dl.show("XLA has no kernel for", operation[1] if operation else refusal_of(with_numpy))
 
 # %% [markdown]
-# XLA cannot compile a call back into Python. AutoGraph, a part of `tf.function`, saved the `if`: it
-# made `tf.cond` of it. It does not save `loss.numpy()` or `np.sqrt(loss)`: both want a value, and
-# while a step is traced there is none.
+# TensorFlow cannot translate a call back into Python for XLA. AutoGraph, a part of `tf.function`,
+# saved the `if`: it made `tf.cond` of it. It does not save `loss.numpy()` or `np.sqrt(loss)`: both
+# want a value, and while a step is traced there is none.
 #
 # ## Read the program
 #
@@ -574,6 +573,7 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 #
 # **PyTorch/XLA** records operations, and compiles them at the end of a step. Each new shape and
 # each new path through an `if` is one more program, and `torch_xla.debug.metrics` counts them.
+# (Google now documents TorchTPU, its successor.)
 # **JAX:** `jax.jit` compiles for each shape as well, and it is stricter than TensorFlow. It refuses
 # an `if` on a traced value and `images[mask]` on every device, CPUs included. So a JAX program
 # shows these two faults early.
@@ -623,8 +623,7 @@ recap()
 # - [TensorFlow's guide to TPUs](https://www.tensorflow.org/guide/tpu) shows the whole loop. With
 #   the package `tensorflow`, its cell that starts the TPU ends as in the fold above.
 # - [Hugging Face's guide][hf] has three good rules. It says that XLA refuses an `if` on a tensor,
-#   and shapes that depend on values. You have seen that AutoGraph turns such an `if` into
-#   `tf.cond`, and that XLA on this CPU takes a shape with a known bound. It calls a compilation on
-#   a CPU or GPU a great sign that you are ready. It is one sign.
+#   and shapes that depend on values; you have seen exceptions to both. It calls a compilation on a
+#   CPU or GPU, with good performance, a great sign that you are ready. It is one sign.
 #
 # [hf]: https://huggingface.co/docs/transformers/v4.49.0/en/perf_train_tpu_tf

@@ -101,7 +101,7 @@ dl.check("choose_and_defend")
 # If a line of the lesson's table says `equal False`, you have a question: *where* do the weights
 # differ? Write `compare_strategies(build, dataset, strategies)`, whose table answers it.
 #
-# - `build()` returns a new compiled Keras model, always with the same first weights and the same
+# - `build()` returns a new compiled Keras model, always with the same initial weights and the same
 #   names.
 # - `dataset` has batches of `(x, y)`. The last batch may be smaller, and its shares unequal.
 # - `strategies` is a dictionary from a name to a strategy.

@@ -25,7 +25,7 @@
 # It takes about 45 minutes. You need lessons [01](01_mirrored_strategy.ipynb) and
 # [03](03_custom_training_loop.ipynb). You need no GPU and download nothing.
 #
-# **What changes.** So far we kept the strategy and changed what ran under it. Now the model stays
+# **What changes.** Lesson 03 kept the strategy and changed what ran under it. Now the model stays
 # the same, and the strategy changes, by one word:
 #
 # ```diff
@@ -246,9 +246,9 @@ rehearsal_guess.reveal(
 )
 
 # %% [markdown]
-# Version A is lesson 03's mistake, and any four devices find it. B needs the odd last batch, with
-# its unequal shares. One device finds neither: it finds code that cannot *run*, such as a wrong
-# shape, and a scale that is wrong everywhere, but no scale that is wrong only with several
+# Version A is lesson 03's mistake, and any four devices find it. B needs the partial last batch,
+# with its unequal shares. One device finds neither: it finds code that cannot *run*, such as a
+# wrong shape, and a scale that is wrong everywhere, but no scale that is wrong only with several
 # replicas. **So rehearse twice: on one device, and then on four logical ones, with a last batch
 # whose size is not a multiple of four.** You need no second GPU for that.
 #
@@ -355,7 +355,7 @@ dl.show("CentralStorage logs", logged, digits=2)
 
 # %% tags=["predict"]
 log_guess = dl.predict(
-    "In these steps the loss falls. Why does CentralStorage log a larger one?",
+    "Why does CentralStorage log a larger loss?",
     [
         "wrong weights: one replica's gradients are lost",
         "right weights: the log counts one replica's examples only",
@@ -439,7 +439,8 @@ dl.show("weights of one device", bool(apart(one, mended) < 1e-6), expected=True)
 # ## The memory of a step
 #
 # In float32 the sum is again 16 bytes for each parameter: 4 for the weight, 4 for its gradient and
-# 8 for Adam's two averages. Activations come on top, and we leave them out.
+# 8 for Adam's two averages. We count them as held together, without
+# activations and buffers.
 
 # %% tags=["predict"]
 memory_guess = dl.predict(
@@ -645,15 +646,16 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 #
 # `dl.make_strategy("central_storage", devices=pair)` is
 # `tf.distribute.experimental.CentralStorageStrategy(compute_devices=pair,
-# parameter_device="CPU:0")` with one change: the first replica's device adds up the gradients.
-# Without this change the CPU adds them up, and sends the sum to that device and back. A step then
-# moves 2 S more. `dl.describe` reads `strategy.num_replicas_in_sync` and the devices of
+# parameter_device="CPU:0")` with one change: on logical devices,
+# the first replica's device adds up the gradients. Without this change the CPU adds them up, and
+# sends the sum to that device and back. A step then moves 2 S more. `dl.describe` reads
+# `strategy.num_replicas_in_sync` and the devices of
 # `strategy.extended`. If you leave `parameter_device` out, TensorFlow takes the only compute device
 # or, if there are several, the CPU. So `["GPU:0"]` with `parameter_device="CPU:0"` keeps the one
 # copy in the host's memory even with a single GPU.
 # </details>
 #
-# ## Strategies of more than one process
+# ## Strategies for several hosts or TPUs
 #
 # - `MultiWorkerMirroredStrategy`: several hosts take each step together. There is a copy on every
 #   device of every host, and under `dl.distribute` the weights are those of one device. Keras 3's

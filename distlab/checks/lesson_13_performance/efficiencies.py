@@ -120,9 +120,8 @@ EFFICIENCIES = Check(
         Fault("upside_down", inverted="efficiency")
         .or_with(inverted="throughput", divided=("strong",))
         .feedback(
-            "You divided the baseline's examples per second by the others', as one does with the "
-            "times of a step. Of examples per second, more is better. Which of the two throughputs "
-            "would perfect replicas have?"
+            "You divided the baseline's examples per second by the others', so slower "
+            "replicas get a higher number. Which of the two throughputs belongs on top?"
         ),
     ),
 )

@@ -137,7 +137,7 @@ COMPILED_LOSS = Check(
             "value yet. How can one formula give the right loss in both cases?"
         ),
         Observed("py_function_left", lambda _, out: "PyFunc" in out["refused"]).feedback(
-            "You kept a call back into Python. XLA can compile TensorFlow's operations only, and "
+            "You kept a call back into Python. TensorFlow cannot translate it for XLA, and "
             "a TPU would have to wait for its host in every step. Which operation of TensorFlow "
             "does the same?"
         ),
