@@ -18,6 +18,7 @@ from distlab.training import replica_step
 from distlab.training.executions import make_execution
 from distlab.training.finite_losses import NotedLoss, is_compiled_by_xla
 from distlab.training.keras_private import (
+    chosen_metrics,
     held,
     losses,
     moments,
@@ -166,6 +167,7 @@ def prepare(model: keras.Model) -> None:
     states.prepare(model)
     results.wrap(model)
     own_metrics.wrap(model)
+    chosen_metrics.check(model)
     moments.prepare(model)
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
+from distlab.errors import ModelError
 from tests.support.distribution import X, Y, strategy_of
 from tests.training.test_distribute_models import assert_equal_to_one_device
 from tests.training.test_distribute_own_step import assert_equal, in_order
@@ -115,6 +116,42 @@ def test_parity_of_a_step_that_draws_where_a_replica_has_no_example():
     data = in_order(X[:33], Y[:33])
     report = dl.check_parity(building(Noisy), data, strategy=strategy_of("mirrored", 3))
     assert report.equal, report
+
+
+# Labels that a step gives in a different form
+
+
+class ByIndex(Net):
+    """Learns from one-hot labels, by their indices."""
+
+    def train_step(self, data):
+        x, y = data
+        y = tf.argmax(y, axis=-1)
+        super().train_step((x, y))
+        return self.compute_metrics(x, y, self(x))
+
+
+ONE_HOT = np.eye(4, dtype="float32")[Y]
+
+
+def test_accuracy_that_keras_chose_by_the_labels_of_the_data_is_refused():
+    model = dl.distribute(building(ByIndex, metrics=["accuracy"]), strategy_of("mirrored", 2))
+    with pytest.raises(ModelError) as refused:
+        model.fit(in_order(X, ONE_HOT), verbose=0)
+    assert str(refused.value).splitlines() == [
+        "metrics=['accuracy'], with a step of the model's own",
+        "  found: labels of shape (32,) from the step, and CategoricalAccuracy, which Keras has "
+        "chosen by the data's labels",
+        "  to do: compile with keras.metrics.SparseCategoricalAccuracy(name='accuracy')",
+    ]
+
+
+def test_the_accuracy_that_the_error_names_is_that_of_one_device():
+    def build():
+        metric = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+        return building(ByIndex, metrics=[metric])()
+
+    assert_equal(build, in_order(X, ONE_HOT), "mirrored", 3, validation_data=None)
 
 
 # Losses and metrics of Keras that go over the examples
