@@ -791,7 +791,7 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 #
 # Servers are worth their price if the model is mostly one enormous table, such as an embedding of a
 # hundred million products: one row of weights for each product. A *partitioner* cuts the table into
-# [shards](../docs/glossary.md#shard), at most one for each server, and a step fetches only the rows
+# [shards](../docs/glossary.md#shard), which the servers share, and a step fetches only the rows
 # that it needs. You give it to the strategy as `variable_partitioner`. In the exercise you write
 # its heart.
 #
