@@ -19,21 +19,25 @@ def sum_over_replicas(parts: list[Any]) -> list[Any]:
             to the other workers, and that holds one type only.
     """
     context = tf.distribute.get_replica_context()
+    # One device has the slices of each lookup of a table side by side, so they stay apart.
+    lookups = [_lookups(part) for part in parts]
+    flat = [one for several in lookups for one in several]
     of_dtype: dict[tf.DType, list[int]] = defaultdict(list)
-    for index, part in enumerate(parts):
+    for index, (part, _) in enumerate(flat):
         of_dtype[part.dtype].append(index)
-    sums = list(parts)
+    sums = [part for part, _ in flat]
     for indices in of_dtype.values():
-        together = [parts[index] for index in indices]
+        together = [sums[index] for index in indices]
         together = context.all_reduce(tf.distribute.ReduceOp.SUM, together)
         for index, total in zip(indices, together, strict=True):
-            merge = context.num_replicas_in_sync > 1 and has_distinct_rows(parts[index])
+            merge = context.num_replicas_in_sync > 1 and flat[index][1]
             sums[index] = _merged(total) if merge else total
-    return sums
+    each = iter(sums)
+    return [_joined([next(each) for _ in several]) for several in lookups]
 
 
 def has_distinct_rows(gradient: Any) -> bool:
-    """Whether it is a sparse gradient whose rows TensorFlow has made distinct on this replica.
+    """Whether TensorFlow has made rows of a sparse gradient distinct on this replica.
 
     Lookups of sparse inputs take each row once, and one device then has one slice for a row. The
     sum over replicas has one for each replica, and optimizers square slices one by one. In eager
@@ -42,12 +46,39 @@ def has_distinct_rows(gradient: Any) -> bool:
     Args:
         gradient: A tensor, or the slices of a sparse one.
     """
+    return any(is_distinct for _, is_distinct in _lookups(gradient))
+
+
+def _lookups(gradient: Any) -> list[tuple[Any, bool]]:
+    """The slices of each lookup of a table in a step, and whether their rows are distinct."""
     if not isinstance(gradient, tf.IndexedSlices) or tf.executing_eagerly():
-        return False
-    rows = gradient.indices
-    while rows.op.type in ("Reshape", "Identity", "Cast"):
-        rows = rows.op.inputs[0]
-    return bool(rows.op.type.startswith("Unique"))
+        return [(gradient, False)]
+    rows = _origin(gradient.indices)
+    several = list(rows.op.inputs)[:-1] if rows.op.type == "ConcatV2" else [rows]
+    distinct = [_origin(r).op.type.startswith(("Unique", "SparseSegment")) for r in several]
+    if len(several) == 1 or not any(distinct):
+        return [(gradient, any(distinct))]
+    sizes, count = [tf.size(rows) for rows in several], len(several)
+    values = tf.split(gradient.values, sizes, num=count)
+    indices = tf.split(gradient.indices, sizes, num=count)
+    parts = zip(values, indices, strict=True)
+    slices = [tf.IndexedSlices(*part, gradient.dense_shape) for part in parts]
+    return list(zip(slices, distinct, strict=True))
+
+
+def _origin(rows: tf.Tensor) -> tf.Tensor:
+    """The row numbers before they were cast, flattened, or counted from the end of the table."""
+    while rows.op.type in ("Reshape", "Identity", "Cast", "SelectV2"):
+        # Keras selects between the numbers counted from the end and, last, those that were given.
+        rows = rows.op.inputs[-1 if rows.op.type == "SelectV2" else 0]
+    return rows
+
+
+def _joined(several: list[Any]) -> Any:
+    if len(several) == 1:
+        return several[0]
+    values, rows = [one.values for one in several], [one.indices for one in several]
+    return tf.IndexedSlices(tf.concat(values, 0), tf.concat(rows, 0), several[0].dense_shape)
 
 
 def _merged(gradient: tf.IndexedSlices) -> tf.IndexedSlices:

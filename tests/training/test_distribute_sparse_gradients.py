@@ -28,6 +28,39 @@ def bag_of_rows(inputs):
     return Bag()(inputs)
 
 
+def one_table_twice(inputs):
+    bag = Bag()
+    return bag(inputs) + 2 * bag(keras.ops.flip(inputs[:, :4], axis=1))
+
+
+class Segments(Bag):
+    def call(self, tokens):
+        table, sparse = tf.convert_to_tensor(self.table), tf.sparse.from_dense(tokens + 1)
+        rows, examples = sparse.values - 1, sparse.indices[:, 0]
+        return tf.sparse.segment_mean(table, rows, examples, sparse_gradient=True)
+
+
+def by_segments(inputs):
+    return Segments()(inputs)
+
+
+class Unique(keras.layers.Layer):
+    """Looks up each row once, and then repeats it where it is asked for again."""
+
+    def build(self, shape):
+        self.embedding = keras.layers.Embedding(ROWS, 4)
+        self.embedding.build(shape)
+
+    def call(self, tokens):
+        rows, places = tf.unique(tf.reshape(tokens, [-1]))
+        found = tf.gather(self.embedding(rows), places)
+        return tf.reduce_mean(tf.reshape(found, [-1, 6, 4]), axis=1)
+
+
+def each_row_once(inputs):
+    return Unique()(inputs)
+
+
 def several_at_once(inputs):
     lookup = keras.layers.IntegerLookup(
         vocabulary=list(range(ROWS)), output_mode="multi_hot", sparse=True
@@ -47,7 +80,9 @@ def building(features, optimizer):
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("features", [bag_of_rows, several_at_once])
+@pytest.mark.parametrize(
+    "features", [bag_of_rows, one_table_twice, by_segments, each_row_once, several_at_once]
+)
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -72,12 +107,13 @@ FIRST = [[1, 2], [3, 4], [1, 2], [3, 4]]  # on two replicas both shares look up 
     ids=["as many rows", "fewer rows", "no row"],
 )
 @pytest.mark.parametrize("first", [FIRST, [[0, 0]] * 4], ids=["rows 1 to 4", "no row"])
-def test_rows_that_are_alike_in_the_first_batch_only(first, second):
+@pytest.mark.parametrize("features", [bag_of_rows, one_table_twice])
+def test_rows_that_are_alike_in_the_first_batch_only(first, second, features):
     def build():
         keras.utils.set_random_seed(1)
         inputs = keras.Input((2,), dtype="int64")
-        model = keras.Model(inputs, keras.layers.Dense(1)(Bag()(inputs)))
-        model.compile(keras.optimizers.SGD(0.3), "mse")
+        model = keras.Model(inputs, keras.layers.Dense(1)(features(inputs)))
+        model.compile(keras.optimizers.SGD(0.05), "mse")
         return model
 
     tokens = np.array([*first, *second, *FIRST])

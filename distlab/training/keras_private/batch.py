@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -31,8 +31,10 @@ class Batch:
             mean over this replica's examples, say), and not as the part that adds up.
         of_sum: Whether the step's loss is a sum over examples, so that what does not depend on
             them (a regulariser) has to count by the share.
+        is_trial: Whether the step is only tried, and writes nothing.
     """
 
+    is_trial: ClassVar[bool] = False
     examples: tf.Tensor
     in_all: tf.Tensor
     as_mean: bool = False

@@ -202,13 +202,10 @@ def _apply(original: Any) -> Any:
     return apply
 
 
-def _summing(_original: Any) -> Any:
+def _summing(original: Any) -> Any:
     def all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
-        """Keras sums gradients as the last thing before the update; here they are summed already.
-
-        So clipping, loss scales and checks for infinities see the gradient of the global batch.
-        """
-        return list(grads_and_vars)
+        # Keras sums as the last thing before the update. Here clipping and loss scales come after.
+        return original(self, grads_and_vars) if _in_use() is None else list(grads_and_vars)
 
     return all_reduce_sum_gradients
 

@@ -190,5 +190,7 @@ class _Reset:
         self.metric = metric
 
     def __call__(self) -> None:
-        with using(None):
+        batch = current()
+        trial = batch is not None and batch.is_trial  # nothing is written in one
+        with contextlib.nullcontext() if trial else using(None):
             type(self.metric).reset_state(self.metric)

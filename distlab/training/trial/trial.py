@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -158,6 +158,7 @@ def _call(
 
 @dataclasses.dataclass(frozen=True)
 class _TrialBatch(Batch):
+    is_trial: ClassVar[bool] = True
     seen: Seen = dataclasses.field(default_factory=Seen)
     first: int = 0
     totals: Iterator[tf.Tensor] | None = None
