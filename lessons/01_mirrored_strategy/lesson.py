@@ -31,7 +31,7 @@
 # <details><summary>Answers</summary>
 #
 # 1. All of it. Only a distributed data set comes cut into shares.
-# 2. 2 and 1. All three ways to cut a full batch of 3 agree.
+# 2. 2 and 1: 3 / 2, rounded up, is 2, and 1 is left.
 # </details>
 
 # %%
@@ -251,9 +251,9 @@ if_guess.reveal(
 )
 
 # %% [markdown]
-# `merge_call` waits until all replicas have called it, and then runs one function for all of them.
-# Here `all_reduce` is built on it. If you compile this function with `@tf.function`, the error is a
-# different one: *merge_call called while defining a new graph*. The replica's index is a tensor. To
+# The error names `merge_call`, which `all_reduce` uses here: it waits for all replicas, and then
+# runs one function for them. If you compile `only_replica_0` with `@tf.function`, the error is
+# different: *merge_call called while defining a new graph*. The replica's index is a tensor. To
 # compile an `if` on a tensor, TensorFlow makes a graph of each branch, and inside such a graph no
 # replica can wait for the others. On several workers such a mistake can hang instead, as lesson 09
 # shows. **Every replica must take part:** keep every all-reduce out of an `if` that can differ
@@ -431,13 +431,13 @@ dl.show("the copies", copies(last_loss), expected=[mean_loss(*batch).numpy()] * 
 # %% [markdown]
 # ## A layer that you use
 #
-# Train a common Keras model in the scope, with Keras's own `fit`. It has a `BatchNormalization`
-# layer with four variables: `gamma` and `beta` scale and shift what the layer has normalised, and
-# `moving_mean` and `moving_variance` are running averages of the digits' statistics. You may call
-# `fit` outside the scope, because a Keras model remembers the strategy under which you built it.
-# (`shuffle=False` only avoids a warning, because
-# `fit` never shuffles a `tf.data.Dataset`. `variable.value` in the last line is the TensorFlow
-# variable inside a Keras variable.)
+# Build a common Keras model in the scope, and train it with Keras's own `fit`. It has a
+# `BatchNormalization` layer with four variables: `gamma` and `beta` scale and shift what the layer
+# has normalised, and
+# `moving_mean` and `moving_variance` are running averages of the digits' statistics. `fit` may
+# stand outside, because a Keras model remembers the strategy under which you built it.
+# `shuffle=False` only avoids a warning: `fit` never shuffles a `tf.data.Dataset`. `variable.value`
+# in the last line is the TensorFlow variable inside a Keras variable.
 
 # %% tags=["predict"]
 layer_guess = dl.predict(

@@ -359,8 +359,8 @@ for rows, seen in ((few_steps, "fitted, 1 and 2 replicas"), (four, "not seen, 4 
 # between two models.** (With 32 images both are about a third off, so that number alone decides
 # nothing. The three others do.) Look at the signs, too. If all errors of a model have the same
 # sign, it probably counts a part too much, too little or not at all. The shared model's steps of 4
-# replicas are all too long. With 256 images two errors nearly cancel: the compute is 1.3 ms and the
-# all-reduce 0.8 ms too long, and the input of 1.5 ms is missing. A likely reason for the compute:
+# replicas are all too long. With 256 images three errors nearly cancel: the compute is 1.3 ms and
+# the all-reduce 0.8 ms too long, and 1.5 ms of input are missing. A likely reason for the compute:
 # the model charges the fixed time of four replicas one after the other, and in reality a part of it
 # overlaps.
 

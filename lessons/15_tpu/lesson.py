@@ -140,7 +140,7 @@ draw_compiled_batches({"as they come": ragged})
 # the MirroredStrategy for TPUs, does not remove this problem: by default its `run` pads inputs only
 # to the largest among the replicas of the same step (the *dynamic padder* of
 # [`RunOptions`](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions)). On one
-# replica our 4 rows stay 4. If you pad yourself, the shapes are fixed on both.
+# replica our 4 rows stay 4. If you pad yourself, every step has the same shapes.
 
 # %% [markdown]
 # ## Pad, and count what is there
@@ -227,9 +227,10 @@ dl.show("with the mask, largest difference from the gradient of the 4 digits", a
 #
 # In Keras, you hand the mask over as `sample_weight`, and that alone is not enough. A loss
 # multiplies by it and still divides by all 32 rows, unless you make the loss with
-# `reduction="mean_with_sample_weight"`. On several replicas even that divides by the sum of each
-# replica's own mask, and not by the sum over all replicas: see [pitfalls](../docs/pitfalls.md).
-# Metrics in `metrics=` ignore the mask, and those in `weighted_metrics=` use it.
+# `reduction="mean_with_sample_weight"`. On several replicas, that loss and our step both divide
+# by the sum of each replica's own mask, and not by the sum over all replicas: see
+# [pitfalls](../docs/pitfalls.md). Metrics in `metrics=` ignore the mask, and those in
+# `weighted_metrics=` use it.
 
 # %%
 padded_weights, compiled_for, step = start()
@@ -246,8 +247,9 @@ draw_compiled_batches({"as they come": ragged, "padded": filled})
 
 # %% [markdown]
 # One program, the same weights, and 7 of 8 rows of the last batch compute for nothing. That is the
-# price. For sentences, *bucketing* is a compromise: pad each batch to the next multiple of 32 above
-# its longest sentence. That gives few programs, and at most 31 words of padding more than without.
+# price. For sentences, *bucketing* is a compromise: pad the sentences of a batch to a multiple of
+# 32, the smallest that holds the longest. That gives few programs, and at most 31 words of padding
+# more for a sentence.
 
 # %% [markdown]
 # ## Three doubtful steps
@@ -304,6 +306,7 @@ refused_guess.reveal(
     {
         ("with_numpy",): "with_numpy only",
         ("with_numpy", "with_selection"): "with_numpy and with_selection",
+        ("with_if",): "with_if only",
     }.get(tuple(refused), "all three"),
     {
         "all three": "Guides say that XLA refuses an `if` on a tensor and a shape that depends on "
@@ -364,8 +367,8 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # *backend* for each kind of device. You have tried the translation for CPUs and the CPU backend. So
 # a compilation on a CPU is **neither sufficient nor necessary** for a TPU:
 #
-# - *Not sufficient:* the backend for TPUs may refuse what the one for CPUs takes, such as bounded
-#   shapes. And a TPU has no hardware for float64.
+# - *Not sufficient:* the translation or the backend for TPUs may refuse what those for CPUs take.
+#   And a TPU has no hardware for float64.
 # - *Not necessary:* TPUStrategy may move an operation that XLA refuses to the TPU's host, if [soft
 #   device placement][soft] is on, as it is by default in eager programs. Then the operation runs,
 #   and the TPU waits for its host in each step.
@@ -573,7 +576,6 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 #
 # **PyTorch/XLA** records operations, and compiles them at the end of a step. Each new shape and
 # each new path through an `if` is one more program, and `torch_xla.debug.metrics` counts them.
-# (Google now documents TorchTPU, its successor.)
 # **JAX:** `jax.jit` compiles for each shape as well, and it is stricter than TensorFlow. It refuses
 # an `if` on a traced value and `images[mask]` on every device, CPUs included. So a JAX program
 # shows these two faults early.

@@ -252,10 +252,10 @@ rehearsal_guess.reveal(
 # replicas. **So rehearse twice: on one device, and then on four logical ones, with a last batch
 # whose size is not a multiple of four.** You need no second GPU for that.
 #
-# Only the rehearsal on several devices finds a model that was built outside of the scope. In a loop
-# by hand, `OneDeviceStrategy` trains such a model without an error, and its variables stay where
-# they were made. `MirroredStrategy` stops in the first step, with an `AssertionError` that has no
-# text. (`dl.distribute` refuses the model under both, and says why.)
+# `OneDeviceStrategy` does not find a model that was built outside of the scope. In a loop by hand
+# it trains such a model without an error, and the variables stay where they were made.
+# `MirroredStrategy` stops in the first step, with an `AssertionError` that has no text.
+# (`dl.distribute` refuses the model under both, and says why.)
 #
 # ## Your model under each strategy
 #

@@ -1,7 +1,7 @@
 """The metric that Keras chooses for "accuracy", by the labels of the data.
 
-A step of one's own may give it labels of a different form, such as indices for one-hot labels. On
-one device Keras chooses in the first step, and so by the labels that the step gives.
+Your own step may give it labels of a different form, such as indices for one-hot labels. On one
+device Keras chooses in the first step, and so by the labels that the step gives.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from distlab.errors import ModelError
 from distlab.training.keras_private import models
 
 _NAMES = ("accuracy", "acc")
-_OF_ONE_HOT = keras.metrics.CategoricalAccuracy
 
 
 def check(model: keras.Model) -> None:
-    """Lets the metrics of a model with a step of its own refuse labels of a different form.
+    """Makes the metrics refuse labels of a different form, if the model has its own step.
 
     Args:
         model: A built model.
@@ -27,7 +26,7 @@ def check(model: keras.Model) -> None:
     compiled = model._compile_metrics
     if compiled is not None and models.has_own(model, "train_step", "test_step"):
         asked = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
-        names = {one for one in asked if one in _NAMES} if asked else set()
+        names = {one for one in asked if isinstance(one, str) and one in _NAMES}
         if names:
             compiled.__dict__["update_state"] = _Checked(compiled, names)
 
@@ -54,8 +53,11 @@ class _Checked:
         if labels.shape.rank is None or outputs.shape.rank is None:
             return
         is_binary, is_sparse = compile_utils.is_binary_or_sparse_categorical(labels, outputs)
-        one_of = keras.metrics.SparseCategoricalAccuracy if is_sparse else _OF_ONE_HOT
-        fitting = keras.metrics.BinaryAccuracy if is_binary else one_of
+        fitting = keras.metrics.CategoricalAccuracy
+        if is_binary:
+            fitting = keras.metrics.BinaryAccuracy
+        elif is_sparse:
+            fitting = keras.metrics.SparseCategoricalAccuracy
         for metric in self.compiled.metrics:
             if metric.name in self.names and type(metric) is not fitting:
                 raise ModelError(
