@@ -18,7 +18,7 @@ from distlab.strategy.describing import describe
 from distlab.training.finite_losses import NotedLoss, assert_finite
 from distlab.training.keras_private import losses, models, moments, optimizers, states
 from distlab.training.keras_private.batch import Batch, working_on
-from distlab.training.keras_private.hooks import Hooks, using
+from distlab.training.keras_private.hooks import using
 from distlab.training.keras_private.loss_parts import part_of
 from distlab.training.keras_private.share_hooks import CountingByShare
 from distlab.training.reducing import after, has_distinct_rows, sum_over_replicas
@@ -151,7 +151,7 @@ def reducer(
 
 
 def apply(model: keras.Model, gradients: Gradients) -> None:
-    """Takes the optimizer's step, in a replica's function.
+    """Takes the optimizer's step, in a replica's function, inside `hooks.installed`.
 
     Args:
         model: A compiled model.
@@ -162,8 +162,7 @@ def apply(model: keras.Model, gradients: Gradients) -> None:
         warnings.warn("The model does not have any trainable weights.", stacklevel=2)
         return
     pairs = [(gradients.get(str(index)), one) for index, one in enumerate(variables)]
-    with using(Hooks()):  # no optimizer sums gradients again
-        model.optimizer.apply_gradients(pairs)
+    model.optimizer.apply_gradients(pairs)
 
 
 def test_step(model: keras.Model, found: Findings | None = None) -> Callable[..., Seen]:

@@ -202,10 +202,11 @@ def _apply(original: Any) -> Any:
     return apply
 
 
-def _summing(original: Any) -> Any:
+def _summing(_original: Any) -> Any:
     def all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
         # Keras sums as the last thing before the update. Here clipping and loss scales come after.
-        return original(self, grads_and_vars) if _in_use() is None else list(grads_and_vars)
+        # A LossScaleOptimizer updates in a thread of its own, so this holds in all threads.
+        return list(grads_and_vars)
 
     return all_reduce_sum_gradients
 
