@@ -41,6 +41,8 @@ PARITY = [
             "distribute_own_step",
             "distribute_own_metrics",
             "distribute_unusual_steps",
+            "distribute_hidden_parts",
+            "distribute_sparse_gradients",
             "distribute_later_batches",
             "distribute_small_batches",
             "distribute_daily_use",

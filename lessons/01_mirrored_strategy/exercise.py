@@ -186,7 +186,7 @@ def find_drifted(strategy, variables):
     drifted = []
     for name, variable in variables.items():
         first, *copies = strategy.experimental_local_results(variable)
-        if not all(np.array_equal(first, copy) for copy in copies):
+        if not all(np.array_equal(first, copy, equal_nan=True) for copy in copies):
             drifted.append(name)
     return drifted
     ### END SOLUTION

@@ -429,15 +429,14 @@ dl.show("the copies", copies(last_loss), expected=[mean_loss(*batch).numpy()] * 
 # | `ONLY_FIRST_REPLICA` | replica 0's value | a step counter |
 
 # %% [markdown]
-# ## A layer that you use
+# ## BatchNormalization on two replicas
 #
 # Build a common Keras model in the scope, and train it with Keras's own `fit`. It has a
 # `BatchNormalization` layer with four variables: `gamma` and `beta` scale and shift what the layer
-# has normalised, and
-# `moving_mean` and `moving_variance` are running averages of the digits' statistics. `fit` may
-# stand outside, because a Keras model remembers the strategy under which you built it.
-# `shuffle=False` only avoids a warning: `fit` never shuffles a `tf.data.Dataset`. `variable.value`
-# in the last line is the TensorFlow variable inside a Keras variable.
+# has normalised, and `moving_mean` and `moving_variance` are running averages of the digits'
+# statistics. `fit` may stand outside, because a Keras model remembers the strategy under which you
+# built it. `shuffle=False` only avoids a warning: `fit` never shuffles a `tf.data.Dataset`.
+# `variable.value` in the last line is the TensorFlow variable inside a Keras variable.
 
 # %% tags=["predict"]
 layer_guess = dl.predict(
@@ -503,7 +502,7 @@ dl.set_seed(1)
 with strategy.scope():
     synchronized, _ = normalized(synchronized=True)
 synchronized.fit(some, shuffle=False, verbose=0)
-dl.show("weights apart from one device's", apart(model, on_one), digits=3)
+dl.show("weights apart from one device's by", apart(model, on_one), digits=3)
 dl.show("the same, synchronized", apart(synchronized, on_one), below=1e-6)
 
 # %% [markdown]

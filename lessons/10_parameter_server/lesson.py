@@ -30,12 +30,12 @@
 #
 # <details><summary>Lesson 09: one of two workers takes twice as long for its steps. How fast is the
 # training?</summary>
-# As fast as the slow worker, because each all-reduce waits for both. Today workers do not wait for
+# As fast as the slow worker, because each all-reduce waits for both. Here workers do not wait for
 # each other.
 # </details>
 #
 # <details><summary>Lesson 01: on which device is a mirrored variable?</summary>
-# On every device: each replica has a copy. Today each variable exists once, on a server.
+# On every device: each replica has a copy. Here each variable exists once, on a server.
 # </details>
 
 # %%
@@ -399,7 +399,7 @@ def measure_staleness(steps):
 
 # %% tags=["predict"]
 mean_guess = dl.predict(
-    "Four workers, so $n-1$ is 3. Some steps are slow. What can be larger than 3?",
+    "Four workers, so $n-1$ is 3. Some steps take much longer. What can be larger than 3?",
     ["the mean staleness", "the staleness of a single step", "both", "neither"],
 )
 
@@ -581,8 +581,8 @@ kill_guess.reveal(
 # - **Return** the result, and let the coordinator add: each `RemoteValue` has one result.
 # - Let the step **set** something instead of adding to it. Setting it twice changes nothing.
 #
-# A worker that comes back takes steps again ([ClusterCoordinator, "Handling task
-# failure"](https://www.tensorflow.org/api_docs/python/tf/distribute/coordinator/ClusterCoordinator)).
+# A worker that comes back takes steps again, and its data set starts from the beginning
+# ([ClusterCoordinator, "Handling task failure"](https://www.tensorflow.org/api_docs/python/tf/distribute/coordinator/ClusterCoordinator)).
 # Nothing in your program changes:
 
 # %%

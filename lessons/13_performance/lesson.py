@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Performance: where the time of a step goes
 #
-# When Uber trained on 128 GPUs with TensorFlow's own distribution of 2017, [about half of what the
-# GPUs could do was lost](https://arxiv.org/abs/1802.05799). The training ran without an error, and
-# it was faster than on one GPU. The work of about 64 GPUs was lost, and without a measurement you
-# would not see it. Horovod, a library with a ring all-reduce, [reached 90 % of the ideal
+# When Uber trained on 128 GPUs with TensorFlow's distributed training of 2017, [about half of what
+# the GPUs could do was lost](https://arxiv.org/abs/1802.05799). The training ran without an error,
+# and it was faster than on one GPU. The work of about 64 GPUs was lost, and without a measurement
+# you would not see it. Horovod, a library with a ring all-reduce, [reached 90 % of the ideal
 # speed](https://github.com/horovod/horovod/blob/master/docs/benchmarks.rst) on 512 GPUs with two
 # neural networks. Not every neural network reaches that.
 #
@@ -55,11 +55,11 @@ recording = recorded_scaling()
 dl.show("recorded on", recording.machine)
 
 # %% [markdown]
-# Times differ from run to run, so this page works with recorded times. Each row is the fastest of
-# several runs, each in a fresh process, because whatever else runs on a machine only adds time. At
-# the end you can measure your own. The recording has steps of a small CNN with 420,000 weights, on
-# 1, 2 and 4 replicas. `python benchmarks/record_scaling.py` in distlab's repository records it
-# again.
+# Times differ from run to run, so this page works with recorded times. Each time is from the
+# fastest of several runs, each in a fresh process, because whatever else runs on a machine only
+# adds time. At the end you can measure your own. The recording has steps of a small CNN with
+# 420,000 weights, on 1, 2 and 4 replicas. `python benchmarks/record_scaling.py` in distlab's
+# repository records it again.
 #
 # ## Three parts of a step
 #
@@ -180,8 +180,8 @@ queue_guess.reveal(
 # %% [markdown]
 # A GPU works while Python goes on: TensorFlow puts operations into the GPU's queue, and the call
 # returns. So **wait for the devices before you read the clock, both times.** If you forget the
-# first wait, work from before is counted. (On a GPU all operations are in the queue when the call
-# returns, so a step of many tiny operations shows more of its time than you saw here.)
+# first wait, work from before is counted. (A call for a GPU returns once every operation is in the
+# queue. With many tiny operations that takes a larger part of the step's time than you saw here.)
 # `sync_devices` waits; reading a result (`.numpy()`) waits, too. `time_call` does all of this, and
 # repeats it in blocks. Here these are 7 blocks of 5 calls, and each gives the mean time of a call:
 
@@ -204,8 +204,8 @@ for images in (64, 256):
 # quarter of them is below it, and a quarter above. `differ(one, other)` compares the middle halves.
 # If they overlap, report neither a speedup nor a slowdown: here 2 replicas are "5 % faster" than 1
 # with 256 images and "13 % slower" with 64, and the blocks support neither statement. (This is a
-# rule of thumb, not a statistical test.) To compare two programs, let them take turns
-# (`time_in_turns`), so that whatever disturbs one disturbs both.
+# rule of thumb, not a statistical test, and it does not see how whole runs scatter.) To compare
+# two programs, let them take turns (`time_in_turns`), so that whatever disturbs one disturbs both.
 
 # %% [markdown]
 # ## Strong and weak scaling
@@ -280,9 +280,9 @@ for size_bytes in (4, 2048):
     dl.show(f"all-reduce of {size_bytes:,} bytes", f"{micros:.0f} µs")
 
 # %% [markdown]
-# A message costs a time that does not depend on its size, the **latency** or alpha. It costs a time
-# for each byte on top, beta, the inverse of the **bandwidth**. A ring of N replicas that add up S
-# bytes has 2(N-1) rounds, and sends S/N bytes in each:
+# As in [lesson 12](12_ring_all_reduce.ipynb), a message costs the **latency** alpha, whatever its
+# size, and on top the time beta for each byte, the inverse of the **bandwidth**. A ring of N
+# replicas that add up S bytes has 2(N-1) rounds, and sends S/N bytes in each:
 #
 # ```
 # T = 2 * (N - 1) * (alpha + beta * S / N)

@@ -17,7 +17,7 @@
 #
 # After this lesson you can
 #
-# - count how often a step is compiled, and make it once,
+# - count how often a step is compiled, and reduce that to once,
 # - fill up a partial batch without a change to a loss, a gradient or a metric,
 # - find and mend what a compiler refuses,
 # - give each finding one of three verdicts: *refused here*, *suspect on a TPU*, *not checked*.
@@ -327,8 +327,8 @@ dl.show("XLA has no kernel for", operation[1] if operation else refusal_of(with_
 
 # %% [markdown]
 # TensorFlow cannot translate a call back into Python for XLA. AutoGraph, a part of `tf.function`,
-# saved the `if`: it made `tf.cond` of it. It does not save `loss.numpy()` or `np.sqrt(loss)`: both
-# want a value, and while a step is traced there is none.
+# turned the `if` into `tf.cond`. It cannot convert `loss.numpy()` or `np.sqrt(loss)`: both want a
+# value, and while a step is traced there is none.
 #
 # ## Read the program
 #
@@ -433,7 +433,8 @@ slice_guess.reveal(
         "refused here": "XLA for CPUs compiled this as well.",
         "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But TensorFlow "
         "wants the end of a slice as a constant, and can compute it from `labels` before it "
-        "compiles. So it wrote 10 into the program, and our search finds no bounded shape.",
+        "compiles. So it wrote the 10 rows of this batch into the program, and our search finds no "
+        "bounded shape.",
         "nothing found": "TensorFlow wants the end of a slice as a constant, and can compute it "
         "from `labels` before it compiles. So it wrote the 10 rows of this batch into the program, "
         "and every shape is fixed.",
@@ -538,8 +539,8 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # - **Numbers.** TPUs multiply float32 matrices in bfloat16 by default. "Equal to 1e-6" is a
 #   statement about this CPU.
 # - **Random numbers and checks.** [XLA ignores the seeds of stateful random operations, and
-#   assertions][known]. Keras's own `Dropout` is stateless and keeps its seed, and still a different
-#   device may draw different numbers.
+#   assertions][known]. Keras's own `Dropout` is stateless and keeps its seed, but a different
+#   device may still draw different numbers.
 # - **Feeding.** A TPU waits if the input pipeline is too slow. Nothing here has fed one.
 # - **Several replicas.** Free Colab offers one v5e chip (*v5e-1*). That is **one replica**: shares
 #   of a batch, all-reduce and synchronised BatchNormalization are not tested there either. Test

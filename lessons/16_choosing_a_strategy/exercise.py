@@ -64,9 +64,9 @@ dl.show("devices", len(devices), expected=4)
 #
 # <details><summary>Hint</summary>
 #
-# Ask the card's questions for one case at a time. For E and F add up what must be on a GPU at the
-# same time under Mirrored. Then do the same for CentralStorage: a GPU fetches the weights for a
-# step, and the optimizer's state stays in the host.
+# Ask the card's questions for one case at a time. Which bytes of E and F must be on a GPU at the
+# same time under Mirrored? And which under CentralStorage, where a GPU fetches the weights for a
+# step and the optimizer's state stays in the host?
 # </details>
 
 

@@ -246,11 +246,11 @@ rehearsal_guess.reveal(
 )
 
 # %% [markdown]
-# Version A is lesson 03's mistake, and any four devices find it. B needs the partial last batch,
-# with its unequal shares. One device finds neither: it finds code that cannot *run*, such as a
-# wrong shape, and a scale that is wrong everywhere, but no scale that is wrong only with several
-# replicas. **So rehearse twice: on one device, and then on four logical ones, with a last batch
-# whose size is not a multiple of four.** You need no second GPU for that.
+# Version A is lesson 03's mistake, and four devices find it with any batch. B needs the partial
+# last batch, with its unequal shares. One device finds neither: it finds code that cannot *run*,
+# such as a wrong shape, and a scale that is wrong everywhere, but no scale that is wrong only with
+# several replicas. **So rehearse twice: on one device, and then on four logical ones, with a last
+# batch whose size is not a multiple of four.** You need no second GPU for that.
 #
 # `OneDeviceStrategy` does not find a model that was built outside of the scope. In a loop by hand
 # it trains such a model without an error, and the variables stay where they were made.
@@ -554,6 +554,10 @@ def pieces_of(variable):
     return dtensor.unpack(value) if dtensor.is_dtensor(value) else [value]
 
 
+# %% [markdown]
+# A `LayoutMap` says which axes of which weights are cut: here the columns of each kernel, over two
+# devices.
+
 # %%
 names = keras.distribution.list_devices()[:2]
 mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], devices=names)
@@ -678,14 +682,18 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 draw_card(list(CARD.values()), otherwise=OTHERWISE)
 
 # %% [markdown]
-# "Split the model" leads to the map above. (If a single GPU lacks room for the optimizer's state
-# only, the fold "In plain TensorFlow" above has a way out.) `one_device` and `default` are one
-# answer: take the first if you want to name the device. With a TPU the answer is `tpu` even for a
-# single core, because `one_device` finds only GPUs and CPUs. If hosts of uneven speed must take
-# each step together, answer no to question 5 and yes to question 6: each step then takes as long as
-# on the slowest host. The optimizer's state comes early on the card, because all answers below need
-# a device that holds it, or servers that do. The card is a function, too. Each question has a name,
-# and you pass those with a yes:
+# "Split the model" leads to the map above. The optimizer's state comes early on the card, because
+# all answers below need a device that holds it, or servers that do. Four special cases:
+#
+# - A single GPU lacks room for the optimizer's state only: the fold "In plain TensorFlow" above has
+#   a way out.
+# - `one_device` and `default` are one answer. Take the first if you want to name the device.
+# - With a TPU the answer is `tpu` even for a single core, because `one_device` finds only GPUs and
+#   CPUs.
+# - Hosts of uneven speed must take each step together: answer no to question 5 and yes to question
+#   6. Each step then takes as long as on the slowest host.
+#
+# The card is a function, too. Each question has a name, and you pass those with a yes:
 
 # %%
 dl.show("names", list(CARD))
