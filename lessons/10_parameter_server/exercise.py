@@ -162,8 +162,8 @@ dl.check("shard_rows")
 # `add_up(coordinator, work, numbers)` has been right a thousand times. It runs on the coordinator.
 # While its steps are under way, **a worker is killed** at the worst time: it has done all that the
 # step says, and has not yet reported it. Run the check before you change anything. It prints
-# one result of `work` for each number (some are equal) and by how much your sum is off. Is that one
-# of the results? Then repair the function.
+# one result of `work` for each number (some are equal) and by how much your sum is off. Is this
+# difference one of the results? Then repair the function.
 #
 # - `numbers` is a list of floats.
 # - `work(number)` returns a number. It is expensive: call it inside a step, on a worker, and send

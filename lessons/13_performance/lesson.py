@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Performance: where the time of a step goes
 #
-# When Uber trained on 128 GPUs with TensorFlow's distributed training of 2017, [about half of what
-# the GPUs could do was lost](https://arxiv.org/abs/1802.05799). The training ran without an error,
-# and it was faster than on one GPU. The work of about 64 GPUs was lost, and without a measurement
+# When Uber measured TensorFlow's distributed training on 128 GPUs in 2017, [about half of what
+# the GPUs could do was lost](https://arxiv.org/abs/1802.05799). It was still faster than one GPU.
+# The work of about 64 GPUs was lost, and without a measurement
 # you would not see it. Horovod, a library with a ring all-reduce, [reached 90 % of the ideal
 # speed](https://github.com/horovod/horovod/blob/master/docs/benchmarks.rst) on 512 GPUs with two
 # neural networks. Not every neural network reaches that.
@@ -33,7 +33,7 @@
 #
 # 1. With parameter servers nothing waits, and the slow worker's gradients become stale. An
 #    all-reduce ends when the last replica has taken part, so everything waits.
-# 2. 150 MB: a reduce-scatter and an all-gather have 3 rounds each, and each sends a quarter.
+# 2. 150 MB: a reduce-scatter and an all-gather have 3 rounds each, and a round sends a quarter.
 # </details>
 
 # %%
@@ -149,10 +149,10 @@ dl.show("the first call took more than twice as long", first > 2 * min(second, t
 
 # %% tags=["predict"]
 queue_guess = dl.predict(
-    "TensorFlow now hands operations to this CPU in nearly the way it hands them to a GPU. You "
+    "You "
     "read the clock before and after `step(x)`, which is traced already. What do you see of the "
     "time that the step really takes?",
-    ["nearly all of it", "about half", "a few per cent"],
+    ["nearly all of it", "about half", "less than a quarter"],
 )
 
 # %%
@@ -169,11 +169,11 @@ tf.config.experimental.set_synchronous_execution(True)
 # %% tags=["reveal"]
 seen = np.median(returned / (returned + waited))
 queue_guess.reveal(
-    "a few per cent" if seen < 0.25 else "about half" if seen < 0.75 else "nearly all of it",
+    "less than a quarter" if seen < 0.25 else "about half" if seen < 0.75 else "nearly all of it",
     {
         "nearly all of it": "It is so on a CPU by default.",
         "about half": "Python does not take a share of the work. It only hands the work over.",
-        "a few per cent": "You timed how fast Python hands the work over.",
+        "less than a quarter": "You timed how fast Python hands the work over.",
     },
 )
 
@@ -183,13 +183,13 @@ queue_guess.reveal(
 # first wait, work from before is counted. (A call for a GPU returns once every operation is in the
 # queue. With many tiny operations that takes a larger part of the step's time than you saw here.)
 # `sync_devices` waits; reading a result (`.numpy()`) waits, too. `time_call` does all of this, and
-# repeats it in blocks. Here these are 7 blocks of 5 calls, and each gives the mean time of a call:
+# repeats it in blocks, here 7 blocks of 5 calls. The recorded steps were timed in blocks, too:
 
 # %%
 from distlab.measure.timing import differ, time_call
 
 timing = time_call(lambda: step(x), blocks=7, calls=5, warm_up=2)
-# print timing.median_secs for your machine; these steps are recorded:
+# `timing.median_secs` is for your machine. From here on, the steps are recorded:
 
 for images in (64, 256):
     one, *more = (recording.step(replicas, images) for replicas in (1, 2, 4))
@@ -270,7 +270,7 @@ size_guess.reveal(
         "than 1 µs, and the whole all-reduce takes more than 200 µs.",
         "about 3 times": "Then the bytes would need hundreds of µs. At a few GB/s, 2,048 bytes "
         "take less than 1 µs.",
-        "about as long": "Both take the time that a message of any size takes.",
+        "about as long": "Both take the time that even an empty message takes.",
     },
 )
 
@@ -324,8 +324,8 @@ for name, rows in {"fitted": known, "not seen": unseen}.items():
 # up to 2.1 times as long as the measured ones, and both of its numbers are to blame. For 4 bytes on
 # 4 replicas it says 0.65 ms, and 0.35 ms were measured: six rounds cost less than six latencies.
 # For 8 MiB on 4 replicas it says 11.4 ms, and 5.5 ms were measured: large messages move faster than
-# the 4.7 GB/s that were fitted up to 1 MiB. Such a model can say which part of a step is the
-# largest. It cannot say how many milliseconds the part takes.
+# the 4.7 GB/s that were fitted up to 1 MiB. Beyond the sizes of its fit, such a model says which
+# part of a step is the largest, and not how many milliseconds it takes.
 
 # %% [markdown]
 # ## A model of the whole step
@@ -355,11 +355,11 @@ for rows, seen in ((few_steps, "fitted, 1 and 2 replicas"), (four, "not seen, 4 
 # %% [markdown]
 # (Each row has the errors with 32, 64, 128 and 256 images. The fitted rows have them for 1 replica,
 # and then for 2.) On the steps to which they were fitted, the two models look alike: the largest
-# error is 25 % for one and 32 % for the other. **Measurements that a model has not seen decide
+# error is 25 % for one and 31 % for the other. **Measurements that a model has not seen decide
 # between two models.** (With 32 images both are about a third off, so that number alone decides
 # nothing. The three others do.) Look at the signs, too. If all errors of a model have the same
 # sign, it probably counts a part too much, too little or not at all. The shared model's steps of 4
-# replicas are all too long. With 256 images three errors nearly cancel: the compute is 1.3 ms and
+# replicas are all too long. With 256 images three errors nearly cancel: the compute is 1.4 ms and
 # the all-reduce 0.8 ms too long, and 1.5 ms of input are missing. A likely reason for the compute:
 # the model charges the fixed time of four replicas one after the other, and in reality a part of it
 # overlaps.
@@ -405,11 +405,9 @@ for replicas in (8, 512):
 # its GPUs do not share the link's bandwidth. TensorFlow's benchmarks of 2017 give the images a
 # second of one P100, and we assume that Horovod's "Pascal GPUs" were as fast. For ResNet-101 we
 # interpolate between ResNet-50 and ResNet-152. Each GPU has 64 images in a step, and 32 for
-# ResNet-50. ResNet-50's efficiency compares 256 GPUs with 8, and the model's compares them with 1:
-# we assume that the 8 GPUs of one server lose nothing. That run added up between its servers by
-# halving and doubling, which needs far fewer rounds than a ring. We treat it as a ring, which costs
-# it about 1 percentage point. `distlab/measure/published.py` lists each number with its source, and
-# what we assume.
+# ResNet-50. We treat ResNet-50's run as a ring from 1 to 256 GPUs. It compared 256 with 8, and
+# used halving and doubling, which needs far fewer rounds (about 1 percentage point).
+# `distlab/measure/published.py` lists each number with its source, and what we assume.
 
 # %%
 from distlab.measure.published import (
@@ -594,8 +592,8 @@ explore_cost()
 # **Does this hold today?** Compare the peak of one GPU with the link of its server. In these runs a
 # GPU had a peak of about 10 TFLOP/s in float32, and a server had one link of 25 or 50 Gbit/s: 0.2
 # to 0.4 TFLOP/s for each Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With eight links of
-# 400 Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5, so the link
-# is 6 to 12 times too slow by the standard of these runs. Work out this number for your own
+# 400 Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5: for float32
+# gradients 6 to 12 times too slow by the standard of these runs. Work out this number for your own
 # cluster.
 
 # %% [markdown]
@@ -687,6 +685,6 @@ recap()
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [Horovod](https://arxiv.org/abs/1802.05799) and [ImageNet in one
 #   hour](https://arxiv.org/abs/1706.02677) are the two papers; Horovod's four efficiencies are from
-#   its pages of benchmarks.
+#   its own pages.
 # - [TensorFlow's profiler guide](https://www.tensorflow.org/guide/profiler) shows how to read a
 #   trace.

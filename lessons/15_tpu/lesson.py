@@ -1,16 +1,16 @@
 # %% [markdown]
 # # TPUs: what a compiler on your CPU can tell
 #
-# A team trained a language model with PyTorch/XLA on eight TPU chips. [A post on its
-# blog](https://megacpp.pages.dev/blog/graph-recompilation-hell/), rewritten since, reported that
+# A team trained a language model with PyTorch/XLA on eight TPU chips. An earlier version
+# of [a post on its blog](https://megacpp.pages.dev/blog/graph-recompilation-hell/) reported that
 # the first step took 18 minutes and the second 1.5 seconds. The 40th step took 73 seconds, because
 # the program had to be compiled again. No error was raised.
 #
 # A TPU (Tensor Processing Unit) is Google's accelerator chip for products of matrices. It is
 # attached to an ordinary computer, its *host*, which reads the data and starts the programs. A TPU
 # runs only what the compiler [XLA](https://openxla.org/xla) has compiled. Most of this compiler is
-# in your TensorFlow, with a backend for your CPU. In this lesson you let it judge a step before you
-# pay for a TPU, and you learn where its judgement ends.
+# in your TensorFlow, with a backend for your CPU. In this lesson you compile a step with it before
+# you pay for a TPU, and you learn what that cannot show.
 
 # %% [markdown]
 # ## Overview
@@ -19,7 +19,7 @@
 #
 # - count how often a step is compiled, and reduce that to once,
 # - fill up a partial batch without a change to a loss, a gradient or a metric,
-# - find and mend what a compiler refuses,
+# - find and repair what a compiler refuses,
 # - give each finding one of three verdicts: *refused here*, *suspect on a TPU*, *not checked*.
 #
 # **Time:** about 50 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
@@ -59,7 +59,7 @@ dl.show("data set", "100 digits, part of distlab: nothing is downloaded")
 # %% [markdown]
 # ## A program for a step
 #
-# A GPU has a finished kernel for each operation, and TensorFlow starts one after the other. A TPU
+# A GPU has finished kernels for single operations, and TensorFlow starts one after the other. A TPU
 # has no such kernels. XLA makes one program of the whole step, and the TPU runs this program.
 # `jit_compile=True` asks for such a program on any device.
 #
@@ -137,9 +137,9 @@ draw_compiled_batches({"as they come": ragged})
 #
 # This way to count has a limit. Keras's `fit` traces its step once, with an open shape like `[None,
 # 64]`, and XLA still compiles it for each shape. A count of traces is then too small. TPUStrategy,
-# the MirroredStrategy for TPUs, does not remove this problem: by default its `run` pads inputs only
-# to the largest among the replicas of the same step (the *dynamic padder* of
-# [`RunOptions`](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions)). On one
+# the MirroredStrategy for TPUs, has this problem, too. By default its [*dynamic
+# padder*](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions) pads inputs only to
+# the largest among the replicas of a step. On one
 # replica our 4 rows stay 4. If you pad yourself, every step has the same shapes.
 
 # %% [markdown]
@@ -222,8 +222,8 @@ apart = max(float(tf.reduce_max(abs(a - b))) for a, b in zip(right, masked, stri
 dl.show("with the mask, largest difference from the gradient of the 4 digits", apart, below=1e-6)
 
 # %% [markdown]
-# **Multiply by the mask, and divide by its sum.** The same rule holds for accuracy and all other
-# means: a padding row counts as right or wrong, and neither means anything.
+# **Multiply by the mask, and divide by its sum.** The same rule holds for accuracy and every other
+# mean: without a mask, padding rows count as right or wrong.
 #
 # In Keras, you hand the mask over as `sample_weight`, and that alone is not enough. A loss
 # multiplies by it and still divides by all 32 rows, unless you make the loss with
@@ -247,8 +247,8 @@ draw_compiled_batches({"as they come": ragged, "padded": filled})
 
 # %% [markdown]
 # One program, the same weights, and 7 of 8 rows of the last batch compute for nothing. That is the
-# price. For sentences, *bucketing* is a compromise: pad the sentences of a batch to a multiple of
-# 32, the smallest that holds the longest. That gives few programs, and at most 31 words of padding
+# price. For sentences, *bucketing* is a compromise: round the longest length in a batch up to a
+# multiple of 32, and pad to that. That gives few programs, and at most 31 words of padding
 # more for a sentence.
 
 # %% [markdown]
@@ -352,8 +352,8 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # %% [markdown]
 # `f32[<=100,64]` is an array of float32 with *at most* 100 rows (`pred` is true or false, `s64` an
 # integer). How many there are is known only while the program runs. Google's [list of operations
-# for TPUs][ops] takes `tf.where`, on which `tf.boolean_mask` is built, only in the form with a
-# fixed shape. TensorFlow's source has a translation of the other form for TPUs, too. TPUStrategy's
+# for TPUs][ops] takes `tf.where`, on which `tf.boolean_mask` is built, only with three arguments.
+# TensorFlow's source can translate the form with one argument for TPUs, too. TPUStrategy's
 # dynamic padder uses bounded shapes for *inputs* of varying size. This CPU cannot tell you whether
 # a TPU supports this selection inside a step. So write it down as a suspicion.
 #
@@ -368,7 +368,7 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # a compilation on a CPU is **neither sufficient nor necessary** for a TPU:
 #
 # - *Not sufficient:* the translation or the backend for TPUs may refuse what those for CPUs take.
-#   And a TPU has no hardware for float64.
+#   A CPU takes float64, for which a TPU has no hardware.
 # - *Not necessary:* TPUStrategy may move an operation that XLA refuses to the TPU's host, if [soft
 #   device placement][soft] is on, as it is by default in eager programs. Then the operation runs,
 #   and the TPU waits for its host in each step.
@@ -535,7 +535,7 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 #
 # Write this list down for your own step, and hand it over with the code:
 #
-# - **Speed and memory.** Nothing on a CPU tells how fast a TPU is, or whether a batch fits.
+# - **Speed and memory.** Nothing here tells how fast a TPU is, or whether a batch fits.
 # - **Numbers.** TPUs multiply float32 matrices in bfloat16 by default. "Equal to 1e-6" is a
 #   statement about this CPU.
 # - **Random numbers and checks.** [XLA ignores the seeds of stateful random operations, and
@@ -551,10 +551,10 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # <details><summary>If you have a TPU: Colab and Google Cloud</summary>
 #
 # The page "Training on a TPU" of the site and of the repository (`docs/tpu.md`) says which packages
-# you need. The package `tensorflow` from PyPI cannot use a TPU. With it, the start ends with *No
-# OpKernel was registered to support Op 'ConfigureDistributedTPU'*. [This report from Colab][colab]
-# shows it; its author had installed both packages. Install `tensorflow-tpu` in an environment
-# without `tensorflow`.
+# you need. The package `tensorflow` from PyPI cannot use a TPU. With it, our cell prints *no TPU
+# that TensorFlow can use*, and plain TensorFlow reports *No OpKernel was registered to support Op
+# 'ConfigureDistributedTPU'*. [This report from Colab][colab] shows it; its author had installed
+# both packages. Install `tensorflow-tpu` in an environment without `tensorflow`.
 #
 # `make_strategy("tpu")` looks for the environment variable `TPU_NAME`. Set it before the cell above
 # runs: `%env TPU_NAME=local` if the TPU is in this machine, as in Colab and on a TPU VM of Google

@@ -247,10 +247,10 @@ rehearsal_guess.reveal(
 
 # %% [markdown]
 # Version A is lesson 03's mistake, and four devices find it with any batch. B needs the partial
-# last batch, with its unequal shares. One device finds neither: it finds code that cannot *run*,
-# such as a wrong shape, and a scale that is wrong everywhere, but no scale that is wrong only with
-# several replicas. **So rehearse twice: on one device, and then on four logical ones, with a last
-# batch whose size is not a multiple of four.** You need no second GPU for that.
+# last batch, with its unequal shares. One device finds neither. It finds code that cannot *run*,
+# such as a wrong shape, or a scale that is wrong everywhere. It misses a scale that is wrong only
+# with several replicas. **So rehearse twice: on one device, and then on four logical ones, with a
+# last batch whose size is not a multiple of four.** You need no second GPU for that.
 #
 # `OneDeviceStrategy` does not find a model that was built outside of the scope. In a loop by hand
 # it trains such a model without an error, and the variables stay where they were made.
@@ -333,7 +333,7 @@ equal_guess.reveal(
 # and that state. With a single GPU it saves nothing by default, because TensorFlow then puts the
 # one copy on that GPU.
 #
-# ## The log of CentralStorage
+# ## Keras's `fit` under CentralStorage
 #
 # In the table above, `dl.distribute` trained. Now Keras's own `fit` trains under CentralStorage, in
 # 20 steps of two examples. One device trains on the same examples, and logs the mean of all their
@@ -386,8 +386,9 @@ log_guess.reveal(
 
 # %% [markdown]
 # The weights are right, and the log is not: it counts the first steps most, which have the largest
-# losses. After 20 or 80 steps you would believe it: training seems to stand still. After 160 steps
-# it is NaN, not a number, and the callback `TerminateOnNaN` stops a healthy training run.
+# losses. After 20 or 80 steps you would believe it: training seems to stand still. After some
+# 125 steps it is infinite, and the callback `TerminateOnNaN` stops a healthy training run. Later it
+# is NaN, not a number.
 #
 # A Keras metric adds to its total by `total.assign(total + value)`. Under CentralStorage there is
 # one total, and TensorFlow sums what the replicas assign to it. Here the total is 10, and two
@@ -408,7 +409,7 @@ dl.show("total", total.numpy(), expected=12.0)
 
 # %% [markdown]
 # (10 + 1) + (10 + 1): **the old total counts once per replica.** With two replicas it doubles in
-# every step, so the first steps count most. After some 125 steps it is larger than float32's
+# every step, so the first steps count most. In the end it is larger than float32's
 # largest number and becomes infinite. The metric's count of examples doubles as well. Infinity
 # divided by infinity is NaN. `evaluate` has the same mistake. Mirrored does not, because there each
 # replica has its own total.
@@ -439,7 +440,7 @@ dl.show("weights of one device", bool(apart(one, mended) < 1e-6), expected=True)
 # ## The memory of a step
 #
 # In float32 the sum is again 16 bytes for each parameter: 4 for the weight, 4 for its gradient and
-# 8 for Adam's two averages. We count them as held together, without
+# 8 for Adam's two averages. We count all 16 as held at once, without
 # activations and buffers.
 
 # %% tags=["predict"]
@@ -488,8 +489,8 @@ memory_guess.reveal(
 # Each replica holds all weights and all gradients, whether there is one device or eight. In float32
 # you must divide some of this among the eight devices to make the model fit. ZeRO (Zero Redundancy
 # Optimizer) first divides the optimizer's state, then the gradients as well, and then the weights
-# as well. FSDP (PyTorch's Fully Sharded Data Parallel) is like this third stage. Here are the three
-# stages over 8 devices:
+# as well. FSDP (PyTorch's Fully Sharded Data Parallel) is like this third stage. Over 8 devices the
+# three stages take 108, 66 and 24 GB each:
 
 # %%
 draw_memory(
@@ -506,9 +507,9 @@ draw_memory(
 # ## A map of the field
 #
 # Data parallelism divides the examples. **Sharded data parallelism** (FSDP, ZeRO 3) divides the
-# examples and, for storage, the weights. For each layer, a device fetches the missing parts when it
-# computes that layer. The kinds of [model parallelism](../docs/glossary.md#model-parallelism)
-# divide the model:
+# examples and, for storage, all three parts above. For each layer, a device fetches the missing
+# parts when it computes that layer. The kinds of [model
+# parallelism](../docs/glossary.md#model-parallelism) divide the model:
 #
 # - **Tensor parallelism** divides the weights of each layer, and each device computes its part.
 # - **Pipeline parallelism** gives each device some of the layers. The activations go from device to
@@ -738,7 +739,7 @@ recap()
 # <details><summary>5. Two hosts, and the weights must be those of one device. Which strategy, and
 # which not?</summary>
 # MultiWorkerMirrored. Mirrored stays within its host, and a parameter server's
-# steps use stale gradients.
+# gradients may be stale.
 # </details>
 #
 # ## Next steps
