@@ -10,12 +10,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from distlab.errors import DatasetError, ModelError
+from distlab.errors import DatasetError, DistlabError, ModelError
 from distlab.strategy.describing import describe
 from distlab.training.finite_losses import told_in
 from distlab.training.keras_private import models
 from distlab.training.keras_private.states import UNSEEDED, WRITTEN_TWICE
 from distlab.training.splitting import parts_explained
+from distlab.training.trial.seen import Place
 
 # What TensorFlow or distlab says inside a step: what it means, and what to do.
 _REFUSALS: dict[str, dict[str, str]] = {
@@ -87,6 +88,39 @@ def explained(model: keras.Model) -> Iterator[None]:
             if text in str(error):
                 raise ModelError(asked=asked, **parts) from error
         raise
+
+
+@contextlib.contextmanager
+def share_explained(model: keras.Model, place: Place) -> Iterator[None]:
+    """Inside the block, a step that has taken a whole batch takes a share of it.
+
+    Args:
+        model: The model that is trained.
+        place: Which examples the share has.
+
+    Raises:
+        ModelError: The step does not take so few examples.
+    """
+    try:
+        yield
+    except DistlabError:
+        raise
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        raise ModelError(
+            asked=f"train or evaluate the model {model.name!r} on several replicas",
+            found=f"a step that takes a batch of {place.in_all} examples, and not a replica's "
+            f"share of {place.examples}: {_in_short(error)}",
+            do="take the number of examples from keras.ops.shape(x)[0], and not from a constant "
+            "such as BATCH_SIZE or keras.Input(batch_size=...)",
+        ) from error
+
+
+def _in_short(error: Exception) -> str:
+    """The line of an error that says what is wrong."""
+    text = re.sub(r"\x1b\[\d*m|\{\{.*?\}\}|\[Op:.*", "", str(error))
+    around = ("Exception encountered", "Arguments received")
+    lines = [line.strip() for line in text.splitlines() if not line.startswith(around)]
+    return next(filter(None, lines), type(error).__name__)
 
 
 @contextlib.contextmanager

@@ -84,6 +84,29 @@ CASES = {
 }
 
 
+class PythonPenalty(keras.layers.Layer):
+    """Adds a mean over examples, times a number of Python."""
+
+    amount = 0.0
+
+    def call(self, x):
+        self.add_loss(self.amount * keras.ops.mean(x**2))
+        return x
+
+
+def test_a_number_of_python_that_a_callback_changes_stays_as_it_was_traced():
+    """As on one device, also if the loss that it scales is zero in the first batch."""
+    build, logs = builder("mse", [PythonPenalty]), []
+    for model in (build(), dl.distribute(build, strategy_of("mirrored", 2))):
+        layer = next(one for one in model.layers if isinstance(one, PythonPenalty))
+        change = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs, layer=layer: setattr(layer, "amount", float(epoch))
+        )
+        options = {"epochs": 3, "verbose": 0, "shuffle": False, "callbacks": [change]}
+        logs.append(model.fit(data(), **options).history["loss"])
+    np.testing.assert_allclose(*logs, rtol=1e-5)
+
+
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_a_sum_that_is_zero_at_first_takes_the_steps_of_one_device(case, replicas):

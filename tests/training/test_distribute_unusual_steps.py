@@ -283,6 +283,36 @@ def test_an_update_inside_a_condition_is_named():
         model.fit(in_order(), verbose=0)
 
 
+# Batch sizes written as constants
+
+
+class Noise(keras.layers.Layer):
+    def call(self, x):
+        return x + tf.zeros((BATCH, 8))
+
+
+class OnesAsLabels(Net):
+    def loss_of(self, x, y):
+        return keras.losses.MeanSquaredError()(tf.ones((BATCH, 4)), self(x))
+
+
+def noisy():
+    model = keras.Sequential([keras.Input((8,)), Noise(), keras.layers.Dense(4)])
+    model.compile("sgd", LOSS())
+    return model
+
+
+@pytest.mark.parametrize("build", [noisy, building(OnesAsLabels)])
+def test_a_batch_size_as_a_constant_is_named(build):
+    full = in_order().unbatch().batch(BATCH, drop_remainder=True)
+    build().fit(full, verbose=0)  # works, as each batch has this size
+    with pytest.raises(ModelError) as error:
+        dl.distribute(build, strategy_of("mirrored", 2)).fit(full, verbose=0)
+    text = str(error.value)
+    assert "a step that takes a batch of 32 examples, and not a replica's share of 16: Inc" in text
+    assert "to do: take the number of examples from keras.ops.shape(x)[0], and not from a" in text
+
+
 # What a step or a layer writes
 
 

@@ -12,6 +12,7 @@ from distlab.cluster.spec import TaskName
 from distlab.errors import DeviceError
 from distlab.training.keras_private import optimizers
 from distlab.training.keras_private.optimizers import inner
+from distlab.training.parameter_server.feeding import feed_of
 from distlab.training.parameter_server.server_requirements import check_strategy
 from distlab.training.parameter_server.tallying import part_of_metrics
 from tests.support.clusters import result_of, run_on_tasks, started_tasks
@@ -151,6 +152,13 @@ def test_two_workers_see_each_example_once_an_epoch_and_lose_no_step(two_workers
     seen, iterations = two_workers("shared")[kind]
     assert [set(counts) for counts in seen] == [{1.0}] * 3
     assert iterations == [15, 30, 45]
+
+
+def test_a_shuffle_without_a_seed_is_read_by_the_coordinator():
+    tf.random.set_seed(None)
+    feed = feed_of(tf.data.Dataset.range(8).shuffle(8).batch(2), coordinator=None)
+    assert feed.reasons == ("Shuffle has no seed (give one: seed=...)",)
+    assert len(list(feed._dataset)) == 4
 
 
 @pytest.mark.parametrize("workers", ["one_worker", "two_workers"])

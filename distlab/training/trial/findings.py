@@ -22,6 +22,7 @@ import tensorflow as tf
 from distlab.training.keras_private import models, results, step_methods
 from distlab.training.keras_private.batch import Way
 from distlab.training.splitting import can_be_split, cut
+from distlab.training.step_errors import share_explained
 from distlab.training.trial import trial
 from distlab.training.trial.seen import Place, Seen
 
@@ -153,7 +154,8 @@ def _find(
     for place in places:
         rows = slice(place.first, place.first + place.examples)
         part = tf.nest.map_structure(lambda p, r=rows: None if p is None else p[r], batch)
-        shares.append(trial.run(model, method, part, place=place, whole=whole, of_sum=of_sum))
+        with share_explained(model, place):
+            shares.append(trial.run(model, method, part, place=place, whole=whole, of_sum=of_sum))
     counts = [place.share for place in places]
     same = _SAME_IN_16_BITS if _in_16_bits(model) else _SAME
 

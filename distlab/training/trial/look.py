@@ -117,9 +117,8 @@ class Trial:
             self.found.fill(found)
             self.version = 1
             return
-        before = len(self.found.open)
         changed = self.found.learn(found)
-        self.version += len(self.found.open) < before
+        self.version += bool(changed)  # only then: a new trace takes Python's values of now
         for kind, taken_for in changed:
             if kind == "gradients" and not self._own:
                 continue  # each loss is known by itself
