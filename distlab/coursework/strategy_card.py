@@ -12,9 +12,9 @@ from distlab.errors import InvalidArgument
 # By its name, each question, and what a yes leads to. The first yes decides.
 CARD = {
     "too_large": (
-        "Is a device too small for the weights that a step reads, their gradients and its "
-        "activations? (Count the optimizer's state as well on a single device, on TPU cores, and "
-        "on several hosts that step together.)",
+        "Is a device too small for a step's weights, gradients and activations? (Count the "
+        "optimizer's state as well on a single device, on TPU cores, and on several hosts that "
+        "step together.)",
         "split the model",
     ),
     "copies_too_large": (

@@ -50,7 +50,7 @@ import tensorflow as tf
 #
 # <details><summary>Hint</summary>
 #
-# If at most 3 steps may be under way, which step must be done before you send step number 3 (the
+# If at most 3 steps may be under way, which step do you wait for before you send step number 3 (the
 # first is 0)? What waits for one particular step?
 # </details>
 
@@ -212,7 +212,7 @@ dl.check("survive_kill")
 # ## Next steps
 #
 # - Your own model: put `dl.distribute(build, dl.make_strategy("parameter_server"))` into a script,
-#   and start it with `distlab launch --workers 2 --ps 1`. Compare an optimizer with momentum to one
-#   without: which one bears staleness better?
+#   and start it with `distlab launch --workers 2 --ps 1 train.py`. Compare an optimizer with
+#   momentum to one without: which one tolerates staleness better?
 # - [Lesson 10](../notebooks/10_parameter_server.ipynb), if a check sent you back to it.
 # - [Lesson 11](../notebooks/11_fault_tolerance.ipynb): checkpoints, and servers that die.

@@ -19,7 +19,7 @@
 # - say what a [coordinator](../docs/glossary.md#coordinator), a
 #   [worker](../docs/glossary.md#worker) and a [parameter
 #   server](../docs/glossary.md#parameter-server) each do,
-# - send steps to workers, and say when a step is done, with which weights, and how often,
+# - send steps to workers, and say when a step is done and what a failure changes,
 # - measure the [staleness](../docs/glossary.md#staleness) of a step and limit its damage,
 # - train a Keras model on parameter servers, and say when you should not.
 #
@@ -343,8 +343,8 @@ draw_staleness({"equal workers, rate 0.4": smaller, "one is slow, limit 3": limi
 # %% [markdown]
 # Both weights come close to 0: 0.008 for the equal workers, 0.00006 with the limit. (Do not
 # compare these two numbers: the turns and the rates differ.) Each remedy has a price. A smaller
-# rate makes smaller steps, and the limit wastes all work of the slow worker. Or stop sending
-# until the oldest step is done: see the exercise.
+# rate makes smaller steps, and the limit wastes all work of the slow worker. In the
+# exercise you write a third one: no new step until the oldest is done.
 #
 # ### Without a script
 #
@@ -410,11 +410,11 @@ cluster.run(begin, tasks="chief", timeout_secs=60)
 (measured,) = cluster.run(measure_staleness, 200, tasks="chief", timeout_secs=60)
 dl.show("steps", len(measured))
 dl.show("some steps are stale", max(measured) > 0)
-dl.show("mean below 3", sum(measured) / len(measured) < 3)
+mean = sum(measured) / len(measured)
+dl.show("the mean, compared with 3", "<" if mean < 3 else "=" if mean == 3 else ">")
 dl.show("largest larger than 3", max(measured) > 3)
 
 # %% tags=["reveal"]
-mean = sum(measured) / len(measured)
 mean_guess.reveal(
     "it stays below 3" if mean < 3 else "it is exactly 3" if mean == 3 else "it rises above 3",
     {
@@ -600,9 +600,9 @@ cluster.restart("worker:1")
 # ## A step raises an error
 #
 # A lost worker is an event outside your program. Now an error comes from the step itself: the fifth
-# of 200 steps meets a bad batch. All steps wait at the gate until 200 are sent. The step's check,
-# `assert_none_equal`, uses no variable and has no result that the addition needs. So
-# `tf.control_dependencies` demands the order. Without it the bad step could count, too.
+# of 200 steps meets a bad batch. All steps wait at the gate until 200 are sent. Nothing orders
+# the check `assert_none_equal` before the addition, so the bad step could count, too.
+# `tf.control_dependencies` demands the order.
 
 
 # %%
@@ -642,7 +642,7 @@ send_200()
 try:
     coordinator.join()
 except tf.errors.InvalidArgumentError:
-    dl.show("fewer than 50 steps are done", int(count) < 50)
+    dl.show("steps done, in whole fifties", int(count) // 50)
 
 # %% tags=["reveal"]
 error_guess.reveal(
@@ -688,11 +688,11 @@ cluster.close()
 # ## A model
 #
 # For a Keras model you need not write this loop. `fit` of a model from `dl.distribute` sends steps
-# ahead, and each worker reads its own data. Here a shuffle needs a seed: without one, the
-# coordinator reads and sends every batch, and a warning says so. (With a callback after each batch,
-# `fit` waits for each step.) It trains on each batch once in an epoch, whichever worker
-# takes it. Only the step of a lost worker may be applied twice, as above. First the reference: one
-# device, in this notebook. (The folded cell has the digits and a small model.)
+# ahead, and each worker reads its own copy of the data. `fit` trains on each batch once in an
+# epoch, whichever worker takes it. So all copies need the same order: give a shuffle a seed.
+# Without one, the coordinator sends every batch, and a warning says so. Only the step of a lost
+# worker may be applied twice, as above. First the reference: one device, in this notebook. (The
+# folded cell has the digits and a small model.)
 
 # %% tags=["hide-input"]
 import keras
@@ -741,7 +741,7 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 # With one worker nothing is stale, so the result is that of one device. With two workers the order
 # of the updates can differ from run to run, and then the weights differ, too.
 #
-# In a script, start it with `distlab launch --workers 2 --ps 1 train.py`.
+# Start a script with `distlab launch --workers 2 --ps 1 train.py`.
 #
 # <details><summary>In plain TensorFlow: the loop</summary>
 #

@@ -91,8 +91,7 @@ dl.check("labelled_loss")
 # XLA on this CPU refuses it. A TPUStrategy may run it on the host, and the TPU then waits for the
 # host in each step. So leave it in while you look for a mistake, and not in a long training run.
 # </details>
-
-# %% [markdown]
+#
 # [soft]: https://www.tensorflow.org/api_docs/python/tf/config/set_soft_device_placement
 
 # %% [markdown]
@@ -105,7 +104,7 @@ dl.check("labelled_loss")
 # - `images` and `labels` are NumPy arrays. Their number need not be a multiple of `size`.
 # - Return the mean loss and the accuracy over all examples, as a tuple.
 # - Call `step` with exactly `size` rows each time, and as few times as possible. You may fill
-#   places with any images, and with the label of any class, such as 0.
+#   rows with any images, and with the label of any class, such as 0.
 # - About 10 lines.
 #
 # <details><summary>Hint</summary>

@@ -229,8 +229,8 @@ dl.show("with the mask, largest difference from the gradient of the 4 digits", a
 # multiplies by it and still divides by all 32 rows, unless you make the loss with
 # `reduction="mean_with_sample_weight"`. On several replicas, that loss and our step both divide
 # by the sum of each replica's own mask, and not by the sum over all replicas: see
-# [pitfalls](../docs/pitfalls.md). Metrics in `metrics=` ignore the mask, and those in
-# `weighted_metrics=` use it.
+# [pitfalls](../docs/pitfalls.md). The `loss` that Keras logs counts each batch by all its rows,
+# padding included, and metrics in `metrics=` ignore the mask. Those in `weighted_metrics=` use it.
 
 # %%
 padded_weights, compiled_for, step = start()
@@ -252,7 +252,7 @@ draw_compiled_batches({"as they come": ragged, "padded": filled})
 # more for a sentence.
 
 # %% [markdown]
-# ## Three doubtful steps
+# ## Three doubtful losses
 #
 # Now look inside a step. Each of these losses runs on a CPU and on a GPU. One calls NumPy,
 # one decides by the value of a tensor, and one keeps only the odd digits.
@@ -323,17 +323,16 @@ refused_guess.reveal(
 
 # %%
 operation = re.search(r"'(\w+)' OpKernel", refusal_of(with_numpy))
-dl.show("XLA has no kernel for", operation[1] if operation else refusal_of(with_numpy))
+dl.show("TensorFlow cannot translate", operation[1] if operation else refusal_of(with_numpy))
 
 # %% [markdown]
-# TensorFlow cannot translate a call back into Python for XLA. AutoGraph, a part of `tf.function`,
-# turned the `if` into `tf.cond`. It cannot convert `loss.numpy()` or `np.sqrt(loss)`: both want a
-# value, and while a step is traced there is none.
+# AutoGraph turned the `if` into `tf.cond`. It cannot convert `loss.numpy()` or `np.sqrt(loss)`:
+# both want a value, and while a step is traced there is none.
 #
 # ## Read the program
 #
 # `with_selection` compiled. Does that mean that it is ready for a TPU? You can read the program
-# that TensorFlow hands to XLA, in XLA's own language, HLO:
+# that TensorFlow hands to XLA, in XLA's language, HLO. `bounded_shapes` lists its shapes with `<=`:
 
 
 # %%
@@ -353,7 +352,7 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # `f32[<=100,64]` is an array of float32 with *at most* 100 rows (`pred` is true or false, `s64` an
 # integer). How many there are is known only while the program runs. Google's [list of operations
 # for TPUs][ops] takes `tf.where`, on which `tf.boolean_mask` is built, only with three arguments.
-# TensorFlow's source can translate the form with one argument for TPUs, too. TPUStrategy's
+# TensorFlow has a translation of the form with one argument for TPUs, too. TPUStrategy's
 # dynamic padder uses bounded shapes for *inputs* of varying size. This CPU cannot tell you whether
 # a TPU supports this selection inside a step. So write it down as a suspicion.
 #
@@ -377,8 +376,8 @@ dl.show("with_selection", bounded_shapes(with_selection))
 #
 # First call the step under plain `tf.function`. If it fails there, no compiler was asked. An error
 # while the step is traced, such as that of `loss.numpy()`, appears on every device. An error that
-# comes only with `jit_compile=True` is a refusal by XLA. A finding from a CPU deserves one of
-# three verdicts, and "runs on a TPU" is not among them:
+# comes only with `jit_compile=True` is a refusal by the compiler. A finding from a CPU deserves
+# one of three verdicts, and "runs on a TPU" is not among them:
 #
 # | verdict | what you have seen | what to do |
 # |---|---|---|
@@ -430,7 +429,8 @@ said = verdict(with_slice)
 slice_guess.reveal(
     said.partition(",")[0],
     {
-        "refused here": "XLA for CPUs compiled this as well.",
+        "refused here": "TensorFlow knows `labels` before it compiles, so the slice gets a fixed "
+        "length.",
         "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But TensorFlow "
         "wants the end of a slice as a constant, and can compute it from `labels` before it "
         "compiles. So it wrote the 10 rows of this batch into the program, and our search finds no "

@@ -683,8 +683,9 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 draw_card(list(CARD.values()), otherwise=OTHERWISE)
 
 # %% [markdown]
-# "Split the model" leads to the map above. The optimizer's state comes early on the card, because
-# all answers below need a device that holds it, or servers that do. Four special cases:
+# "Split the model" leads to the map above. A step's weights are those that it reads: of a large
+# table only a few rows. The optimizer's state comes early on the card, because all answers below
+# need a device that holds it, or servers that do. Four special cases:
 #
 # - A single GPU lacks room for the optimizer's state only: the fold "In plain TensorFlow" above has
 #   a way out.

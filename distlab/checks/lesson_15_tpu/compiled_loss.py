@@ -83,7 +83,7 @@ def _reference(
 def _refusal(inputs: Inputs, outputs: Plain) -> str:
     text = outputs["refused"]
     if operation := re.search(r"'(\w+)' OpKernel", text):
-        return f"XLA has no kernel for the operation {operation[1]}"
+        return f"TensorFlow cannot translate the operation {operation[1]} for XLA"
     return f"it ended with: {text.strip().splitlines()[-1].strip()[:200]}"
 
 
