@@ -16,7 +16,6 @@ from distlab.training.finite_losses import told_in
 from distlab.training.keras_private import models
 from distlab.training.keras_private.states import UNSEEDED, WRITTEN_TWICE
 from distlab.training.splitting import parts_explained
-from distlab.training.trial.seen import Place
 
 # What TensorFlow or distlab says inside a step: what it means, and what to do.
 _REFUSALS: dict[str, dict[str, str]] = {
@@ -91,12 +90,13 @@ def explained(model: keras.Model) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def share_explained(model: keras.Model, place: Place) -> Iterator[None]:
+def share_explained(model: keras.Model, examples: int, in_all: int) -> Iterator[None]:
     """Inside the block, a step that has taken a whole batch takes a share of it.
 
     Args:
         model: The model that is trained.
-        place: Which examples the share has.
+        examples: How many the share has.
+        in_all: How many the batch has.
 
     Raises:
         ModelError: The step does not take so few examples.
@@ -108,8 +108,8 @@ def share_explained(model: keras.Model, place: Place) -> Iterator[None]:
     except (ValueError, tf.errors.InvalidArgumentError) as error:
         raise ModelError(
             asked=f"train or evaluate the model {model.name!r} on several replicas",
-            found=f"a step that takes a batch of {place.in_all} examples, and not a replica's "
-            f"share of {place.examples}: {_in_short(error)}",
+            found=f"a step that takes a batch of {in_all} examples, and not a replica's share of "
+            f"{examples}: {_in_short(error)}",
             do="take the number of examples from keras.ops.shape(x)[0], and not from a constant "
             "such as BATCH_SIZE or keras.Input(batch_size=...)",
         ) from error

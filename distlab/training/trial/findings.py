@@ -154,7 +154,7 @@ def _find(
     for place in places:
         rows = slice(place.first, place.first + place.examples)
         part = tf.nest.map_structure(lambda p, r=rows: None if p is None else p[r], batch)
-        with share_explained(model, place):
+        with share_explained(model, place.examples, place.in_all):
             shares.append(trial.run(model, method, part, place=place, whole=whole, of_sum=of_sum))
     counts = [place.share for place in places]
     same = _SAME_IN_16_BITS if _in_16_bits(model) else _SAME
