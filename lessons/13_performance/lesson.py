@@ -105,11 +105,11 @@ compute_guess.reveal(
 )
 
 # %% [markdown]
-# Nothing became faster. On 2 replicas the compute takes as long as on 1: **the work that is divided
-# runs on the same two cores.** On 4 replicas it takes 65 % longer. The likely reason is **work that
-# is not divided:** each replica starts its own operations and updates all of its own 420,000
-# weights. The all-reduce comes on top. This is why lesson 00 said that logical devices teach
-# correctness and not speed.
+# Nothing became faster. On 2 replicas the compute of these 64 images takes as long as on 1: **the
+# work that is divided runs on the same two cores.** On 4 replicas it takes 65 % longer. The likely
+# reason is **work that is not divided:** each replica starts its own operations and updates all of
+# its own 420,000 weights. The all-reduce comes on top. This is why lesson 00 said that logical
+# devices teach correctness and not speed.
 #
 # It is also the pattern of every cluster. More replicas divide one part of a step, repeat a second
 # part, and add a third. To predict what a cluster does, you need numbers for these parts. So the
@@ -149,9 +149,8 @@ dl.show("the first call took more than twice as long", first > 2 * min(second, t
 
 # %% tags=["predict"]
 queue_guess = dl.predict(
-    "You "
-    "read the clock before and after `step(x)`, which is traced already. What do you see of the "
-    "time that the step really takes?",
+    "In this mode you read the clock before and after `step(x)`, which is traced already. What do "
+    "you see of the time that the step really takes?",
     ["nearly all of it", "about half", "less than a quarter"],
 )
 
@@ -203,9 +202,10 @@ for images in (64, 256):
 # moves the mean, and hardly moves the median. The **middle half** tells how far blocks scatter: a
 # quarter of them is below it, and a quarter above. `differ(one, other)` compares the middle halves.
 # If they overlap, report neither a speedup nor a slowdown: here 2 replicas are "5 % faster" than 1
-# with 256 images and "13 % slower" with 64, and the blocks support neither statement. (This is a
-# rule of thumb, not a statistical test, and it does not see how whole runs scatter.) To compare
-# two programs, let them take turns (`time_in_turns`), so that whatever disturbs one disturbs both.
+# with 256 images and "13 % slower" with 64, and the blocks support neither statement. With 32 and
+# with 128 images the middle halves lie apart, and 2 replicas are slower. (This is a rule of thumb,
+# not a statistical test, and it does not see how whole runs scatter.) To compare two programs, let
+# them take turns (`time_in_turns`), so that whatever disturbs one disturbs both.
 
 # %% [markdown]
 # ## Strong and weak scaling
@@ -321,11 +321,11 @@ for name, rows in {"fitted": known, "not seen": unseen}.items():
 
 # %% [markdown]
 # The error on points that the model has not seen is the one that counts. Here the model's times are
-# up to 2.1 times as long as the measured ones, and both of its numbers are to blame. For 4 bytes on
-# 4 replicas it says 0.65 ms, and 0.35 ms were measured: six rounds cost less than six latencies.
-# For 8 MiB on 4 replicas it says 11.4 ms, and 5.5 ms were measured: large messages move faster than
-# the 4.7 GB/s that were fitted up to 1 MiB. Beyond the sizes of its fit, such a model says which
-# part of a step is the largest, and not how many milliseconds it takes.
+# up to 2.1 times as long as the measured ones. For 4 bytes on 4 replicas it says 0.65 ms, and
+# 0.35 ms were measured: 6 rounds cost 1.6 times as much as 2, and not 3 times. No alpha repairs
+# that. For 8 MiB it is 53 % too long on 2 replicas, because large messages move faster, and 107 %
+# on 4, because sharing the memory costs less than N times. Outside its fit, such a model gives the
+# order of magnitude, and not the milliseconds.
 
 # %% [markdown]
 # ## A model of the whole step
@@ -404,9 +404,11 @@ for replicas in (8, 512):
 # links. Each link belongs to a server with 4 or 8 GPUs. A ring enters and leaves a server once, so
 # its GPUs do not share the link's bandwidth. TensorFlow's benchmarks of 2017 give the images a
 # second of one P100, and we assume that Horovod's "Pascal GPUs" were as fast. For ResNet-101 we
-# interpolate between ResNet-50 and ResNet-152. Each GPU has 64 images in a step, and 32 for
-# ResNet-50. We treat ResNet-50's run as a ring from 1 to 256 GPUs. It compared 256 with 8, and
-# used halving and doubling, which needs far fewer rounds (about 1 percentage point).
+# interpolate between ResNet-50 and ResNet-152. ResNet-50's 138 are from its own run: [29 hours on
+# 8 GPUs](https://developer.nvidia.com/blog/facebook-trains-imagenet-in-1-hour/) for 90 epochs. Each
+# GPU has 64 images in a step, and 32 for ResNet-50. We treat ResNet-50's run as a ring of 256 GPUs.
+# It used halving and doubling between servers, which needs far fewer rounds: our ring loses about 1
+# point too much.
 # `distlab/measure/published.py` lists each number with its source, and what we assume.
 
 # %%
@@ -484,7 +486,7 @@ for run in PUBLISHED:
 # One number fits one run exactly, so the error of 0 says nothing. The fitted share is not a
 # measured overlap, either. It also takes up what the model leaves out: links slower than their name
 # says, stragglers, and GPUs that were not quite P100s. With one fitted number the model tells
-# VGG-16 from the others, and is off by 0.7 to 6.4 points on the runs that it has not seen.
+# VGG-16 from the others, and is off by 3.2 to 6.4 points on the runs that it has not seen.
 #
 # But look at the two rows of VGG-16. Horovod published 79 % on 128 GPUs and 68 % on 512. The model
 # says almost the same for both. What grows with the cluster? Stragglers (we left `jitter` at 0)

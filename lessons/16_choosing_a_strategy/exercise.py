@@ -30,8 +30,8 @@ dl.show("devices", len(devices), expected=4)
 #
 # - **A.** A method that takes batches of **4** examples: with more it does not learn. The model
 #   fits on one GPU. A host with eight GPUs is free.
-# - **B.** A CNN for photographs, batches of 256. With its optimizer it fits on one GPU, where an
-#   epoch takes three hours. One host has four equal GPUs.
+# - **B.** A CNN without BatchNormalization, batches of 256. With its optimizer it fits on one GPU,
+#   where an epoch takes three hours. One host has four equal GPUs.
 # - **C.** The same CNN on two such hosts with a quick network. Auditors will compare the weights
 #   with those of one device.
 # - **D.** Four hosts that stay, and forty rented ones. Some of the rented hosts are slow, and each
@@ -92,8 +92,8 @@ dl.check("choose_and_defend")
 # %% [markdown]
 # **Try next:** import `choose` from `distlab.coursework.strategy_card` under a different name, and
 # answer the card's questions for each case, such as `by_card(several_hosts=True)`. Does the card
-# agree with you? Which answer would change if the method of case A also learnt from batches of 256,
-# and to what?
+# agree with you? If case A also learnt from batches of 256 and one GPU were too slow, what would
+# the card answer?
 
 # %% [markdown]
 # ## Task 2: the table for any model
@@ -109,8 +109,8 @@ dl.check("choose_and_defend")
 #   where each example weighs the same, as in the lesson's table. Some models end with different
 #   weights, and some of these differences do not show in the loss.
 # - Return a dictionary from each name to `{"differs": ..., "copies": ...}`. `differs` is the
-#   **path** of the first weight that has a number more than 1e-5 from one device's, such as
-#   `"model/dense/kernel"`, or `None` if no weight has. The order is that of `model.weights`.
+#   **path** of the first weight with a number that differs from one device's by more than 1e-5,
+#   such as `"model/dense/kernel"`, or `None`. The order is that of `model.weights`.
 #   `copies` is how many copies there are of the model's first weight.
 # - About 12 lines.
 #
@@ -168,8 +168,8 @@ dl.check("compare_strategies")
 #   ..., "global_batch": ..., "step_ms": [...]}`. `equal` says whether it ended with the weights
 #   of one device. `global_batch` is the number of examples in a step. `step_ms` has the
 #   milliseconds that each of seven steps took.
-# - It returns the name of the strategy with the **most examples per second**. A strategy that
-#   does not end with the right weights is out.
+# - `worth_it` returns the name of the strategy with the **most examples per second**. A strategy
+#   that does not end with the right weights is out.
 # - One step may be disturbed, and the clock may be wrong once. Neither of these may decide.
 # - `"one_device"` is always measured, and always equal. If no strategy is at least 10 % faster,
 #   return `"one_device"`.

@@ -45,8 +45,8 @@
 #
 # <details><summary>Lesson 03: each replica takes the mean loss of its own examples, and the
 # optimizer adds the gradients. What is wrong?</summary>
-# With R replicas the step is R times too
-# long.
+# With R replicas the gradient is R times
+# too large.
 # </details>
 
 # %%
@@ -246,11 +246,12 @@ rehearsal_guess.reveal(
 )
 
 # %% [markdown]
-# Version A is lesson 03's mistake, and four devices find it with any batch. B needs the partial
-# last batch, with its unequal shares. One device finds neither. It finds code that cannot *run*,
-# such as a wrong shape, or a scale that is wrong everywhere. It misses a scale that is wrong only
-# with several replicas. **So rehearse twice: on one device, and then on four logical ones, with a
-# last batch whose size is not a multiple of four.** You need no second GPU for that.
+# Version A is lesson 03's mistake: with SGD, four devices find it with any batch. (Adam hides most
+# of a wrong scale, as lesson 03 shows.) B needs the partial last batch, with its unequal shares.
+# One device finds neither. It finds a crash, such as a wrong shape, and a scale that is wrong
+# everywhere. It misses a scale that is wrong only with several replicas. **So rehearse twice with
+# SGD: on one device, and then on four logical ones, with a last batch whose size is not a multiple
+# of four.** You need no second GPU for that.
 #
 # `OneDeviceStrategy` does not find a model that was built outside of the scope. In a loop by hand
 # it trains such a model without an error, and the variables stay where they were made.
@@ -332,6 +333,19 @@ equal_guess.reveal(
 # and the gradients, but not the optimizer state as well. The host's memory must hold the weights
 # and that state. With a single GPU it saves nothing by default, because TensorFlow then puts the
 # one copy on that GPU.
+#
+# <details><summary>In plain TensorFlow</summary>
+#
+# `dl.make_strategy("central_storage", devices=pair)` is
+# `tf.distribute.experimental.CentralStorageStrategy(compute_devices=pair,
+# parameter_device="CPU:0")` with one change: NCCL adds up the gradients on several whole GPUs, and
+# the first replica's device on logical devices. Without this change the CPU adds them up. On
+# logical devices it then sends the sum to that device and back, 2 S more in a step. `dl.describe`
+# reads `strategy.num_replicas_in_sync` and the devices of `strategy.extended`. If you leave
+# `parameter_device` out, TensorFlow takes the only compute device or, if there are several, the
+# CPU. So `["GPU:0"]` with `parameter_device="CPU:0"` keeps the one copy in the host's memory even
+# with a single GPU.
+# </details>
 #
 # ## Keras's `fit` under CentralStorage
 #
@@ -439,8 +453,8 @@ dl.show("weights of one device", bool(apart(one, mended) < 1e-6), expected=True)
 #
 # ## The memory of a step
 #
-# In float32 the sum is again 16 bytes for each parameter: 4 for the weight, 4 for its gradient and
-# 8 for Adam's two averages. We count all 16 as held at once, without
+# In float32, weights, gradients and Adam's state again take 16 bytes for each parameter: 4 for the
+# weight, 4 for its gradient and 8 for Adam's two averages. We count all 16 as held at once, without
 # activations and buffers.
 
 # %% tags=["predict"]
@@ -488,9 +502,9 @@ memory_guess.reveal(
 # %% [markdown]
 # Each replica holds all weights and all gradients, whether there is one device or eight. In float32
 # you must divide some of this among the eight devices to make the model fit. ZeRO (Zero Redundancy
-# Optimizer) first divides the optimizer's state, then the gradients as well, and then the weights
-# as well. FSDP (PyTorch's Fully Sharded Data Parallel) is like this third stage. Over 8 devices the
-# three stages take 108, 66 and 24 GB each:
+# Optimizer) has three stages. It divides the optimizer's state, then the gradients as well, and
+# then the weights as well. FSDP (PyTorch's Fully Sharded Data Parallel) is like the third stage.
+# Over 8 devices the three stages take 108, 66 and 24 GB on each device:
 
 # %%
 draw_memory(
@@ -515,7 +529,7 @@ draw_memory(
 # - **Pipeline parallelism** gives each device some of the layers. The activations go from device to
 #   device.
 # - **Expert parallelism** is for layers that consist of many small networks, the experts, of which
-#   each example uses only a few. It spreads the experts over the devices.
+#   each token uses only a few. It spreads the experts over the devices.
 #
 # The figure shows what each device has of a batch (the coloured strip) and of a model of three
 # layers. To the right of each kind is the question that decides for it. The last row is for
@@ -647,19 +661,6 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 #   `NamedSharding` with a second mesh axis; `jit` inserts the collectives.
 # </details>
 #
-# <details><summary>In plain TensorFlow</summary>
-#
-# `dl.make_strategy("central_storage", devices=pair)` is
-# `tf.distribute.experimental.CentralStorageStrategy(compute_devices=pair,
-# parameter_device="CPU:0")` with one change: on logical devices,
-# the first replica's device adds up the gradients. Without this change the CPU adds them up, and
-# sends the sum to that device and back. A step then moves 2 S more. `dl.describe` reads
-# `strategy.num_replicas_in_sync` and the devices of
-# `strategy.extended`. If you leave `parameter_device` out, TensorFlow takes the only compute device
-# or, if there are several, the CPU. So `["GPU:0"]` with `parameter_device="CPU:0"` keeps the one
-# copy in the host's memory even with a single GPU.
-# </details>
-#
 # ## Strategies for several hosts or TPUs
 #
 # - `MultiWorkerMirroredStrategy`: several hosts take each step together. There is a copy on every
@@ -715,7 +716,7 @@ recap()
 # <details><summary>1. Your loop runs under <code>OneDeviceStrategy</code>, with the weights of
 # <code>fit</code>. Is it ready for eight GPUs?</summary>
 # You do not know yet. One replica cannot show whether the loss is scaled correctly, and some errors
-# need several replicas. Try it on four logical devices, with a partial last batch.
+# need several replicas. Try it with SGD on four logical devices, with a partial last batch.
 # </details>
 #
 # <details><summary>2. Eight GPUs, Adam. How many copies of Adam's averages are there under
