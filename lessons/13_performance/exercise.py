@@ -278,14 +278,15 @@ with waits_for("efficiencies"):
 # *Your answer.*
 # <!-- END SOLUTION -->
 #
-# **2. Which parts of the step grow from 1 to 4 replicas, and by how many milliseconds? Why do they
-# grow on this machine?**
+# **2. In strong scaling, which parts grow from 1 to 2 replicas, and which from 2 to 4, by about how
+# many milliseconds? What on this machine could explain the difference?**
 #
 # <!-- BEGIN SOLUTION -->
-# The compute grows from 5 to 8 ms and the communication from 0 to 2 ms. The replicas share two
-# cores, so the 64 images take the cores as long as before, and every replica adds what is not
-# divided: it starts its own operations and updates all 420,000 weights. The all-reduce needs 6
-# rounds for 4 replicas and none for one.
+# From 1 to 2 replicas only the communication grows, by about 1 ms. From 2 to 4 the compute grows by
+# about 3 ms and the communication by about 1 ms. The replicas share two cores, and every replica
+# adds what is not divided: it starts its own operations and updates all 420,000 weights. One
+# replica probably does not keep both cores busy all the time, so a second one can use the rest. A
+# third and a fourth find both cores busy. The all-reduce has 2 rounds on 2 replicas and 6 on 4.
 # <!-- STUB -->
 # *Your answer.*
 # <!-- END SOLUTION -->

@@ -2,9 +2,9 @@
 # # Performance: where the time of a step goes
 #
 # When Uber measured TensorFlow's distributed training on 128 GPUs in 2017, [about half of what
-# the GPUs could do was lost](https://arxiv.org/abs/1802.05799). It was still faster than one GPU.
-# The work of about 64 GPUs was lost, and without a measurement
-# you would not see it. Horovod, a library with a ring all-reduce, [reached 90 % of the ideal
+# the GPUs could do was lost](https://arxiv.org/abs/1802.05799). It was still faster than one GPU,
+# so without a measurement you would not see the loss. Horovod, a library with a ring all-reduce,
+# [reached 90 % of the ideal
 # speed](https://github.com/horovod/horovod/blob/master/docs/benchmarks.rst) on 512 GPUs with two
 # neural networks. Not every neural network reaches that.
 #
@@ -100,16 +100,17 @@ compute_guess.reveal(
         "splits each large operation over all cores.",
         "as long as on 1 replica": "The 64 images cost the same. But a replica also does work that "
         "does not depend on its batch.",
-        "longer than on 1 replica": "The images cost the same, and something else is done 4 times.",
+        "longer than on 1 replica": "The images cost the same. The other work of each replica adds "
+        "to that.",
     },
 )
 
 # %% [markdown]
-# Nothing became faster. On 2 replicas the compute of these 64 images takes as long as on 1: **the
-# work that is divided runs on the same two cores.** On 4 replicas it takes 65 % longer. The likely
-# reason is **work that is not divided:** each replica starts its own operations and updates all of
-# its own 420,000 weights. The all-reduce comes on top. This is why lesson 00 said that logical
-# devices teach correctness and not speed.
+# Nothing became faster: **the work that is divided runs on the same two cores.** With these 64
+# images the compute takes as long on 2 replicas as on 1 (with 32 images 32 % longer), and 65 %
+# longer on 4. The likely reason is **work that is not divided:** each replica starts its own
+# operations and updates all of its own 420,000 weights. The all-reduce comes on top. This is why
+# lesson 00 said that logical devices teach correctness and not speed.
 #
 # It is also the pattern of every cluster. More replicas divide one part of a step, repeat a second
 # part, and add a third. To predict what a cluster does, you need numbers for these parts. So the
@@ -144,8 +145,8 @@ dl.show("the first call took more than twice as long", first > 2 * min(second, t
 # takes seconds, so a mean over few steps says more about tracing than about training. **Do not
 # count the first calls.**
 #
-# `set_synchronous_execution(False)` makes TensorFlow hand operations to this CPU nearly as it does
-# to a GPU. The step does the same work.
+# The next cells make TensorFlow hand operations to this CPU nearly as it does to a GPU. The step
+# does the same work.
 
 # %% tags=["predict"]
 queue_guess = dl.predict(
@@ -594,9 +595,9 @@ explore_cost()
 # **Does this hold today?** Compare the peak of one GPU with the link of its server. In these runs a
 # GPU had a peak of about 10 TFLOP/s in float32, and a server had one link of 25 or 50 Gbit/s: 0.2
 # to 0.4 TFLOP/s for each Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With eight links of
-# 400 Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5: for float32
-# gradients 6 to 12 times too slow by the standard of these runs. Work out this number for your own
-# cluster.
+# 400 Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5. With float32
+# gradients that link is 6 to 12 times too slow, compared with these runs. Work out this number for
+# your own cluster.
 
 # %% [markdown]
 # ## On your own machine

@@ -28,11 +28,11 @@ tf.get_logger().setLevel("ERROR")
 dl.show("data set", "random numbers: nothing is downloaded")
 
 # %% [markdown]
-# ## Task 1: a loss that no compiler takes
+# ## Task 1: a loss that cannot be compiled
 #
 # `labelled_loss` is the mean cross-entropy of the examples that have a label. An example without a
 # label has the label -1. The scores are clipped to between -3 and 3. A batch without any label has
-# the loss 0. Called eagerly, without `tf.function`, the function returns all of that. But it cannot
+# the loss 0. Called eagerly, without `tf.function`, the function returns this loss. But it cannot
 # train a model: the gradient stops at NumPy's clip, `.numpy()` fails while `tf.function` traces the
 # function, on every device, and XLA refuses `tf.py_function`. Run the check before you change
 # anything, then repair `labelled_loss`.

@@ -6,7 +6,7 @@
 # the first step took 18 minutes and the second 1.5 seconds. The 40th step took 73 seconds, because
 # the program had to be compiled again. No error was raised.
 #
-# A TPU (Tensor Processing Unit) is Google's accelerator chip for products of matrices. It is
+# A TPU (Tensor Processing Unit) is Google's accelerator chip for matrix multiplication. It is
 # attached to an ordinary computer, its *host*, which reads the data and starts the programs. A TPU
 # runs only what the compiler [XLA](https://openxla.org/xla) has compiled. Most of this compiler is
 # in your TensorFlow, with a backend for your CPU. In this lesson you compile a step with it before
@@ -32,7 +32,7 @@
 #
 # 1. The last global batch has 4 examples, and all others have 32. By which number do you divide
 #    the sum of its four losses?
-# 2. If you did lesson 07: TPUs multiply in bfloat16. Why does a training in bfloat16 need no loss
+# 2. If you did lesson 07: TPUs multiply in bfloat16. Why does training in bfloat16 need no loss
 #    scale?
 #
 # <details><summary>Answers</summary>
@@ -147,7 +147,7 @@ draw_compiled_batches({"as they come": ragged})
 #
 # You could drop the partial batch: `batch(32, drop_remainder=True)`. That is usual in training,
 # where each epoch shuffles and so drops different examples. In an evaluation it is wrong, because
-# the dropped examples are never tested, and always the same ones.
+# the same examples are never tested.
 #
 # So we pad. `pad` fills the batch with zeros up to 32 rows. It also returns the *mask*, which is 1
 # for an example and 0 for padding.
@@ -248,8 +248,8 @@ draw_compiled_batches({"as they come": ragged, "padded": filled})
 # %% [markdown]
 # One program, the same weights, and 7 of 8 rows of the last batch compute for nothing. That is the
 # price. For sentences, *bucketing* is a compromise: round the longest length in a batch up to a
-# multiple of 32, and pad to that. That gives few programs, and at most 31 words of padding
-# more for a sentence.
+# multiple of 32, and pad to that. That gives few programs, and adds at most 31
+# words to a sentence.
 
 # %% [markdown]
 # ## Three doubtful losses
@@ -367,7 +367,7 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # a compilation on a CPU is **neither sufficient nor necessary** for a TPU:
 #
 # - *Not sufficient:* the translation or the backend for TPUs may refuse what those for CPUs take.
-#   A CPU takes float64, for which a TPU has no hardware.
+#   TensorFlow's types for CPUs include complex128, and those for TPUs do not.
 # - *Not necessary:* TPUStrategy may move an operation that XLA refuses to the TPU's host, if [soft
 #   device placement][soft] is on, as it is by default in eager programs. Then the operation runs,
 #   and the TPU waits for its host in each step.
@@ -376,8 +376,8 @@ dl.show("with_selection", bounded_shapes(with_selection))
 #
 # First call the step under plain `tf.function`. If it fails there, no compiler was asked. An error
 # while the step is traced, such as that of `loss.numpy()`, appears on every device. An error that
-# comes only with `jit_compile=True` is a refusal by the compiler. A finding from a CPU deserves
-# one of three verdicts, and "runs on a TPU" is not among them:
+# comes only with `jit_compile=True` is a refusal by the compiler. If `tf.function`
+# alone works, give one of three verdicts. "Runs on a TPU" is not among them:
 #
 # | verdict | what you have seen | what to do |
 # |---|---|---|
@@ -385,8 +385,8 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # | **suspect on a TPU** | it compiled, with a sign of trouble | repair it if that is cheap |
 # | **not checked** | no sign, or what a CPU cannot show | write it down, and measure on a TPU |
 #
-# `verdict` searches the program for the signs. If it finds none, it says "nothing found, not
-# checked on a TPU".
+# `verdict` searches the program for two signs: bounded shapes, and float64 (`f64`), for which a TPU
+# has no hardware. If it finds none, it says "nothing found, not checked on a TPU".
 
 
 # %%
@@ -405,7 +405,7 @@ for doubtful in (*STEPS.values(), in_float64):
     dl.show(doubtful.__name__, verdict(doubtful))
 
 # %% [markdown]
-# Here is one more step. It keeps the first `count` digits, and computes `count` from the labels.
+# Here is one more loss. It keeps the first `count` digits, and computes `count` from the labels.
 
 
 # %%
@@ -485,12 +485,12 @@ for old, new in ((with_numpy, with_tensorflow), (with_selection, with_mask)):
     dl.show("  loss, difference from the old one", abs(old(images, labels) - compiled), below=1e-5)
 
 # %% [markdown]
-# So "nothing found" is the weakest form of *not checked*: our search knows two signs, and
-# `with_slice` shows neither. Read your code as well. A shape that is computed from values is a sign
-# of trouble, even if the program does not show it. A repaired step gives the same number, compiles
-# here, and shows no sign. But so far we have compiled only the loss, and a loss may compile when
-# its gradient does not. So compile your whole step, with its gradient and its update, as at the
-# start of this lesson, and compare the gradient, too. For the rest you need a TPU.
+# "Nothing found" proves little: our search knows two signs, and `with_slice` shows neither. Read
+# your code as well. A shape that is computed from values is a sign of trouble, even if the program
+# does not show it. A repaired step gives the same number, compiles here, and shows no sign. But so
+# far we have compiled only the loss, and a loss may compile when its gradient does not. So compile
+# your whole step, with its gradient and its update, as at the start of this lesson, and compare
+# the gradient, too. For the rest you need a TPU.
 #
 # One trap of the mask: it multiplies, and **NaN times 0 is NaN**. A masked row needs a loss that is
 # finite, so give it a valid label and a finite input. Exercise 15 has such a case.

@@ -1,6 +1,7 @@
 """The checks of lesson 15: right answers pass, mistakes are named, the lesson's claims hold."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -354,6 +355,21 @@ def test_xla_on_a_cpu_refuses_tf_print():
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="StringFormat"):
         compiled(step)(tf.constant(2.0))
+
+
+@pytest.mark.parametrize(
+    ("header", "types", "listed"),
+    [
+        ("compiler/tf2xla/xla_op_registry.h", "kCpuAllTypes", True),
+        ("core/tpu/tpu_defs.h", "kTpuAllTypes", False),
+    ],
+)
+def test_complex128_is_a_type_for_cpus_and_not_for_tpus(header, types, listed):
+    text = (Path(tf.sysconfig.get_include()) / "tensorflow" / header).read_text("utf-8")
+    _, _, after = text.partition(f"{types} = ")
+    names, _, _ = after.partition(";")
+    assert "DT_COMPLEX64" in names
+    assert ("DT_COMPLEX128" in names) == listed
 
 
 def test_an_assertion_is_silent_in_a_compiled_step():
