@@ -28,8 +28,8 @@ dl.show("devices", len(devices), expected=4)
 # %% [markdown]
 # ## Task 1: choose and defend
 #
-# - **A.** A method that takes batches of **4** examples: with more it does not learn. The model
-#   fits on one GPU. A host with eight GPUs is free.
+# - **A.** A model that learns only from batches of **4** examples. It fits on one GPU. A host with
+#   eight GPUs is free.
 # - **B.** A CNN without BatchNormalization, batches of 256. With its optimizer it fits on one GPU,
 #   where an epoch takes three hours. One host has four equal GPUs.
 # - **C.** The same CNN on two such hosts with a quick network. Auditors will compare the weights
@@ -170,7 +170,7 @@ dl.check("compare_strategies")
 #   milliseconds that each of seven steps took.
 # - `worth_it` returns the name of the strategy with the **most examples per second**. A strategy
 #   that does not end with the right weights is out.
-# - One step may be disturbed, and the clock may be wrong once. Neither of these may decide.
+# - One step may be disturbed, and the clock may be wrong once. Neither may change the answer.
 # - `"one_device"` is always measured, and always equal. If no strategy is at least 10 % faster,
 #   return `"one_device"`.
 # - Change about 3 lines.

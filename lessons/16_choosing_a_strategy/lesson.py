@@ -136,9 +136,9 @@ draw_layouts(
 )
 
 # %% [markdown]
-# The formula in `bytes_moved` counts what the strategies of `dl.make_strategy` send on logical
-# devices. We do not time steps: logical devices share one memory, so a time measured here would
-# tell you nothing about your GPUs.
+# On logical devices, `bytes_moved` counts what is sent if no replica works at the store. We do not
+# time steps: logical devices share one memory, so a time measured here would tell you nothing about
+# your GPUs.
 #
 # ## Rehearse before you rent
 #
@@ -329,10 +329,10 @@ equal_guess.reveal(
 # total are the same, and each link carries a part of them. We have not measured CentralStorage on
 # real GPUs: there it can move more.)
 #
-# Mirrored is the usual choice. CentralStorage is for one case: every device can hold the weights
-# and the gradients, but not the optimizer state as well. The host's memory must hold the weights
-# and that state. With a single GPU it saves nothing by default, because TensorFlow then puts the
-# one copy on that GPU.
+# Mirrored is the usual choice. CentralStorage is for one case: every device can hold weights,
+# gradients and activations, but not the optimizer state as well. The host's memory must hold the
+# weights and that state. With a single GPU it saves nothing by default, because TensorFlow then
+# puts the one copy on that GPU.
 #
 # <details><summary>In plain TensorFlow</summary>
 #
@@ -340,11 +340,11 @@ equal_guess.reveal(
 # `tf.distribute.experimental.CentralStorageStrategy(compute_devices=pair,
 # parameter_device="CPU:0")` with one change: NCCL adds up the gradients on several whole GPUs, and
 # the first replica's device on logical devices. Without this change the CPU adds them up. On
-# logical devices it then sends the sum to that device and back, 2 S more in a step. `dl.describe`
-# reads `strategy.num_replicas_in_sync` and the devices of `strategy.extended`. If you leave
-# `parameter_device` out, TensorFlow takes the only compute device or, if there are several, the
-# CPU. So `["GPU:0"]` with `parameter_device="CPU:0"` keeps the one copy in the host's memory even
-# with a single GPU.
+# logical devices the sum then travels to the first replica and back: 2 S more in a step.
+# `dl.describe` reads `strategy.num_replicas_in_sync` and the devices of `strategy.extended`. If
+# you leave `parameter_device` out, TensorFlow takes the only compute device or, if there are
+# several, the CPU. So `["GPU:0"]` with `parameter_device="CPU:0"` keeps the one copy in the host's
+# memory even with a single GPU.
 # </details>
 #
 # ## Keras's `fit` under CentralStorage
@@ -394,13 +394,13 @@ log_guess.reveal(
         "wrong weights: one replica's gradients are lost": "The shares are equal, so "
         "even Keras's own step is that of one device.",
         "right weights: the log counts one replica's examples only": "The losses of one replica "
-        "fall as those of the other do, so after 80 steps such a log would be small, too.",
+        "fall as those of the other do, so after 80 steps such a log would be near one device's.",
     },
 )
 
 # %% [markdown]
 # The weights are right, and the log is not: it counts the first steps most, which have the largest
-# losses. After 20 or 80 steps you would believe it: training seems to stand still. After some
+# losses. After 20 or 80 steps the log is believable: training seems to stand still. After some
 # 125 steps it is infinite, and the callback `TerminateOnNaN` stops a healthy training run. Later it
 # is NaN, not a number.
 #
@@ -501,7 +501,7 @@ memory_guess.reveal(
 
 # %% [markdown]
 # Each replica holds all weights and all gradients, whether there is one device or eight. In float32
-# you must divide some of this among the eight devices to make the model fit. ZeRO (Zero Redundancy
+# the model fits if you divide enough of this among the eight devices. ZeRO (Zero Redundancy
 # Optimizer) has three stages. It divides the optimizer's state, then the gradients as well, and
 # then the weights as well. FSDP (PyTorch's Fully Sharded Data Parallel) is like the third stage.
 # Over 8 devices the three stages take 108, 66 and 24 GB on each device:
@@ -521,8 +521,8 @@ draw_memory(
 # ## A map of the field
 #
 # Data parallelism divides the examples. **Sharded data parallelism** (FSDP, ZeRO 3) divides the
-# examples and, for storage, all three parts above. For each layer, a device fetches the missing
-# parts when it computes that layer. The kinds of [model
+# examples, and stores weights, gradients and optimizer state in parts. For each layer, a device
+# fetches the missing parts when it computes that layer. The kinds of [model
 # parallelism](../docs/glossary.md#model-parallelism) divide the model:
 #
 # - **Tensor parallelism** divides the weights of each layer, and each device computes its part.
@@ -545,7 +545,6 @@ draw_map()
 #   examples only.
 # - [Parameter servers](10_parameter_server.ipynb) divide the variables among the servers. With a
 #   `variable_partitioner` they cut a single large `tf.Variable`, such as a table of embeddings.
-#   Keras 3 cannot train a layer whose variables are cut.
 # - `TPUStrategy` can give several logical devices to each replica, and divide [single
 #   tensors](https://www.tensorflow.org/api_docs/python/tf/distribute/TPUStrategy#experimental_split_to_logical_devices)
 #   among them.
@@ -684,17 +683,17 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 draw_card(list(CARD.values()), otherwise=OTHERWISE)
 
 # %% [markdown]
-# "Split the model" leads to the map above. A step's weights are those that it reads: of a large
-# table only a few rows. The optimizer's state comes early on the card, because all answers below
-# need a device that holds it, or servers that do. Four special cases:
+# "Split the model" leads to the map above. Question 1 counts only the weights that a step reads: a
+# few rows of a large table. The optimizer's state comes early on the card, because all answers
+# below need a device that holds it, or servers that do. Four special cases:
 #
-# - A single GPU lacks room for the optimizer's state only: the fold "In plain TensorFlow" above has
-#   a way out.
+# - If a single GPU lacks room only for the optimizer's state, see the fold "In plain TensorFlow"
+#   below the table of copies.
 # - `one_device` and `default` are one answer. Take the first if you want to name the device.
 # - With a TPU the answer is `tpu` even for a single core, because `one_device` finds only GPUs and
 #   CPUs.
-# - Hosts of uneven speed must take each step together: answer no to question 5 and yes to question
-#   6. Each step then takes as long as on the slowest host.
+# - If hosts of uneven speed must take each step together, answer no to question 5 and yes to
+#   question 6. Each step then takes as long as on the slowest host.
 #
 # The card is a function, too. Each question has a name, and you pass those with a yes:
 
