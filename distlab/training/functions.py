@@ -27,6 +27,7 @@ from distlab.training.keras_private import (
     results,
     states,
     step_methods,
+    tf_variables,
 )
 from distlab.training.keras_private.hooks import installed
 from distlab.training.model_requirements import check_optimizer, check_scope
@@ -166,6 +167,7 @@ def prepare(model: keras.Model) -> None:
     losses.prepare(model)
     states.prepare(model)
     results.wrap(model)
+    tf_variables.check(model)
     own_metrics.wrap(model)
     chosen_metrics.check(model)
     moments.prepare(model)

@@ -109,13 +109,13 @@ def share_explained(model: keras.Model, examples: int, in_all: int) -> Iterator[
         raise ModelError(
             asked=f"train or evaluate the model {model.name!r} on several replicas",
             found=f"a step that takes a batch of {in_all} examples, and not a replica's share of "
-            f"{examples}: {_in_short(error)}",
+            f"{examples}: {in_short(error)}",
             do="take the number of examples from keras.ops.shape(x)[0], and not from a constant "
             "such as BATCH_SIZE or keras.Input(batch_size=...)",
         ) from error
 
 
-def _in_short(error: Exception) -> str:
+def in_short(error: Exception) -> str:
     """The line of an error that says what is wrong."""
     text = re.sub(r"\x1b\[\d*m|\{\{.*?\}\}|\[Op:.*", "", str(error))
     around = ("Exception encountered", "Arguments received")

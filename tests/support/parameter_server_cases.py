@@ -451,6 +451,18 @@ class Counting(keras.layers.Layer):
         return x
 
 
+class Seen(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="seen")
+        self.count = tf.Variable(0.0)
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.count.assign_add(tf.cast(tf.shape(y)[0], tf.float32))
+
+    def result(self):
+        return self.count + 0.0
+
+
 def legacy():
     import tf_keras
 
@@ -495,6 +507,8 @@ def refusals(strategy):
         models["legacy"] = legacy
     told = {n: refusal(lambda: dl.distribute(m, strategy)) for n, m in models.items()}  # noqa: B023
     model = dl.distribute(builder("sgd"), strategy)
+    counting = dl.distribute(build(metrics=[Seen()]), strategy)
+    told["metric in TensorFlow's variables"] = refusal(lambda: counting.fit(batches(), verbose=0))
     distributed = strategy.experimental_distribute_dataset(batches())
     told["distributed"] = refusal(lambda: model.fit(distributed, verbose=0))
     return told

@@ -526,3 +526,85 @@ def test_a_metric_that_takes_whole_batches_only_gets_them():
     strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
     expected = train_on_full_batches(build())
     assert_same(train_on_full_batches(dl.distribute(build, strategy)), expected)
+
+
+class CountsInTensorFlow(keras.metrics.Metric):
+    """Keeps its numbers where Keras does not see them."""
+
+    def __init__(self):
+        super().__init__(name="in_tensorflow")
+        self.positive, self.seen = tf.Variable(0.0), tf.Variable(0.0)
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.positive.assign_add(tf.reduce_sum(tf.cast(y_pred > 0, tf.float32)))
+        self.seen.assign_add(tf.cast(tf.size(y_pred), tf.float32))
+
+    def result(self):
+        return self.positive + self.seen / 1000
+
+    def reset_state(self):
+        self.positive.assign(0.0)
+        self.seen.assign(0.0)
+
+
+class CountsInBoth(CountsInTensorFlow):
+    """Also keeps a number where Keras sees it, and more of TensorFlow's in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest = self.add_weight(name="largest", initializer="zeros")
+        self.batches = [tf.Variable(0), [tf.Variable(0.0)]]
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        super().update_state(y, y_pred)
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(y_pred)))
+        self.batches[0].assign_add(1)
+        self.batches[1][0].assign_add(keras.ops.mean(y_pred))
+
+    def result(self):
+        batches, total = self.batches[0], self.batches[1][0]
+        return super().result() + self.largest + total / tf.cast(batches, "float32")
+
+    def reset_state(self):
+        super().reset_state()
+        self.largest.assign(0.0)
+        for one in tf.nest.flatten(self.batches):
+            one.assign(tf.zeros_like(one))
+
+
+@pytest.mark.parametrize("model_class", [keras.Model, OwnStep])
+@pytest.mark.parametrize("metric", [CountsInTensorFlow, CountsInBoth])
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_metric_that_counts_in_variables_of_tensorflow(model_class, metric, replicas):
+    strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:replicas])
+    build = builder(model_class, [metric])
+    assert_same(train(dl.distribute(build, strategy)), train(alone(build)))
+
+
+def test_variables_of_tensorflow_that_say_how_replicas_add_up_are_left_to_it():
+    def make():
+        metric = CountsInTensorFlow()
+        for name in ("positive", "seen"):
+            setattr(metric, name, tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM))
+        return metric
+
+    strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
+    build = builder(keras.Model, [make])
+    assert_same(train(dl.distribute(build, strategy)), train(alone(build)))
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
+def test_a_variable_of_tensorflow_without_a_copy_for_each_replica_is_refused(kind):
+    metric = CountsInTensorFlow()
+    made_in = {"mirrored": lambda: metric, "central_storage": CountsInTensorFlow}
+    strategy = dl.make_strategy(kind, devices=dl.split_devices(4)[:2])
+    model = dl.distribute(builder(keras.Model, [made_in[kind]]), strategy)
+    with pytest.raises(dl.errors.ModelError) as caught:
+        train(model)
+    assert (
+        "the metric 'in_tensorflow' with a tf.Variable (positive, seen), of which the replicas do "
+        "not have a copy each" in str(caught.value)
+    )
+    assert "make the variable with self.add_weight, and the metric inside build()" in str(
+        caught.value
+    )

@@ -377,3 +377,35 @@ def test_a_step_that_asks_for_its_replica_cannot_be_tried_but_trains():
     model = dl.distribute(builder(AsksItsReplica), strategy_of("mirrored", 2))
     with pytest.warns(UserWarning, match="its train_step could not be tried on the first batch"):
         model.fit(in_order(), verbose=0)
+
+
+@tf.custom_gradient
+def binary(weight):
+    return tf.sign(weight), lambda gradient: gradient * tf.cast(abs(weight) <= 1, gradient.dtype)
+
+
+class BinaryDense(keras.layers.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 1), name="kernel")
+
+    def call(self, x):
+        return tf.matmul(x, binary(self.kernel))
+
+
+def build_binary():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(3), BinaryDense()])
+    model.compile("adam", "mse")
+    return model
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_gradient_of_weights_by_hand_cannot_be_tried_but_trains_as_on_one_device(replicas):
+    data = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(BATCH)
+    one, model = build_binary(), dl.distribute(build_binary, strategy_of("mirrored", replicas))
+    expected = one.fit(data, epochs=2, verbose=0).history
+    with pytest.warns(UserWarning, match=r"could not be tried .*\(TypeError: @tf.custom_gradient"):
+        found = model.fit(data, epochs=2, verbose=0).history
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    for weight, right in zip(model.get_weights(), one.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, right, atol=1e-6)

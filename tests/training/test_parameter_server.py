@@ -234,6 +234,11 @@ def test_a_loss_that_is_not_a_number_ends_training_where_a_callback_is_to_do_it(
         ("averages", "ModelError", ["ema_overwrite_frequency=2 and several workers"]),
         ("metric in a layer", "ModelError", ["inside the layer 'counting'", "to compile()"]),
         ("table", "ModelError", ["the layer 'words', whose table", "dataset.map(lambda x, y"]),
+        (
+            "metric in TensorFlow's variables",
+            "ModelError",
+            ["the metric 'seen' with a tf.Variable (count), which workers would", "add_weight"],
+        ),
         ("distributed", "DatasetError", ["was distributed already", "the data set itself"]),
         (
             "own step",

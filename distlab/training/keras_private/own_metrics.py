@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from distlab.strategy.describing import describe
 from distlab.training.gathering import gathered
-from distlab.training.keras_private import hooks, losses, models, results
+from distlab.training.keras_private import hooks, losses, models, results, tf_variables
 from distlab.training.keras_private.batch import current
 from distlab.training.keras_private.share_hooks import AddingUp
 from distlab.training.reducing import sum_over_replicas
@@ -68,11 +68,10 @@ def of_own_making(model: keras.Model) -> list[keras.metrics.Metric]:
     return [
         metric
         for metric in results.metrics_of(model)
+        if not tf_variables.are_combined(metric)
         if not is_kerass(type(metric))
         or not is_kerass(getattr(metric, "_fn", type(metric)))
         or losses.goes_over_examples(metric)
-        # What it keeps in variables of TensorFlow, Keras cannot update without effect.
-        if not any(isinstance(value, tf.Variable) for value in vars(metric).values())
     ]
 
 
@@ -141,6 +140,8 @@ class Update:
         self.of_numbers = not any(counted)
         if examples < 2 or self.of_numbers:
             self.of_batch = not self.of_numbers
+            return
+        if tf_variables.of(self.metric):  # no update of these is without effect
             return
 
         start = [np.asarray(one) for one in self.metric.stateless_reset_state()]

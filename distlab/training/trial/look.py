@@ -19,6 +19,7 @@ import keras
 from distlab.training.keras_private import losses, models, own_metrics, step_methods
 from distlab.training.keras_private.batch import Way
 from distlab.training.keras_private.losses import batch_losses_gathered
+from distlab.training.step_errors import in_short
 from distlab.training.trial.findings import Findings, find
 from distlab.training.trial.trial import examples_in, in_trial, make_variables
 
@@ -100,8 +101,9 @@ class Trial:
                     make_variables(model, self._method, batch)
                 if has_shares:
                     self._take(find(model, self._method, batch, replicas=replicas), missed)
-        except (RuntimeError, AttributeError) as error:  # it may ask for its replica context
-            self._warn_untried(f"{type(error).__name__}: {error}")
+        # It may ask for its replica context, or need a graph, as `tf.custom_gradient` of weights.
+        except (RuntimeError, AttributeError, TypeError) as error:
+            self._warn_untried(f"{type(error).__name__}: {in_short(error)}")
             self.found.open.clear()
         self._makes_variables = False
         if not has_shares:
