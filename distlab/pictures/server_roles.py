@@ -35,7 +35,7 @@ def draw_roles(*, workers: int, servers: int) -> Figure:
     figure, axes = plt.subplots(figsize=(8.6, 1.0 + 1.15 * most), layout="constrained")
     _box(axes, _COORDINATOR, 0.0, "coordinator\n(your program)", category(0).colour)
     for number, place in enumerate(_places(workers)):
-        _box(axes, _WORKERS, place, f"worker {number}\n(its own data)", look_of(number).colour)
+        _box(axes, _WORKERS, place, f"worker {number}\n(computes)", look_of(number).colour)
         _arrows(axes, _COORDINATOR, _WORKERS, 0.0, place)
         for home in _places(servers):
             _arrows(axes, _WORKERS, _SERVERS, place, home)

@@ -85,8 +85,8 @@ dl.check("scope")
 # ## Task 2: means of unequal shares, and of none
 #
 # Each replica knows the mean loss and the mean accuracy over its own examples. You want to log both
-# means over the global batch. On four replicas, the last 10 examples after batches of 32, read from
-# files, are shared as 8, 2, 0 and 0. Two replicas then have no example at all, and a mean over
+# means over the global batch. If four replicas read batches of 32 from files, they share the last
+# 10 examples as 8, 2, 0 and 0. Two replicas then have no example at all, and a mean over
 # nothing is 0 / 0, which is NaN.
 #
 # Write `combine(means, examples)`, which runs **on every replica**. On all of them it returns the

@@ -5,8 +5,7 @@
 # [accumulated gradients](../docs/glossary.md#gradient-accumulation). The libraries [averaged the
 # averages of unequal batches](https://huggingface.co/blog/gradient_accumulation), so that tokens in
 # a batch with few tokens counted more. No error was raised. Replicas with unequal shares make the
-# same mistake possible in the last batch of every epoch. In this lesson you make it, measure it and
-# repair it.
+# same mistake possible. In this lesson you make it, measure it and repair it.
 
 # %% [markdown]
 # ## Overview
@@ -140,7 +139,7 @@ for replica, part in enumerate(labels):
 # Each replica takes the gradient of the mean loss over *its own* 8 digits. One device would take
 # it over all 16. `tf.GradientTape` records how the loss was computed, and then gives its gradient.
 # `on_each_replica` runs a function on both replicas and lists what they return. The picture shows
-# the ten gradients of `bias`, one for each class.
+# the gradient of `bias`, one number for each class.
 
 
 # %%
@@ -165,8 +164,8 @@ draw_gradients(each, mean=mean, one_device=one_device, label="class (digit)")
 
 # %% [markdown]
 # The bars disagree wherever a digit is more frequent on one replica. But every circle lies on its
-# line: **with equal shares, the mean of the two gradients is the gradient of one device.** (This
-# holds if no layer lets examples influence each other, as `BatchNormalization` does.) The number
+# line: **with equal shares, the mean of the two gradients is the gradient of one device.** (It
+# fails if a layer lets examples influence each other, as `BatchNormalization` does.) The number
 # confirms the picture:
 
 # %%
@@ -325,7 +324,8 @@ weight_guess.reveal(
 # %% [markdown]
 # `lstsq` found which weights of the three single gradients give the mean of means: 1/4, 1/4 and
 # 1/2. Each digit should weigh 1/3. So do not average averages. **Add up the gradients of all
-# examples, and divide by the number of examples in the global batch.** In the function below, each
+# examples (tokens, if your loss is a mean over tokens), and divide by their number in the global
+# batch.** In the function below, each
 # replica multiplies its mean gradient by its number of examples, which gives the sum over its
 # examples. A replica without examples contributes 0: its mean loss is NaN, but TensorFlow's
 # gradient of that loss is 0.
@@ -506,11 +506,10 @@ dl.show("weights apart from one device's by", apart(model, on_one), digits=3)
 dl.show("the same, synchronized", apart(synchronized, on_one), below=1e-6)
 
 # %% [markdown]
-# ## The same with Keras
+# ## The same in `fit`
 #
-# You now know what happens in a step, and Keras can do it for you. Write the model as for one
-# device, in a function. `dl.distribute` calls that function inside the scope, and you get a Keras
-# model back.
+# You now know what happens in a step. Write the model as for one device, in a function.
+# `dl.distribute` calls that function in the scope, and replaces the step that Keras's `fit` runs.
 
 
 # %%
@@ -579,8 +578,8 @@ draw_losses(losses)
 # %% [markdown]
 # ### Built in the scope, trained by Keras's fit
 #
-# Keras's own `fit` then trains the model on both replicas, as it did with
-# `BatchNormalization` above. The model here has no such layer.
+# Without `dl.distribute`, Keras's own `fit` also trains a model from the scope on both replicas.
+# This model has no `BatchNormalization`.
 
 # %% tags=["predict"]
 fit_guess = dl.predict(
@@ -627,11 +626,11 @@ fit_guess.reveal(
 )
 
 # %% [markdown]
-# It is the mistake that we made with three digits. The last batch has 29 digits. They are read from
-# files, so one replica gets 16 and the other 13. In Keras 3, `fit` takes the mean of the two means:
-# each of the 16 weighs 1/32 and each of the 13 weighs 1/26, in place of 1/29. After three such
-# steps, one in each epoch, a weight is up to 0.004 away from one device's. `dl.distribute` weighs
-# every example alike.
+# It is the mistake that we made with three digits. From files, shares keep a full batch's size
+# (lesson 00): one replica gets 16 and the other 13. In Keras 3, `fit` takes the mean of the two
+# means: each of the 16 weighs 1/32 and each of the 13 weighs 1/26, in place of 1/29. After three
+# such steps, one in each epoch, a weight is up to 0.004 away from one device's. `dl.distribute`
+# weighs every example alike.
 #
 # If you stay with Keras's own `fit`, choose a batch size that is a multiple of the number of
 # replicas, and leave out the partial batch with `batch(..., drop_remainder=True)`.
@@ -713,7 +712,7 @@ dl.show("the copies after two steps", copies(kept["steps"]), expected=[2, 2])
 # <details><summary>1. You made a counter before <code>with strategy.scope():</code>, and each
 # replica adds 1 to it. What does a step of two replicas add?</summary>
 #
-# 2. It has one copy, and every replica changes it.
+# Two: it has one copy, and every replica changes it.
 # </details>
 #
 # <details><summary>2. What keeps the copies of a weight equal?</summary>

@@ -164,7 +164,7 @@ dl.check("shard_files")
 # %% [markdown]
 # ## Task 3: an epoch that continues on fewer workers
 #
-# Your job trains on spot machines. In the middle of an epoch some are taken away, and it continues
+# Your job trains on spot instances. In the middle of an epoch some are taken away, and it continues
 # on the others. The examples that were trained must not count twice, and the steps must be those of
 # one device. Write `rest_of_epoch(context, numbers, decode, global_batch, steps_done)`. It is a
 # function for `distribute_datasets_from_function`.
@@ -206,8 +206,8 @@ dl.check("rest_of_epoch")
 # <details><summary>Answer</summary>
 #
 # First of all: before you drop the trained numbers (with a slice or with `skip`) and before
-# `shard`, so that both act on one order. All workers need the same seed, and for epoch 7 a new one,
-# such as `seed + 7`: a `shuffle` that starts again begins with the order of its first epoch.
+# `shard`, so that both act on one order. All workers need the seed with which epoch 7 began, such
+# as `seed + 7`: a `shuffle` that starts again begins with the order of its first epoch.
 # </details>
 
 # %% [markdown]

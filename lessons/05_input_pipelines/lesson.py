@@ -145,7 +145,7 @@ dl.show("the replicas wait for more than half of each step", split.waits > 0.5)
 # On one machine we measured the same kind of pipeline with a slower disk and a larger model, so
 # that the bars are easy to compare. (It has two processors and two replicas. Run `python
 # benchmarks/input_pipelines.py` to measure your own machine. Each bar is the shortest of ten rounds
-# by itself, so differences of up to a tenth are noise.)
+# by itself, so small differences are noise.)
 
 # %%
 recorded = recorded_splits()
@@ -158,7 +158,7 @@ draw_step_splits({"as found": recorded["as found"]})
 prefetch_guess = dl.predict(
     "You add .prefetch(tf.data.AUTOTUNE) at the end of this pipeline. How long does a step take "
     "then?",
-    ["as long as the computation alone", "half as long as now", "nearly as long as now"],
+    ["as long as the computation alone", "half as long as now", "about as long as now"],
 )
 
 # %%
@@ -167,13 +167,13 @@ draw_step_splits(recorded)
 # %% tags=["reveal"]
 part = recorded["prefetch alone"].real_ms / recorded["as found"].real_ms
 prefetch_guess.reveal(
-    "nearly as long as now" if part > 0.8 else f"{part:.1f} times as long as now",
+    "about as long as now" if part > 0.8 else f"{part:.1f} times as long as now",
     {
         "as long as the computation alone": "That needs an input that is faster than the "
         "computation. `prefetch` reads earlier, but each batch takes as long as before.",
         "half as long as now": "Reading and computing overlap at best. Here the input alone takes "
-        "nearly the whole step, so hiding the computation behind it gains little.",
-        "nearly as long as now": "On average, batches cannot be used faster than they are made.",
+        "about as long as the step, so hiding the computation behind it gains little.",
+        "about as long as now": "On average, batches cannot be used faster than they are made.",
     },
 )
 
@@ -323,7 +323,7 @@ def versions_of_0(epochs):
 
 middle = seen(cache_in_the_middle)
 dl.show("cache in the middle: orders", orders(middle))
-dl.show("cache in the middle: versions of digit 0", versions_of_0(middle))
+dl.show("cache in the middle: versions of the first digit", versions_of_0(middle))
 
 # %% tags=["reveal"]
 changes = {
@@ -465,9 +465,9 @@ dl.show("versions with keys, in three epochs", versions(brightness_keyed))
 #
 # `pipeline_of_worker` gives the pipeline that TensorFlow would make for one worker, here in our
 # process. Four files hold the indices of 32 digits, 8 in each. The global batch is 8, and there are
-# two workers. Under every policy, TensorFlow first cuts each batch of 8 into two batches of 4,
-# because a worker takes 4 examples in a step. Then it shards. (`counted` counts the calls of the
-# function that it is given.)
+# two workers. Under every policy, TensorFlow cuts each batch of 8 into two batches of 4, because
+# a worker takes 4 examples in a step. (`counted` counts the calls of the function that it is
+# given.)
 
 # %%
 import tempfile
@@ -580,10 +580,10 @@ dl.show("every example once", sorted(read_by_all) == list(range(32)))
 dl.show("calls of decode on 8 workers", calls["decode"])
 
 # %% [markdown]
-# 32 calls, one for each example. (Each worker still reads every line, which is cheap. To avoid that
-# too, shard the list of files.) If you shuffle before `shard`, all workers need the same seeds, as
-# under `DATA`: otherwise each takes its part of a different order, some examples are read twice and
-# some by no worker.
+# 32 calls, one for each example. (Each worker still reads every line, which is cheap here. With at
+# least 8 files, shard their list instead.) If you shuffle before `shard`, all workers need the same
+# seeds, as under `DATA`: otherwise each takes its part of a different order, some examples are read
+# twice and some by no worker.
 #
 # One thing differs from all data sets that you have distributed so far. Here the function returns
 # batches of the global size, 16, on our four replicas:
@@ -615,9 +615,8 @@ for shares in sizes(lambda context: context.get_per_replica_batch_size(16)):
 # The last 10 examples fall as 4, 4, 2, 0, like a partial batch from files ([lesson
 # 00](00_start_here.ipynb), "Three ways to cut a batch"). A loss that divides by the number of
 # examples that came is right with these shares. The step that we measured is not: it divides by 32
-# even if fewer examples came. `drop_remainder=True` avoids partial batches (with several workers, a
-# step can still lack whole ones), but never use it to evaluate: the dropped examples would be
-# missing from your accuracy.
+# even if fewer examples came. `drop_remainder=True` avoids partial batches, but never use it to
+# evaluate: the dropped examples would be missing from your accuracy.
 #
 # ## The repaired pipeline
 #
@@ -674,8 +673,8 @@ slow_part_last = numbers.prefetch(8).map(read_counted).batch(4)
 dl.show("prefetch(8) before map: eight calls of read more", read_ahead(slow_part_last) >= 8 + 4)
 
 # %% [markdown]
-# We repair our pipeline and measure again, first without a cache, as you must if the data do not
-# fit into memory. It then shuffles the numbers, before anything is read. `split_step` makes one
+# We repair our pipeline and measure again, first without a cache, for data that no cache can
+# hold. It then shuffles the numbers, before anything is read. `split_step` makes one
 # pass before it starts the clock (up to 200 batches, and we have 8), so the cache of the second
 # pipeline is full, and this is a step from epoch 2 on:
 
@@ -695,10 +694,10 @@ for name, examples in repaired.items():
 # %% [markdown]
 # <details><summary>In plain TensorFlow</summary>
 #
-# `split_step` is a `for` loop with `time.perf_counter()` around it, run three times: as it is, with
-# one batch instead of the data set, and without the step. `CountedCalls` counts in a
-# `tf.numpy_function`. `pipeline_of_worker` calls the functions that
-# `experimental_distribute_dataset` calls on each worker. The [TensorFlow
+# `split_step` times a `for` loop with `time.perf_counter()` three times: as it is, with one batch
+# instead of the data set, and without the step. Before it reads the clock,
+# `tf.test.experimental.sync_devices()` waits for the GPU. `pipeline_of_worker` calls the functions
+# that `experimental_distribute_dataset` calls on each worker. The [TensorFlow
 # Profiler](https://www.tensorflow.org/guide/data_performance_analysis) shows the stages of a
 # pipeline on a timeline, and names the slowest one.
 # </details>

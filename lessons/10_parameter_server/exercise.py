@@ -215,4 +215,4 @@ dl.check("survive_kill")
 #   and start it with `distlab launch --workers 2 --ps 1 train.py`. Compare an optimizer with
 #   momentum to one without: which one tolerates staleness better?
 # - [Lesson 10](../notebooks/10_parameter_server.ipynb), if a check sent you back to it.
-# - [Lesson 11](../notebooks/11_fault_tolerance.ipynb): checkpoints, and servers that die.
+# - [Lesson 11](../notebooks/11_fault_tolerance.ipynb): checkpoints, and runs that resume.

@@ -69,7 +69,8 @@ dl.show("tasks", list(cluster.tasks))
 # you. Lesson 09 says what to do, in the section "Who else may listen".
 #
 # <details><summary>In plain TensorFlow</summary>
-# Each worker and each server has its own <code>TF_CONFIG</code> and runs two lines:
+# Each worker and each server has its own <code>TF_CONFIG</code>, makes a resolver as below, and
+# runs
 # <code>server = tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type,
 # task_index=resolver.task_id)</code> and <code>server.join()</code>. Only the coordinator runs your
 # program.
@@ -191,7 +192,7 @@ numbers_guess.reveal(
         "0 to 9": "That needs one data set for both workers, or one worker that takes all steps. "
         "Here each worker has its own, and they take turns.",
         "0 to 4, and then again 0 to 4": "A step usually goes to the worker that has been free for "
-        "longer. So none takes two steps in a row here.",
+        "longer. So one seldom takes two in a row.",
     },
 )
 
@@ -344,7 +345,7 @@ draw_staleness({"equal workers, rate 0.4": smaller, "one is slow, limit 3": limi
 # Both weights come close to 0: 0.008 for the equal workers, 0.00006 with the limit. (Do not
 # compare these two numbers: the turns and the rates differ.) Each remedy has a price. A smaller
 # rate makes smaller steps, and the limit wastes all work of the slow worker. In the
-# exercise you write a third one: no new step until the oldest is done.
+# exercise you write a further one: few steps under way at once.
 #
 # ### Without a script
 #
@@ -429,9 +430,9 @@ mean_guess.reveal(
 
 # %% [markdown]
 # Each update makes only those steps older that are under way on the three other workers. So the
-# mean is at most 3. But a single slow step can collect any number of updates. In twelve of our runs
-# the mean was between 1.6 and 2.0, and the largest staleness between 32 and 46. So a mean that
-# looks harmless proves nothing: look at the largest staleness, or at a histogram.
+# mean is at most 3, and less because workers wait for their next step. But a single slow step can
+# collect any number of updates. In twelve of our runs the mean was between 1.6 and 2.0, and the
+# largest staleness between 32 and 46. So look at the largest staleness, or at a histogram.
 #
 # ## The coordinator dies
 #
@@ -489,7 +490,7 @@ coordinator_guess.reveal(
 # %% [markdown]
 # The workers and the server lived. But your program started from its first line, and made its
 # variables again, so the training is lost. Write checkpoints, and let a new coordinator restore
-# the newest one before it sends a step. Lesson 11 writes such checkpoints.
+# the newest one before it sends a step. In `fit`, lesson 11's `dl.Resume` does both.
 
 # %%
 cluster.close()
@@ -581,7 +582,8 @@ kill_guess.reveal(
 # - Let the step **set** something instead of adding to it. Setting it twice changes nothing.
 #
 # A worker that comes back takes steps again, and its data set starts from the beginning
-# ([ClusterCoordinator, "Handling task failure"](https://www.tensorflow.org/api_docs/python/tf/distribute/coordinator/ClusterCoordinator)).
+# ([ClusterCoordinator, "Handling task
+# failure"](https://www.tensorflow.org/api_docs/python/tf/distribute/coordinator/ClusterCoordinator)).
 # Nothing in your program changes:
 
 # %%
@@ -600,9 +602,9 @@ cluster.restart("worker:1")
 # ## A step raises an error
 #
 # A lost worker is an event outside your program. Now an error comes from the step itself: the fifth
-# of 200 steps meets a bad batch. All steps wait at the gate until 200 are sent. Nothing orders
-# the check `assert_none_equal` before the addition, so the bad step could count, too.
-# `tf.control_dependencies` demands the order.
+# of 200 steps meets a bad batch. All steps wait at the gate until 200 are sent. By itself,
+# TensorFlow does not order the check `assert_none_equal` before the addition.
+# `tf.control_dependencies` does, so the bad step cannot count.
 
 
 # %%
@@ -677,9 +679,8 @@ except tf.errors.InvalidArgumentError:
 
 # %% [markdown]
 # So the error may come late, and `schedule` may raise it: put `schedule` into the `try`, too. If
-# you fetch the promise of a cancelled step, it raises `CancelledError`: in our test of these 200
-# steps, more than 100 promises do. So if a batch may be bad, test it inside the step and leave its
-# update out.
+# you fetch the promise of a cancelled step, it raises `CancelledError`. If a batch may be bad, test
+# it inside the step and leave its update out.
 
 # %%
 cluster.close()
@@ -809,13 +810,13 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 # |---|---|
 # | some machines are slower, or come and go | machines are equal, the network is fast: lesson 09 |
 # | a table is too large for one machine | the model fits on each device: lesson 01 |
-# | a step needs few rows, so little travels | the model is dense, so all weights travel |
+# | a step needs few rows, so little travels | the model is dense: each step needs all weights |
 # | a little staleness is harmless | runs must be reproducible, or equal one device |
 #
 # ## Check yourself
 #
 # <details><summary>1. Four workers are equally fast. Which staleness do you expect?</summary>
-# About 3. While one computes, each of the other three writes once.
+# At most about 3: each of the other three writes about once meanwhile.
 # </details>
 #
 # <details><summary>2. A loop of <code>loss = coordinator.schedule(step, ...).fetch()</code> keeps
@@ -846,7 +847,7 @@ recap()
 #
 # - [The exercise](../exercises/10_parameter_server.ipynb): a loop that limits what is under way,
 #   staleness from a log, a table in shards, and a sum that survives a kill.
-# - [Lesson 11](11_fault_tolerance.ipynb): checkpoints, for the day when a server dies.
+# - [Lesson 11](11_fault_tolerance.ipynb): checkpoints, and runs that resume.
 # - [Lesson 09](09_multi_worker.ipynb): the same workers, in step.
 # - [The glossary](../docs/glossary.md) has every term.
 # - TensorFlow's [parameter-server

@@ -10,7 +10,7 @@
 #
 # | task | what you do | minutes | difficulty |
 # |---|---|---|---|
-# | 1. `step_timer` | repair a stopwatch that lies in two ways | 8 | easy |
+# | 1. `step_timer` | repair a stopwatch with two mistakes | 8 | easy |
 # | 2. `efficiencies` | strong and weak scaling of a benchmark | 10 | medium |
 # | 3. `fit_link` | fit alpha and beta, and test them on unseen sizes | 15 | medium |
 # | 4. `predict_knee` | find the number of replicas with the fastest step | 12 | medium |
@@ -97,8 +97,8 @@ dl.check("step_timer")
 #
 # - `examples_per_sec(n, global_batch)` returns what `n` replicas process together, with
 #   `global_batch` examples in each step.
-# - `replicas` is a list of counts. The **first** is the baseline, for example 8. It divides all
-#   others.
+# - `replicas` is a list of counts. The **first** is the baseline, for example 8. Compare
+#   all others with it.
 # - `batch` is the global batch of the baseline. It is a multiple of every count.
 # - `efficiencies` returns a dictionary. `"strong"` and `"weak"` are lists with one efficiency for
 #   each count. The baseline has 1 in both, and so have replicas that lose nothing. About 7 lines.

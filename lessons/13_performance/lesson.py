@@ -106,11 +106,11 @@ compute_guess.reveal(
 )
 
 # %% [markdown]
-# Nothing became faster: **the work that is divided runs on the same two cores.** With these 64
-# images the compute takes as long on 2 replicas as on 1 (with 32 images 32 % longer), and 65 %
-# longer on 4. The likely reason is **work that is not divided:** each replica starts its own
-# operations and updates all of its own 420,000 weights. The all-reduce comes on top. This is why
-# lesson 00 said that logical devices teach correctness and not speed.
+# Nothing became faster: **the work that is divided runs on the same two cores.** With 64 images
+# the compute takes as long on 2 replicas as on 1, and 65 % longer on 4. The likely reason is
+# **work that is not divided:** each replica starts its own operations and updates all of its own
+# 420,000 weights. The all-reduce comes on top. This is why lesson 00 said that logical devices
+# teach correctness and not speed.
 #
 # It is also the pattern of every cluster. More replicas divide one part of a step, repeat a second
 # part, and add a third. To predict what a cluster does, you need numbers for these parts. So the
@@ -181,7 +181,7 @@ queue_guess.reveal(
 # A GPU works while Python goes on: TensorFlow puts operations into the GPU's queue, and the call
 # returns. So **wait for the devices before you read the clock, both times.** If you forget the
 # first wait, work from before is counted. (A call for a GPU returns once every operation is in the
-# queue. With many tiny operations that takes a larger part of the step's time than you saw here.)
+# queue. With many tiny operations that can take most of the step's time.)
 # `sync_devices` waits; reading a result (`.numpy()`) waits, too. `time_call` does all of this, and
 # repeats it in blocks, here 7 blocks of 5 calls. The recorded steps were timed in blocks, too:
 
@@ -219,7 +219,7 @@ for images in (64, 256):
 # - [Weak scaling](../docs/glossary.md#weak-scaling) keeps the batch **on each replica**. Perfect
 #   replicas need the same time for N times the examples. The efficiency is `T(1) / T(N)`.
 #
-# Papers usually publish the efficiency of weak scaling, and so do the five runs below: the global
+# Papers usually publish the efficiency of weak scaling, as for the five runs below: the global
 # batch grows with the cluster. [Lesson 02](02_batch_scaling.ipynb) shows what that does to the
 # training itself.
 #
@@ -292,7 +292,7 @@ for size_bytes in (4, 2048):
 # Logical devices have no links of their own. N replicas share one memory, so their bytes take N
 # times as long. That is what `shared=True` means below.
 #
-# Two numbers for all sizes and all numbers of replicas: such a claim must be tested. **Fit on some
+# Are two numbers enough for all sizes and all numbers of replicas? **Fit on some
 # of the measurements and predict others.** A model always looks good on points that it has seen.
 # Here it sees 2 replicas up to 1 MiB, and must predict what is larger and what has 4 replicas.
 
@@ -325,7 +325,7 @@ for name, rows in {"fitted": known, "not seen": unseen}.items():
 # up to 2.1 times as long as the measured ones. For 4 bytes on 4 replicas it says 0.65 ms, and
 # 0.35 ms were measured: 6 rounds cost 1.6 times as much as 2, and not 3 times. No alpha repairs
 # that. For 8 MiB it is 53 % too long on 2 replicas, because large messages move faster, and 107 %
-# on 4, because sharing the memory costs less than N times. Outside its fit, such a model gives the
+# on 4, as sharing the memory also costs less than N times. Outside its fit, such a model gives the
 # order of magnitude, and not the milliseconds.
 
 # %% [markdown]
@@ -357,7 +357,7 @@ for rows, seen in ((few_steps, "fitted, 1 and 2 replicas"), (four, "not seen, 4 
 # (Each row has the errors with 32, 64, 128 and 256 images. The fitted rows have them for 1 replica,
 # and then for 2.) On the steps to which they were fitted, the two models look alike: the largest
 # error is 25 % for one and 31 % for the other. **Measurements that a model has not seen decide
-# between two models.** (With 32 images both are about a third off, so that number alone decides
+# between two models.** (With 32 images both are about a third off, so that size alone decides
 # nothing. The three others do.) Look at the signs, too. If all errors of a model have the same
 # sign, it probably counts a part too much, too little or not at all. The shared model's steps of 4
 # replicas are all too long. With 256 images three errors nearly cancel: the compute is 1.4 ms and
@@ -385,8 +385,8 @@ for name, one_model in {"for all": model, "for each": own_devices}.items():
 #
 # - `hidden`: the share of the communication that overlaps the backward pass. The gradients of the
 #   last layers are ready first, so their all-reduce can start while the others are computed.
-# - `jitter`: how much replicas scatter. The slowest one decides, the
-#   [straggler](../docs/glossary.md#straggler), and among many replicas one is always slow.
+# - `jitter`: how much their times scatter. All wait for the slowest one, the
+#   [straggler](../docs/glossary.md#straggler), and the more replicas there are, the slower it is.
 # - `input_secs_per_example`: in the model, [prefetching](../docs/glossary.md#prefetch) hides the
 #   input until it takes longer than the rest of the step. On our two cores it did not hide all of
 #   it: input was up to 10 % of a step, probably because reading and computing share the cores.
@@ -395,7 +395,9 @@ for name, one_model in {"for all": model, "for each": own_devices}.items():
 scattered = dataclasses.replace(own_devices, jitter=0.05)  # a standard deviation of 5 %
 for replicas in (8, 512):
     cost = scattered.step(replicas, **sizes)
-    dl.show(f"waiting on {replicas} replicas", f"{cost.waiting_secs / cost.compute_secs:.0%}")
+    dl.show(
+        f"waiting / compute, {replicas} replicas", f"{cost.waiting_secs / cost.compute_secs:.0%}"
+    )
 
 # %% [markdown]
 # ## From two cores to 4,096 GPUs
@@ -405,12 +407,12 @@ for replicas in (8, 512):
 # links. Each link belongs to a server with 4 or 8 GPUs. A ring enters and leaves a server once, so
 # its GPUs do not share the link's bandwidth. TensorFlow's benchmarks of 2017 give the images a
 # second of one P100, and we assume that Horovod's "Pascal GPUs" were as fast. For ResNet-101 we
-# interpolate between ResNet-50 and ResNet-152. ResNet-50's 138 are from its own run: [29 hours on
+# interpolate between ResNet-50 and ResNet-152. ResNet-50's speed is from its own run: [29 hours on
 # 8 GPUs](https://developer.nvidia.com/blog/facebook-trains-imagenet-in-1-hour/) for 90 epochs. Each
 # GPU has 64 images in a step, and 32 for ResNet-50. We treat ResNet-50's run as a ring of 256 GPUs.
-# It used halving and doubling between servers, which needs far fewer rounds: our ring loses about 1
-# point too much.
-# `distlab/measure/published.py` lists each number with its source, and what we assume.
+# It used halving and doubling between servers, which needs far fewer rounds, so our prediction is
+# about 1 point too low. `distlab/measure/published.py` lists each number with its source, and what
+# we assume.
 
 # %%
 from distlab.measure.published import (
@@ -469,8 +471,8 @@ for network, share in shares.items():
 # sends for almost as long as it computes.
 #
 # Now the test. Two things are in no paper. We assume a latency of 10 µs for a round of the ring.
-# The share that overlaps the backward pass we fit, to **one** of the five runs, ResNet-101. The
-# four others are predictions.
+# We fit the share that is hidden behind the backward pass to **one** run, ResNet-101, and assume it
+# for the four others. Those are predictions.
 
 # %%
 LATENCY_SECS = 10e-6
@@ -595,8 +597,8 @@ explore_cost()
 # **Does this hold today?** Compare the peak of one GPU with the link of its server. In these runs a
 # GPU had a peak of about 10 TFLOP/s in float32, and a server had one link of 25 or 50 Gbit/s: 0.2
 # to 0.4 TFLOP/s for each Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With eight links of
-# 400 Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5. With float32
-# gradients that link is 6 to 12 times too slow, compared with these runs. Work out this number for
+# 400 Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5: float32
+# gradients then cost 6 to 12 times as much of a step's compute. Work out this number for
 # your own cluster.
 
 # %% [markdown]

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Exercise: ready for a TPU, as far as a CPU can tell
 #
-# This exercise follows [lesson 15](../notebooks/15_tpu.ipynb). You repair a loss that no compiler
-# takes, evaluate a model in batches of one shape, and give verdicts on a team's findings. It needs
+# This exercise follows [lesson 15](../notebooks/15_tpu.ipynb). You repair a loss that cannot be
+# traced, evaluate a model in batches of one shape, and give verdicts on a team's findings. It needs
 # no TPU, and nothing in it was run on one.
 
 # %% [markdown]
@@ -201,7 +201,7 @@ dl.check("evaluate_padded")
 #
 # <details><summary>Hint</summary>
 #
-# What was run, and on which machine? A verdict says no more than that.
+# What was run, on which machine, and is there a sign of trouble?
 # </details>
 
 

@@ -59,8 +59,8 @@ dl.show("data set", "100 digits, part of distlab: nothing is downloaded")
 # %% [markdown]
 # ## A program for a step
 #
-# A GPU has finished kernels for single operations, and TensorFlow starts one after the other. A TPU
-# has no such kernels. XLA makes one program of the whole step, and the TPU runs this program.
+# A GPU has ready-made kernels for single operations, and TensorFlow starts one after the other. A
+# TPU has no such kernels. XLA makes one program of the whole step, and the TPU runs this program.
 # `jit_compile=True` asks for such a program on any device.
 #
 # Our model is the smallest that learns: one matrix and one bias. `start` makes a step of SGD for
@@ -137,10 +137,10 @@ draw_compiled_batches({"as they come": ragged})
 #
 # This way to count has a limit. Keras's `fit` traces its step once, with an open shape like `[None,
 # 64]`, and XLA still compiles it for each shape. A count of traces is then too small. TPUStrategy,
-# the MirroredStrategy for TPUs, has this problem, too. By default its [*dynamic
-# padder*](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions) pads inputs only to
-# the largest among the replicas of a step. On one
-# replica our 4 rows stay 4. If you pad yourself, every step has the same shapes.
+# the MirroredStrategy for TPUs, also compiles for each shape. By default its [*dynamic
+# padder*](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions) pads inputs only
+# to the largest among the replicas of a step. On one replica our 4 rows stay 4. If you pad
+# yourself, every step has the same shapes.
 
 # %% [markdown]
 # ## Pad, and count what is there
@@ -227,10 +227,11 @@ dl.show("with the mask, largest difference from the gradient of the 4 digits", a
 #
 # In Keras, you hand the mask over as `sample_weight`, and that alone is not enough. A loss
 # multiplies by it and still divides by all 32 rows, unless you make the loss with
-# `reduction="mean_with_sample_weight"`. On several replicas, that loss and our step both divide
-# by the sum of each replica's own mask, and not by the sum over all replicas: see
-# [pitfalls](../docs/pitfalls.md). The `loss` that Keras logs counts each batch by all its rows,
-# padding included, and metrics in `metrics=` ignore the mask. Those in `weighted_metrics=` use it.
+# `reduction="mean_with_sample_weight"`. On several replicas, that loss and our step are both
+# wrong, because each replica divides by its own mask's sum: see
+# [pitfalls](../docs/pitfalls.md#masked-padding-makes-the-loss-small). The `loss` that Keras logs
+# counts each batch by all its rows, padding included, and metrics in `metrics=` ignore the mask.
+# Those in `weighted_metrics=` use it.
 
 # %%
 padded_weights, compiled_for, step = start()
@@ -248,8 +249,8 @@ draw_compiled_batches({"as they come": ragged, "padded": filled})
 # %% [markdown]
 # One program, the same weights, and 7 of 8 rows of the last batch compute for nothing. That is the
 # price. For sentences, *bucketing* is a compromise: round the longest length in a batch up to a
-# multiple of 32, and pad to that. That gives few programs, and adds at most 31
-# words to a sentence.
+# multiple of 32, and pad to that. That gives few programs, and adds at most 31 words beyond the
+# longest.
 
 # %% [markdown]
 # ## Three doubtful losses
@@ -352,7 +353,7 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # `f32[<=100,64]` is an array of float32 with *at most* 100 rows (`pred` is true or false, `s64` an
 # integer). How many there are is known only while the program runs. Google's [list of operations
 # for TPUs][ops] takes `tf.where`, on which `tf.boolean_mask` is built, only with three arguments.
-# TensorFlow has a translation of the form with one argument for TPUs, too. TPUStrategy's
+# But TensorFlow's source translates the form with one argument for TPUs. TPUStrategy's
 # dynamic padder uses bounded shapes for *inputs* of varying size. This CPU cannot tell you whether
 # a TPU supports this selection inside a step. So write it down as a suspicion.
 #
@@ -454,7 +455,7 @@ for their_labels in (labels, tf.minimum(labels, 6)):
 # %% [markdown]
 # Both programs get 100 rows, and the first keeps 10 of them, the second 7. **A value can be written
 # into a program, as a shape is.** Then each new value needs one more program. Here that value is
-# the whole array `labels`, so with `jit_compile` nearly every batch of shuffled data is compiled
+# the whole array `labels`, not its maximum, so `jit_compile` compiles nearly every shuffled batch
 # again. TensorFlow does not trace again, so `compiled_for` would not count these programs.
 
 # %% [markdown]
@@ -624,9 +625,9 @@ recap()
 # - [Lesson 16](16_choosing_a_strategy.ipynb): which strategy fits your model and your machines.
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [TensorFlow's guide to TPUs](https://www.tensorflow.org/guide/tpu) shows the whole loop. With
-#   the package `tensorflow`, its cell that starts the TPU ends as in the fold above.
+#   the package `tensorflow`, its cell that starts the TPU fails as in the fold above.
 # - [Hugging Face's guide][hf] has three good rules. It says that XLA refuses an `if` on a tensor,
 #   and shapes that depend on values; you have seen exceptions to both. It calls a compilation on a
-#   CPU or GPU, with good performance, a great sign that you are ready. It is one sign.
+#   CPU or GPU, with good performance, a great sign that you are ready.
 #
 # [hf]: https://huggingface.co/docs/transformers/v4.49.0/en/perf_train_tpu_tf

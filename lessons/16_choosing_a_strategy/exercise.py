@@ -28,8 +28,8 @@ dl.show("devices", len(devices), expected=4)
 # %% [markdown]
 # ## Task 1: choose and defend
 #
-# - **A.** A model that learns only from batches of **4** examples. It fits on one GPU. A host with
-#   eight GPUs is free.
+# - **A.** A model that learns only from batches of **4** examples. It fits on one GPU, where a step
+#   with one example takes as long as with four. A host with eight GPUs is free.
 # - **B.** A CNN without BatchNormalization, batches of 256. With its optimizer it fits on one GPU,
 #   where an epoch takes three hours. One host has four equal GPUs.
 # - **C.** The same CNN on two such hosts with a quick network. Auditors will compare the weights

@@ -2,13 +2,14 @@
 # # Choose a strategy
 #
 # In 2019 the authors of [ZeRO](https://arxiv.org/abs/1910.02054) gave an example. The weights of
-# GPT-2 with 1.5 billion parameters take 3 GB in 16-bit numbers. Still, it could not be trained on
-# one GPU of 32 GB in PyTorch or TensorFlow. Weights, gradients and the state of Adam take at least
-# 24 GB: 16 bytes for each parameter instead of 2. (2 for the weight, 2 for its gradient, and 12 for
-# Adam, which keeps a copy of the weight and two averages in 32 bits.) Activations come on top:
-# these are the outputs of the layers, which the [backward pass](../docs/glossary.md#backward-pass)
-# needs. Plain [data parallelism](../docs/glossary.md#data-parallelism) on two GPUs divides the
-# activations if the batch stays the same. Each GPU still holds all of the 24 GB.
+# GPT-2 with 1.5 billion parameters take 3 GB in 16-bit numbers. Still, the model could not be
+# trained on one GPU of 32 GB in PyTorch or TensorFlow. Weights, gradients and the state of Adam
+# take at least 24 GB: 16 bytes for each parameter instead of 2. (2 for the weight, 2 for its
+# gradient, and 12 for Adam, which keeps a copy of the weight and two averages in 32 bits.)
+# Activations come on top: these are the outputs of the layers, which the [backward
+# pass](../docs/glossary.md#backward-pass) needs. Plain [data
+# parallelism](../docs/glossary.md#data-parallelism) on two GPUs divides the activations if the
+# batch stays the same. Each GPU still holds all of the 24 GB.
 #
 # So before you rent more devices, ask what a strategy divides among them, and what it copies.
 #
@@ -248,7 +249,7 @@ rehearsal_guess.reveal(
 # %% [markdown]
 # Version A is lesson 03's mistake: with SGD, four devices find it with any batch. (Adam hides most
 # of a wrong scale, as lesson 03 shows.) B needs the partial last batch, with its unequal shares.
-# One device finds neither. It finds a crash, such as a wrong shape, and a scale that is wrong
+# One device finds neither. It finds an error such as a wrong shape, and a scale that is wrong
 # everywhere. It misses a scale that is wrong only with several replicas. **So rehearse twice with
 # SGD: on one device, and then on four logical ones, with a last batch whose size is not a multiple
 # of four.** You need no second GPU for that.
@@ -263,8 +264,9 @@ rehearsal_guess.reveal(
 # After the prediction come two cells. The first trains the model with plain `fit` on one device,
 # with a last batch of 15. The second trains it under each strategy, compares the weights with those
 # of one device, and prints a line for each strategy. You can put *your* model and data in the place
-# of `build` and `partial`. The table also counts copies: `model.weights[0].value` is the TensorFlow
-# variable of the first weight, and `experimental_local_results` lists its copies.
+# of `build` and `partial`. Use SGD, because Adam can enlarge rounding beyond 1e-6. The table also
+# counts copies: `model.weights[0].value` is the TensorFlow variable of the first weight, and
+# `experimental_local_results` lists its copies.
 
 # %% tags=["predict"]
 equal_guess = dl.predict(
@@ -304,7 +306,7 @@ equal_guess.reveal(
         ("default", "one_device"): "only default and OneDevice",
     }[tuple(equal)],
     {
-        "all four": "`dl.distribute` weighs each example alike under every strategy, so each "
+        "all four": "`dl.distribute` weighs each example alike under all four, so each "
         "step is that of one device.",
         "only default and OneDevice": "Two replicas take the step of one device if each example "
         "weighs the same. `dl.distribute` takes care of that, even for the partial batch.",
@@ -315,9 +317,10 @@ equal_guess.reveal(
 
 # %% [markdown]
 # Under `dl.distribute` these strategies do not change *what* this model learns. That does not hold
-# for every model: a plain `BatchNormalization`, or a loss that compares examples, sees only its
-# replica's share. And Keras's own `fit` weighs the examples of a partial batch differently (lesson
-# 03). A strategy decides where things are and what travels in each step, here with N replicas:
+# for every model: dropout draws different numbers, and a plain `BatchNormalization`, or a loss that
+# compares examples, sees only its replica's share. And Keras's own `fit` weighs the examples of a
+# partial batch differently (lesson 03). A strategy decides where things are and what travels in
+# each step, here with N replicas:
 #
 # | | Mirrored | CentralStorage |
 # |---|---|---|
@@ -338,13 +341,13 @@ equal_guess.reveal(
 #
 # `dl.make_strategy("central_storage", devices=pair)` is
 # `tf.distribute.experimental.CentralStorageStrategy(compute_devices=pair,
-# parameter_device="CPU:0")` with one change: NCCL adds up the gradients on several whole GPUs, and
-# the first replica's device on logical devices. Without this change the CPU adds them up. On
-# logical devices the sum then travels to the first replica and back: 2 S more in a step.
-# `dl.describe` reads `strategy.num_replicas_in_sync` and the devices of `strategy.extended`. If
-# you leave `parameter_device` out, TensorFlow takes the only compute device or, if there are
-# several, the CPU. So `["GPU:0"]` with `parameter_device="CPU:0"` keeps the one copy in the host's
-# memory even with a single GPU.
+# parameter_device="CPU:0")` with one change: NCCL adds up the gradients of several whole GPUs, and
+# the first replica's device adds up those of logical devices. Without this change the CPU adds them
+# up. On logical devices the sum then travels to the first replica and back: 2 S more in a step.
+# `dl.describe` reads `strategy.num_replicas_in_sync` and the devices of `strategy.extended`. If you
+# leave `parameter_device` out, TensorFlow takes the only compute device or, if there are several,
+# the CPU. So `["GPU:0"]` with `parameter_device="CPU:0"` keeps the one copy in the host's memory
+# even with a single GPU.
 # </details>
 #
 # ## Keras's `fit` under CentralStorage
@@ -399,8 +402,8 @@ log_guess.reveal(
 )
 
 # %% [markdown]
-# The weights are right, and the log is not: it counts the first steps most, which have the largest
-# losses. After 20 or 80 steps the log is believable: training seems to stand still. After some
+# The weights are right. The log is wrong, because it counts the first steps most, and their losses
+# are the largest. After 20 or 80 steps training seems to stand still. After some
 # 125 steps it is infinite, and the callback `TerminateOnNaN` stops a healthy training run. Later it
 # is NaN, not a number.
 #
@@ -501,7 +504,7 @@ memory_guess.reveal(
 
 # %% [markdown]
 # Each replica holds all weights and all gradients, whether there is one device or eight. In float32
-# the model fits if you divide enough of this among the eight devices. ZeRO (Zero Redundancy
+# the model fits if you divide enough of the 192 GB among the eight devices. ZeRO (Zero Redundancy
 # Optimizer) has three stages. It divides the optimizer's state, then the gradients as well, and
 # then the weights as well. FSDP (PyTorch's Fully Sharded Data Parallel) is like the third stage.
 # Over 8 devices the three stages take 108, 66 and 24 GB on each device:

@@ -94,8 +94,8 @@ VERDICTS = Check(
         Fault("unmeasured_is_suspect", C="suspect_on_tpu")
         .or_with(F="suspect_on_tpu")
         .feedback(
-            "You called something suspect that you have not looked at. A suspicion needs a sign in "
-            "the program. Which sign did you see in this case?"
+            "You called something suspect that you have not looked at. A suspicion needs a "
+            "sign. Which one did you see in this case?"
         ),
     ),
 )
