@@ -12,13 +12,13 @@ from distlab.errors import InvalidArgument
 # By its name, each question, and what a yes leads to. The first yes decides.
 CARD = {
     "too_large": (
-        "Is a device too small for a step's weights, gradients and activations? (Count the "
-        "optimizer's state as well on a single device, on TPU cores, and on several hosts that "
+        "Is a device too small for a step's weights, gradients and activations? (Count all "
+        "weights and optimizer state on a single device, on TPU cores, and on several hosts that "
         "step together.)",
         "split the model",
     ),
     "copies_too_large": (
-        "One host with several GPUs: is a GPU too small for the optimizer's state as well?",
+        "One host with several GPUs: is a GPU too small for all weights and the optimizer's state?",
         "central_storage",
     ),
     "tpu": ("Are the devices TPU cores?", "tpu"),

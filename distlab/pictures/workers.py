@@ -39,10 +39,10 @@ def draw_readers(
     *,
     columns: int = 8,
 ) -> Figure:
-    """Draws all examples in their order, in the colours of the workers that read them.
+    """Draws all examples in their order, in the colours of the workers that train on them.
 
     Under each stands the global batch that it was in, counted from 1. An example that several
-    workers read has a frame of several colours; one that no worker read is pale.
+    workers train on has a frame of several colours; one that none trains on is pale.
 
     Args:
         images: Array of shape (examples, height, width, 1), from 0 to 1.
@@ -62,7 +62,7 @@ def draw_readers(
     panels, says = figure.subplots(1, len(read), squeeze=False), []
     for axes, (title, batches) in zip(panels[0], read.items(), strict=True):
         readers = _readers(batches)
-        axes.set_title(f"{title}: {len(readers)} of {len(images)} read", fontsize=10, loc="left")
+        axes.set_title(f"{title}: {len(readers)} of {len(images)} trained", fontsize=10, loc="left")
         says.append(_in_words(title, readers, len(images), workers=len(batches)))
         for number, image in enumerate(images):
             row, column = divmod(number, columns)
@@ -187,13 +187,17 @@ def _in_words(
     title: str, readers: Mapping[int, list[tuple[int, int]]], examples: int, *, workers: int
 ) -> str:
     twice = sum(len(theirs) > 1 for theirs in readers.values())
-    text = f"{title}: of {examples} examples {examples - len(readers)} are read by no worker and "
+    text = (
+        f"{title}: of {examples} examples {examples - len(readers)} are trained by no worker and "
+    )
     text += f"{twice} more than once. The first global batch: "
     firsts = {
         index: [n for n, theirs in sorted(readers.items()) if (index, 1) in theirs]
         for index in range(workers)
     }
-    return text + "; ".join(f"worker:{i} reads {numbers}" for i, numbers in firsts.items()) + "."
+    return (
+        text + "; ".join(f"worker:{i} trains on {numbers}" for i, numbers in firsts.items()) + "."
+    )
 
 
 def _draw_tile(
@@ -227,7 +231,7 @@ def _draw_legend(figure: Figure, *, workers: int) -> None:
     add_legend(
         figure,
         handles=[Patch(fill=False, edgecolor=c, linewidth=2, label=name) for name, c in colours],
-        title="read by (the number under a digit: its global batch)",
+        title="trained by (the number under a digit: its global batch)",
         title_fontsize=8,
         loc="outside lower center",
         ncols=len(colours),

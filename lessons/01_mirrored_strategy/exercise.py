@@ -169,7 +169,7 @@ dl.check("count_examples")
 # - `variables` is a dictionary from a name to a mirrored variable, which may hold a vector or a
 #   matrix.
 # - Return a list of names, each once, in any order.
-# - Any difference counts, however small, in any element, on any replica.
+# - Any difference counts, in any element, on any replica. NaN equals NaN.
 # - It changes no variable. About 5 lines.
 #
 # <details><summary>Hint</summary>

@@ -90,8 +90,8 @@ dl.show("made outside, copies", copies(outside))
 # %% [markdown]
 # Inside, each replica added to its copy. Outside there is one copy, and both replicas added to it:
 # the counter counts double, and no error tells you. If your step calls `assign_sub` on a weight
-# made outside, each replica updates that weight. So **make whatever a step changes inside the
-# scope:** weights, the optimizer, metrics and counters.
+# made outside, each replica updates that weight. So **in the scope, make all that a step
+# changes:** weights, the optimizer, metrics and counters.
 #
 # The scope does not change tensors. It does change a loss object of Keras 3, such as
 # `keras.losses.MeanSquaredError()`: in the scope and in `strategy.run`, it returns its mean divided
@@ -324,11 +324,10 @@ weight_guess.reveal(
 # %% [markdown]
 # `lstsq` found which weights of the three single gradients give the mean of means: 1/4, 1/4 and
 # 1/2. Each digit should weigh 1/3. So do not average averages. **Add up the gradients of all
-# examples (tokens, if your loss is a mean over tokens), and divide by their number in the global
-# batch.** In the function below, each
-# replica multiplies its mean gradient by its number of examples, which gives the sum over its
-# examples. A replica without examples contributes 0: its mean loss is NaN, but TensorFlow's
-# gradient of that loss is 0.
+# examples, or of all tokens if your loss counts tokens, and divide by their number.** In the
+# function below, each replica multiplies its mean gradient by its number of examples, which gives
+# the sum over its examples. A replica without examples contributes 0: its mean loss is NaN, but
+# TensorFlow's gradient of that loss is 0.
 
 
 # %%
@@ -434,13 +433,13 @@ dl.show("the copies", copies(last_loss), expected=[mean_loss(*batch).numpy()] * 
 # Build a common Keras model in the scope, and train it with Keras's own `fit`. It has a
 # `BatchNormalization` layer with four variables: `gamma` and `beta` scale and shift what the layer
 # has normalised, and `moving_mean` and `moving_variance` are running averages of the digits'
-# statistics. `fit` may stand outside, because a Keras model remembers the strategy under which you
-# built it. `shuffle=False` only avoids a warning: `fit` never shuffles a `tf.data.Dataset`.
+# statistics. You can call `fit` outside, because a Keras model remembers the strategy under which
+# you built it. `shuffle=False` only avoids a warning: `fit` never shuffles a `tf.data.Dataset`.
 # `variable.value` in the last line is the TensorFlow variable inside a Keras variable.
 
 # %% tags=["predict"]
 layer_guess = dl.predict(
-    "After two steps on two replicas, which variables of BatchNormalization differ between copies?",
+    "After an epoch on two replicas, which variables of BatchNormalization differ between copies?",
     ["none", "gamma and beta", "moving_mean and moving_variance", "all four"],
 )
 
@@ -469,11 +468,11 @@ for variable in norm.weights:
 layer_guess.reveal(
     " and ".join(v.name for v in norm.weights if np.ptp(copies(v.value), axis=0).any()),
     {
-        "none": "Each replica normalises its own 16 digits, and writes their statistics into its "
+        "none": "Each replica normalises its own digits, and writes their statistics into its "
         "own copy. Nothing combines them.",
         "gamma and beta": "These two are trained. Their gradients go through the all-reduce.",
         "all four": "gamma and beta are trained, so the all-reduce keeps their copies equal.",
-        "moving_mean and moving_variance": "Each replica writes the statistics of its 16 digits. "
+        "moving_mean and moving_variance": "Each replica writes its own digits' statistics. "
         "Keras 3 makes these two variables without an aggregation, so each replica writes to its "
         "own copy.",
     },
@@ -626,8 +625,8 @@ fit_guess.reveal(
 )
 
 # %% [markdown]
-# It is the mistake that we made with three digits. From files, shares keep a full batch's size
-# (lesson 00): one replica gets 16 and the other 13. In Keras 3, `fit` takes the mean of the two
+# It is the mistake that we made with three digits. The digits come from files, so TensorFlow
+# cuts off 16 first and leaves 13 (lesson 00). In Keras 3, `fit` takes the mean of the two
 # means: each of the 16 weighs 1/32 and each of the 13 weighs 1/26, in place of 1/29. After three
 # such steps, one in each epoch, a weight is up to 0.004 away from one device's. `dl.distribute`
 # weighs every example alike.
@@ -650,9 +649,9 @@ fit_guess.reveal(
 # It all-reduces the *mean* of the gradients while the backward pass runs, so it expects equal
 # shares. Its `BatchNorm` layers keep the statistics of rank 0, the first process, and
 # `SyncBatchNorm` is the cure. In JAX, one array can be spread over several devices. Under `jax.jit`
-# you write the mean over a global batch once, and the compiler adds the all-reduce; inside
-# `shard_map` an all-reduce is `jax.lax.psum`, but by default JAX has already added up the gradient
-# of replicated weights there (lesson 03).
+# you write the mean over a global batch once, and the compiler adds the all-reduce. Inside
+# `shard_map` it is `jax.lax.psum`. The gradient of replicated weights needs none: by default JAX
+# has added it up already (lesson 03).
 # </details>
 
 # %% [markdown]
@@ -662,7 +661,7 @@ fit_guess.reveal(
 # first step, for example because its shape depends on the data. For that you must know what
 # `tf.function` does. At the first call it runs your Python code and records TensorFlow's operations
 # in a graph. This is a [trace](../docs/glossary.md#trace). Later calls run the graph, without
-# Python. An argument of a different shape or type makes a new trace.
+# Python. A tensor of a different shape or type makes a new trace.
 #
 # So a `tf.Variable(...)` in a `tf.function` would make a new variable with each trace, and
 # TensorFlow refuses that. It finds out during the first call: if the first trace makes a variable,

@@ -172,8 +172,8 @@ dl.check("shard_files")
 # - `context` is as in task 2, for the workers that are left. There are **two replicas on each
 #   worker**, and `context.num_replicas_in_sync` counts the replicas of all workers.
 # - `numbers` is this epoch's order, the same on all workers. Its length is a multiple of
-#   `global_batch`. The first `steps_done` steps trained the first `steps_done * global_batch` of
-#   them, on a different number of workers.
+#   `global_batch`, and that of the number of replicas. The first `steps_done` steps trained the
+#   first `steps_done * global_batch` of them, on a different number of workers.
 # - In each step, each replica takes the next batch from its worker's data set. All replicas
 #   together must take the examples of one device's next batch, in any order within the step.
 # - Over all workers, `decode(number)` is called once for each number that is left. About 5 lines.
@@ -221,7 +221,8 @@ dl.check("rest_of_epoch")
 #   `at_once` calls at the same time, and starts the next ones when these have ended.
 # - `compute_ms` is the computation of a step, with the all-reduce. Take it as given.
 # - `policy` is `"FILE"` or `"DATA"`. `global_batch` is a multiple of `workers`.
-# - `reads_ahead` is `True` if batches are read during the step before. Predict a step in the middle
+# - `reads_ahead` is `True` if batches are read during the previous step. Predict a step in the
+# middle
 #   of an epoch. About 4 lines.
 #
 # <details><summary>Hint</summary>

@@ -19,7 +19,7 @@
 # - find out with three measurements whether replicas wait for data,
 # - say what `map`, `cache`, `shuffle`, `batch` and `prefetch` do, and put them in the right order,
 # - notice if the model sees the same "random" images in every epoch, and cure it,
-# - say which worker reads which example, and how often each worker calls your preprocessing,
+# - say which worker trains on which example, and how often each worker calls your preprocessing,
 # - write a pipeline for each worker that reads only its own part.
 #
 # **Time:** about 50 minutes. **Needs:** [lesson 01](01_mirrored_strategy.ipynb) and [lesson
@@ -144,8 +144,8 @@ dl.show("the replicas wait for more than half of each step", split.waits > 0.5)
 # %% [markdown]
 # On one machine we measured the same kind of pipeline with a slower disk and a larger model, so
 # that the bars are easy to compare. (It has two processors and two replicas. Run `python
-# benchmarks/input_pipelines.py` to measure your own machine. Each bar is the shortest of ten rounds
-# by itself, so small differences are noise.)
+# benchmarks/input_pipelines.py` to measure your own machine. Each bar is the shortest of ten
+# rounds. Ignore differences below 10 %.)
 
 # %%
 recorded = recorded_splits()
@@ -182,19 +182,19 @@ prefetch_guess.reveal(
 # step took about as long as the input alone, and the computation explained less than a tenth of it.
 # TensorFlow reads at least one batch ahead even if you do not ask for it, so `prefetch` had little
 # left to gain. It must be **last**: before a slow `map` it keeps ready only what comes before the
-# slow part. (A folded cell in "The repaired pipeline" counts both.)
+# slow part.
 #
-# If the input is the longer part, you must make the input itself cheaper: more calls at once, or
+# If the input is the longer part, you must make the input itself cheaper: parallel calls, or
 # less work. In the figure, each of these two repairs alone makes a step many times shorter, and the
-# next two sections are about them. From epoch 2 on, the cache alone does as much as all three; the
-# calls at once are for the first epoch, and for data that no cache can hold.
+# next two sections are about them. From epoch 2 on, the cache alone does as much as all three.
+# Parallel calls help in the first epoch, and with data that no cache can hold.
 #
 # Now look at the last bars. This pipeline ends in `prefetch`, and yet its step takes about the sum
 # of computation and input. Two costs remain here that `prefetch` cannot hide. The training loop
 # takes each batch from the distributed data set in the same thread that starts the steps. And the
 # pipeline and the replicas share two processors. We did not measure how large each part is.
 #
-# ## More calls at once
+# ## Parallel calls
 #
 # `map(read)` makes one call after the other, because `read` calls Python. (TensorFlow may run a
 # `map` of its own operations in parallel even if you do not ask.) With `num_parallel_calls=16` it
@@ -202,8 +202,8 @@ prefetch_guess.reveal(
 # the disk, the others wait at the same time. The figure shows what that gains in every epoch, the
 # first one included. There the pipeline also had 16 threads, and it needs them.
 #
-# The number of calls at once has a limit: the threads of `tf.data`. By default there are as many as
-# processors. `private_threadpool_size` sets the number of threads. The folded cell shows it with
+# The number of parallel calls has a limit: the threads of `tf.data`. By default there are as many
+# as processors. `private_threadpool_size` sets the number of threads. The folded cell shows it with
 # eight calls that wait for each other at a barrier, for at most 2 seconds. They can meet only if
 # all eight are running at once.
 
@@ -364,8 +364,8 @@ dl.show("cache last: orders", orders(seen(cache_last)))
 # times, and the model sees only 8 different images. With the cache at the end, even the order and
 # the batches are the same. No error appears. The model sees one version of each digit instead of up
 # to three, so it can memorise these versions: expect a lower training loss and a worse validation
-# accuracy. So **cache what is expensive and always the same, and nothing random: no draw, and
-# nothing from which a later stage draws.**
+# accuracy. So **cache what is expensive and always the same, but no random draws and no keys
+# for later draws.**
 #
 # A different mistake is to put `shuffle` after `batch`. It then shuffles whole batches, so the same
 # digits always come together:
@@ -444,8 +444,8 @@ seed_guess.reveal(
 # order. So an image that keeps its place gets its old draw, as if that were cached. Behind a
 # `shuffle`, it gets the draw of its new place. `fit` starts a new pass in each epoch. With
 # `steps_per_epoch` it does so when the data end. `shuffle` is different: it reshuffles by default.
-# The cure is what `with_key` does above: the keys are new in each epoch, and the same if you build
-# the pipeline again. A [stateless
+# The cure is `with_key` above: its keys differ between epochs, and repeat if you build the
+# pipeline again. A [stateless
 # operation](https://www.tensorflow.org/guide/random_numbers#stateless_rngs) draws from them, and
 # its draws do not depend on the order of parallel calls either.
 
@@ -460,7 +460,7 @@ dl.show("versions with keys, in three epochs", versions(brightness_keyed))
 # In one process, one pipeline feeds all replicas. On several
 # [workers](../docs/glossary.md#worker), which lesson 09 starts for real, each worker runs the whole
 # program, and so each has its own pipeline. The
-# [auto-shard](../docs/glossary.md#auto-shard) policy decides which worker trains on which
+# auto-shard policy decides which worker trains on which
 # [shard](../docs/glossary.md#shard).
 #
 # `pipeline_of_worker` gives the pipeline that TensorFlow would make for one worker, here in our
@@ -536,16 +536,16 @@ calls_guess.reveal(
 )
 
 # %% [markdown]
-# Under `DATA` **each worker runs the whole pipeline and then drops what is not its share.** If
-# decoding is what the replicas wait for, more workers do not help: each one decodes every example,
-# and a step still waits for a whole global batch. A `cache` then holds the whole data set on every
-# worker, too.
+# Under `DATA` ([glossary](../docs/glossary.md#auto-shard)) **each worker runs the whole pipeline
+# and then drops what is not its share.** If decoding is what the replicas wait for, more workers do
+# not help: each one decodes every example, and a step still waits for a whole global batch. A
+# `cache` then holds the whole data set on every worker, too.
 #
 # `FILE` shares the work, but needs files to share. With fewer files than workers, the workers that
 # have a file raise an error, even under `AUTO`: it falls back to `DATA` only if it finds no files
 # at all. The workers without a file get no error and no data, and wait for the others. Lesson 09
-# shows that hang. So look into **every** worker's log. Write at least as many files as workers, and
-# a multiple of that number, or the shares are unequal. If you have one large file, use `DATA` or
+# shows that hang. So look into **every** worker's log. Write files of equal size, a multiple of the
+# number of workers, or the shares are unequal. If you have one large file, use `DATA` or
 # shard yourself.
 #
 # ## Shard before the work

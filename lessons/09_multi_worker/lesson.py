@@ -17,7 +17,7 @@
 #
 # - write TF_CONFIG, which tells each process its place in the cluster,
 # - start two real workers from a cell, and talk to them,
-# - say which worker reads which example, and notice examples that no worker reads,
+# - say which worker trains on which example, and notice examples that no worker trains on,
 # - write a training loop for several workers that ends with one device's weights, up to 1e-6,
 # - find out which worker waits, in which line, and why.
 #
@@ -360,7 +360,7 @@ def what_it_reads_shuffled(seed):
 # %% tags=["predict"]
 lost_guess = dl.predict(
     "Both workers shuffle without a common seed. How many of the 32 images does at least one "
-    "worker read?",
+    "worker train on?",
     unit="images",
 )
 
@@ -386,10 +386,10 @@ lost_guess.reveal(
 )
 
 # %% [markdown]
-# Each worker takes half of a *different* order. So about a quarter of the images is read twice, and
-# about a quarter by no worker. You get no error, the loss looks normal, and every epoch loses
-# different examples. The cure is `seed=`, the same on all workers. (TensorFlow also mixes in the
-# seed of `tf.random.set_seed`. So that seed must be equal everywhere, or set nowhere.)
+# Each worker takes half of a *different* order. So about a quarter of the images is trained
+# on twice, and about a quarter by no worker. You get no error, the loss looks normal, and every
+# epoch loses different examples. The cure is `seed=`, the same on all workers. (TensorFlow also
+# mixes in the seed of `tf.random.set_seed`. So that seed must be equal everywhere, or set nowhere.)
 #
 # This happens under `DATA`, and with a `shard` of your own *after* an unseeded shuffle. If files
 # are dealt out, each worker shuffles its own examples, and none is lost.

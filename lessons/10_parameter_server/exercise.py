@@ -2,8 +2,8 @@
 # # Exercise: parameter servers
 #
 # For [lesson 10](../notebooks/10_parameter_server.ipynb). Two of your functions run on a real
-# coordinator with two real workers, and in one of them a worker is killed. If something hangs, the
-# check stops it after some seconds and names the line.
+# coordinator with two real workers, and during one of them a worker is killed. If something hangs,
+# the check stops it after some seconds and names the line.
 
 # %% [markdown]
 # ## Overview
@@ -119,7 +119,7 @@ dl.check("staleness")
 # %% [markdown]
 # ## Task 3: rows in shards
 #
-# Write `shard_rows(rows, row_bytes, least_bytes, servers)`, the heart of a partitioner.
+# Write `shard_rows(rows, row_bytes, least_bytes, servers)`, the core of a partitioner.
 #
 # - A table has `rows` rows of `row_bytes` bytes each.
 # - Make as many shards as you can, but at most one for each server.

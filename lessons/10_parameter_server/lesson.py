@@ -3,7 +3,7 @@
 #
 # In synchronous training, one slow worker delays every step, and one lost worker stops all workers.
 # With parameter servers, workers do not wait for each other. That has a price: in [Google's
-# comparison of 2016](https://arxiv.org/abs/1604.00981), synchronous training with a few spare
+# comparison of 2016](https://arxiv.org/abs/1604.00981), synchronous training with a few backup
 # workers reached a better test accuracy than training that never waits.
 #
 # The servers also hold models that fit on no single machine. ByteDance's recommendation system
@@ -344,8 +344,7 @@ draw_staleness({"equal workers, rate 0.4": smaller, "one is slow, limit 3": limi
 # %% [markdown]
 # Both weights come close to 0: 0.008 for the equal workers, 0.00006 with the limit. (Do not
 # compare these two numbers: the turns and the rates differ.) Each remedy has a price. A smaller
-# rate makes smaller steps, and the limit wastes all work of the slow worker. In the
-# exercise you write a further one: few steps under way at once.
+# rate makes smaller steps, and the limit wastes all work of the slow worker.
 #
 # ### Without a script
 #
@@ -413,7 +412,7 @@ dl.show("steps", len(measured))
 dl.show("some steps are stale", max(measured) > 0)
 mean = sum(measured) / len(measured)
 dl.show("the mean, compared with 3", "<" if mean < 3 else "=" if mean == 3 else ">")
-dl.show("largest larger than 3", max(measured) > 3)
+dl.show("the largest is above 3", max(measured) > 3)
 
 # %% tags=["reveal"]
 mean_guess.reveal(
@@ -634,7 +633,7 @@ error_guess = dl.predict(
         "all 199, and join raises the error",
         "all 199, and join repeats the fifth",
         "about 100: one of the two workers stops",
-        "fewer than 50",
+        "fewer than 50, and join raises the error",
     ],
 )
 
@@ -644,14 +643,15 @@ send_200()
 try:
     coordinator.join()
 except tf.errors.InvalidArgumentError:
-    dl.show("steps done, in whole fifties", int(count) // 50)
+    dl.show("at least 50 steps done", int(count) >= 50)
 
 # %% tags=["reveal"]
 error_guess.reveal(
-    "fewer than 50",
+    "fewer than 50, and join raises the error",
     {
-        "fewer than 50": "After the error, `join` cancels the steps under way and all steps that "
-        "still wait in the queue. How many were done by then differs from run to run.",
+        "fewer than 50, and join raises the error": "After the error, `join` cancels the steps "
+        "under way and all that wait in the queue. How many were done by then differs between "
+        "runs.",
         "all 199, and join raises the error": "`join` raises the error, but it does not wait for "
         "the queue: it cancels all steps that wait there.",
         "about 100: one of the two workers stops": "Both workers could go on. But `join` cancels "
@@ -662,7 +662,7 @@ error_guess.reveal(
 )
 
 # %% [markdown]
-# In 120 runs on ten clusters 3 to 10 steps counted, and in 90 of them 4 or 5. After a step has
+# In 120 runs on ten clusters, 3 to 10 steps counted, in 90 of them 4 or 5. After a step has
 # failed, the next call of `schedule`, `join` or `done` raises its error, and **cancels everything
 # in the queue** and the steps under way. Until that call the workers go on. Here the program waits
 # before it calls `join`:
@@ -688,9 +688,9 @@ cluster.close()
 # %% [markdown]
 # ## A model
 #
-# For a Keras model you need not write this loop. `fit` of a model from `dl.distribute` sends steps
-# ahead, and each worker reads its own copy of the data. `fit` trains on each batch once in an
-# epoch, whichever worker takes it. So all copies need the same order: give a shuffle a seed.
+# For a Keras model you need not write this loop. `fit` of a model from `dl.distribute` sends each
+# worker the numbers of batches, and the worker reads these batches from its own copy of the data.
+# So an epoch has each batch once if all copies have the same order: give a shuffle a seed.
 # Without one, the coordinator sends every batch, and a warning says so. Only the step of a lost
 # worker may be applied twice, as above. First the reference: one device, in this notebook. (The
 # folded cell has the digits and a small model.)
@@ -781,8 +781,8 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 # <details><summary>In PyTorch and JAX</summary>
 # PyTorch has no parameter-server strategy, but you can build one with
 # <code>torch.distributed.rpc</code>. For large tables, PyTorch's library TorchRec divides them over
-# the workers, and the workers train synchronously. JAX has none either: a table is a sharded array,
-# of which each device holds a part. In both, a lost worker usually stops the job, and
+# the workers, and the workers train synchronously. JAX has no such strategy: a table is a sharded
+# array, of which each device holds a part. In both, a lost worker usually stops the job, and
 # <code>torchrun</code> or a supervisor restarts it from a checkpoint.
 # </details>
 #
@@ -791,14 +791,14 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 # Servers are worth their price if the model is mostly one enormous table, such as an embedding of a
 # hundred million products: one row of weights for each product. A *partitioner* cuts the table into
 # [shards](../docs/glossary.md#shard), which the servers share, and a step fetches only the rows
-# that it needs. You give it to the strategy as `variable_partitioner`. In the exercise you write
-# its heart.
+# that it needs. You give it to the strategy as `variable_partitioner`. In the exercise you compute
+# the shards' sizes.
 #
 # <details><summary>Does that work with a Keras model?</summary>
 # Not with Keras 3: a layer whose weights are cut raises <code>AttributeError: 'ShardedVariable'
-# object has no attribute 'handle'</code> in its first training step. Use raw
-# <code>tf.Variable</code>s and
-# <code>tf.nn.embedding_lookup</code> for the table, and leave the partitioner out for Keras.
+# object has no attribute 'handle'</code> in its first training step. Without a partitioner, a Keras
+# <code>Embedding</code> runs, but each step fetches its whole table. So use a raw
+# <code>tf.Variable</code> and <code>tf.nn.embedding_lookup</code> for the table.
 # </details>
 #
 # ## What parameter servers are for

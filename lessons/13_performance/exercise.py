@@ -43,7 +43,7 @@ dl.show("points of the report", 6)
 # - `step()` gives a compiled training step to a GPU. It returns as soon as the step is in the GPU's
 #   queue. The GPU takes its steps in order, one after the other.
 # - The very first call of `step` also traces the function. That should not count.
-# - `wait()` returns when the queue is empty. `clock()` returns the time in seconds.
+# - `wait()` returns when all queued steps are done. `clock()` returns the time in seconds.
 # - `calls` is the number of steps that count. Take the mean over them. About 7 lines, when it is
 #   right.
 #

@@ -96,8 +96,8 @@ compute_guess.reveal(
     else "about a quarter",
     {
         "about a quarter": "It would be, if each replica had a processor of its own.",
-        "about half": "There are two cores. But one replica already uses both of them: TensorFlow "
-        "splits each large operation over all cores.",
+        "about half": "There are two cores. But one replica already uses both most of the time: "
+        "TensorFlow splits each large operation over all cores.",
         "as long as on 1 replica": "The 64 images cost the same. But a replica also does work that "
         "does not depend on its batch.",
         "longer than on 1 replica": "The images cost the same. The other work of each replica adds "
@@ -179,11 +179,10 @@ queue_guess.reveal(
 
 # %% [markdown]
 # A GPU works while Python goes on: TensorFlow puts operations into the GPU's queue, and the call
-# returns. So **wait for the devices before you read the clock, both times.** If you forget the
-# first wait, work from before is counted. (A call for a GPU returns once every operation is in the
-# queue. With many tiny operations that can take most of the step's time.)
-# `sync_devices` waits; reading a result (`.numpy()`) waits, too. `time_call` does all of this, and
-# repeats it in blocks, here 7 blocks of 5 calls. The recorded steps were timed in blocks, too:
+# returns once the last one is in it. So **wait for the devices before you read the clock, both
+# times.** If you forget the first wait, work from before is counted. `sync_devices` waits; reading
+# a result (`.numpy()`) waits, too. `time_call` does all of this, and repeats it in blocks, here 7
+# blocks of 5 calls. The recorded steps were timed in blocks, too:
 
 # %%
 from distlab.measure.timing import differ, time_call
@@ -289,8 +288,8 @@ for size_bytes in (4, 2048):
 # T = 2 * (N - 1) * (alpha + beta * S / N)
 # ```
 #
-# Logical devices have no links of their own. N replicas share one memory, so their bytes take N
-# times as long. That is what `shared=True` means below.
+# Logical devices share one memory and one processor, so the bytes and the compute of N replicas
+# take N times as long. That is what `shared=True` means below.
 #
 # Are two numbers enough for all sizes and all numbers of replicas? **Fit on some
 # of the measurements and predict others.** A model always looks good on points that it has seen.
@@ -344,7 +343,8 @@ draw_step_parts(four, predicted=predict_steps(model, four))
 
 # %% [markdown]
 # Did we have to say `shared=True`? Without it, we fit a model in which each replica has its own
-# processor and its own link. It gets the same measurements, and predicts the same steps.
+# processor and its own link. It gets the same measurements. Each list has the
+# errors with 32, 64, 128 and 256 images, and a fitted list has them for 1 replica, then for 2.
 
 # %%
 not_shared = fit(known, few_steps, shared=False)
@@ -354,8 +354,7 @@ for rows, seen in ((few_steps, "fitted, 1 and 2 replicas"), (four, "not seen, 4 
         dl.show(f"{seen}, {name}", errors)
 
 # %% [markdown]
-# (Each row has the errors with 32, 64, 128 and 256 images. The fitted rows have them for 1 replica,
-# and then for 2.) On the steps to which they were fitted, the two models look alike: the largest
+# On the steps to which they were fitted, the two models look alike: the largest
 # error is 25 % for one and 31 % for the other. **Measurements that a model has not seen decide
 # between two models.** (With 32 images both are about a third off, so that size alone decides
 # nothing. The three others do.) Look at the signs, too. If all errors of a model have the same
@@ -378,14 +377,14 @@ for name, one_model in {"for all": model, "for each": own_devices}.items():
     dl.show(f"weak efficiency on 4, two cores and a link {name}", weak, digits=2)
 
 # %% [markdown]
-# The measured efficiency was higher than the first number: the model makes the step of one replica
+# The measured efficiency was 0.29, not 0.21: the model makes the step of one replica
 # too short. So do not read the second number as exact. The message is how far apart the two are.
 #
 # Three more fields are 0 in our fit:
 #
 # - `hidden`: the share of the communication that overlaps the backward pass. The gradients of the
 #   last layers are ready first, so their all-reduce can start while the others are computed.
-# - `jitter`: how much their times scatter. All wait for the slowest one, the
+# - `jitter`: how much the replicas' compute times scatter. All wait for the slowest one, the
 #   [straggler](../docs/glossary.md#straggler), and the more replicas there are, the slower it is.
 # - `input_secs_per_example`: in the model, [prefetching](../docs/glossary.md#prefetch) hides the
 #   input until it takes longer than the rest of the step. On our two cores it did not hide all of
@@ -405,14 +404,12 @@ for replicas in (8, 512):
 # A model that predicts the machine on which it was fitted is a beginning. Does it hold on clusters
 # that we have never seen? Horovod's pages and one paper published efficiencies, and they give the
 # links. Each link belongs to a server with 4 or 8 GPUs. A ring enters and leaves a server once, so
-# its GPUs do not share the link's bandwidth. TensorFlow's benchmarks of 2017 give the images a
-# second of one P100, and we assume that Horovod's "Pascal GPUs" were as fast. For ResNet-101 we
-# interpolate between ResNet-50 and ResNet-152. ResNet-50's speed is from its own run: [29 hours on
+# its GPUs do not share the link's bandwidth. We assume that Horovod's "Pascal GPUs" were as fast
+# as the P100 of TensorFlow's benchmarks of 2017, and interpolate between ResNet-50 and ResNet-152
+# for ResNet-101. ResNet-50's speed is from its own run: [29 hours on
 # 8 GPUs](https://developer.nvidia.com/blog/facebook-trains-imagenet-in-1-hour/) for 90 epochs. Each
-# GPU has 64 images in a step, and 32 for ResNet-50. We treat ResNet-50's run as a ring of 256 GPUs.
-# It used halving and doubling between servers, which needs far fewer rounds, so our prediction is
-# about 1 point too low. `distlab/measure/published.py` lists each number with its source, and what
-# we assume.
+# GPU has 64 images in a step, and 32 for ResNet-50. `distlab/measure/published.py` lists each
+# number with its source, and what we assume.
 
 # %%
 from distlab.measure.published import (
@@ -490,6 +487,8 @@ for run in PUBLISHED:
 # measured overlap, either. It also takes up what the model leaves out: links slower than their name
 # says, stragglers, and GPUs that were not quite P100s. With one fitted number the model tells
 # VGG-16 from the others, and is off by 3.2 to 6.4 points on the runs that it has not seen.
+# (We treat ResNet-50's run as a ring of 256 GPUs. It used halving and doubling between servers,
+# which needs far fewer rounds, so our prediction is about 1 point too low.)
 #
 # But look at the two rows of VGG-16. Horovod published 79 % on 128 GPUs and 68 % on 512. The model
 # says almost the same for both. What grows with the cluster? Stragglers (we left `jitter` at 0)
@@ -598,7 +597,7 @@ explore_cost()
 # GPU had a peak of about 10 TFLOP/s in float32, and a server had one link of 25 or 50 Gbit/s: 0.2
 # to 0.4 TFLOP/s for each Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With eight links of
 # 400 Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5: float32
-# gradients then cost 6 to 12 times as much of a step's compute. Work out this number for
+# gradients then weigh 6 to 12 times as much, with the same batch. Work out this number for
 # your own cluster.
 
 # %% [markdown]
@@ -624,10 +623,10 @@ else:
     print("Not measured yet: set MEASURE_HERE = True.")
 
 # %% [markdown]
-# With at least two GPUs, `dl.split_devices` takes one for each replica, and `shared=False` is
-# right. For a model of your own, write `build()` and `data(batch_size)` into a file, and let a
-# command measure 1, 2 and 4 replicas, each in a fresh process:
-# `distlab bench train.py --plot scaling.png`.
+# With at least two GPUs, `dl.split_devices` takes one for each replica, so write
+# `shared=False` above. For a model of your own, write `build()` and `data(batch_size)` into a file,
+# and let a command measure 1, 2 and 4 replicas, each in a fresh process: `distlab bench train.py
+# --plot scaling.png`.
 #
 # <details><summary>In plain TensorFlow</summary>
 #

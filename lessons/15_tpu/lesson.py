@@ -17,7 +17,7 @@
 #
 # After this lesson you can
 #
-# - count how often a step is compiled, and reduce that to once,
+# - count how often a step is compiled, and control it,
 # - fill up a partial batch without a change to a loss, a gradient or a metric,
 # - find and repair what a compiler refuses,
 # - give each finding one of three verdicts: *refused here*, *suspect on a TPU*, *not checked*.
@@ -138,8 +138,8 @@ draw_compiled_batches({"as they come": ragged})
 # This way to count has a limit. Keras's `fit` traces its step once, with an open shape like `[None,
 # 64]`, and XLA still compiles it for each shape. A count of traces is then too small. TPUStrategy,
 # the MirroredStrategy for TPUs, also compiles for each shape. By default its [*dynamic
-# padder*](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions) pads inputs only
-# to the largest among the replicas of a step. On one replica our 4 rows stay 4. If you pad
+# padder*](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions) pads each
+# replica's input to the largest in that step. One replica's 4 rows stay 4. If you pad
 # yourself, every step has the same shapes.
 
 # %% [markdown]
@@ -285,7 +285,7 @@ dl.show("losses", {name: step(images, labels) for name, step in STEPS.items()}, 
 
 # %% tags=["predict"]
 refused_guess = dl.predict(
-    "You compile each of the three with `jit_compile=True` on this CPU. Which does XLA refuse?",
+    "You compile each of the three with `jit_compile=True` on this CPU. Which are refused?",
     ["all three", "with_numpy and with_selection", "with_numpy only", "with_if only"],
 )
 
@@ -382,7 +382,7 @@ dl.show("with_selection", bounded_shapes(with_selection))
 #
 # | verdict | what you have seen | what to do |
 # |---|---|---|
-# | **refused here** | XLA on this CPU raised an error | repair it, here and now |
+# | **refused here** | the compiler on this CPU raised an error | repair it, here and now |
 # | **suspect on a TPU** | it compiled, with a sign of trouble | repair it if that is cheap |
 # | **not checked** | no sign, or what a CPU cannot show | write it down, and measure on a TPU |
 #
@@ -454,9 +454,9 @@ for their_labels in (labels, tf.minimum(labels, 6)):
 
 # %% [markdown]
 # Both programs get 100 rows, and the first keeps 10 of them, the second 7. **A value can be written
-# into a program, as a shape is.** Then each new value needs one more program. Here that value is
-# the whole array `labels`, not its maximum, so `jit_compile` compiles nearly every shuffled batch
-# again. TensorFlow does not trace again, so `compiled_for` would not count these programs.
+# into a program, as a shape is.** Then each new value needs one more program. TensorFlow fixes
+# the whole array `labels`, not only its maximum, so `jit_compile` compiles nearly every shuffled
+# batch again. TensorFlow does not trace again, so `compiled_for` would not count these programs.
 
 # %% [markdown]
 # ## Repair it, and prove it
@@ -517,7 +517,7 @@ with strategy.scope():
     copies = [tf.Variable(weight.numpy()) for weight in weights]
 
 
-@tf.function  # without jit_compile: a TPUStrategy compiles by itself
+@tf.function  # on a TPU without jit_compile: TPUStrategy compiles by itself
 def run(images, labels):
     each = strategy.run(masked_loss, args=(copies, images, labels))
     return strategy.reduce("MEAN", each, axis=None)
@@ -564,7 +564,7 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # ```python
 # resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
 # tf.config.experimental_connect_to_cluster(resolver)
-# tf.tpu.experimental.initialize_tpu_system(resolver)
+# tf.tpu.experimental.initialize_tpu_system(resolver)  # early in a program
 # strategy = tf.distribute.TPUStrategy(resolver)
 # print(strategy.num_replicas_in_sync)          # 1 on a v5e-1
 # ```
@@ -596,7 +596,7 @@ dl.show("on a TPU", isinstance(strategy, tf.distribute.TPUStrategy))
 # <details><summary>2. A step compiles on your CPU, and its program has fixed shapes in float32.
 # What do you tell the colleague with the budget for a TPU?</summary>
 #
-# Nothing was refused here, and no sign of trouble was found. Speed, memory, the digits (a TPU
+# Nothing was refused here, and no sign of trouble was found. Speed, memory, precision (a TPU
 # multiplies in bfloat16), random numbers, the feeding of data and several replicas are not checked.
 # </details>
 #

@@ -55,7 +55,7 @@ dl.show("devices", len(devices), expected=4)
 # | `"replica_too_large"` | a device cannot hold the weights and gradients of one replica |
 # | `"copies_in_one_host"` | one host, and each of its devices can hold a copy of everything |
 # | `"less_memory_each"` | under Mirrored, more devices mean less memory for weights on each |
-# | `"copies_too_large"` | a device holds what a step needs, but not the optimizer's state as well |
+# | `"copies_too_large"` | a device holds what a step needs, but not a copy of everything |
 # | `"batch_too_small"` | the batch has too few examples for several devices |
 # | `"hosts_step_together"` | several hosts take each step together |
 #

@@ -137,7 +137,7 @@ draw_layouts(
 )
 
 # %% [markdown]
-# On logical devices, `bytes_moved` counts what is sent if no replica works at the store. We do not
+# `bytes_moved` holds for logical devices if no replica runs on the store's device. We do not
 # time steps: logical devices share one memory, so a time measured here would tell you nothing about
 # your GPUs.
 #
@@ -264,7 +264,7 @@ rehearsal_guess.reveal(
 # After the prediction come two cells. The first trains the model with plain `fit` on one device,
 # with a last batch of 15. The second trains it under each strategy, compares the weights with those
 # of one device, and prints a line for each strategy. You can put *your* model and data in the place
-# of `build` and `partial`. Use SGD, because Adam can enlarge rounding beyond 1e-6. The table also
+# of `build` and `partial`. The table also
 # counts copies: `model.weights[0].value` is the TensorFlow variable of the first weight, and
 # `experimental_local_results` lists its copies.
 
@@ -316,7 +316,8 @@ equal_guess.reveal(
 )
 
 # %% [markdown]
-# Under `dl.distribute` these strategies do not change *what* this model learns. That does not hold
+# Under `dl.distribute` these strategies do not change *what* this model learns. (Use SGD for a
+# comparison: Adam can enlarge rounding beyond 1e-6.) That does not hold
 # for every model: dropout draws different numbers, and a plain `BatchNormalization`, or a loss that
 # compares examples, sees only its replica's share. And Keras's own `fit` weighs the examples of a
 # partial batch differently (lesson 03). A strategy decides where things are and what travels in
@@ -404,8 +405,8 @@ log_guess.reveal(
 # %% [markdown]
 # The weights are right. The log is wrong, because it counts the first steps most, and their losses
 # are the largest. After 20 or 80 steps training seems to stand still. After some
-# 125 steps it is infinite, and the callback `TerminateOnNaN` stops a healthy training run. Later it
-# is NaN, not a number.
+# 125 steps the log is infinite, and the callback `TerminateOnNaN` stops a healthy training run.
+# Later it is NaN, not a number.
 #
 # A Keras metric adds to its total by `total.assign(total + value)`. Under CentralStorage there is
 # one total, and TensorFlow sums what the replicas assign to it. Here the total is 10, and two
@@ -547,7 +548,7 @@ draw_map()
 # - `MirroredStrategy`, `MultiWorkerMirroredStrategy` and `CentralStorageStrategy` divide the
 #   examples only.
 # - [Parameter servers](10_parameter_server.ipynb) divide the variables among the servers. With a
-#   `variable_partitioner` they cut a single large `tf.Variable`, such as a table of embeddings.
+#   `variable_partitioner` they cut a large raw `tf.Variable`, but no Keras layer's weights.
 # - `TPUStrategy` can give several logical devices to each replica, and divide [single
 #   tensors](https://www.tensorflow.org/api_docs/python/tf/distribute/TPUStrategy#experimental_split_to_logical_devices)
 #   among them.
@@ -666,7 +667,7 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 # ## Strategies for several hosts or TPUs
 #
 # - `MultiWorkerMirroredStrategy`: several hosts take each step together. There is a copy on every
-#   device of every host, and under `dl.distribute` the weights are those of one device. Keras 3's
+#   device of every host, and under `dl.distribute` each example weighs the same. Keras 3's
 #   own `fit` crashes with several workers: use `dl.distribute` or your own loop. See
 #   [lesson 09](09_multi_worker.ipynb).
 # - `ParameterServerStrategy`: workers of uneven speed, or workers that come and go. The coordinator
@@ -686,9 +687,10 @@ dl.show("apart from one device by", np.abs(whole - plain.numpy()).max(), below=1
 draw_card(list(CARD.values()), otherwise=OTHERWISE)
 
 # %% [markdown]
-# "Split the model" leads to the map above. Question 1 counts only the weights that a step reads: a
-# few rows of a large table. The optimizer's state comes early on the card, because all answers
-# below need a device that holds it, or servers that do. Four special cases:
+# "Split the model" leads to the map above. Question 1 counts the weights that a step reads: some
+# rows if you gather from a raw `tf.Variable`, all rows of a Keras `Embedding`. The optimizer's
+# state comes early, because all answers below keep it on each device or on servers. Four special
+# cases:
 #
 # - If a single GPU lacks room only for the optimizer's state, see the fold "In plain TensorFlow"
 #   below the table of copies.

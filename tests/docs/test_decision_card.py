@@ -38,7 +38,7 @@ def test_the_card_decides_all_cases_of_the_exercise():
     assert run_check(CHOOSE, by_card).passed
 
 
-ALL, NO_STATE, TOO_LITTLE = "everything", "all but the optimizer's state", "less than a step needs"
+ALL, NO_STATE, TOO_LITTLE = "everything", "what a step needs only", "less than a step needs"
 HOLDS = (ALL, NO_STATE, TOO_LITTLE)
 NEEDS = ("more devices would help", "one is fast enough", "the batch is too small to share")
 # By the machines and what one device holds: the right strategy if more devices would help, and why.

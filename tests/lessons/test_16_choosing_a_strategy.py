@@ -636,3 +636,15 @@ def test_keras_own_fit_stops_under_central_storage_with_the_lessons_message(opti
     model = keras_own(build, dl.make_strategy("central_storage", devices=2))
     with pytest.raises((ValueError, RuntimeError), match=said):
         model.fit(np.ones((4, 4)), np.ones((4, 2)), verbose=0)
+
+
+def test_an_embedding_of_keras_reads_its_whole_table_and_a_raw_variable_some_rows():
+    def reads(look_up):
+        traced = tf.function(look_up).get_concrete_function(tf.TensorSpec([None], tf.int32))
+        kinds = {operation.type for operation in traced.graph.get_operations()}
+        return kinds & {"ReadVariableOp", "ResourceGather"}
+
+    layer, raw = keras.layers.Embedding(1000, 8), tf.Variable(tf.zeros([1000, 8]))
+    layer.build((None,))
+    assert reads(layer) == {"ReadVariableOp"}, "the whole variable"
+    assert reads(lambda rows: tf.gather(raw, rows)) == {"ResourceGather"}, "rows of it"

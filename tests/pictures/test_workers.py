@@ -25,7 +25,7 @@ def frames_by_place(axes):
 
 def test_each_way_to_read_has_a_panel_that_says_how_many_examples_were_read():
     titles = [axes.get_title(loc="left") for axes in panels({"a": OVERLAP, "b": SHARED})]
-    assert titles == ["a: 5 of 6 read", "b: 6 of 6 read"]
+    assert titles == ["a: 5 of 6 trained", "b: 6 of 6 trained"]
 
 
 def test_examples_have_the_colours_of_the_workers_that_read_them():
@@ -69,8 +69,8 @@ def test_losses_of_workers_can_be_told_apart_where_all_are_equal():
 
 def test_the_words_for_a_reader_who_does_not_see_count_what_was_read():
     words = draw_readers(IMAGES, {"a": OVERLAP}).alt
-    assert "1 are read by no worker and 1 more than once" in words
-    assert "worker:0 reads [0, 1]; worker:1 reads [2, 3]" in words
+    assert "1 are trained by no worker and 1 more than once" in words
+    assert "worker:0 trains on [0, 1]; worker:1 trains on [2, 3]" in words
 
 
 LANES = {
