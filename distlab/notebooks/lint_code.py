@@ -15,6 +15,7 @@ MAX_LINES = 30
 TAGS = frozenset(
     f"{verb}-{part}" for verb in ("hide", "remove") for part in ("cell", "input", "output")
 ) | {
+    "cpu-numbers",
     "nbval-check-output",
     "nbval-ignore-output",
     "nbval-raises-exception",

@@ -280,7 +280,7 @@ epochs_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["cpu-numbers"]
 print("validation accuracy (%) by rate: * is the best rate, r the linear rule's")
 print("rate     ", *[f"{rate:>7}" for rate in RATES])
 for batch in BATCHES:

@@ -201,6 +201,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+tf.config.experimental.enable_tensor_float_32_execution(False)  # a GPU as exact as CPUs
 (digits,) = dl.load_dataset("digits", splits=["train[:325]"], batch_size=325)
 images, labels = next(digits.as_numpy_iterator())
 until_the_end = tempfile.TemporaryDirectory()  # removed with the kernel

@@ -698,7 +698,9 @@ cluster.close()
 # %% tags=["hide-input"]
 import keras
 import numpy as np
+import tensorflow as tf
 
+tf.config.experimental.enable_tensor_float_32_execution(False)  # a GPU as exact as CPUs
 (digits,) = dl.load_dataset("digits", splits=["train[:325]"], batch_size=325)
 images, labels = next(digits.as_numpy_iterator())
 

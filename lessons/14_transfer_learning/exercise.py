@@ -39,7 +39,8 @@ sent = []
 
 class CountedSums(tf.distribute.ReductionToOneDevice):
     def batch_reduce_implementation(self, how, pairs, options):
-        sent.extend(value.values[0].shape.num_elements() for value, _ in pairs)
+        arrays = [value.values[0] for value, _ in pairs]
+        sent.extend(array.shape.num_elements() for array in arrays if array.shape.rank > 0)
         return super().batch_reduce_implementation(how, pairs, options)
 
 

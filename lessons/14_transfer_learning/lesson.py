@@ -56,7 +56,8 @@ sent = []
 
 class CountedSums(tf.distribute.ReductionToOneDevice):
     def batch_reduce_implementation(self, how, pairs, options):
-        sent.extend(value.values[0].shape.num_elements() for value, _ in pairs)
+        arrays = [value.values[0] for value, _ in pairs]
+        sent.extend(array.shape.num_elements() for array in arrays if array.shape.rank > 0)
         return super().batch_reduce_implementation(how, pairs, options)
 
 
@@ -66,8 +67,9 @@ tf.get_logger().setLevel("ERROR")  # no reminders about retracing
 # %% [markdown]
 # With `cross_device_ops` you choose the object that does the all-reduce. Our strategies use
 # `ReductionToOneDevice` on a CPU. `CountedSums` does the same, and notes in `sent` how many numbers
-# are in each array that a step sends. (`value.values[0]` is the first replica's array.) It does so
-# while the step is [traced](../docs/glossary.md#trace), so each traced step is counted once.
+# are in each array that a step sends. (`value.values[0]` is the first replica's array. A single
+# number is left out: on GPUs a step also sends its count of examples.) It does so while the step is
+# [traced](../docs/glossary.md#trace), so each traced step is counted once.
 #
 # ## Two tasks
 #
@@ -487,7 +489,7 @@ for way in ("fine-tuned", "normalization in training"):
 # **all ten** digits. Its test images are still new, but the body has learnt from hundreds of labels
 # of the new task. We give the new head two labels a class, on both bodies.
 
-# %%
+# %% tags=["cpu-numbers"]
 leaky = dl.distribute(lambda: build(rate=0.003, classes=10), strategy)
 fit(leaky, train, epochs=4, batch_size=64)
 two = few[::5]  # two labels a class

@@ -162,6 +162,21 @@ def test_with_other_versions_a_version_may_be_another_and_no_other_number(check)
     check(stored, "--other-versions").assert_outcomes(failed=1)
 
 
+def test_on_a_gpu_a_cell_tagged_so_may_have_other_numbers_and_no_other_words(check):
+    stored = executed("print('batch  8:  9.5* 81.2')", DRAW + "\ndraw()")
+    for cell in stored.cells:
+        cell.metadata.tags = ["cpu-numbers"]
+    stored.cells[0].outputs[0].text = "batch  8: 10.25* 9.0\n"
+    stored.cells[1].source = DRAW + "\ndraw(shade=40)"
+    check(stored, "--on-gpu").assert_outcomes(passed=2)
+    check(stored).assert_outcomes(failed=2)
+    stored.cells[0].outputs[0].text = "batch  8:  9.5 81.2*\n"
+    check(stored, "--on-gpu").assert_outcomes(passed=1, failed=1)
+    stored.cells[0].outputs[0].text = "batch  8: 10.25* 9.0\n"
+    del stored.cells[0].metadata["tags"]
+    check(stored, "--on-gpu").assert_outcomes(passed=1, failed=1)
+
+
 def test_a_cell_that_ends_in_a_semicolon_passes(check):
     stored = executed("1 + 1;")
     assert stored.cells[0].outputs == []

@@ -52,7 +52,7 @@ def _save_trained(path: str, inputs: Inputs) -> None:
     import keras
 
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, use_bias=False)])
-    model.compile(keras.optimizers.Adam(_RATE), loss="mse")
+    model.compile(keras.optimizers.Adam(_RATE), loss="mse", jit_compile=False)
     model.set_weights([inputs["kernel"]])
     _fit(model, inputs)
     model.save(path)
