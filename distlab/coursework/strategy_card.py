@@ -12,13 +12,14 @@ from distlab.errors import InvalidArgument
 # By its name, each question, and what a yes leads to. The first yes decides.
 CARD = {
     "too_large": (
-        "Is a device too small for a step's weights, gradients and activations? (Count all "
-        "weights and optimizer state on a single device, on TPU cores, and on several hosts that "
-        "step together.)",
+        "Is a device too small for a step's weights, gradients and activations? (With a "
+        "single device, TPU cores, or several hosts that step together, add all weights and "
+        "optimizer state.)",
         "split the model",
     ),
     "copies_too_large": (
-        "One host with several GPUs: is a GPU too small for all weights and the optimizer's state?",
+        "One host with several GPUs: is a GPU too small for all weights, gradients, activations "
+        "and optimizer state?",
         "central_storage",
     ),
     "tpu": ("Are the devices TPU cores?", "tpu"),

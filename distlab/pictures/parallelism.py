@@ -63,7 +63,7 @@ FIELD = (
     Kind(
         "data parallelism",
         (Part("device 0", _FIRST), Part("device 1", _SECOND)),
-        "Does one device hold weights, gradients and optimizer state?",
+        "Does one device hold a replica, its activations and all state?",
         "MirroredStrategy, DDP",
     ),
     Kind(

@@ -157,8 +157,8 @@ def count_examples(kept, labels):
 dl.check("count_examples")
 
 # %% [markdown]
-# **Try next:** solve it with an all-reduce and without an aggregation. Then use both. What does
-# the check say?
+# **Try next:** solve it with an all-reduce and without an aggregation. Then add `SUM` as well. What
+# does the check say?
 
 # %% [markdown]
 # ## Task 4: find what drifted

@@ -43,8 +43,9 @@ dl.show("data set", "digits, part of distlab: nothing is downloaded")
 
 # %% [markdown]
 # (If that says *TensorFlow is already running*, restart the kernel and run from the top.) This
-# lesson uses two replicas. The last line below hides TensorFlow's warnings, among them the reminder
-# that `tf.function` is faster: most steps here run only once. Leave that line out of your own code.
+# lesson uses two replicas. The line with `get_logger` hides TensorFlow's warnings, among them the
+# reminder that `tf.function` is faster: most steps here run only once. Leave that line out of your
+# own code.
 
 # %%
 import tensorflow as tf
@@ -90,8 +91,8 @@ dl.show("made outside, copies", copies(outside))
 # %% [markdown]
 # Inside, each replica added to its copy. Outside there is one copy, and both replicas added to it:
 # the counter counts double, and no error tells you. If your step calls `assign_sub` on a weight
-# made outside, each replica updates that weight. So **in the scope, make all that a step
-# changes:** weights, the optimizer, metrics and counters.
+# made outside, each replica updates that weight. So **make everything that a step changes in the
+# scope:** weights, the optimizer, metrics and counters.
 #
 # The scope does not change tensors. It does change a loss object of Keras 3, such as
 # `keras.losses.MeanSquaredError()`: in the scope and in `strategy.run`, it returns its mean divided
@@ -250,14 +251,13 @@ if_guess.reveal(
 )
 
 # %% [markdown]
-# The error names `merge_call`, which `all_reduce` uses here: it waits for all replicas, and then
-# runs one function for them. If you compile `only_replica_0` with `@tf.function`, the error is
-# different: *merge_call called while defining a new graph*. The replica's index is a tensor. To
-# compile an `if` on a tensor, TensorFlow makes a graph of each branch, and inside such a graph no
-# replica can wait for the others. On several workers such a mistake can hang instead, as lesson 09
-# shows. **Every replica must take part:** keep every all-reduce out of an `if` that can differ
-# between replicas. In a `tf.function`, keep it out of every `if` on a tensor, even if all replicas
-# would agree.
+# The error names `merge_call`, with which `all_reduce` waits for all replicas here. If you compile
+# `only_replica_0` with `@tf.function`, the error is different: *merge_call called while defining a
+# new graph*. The `if` tests a tensor, the replica's index. TensorFlow makes a graph of each branch
+# of such an `if`, and inside that graph no replica can wait for the others. On several workers such
+# a mistake can hang instead (lesson 09). **Every replica must take part:** keep every all-reduce
+# out of an `if` that can differ between replicas. In a `tf.function`, keep it out of every `if` on
+# a tensor, even if all replicas would agree.
 #
 # <details><summary>Which reduce goes where</summary>
 #
@@ -305,13 +305,13 @@ wanted = gradient(*batch3)
 agreed3 = on_each_replica(agreed_gradient, shared3)[0]
 
 alone = np.stack([gradient(image[None], label[None]) for image, label in zip(*batch3, strict=True)])
-shares = np.linalg.lstsq(alone.T, agreed3, rcond=None)[0]
+each_weighs = np.linalg.lstsq(alone.T, agreed3, rcond=None)[0]
 dl.show("digits on each replica", counts)
-dl.show("weight of each digit", shares, digits=2)
+dl.show("weight of each digit", each_weighs, digits=2)
 
 # %% tags=["reveal"]
 weight_guess.reveal(
-    f"1/{1 / shares[2]:.0f}",
+    f"1/{1 / each_weighs[2]:.0f}",
     {
         "1/4": "Each of the two digits that share a replica weighs 1/4.",
         "1/3": "It should. But each replica's mean weighs 1/2, however many digits are in it.",
@@ -333,9 +333,9 @@ weight_guess.reveal(
 # %%
 def exact_gradient(images, labels):
     context = tf.distribute.get_replica_context()
-    mine = tf.cast(tf.shape(labels)[0], tf.float32)  # 2 or 1
-    everyone = context.all_reduce("SUM", mine)  # 3, on both replicas
-    return context.all_reduce("SUM", gradient(images, labels) * mine / everyone)
+    count = tf.cast(tf.shape(labels)[0], tf.float32)  # 2 or 1
+    total = context.all_reduce("SUM", count)  # 3, on both replicas
+    return context.all_reduce("SUM", gradient(images, labels) * count / total)
 
 
 exact = on_each_replica(exact_gradient, shared3)[0]
@@ -507,7 +507,7 @@ dl.show("the same, synchronized", apart(synchronized, on_one), below=1e-6)
 # %% [markdown]
 # ## The same in `fit`
 #
-# You now know what happens in a step. Write the model as for one device, in a function.
+# You now know what happens in a step. Write a function that builds the model for one device.
 # `dl.distribute` calls that function in the scope, and replaces the step that Keras's `fit` runs.
 
 
@@ -625,7 +625,7 @@ fit_guess.reveal(
 )
 
 # %% [markdown]
-# It is the mistake that we made with three digits. The digits come from files, so TensorFlow
+# This is the mean of means again. The digits come from files, so TensorFlow
 # cuts off 16 first and leaves 13 (lesson 00). In Keras 3, `fit` takes the mean of the two
 # means: each of the 16 weighs 1/32 and each of the 13 weighs 1/26, in place of 1/29. After three
 # such steps, one in each epoch, a weight is up to 0.004 away from one device's. `dl.distribute`

@@ -118,8 +118,8 @@ dl.check("repair_pipeline")
 #   is slow.
 # - It returns a data set of **this worker's** decoded examples, one at a time, shuffled by `seed`
 #   into a new order in each epoch. A worker has at most 1,000 lines.
-# - Together the workers read each example once, and call `decode` once for each example. With
-#   enough files, each file is opened by one worker only. About 8 lines.
+# - In each epoch the workers together read each example once, and decode it once, without a cache.
+#   With enough files, each file is opened by one worker only. About 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -172,8 +172,8 @@ dl.check("shard_files")
 # - `context` is as in task 2, for the workers that are left. There are **two replicas on each
 #   worker**, and `context.num_replicas_in_sync` counts the replicas of all workers.
 # - `numbers` is this epoch's order, the same on all workers. Its length is a multiple of
-#   `global_batch`, and that of the number of replicas. The first `steps_done` steps trained the
-#   first `steps_done * global_batch` of them, on a different number of workers.
+#   `global_batch`, which is a multiple of the number of replicas. The first `steps_done` steps
+#   trained the first `steps_done * global_batch` of them, on a different number of workers.
 # - In each step, each replica takes the next batch from its worker's data set. All replicas
 #   together must take the examples of one device's next batch, in any order within the step.
 # - Over all workers, `decode(number)` is called once for each number that is left. About 5 lines.
@@ -217,13 +217,12 @@ dl.check("rest_of_epoch")
 # compute_ms, global_batch, workers, policy, at_once, reads_ahead)`. It predicts how many
 # milliseconds a step takes.
 #
-# - One call of the slow stage reads one example and takes `read_ms`. Each worker makes up to
-#   `at_once` calls at the same time, and starts the next ones when these have ended.
+# - One call of the slow stage reads one example and takes `read_ms`. Each worker
+#   calls it in rounds of up to `at_once` calls at a time. A round reads for one batch only.
 # - `compute_ms` is the computation of a step, with the all-reduce. Take it as given.
 # - `policy` is `"FILE"` or `"DATA"`. `global_batch` is a multiple of `workers`.
 # - `reads_ahead` is `True` if batches are read during the previous step. Predict a step in the
-# middle
-#   of an epoch. About 4 lines.
+#   middle of an epoch. About 4 lines.
 #
 # <details><summary>Hint</summary>
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Input pipelines: feed replicas that wait
 #
-# A GPU that waits for data costs as much as one that computes. In a paper of 2021, researchers at
+# A GPU that waits for data costs as much as one that computes. In a 2021 paper, researchers at
 # UT Austin and Microsoft measured nine models on servers of a large production cluster. [In many of
 # their cases](https://arxiv.org/abs/2007.06775) training time was dominated by *data stalls*, the
 # time in which the GPU waits for the next batch to be read and prepared. A second GPU on the same
@@ -235,8 +235,8 @@ dl.show("calls that met, 8 threads", meetings(threads=8))
 # %% [markdown]
 # So if `read` waits for a disk or a network, on a machine with few processors, give the pipeline
 # more threads. If `read` computes in TensorFlow's operations, more threads than processors gain
-# nothing. If it computes in Python, even more processors gain little, because only one thread at a
-# time can run Python code. So decode with TensorFlow's own operations, such as
+# nothing. If it computes in Python, more processors gain little either, because only one thread
+# at a time can run Python code. So decode with TensorFlow's own operations, such as
 # `tf.io.decode_jpeg`. (Our disk only sleeps, and a thread that sleeps lets the others run.)
 # `num_parallel_calls=tf.data.AUTOTUNE` lets TensorFlow choose a number while the pipeline runs.
 #
@@ -544,8 +544,8 @@ calls_guess.reveal(
 # `FILE` shares the work, but needs files to share. With fewer files than workers, the workers that
 # have a file raise an error, even under `AUTO`: it falls back to `DATA` only if it finds no files
 # at all. The workers without a file get no error and no data, and wait for the others. Lesson 09
-# shows that hang. So look into **every** worker's log. Write files of equal size, a multiple of the
-# number of workers, or the shares are unequal. If you have one large file, use `DATA` or
+# shows that hang. So look into **every** worker's log. Write files of equal size, and make their
+# number a multiple of the number of workers. If you have one large file, use `DATA` or
 # shard yourself.
 #
 # ## Shard before the work
@@ -612,7 +612,7 @@ for shares in sizes(lambda context: context.get_per_replica_batch_size(16)):
     dl.show("examples on each replica", shares)
 
 # %% [markdown]
-# The last 10 examples fall as 4, 4, 2, 0, like a partial batch from files ([lesson
+# The last 10 examples are shared as 4, 4, 2, 0, like a partial batch from files ([lesson
 # 00](00_start_here.ipynb), "Three ways to cut a batch"). A loss that divides by the number of
 # examples that came is right with these shares. The step that we measured is not: it divides by 32
 # even if fewer examples came. `drop_remainder=True` avoids partial batches, but never use it to
@@ -674,7 +674,7 @@ dl.show("prefetch(8) before map: eight calls of read more", read_ahead(slow_part
 
 # %% [markdown]
 # We repair our pipeline and measure again, first without a cache, for data that no cache can
-# hold. It then shuffles the numbers, before anything is read. `split_step` makes one
+# hold. This version shuffles the numbers, before anything is read. `split_step` makes one
 # pass before it starts the clock (up to 200 batches, and we have 8), so the cache of the second
 # pipeline is full, and this is a step from epoch 2 on:
 

@@ -9,8 +9,8 @@
 # The servers also hold models that fit on no single machine. ByteDance's recommendation system
 # [Monolith](https://arxiv.org/abs/2209.07663) keeps its tables there. Its authors plan with 1,000
 # servers, of which 0.01 % fail each day: one server is lost every ten days. Each server writes a
-# snapshot once a day, so only the lost server's updates since then are lost. Under TensorFlow's
-# strategy, a lost server stops the training, and you go back to a checkpoint.
+# snapshot once a day, so only the lost server's updates since then are lost. Under
+# `ParameterServerStrategy`, a lost server stops the training, and you go back to a checkpoint.
 #
 # ## Overview
 #
@@ -349,7 +349,7 @@ draw_staleness({"equal workers, rate 0.4": smaller, "one is slow, limit 3": limi
 # ### Without a script
 #
 # So far a clock chose the order. Now four real workers take 200 steps, and no clock orders them.
-# Each step reads how many updates there were, multiplies matrices, and reads that number again.
+# Each step reads the count of updates, multiplies matrices, reads the count again, and adds 1.
 # Every 20th step multiplies 40 times as much, like a worker that is slow for a moment.
 
 # %%
@@ -643,7 +643,7 @@ send_200()
 try:
     coordinator.join()
 except tf.errors.InvalidArgumentError:
-    dl.show("at least 50 steps done", int(count) >= 50)
+    dl.show("fewer than 50 steps done", int(count) < 50)
 
 # %% tags=["reveal"]
 error_guess.reveal(
@@ -688,12 +688,11 @@ cluster.close()
 # %% [markdown]
 # ## A model
 #
-# For a Keras model you need not write this loop. `fit` of a model from `dl.distribute` sends each
-# worker the numbers of batches, and the worker reads these batches from its own copy of the data.
-# So an epoch has each batch once if all copies have the same order: give a shuffle a seed.
-# Without one, the coordinator sends every batch, and a warning says so. Only the step of a lost
-# worker may be applied twice, as above. First the reference: one device, in this notebook. (The
-# folded cell has the digits and a small model.)
+# For a Keras model you need not write this loop. `fit` of a model from `dl.distribute` trains on
+# each batch once an epoch, unless a worker is lost. Each worker has its own copy of the data, and
+# is sent batch numbers. This needs the same order in all copies, so give a shuffle a seed. Without
+# one, the coordinator reads and sends every batch, and a warning says so. First the reference: one
+# device, in this notebook. (The folded cell has the digits and a small model.)
 
 # %% tags=["hide-input"]
 import keras
@@ -724,7 +723,7 @@ one = build()
 loss_of_one = one.fit(batches(), shuffle=False, epochs=2, verbose=0).history["loss"]
 
 # %% [markdown]
-# Now the same with one worker and one server. `cluster.run` calls the function on the coordinator.
+# Now the same with one worker and one server. `tasks="chief"` means the coordinator.
 
 
 # %%
@@ -805,8 +804,7 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 #
 # ## What parameter servers are for
 #
-# You may read that parameter servers are a slower `MirroredStrategy`. They answer a different
-# question:
+# Parameter servers are no slower `MirroredStrategy`. They answer a different question:
 #
 # | use them if | use a synchronous strategy if |
 # |---|---|

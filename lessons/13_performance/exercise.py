@@ -101,7 +101,7 @@ dl.check("step_timer")
 #   all others with it.
 # - `batch` is the global batch of the baseline. It is a multiple of every count.
 # - `efficiencies` returns a dictionary. `"strong"` and `"weak"` are lists with one efficiency for
-#   each count. The baseline has 1 in both, and so have replicas that lose nothing. About 7 lines.
+#   each count. The baseline has 1 in both, like replicas that lose nothing. About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
@@ -291,7 +291,7 @@ with waits_for("efficiencies"):
 # *Your answer.*
 # <!-- END SOLUTION -->
 #
-# **3. You move the training to 4 machines with one such processor each. Compared with the step of
+# **3. The 64 images move to 4 machines with one such processor each. Compared with the step of
 # one replica, which part of the compute becomes shorter, and which stays as it is? Which other part
 # of the step could become longer?**
 #

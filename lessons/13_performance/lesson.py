@@ -323,9 +323,9 @@ for name, rows in {"fitted": known, "not seen": unseen}.items():
 # The error on points that the model has not seen is the one that counts. Here the model's times are
 # up to 2.1 times as long as the measured ones. For 4 bytes on 4 replicas it says 0.65 ms, and
 # 0.35 ms were measured: 6 rounds cost 1.6 times as much as 2, and not 3 times. No alpha repairs
-# that. For 8 MiB it is 53 % too long on 2 replicas, because large messages move faster, and 107 %
-# on 4, as sharing the memory also costs less than N times. Outside its fit, such a model gives the
-# order of magnitude, and not the milliseconds.
+# that. For 8 MiB on 2 replicas it is 53 % too long, because large messages move faster. On 4 it is
+# 107 %, because sharing the memory also costs less than N times. Outside its fit, such a model
+# gives the order of magnitude, and not the milliseconds.
 
 # %% [markdown]
 # ## A model of the whole step
@@ -344,7 +344,7 @@ draw_step_parts(four, predicted=predict_steps(model, four))
 # %% [markdown]
 # Did we have to say `shared=True`? Without it, we fit a model in which each replica has its own
 # processor and its own link. It gets the same measurements. Each list has the
-# errors with 32, 64, 128 and 256 images, and a fitted list has them for 1 replica, then for 2.
+# errors with 32, 64, 128 and 256 images, and a fitted list has four for 1 replica, then four for 2.
 
 # %%
 not_shared = fit(known, few_steps, shared=False)
@@ -356,13 +356,12 @@ for rows, seen in ((few_steps, "fitted, 1 and 2 replicas"), (four, "not seen, 4 
 # %% [markdown]
 # On the steps to which they were fitted, the two models look alike: the largest
 # error is 25 % for one and 31 % for the other. **Measurements that a model has not seen decide
-# between two models.** (With 32 images both are about a third off, so that size alone decides
-# nothing. The three others do.) Look at the signs, too. If all errors of a model have the same
+# between two models.** (With 32 images both are about a third off. The three other sizes
+# decide.) Look at the signs, too. If all errors of a model have the same
 # sign, it probably counts a part too much, too little or not at all. The shared model's steps of 4
 # replicas are all too long. With 256 images three errors nearly cancel: the compute is 1.4 ms and
-# the all-reduce 0.8 ms too long, and 1.5 ms of input are missing. A likely reason for the compute:
-# the model charges the fixed time of four replicas one after the other, and in reality a part of it
-# overlaps.
+# the all-reduce 0.8 ms too long, and the model leaves out 1.5 ms of input. The compute is probably
+# too long because the model adds up the fixed times of four replicas, which partly overlap.
 
 # %% [markdown]
 # What is such a model good for? It answers questions that you cannot measure. For example: the same
@@ -487,8 +486,8 @@ for run in PUBLISHED:
 # measured overlap, either. It also takes up what the model leaves out: links slower than their name
 # says, stragglers, and GPUs that were not quite P100s. With one fitted number the model tells
 # VGG-16 from the others, and is off by 3.2 to 6.4 points on the runs that it has not seen.
-# (We treat ResNet-50's run as a ring of 256 GPUs. It used halving and doubling between servers,
-# which needs far fewer rounds, so our prediction is about 1 point too low.)
+# (We treat ResNet-50's run as a ring of 256 GPUs. It used halving and doubling between servers.
+# With so few rounds the model would predict about 1 point more.)
 #
 # But look at the two rows of VGG-16. Horovod published 79 % on 128 GPUs and 68 % on 512. The model
 # says almost the same for both. What grows with the cluster? Stragglers (we left `jitter` at 0)
@@ -596,9 +595,9 @@ explore_cost()
 # **Does this hold today?** Compare the peak of one GPU with the link of its server. In these runs a
 # GPU had a peak of about 10 TFLOP/s in float32, and a server had one link of 25 or 50 Gbit/s: 0.2
 # to 0.4 TFLOP/s for each Gbit/s. An H100 has a peak of 990 TFLOP/s in bfloat16. With eight links of
-# 400 Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5: float32
-# gradients then weigh 6 to 12 times as much, with the same batch. Work out this number for
-# your own cluster.
+# 400 Gbit/s for a server that is 0.3, as in these runs. With one such link it is 2.5.
+# Communication divided by compute is then 6 to 12 times as large, with float32 gradients and the
+# same batch. Work out this number for your own cluster.
 
 # %% [markdown]
 # ## On your own machine

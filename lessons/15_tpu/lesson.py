@@ -139,7 +139,7 @@ draw_compiled_batches({"as they come": ragged})
 # 64]`, and XLA still compiles it for each shape. A count of traces is then too small. TPUStrategy,
 # the MirroredStrategy for TPUs, also compiles for each shape. By default its [*dynamic
 # padder*](https://www.tensorflow.org/api_docs/python/tf/distribute/RunOptions) pads each
-# replica's input to the largest in that step. One replica's 4 rows stay 4. If you pad
+# replica's input to the largest in that step. A single replica's 4 rows stay 4. If you pad
 # yourself, every step has the same shapes.
 
 # %% [markdown]
@@ -247,10 +247,9 @@ dl.show("weights, largest difference from the training without padding", apart, 
 draw_compiled_batches({"as they come": ragged, "padded": filled})
 
 # %% [markdown]
-# One program, the same weights, and 7 of 8 rows of the last batch compute for nothing. That is the
-# price. For sentences, *bucketing* is a compromise: round the longest length in a batch up to a
-# multiple of 32, and pad to that. That gives few programs, and adds at most 31 words beyond the
-# longest.
+# You get one program and the same weights. The price is 28 wasted rows in the last batch. For
+# sentences, *bucketing* is a compromise: round the longest length in a batch up to a multiple of
+# 32, and pad to that. That gives few programs, and adds at most 31 words beyond the longest.
 
 # %% [markdown]
 # ## Three doubtful losses
@@ -311,12 +310,11 @@ refused_guess.reveal(
     }.get(tuple(refused), "all three"),
     {
         "all three": "Guides say that XLA refuses an `if` on a tensor and a shape that depends on "
-        "values. But AutoGraph turns this `if` into `tf.cond`, and XLA for CPUs takes a shape with "
-        "a known bound.",
+        "values. But AutoGraph, a part of `tf.function`, turns this `if` into `tf.cond`, and XLA "
+        "for CPUs takes a shape with a known bound.",
         "with_numpy and with_selection": "XLA for CPUs takes a shape that depends on values, if it "
         "knows a bound: at most 100 digits are odd.",
-        "with_if only": "AutoGraph, a part of `tf.function`, turns this `if` into `tf.cond`, which "
-        "XLA can compile.",
+        "with_if only": "AutoGraph turns this `if` into `tf.cond`, which XLA can compile.",
         "with_numpy only": "`tf.py_function` calls back into Python. TensorFlow cannot translate "
         "that for XLA.",
     },
@@ -352,7 +350,7 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # %% [markdown]
 # `f32[<=100,64]` is an array of float32 with *at most* 100 rows (`pred` is true or false, `s64` an
 # integer). How many there are is known only while the program runs. Google's [list of operations
-# for TPUs][ops] takes `tf.where`, on which `tf.boolean_mask` is built, only with three arguments.
+# for TPUs][ops] allows `tf.where`, on which `tf.boolean_mask` is built, only with three arguments.
 # But TensorFlow's source translates the form with one argument for TPUs. TPUStrategy's
 # dynamic padder uses bounded shapes for *inputs* of varying size. This CPU cannot tell you whether
 # a TPU supports this selection inside a step. So write it down as a suspicion.
@@ -368,7 +366,7 @@ dl.show("with_selection", bounded_shapes(with_selection))
 # a compilation on a CPU is **neither sufficient nor necessary** for a TPU:
 #
 # - *Not sufficient:* the translation or the backend for TPUs may refuse what those for CPUs take.
-#   TensorFlow's types for CPUs include complex128, and those for TPUs do not.
+#   TensorFlow translates complex128 for CPUs, and not for TPUs.
 # - *Not necessary:* TPUStrategy may move an operation that XLA refuses to the TPU's host, if [soft
 #   device placement][soft] is on, as it is by default in eager programs. Then the operation runs,
 #   and the TPU waits for its host in each step.
@@ -430,14 +428,14 @@ said = verdict(with_slice)
 slice_guess.reveal(
     said.partition(",")[0],
     {
-        "refused here": "TensorFlow knows `labels` before it compiles, so the slice gets a fixed "
-        "length.",
-        "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But TensorFlow "
-        "wants the end of a slice as a constant, and can compute it from `labels` before it "
-        "compiles. So it wrote the 10 rows of this batch into the program, and our search finds no "
+        "refused here": "XLA compiles in the call, with `labels` at hand, so the slice gets a "
+        "fixed length.",
+        "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But for XLA the "
+        "end of a slice must be constant, and TensorFlow can compute it from `labels` in the call. "
+        "So it wrote the 10 rows of this batch into the program, and our search finds no "
         "bounded shape.",
-        "nothing found": "TensorFlow wants the end of a slice as a constant, and can compute it "
-        "from `labels` before it compiles. So it wrote the 10 rows of this batch into the program, "
+        "nothing found": "For XLA the end of a slice must be constant, and TensorFlow can compute "
+        "it from `labels` in the call. So it wrote the 10 rows of this batch into the program, "
         "and every shape is fixed.",
     },
 )
@@ -454,9 +452,10 @@ for their_labels in (labels, tf.minimum(labels, 6)):
 
 # %% [markdown]
 # Both programs get 100 rows, and the first keeps 10 of them, the second 7. **A value can be written
-# into a program, as a shape is.** Then each new value needs one more program. TensorFlow fixes
-# the whole array `labels`, not only its maximum, so `jit_compile` compiles nearly every shuffled
-# batch again. TensorFlow does not trace again, so `compiled_for` would not count these programs.
+# into a program, as a shape is.** Then each new value needs one more program. The whole
+# array `labels` becomes a constant, not only its maximum, so `jit_compile` compiles nearly every
+# shuffled batch again. TensorFlow does not trace again, so `compiled_for` would not count these
+# programs.
 
 # %% [markdown]
 # ## Repair it, and prove it
@@ -626,8 +625,8 @@ recap()
 # - [The glossary](../docs/glossary.md) explains the terms.
 # - [TensorFlow's guide to TPUs](https://www.tensorflow.org/guide/tpu) shows the whole loop. With
 #   the package `tensorflow`, its cell that starts the TPU fails as in the fold above.
-# - [Hugging Face's guide][hf] has three good rules. It says that XLA refuses an `if` on a tensor,
-#   and shapes that depend on values; you have seen exceptions to both. It calls a compilation on a
+# - [Hugging Face's guide][hf] has three rules. Two say that XLA refuses an `if` on a tensor, and
+#   shapes that depend on values; you have seen exceptions to both. It calls a compilation on a
 #   CPU or GPU, with good performance, a great sign that you are ready.
 #
 # [hf]: https://huggingface.co/docs/transformers/v4.49.0/en/perf_train_tpu_tf

@@ -162,7 +162,7 @@ dl.check("compare_strategies")
 #
 # A model was measured under some strategies, on real devices. `worth_it(measured)` should say
 # which one to take, and it gives wrong answers. It has **three bugs**, and each is a common way
-# to misread measurements. Run the check before you change anything.
+# to misread measurements. Find them before you run the check.
 #
 # - `measured` is a dictionary from a strategy's name to what was measured under it: `{"equal":
 #   ..., "global_batch": ..., "step_ms": [...]}`. `equal` says whether it ended with the weights

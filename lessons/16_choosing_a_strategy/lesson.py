@@ -103,8 +103,8 @@ for strategy in (default, one_device, mirrored, central):
 
 # %% [markdown]
 # On a machine with several GPUs the one copy of CentralStorage is in the host's memory. Without a
-# GPU it is on logical device 0, where no replica works here. Either way every replica must fetch
-# the weights in every step.
+# GPU it is on logical device 0. Our replicas use devices 1 and 2. Either way every replica must
+# fetch the weights in every step.
 #
 # Let S be the size of all weights. Here all of them are trained, so the gradients have this size,
 # too. (A frozen layer sends no gradient, and an embedding sends only some rows.) With two replicas,
@@ -316,8 +316,8 @@ equal_guess.reveal(
 )
 
 # %% [markdown]
-# Under `dl.distribute` these strategies do not change *what* this model learns. (Use SGD for a
-# comparison: Adam can enlarge rounding beyond 1e-6.) That does not hold
+# Under `dl.distribute` these strategies do not change *what* this model learns. (Compare with
+# SGD and few steps: rounding can grow beyond 1e-6.) That does not hold
 # for every model: dropout draws different numbers, and a plain `BatchNormalization`, or a loss that
 # compares examples, sees only its replica's share. And Keras's own `fit` weighs the examples of a
 # partial batch differently (lesson 03). A strategy decides where things are and what travels in

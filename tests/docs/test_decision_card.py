@@ -130,6 +130,11 @@ def test_central_storage_is_for_several_gpus_only(machines):
     assert "several GPUs" in question
 
 
+def test_central_storage_is_asked_for_where_a_gpu_does_not_hold_everything_at_once():
+    question, _ = CARD["copies_too_large"]
+    assert question.endswith("all weights, gradients, activations and optimizer state?")
+
+
 def test_one_device_takes_no_core_of_a_tpu(monkeypatch):
     import tensorflow as tf
 

@@ -133,8 +133,8 @@ COMPILED_LOSS = Check(
             "python_branch_on_tensor", lambda _, out: re.search(_VALUE_WANTED, out["refused"])
         ).feedback(
             "You asked a tensor for its value, for example in an `if`, with `.numpy()` or with a "
-            "function of NumPy. A step is compiled before any batch has arrived, so there is no "
-            "value yet. How can one formula give the right loss in both cases?"
+            "function of NumPy. While a step is traced, its tensors have no value. "
+            "How can one formula give the right loss in both cases?"
         ),
         Observed("py_function_left", lambda _, out: "PyFunc" in out["refused"]).feedback(
             "You kept a call back into Python. TensorFlow cannot translate it for XLA, and "
