@@ -50,6 +50,25 @@ def test_keras_compiles_plain_fit_with_xla_and_not_under_a_strategy(monkeypatch)
         assert not compiles()
 
 
+def test_a_model_saved_with_xla_is_loaded_with_xla_in_a_scope(tmp_path):
+    one = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    one.compile("sgd", "mse", jit_compile=True)  # on a GPU, "auto" becomes this
+    one.save(path := tmp_path / "one.keras")
+    x, strategy = np.ones((8, 3), "float32"), two_replicas()
+    with strategy.scope():
+        loaded = keras.saving.load_model(path)
+    assert loaded.jit_compile is True
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Trying to access resource"):
+        loaded.fit(x, x[:, :1], batch_size=4, verbose=0)
+
+    model = dl.distribute(lambda: keras.saving.load_model(path), two_replicas())
+    model.fit(x, x[:, :1], batch_size=4, verbose=0)
+    with strategy.scope():
+        without = keras.saving.load_model(path)
+    without.jit_compile = False
+    without.fit(x, x[:, :1], batch_size=4, verbose=0)
+
+
 def furthest_weight(policy):
     """How far two replicas are from one device after ten epochs of four steps."""
     draw = np.random.default_rng(0)
