@@ -13,8 +13,7 @@ from distlab.errors import InvalidArgument
 CARD = {
     "too_large": (
         "Is a device too small for a step's weights, gradients and activations? (With a "
-        "single device, TPU cores, or several hosts that step together, add all weights and "
-        "optimizer state.)",
+        "single device, TPU cores, or hosts that step together: for all that question 2 names?)",
         "split the model",
     ),
     "copies_too_large": (

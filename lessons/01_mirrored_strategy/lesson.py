@@ -91,8 +91,8 @@ dl.show("made outside, copies", copies(outside))
 # %% [markdown]
 # Inside, each replica added to its copy. Outside there is one copy, and both replicas added to it:
 # the counter counts double, and no error tells you. If your step calls `assign_sub` on a weight
-# made outside, each replica updates that weight. So **make everything that a step changes in the
-# scope:** weights, the optimizer, metrics and counters.
+# made outside, each replica updates that weight. So **inside the scope, make everything that a step
+# changes:** weights, the optimizer, metrics and counters.
 #
 # The scope does not change tensors. It does change a loss object of Keras 3, such as
 # `keras.losses.MeanSquaredError()`: in the scope and in `strategy.run`, it returns its mean divided
@@ -551,8 +551,7 @@ steps_guess.reveal(
 )
 
 # %% [markdown]
-# The data set that you give to `fit` has **global** batches: 32 digits, so 16 on each replica. An
-# epoch has 1437 / 32 steps, rounded up to 45.
+# The data set that you give to `fit` has **global** batches: 32 digits, so 16 on each replica.
 #
 # Now build the same model on one device, with the same seed, and train it on the same data.
 

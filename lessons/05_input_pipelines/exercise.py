@@ -118,8 +118,8 @@ dl.check("repair_pipeline")
 #   is slow.
 # - It returns a data set of **this worker's** decoded examples, one at a time, shuffled by `seed`
 #   into a new order in each epoch. A worker has at most 1,000 lines.
-# - In each epoch the workers together read each example once, and decode it once, without a cache.
-#   With enough files, each file is opened by one worker only. About 8 lines.
+# - In each epoch each example is in the data set of exactly one worker, and is decoded once in all,
+#   without a cache. With enough files, each file is opened by one worker only. About 8 lines.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -164,9 +164,10 @@ dl.check("shard_files")
 # %% [markdown]
 # ## Task 3: an epoch that continues on fewer workers
 #
-# Your job trains on spot instances. In the middle of an epoch some are taken away, and it continues
-# on the others. The examples that were trained must not count twice, and the steps must be those of
-# one device. Write `rest_of_epoch(context, numbers, decode, global_batch, steps_done)`. It is a
+# Your job trains on [spot instances](../docs/glossary.md#spot-instance), machines that the provider
+# may take back at any time. In the middle of an epoch some are taken away, and it continues on the
+# others. The examples that were trained must not count twice, and the steps must be those of one
+# device. Write `rest_of_epoch(context, numbers, decode, global_batch, steps_done)`. It is a
 # function for `distribute_datasets_from_function`.
 #
 # - `context` is as in task 2, for the workers that are left. There are **two replicas on each
@@ -218,7 +219,7 @@ dl.check("rest_of_epoch")
 # milliseconds a step takes.
 #
 # - One call of the slow stage reads one example and takes `read_ms`. Each worker
-#   calls it in rounds of up to `at_once` calls at a time. A round reads for one batch only.
+#   calls it in rounds of up to `at_once` calls at a time. A round reads for one step only.
 # - `compute_ms` is the computation of a step, with the all-reduce. Take it as given.
 # - `policy` is `"FILE"` or `"DATA"`. `global_batch` is a multiple of `workers`.
 # - `reads_ahead` is `True` if batches are read during the previous step. Predict a step in the

@@ -804,7 +804,7 @@ dl.show("weights apart from one device's by", max(apart), below=1e-6)
 #
 # ## What parameter servers are for
 #
-# Parameter servers are no slower `MirroredStrategy`. They answer a different question:
+# Parameter servers are not a slower kind of `MirroredStrategy`. They answer a different question:
 #
 # | use them if | use a synchronous strategy if |
 # |---|---|

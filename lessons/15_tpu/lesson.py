@@ -430,13 +430,13 @@ slice_guess.reveal(
     {
         "refused here": "XLA compiles in the call, with `labels` at hand, so the slice gets a "
         "fixed length.",
-        "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But for XLA the "
-        "end of a slice must be constant, and TensorFlow can compute it from `labels` in the call. "
-        "So it wrote the 10 rows of this batch into the program, and our search finds no "
+        "suspect on a TPU": "The rows do depend on values, as in `with_selection`. But TensorFlow "
+        "makes the end of a slice constant if it can, and it can compute this one from `labels` in "
+        "the call. So it wrote the 10 rows of this batch into the program, and our search finds no "
         "bounded shape.",
-        "nothing found": "For XLA the end of a slice must be constant, and TensorFlow can compute "
-        "it from `labels` in the call. So it wrote the 10 rows of this batch into the program, "
-        "and every shape is fixed.",
+        "nothing found": "TensorFlow makes the end of a slice constant if it can, and it can "
+        "compute this one from `labels` in the call. So it wrote the 10 rows of this batch into "
+        "the program, and every shape is fixed.",
     },
 )
 

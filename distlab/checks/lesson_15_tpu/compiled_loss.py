@@ -94,7 +94,8 @@ def _is_a_number(inputs: Inputs, outputs: Plain) -> bool:
 COMPILED_LOSS = Check(
     name="labelled_loss",
     title="A loss that XLA compiles",
-    question="Which lines need a value, or a shape, that is not known while the step is compiled?",
+    question="Which lines ask for a value while the step is traced, and which give a shape that "
+    "depends on values?",
     direction=(
         "Go through the function line by line. Each line must be TensorFlow, must not ask a tensor "
         "for its value, and must give a tensor of a fixed shape."

@@ -21,7 +21,7 @@ FINDINGS = PairsByCase(
         "D": (
             "fails_everywhere",
             "rewrite_in_tensorflow",
-            "was a compiler asked at all, and is there a loss before the step has begun?",
+            "was a compiler asked at all, and does the loss have a value while the step is traced?",
         ),
         "E": (
             "suspect_on_tpu",
@@ -72,9 +72,9 @@ VERDICTS = Check(
     revisit='"Three verdicts" in lesson 15',
     mistakes=(
         Observed("compiled_means_ready", FINDINGS.any_is("runs_on_tpu")).feedback(
-            "You took a program that compiles on a CPU for one that runs on a TPU. The two use one "
-            "compiler with different ends, and nothing here ran on a TPU. Which of your runs shows "
-            "what a TPU does?"
+            "You took a program that compiles on a CPU for one that runs on a TPU. XLA has a "
+            "different backend for each kind of device, and nothing here ran on a TPU. Which of "
+            "your runs shows what a TPU does?"
         ),
         Observed("refused_means_never", FINDINGS.any_is("fails_on_tpu")).feedback(
             "You took a refusal on a CPU for a refusal on a TPU. A TPU strategy may run such an "
