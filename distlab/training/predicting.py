@@ -6,6 +6,7 @@ where data are read from files, and orders those of several devices by device.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,15 +14,18 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import DatasetError
-from distlab.training.keras_private import epochs, models
+from distlab.strategy.describing import describe
+from distlab.training.keras_private import epochs, models, states
+from distlab.training.keras_private.hooks import installed, using
+from distlab.training.keras_private.share_hooks import ReadingWrites
 from distlab.training.sharding import check_order, order_seeds
 from distlab.training.splitting import (
     at_least_one,
     can_be_split,
-    parts_explained,
     share_of,
     split,
 )
+from distlab.training.step_errors import explained
 from distlab.training.workers.consistency import check_lengths, other_batch
 from distlab.training.workers.exchanging import Workers, workers_of
 from distlab.training.workers.same_state import check_weights, first_difference
@@ -33,7 +37,8 @@ def make_predict_function(
     """Returns what `predict` calls, with the batches of one execution.
 
     A replica without an example works on one that does not count: on CPUs a convolution cannot take
-    none. A single number among the outputs counts as a mean over the examples, as in `fit`.
+    none. A single number among the outputs counts as a mean over the examples, as in `fit`. Layers
+    draw by the number of batches before, and what they write is averaged, as in `evaluate`.
 
     Args:
         model: A compiled model.
@@ -42,17 +47,26 @@ def make_predict_function(
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1:
         return models.make_predict_function(model, lambda batch: batch)
+    batches_before, prepared = itertools.count(), False
 
-    def step(data: Any, in_all: tf.Tensor | None) -> Any:
+    def step(data: Any, in_all: tf.Tensor | None, number: tf.Tensor) -> tuple[Any, states.Written]:
         examples = _examples(data, in_all)
         if in_all is None:
             data = at_least_one(data)
-        outputs = model.predict_step(data)
-        return keras.tree.map_structure(lambda part: _that_count(part, examples), outputs)
+        with states.step_of(model, step=number) as written, using(ReadingWrites()):
+            outputs = model.predict_step(data)
+        outputs = keras.tree.map_structure(lambda part: _that_count(part, examples), outputs)
+        if written:  # in inference few layers write, and only then is there anything to sum
+            written = states.agree(model, written, _share(examples, in_all))
+        return outputs, written
 
-    def on_batch(batch: Any) -> Any:
+    def on_batch(batch: Any, number: tf.Tensor) -> Any:
         # Every layer is in its place for inference, so none waits for another replica's.
-        outputs = strategy.run(step, args=split(strategy, batch, pad=True))
+        with installed():
+            args = (*split(strategy, batch, pad=True), number)
+            outputs, written = strategy.run(step, args=args)
+        if describe(strategy).kind == "central_storage":
+            states.assign({name: _first(value, strategy) for name, value in written.items()})
         return keras.tree.map_structure(lambda part: _joined(part, strategy), outputs)
 
     if not model.run_eagerly:
@@ -62,8 +76,14 @@ def make_predict_function(
         if see is not None:
             see(batches[0])
         models.build_for(model, batches[0], strategy)
-        with parts_explained(strategy.num_replicas_in_sync):
-            parts = [on_batch(batch) for batch in batches]
+        nonlocal prepared
+        if not prepared:
+            states.prepare(model)
+            prepared = True
+        with explained(model, doing="predict with"):
+            parts = [
+                on_batch(batch, tf.constant(next(batches_before), tf.int64)) for batch in batches
+            ]
         return keras.tree.map_structure(_concatenated, *parts) if len(parts) > 1 else parts[0]
 
     return predict
@@ -77,6 +97,15 @@ def _examples(data: Any, in_all: tf.Tensor | None) -> tf.Tensor:
     context = tf.distribute.get_replica_context()
     first, end = share_of(context.replica_id_in_sync_group, context.num_replicas_in_sync, in_all)
     return end - first
+
+
+def _share(examples: tf.Tensor, in_all: tf.Tensor | None) -> tf.Tensor:
+    """Part of the global batch that this replica has, from 0 to 1."""
+    here = tf.cast(examples, tf.float32)
+    if in_all is None:
+        context = tf.distribute.get_replica_context()
+        return here / context.all_reduce(tf.distribute.ReduceOp.SUM, here)
+    return here / tf.cast(in_all, tf.float32)
 
 
 def _that_count(part: Any, examples: tf.Tensor) -> Any:
@@ -100,6 +129,10 @@ def _mean(number: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
     given = tf.where(counts > 0, tf.cast(number, kind) * weights, 0)
     total, weight = context.all_reduce(tf.distribute.ReduceOp.SUM, [given, weights])
     return tf.cast(total / weight, number.dtype)
+
+
+def _first(part: Any, strategy: tf.distribute.Strategy) -> Any:
+    return strategy.experimental_local_results(part)[0]
 
 
 def _joined(part: Any, strategy: tf.distribute.Strategy) -> Any:

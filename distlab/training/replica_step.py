@@ -8,7 +8,7 @@ the replicas, and only then does the optimizer see them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 from typing import Any
 
 import keras
@@ -21,7 +21,7 @@ from distlab.training.keras_private.batch import Batch, working_on
 from distlab.training.keras_private.hooks import using
 from distlab.training.keras_private.loss_parts import part_of
 from distlab.training.keras_private.share_hooks import CountingByShare
-from distlab.training.reducing import after, has_distinct_rows, sum_over_replicas
+from distlab.training.reducing import after, sum_over_replicas
 from distlab.training.splitting import at_least_one, share_of
 from distlab.training.trial.draws import same_draws_on
 from distlab.training.trial.findings import Findings
@@ -111,7 +111,7 @@ def reducer(
     """Returns the function that makes the gradients of the global batch of each replica's.
 
     It takes this replica's part of the loss, its gradients and, as `step`, the step's number;
-    as `alike` the keys of sparse gradients that have the same rows on every replica.
+    as `alike` the keys of sparse gradients of which every replica has the same slices, or some.
 
     Args:
         model: A prepared model.
@@ -121,7 +121,7 @@ def reducer(
     several_workers = workers_of(model.distribute_strategy).count > 1
 
     def reduce(
-        loss: tf.Tensor, there: Gradients, *, step: tf.Tensor, alike: Iterable[str] = ()
+        loss: tf.Tensor, there: Gradients, *, step: tf.Tensor, alike: Container[str] = ()
     ) -> Gradients:
         if noted is not None:
             there = _after(noted.note(loss, step=step), there)
@@ -133,14 +133,9 @@ def reducer(
         if there:
             # Where one worker stopped the others would wait for it: all look at all losses.
             told = [_at_own_place(loss)] if check_finite and several_workers else []
-            by_place = {key for key in alike if key in there and not has_distinct_rows(there[key])}
-            parts = {
-                key: getattr(one, "values", one) if key in by_place else one
-                for key, one in there.items()
-            }
-            summed = sum_over_replicas([*parts.values(), *told])
-            for (key, one), total in zip(there.items(), summed, strict=False):
-                there[key] = total if parts[key] is one else _with_values(one, total)
+            indices = {index for index, key in enumerate(there) if key in alike}
+            summed = sum_over_replicas([*there.values(), *told], alike=indices)
+            there = dict(zip(there, summed, strict=False))
             for all_losses in summed[len(there) :]:
                 worst = tf.argmin(tf.cast(tf.math.is_finite(all_losses), tf.int32))
                 check = assert_finite(all_losses[worst], step=step, replica=worst)

@@ -51,17 +51,18 @@ _REFUSALS: dict[str, dict[str, str]] = {
 
 
 @contextlib.contextmanager
-def explained(model: keras.Model) -> Iterator[None]:
+def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterator[None]:
     """Inside the block, what a step cannot do is told as a `ModelError`.
 
     Args:
         model: The model that is trained.
+        doing: What was asked, to be followed by "the model".
 
     Raises:
         ModelError: A loss is not finite, or a layer does what no step under a strategy can.
         DatasetError: The parts of a batch cannot be divided among the replicas.
     """
-    asked = f"train or evaluate the model {model.name!r}"
+    asked = f"{doing} the model {model.name!r}"
     try:
         with parts_explained(model.distribute_strategy.num_replicas_in_sync):
             yield

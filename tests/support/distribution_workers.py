@@ -140,6 +140,31 @@ def evaluated(make):
     return {"loss": [loss, again[0]], "accuracy": [accuracy, again[1]]}, parts
 
 
+class Adapts(keras.layers.Layer):
+    """Takes the mean of what it has seen before from its inputs, in inference too."""
+
+    def build(self, shape):
+        self.mean = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False)
+
+    def call(self, x):
+        before = tf.identity(self.mean)
+        self.mean.assign(0.5 * before + 0.5 * tf.reduce_mean(x, axis=0))
+        return x - before
+
+
+def adapting():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((8,)), Adapts(), keras.layers.Dense(4)])
+    model.compile(keras.optimizers.SGD(0.1), LOSS())
+    return model
+
+
+def written_in_predict(make):
+    model = make(adapting)
+    model.predict(X, batch_size=7, verbose=0)
+    return fit(model, batches())
+
+
 def single_batches(make):
     model = make(builder("sgd_momentum"))
     logs = [model.train_on_batch(X, Y), model.test_on_batch(X[:9], Y[:9])]
@@ -215,6 +240,7 @@ PARITY = {
     "own train_step": lambda make: fit(make(own_step), batches(), validation_data=batches()),
     "losses of layers": lambda make: fit(make(builder("adam", loss="mse")), batches(X, X[:, :4])),
     "evaluate and predict": evaluated,
+    "writes in predict": written_in_predict,
     "single batches": single_batches,
     "sgd, in order": lambda make: fit(make(builder("sgd")), batches()),
 }

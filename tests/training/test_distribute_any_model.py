@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import InvalidArgument, ModelError
+from distlab.training.trial.look import Trial
 from distlab.training.variables import name_optimizer
 from tests.support.distribution import BATCH, LOSS, X, Y, alone, strategy_of
 from tests.training.test_distribute_models import (
@@ -357,6 +358,82 @@ def test_code_of_ones_own_in_keras_layers_is_looked_at(model):
 
     with pytest.warns(UserWarning, match="looks at the batch as a whole"):
         dl.distribute(build, strategy_of("mirrored", 2)).fit(in_order(), verbose=0)
+
+
+def of_features(compute):
+    def build():
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((8,))
+        features = compute(keras.layers.Dense(6)(inputs))
+        outputs = keras.layers.Dense(4)(keras.layers.Flatten()(features))
+        model = keras.Model(inputs, outputs)
+        model.compile(keras.optimizers.SGD(0.1), LOSS())
+        return model
+
+    return build
+
+
+def two_by_three(then):
+    return lambda features: then(keras.layers.Reshape((2, 3))(features))
+
+
+def layer(kind, **options):
+    return lambda features: kind(**options)(features)
+
+
+def twice(kind, **options):
+    return lambda features: kind(**options)([features, features])
+
+
+def differences(features):
+    return keras.layers.GlobalAveragePooling1D()(features - keras.layers.Reshape((1, 6))(features))
+
+
+def with_softmax(features):
+    return keras.layers.Dense(6, activation=keras.layers.Softmax(axis=0))(features)
+
+
+OVER_EXAMPLES = {
+    "the first example": lambda features: features * features[0],
+    "the first example of a new axis": lambda features: features - features[None, :][:, 0],
+    "the last example": two_by_three(lambda features: features * features[-1, ..., :1]),
+    "differences of examples": differences,
+    "softmax": layer(keras.layers.Softmax, axis=0),
+    "softmax from the end": layer(keras.layers.Softmax, axis=-2),
+    "softmax of two axes": two_by_three(layer(keras.layers.Softmax, axis=(0, 1))),
+    "softmax as an activation": with_softmax,
+    "a norm": layer(keras.layers.UnitNormalization, axis=0),
+    "a norm of two axes": two_by_three(layer(keras.layers.UnitNormalization, axis=[-3, 1])),
+}
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("case", OVER_EXAMPLES)
+def test_what_keras_brings_and_goes_over_the_examples_is_looked_at(case, replicas):
+    data = tf.data.Dataset.from_tensor_slices((X[:27], Y[:27])).batch(11)
+    model = dl.distribute(of_features(OVER_EXAMPLES[case]), strategy_of("mirrored", replicas))
+    with pytest.warns(UserWarning, match="looks at the batch as a whole"):
+        model.fit(data, verbose=0)
+
+
+OF_EACH_EXAMPLE = {
+    "columns": lambda features: features[:, :3] + features[0:, 3:] * 2.0,
+    "rows": two_by_three(lambda features: features[:, 0] - features[..., 1, :]),
+    "a new axis": two_by_three(lambda features: features / (features[..., None, 0] + 7.0)),
+    "softmax": layer(keras.layers.Softmax),
+    "softmax of two axes": two_by_three(layer(keras.layers.Softmax, axis=(1, 2))),
+    "a norm": layer(keras.layers.UnitNormalization, axis=1),
+    "layer norm": two_by_three(layer(keras.layers.LayerNormalization, axis=[-2, -1])),
+    "batch norm": two_by_three(layer(keras.layers.BatchNormalization, axis=1)),
+    "concatenated": two_by_three(twice(keras.layers.Concatenate, axis=1)),
+    "dot": two_by_three(twice(keras.layers.Dot, axes=(1, 1))),
+}
+
+
+@pytest.mark.parametrize("case", OF_EACH_EXAMPLE)
+def test_what_keras_brings_and_keeps_examples_apart_needs_no_trial(case):
+    model = dl.distribute(of_features(OF_EACH_EXAMPLE[case]), strategy_of("mirrored", 2))
+    assert not Trial(model, "train_step").is_needed()
 
 
 def test_a_layer_that_draws_as_no_trial_can_repeat_is_not_said_to_look_at_the_batch():

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
+from distlab.errors import ModelError
 from tests.support.distribution import (
     BATCH,
     DRAW,
@@ -404,6 +405,108 @@ def test_dropout_trains_and_what_it_draws_depends_on_the_step_alone(kind):
         model.fit(in_order(), verbose=0)
     for weight, same in zip(one.trainable_weights, other.trainable_weights, strict=True):
         np.testing.assert_array_equal(weight.numpy(), same.numpy())
+
+
+class Adapts(keras.layers.Layer):
+    """Takes the mean of what it has seen before from its inputs, in inference too."""
+
+    def __init__(self, by="assignment"):
+        super().__init__()
+        self.by = by
+        self.function = tf.function(self.see)
+
+    def build(self, shape):
+        self.mean = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False)
+
+    def see(self, x):
+        self.mean.assign(0.5 * self.mean + 0.5 * keras.ops.mean(x, axis=0))
+        return tf.constant(True)
+
+    def call(self, x):
+        before = tf.identity(self.mean)
+        if self.by == "condition":
+            tf.cond(tf.shape(x)[0] > 0, lambda: self.see(x), lambda: tf.constant(False))
+        else:
+            (self.function if self.by == "function" else self.see)(x)
+        return x - before
+
+
+EVERY = pytest.mark.parametrize(
+    ("kind", "replicas"), [("mirrored", 2), ("mirrored", 3), ("central_storage", 3)]
+)
+
+
+def predict_between_fits(model):
+    """Shares of 13 examples in batches of 5 are unequal, and of 11 on 3 replicas too."""
+    model.fit(X[:13], Y[:13], batch_size=5, shuffle=False, verbose=0)
+    predicted = [model.predict(X[:examples], batch_size=5, verbose=0) for examples in (13, 11)]
+    predicted.append(model.predict_on_batch(X[:2]))
+    logs = model.fit(X[:13], Y[:13], batch_size=5, shuffle=False, verbose=0).history
+    return [*predicted, logs["loss"], *(weight.numpy() for weight in model.weights)]
+
+
+@EVERY
+@pytest.mark.parametrize("compiled", [{}, {"run_eagerly": True}], ids=["graph", "eager"])
+def test_what_a_layer_writes_in_predict_is_averaged(kind, replicas, compiled):
+    build = sequential(Adapts, dense(), **compiled)
+    model = dl.distribute(build, strategy_of(kind, replicas))
+    for found, expected in zip(
+        predict_between_fits(model), predict_between_fits(alone(build)), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("by", ["condition", "function"])
+def test_what_a_layer_writes_inside_a_condition_or_a_function_is_averaged(by):
+    build = sequential(lambda: Adapts(by), dense())
+    model = dl.distribute(build, strategy_of("mirrored", 3))
+    expected = predict_between_fits(alone(sequential(Adapts, dense())))
+    for found, reference in zip(predict_between_fits(model), expected, strict=True):
+        np.testing.assert_allclose(found, reference, atol=1e-5)
+
+
+class DrawsAlways(keras.layers.Dropout):
+    """Dropout in inference too, as for Monte Carlo estimates."""
+
+    def call(self, inputs, training=None):
+        return super().call(inputs, training=True)
+
+
+@EVERY
+def test_each_example_is_predicted_with_draws_of_its_own(kind, replicas):
+    def run():
+        build = sequential(lambda: DrawsAlways(0.5, seed=1), shape=(64,), loss="mse")
+        model = dl.distribute(build, strategy_of(kind, replicas))
+        x = np.ones((13, 64), "float32")
+        return [model.predict(x, batch_size=5, verbose=0) for _ in range(2)]
+
+    first, second = run(), run()
+    assert len(np.unique(np.concatenate(first), axis=0)) == 26  # in all places, batches and calls
+    np.testing.assert_array_equal(first, second)
+
+
+def test_predict_leaves_what_is_drawn_in_training_alone():
+    def weights(predicts):
+        model = dl.distribute(
+            sequential(lambda: DrawsAlways(0.5, seed=1), dense()), strategy_of("mirrored", 2)
+        )
+        if predicts:
+            model.predict(X, verbose=0)
+        model.fit(in_order(), verbose=0)
+        return [weight.numpy() for weight in model.trainable_weights]
+
+    for weight, expected in zip(weights(True), weights(False), strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
+def test_predict_names_a_layer_that_draws_without_a_seed():
+    class Noise(keras.layers.Layer):
+        def call(self, x):
+            return x + keras.random.normal(keras.ops.shape(x))
+
+    model = dl.distribute(sequential(Noise, dense()), strategy_of("mirrored", 2))
+    with pytest.raises(ModelError, match=r"predict with the model(.|\n)*SeedGenerator"):
+        model.predict(X, verbose=0)
 
 
 def test_frozen_layers_stay_as_they_are():

@@ -119,3 +119,96 @@ def test_rows_that_are_alike_in_the_first_batch_only(first, second, features):
     tokens = np.array([*first, *second, *FIRST])
     data = tf.data.Dataset.from_tensor_slices((tokens, TARGETS[: len(tokens)])).batch(4)
     assert_equal_to_one_device(build, data)
+
+
+class Trimmed(keras.layers.Layer):
+    """Embeds tokens and their positions, up to the end of the longest example. 0 is padding."""
+
+    def build(self, shape):
+        self.tokens = keras.layers.Embedding(ROWS + 1, 4)
+        self.positions = keras.layers.Embedding(6, 4)
+        self.tokens.build(None)
+        self.positions.build(None)
+
+    def call(self, tokens):
+        longest = tf.reduce_max(tf.math.count_nonzero(tokens, axis=1))
+        tokens = tokens[:, :longest]
+        counts = tf.cast(tokens != 0, tf.float32)[..., None]
+        embedded = self.tokens(tokens) + self.positions(tf.range(longest))
+        return tf.reduce_sum(embedded * counts, 1) / tf.reduce_sum(counts, 1)
+
+
+LONG, MIXED, SHORT = [6] * BATCH, [6, 5, 6, 4, 2, 1, 2, 3, 4, 2, 3], [3, 4, 2, 1, 2]
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, keras.optimizers.SGD])
+@pytest.mark.parametrize(
+    "lengths", [[*LONG, *MIXED, *SHORT], [*MIXED, *LONG, *SHORT]], ids=["long first", "mixed first"]
+)
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_positions_up_to_the_longest_example_of_each_share(lengths, eagerly, optimizer, replicas):
+    def build():
+        model = building(lambda inputs: Trimmed()(inputs), lambda: optimizer(0.01))()
+        model.run_eagerly = eagerly
+        return model
+
+    tokens = np.where(np.arange(6) < np.array(lengths)[:, None], TOKENS + 1, 0)
+    data = tf.data.Dataset.from_tensor_slices((tokens, TARGETS)).batch(BATCH)
+    assert_equal_to_one_device(build, data, replicas=replicas)
+
+
+class Distances(Trimmed):
+    """Embeds how far two places are apart: most rows are looked up several times."""
+
+    farthest = 5
+
+    def build(self, shape):
+        super().build(shape)
+        self.distances = keras.layers.Embedding(11, 4)
+        self.distances.build(None)
+
+    def call(self, tokens):
+        longest = tf.reduce_max(tf.math.count_nonzero(tokens, axis=1))
+        places = tf.range(longest)
+        apart = tf.clip_by_value(places[:, None] - places, -self.farthest, self.farthest)
+        pairs = self.distances(apart + 5)
+        counts = tf.cast(tokens[:, :longest] != 0, tf.float32)
+        counts = counts / tf.reduce_sum(counts, 1, keepdims=True)
+        return super().call(tokens) * tf.einsum("bi,bj,ijk->bk", counts, counts, pairs)
+
+
+class Clipped(Distances):
+    farthest = 2
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize(
+    ("layer", "optimizer", "lengths"),
+    [
+        (Distances, keras.optimizers.Adam, [*LONG, *MIXED, *SHORT]),
+        (Clipped, keras.optimizers.Adam, [*LONG, *[4] * BATCH, *[2] * 5]),
+        (Clipped, keras.optimizers.SGD, [*LONG, *MIXED, *SHORT]),
+    ],
+    ids=["distances", "clipped, of equal lengths", "clipped, with sgd"],
+)
+def test_rows_that_every_share_looks_up_several_times(layer, lengths, optimizer, replicas):
+    build = building(lambda inputs: layer()(inputs), lambda: optimizer(0.01))
+    tokens = np.where(np.arange(6) < np.array(lengths)[:, None], TOKENS + 1, 0)
+    data = tf.data.Dataset.from_tensor_slices((tokens, TARGETS)).batch(BATCH)
+    assert_equal_to_one_device(build, data, replicas=replicas)
+
+
+class Twice(Trimmed):
+    def call(self, tokens):
+        return super().call(tokens) + 2 * super().call(tokens[:, :2])
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("first", [LONG, MIXED], ids=["long first", "mixed first"])
+def test_positions_that_are_looked_up_twice(first, replicas):
+    build = building(lambda inputs: Twice()(inputs), lambda: keras.optimizers.Adam(0.01))
+    lengths = np.array([*first, *MIXED, *SHORT])[:, None]
+    tokens = np.where(np.arange(6) < lengths, TOKENS + 1, 0)
+    data = tf.data.Dataset.from_tensor_slices((tokens, TARGETS)).batch(BATCH)
+    assert_equal_to_one_device(build, data, replicas=replicas)

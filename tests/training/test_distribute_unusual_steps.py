@@ -585,6 +585,83 @@ def test_numbers_that_metrics_add_up(kind):
     equal(Keeps, where=kind, steps=False, validation_data=in_order())
 
 
+class Again(Net):
+    """Takes results of metrics before it updates or resets the metrics again."""
+
+    def begin(self):
+        self.mean = keras.metrics.Mean(name="mean")
+        self.sum = keras.metrics.Sum(name="sum")
+        self.both = Harmonic()
+
+    def train_step(self, data):
+        x, y = data
+        before = self.sum.result()
+        logs = super().train_step(data)
+        return logs | {"before": before, **self.twice(x, y)}
+
+    def test_step(self, data):
+        return self.twice(*data)
+
+    def twice(self, x, y):
+        logs = {}
+        for name, inputs in {"clean": x, "noisy": x[:, ::-1]}.items():
+            outputs = self(inputs)
+            self.mean.update_state(self.losses_of(y, outputs))
+            self.sum.update_state(tf.reduce_sum(outputs))
+            self.both.update_state(y, outputs)
+            logs |= {f"{name} {one.name}": one.result() for one in (self.mean, self.sum)}
+            logs |= {f"{name} {key}": value for key, value in self.both.result().items()}
+        logs["of two"] = self.mean.result()
+        self.mean.reset_state()
+        return logs
+
+
+class AgainAndMore(Again):
+    """Makes a number of a result, too."""
+
+    def twice(self, x, y):
+        logs = super().twice(x, y)
+        return logs | {"half": logs["clean sum"] / 2}
+
+
+class Adversarial(Net):
+    """Takes Keras's own step twice."""
+
+    def train_step(self, data):
+        return self.twice(data, keras.Model.train_step)
+
+    def test_step(self, data):
+        return self.twice(data, keras.Model.test_step)
+
+    def twice(self, data, step):
+        clean, noisy = step(self, data), step(self, (-data[0], data[1]))
+        return {f"clean {name}": value for name, value in clean.items()} | noisy
+
+
+def share_of_largest(y_true, y_pred):
+    """A metric that looks at the batch as a whole."""
+    rows = keras.ops.max(y_pred, -1)
+    return keras.ops.mean(rows) / keras.ops.max(keras.ops.abs(rows))
+
+
+@pytest.mark.parametrize("kind_of_net", [Again, AgainAndMore, Adversarial])
+@pytest.mark.parametrize(
+    ("kind", "replicas", "batch"),
+    # The last batch has 9 examples, or 1: then a replica has none.
+    [
+        ("one_device", None, 32),
+        ("mirrored", 2, 32),
+        ("mirrored", 3, 24),
+        ("central_storage", 3, 24),
+    ],
+)
+def test_a_result_that_is_asked_for_before_the_metric_changes(kind_of_net, kind, replicas, batch):
+    compiled = {}
+    if kind_of_net is Adversarial:
+        compiled = {"loss": LOSS(), "metrics": ["accuracy", share_of_largest]}
+    assert_equal(building(kind_of_net, **compiled), in_order(batch=batch), kind, replicas)
+
+
 class Largest(Net):
     def log(self, x, y, loss):
         return {"largest": tf.reduce_max(self(x))}

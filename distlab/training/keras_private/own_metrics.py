@@ -125,6 +125,7 @@ class Update:
         is_first = tf.equal(context.replica_id_in_sync_group, 0)
         with hooks.using(_Unscaled()):
             for variable, value in zip(variables, after, strict=True):
+                results.note_change(variable)
                 added = tf.where(is_first, value, tf.zeros_like(value))
                 variable.assign(added if copied or self._one_copy else value)
 

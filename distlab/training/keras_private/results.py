@@ -5,7 +5,8 @@
         logs = model.train_step(data)
     metrics, numbers = split_logs(logs, results)
 
-A metric's result is read after the step, where its state of all replicas is added up.
+A metric's result is read after the step, where its state of all replicas is added up. If the step
+updates or resets the metric after it has asked for the result, the state of then is added up.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tensorflow as tf
 
 from distlab.training.keras_private import models
 from distlab.training.keras_private.batch import current
+from distlab.training.keras_private.held import is_variable
 from distlab.training.keras_private.hooks import using
 from distlab.training.reducing import sum_over_replicas
 
@@ -28,8 +30,48 @@ _NOW = threading.local()
 # What a step gets for a metric's result: of the metric and the result.
 Change = Callable[[keras.metrics.Metric, Any], Any]
 
-# A tensor that a metric returned, and how to have it again.
-Result = tuple[Any, Callable[[], Any]]
+
+class Asked:
+    """One call of a metric's `result` in a step.
+
+    Args:
+        metric: The metric.
+        found: What the step gets.
+        keeps_state: Whether `found` is what this replica alone has counted.
+
+    Attributes:
+        has_changed: Whether the step has updated or reset the metric since.
+    """
+
+    def __init__(self, metric: keras.metrics.Metric, found: Any, *, keeps_state: bool) -> None:
+        self.has_changed = False
+        self._metric = metric
+        self._found = found
+        self._variables = {id(one) for one in metric.variables}
+        self._state = _state_of(metric) if keeps_state else None
+
+    def note_change(self, variable: Any) -> None:
+        """Called before a variable is assigned to.
+
+        Args:
+            variable: A variable of any metric.
+        """
+        self.has_changed = self.has_changed or id(variable) in self._variables
+
+    def now(self) -> Any:
+        """Returns the result of what is counted now."""
+        return type(self._metric).result(self._metric)
+
+    def then(self) -> Any:
+        """Returns the result of what all replicas had counted at the call, on each replica."""
+        if self._state is not None:
+            self._found = _of_all_replicas(self._metric, self._found, self._state)
+            self._state = None
+        return self._found
+
+
+# What a step got, from which call, and its name in it if that returned a dictionary.
+Result = tuple[Any, Asked, str]
 
 
 def wrap(model: keras.Model) -> None:
@@ -95,9 +137,30 @@ def of_all_replicas(metric: keras.metrics.Metric, found: Any) -> Any:
         metric: The metric.
         found: Its result from what this replica has counted.
     """
+    return _of_all_replicas(metric, found, _state_of(metric))
+
+
+def _of_all_replicas(metric: keras.metrics.Metric, found: Any, state: list[tf.Tensor]) -> Any:
     if any(one.synchronization != "on_read" for one in metric.variables):
         return found
-    return metric.stateless_result(sum_over_replicas([one.value for one in metric.variables]))
+    if not any(isinstance(one.value, tf.distribute.DistributedValues) for one in metric.variables):
+        return found  # there is one copy, which has what all have counted
+    return metric.stateless_result(sum_over_replicas(state))
+
+
+def _state_of(metric: keras.metrics.Metric) -> list[tf.Tensor]:
+    return [tf.convert_to_tensor(one.value) for one in metric.variables]
+
+
+def note_change(variable: Any) -> None:
+    """Called before a metric's variable is assigned to, in a replica's thread.
+
+    Args:
+        variable: A Keras variable.
+    """
+    noted = getattr(_NOW, "noted", None)
+    for _, asked, _ in noted[0] if noted is not None else ():
+        asked.note_change(variable)
 
 
 def nudged(metric: keras.metrics.Metric, found: Any) -> Any:
@@ -115,18 +178,27 @@ def split_logs(
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, tf.Tensor]]:
     """Returns the logs that are metrics' results, as functions, and those that are numbers.
 
+    A result of a metric that the step has changed since is a number.
+
     Args:
         logs: What a step returned.
         results: What `noted_results` gave.
     """
-    metrics, numbers = {}, {}
+    metrics: dict[str, Callable[[], Any]] = {}
+    numbers: dict[str, tf.Tensor] = {}
     for name, value in flat(logs).items():
-        again = next((again for result, again in results if result is value), None)
-        if again is not None:
-            metrics[name] = again
+        asked, part = next((found[1:] for found in results if found[0] is value), (None, ""))
+        # A variable is not what it was: one device, too, logs what it holds after the step.
+        if asked is not None and (not asked.has_changed or is_variable(value)):
+            metrics[name] = _part_of(asked.now, part)
         elif value is not None:
+            value = value if asked is None else _part_of(asked.then, part)()
             numbers[name] = tf.cast(value, tf.float32)
     return metrics, numbers
+
+
+def _part_of(result: Callable[[], Any], name: str) -> Callable[[], Any]:
+    return lambda: flat({"": result()})[name]
 
 
 def flat(logs: Any) -> dict[str, Any]:
@@ -176,11 +248,11 @@ class _Result:
                 found = change(self.metric, found)
         finally:
             _NOW.noted = noted
-        results += [(value, self._part(name)) for name, value in flat({"": found}).items()]
+        context = tf.distribute.get_replica_context()
+        alone = context is None or context.num_replicas_in_sync == 1
+        asked = Asked(self.metric, found, keeps_state=not alone and change is None)
+        results += [(value, asked, name) for name, value in flat({"": found}).items()]
         return found
-
-    def _part(self, name: str) -> Callable[[], Any]:
-        return lambda: flat({"": type(self.metric).result(self.metric)})[name]
 
 
 class _Reset:
@@ -192,5 +264,7 @@ class _Reset:
     def __call__(self) -> None:
         batch = current()
         trial = batch is not None and batch.is_trial  # nothing is written in one
+        for variable in () if trial else self.metric.variables:
+            note_change(variable)
         with contextlib.nullcontext() if trial else using(None):
             type(self.metric).reset_state(self.metric)

@@ -11,12 +11,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from distlab.training.keras_private import states
+from distlab.training.keras_private import results, states
 from distlab.training.keras_private.batch import Batch, Way
 from distlab.training.keras_private.hooks import Hooks
 
 
-class CountingByShare(Hooks):
+class ReadingWrites(Hooks):
+    """A replica reads what it wrote in the step, also where that is kept for the step's end."""
+
+    def read(self, read: Callable[[], Any], variable: Any) -> Any:
+        """What this replica wrote, or the variable's value."""
+        written = states.written_here(variable)
+        return read() if written is None else written
+
+
+class CountingByShare(ReadingWrites):
     """Losses are not scaled by Keras, and metrics count this replica by its examples.
 
     Args:
@@ -76,13 +85,9 @@ class CountingByShare(Hooks):
         unknown = Way.MEAN if values.shape.rank == 0 else None
         return next(self._means, unknown), next(self._same_weights, False)
 
-    def read(self, read: Callable[[], Any], variable: Any) -> Any:
-        """What this replica wrote in the step, also where it is kept for the step's end."""
-        written = states.written_here(variable)
-        return read() if written is None else written
-
     def assign(self, assign: Callable[[Any], None], variable: Any, value: Any) -> None:
         """A metric of a replica without an example stays as it is."""
+        results.note_change(variable)
         if not _is_of_metric(variable):
             assign(value)
             return

@@ -153,6 +153,8 @@ def agree(model: keras.Model, written: Written, share: tf.Tensor) -> Written:
             seen no statistics.
     """
     context = tf.distribute.get_replica_context()
+    if describe(model.distribute_strategy).kind != "central_storage":
+        written = {name: _in_this_graph(name, value) for name, value in written.items()}
     names = [name for name, value in written.items() if value.dtype.is_floating]
     parts = [
         tf.where(share > 0, written[name] * tf.cast(share, written[name].dtype), 0)
@@ -164,6 +166,14 @@ def agree(model: keras.Model, written: Written, share: tf.Tensor) -> Written:
         if describe(model.distribute_strategy).kind != "central_storage":
             assign({name: written[name] for name in names})
     return written
+
+
+def _in_this_graph(name: str, value: tf.Tensor) -> tf.Tensor:
+    """What was written; outside of a condition or a loop only the variable has its value."""
+    graph = getattr(value, "graph", None)  # None if the value is no result of a graph
+    if graph is None or graph is tf.compat.v1.get_default_graph():
+        return value
+    return tf.convert_to_tensor(_VARIABLES[name].value)
 
 
 def assign(written: Written) -> None:

@@ -24,6 +24,7 @@ from distlab.training.keras_private.batch import Way
 from distlab.training.splitting import can_be_split, cut
 from distlab.training.step_errors import share_explained
 from distlab.training.trial import trial
+from distlab.training.trial.alike_slices import alike_in_each
 from distlab.training.trial.seen import Place, Seen
 
 # Relative. Rounding in float32 leaves less than a thousandth of it, in 16 bits about all.
@@ -44,7 +45,7 @@ class Findings:
         added: The way of each of `model.losses`.
         logs: The way of each number that the step returns.
         alike: For each call of `GradientTape.gradient`, the positions of sparse gradients whose
-            rows do not depend on the batch.
+            slices each share has as the whole batch has them, or has some of them.
         open: What the batch does not decide, by the name of an attribute and its index or key:
             what is zero in it, and numbers that are not zero in one share alone, which may be a
             count or a ratio. Its way is what it is taken for until a later batch tells.
@@ -180,7 +181,7 @@ def _find(
     # Rows of other replicas have gradients there. In a trial of one share they are constants.
     found.gradients = ways("gradients", "targets" if whole.gathered else None)
     found.losses, found.added = ways("losses"), ways("added")
-    found.alike = _alike_in_each(whole, shares)
+    found.alike = alike_in_each(whole, shares)
     of_batch = Way.WHOLE in (*found.gradients, *found.losses, *found.added)
     if of_batch and _differs(whole, trial.run(model, method, batch), same):
         return Findings(draws=True, alike=found.alike)
@@ -270,30 +271,6 @@ def _row(value: Any) -> np.ndarray:
     dense = [tf.convert_to_tensor(one) for one in parts]
     arrays = [np.asarray(one).astype(np.float64).ravel() for one in dense]
     return np.concatenate(arrays) if arrays else np.zeros(0)
-
-
-def _alike_in_each(whole: Seen, shares: list[Seen]) -> list[frozenset[str]]:
-    if any(len(seen.gradients) != len(whole.gradients) for seen in shares):
-        return []
-    return [
-        _alike(found, [seen.gradients[call] for seen in shares])
-        for call, found in enumerate(whole.gradients)
-    ]
-
-
-def _alike(whole: list[Any], parts: list[list[Any]]) -> frozenset[str]:
-    """Positions of sparse gradients that have the rows of the whole batch in every share."""
-
-    def rows(one: Any) -> bytes | None:
-        if not isinstance(one, tf.IndexedSlices):
-            return None
-        return one.indices.numpy().tobytes() or None  # no row says nothing of later batches
-
-    return frozenset(
-        str(index)
-        for index, one in enumerate(whole)
-        if rows(one) is not None and all(rows(part[index]) == rows(one) for part in parts)
-    )
 
 
 def _in_16_bits(model: keras.Model) -> bool:

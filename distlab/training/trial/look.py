@@ -18,6 +18,10 @@ import keras
 
 from distlab.training.keras_private import losses, models, own_metrics, step_methods
 from distlab.training.keras_private.batch import Way
+from distlab.training.keras_private.example_axes import (
+    has_axis_of_examples,
+    keeps_examples_apart,
+)
 from distlab.training.keras_private.losses import batch_losses_gathered
 from distlab.training.step_errors import in_short
 from distlab.training.trial.findings import Findings, find
@@ -36,9 +40,6 @@ _KINDS = {
     "means": "a number that a metric is given",
     "logs": "a number that its step returns",
 }
-
-# Operations of a functional model that are no layers and cannot look at other examples.
-_ENTRY_BY_ENTRY = {"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative", "GetItem"}
 
 
 class Trial:
@@ -66,8 +67,8 @@ class Trial:
     def is_needed(self) -> bool:
         """Whether the model has something that only a trial can tell, and replicas to tell of.
 
-        Losses and layers that Keras does not bring may compute anything; the gradient of an
-        embedding may have the same rows whatever the batch.
+        Losses and layers that Keras does not bring may compute anything, and some that it brings
+        go over examples; the gradient of an embedding may have the same rows whatever the batch.
         """
         model = self._model
         if model.distribute_strategy.num_replicas_in_sync == 1:
@@ -267,13 +268,14 @@ def _may_look_at_batch(layer: keras.layers.Layer) -> bool:
     """Whether a layer, by itself, needs a trial; those inside it are asked for themselves."""
     if isinstance(layer, keras.Model):
         return _brings(type(layer).call) or any(
-            not isinstance(one, keras.layers.Layer) and type(one).__name__ not in _ENTRY_BY_ENTRY
+            not isinstance(one, keras.layers.Layer) and not keeps_examples_apart(one)
             for one in getattr(layer, "operations", ())
         )
     called = (layer.activity_regularizer, getattr(layer, "activation", None))
     return (
         isinstance(layer, keras.layers.Embedding | keras.layers.Lambda)
         or _brings(type(layer))
+        or has_axis_of_examples(layer)
         or any(_brings(one) for one in called if one is not None)
     )
 
