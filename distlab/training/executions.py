@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from distlab.training.fingerprints import mark_of, no_mark
 from distlab.training.finite_losses import NotedLoss, is_compiled_by_xla
+from distlab.training.gather_shapes import gathers
 from distlab.training.keras_private.running_out import end_data
 from distlab.training.splitting import as_tensor
 from distlab.training.step_errors import explained
@@ -109,13 +110,24 @@ def make_execution(
     if not model.run_eagerly:
         several_steps = tf.function(several_steps, autograph=False)
 
+    gathers_rows: dict[int, bool] = {}  # by version
+
+    def most_in_one_call(iterator: Any, most: int) -> int:
+        """All rounds of a loop must gather as many rows, and batches have different numbers."""
+        if most == 1 or model.run_eagerly:
+            return most
+        if looks.version not in gathers_rows:
+            args = one_step, iterator.element_spec, looks.version
+            gathers_rows[looks.version] = gathers(strategy, *args)
+        return 1 if gathers_rows[looks.version] else most
+
     @explained(model)
     def execute(iterator: Any) -> dict[str, tf.Tensor]:
         if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
             # train_on_batch and test_on_batch give a generator
             return on_one(next(iterator), look=looks.is_due())
-        most = asked = steps()
-        first = None
+        asked, taken, is_over = steps(), 0, False
+        first, found = None, {}
         is_due = looks.is_due(iterator)
         if trial is not None and _is_whole(iterator):
             first = iterator.get_next_as_optional()
@@ -123,18 +135,20 @@ def make_execution(
                 looks.look(first.get_value())
         elif is_due:
             found = on_one(next(iterator), look=True)
-            if most == 1:
-                return found
-            most -= 1
-        # The number is an argument, so that another one needs no second trace.
+            taken = 1
         ask = several_workers and _is_whole(iterator) and _may_end_anywhere(iterator)
-        done, found, mark, left = several_steps(
-            iterator, tf.constant(most), ask, looks.version, first
-        )
-        if see is not None:
-            see(Read(mark=mark.numpy().tobytes().hex(), more=bool(left)))
-        looks.passed(int(done))
-        taken = int(done) + asked - most
+        while taken < asked and not is_over:
+            most = most_in_one_call(iterator, asked - taken)
+            # The number is an argument, so that another one needs no second trace.
+            done, logs_of_call, mark, left = several_steps(
+                iterator, tf.constant(most), ask, looks.version, first
+            )
+            if see is not None:
+                see(Read(mark=mark.numpy().tobytes().hex(), more=bool(left)))
+            looks.passed(int(done))
+            if int(done):
+                found = logs_of_call
+            taken, is_over, first = taken + int(done), int(done) < most, None
         if not taken:
             raise StopIteration
         if taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only

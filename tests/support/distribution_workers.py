@@ -34,6 +34,7 @@ from tests.support.distribution import (
 )
 
 FEW = slice(0, BATCH + 1)  # the last batch has one example
+EVEN = slice(0, BATCH + 8)  # the last batch has 8: equal shares, smaller than those before
 WEIGHTS = np.linspace(0.5, 1.5, EXAMPLES, dtype="float32")
 TOKENS = np.random.default_rng(1).integers(0, 5, (EXAMPLES, 6))
 TOKENS[np.arange(6) >= 1 + np.arange(EXAMPLES)[:, None] % 6] = 0  # padding, more or less of it
@@ -220,6 +221,9 @@ PARITY = {
     **{name: lambda make, name=name: train(make(builder(name))) for name in OPTIMIZERS},
     "batch normalisation": lambda make: fit(make(normalised), batches()),
     "masks and metrics": lambda make: fit(make(masked), batches(TOKENS, TOKENS)),
+    "embeddings, and a smaller batch in equal shares": lambda make: fit(
+        make(masked), batches(TOKENS[EVEN], TOKENS[EVEN]), validation_data=batches(TOKENS, TOKENS)
+    ),
     "fewer examples than replicas": lambda make: fit(
         make(pooled), batches(X[FEW], Y[FEW], WEIGHTS[FEW])
     ),

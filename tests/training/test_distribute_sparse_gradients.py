@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import distlab as dl
 from tests.training.test_distribute_models import assert_equal_to_one_device
 
 ROWS, EXAMPLES, BATCH = 7, 27, 11  # the last batch has 5
@@ -212,3 +213,26 @@ def test_positions_that_are_looked_up_twice(first, replicas):
     tokens = np.where(np.arange(6) < lengths, TOKENS + 1, 0)
     data = tf.data.Dataset.from_tensor_slices((tokens, TARGETS)).batch(BATCH)
     assert_equal_to_one_device(build, data, replicas=replicas)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_tensorflows_own_all_reduce_takes_batches_of_several_sizes_in_one_execution(steps):
+    """On several GPUs and workers it gathers slices, in a loop always as many."""
+
+    def build():
+        inputs = keras.Input((6,), dtype="int64")
+        model = keras.Model(inputs, keras.layers.Embedding(ROWS, 1)(inputs))
+        model.compile("adam", "mse", steps_per_execution=steps)
+        return model
+
+    size, even = 8, slice(0, 20)  # the last batch has 4: equal shares, smaller than those before
+    targets = np.repeat(TARGETS[even, None], 6, axis=1)
+    data = tf.data.Dataset.from_tensor_slices((TOKENS[even], targets)).batch(size)
+    keras.utils.set_random_seed(1)
+    one, strategy = build(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    keras.utils.set_random_seed(1)
+    model = dl.distribute(build, strategy)
+    expected, found = [m.fit(data, epochs=2, verbose=0).history["loss"] for m in (one, model)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for weight, reference in zip(model.get_weights(), one.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, reference, atol=1e-6)
