@@ -13,7 +13,8 @@ from distlab.errors import InvalidArgument
 CARD = {
     "too_large": (
         "Is a device too small for a step's weights, gradients and activations? (With a "
-        "single device, TPU cores, or hosts that step together: for all that question 2 names?)",
+        "single device, TPU cores, or hosts that step together: for all weights, gradients, "
+        "activations and optimizer state?)",
         "split the model",
     ),
     "copies_too_large": (

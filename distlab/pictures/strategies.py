@@ -74,7 +74,7 @@ def draw_card(questions: Sequence[tuple[str, str]], *, otherwise: str) -> Any:
     """
     import matplotlib.pyplot as plt
 
-    size = (8.6, 0.74 * (len(questions) + 1))
+    size = (8.6, 1.0 * (len(questions) + 1))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     right = _QUESTION_WIDTH + 1.1
     for row, (question, answer) in enumerate(questions):
