@@ -207,8 +207,8 @@ SHARD = Check(
             "fewer_files_than_workers", lambda given, out: not _few_shared(given, out)
         ).feedback(
             "You deal out files even if there are fewer files than workers. So some workers get no "
-            "example, and in a real run they end their epoch at once. What else can be dealt out "
-            "if there are too few files?"
+            "example: in a real run they take empty batches until the others have finished. What "
+            "else can be dealt out if there are too few files?"
         ),
         Observed(
             "decodes_everything",
