@@ -27,6 +27,7 @@ from distlab.strategy.calling import has_given_up
 from distlab.strategy.connecting import connect
 from distlab.strategy.local_devices import all_taken
 from distlab.strategy.meeting import Patience, meet
+from distlab.strategy.rejoining import rejoin
 
 
 class _Resolver(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # type: ignore[misc]
@@ -126,7 +127,7 @@ def _join(cluster: ClusterSpec, patience: Patience) -> Any:
             found="this process is in another cluster, and can be in one only",
             do=f"{meeting_errors.RESTART}, here and in the other tasks",
         )
-    return make()
+    return rejoin(cluster, make, patience=patience)
 
 
 def _coordinate(cluster: ClusterSpec, secs: float, variable_partitioner: Any) -> Any:

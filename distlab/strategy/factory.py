@@ -53,7 +53,8 @@ def make_strategy(
     "parameter_server" cluster does not return from this call, but serves the coordinator until
     it gets SIGTERM; the evaluator gets "one_device". Each worker of a cluster computes on all its
     GPUs, or where it has none on all its logical CPUs. The strategy of a cluster comes first in
-    a process, before any tensor, variable, model or data set.
+    a process, before any tensor, variable, model or data set. For another "multi_worker" one,
+    call it again in all workers: they wait for each other, and the first one stays usable.
 
     Args:
         kind: Which strategy.
@@ -81,6 +82,7 @@ def make_strategy(
             has a mistake, this task's port is in use, or tasks were told of different clusters
             or have different numbers of devices.
         TaskTimeout: Other tasks have not come in time; it names them, and what to check.
+        ProcessError: A task that had come has ended, or this process has waited in vain before.
         SystemExit: This task has served, and was told to end.
     """
     if kind not in KINDS:

@@ -86,6 +86,21 @@ def who_has_left(cluster: ClusterSpec, tasks: Sequence[TaskName], secs: float) -
     return _timeout(cluster, "multi_worker", secs, found, check)
 
 
+def who_makes_no_other(cluster: ClusterSpec, tasks: Sequence[TaskName], secs: float) -> TaskTimeout:
+    """Returns the error of workers that go on with the strategy they have.
+
+    Args:
+        cluster: The cluster.
+        tasks: Which.
+        secs: The time limit.
+    """
+    found, check = _silent(cluster, tasks)
+    for task in tasks:
+        found.setdefault(task, "has not made another strategy, as this task wants to")
+    check.append("call make_strategy equally often in all tasks.")
+    return _timeout(cluster, "multi_worker", secs, found, check)
+
+
 def difference(
     cluster: ClusterSpec, task: TaskName, told: Mapping[str, list[str]]
 ) -> tuple[str, str] | None:

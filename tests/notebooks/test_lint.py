@@ -165,7 +165,9 @@ def test_a_cell_never_run_or_out_of_order_is_found():
 
 def test_an_unknown_tag_is_found():
     (message,) = messages(lesson(code(tags=["nbval-skipp"])))
-    assert message.startswith("cell 3: unknown tag 'nbval-skipp'; known are cpu-numbers, hide-cell,")
+    assert message.startswith(
+        "cell 3: unknown tag 'nbval-skipp'; known are cpu-numbers, hide-cell, "
+    )
 
 
 def test_an_exception_that_is_not_meant_is_found():

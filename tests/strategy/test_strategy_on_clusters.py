@@ -83,6 +83,45 @@ def test_workers_meet_and_a_strategy_made_again_joins_the_same_cluster(tmp_path,
     assert results == [(2.0, 2.0, "multi_worker", 2, why)] * 2
 
 
+def test_a_strategy_can_be_used_after_another_has_been_made(tmp_path):
+    results = run_on_tasks("support.strategy_cases:compute_with_both", tmp_path)
+    assert results == [[2.0] * 4] * 2
+
+
+def test_another_strategy_works_after_a_failed_all_reduce(tmp_path):
+    results = run_on_tasks("support.strategy_cases:compute_after_an_error", tmp_path)
+    for message, summed in results:
+        assert "the cable was pulled" in message
+        assert summed == 2.0
+
+
+def test_a_worker_that_makes_another_strategy_alone_is_told_so_and_can_try_again(tmp_path):
+    calls = {W0: "make_another_alone()", W1: "make_another_late()"}
+    with running(calls, tmp_path, workers=2) as tasks:
+        (error, summed), late = tasks.result(W0), tasks.result(W1)
+    assert error == (
+        "TaskTimeout",
+        "make_strategy('multi_worker') on worker:0",
+        "worker:1 has not made another strategy, as this task wants to",
+        "call make_strategy equally often in all tasks. "
+        "A task that comes later needs a timeout_secs above 1.5",
+    )
+    assert (summed, late) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(("stays", "ends"), [(W0, W1), (W1, W0)])
+def test_another_strategy_is_not_waited_for_from_a_worker_that_has_ended(tmp_path, stays, ends):
+    calls = {stays: "make_another_after_the_others_end()", ends: "make_one_and_wait()"}
+    with running(calls, tmp_path, workers=2) as tasks:
+        for task in (stays, ends):
+            tasks.says(task, "made")
+        tasks.group.send_signal([ends], signal.SIGKILL)
+        (kind, asked, found, _), secs = tasks.result(stays)
+    assert (kind, asked) == ("ProcessError", f"make_strategy('multi_worker') on {stays}")
+    assert found.startswith(f"{ends} at ") and found.endswith("; it was there before"), found
+    assert secs < 20
+
+
 def test_workers_without_gpus_compute_on_all_their_logical_cpus(tmp_path):
     calls = dict.fromkeys((W0, W1), "meet_on_devices(2)")
     with running(calls, tmp_path, workers=2) as tasks:

@@ -8,6 +8,7 @@ import threading
 import time
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 import distlab as dl
 from distlab.cluster.probing import probe
@@ -19,16 +20,16 @@ def say(text):
     os.write(1, f"{text}\n".encode())
 
 
-def total(strategy):
-    """The sum of a one from every replica."""
+def total(strategy, values=1):
+    """The sum of ones from every replica."""
 
     @tf.function
     def step():
         return strategy.run(
-            lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.ones(()))
+            lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([values]))
         )
 
-    return float(strategy.experimental_local_results(step())[0])
+    return float(strategy.experimental_local_results(step())[0][-1])
 
 
 def meet():
@@ -38,6 +39,54 @@ def meet():
     again = dl.make_strategy("multi_worker")
     description = dl.describe(strategy)
     return first, total(again), description.kind, description.workers, description.why
+
+
+def compute_with_both():
+    """Uses the first strategy before and after the second one, with sums of other shapes."""
+    first = dl.make_strategy("multi_worker")
+    sums = [total(first)]
+    second = dl.make_strategy("multi_worker")
+    return [*sums, total(second, values=2), total(first, values=3), total(second, values=4)]
+
+
+def compute_after_an_error():
+    """As after an all-reduce that failed, all later ones fail."""
+    strategy = dl.make_strategy("multi_worker")
+    total(strategy)
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, "the cable was pulled")
+    try:
+        total(strategy, values=2)
+    except tf.errors.UnavailableError as error:
+        message = str(error)
+    return message, total(dl.make_strategy("multi_worker"))
+
+
+def make_another_alone():
+    """Tries in vain, tells the other worker so, and tries again."""
+    dl.make_strategy("multi_worker")
+    error = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=1.5))
+    c_interface.put(context.context()._context_handle, "gave up", "yes")
+    return error, total(dl.make_strategy("multi_worker"))
+
+
+def make_another_late():
+    dl.make_strategy("multi_worker")
+    c_interface.get(context.context()._context_handle, "gave up", timeout_ms=60_000)
+    return total(dl.make_strategy("multi_worker"))
+
+
+def make_another_after_the_others_end():
+    dl.make_strategy("multi_worker")
+    say("made")
+    started = time.monotonic()
+    error = caught(lambda: dl.make_strategy("multi_worker"))
+    return error, time.monotonic() - started
+
+
+def make_one_and_wait():
+    dl.make_strategy("multi_worker")
+    say("made")
+    threading.Event().wait()
 
 
 def meet_on_devices(number):
