@@ -4,6 +4,7 @@ enable_collective_ops(handle, server)      # waits for all workers; other thread
 set_server_def(handle, server, keep_alive_secs=600)     # likewise, for all servers
 put(handle, "key", "value")                # in the store that the coordination service keeps
 get(handle, "key", timeout_ms=20)          # None where it is not there yet
+remove(handle, "key")
 
 TensorFlow's own binding holds the GIL while these wait, and an interrupt that comes while it makes
 an exception is lost in another one. `handle` is what TensorFlow's Python calls its context handle.
@@ -40,6 +41,7 @@ _SIGNATURES = {
     "TFE_EnableCollectiveOps": (None, [_POINTER, _TEXT, _SIZE, _POINTER]),
     "TFE_ContextSetServerDef": (None, [_POINTER, ctypes.c_int, _TEXT, _SIZE, _POINTER]),
     "TFE_InsertConfigKeyValue": (None, [_POINTER, _TEXT, _TEXT, _POINTER]),
+    "TFE_DeleteConfigKeyValue": (None, [_POINTER, _TEXT, _POINTER]),
     "TFE_GetConfigKeyValue": (None, [_POINTER, _TEXT, ctypes.c_int64, _BUFFER, _POINTER]),
 }
 
@@ -110,6 +112,17 @@ def get(handle: Any, key: str, *, timeout_ms: int) -> str | None:
         return None
     finally:
         _library().TF_DeleteBuffer(buffer)
+
+
+def remove(handle: Any, key: str) -> None:
+    """Takes a key out of the store; does nothing where the store is not there any more.
+
+    Args:
+        handle: The context.
+        key: The name.
+    """
+    with contextlib.suppress(errors.OpError), _status() as status:
+        _library().TFE_DeleteConfigKeyValue(_pointer(handle), key.encode(), status)
 
 
 @contextlib.contextmanager

@@ -79,11 +79,9 @@ def who_has_left(cluster: ClusterSpec, tasks: Sequence[TaskName], secs: float) -
         tasks: Which.
         secs: The time limit.
     """
-    found, check = _silent(cluster, tasks)
-    for task in tasks:
-        found.setdefault(task, "has met the others, and gave up or makes another strategy")
-    check.append("does its log show an error? Start all tasks again, each with make_strategy")
-    return _timeout(cluster, "multi_worker", secs, found, check)
+    does = "has met the others, and gave up or makes another strategy"
+    check = "does its log show an error? Start all tasks again, each with make_strategy"
+    return _without_a_word(cluster, tasks, secs, does=does, check=check)
 
 
 def who_makes_no_other(cluster: ClusterSpec, tasks: Sequence[TaskName], secs: float) -> TaskTimeout:
@@ -94,11 +92,9 @@ def who_makes_no_other(cluster: ClusterSpec, tasks: Sequence[TaskName], secs: fl
         tasks: Which.
         secs: The time limit.
     """
-    found, check = _silent(cluster, tasks)
-    for task in tasks:
-        found.setdefault(task, "has not made another strategy, as this task wants to")
-    check.append("call make_strategy equally often in all tasks.")
-    return _timeout(cluster, "multi_worker", secs, found, check)
+    does = "has not made another strategy, as this task wants to"
+    check = "call make_strategy equally often in all tasks."
+    return _without_a_word(cluster, tasks, secs, does=does, check=check)
 
 
 def difference(
@@ -267,6 +263,16 @@ def _silent(
     probes = unanswering({task: one for task, one in addresses.items() if one})
     found = {task: f"at {one.address} does not answer: {one.found}" for task, one in probes.items()}
     return found, [one.check for one in probes.values()]
+
+
+def _without_a_word(
+    cluster: ClusterSpec, tasks: Sequence[TaskName], secs: float, *, does: str, check: str
+) -> TaskTimeout:
+    """Returns the error of tasks that do not answer, or that answer and then do something else."""
+    found, checks = _silent(cluster, tasks)
+    for task in tasks:
+        found.setdefault(task, does)
+    return _timeout(cluster, "multi_worker", secs, found, [*checks, check])
 
 
 def _timeout(

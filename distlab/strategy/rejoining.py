@@ -12,9 +12,9 @@ used.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tensorflow.python.eager import context
@@ -54,26 +54,32 @@ def rejoin(cluster: ClusterSpec, make: Callable[[], Any], *, patience: Patience)
 
 
 def _wait_for_others(cluster: ClusterSpec, point: str, secs: float) -> None:
-    """Waits until all workers have come to a point, which no later one is called like."""
+    """Waits until all workers have come to a point. Each point needs a name of its own."""
     handle, deadline = context.context()._context_handle, time.monotonic() + secs
     try:
-        with contextlib.suppress(errors.AlreadyExistsError):  # the second try, after a timeout
-            c_interface.put(handle, f"{point}/{cluster.task}", "here")
+        c_interface.put(handle, f"{point}/{cluster.task}", "here")
     except errors.OpError as error:
         raise meeting_errors.refused(cluster, error.message) from error
-    missing, next_look = list(cluster.trainers), time.monotonic() + _LOOK_SECS
-    while missing:
-        key = f"{point}/{missing[0]}"
-        if c_interface.get(handle, key, timeout_ms=_ASK_MS) is not None:
-            del missing[0]
-        elif time.monotonic() > deadline:
-            raise meeting_errors.who_makes_no_other(cluster, missing, secs)
-        elif time.monotonic() > next_look:
-            _check_that_all_are_there(cluster, missing)
-            next_look = time.monotonic() + _LOOK_SECS
+    missing = deque(task for task in cluster.trainers if task != cluster.task)
+    next_look = time.monotonic() + _LOOK_SECS
+    try:
+        while missing:
+            if c_interface.get(handle, f"{point}/{missing[0]}", timeout_ms=_ASK_MS) is not None:
+                missing.popleft()
+                continue
+            missing.rotate(-1)  # so that all have been asked when the time is over
+            if time.monotonic() > deadline:
+                silent = [task for task in cluster.trainers if task in missing]
+                raise meeting_errors.who_makes_no_other(cluster, silent, secs)
+            if time.monotonic() > next_look:
+                _check_that_all_are_there(cluster, missing)
+                next_look = time.monotonic() + _LOOK_SECS
+    except BaseException:
+        c_interface.remove(handle, f"{point}/{cluster.task}")  # it waits no more
+        raise
 
 
-def _check_that_all_are_there(cluster: ClusterSpec, missing: list[TaskName]) -> None:
+def _check_that_all_are_there(cluster: ClusterSpec, missing: Iterable[TaskName]) -> None:
     addresses = [cluster.address_of(task) for task in (cluster.leader, *missing)]
     if any(probe(address).state == "refused" for address in addresses if address):
         raise meeting_errors.ended(cluster, "it was there before")

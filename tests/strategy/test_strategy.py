@@ -1,20 +1,25 @@
-import json
-import os
-import subprocess
-import sys
+"""Strategies of one process: every kind is made, described and computes; bad input is refused."""
 
+import functools
+import json
+import threading
+
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import distlab as dl
-from distlab.errors import DeviceError, InvalidArgument, UnsupportedEnvironment
+from distlab.errors import DeviceError, DistlabError, InvalidArgument, UnsupportedEnvironment
 from distlab.strategy import factory
+from distlab.strategy.replica_threads import Coordinator
 
-TF_CONFIG = {"task": {"type": "worker", "index": 0}}
+NONE = "there is no cluster, no TPU and no GPU"
 
 
 def tf_config(**cluster):
-    return {"TF_CONFIG": json.dumps({**TF_CONFIG, "cluster": cluster})}
+    task = {"type": "worker", "index": 0}
+    return {"TF_CONFIG": json.dumps({"task": task, "cluster": cluster})}
 
 
 @pytest.fixture
@@ -41,84 +46,44 @@ def test_each_kind_of_one_process_is_made_and_described(alone, kind, replicas, s
     assert (description.kind, description.replicas, description.workers) == (kind, replicas, 1)
     with strategy.scope():
         variable = tf.Variable(2.0)
-    assert float(strategy.reduce("SUM", strategy.run(lambda: variable * 1.0), axis=None)) == (
-        2.0 * replicas
-    )
+    values = strategy.run(lambda: variable * 1.0)
+    assert float(strategy.reduce("SUM", values, axis=None)) == 2.0 * replicas
 
 
-def test_a_parameter_server_strategy_is_made_from_tf_config(run_python):
-    code = """
-import json, os, socket
-import distlab as dl
-import tensorflow as tf
-ports = []
-for _ in range(3):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0)); ports.append(s.getsockname()[1])
-jobs = {"chief": ports[:1], "worker": ports[1:2], "ps": ports[2:]}
-cluster = {job: [f"127.0.0.1:{port}" for port in some] for job, some in jobs.items()}
-servers = [tf.distribute.Server({"worker": cluster["worker"], "ps": cluster["ps"]},
-                                job_name=job, task_index=0) for job in ("worker", "ps")]
-os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
-description = dl.describe(dl.make_strategy("auto"))
-print(description.kind, description.workers, "|", description.why, flush=True)
-os._exit(0)
-"""
-    assert (
-        run_python(code, warm=True)
-        .strip()
-        .endswith("parameter_server 1 | TF_CONFIG names a cluster of 3 tasks")
-    )
+def test_auto_looks_for_a_cluster_then_a_tpu_then_gpus(alone):
+    slurm = {
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_STEP_NODELIST": "node[1-2]",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_PROCID": "0",
+    }
+    two, servers = tf_config(worker=["a:1", "b:1"]), {"chief": ["a:1"], "ps": ["c:1"]}
+    of_three = tf_config(**servers, worker=["b:1"])
+    cases = [
+        ({}, 0, "one_device", NONE),
+        ({}, 1, "one_device", None),
+        ({}, 2, "mirrored", None),
+        (tf_config(worker=["a:1"]), 0, "one_device", NONE),
+        (two, 0, "multi_worker", "TF_CONFIG names a cluster of 2 tasks"),
+        (of_three, 0, "parameter_server", "TF_CONFIG names a cluster of 3 tasks"),
+        (slurm, 0, "multi_worker", "Slurm names a cluster of 4 tasks"),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, 0, "one_device", NONE),
+        ({"TPU_NAME": "local"}, 0, "tpu", "there is a TPU"),
+        ({"TPU_NAME": "local"} | two, 0, "multi_worker", "TF_CONFIG names a cluster of 2 tasks"),
+    ]
+    for environ, gpus, kind, why in cases:
+        with alone.context() as patch:
+            patch.setattr(factory.tf.config, "list_logical_devices", lambda _, n=gpus: [1] * n)
+            for name, value in environ.items():
+                patch.setenv(name, value)
+            chosen, reason = factory._choose()
+        assert (chosen, why or reason) == (kind, reason), environ
 
 
-@pytest.mark.parametrize(
-    ("environ", "kind", "why"),
-    [
-        ({}, "one_device", "there is no cluster, no TPU and no GPU"),
-        (tf_config(worker=["a:1"]), "one_device", "there is no cluster, no TPU and no GPU"),
-        (tf_config(worker=["a:1", "b:1"]), "multi_worker", "TF_CONFIG names a cluster of 2 tasks"),
-        (
-            tf_config(chief=["a:1"], worker=["b:1"], ps=["c:1"]),
-            "parameter_server",
-            "TF_CONFIG names a cluster of 3 tasks",
-        ),
-        (
-            {
-                "SLURM_STEP_NUM_TASKS": "4",
-                "SLURM_STEP_NODELIST": "node[1-2]",
-                "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-                "SLURM_PROCID": "0",
-            },
-            "multi_worker",
-            "Slurm names a cluster of 4 tasks",
-        ),
-        ({"SLURM_STEP_NUM_TASKS": "1"}, "one_device", "there is no cluster, no TPU and no GPU"),
-        ({"TPU_NAME": "local"}, "tpu", "there is a TPU"),
-        (
-            {"TPU_NAME": "local", **tf_config(worker=["a:1", "b:1"])},
-            "multi_worker",
-            "TF_CONFIG names a cluster of 2 tasks",
-        ),
-    ],
-)
-def test_auto_looks_for_a_cluster_then_a_tpu_then_gpus(alone, environ, kind, why):
-    alone.setattr(factory.tf.config, "list_logical_devices", lambda kind: [])
-    for name, value in environ.items():
-        alone.setenv(name, value)
-    assert factory._choose() == (kind, why)
-
-
-@pytest.mark.parametrize(("gpus", "kind"), [(1, "one_device"), (2, "mirrored")])
-def test_auto_mirrors_over_several_gpus_only(alone, gpus, kind):
-    alone.setattr(factory.tf.config, "list_logical_devices", lambda kind: ["GPU"] * gpus)
-    assert factory._choose()[0] == kind
-
-
-def test_a_misspelt_kind_is_answered_with_the_near_one():
-    with pytest.raises(InvalidArgument) as error:
-        dl.make_strategy("mirored")
-    assert error.value.asked == "make_strategy('mirored')"
-    assert error.value.do.startswith("did you mean 'mirrored'? Or choose one of 'auto', 'default'")
+def test_devices_may_be_named_in_any_of_tensorflows_spellings(devices):
+    kind = devices[0].partition(":")[0]
+    for names in ([f"/{kind.lower()}:1", f"/device:{kind}:2"], 2):
+        assert dl.make_strategy("mirrored", devices=names).num_replicas_in_sync == 2
 
 
 @pytest.mark.parametrize("devices", [0, 5, ["GPU:7"], ["CPU:0", "CPU:9"], []])
@@ -130,85 +95,229 @@ def test_devices_that_are_not_there_are_named_beside_those_that_are(devices):
     assert "distlab.split_devices(" in error.value.do
 
 
-def test_devices_may_be_named_in_any_of_tensorflows_spellings(devices):
-    kind = devices[0].partition(":")[0]
-    for names in ([f"/{kind.lower()}:1", f"/device:{kind}:2"], 2):
-        assert dl.make_strategy("mirrored", devices=names).num_replicas_in_sync == 2
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"kind": "mirored"}, InvalidArgument, "did you mean 'mirrored'? Or choose one of 'auto'"),
+        ({"kind": "one_device", "devices": 2}, InvalidArgument, "use 'mirrored' for several"),
+        ({"kind": "default", "devices": 2}, InvalidArgument, "'default' finds its own devices"),
+        (
+            {"kind": "mirrored", "variable_partitioner": "any"},
+            InvalidArgument,
+            "only parameter servers hold parts of variables",
+        ),
+        ({"kind": "tpu"}, DeviceError, "no TPU: TPU_NAME is not set"),
+        (
+            {"kind": "parameter_server"},
+            UnsupportedEnvironment,
+            "no parameter server: TF_CONFIG is not set",
+        ),
+    ],
+)
+def test_what_cannot_be_made_is_refused(alone, arguments, kind, text):
+    with pytest.raises(DistlabError) as error:
+        dl.make_strategy(arguments.pop("kind"), **arguments)
+    assert isinstance(error.value, kind) and text in str(error.value)
 
 
-def test_one_device_takes_one():
-    with pytest.raises(InvalidArgument, match="use 'mirrored' for several"):
-        dl.make_strategy("one_device", devices=2)
-
-
-def test_kinds_that_find_their_own_devices_refuse_them():
-    with pytest.raises(InvalidArgument, match="'default' finds its own devices"):
-        dl.make_strategy("default", devices=2)
-
-
-def test_a_tpu_that_is_not_there_is_a_device_error(alone):
-    with pytest.raises(DeviceError, match="no TPU: TPU_NAME is not set"):
-        dl.make_strategy("tpu")
-
-
-def test_a_local_tpu_is_looked_for_on_this_machine_alone():
-    """In a process of its own, because TensorFlow's context is made anew."""
-    code = "import distlab as dl; dl.make_strategy('tpu')"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"TPU_NAME": "local"},
-        capture_output=True,
-        text=True,
-    )
-    assert "found: no TPU that TensorFlow can use, and TPU_NAME=local" in done.stderr
-
-
-def test_parameter_servers_need_a_cluster_that_names_one(alone):
-    with pytest.raises(UnsupportedEnvironment, match="no parameter server: TF_CONFIG is not set"):
-        dl.make_strategy("parameter_server")
+def test_a_tf_config_that_cannot_be_read_says_how_it_should_be(alone):
+    for text in ("{", "[1]", '"x"', '{"cluster": 1}', '{"cluster": {"worker": 1}}'):
+        alone.setenv("TF_CONFIG", text)
+        with pytest.raises(UnsupportedEnvironment) as error:
+            dl.make_strategy("auto")
+        assert error.value.found.startswith("it does not describe a cluster"), text
+        assert '"cluster": {"worker": ["host1:2222", "host2:2222"]}' in error.value.do
     alone.setenv("TF_CONFIG", tf_config(worker=["a:1", "b:1"])["TF_CONFIG"])
     with pytest.raises(UnsupportedEnvironment, match="TF_CONFIG names none"):
         dl.make_strategy("parameter_server")
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[1]", '"x"', '{"cluster": 1}', '{"cluster": {"worker": 1}}']
-)
-def test_a_tf_config_that_cannot_be_read_says_how_it_should_be(alone, text):
-    alone.setenv("TF_CONFIG", text)
-    with pytest.raises(UnsupportedEnvironment) as error:
-        dl.make_strategy("auto")
-    assert error.value.found.startswith("it does not describe a cluster")
-    assert '"cluster": {"worker": ["host1:2222", "host2:2222"]}' in error.value.do
+def test_a_local_tpu_is_looked_for_on_this_machine_alone(run_python):
+    """In a process of its own, because TensorFlow's context is made anew."""
+    code = "import distlab as dl; dl.make_strategy('tpu')"
+    error = run_python(code, environ={"TPU_NAME": "local"}, fails=True, warm=True)
+    assert "found: no TPU that TensorFlow can use, and TPU_NAME=local" in error
 
 
-def test_strategies_of_different_size_live_in_one_process():
-    for count in (1, 2, 4):
-        strategy = dl.make_strategy("mirrored", devices=count)
-        total = strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
-        assert float(total) == count
-
-
-def test_the_all_reduce_can_be_chosen():
+def test_a_description_reads_well_and_names_the_all_reduce(monkeypatch):
     operations = tf.distribute.HierarchicalCopyAllReduce()
-    strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=operations)
-    assert dl.describe(strategy).all_reduce == "HierarchicalCopyAllReduce"
-    assert dl.describe(dl.make_strategy("mirrored")).all_reduce == "ReductionToOneDevice"
-
-
-def test_whole_gpus_meet_by_nccl(monkeypatch):
-    monkeypatch.setattr(factory.tf.config, "list_physical_devices", lambda kind: [1, 2])
-    monkeypatch.setattr(factory.tf.config, "list_logical_devices", lambda kind: [1, 2])
-    operations = factory._choose_cross_device_ops(["GPU:0", "GPU:1"])
-    assert isinstance(operations, tf.distribute.NcclAllReduce)
-
-
-def test_a_description_reads_well_and_is_escaped():
+    chosen = dl.describe(dl.make_strategy("mirrored", devices=2, cross_device_ops=operations))
     description = dl.describe(dl.make_strategy("mirrored", devices=2))
+    assert chosen.all_reduce == "HierarchicalCopyAllReduce"
+    assert description.all_reduce == "ReductionToOneDevice"
     assert "kind       mirrored\nreplicas   2\n" in repr(description)
     assert "&quot;mirrored&quot; was asked for" in description._repr_html_()
+    elsewhere = dl.describe(tf.distribute.OneDeviceStrategy("CPU:0"))
+    assert (elsewhere.kind, elsewhere.why) == ("one_device", "made elsewhere")
+    for kind in ("list_physical_devices", "list_logical_devices"):
+        monkeypatch.setattr(factory.tf.config, kind, lambda _: [1, 2])
+    whole_gpus = factory._choose_cross_device_ops(["GPU:0", "GPU:1"])
+    assert isinstance(whole_gpus, tf.distribute.NcclAllReduce)
 
 
-def test_a_strategy_made_elsewhere_is_described_too():
-    description = dl.describe(tf.distribute.OneDeviceStrategy("CPU:0"))
-    assert (description.kind, description.why) == ("one_device", "made elsewhere")
+# The all-reduce of replicas
+
+
+def normalised(strategy, rows, sizes):
+    """What a synchronised layer gives, its moving statistics, and three gradients."""
+    with strategy.scope():
+        layer = keras.layers.BatchNormalization(synchronized=True)
+        layer.build((None, 5))
+    parts = np.split(rows, np.cumsum(sizes)[:-1])
+    x = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(parts[context.replica_id_in_sync_group])
+    )
+
+    def step(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x, training=True)
+                loss = tf.reduce_sum(tf.sin(y) * tf.cast(tf.range(5), tf.float32))
+            by_x, by_gamma = tape.gradient(loss, [x, layer.gamma.value])
+        return y, by_x, by_gamma, outer.gradient(by_x, x)
+
+    results = [*tf.function(lambda x: strategy.run(step, args=(x,)))(x)]
+    results += [layer.moving_mean.value, layer.moving_variance.value]
+    return [part.numpy() for each in results for part in strategy.experimental_local_results(each)]
+
+
+def test_synchronised_layers_get_tensorflows_numbers_and_gradients():
+    """Beside a strategy that differs only in that TensorFlow's own class adds."""
+    sizes, rows = (2, 1, 0), np.random.default_rng(0).normal(size=(3, 5)).astype("float32")
+    plain = tf.distribute.ReductionToOneDevice()
+    expected, values = (
+        normalised(dl.make_strategy("mirrored", devices=3, cross_device_ops=ops), rows, sizes)
+        for ops in (plain, None)
+    )
+    assert np.abs(expected[3]).max() > 1e-3, "there is a gradient to compare"
+    for value, reference in zip(values, expected, strict=True):
+        # Three numbers may be added in another order.
+        np.testing.assert_allclose(value, reference, rtol=1e-5, atol=1e-5)
+
+
+def test_slices_of_sparse_gradients_are_added():
+    strategy = dl.make_strategy("mirrored", devices=2)
+
+    def step():
+        context = tf.distribute.get_replica_context()
+        index = tf.reshape(context.replica_id_in_sync_group, [1])
+        row = tf.IndexedSlices(tf.ones((1, 2)), index, tf.constant([2, 2]))
+        return tf.convert_to_tensor(context.all_reduce("SUM", row))
+
+    for part in strategy.experimental_local_results(tf.function(lambda: strategy.run(step))()):
+        np.testing.assert_array_equal(part, np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
+def test_what_is_reduced_outside_of_replicas_still_has_a_gradient(kind):
+    strategy = dl.make_strategy(kind, devices=2)
+
+    def gradient(x, reduction):
+        parts = strategy.run(lambda: x**2)
+        return tf.gradients(strategy.reduce(reduction, parts, axis=None), x)[0]
+
+    for reduction, expected in (("SUM", 12), ("MEAN", 6)):
+        function = tf.function(functools.partial(gradient, reduction=reduction))
+        assert float(function(tf.constant(3.0))) == expected
+
+
+# A failed all-reduce stops all later ones of its process, so this has one of its own.
+TWO_STRATEGIES = """
+import numpy as np
+import tensorflow as tf
+import distlab as dl
+
+dl.split_devices(3)
+
+def total(strategy, values):
+    context = tf.distribute.get_replica_context
+    step = tf.function(lambda: strategy.run(lambda: context().all_reduce("SUM", tf.ones(values))))
+    return strategy.experimental_local_results(step())[0].numpy().sum()
+
+def gathered(strategy, values):
+    return strategy.gather(strategy.run(lambda: tf.ones([1, values])), axis=0).shape
+
+def trained(strategy, values):
+    import keras
+
+    def build():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(values)])
+        model.compile("sgd", loss="mse")
+        return model
+
+    x, y = np.ones((6, 4), "float32"), np.ones((6, values), "float32")
+    dl.distribute(build, strategy).fit(x, y, batch_size=6, verbose=0)
+    return "trained"
+
+for replicas in 2, 3:
+    strategy = MAKE
+    print(CALL(strategy, replicas), flush=True)
+"""
+OWN = 'tf.distribute.MirroredStrategy([f"CPU:{n}" for n in range(replicas)])'
+
+
+def test_tensorflows_own_takes_the_second_strategys_all_reduces_for_the_firsts(run_python):
+    code = TWO_STRATEGIES.replace("MAKE", OWN.replace("replicas", "2")).replace("CALL", "total")
+    error = run_python(code, fails=True, warm=True)
+    assert "Shape mismatch in the collective instance 100" in error
+
+
+def test_each_strategy_of_distlab_or_given_to_distribute_has_all_reduces_of_its_own(run_python):
+    made = TWO_STRATEGIES.replace("MAKE", 'dl.make_strategy("mirrored", devices=replicas)')
+    assert "(2, 2)\n(3, 3)\n" in run_python(made.replace("CALL", "gathered"), warm=True)
+    own = TWO_STRATEGIES.replace("MAKE", OWN)
+    assert "trained\ntrained\n" in run_python(own.replace("CALL", "trained"), warm=True)
+
+
+# A replica's thread that ends a moment later costs a moment, not a second
+
+
+def never(*_):
+    raise AssertionError("it looks again a second later")
+
+
+def test_tensorflows_own_would_look_again_a_second_later(monkeypatch):
+    from tensorflow.python.training.coordinator import Coordinator as Own
+
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    own, coordinator = Own(), Coordinator()
+    for each in (own, coordinator):
+        monkeypatch.setattr(each, "wait_for_stop", never)
+    with pytest.raises(AssertionError, match="a second later"):
+        own.join([thread])
+    threading.Timer(0.05, ends.set).start()
+    coordinator.join([thread])  # distlab's waits for the thread itself
+    assert not thread.is_alive()
+
+
+def test_the_error_of_a_replica_is_raised_while_another_still_waits():
+    coordinator, ends = Coordinator(), threading.Event()
+
+    def fail():
+        with coordinator.stop_on_exception():
+            raise ValueError("of a replica")
+
+    failing, waiting = threading.Thread(target=fail), threading.Thread(target=ends.wait)
+    waiting.start()
+    failing.start()
+    threading.Timer(0.05, ends.set).start()
+    with pytest.raises(ValueError, match="of a replica"):
+        coordinator.join([waiting, failing])
+
+
+def test_a_strategy_of_distlab_waits_so(monkeypatch):
+    joined, join = [], Coordinator.join
+
+    def noted(self, threads, **options):
+        joined.append(len(threads))
+        join(self, threads, **options)
+
+    monkeypatch.setattr(Coordinator, "join", noted)
+    strategy = dl.make_strategy("mirrored", devices=2)
+    numbers = strategy.run(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)
+    assert [int(n) for n in strategy.experimental_local_results(numbers)] == [0, 1]
+    assert joined == [2]

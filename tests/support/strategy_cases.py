@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import pathlib
+import pickle
 import signal
 import threading
 import time
@@ -11,7 +13,6 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import distlab as dl
-from distlab.cluster.probing import probe
 from distlab.strategy import c_interface, meeting
 
 
@@ -32,82 +33,6 @@ def total(strategy, values=1):
     return float(strategy.experimental_local_results(step())[0][-1])
 
 
-def meet():
-    dl.set_seed(1)  # may come before
-    strategy = dl.make_strategy("auto")
-    first = total(strategy)
-    again = dl.make_strategy("multi_worker")
-    description = dl.describe(strategy)
-    return first, total(again), description.kind, description.workers, description.why
-
-
-def compute_with_both():
-    """Uses the first strategy before and after the second one, with sums of other shapes."""
-    first = dl.make_strategy("multi_worker")
-    sums = [total(first)]
-    second = dl.make_strategy("multi_worker")
-    return [*sums, total(second, values=2), total(first, values=3), total(second, values=4)]
-
-
-def compute_after_an_error():
-    """As after an all-reduce that failed, all later ones fail."""
-    strategy = dl.make_strategy("multi_worker")
-    total(strategy)
-    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, "the cable was pulled")
-    try:
-        total(strategy, values=2)
-    except tf.errors.UnavailableError as error:
-        message = str(error)
-    return message, total(dl.make_strategy("multi_worker"))
-
-
-def make_another_alone():
-    """Tries in vain, tells the other worker so, and tries again."""
-    dl.make_strategy("multi_worker")
-    error = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=1.5))
-    c_interface.put(context.context()._context_handle, "gave up", "yes")
-    return error, total(dl.make_strategy("multi_worker"))
-
-
-def make_another_late():
-    dl.make_strategy("multi_worker")
-    c_interface.get(context.context()._context_handle, "gave up", timeout_ms=60_000)
-    return total(dl.make_strategy("multi_worker"))
-
-
-def make_another_after_the_others_end():
-    dl.make_strategy("multi_worker")
-    say("made")
-    started = time.monotonic()
-    error = caught(lambda: dl.make_strategy("multi_worker"))
-    return error, time.monotonic() - started
-
-
-def make_one_and_wait():
-    dl.make_strategy("multi_worker")
-    say("made")
-    threading.Event().wait()
-
-
-def meet_on_devices(number):
-    dl.split_devices(number)
-    strategy = dl.make_strategy("auto")
-    description = dl.describe(strategy)
-    return strategy.num_replicas_in_sync, total(strategy), description.devices
-
-
-def use_first():
-    tf.constant(1)
-    return caught(dl.make_strategy)
-
-
-def fail_twice():
-    started = time.monotonic()
-    first = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=1.5))
-    secs = time.monotonic() - started
-    return first, secs, caught(lambda: dl.make_strategy("multi_worker"))
-
-
 def caught(function):
     """Returns the name and the three parts of the error that a function raises."""
     try:
@@ -117,11 +42,94 @@ def caught(function):
     raise AssertionError("it raised nothing")
 
 
+def meet():
+    dl.set_seed(1)  # may come before
+    strategy = dl.make_strategy("auto")
+    description = dl.describe(strategy)
+    return total(strategy), description.kind, description.workers, description.why
+
+
+def make_others(folder):
+    """One strategy after another on three workers, of which worker:1 stays away from one."""
+    me = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    first = dl.make_strategy("multi_worker", heartbeat_secs=100)
+    handle = context.context()._context_handle
+    config = context.context().config.experimental.coordination_config
+    results = {"heartbeat": config.heartbeat_timeout_in_ms, "resets": 0}
+    reset = context.pywrap_tfe.TFE_EnableCollectiveOps
+
+    def counted(*args):
+        results["resets"] += 1
+        return reset(*args)
+
+    context.pywrap_tfe.TFE_EnableCollectiveOps = counted
+
+    def meet_at(point, *others):
+        c_interface.put(handle, f"{point}/{me}", "here")
+        for other in others:
+            while c_interface.get(handle, f"{point}/{other}", timeout_ms=1000) is None:
+                pass
+
+    # Both strategies stay usable, with sums of other shapes.
+    sums = [total(first)]
+    second = dl.make_strategy("multi_worker")
+    results["sums"] = [*sums, total(second, 2), total(first, 3), total(second, 4)]
+
+    # After an all-reduce that failed, all later ones fail, until there is another strategy.
+    meet_at("summed", 0, 1, 2)
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, "the cable was pulled")
+    try:
+        total(second, 5)
+    except tf.errors.UnavailableError as error:
+        results["aborted"] = str(error)
+    results["repaired"] = total(dl.make_strategy("multi_worker"))
+
+    # Worker:1 makes no other while the others do, and then tries when they have given up.
+    results["resets"] = 0
+    if me == 1:
+        meet_at("gave up", 0, 2)
+        results["alone"] = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=1.5))
+    else:
+        meet_at("tries", 0, 2)
+        results["alone"] = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=5))
+        meet_at("gave up")
+    results["resets alone"] = results["resets"]
+    meet_at("tried", 0, 1, 2)
+    results["together"] = total(dl.make_strategy("multi_worker"))
+
+    # Worker:1 is asked to end while the others wait for it.
+    if me == 1:
+        pathlib.Path(folder, "worker-1.pickle").write_bytes(pickle.dumps(results))
+        say("stays")
+        threading.Event().wait()
+    results["ended"] = caught(lambda: dl.make_strategy("multi_worker"))
+    # Both stay until both have looked who is still there.
+    pathlib.Path(folder, f"looked-{me}").touch()
+    while not all(pathlib.Path(folder, f"looked-{worker}").exists() for worker in (0, 2)):
+        time.sleep(0.02)
+    return results
+
+
+def meet_on_devices(number):
+    dl.split_devices(number)
+    return dl.make_strategy("auto").num_replicas_in_sync
+
+
+def use_first():
+    tf.constant(1)
+    return caught(dl.make_strategy)
+
+
+def fail_twice():
+    first = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=1.5))
+    return first, caught(lambda: dl.make_strategy("multi_worker"))
+
+
 def wait_in_vain():
     """Waits for others until it is interrupted; another thread says that it runs meanwhile."""
     threading.Thread(target=count, daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
-        dl.make_strategy("auto", timeout_secs=60)
+        dl.make_strategy("auto")
     return "interrupted"
 
 
@@ -131,38 +139,14 @@ def count():
     say("counted to 100")
 
 
-def outlive():
-    """Makes the strategy, says so, and sums until another task is silent."""
-    strategy = dl.make_strategy("multi_worker", heartbeat_secs=2)
-    say("made")
-    last = time.monotonic()
-    try:
-        while True:
-            total(strategy)
-            last = time.monotonic()
-    except tf.errors.OpError:
-        return time.monotonic() - last
-
-
-def join_two_ways():
-    """worker:0 takes the strategy of distlab, worker:1 TensorFlow's own."""
-    meeting._LAST_WORDS_SECS = 1.0
-    if '"index": 0' in os.environ["TF_CONFIG"]:
-        return caught(lambda: dl.make_strategy("multi_worker", timeout_secs=5))
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    leader = strategy.cluster_resolver.cluster_spec().task_address("worker", 0)
-    while probe(leader).state == "answers":  # stays until worker:0 has looked who is there
-        time.sleep(0.05)
-    return None
-
-
-def coordinate(kind="auto"):
+def coordinate():
     """The same script on every task; only the coordinator and the evaluator come back."""
     partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
-    strategy = dl.make_strategy(kind, variable_partitioner=partitioner)
+    strategy = dl.make_strategy("auto", variable_partitioner=partitioner)
     description = dl.describe(strategy)
     if description.kind != "parameter_server":
         return description.kind, description.why
+    refused = caught(lambda: dl.distribute(lambda: None, strategy))
     with strategy.scope():
         whole = tf.Variable(0.0)
         table = tf.Variable(tf.zeros([4, 2]))
@@ -171,33 +155,29 @@ def coordinate(kind="auto"):
     @tf.function
     def step():
         whole.assign_add(1.0)
+        for shard in table.variables:
+            shard.assign_add(tf.ones_like(shard))
 
     for _ in range(5):
         coordinator.schedule(step)
     coordinator.join()
-    return description.kind, description.why, float(whole), [v.device for v in table.variables]
+    values = float(whole), float(tf.reduce_sum(tf.convert_to_tensor(table)))
+    return description.kind, description.why, values, [v.device for v in table.variables], refused
 
 
 def interrupt_oneself():
     """Ctrl-C while the coordinator waits for its servers."""
     threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    started = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
-        dl.make_strategy("parameter_server")
-    return time.monotonic() - started
+        dl.make_strategy("parameter_server", timeout_secs=3600)
+    return "interrupted"
 
 
-def coordinate_in_vain(timeout_secs):
-    """The first and the second error, or what comes instead, with an operation between them."""
-
-    def coordinate():
-        dl.make_strategy("parameter_server", timeout_secs=timeout_secs)
-
-    try:
-        first = caught(coordinate)
-    except KeyboardInterrupt:
-        first = "interrupted"
-    return first, float(tf.reduce_sum(tf.ones(3))), caught(coordinate)
+def coordinate_in_vain():
+    """The first and the second error, with an operation between them."""
+    first = caught(lambda: dl.make_strategy("parameter_server", timeout_secs=1))
+    number = float(tf.reduce_sum(tf.ones(3)))
+    return first, number, caught(lambda: dl.make_strategy("parameter_server"))
 
 
 def serve_alone():
@@ -209,42 +189,16 @@ def serve_alone():
     threading.Event().wait()
 
 
-def meet_alone():
-    strategy = dl.make_strategy("multi_worker")
-    return dl.describe(dl.make_strategy()).kind, dl.describe(strategy).kind, total(strategy)
-
-
-def fail_late(does_tensorflow_notice):
+def fail_late():
     """Says so as soon as the leader knows of this task, then waits until it fails."""
-    if not does_tensorflow_notice:  # as where the leader ends before the first barrier
-        meeting.Call.ended = lambda call, secs: time.sleep(secs)
     put = c_interface.put
 
-    def told(handle, key, value):
+    def announced(handle, key, value):
         put(handle, key, value)
         say("joined")
 
-    c_interface.put = told
-    return caught(lambda: dl.make_strategy("multi_worker", timeout_secs=60))
-
-
-def find_the_leader():
-    """Returns what the leader's port says when TensorFlow is asked to join it."""
-    meeting._FIND_LEADER_SECS = 60.0
-    leader, found = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0], []
-    look, join = meeting.probe, c_interface.enable_collective_ops
-
-    def looked(address, **options):
-        say("looks for the leader")
-        return look(address, **options)
-
-    def joined(handle, server):
-        found.append(look(leader).state)
-        join(handle, server)
-
-    meeting.probe, c_interface.enable_collective_ops = looked, joined
-    dl.make_strategy("multi_worker")
-    return found
+    c_interface.put = announced
+    return caught(lambda: dl.make_strategy("multi_worker"))
 
 
 def give_up_and_stay():
