@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from distlab.notebooks.compare import is_tolerance
 from distlab.notebooks.notebook_text import Finding, code_cells, runs, tags_of, unexpected_errors
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ MAX_LINES = 30
 TAGS = frozenset(
     f"{verb}-{part}" for verb in ("hide", "remove") for part in ("cell", "input", "output")
 ) | {
-    "cpu-numbers",
     "nbval-check-output",
     "nbval-ignore-output",
     "nbval-raises-exception",
@@ -80,10 +80,14 @@ def known_tags(notebook: NotebookNode) -> list[Finding]:
         notebook: Any notebook.
     """
     return [
-        Finding(number, f"unknown tag {tag!r}; known are {', '.join(sorted(TAGS))}")
+        Finding(
+            number,
+            f"unknown tag {tag!r}; known are {', '.join(sorted(TAGS))}, "
+            "numbers-vary, numbers-within-0.02 and numbers-within-5%",
+        )
         for number, cell in enumerate(notebook.cells, 1)
         for tag in tags_of(cell)
-        if tag not in TAGS
+        if tag not in TAGS and not is_tolerance(tag)
     ]
 
 

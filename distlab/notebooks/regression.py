@@ -9,15 +9,16 @@ outputs that only differ the rest does run, so that one report shows every diffe
 An output that later cells update (`display(...).update`) is compared as it is in the end, as it
 was stored. Of a widget the text is compared, not its view, which holds only a random id.
 
-With `--other-versions`, for packages that are not those of constraints.txt, pictures need only be
-there, and a number of three parts, as "2.21.0", may be another. With `--on-gpu`, that holds for
-pictures and all numbers of the cells tagged `cpu-numbers`: a training run whose end depends on the
-last bit has different ones on a GPU. All other cells must give there what they give on a CPU.
+A cell's words are compared exactly, and its numbers to the tolerance that its tag states, on any
+processor and on a GPU (see distlab.notebooks.compare). With `--other-versions`, for packages that
+are not those of constraints.txt, pictures need only be there, and a number of three parts, as
+"2.21.0", may be another.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 from collections.abc import Generator, Iterable, Iterator
@@ -38,21 +39,15 @@ from distlab.warm.process import ADDRESS_VARIABLE, WarmProcess, can_fork
 _CELL_TIMEOUT_SECS = 300
 _NBVAL_CELL_TIMEOUT_SECS = 2000
 _VERSION = re.compile(r"\b\d+\.\d+\.\d+\b")
-_NUMBER = re.compile(r" *\d+(\.\d+)?")  # with what lines it up in a column
 _WARM = pytest.StashKey[WarmProcess]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--other-versions` and `--on-gpu`."""
+    """Adds `--other-versions`."""
     parser.addoption(
         "--other-versions",
         action="store_true",
         help="the packages are not those of the stored notebooks: leave out what shows it",
-    )
-    parser.addoption(
-        "--on-gpu",
-        action="store_true",
-        help="the notebooks run on a GPU: leave out numbers of cells tagged `cpu-numbers`",
     )
 
 
@@ -190,9 +185,11 @@ class StrictCell(IPyNbCell):  # type: ignore[misc]
             return
         stored = coalesce_streams(self.cell.outputs)
         fresh = self.test_outputs = coalesce_streams(self.fresh.outputs)
-        pixels = not (self.config.option.other_versions or self._has_other_numbers)
-        found = list(compare.differences(stored, fresh, pixels=pixels))
-        if not found and not self.compare_outputs(fresh, stored):
+        tolerance = compare.Tolerance.of_tags(tags_of(self.cell))
+        limit = math.inf if self.config.option.other_versions else tolerance.picture_limit
+        found = list(compare.differences(stored, fresh, picture_limit=limit))
+        close = compare.with_stored_numbers(stored, fresh, tolerance)
+        if not found and not self.compare_outputs(close, stored):
             found.append("the texts differ")
         if found:
             self._fail("; ".join(found), _beside(compare.render(stored), compare.render(fresh)))
@@ -202,13 +199,7 @@ class StrictCell(IPyNbCell):  # type: ignore[misc]
         text = super().sanitize(text)
         if isinstance(text, str) and self.config.option.other_versions:
             text = _VERSION.sub("0.0.0", text)
-        if isinstance(text, str) and self._has_other_numbers:
-            text = _NUMBER.sub(" 0", text)
         return text
-
-    @property
-    def _has_other_numbers(self) -> bool:
-        return self.config.option.on_gpu and "cpu-numbers" in tags_of(self.cell)
 
     def _fail(self, found: str, lines: Iterable[str] = ()) -> None:
         raise NotebookError(

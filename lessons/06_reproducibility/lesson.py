@@ -88,7 +88,7 @@ def train(epochs=2):
 # %% [markdown]
 # Here are five training runs, from five seeds. All else is the same.
 
-# %% tags=["cpu-numbers"]
+# %% tags=["numbers-vary"]
 curves = {}
 for seed in range(1, 6):
     dl.set_seed(seed)

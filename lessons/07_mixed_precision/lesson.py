@@ -312,7 +312,7 @@ unscaled_guess.reveal(
     },
 )
 
-# %% tags=["cpu-numbers"]
+# %% tags=["numbers-within-0.1"]
 for name, run in runs.items():
     dl.show(f"largest change of a weight, layers 1 to 9, {name:8}", run.moved, digits=1)
 dl.show("layer 1 in float16 did not move at all", bool(runs["float16"].moved[0] == 0))
@@ -444,7 +444,7 @@ scale_guess.reveal(
     },
 )
 
-# %% tags=["cpu-numbers"]
+# %% tags=["numbers-within-2"]
 dl.show("the scale, as a power of two", scales)
 
 # %% [markdown]

@@ -489,7 +489,7 @@ for way in ("fine-tuned", "normalization in training"):
 # **all ten** digits. Its test images are still new, but the body has learnt from hundreds of labels
 # of the new task. We give the new head two labels a class, on both bodies.
 
-# %% tags=["cpu-numbers"]
+# %% tags=["numbers-within-0.05"]
 leaky = dl.distribute(lambda: build(rate=0.003, classes=10), strategy)
 fit(leaky, train, epochs=4, batch_size=64)
 two = few[::5]  # two labels a class

@@ -1,9 +1,5 @@
 """Each claim of a lesson points to something that is there."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from distlab.notebooks.claims import lint_claims
@@ -24,7 +20,7 @@ HEAD = "# Claims\n\n| claim | where it is shown |\n|:--|---|\n"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     lesson = tmp_path / "lessons" / "00_sums"
     lesson.mkdir(parents=True)
     (lesson / "lesson.py").write_text(LESSON)
@@ -34,16 +30,15 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(root: Path, *rows: str) -> list[str]:
+def findings(root, *rows):
     (root / "lessons/00_sums/claims.md").write_text(HEAD + "\n".join(rows) + "\n")
-    findings = [str(finding) for finding in lint_claims(root)]
-    assert all(line.startswith("lessons/00_sums/claims.md: ") for line in findings)
-    return [line.removeprefix("lessons/00_sums/claims.md: ") for line in findings]
+    return [
+        str(finding).removeprefix("lessons/00_sums/claims.md: ") for finding in lint_claims(root)
+    ]
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
+def test_claims_that_are_shown_pass(root):
+    shown = (
         'cell: strategy.reduce("SUM"',
         "cell: `counts \\| more`",
         "cell: The sum is four times too large.",
@@ -52,39 +47,28 @@ def found(root: Path, *rows: str) -> list[str]:
         "test: `tests/test_sums.py::TestSums::test_sums[two]`",
         "source: https://www.tensorflow.org/guide",
         "cell: axis=None; test: tests/test_sums.py::test_sums<br>source: https://arxiv.org/abs/1",
-    ],
-)
-def test_a_claim_that_is_shown_passes(root, where):
-    assert found(root, f"| It is so. | {where} |", "", "Any text, and | no row |") == []
+    )
+    rows = [f"| It is so. | {where} |" for where in shown]
+    assert findings(root, *rows, "", "Any text, and | no row |") == []
 
 
-@pytest.mark.parametrize(
-    ("where", "problem"),
-    [
-        ("cell: no such text", "'no such text' is in 0 cells; it must be in one"),
-        ("cell: sum", "'sum' is in 2 cells; it must be in one"),
-        ("test: tests/test_sum.py::test_sums", "there is no file 'tests/test_sum.py'"),
-        ("test: tests/test_sums.py::test_sum", "tests/test_sums.py has no test 'test_sum'"),
-        ("test: tests/test_sums.py::helper", "tests/test_sums.py has no test 'helper'"),
-        ("test: tests/test_sums.py", "tests/test_sums.py has no test ''"),
-        ("source: http://example.org", "'http://example.org' is no https address"),
-        ("source: the guide", "'the guide' is no https address"),
-        (
-            "everybody knows",
-            "'everybody knows' points to nothing; write 'cell: text', "
-            "'test: tests/test_x.py::test_y' or 'source: https://...'",
-        ),
-        ("cell: axis=None<br>test: x.py::test_y", "there is no file 'x.py'"),
-        ("", "2 columns; write the claim and where it is shown"),
-        ("cell: axis=None | more", "3 columns; write the claim and where it is shown"),
-    ],
-)
-def test_a_claim_that_points_to_nothing_is_found(root, where, problem):
-    assert found(root, f"| It is so. | {where} |") == [f"line 5: {problem}"]
-
-
-def test_claims_without_a_row_are_found(root):
-    assert found(root) == ["has no row; write a table '| claim | where it is shown |'"]
+def test_a_claim_that_points_to_nothing_is_found(root):
+    problems = {
+        "cell: no such text": "'no such text' is in 0 cells; it must be in one",
+        "cell: sum": "'sum' is in 2 cells; it must be in one",
+        "test: tests/test_sum.py::test_sums": "there is no file 'tests/test_sum.py'",
+        "test: tests/test_sums.py::test_sum": "tests/test_sums.py has no test 'test_sum'",
+        "test: tests/test_sums.py::helper": "tests/test_sums.py has no test 'helper'",
+        "source: http://example.org": "'http://example.org' is no https address",
+        "everybody knows": "'everybody knows' points to nothing; write 'cell: text', "
+        "'test: tests/test_x.py::test_y' or 'source: https://...'",
+        "cell: axis=None<br>test: x.py::test_y": "there is no file 'x.py'",
+        "": "2 columns; write the claim and where it is shown",
+    }
+    rows = [f"| It is so. | {where} |" for where in problems]
+    expected = [f"line {number}: {text}" for number, text in enumerate(problems.values(), 5)]
+    assert findings(root, *rows) == expected
+    assert findings(root) == ["has no row; write a table '| claim | where it is shown |'"]
 
 
 def test_a_lesson_without_claims_is_found_by_the_lint(root):

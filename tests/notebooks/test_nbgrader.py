@@ -34,26 +34,19 @@ def test_answers_and_checks_are_marked_and_nothing_else():
         points={"double": 2},
     )
     common = {"schema_version": 3, "task": False}
-    assert answer == {
-        **common, "grade_id": "double", "solution": True, "grade": False, "locked": False
-    }  # fmt: skip
-    assert check == {
-        **common, "grade_id": "double-check", "solution": False, "grade": True, "locked": True,
-        "points": 2,
-    }  # fmt: skip
+    solution, grade = (
+        {"solution": way, "grade": not way, "locked": not way} for way in (True, False)
+    )
+    assert answer == {**common, "grade_id": "double", **solution}
+    assert check == {**common, "grade_id": "double-check", **grade, "points": 2}
     assert given is None
 
 
-@pytest.mark.parametrize(
-    "source", ['dl.check("a")', "check('a')", 'x = 1\ndl.check("a")\n', 'dl.check(checks["a"])']
-)
-def test_a_cell_that_ends_in_a_check_gives_its_points(source):
-    assert marks_of(source, points={"a": 1.5})[0]["points"] == 1.5
-
-
-@pytest.mark.parametrize("source", ["dl.check()", 'report = dl.check("a")', 'dl.check("a")\nx = 1'])
-def test_a_cell_that_shows_no_report_gives_none(source):
-    assert marks_of(source, points={"a": 1}) == [None]
+def test_only_a_cell_that_ends_in_a_check_and_shows_its_report_gives_points():
+    for source in ('dl.check("a")', "check('a')", 'x = 1\ndl.check("a")\n', 'dl.check(own["a"])'):
+        assert marks_of(source, points={"a": 1.5})[0]["points"] == 1.5, source
+    for source in ("dl.check()", 'report = dl.check("a")', 'dl.check("a")\nx = 1'):
+        assert marks_of(source, points={"a": 1}) == [None], source
 
 
 def test_a_report_is_for_a_person_to_grade():
@@ -65,46 +58,36 @@ def test_a_report_is_for_a_person_to_grade():
     assert picture["grade_id"] != text["grade_id"]
 
 
-@pytest.mark.parametrize(
-    ("sources", "found", "do"),
-    [
+def test_a_check_that_would_count_wrongly_is_refused(tmp_path):
+    for sources, found, do in (
         (['dl.check("doubel")'], "'doubel', of which no check and no report", "mean 'double'?"),
         (['dl.check("double")'] * 2, "a second cell that checks 'double'", "in one cell"),
-    ],
-)
-def test_a_check_that_would_count_wrongly_is_refused(sources, found, do):
-    with pytest.raises(NotebookError) as error:
-        marks_of(*sources, points={"double": 2})
-    assert error.value.asked == f"the cell at exercise.py, line {len(sources) - 1}"
-    assert found in error.value.found and do in error.value.do
-
-
-@pytest.mark.parametrize(
-    "stem", sorted(path.parent.name for path in (ROOT / "lessons").glob("*/exercise.py"))
-)
-def test_the_points_of_an_exercise_are_those_of_its_checks(stem):
-    cells = draft_page(Page(ROOT, stem, "exercise")).notebook.cells
-    marks = [cell.metadata.nbgrader for cell in cells if "nbgrader" in cell.metadata]
-    given = {mark.grade_id: mark.points for mark in marks if mark.locked}
-    assert given == {f"{check.name}-check": check.points for check in checks_of(stem)}
-    names = [mark.grade_id for mark in marks]
-    assert len(set(names)) == len(names)
-    assert set(given) <= {f"{name}-check" for name in names}
-
-
-def test_a_check_of_a_lesson_without_checks_is_refused(tmp_path):
+    ):
+        with pytest.raises(NotebookError) as error:
+            marks_of(*sources, points={"double": 2})
+        assert error.value.asked == f"the cell at exercise.py, line {len(sources) - 1}"
+        assert found in error.value.found and do in error.value.do
     source = tmp_path / "lessons" / "99_none" / "exercise.py"
     source.parent.mkdir(parents=True)
     source.write_text('# %%\ndl.check("double")\n')
-    with pytest.raises(NotebookError, match="'double', of which no check") as error:
+    with pytest.raises(NotebookError, match="no lesson of that stem has checks"):
         draft_page(Page(tmp_path, "99_none", "exercise"))
-    assert "no lesson of that stem has checks" in error.value.found
 
 
-@pytest.mark.parametrize("edition", ["lesson", "solution"])
-def test_other_editions_have_no_marks(edition):
-    cells = draft_page(Page(ROOT, "00_start_here", edition)).notebook.cells
-    assert not [cell for cell in cells if "nbgrader" in cell.metadata]
+def test_the_points_of_each_exercise_are_those_of_its_checks():
+    stems = sorted(path.parent.name for path in (ROOT / "lessons").glob("*/exercise.py"))
+    assert len(stems) > 15
+    for stem in stems:
+        cells = draft_page(Page(ROOT, stem, "exercise")).notebook.cells
+        marks = [cell.metadata.nbgrader for cell in cells if "nbgrader" in cell.metadata]
+        given = {mark.grade_id: mark.points for mark in marks if mark.locked}
+        assert given == {f"{check.name}-check": check.points for check in checks_of(stem)}, stem
+        names = [mark.grade_id for mark in marks]
+        assert len(set(names)) == len(names), stem
+        assert set(given) <= {f"{name}-check" for name in names}, stem
+    for edition in ("lesson", "solution"):
+        cells = draft_page(Page(ROOT, "00_start_here", edition)).notebook.cells
+        assert not [cell for cell in cells if "nbgrader" in cell.metadata]
 
 
 # What nbgrader reads: a kernel as it runs one, without nbgrader itself
@@ -156,9 +139,6 @@ def test_a_report_shows_its_points_alone_and_the_page_all_of_it():
     assert [outputs[0].data["text/plain"] for outputs in checked] == ["3", "2", "0", "0", "0"]
     assert "half: not yet (2 of 3 points)" in checked[1][0].data["text/html"]
     assert "ZeroDivisionError" in checked[3][0].data["text/html"]
-
-
-def test_a_reader_sees_the_report_as_ever():
     *_, (report,) = shown(
         CHECKS, "def answer():\n    return 12", "dl.check(half)", autograded=False
     )

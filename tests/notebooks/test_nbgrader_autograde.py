@@ -138,15 +138,6 @@ def test_nbgraders_autograde_gives_the_points_of_the_checks(nbgrader):
     assert "What this looks like:" in page
 
 
-def test_nbgrader_takes_every_exercise_as_it_is(nbgrader, tmp_path):
-    course, run = nbgrader
-    sources = sorted((ROOT / "lessons").glob("*/exercise.py"))
-    build_editions(sources, BuildOptions(out=tmp_path, solutions=False))
-    shutil.copytree(tmp_path / "exercises", course / "source" / "all")
-    release(course, run, "all")
-    assert len(list((course / "release" / "all").glob("*.ipynb"))) == len(sources) >= 10
-
-
 def test_a_teachers_own_exercise_is_graded_with_the_checks_beside_it(nbgrader, tmp_path):
     course, run = nbgrader
     stem = "20_my_topic"

@@ -3,6 +3,7 @@
 import copy
 import functools
 import os
+import re
 
 import nbformat
 import pytest
@@ -69,270 +70,207 @@ def check(pytester):
     return run
 
 
-def test_a_notebook_as_it_was_executed_passes(check):
-    check(executed("a = 1", "print(a)", "a + 1", DRAW, "draw()")).assert_outcomes(passed=5)
+def outcomes(result):
+    """What became of each cell, as "passed", "skipped" or what is said of its failure."""
+    reports = [report for group in result.reprec.listoutcomes() for report in group]
+    texts = {
+        report.nodeid: str(report.longrepr) if report.failed else report.outcome
+        for report in reports
+    }
+    return [texts[name] for name in sorted(texts, key=lambda name: [len(name), name])]
 
 
-def test_a_notebook_that_was_never_executed_fails(check):
-    result = check(notebook("a = 1"))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*the stored cell was never executed*"])
+def assert_said(texts, expected):
+    """Compares what became of each cell with an outcome, or with parts of what is said."""
+    wrong = [
+        (number, parts, text)
+        for number, (text, parts) in enumerate(zip(texts, expected, strict=True))
+        if (text != parts if isinstance(parts, str) else any(part not in text for part in parts))
+    ]
+    assert wrong == []
 
 
-def test_one_cell_that_was_never_executed_fails(check):
-    stored = executed("a = 1", "b = 2")
-    stored.cells[1].execution_count = None
-    check(stored).assert_outcomes(passed=1, failed=1)
+STREAMS = "import sys\nfor n in range(3):\n    print(n); print(-n, file=sys.stderr)"
+# What passes as it was executed, whatever it does.
+UNCHANGED = (
+    *("a = 1", "print(a)", "a + 1", DRAW, "draw()", "1 + 1;", STREAMS),
+    "import os; os.listdir()",
+    "import subprocess\nos.system('echo child $$'); os.write(2, str(os.getpid()).encode())",
+    "import ipywidgets\n@ipywidgets.interact(x=3)\ndef f(x): print('x is', x)",
+    "out = ipywidgets.Output()\nout",
+    "with out: print('inside')",
+    "from IPython.display import clear_output\nprint('gone')\nclear_output()\nprint('left')",
+    "for n in range(3):\n    clear_output(wait=True)\n    print(n)",
+    "handle = display('first', display_id=True)",
+    "handle.update('second')",
+    "handle.update('last')",
+)
+DIFFER = ("stored outputs are",)
+NEVER = ("the stored cell was never executed",)
 
 
-def test_a_changed_number_fails_and_is_shown_beside_the_stored_one(check):
-    stored = executed("print('accuracy', 0.92)\nprint('steps', 8)")
-    stored.cells[0].outputs[0].text = "accuracy 0.91\nsteps 8\n"
-    result = check(stored)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*Cell 0 to give its stored outputs:",
-            "*print('accuracy', 0.92)",
-            "*stored | accuracy 0.91",
-            "*fresh  | accuracy 0.92",
-            "*       | steps 8",
-        ]
+def stored_as(**changes):
+    """Returns what changes the first output of a stored cell."""
+    return lambda cell: cell.outputs[0].update(changes)
+
+
+def stored_data(**changes):
+    return lambda cell: cell.outputs[0].data.update(
+        {name.replace("_", "/"): value for name, value in changes.items()}
     )
 
 
-@pytest.mark.parametrize("source", ["print(1)", "1", "display('a')", DRAW + "\ndraw()"])
-def test_a_removed_output_fails(check, source):
-    stored = executed(source)
-    stored.cells[0].outputs = []
-    check(stored).assert_outcomes(failed=1)
+def without_outputs(cell):
+    cell.outputs = []
 
 
-@pytest.mark.parametrize("source", ["pass", "1;"])
-def test_an_output_that_was_added_fails(check, source):
-    stored = executed(source)
-    stored.cells[0].outputs = [new_output("display_data", {"text/plain": "'a'"})]
-    check(stored).assert_outcomes(failed=1)
+def with_an_output(cell):
+    cell.outputs = [new_output("display_data", {"text/plain": "'a'"})]
 
 
-def test_an_output_of_another_kind_fails(check):
-    stored = executed("1")
-    stored.cells[0].outputs = [new_output("display_data", {"text/plain": "1"})]
-    check(stored).assert_outcomes(failed=1)
+def without_picture(cell):
+    del cell.outputs[0].data["image/png"]
 
 
-def test_a_removed_picture_fails(check):
-    stored = executed(DRAW + "\ndraw()")
-    del stored.cells[0].outputs[0].data["image/png"]
-    result = check(stored)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*stored outputs are execute_result text/plain, fresh ones *png*"])
+def never_executed(cell):
+    cell.execution_count = None
 
 
-def test_a_garbage_picture_fails(check):
-    stored = executed(DRAW + "\ndraw()")
-    stored.cells[0].outputs[0].data["image/png"] = "Z2FyYmFnZQ=="
-    result = check(stored)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*image/png 0: the stored one is no picture"])
+def with_source(source):
+    return lambda cell: cell.update(source=source)
 
 
-def test_a_picture_drawn_otherwise_fails(check):
-    stored = executed(DRAW + "\ndraw()")
-    stored.cells[0].source = DRAW + "\ndraw(shade=40)"
-    result = check(stored)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*image/png 0: mean difference * of 255"])
+def with_another_stderr(cell):
+    (errors,) = [output for output in cell.outputs if output.name == "stderr"]
+    errors.text = "0\n"
 
 
-def test_with_other_versions_a_picture_may_show_something_else_and_must_be_there(check):
-    stored = executed(DRAW + "\ndraw()")
-    stored.cells[0].source = DRAW + "\ndraw(shade=40)"
-    check(stored, "--other-versions").assert_outcomes(passed=1)
-    del stored.cells[0].outputs[0].data["image/png"]
-    check(stored, "--other-versions").assert_outcomes(failed=1)
+RAISES, IGNORED = ("raises-exception",), ("nbval-ignore-output",)
+ROW = "print('batch  8:  9.5* 81.2')"
+# Each with its tags, the change after it was executed, and what is then said of it.
+CHANGED = (
+    ("b = 1", (), never_executed, NEVER),
+    (
+        "print('accuracy', 0.92)\nprint('steps', 8)",
+        (),
+        stored_as(text="accuracy 0.91\nsteps 8\n"),
+        (
+            *("to give its stored outputs:", "print('accuracy', 0.92)", "stored | accuracy 0.91"),
+            *("fresh  | accuracy 0.92", "       | steps 8"),
+        ),
+    ),
+    ("print(1)", (), without_outputs, ("the texts differ",)),
+    *((source, (), without_outputs, DIFFER) for source in ("1", "display('a')", "draw()")),
+    *((source, (), with_an_output, DIFFER) for source in ("pass", "1;")),
+    ("1", (), with_an_output, DIFFER),
+    ("draw()", (), without_picture, ("execute_result text/plain, fresh ones execute_result im",)),
+    ("draw()", (), stored_data(image_png="Z2FyYmFnZQ=="), ("the stored one is no picture",)),
+    ("draw()", (), with_source("draw(shade=40)"), ("image/png 0: mean difference",)),
+    ("ipywidgets.IntSlider(value=3)", (), stored_data(text_plain="4"), ("stored | 4",)),
+    ("two = display('first', display_id=True)", (), stored_data(text_plain="'first'"), ("'last'",)),
+    ("two.update('last')", (), None, "passed"),
+    (STREAMS, (), with_another_stderr, ("[stderr]", "fresh  | -2")),
+    ("print('took 3 s')", (), stored_as(text="took 5 s\n"), "passed"),  # as clean.cfg says
+    (ROW, ("numbers-within-5%",), stored_as(text="batch  8: 9.3* 80.0\n"), "passed"),
+    (
+        ROW,
+        ("numbers-within-5%",),
+        stored_as(text="batch  8: 8.3* 80.0\n"),
+        ("stored | batch  8: 8",),
+    ),
+    (ROW, ("numbers-vary",), stored_as(text="batch  8: 9.5 81.2*\n"), ("81.2*",)),
+    ("draw()", ("numbers-vary",), with_source("draw(shade=40)"), "passed"),
+    ("1 / 0", ("nbval-skip",), None, "skipped"),
+    ("print(1)", IGNORED, without_outputs, "passed"),
+    ("print(1)", IGNORED, never_executed, NEVER),
+    ("1 / 0", RAISES, stored_as(evalue="by something else"), ("by something else",)),
+    ("1 / 0", RAISES, stored_as(ename="ValueError"), ("stored | ValueError",)),
+    ("1 / 0", RAISES, stored_as(traceback=["another one, which does not matter"]), "passed"),
+    ("1 / 0", ("nbval-raises-exception",), None, "passed"),
+    ("1 / 0", RAISES, with_source("1"), ("it raised nothing, and is tagged raises-exception",)),
+)
 
 
-def test_with_other_versions_a_version_may_be_another_and_no_other_number(check):
-    stored = executed("print('Keras 3.15.1, loss 0.25')")
-    stored.cells[0].outputs[0].text = "Keras 3.10.0, loss 0.25\n"
-    check(stored, "--other-versions").assert_outcomes(passed=1)
-    check(stored).assert_outcomes(failed=1)
-    stored.cells[0].outputs[0].text = "Keras 3.10.0, loss 0.26\n"
-    check(stored, "--other-versions").assert_outcomes(failed=1)
+def test_a_cell_passes_as_it_was_executed_and_fails_if_anything_differs(check, pytester):
+    given = notebook(*UNCHANGED, *(source for source, *_ in CHANGED))
+    changed = given.cells[len(UNCHANGED) :]
+    for cell, (_, tags, _, _) in zip(changed, CHANGED, strict=True):
+        cell.metadata["tags"] = list(tags)
+    stored = execute(given)
+    assert stored.cells[UNCHANGED.index("1 + 1;")].outputs == []
+    assert stored.cells[12].outputs[0].text == "left\n"
+    assert stored.cells[14].outputs[0].data["text/plain"] == "'last'"
+    for cell, (_, _, change, _) in zip(stored.cells[len(UNCHANGED) :], CHANGED, strict=True):
+        if change:
+            change(cell)
+    pytester.makefile(".cfg", clean="[times]\nregex: took \\d+ s\nreplace: took N s\n")
+    texts = outcomes(check(stored, "--nbval-sanitize-with=clean.cfg"))
+    assert_said(texts, [*["passed"] * len(UNCHANGED), *(said for *_, said in CHANGED)])
 
 
-def test_on_a_gpu_a_cell_tagged_so_may_have_other_numbers_and_no_other_words(check):
-    stored = executed("print('batch  8:  9.5* 81.2')", DRAW + "\ndraw()")
-    for cell in stored.cells:
-        cell.metadata.tags = ["cpu-numbers"]
-    stored.cells[0].outputs[0].text = "batch  8: 10.25* 9.0\n"
-    stored.cells[1].source = DRAW + "\ndraw(shade=40)"
-    check(stored, "--on-gpu").assert_outcomes(passed=2)
-    check(stored).assert_outcomes(failed=2)
-    stored.cells[0].outputs[0].text = "batch  8:  9.5 81.2*\n"
-    check(stored, "--on-gpu").assert_outcomes(passed=1, failed=1)
-    stored.cells[0].outputs[0].text = "batch  8: 10.25* 9.0\n"
-    del stored.cells[0].metadata["tags"]
-    check(stored, "--on-gpu").assert_outcomes(passed=1, failed=1)
-
-
-def test_a_cell_that_ends_in_a_semicolon_passes(check):
-    stored = executed("1 + 1;")
-    assert stored.cells[0].outputs == []
-    check(stored).assert_outcomes(passed=1)
-
-
-def test_output_of_child_processes_and_of_c_does_not_matter(check):
-    source = (
-        "import os, subprocess\n"
-        "os.system('echo child $$'); os.write(2, str(os.getpid()).encode())\n"
-        "print('mine')"
+def test_with_other_versions_versions_and_what_a_picture_shows_may_differ_and_nothing_else(check):
+    words = "print('Keras 3.15.1, loss 0.25')"
+    stored = executed(DRAW, "draw()", "draw()", words, words)
+    stored.cells[1].source = "draw(shade=40)"
+    without_picture(stored.cells[2])
+    stored.cells[3].outputs[0].text = "Keras 3.10.0, loss 0.25\n"
+    stored.cells[4].outputs[0].text = "Keras 3.10.0, loss 0.26\n"
+    texts = outcomes(check(stored, "--other-versions"))
+    assert_said(
+        texts, ["passed", "passed", DIFFER, "passed", ("stored | Keras 3.10.0, loss 0.26",)]
     )
-    check(executed(source)).assert_outcomes(passed=1)
 
 
-def test_widgets_and_displays_that_change_pass(check):
-    stored = executed(
-        "import ipywidgets\n@ipywidgets.interact(x=3)\ndef f(x): print('x is', x)",
-        "out = ipywidgets.Output()\nout",
-        "with out: print('inside')",
-        "from IPython.display import clear_output\nprint('gone')\nclear_output()\nprint('left')",
-        "for n in range(3):\n    clear_output(wait=True)\n    print(n)",
-        "handle = display('first', display_id=True)",
-        "handle.update('second')",
-        "handle.update('last')",
-    )
-    assert stored.cells[3].outputs[0].text == "left\n"
-    assert stored.cells[5].outputs[0].data["text/plain"] == "'last'"
-    check(stored).assert_outcomes(passed=8)
+def unexecuted(*sources):
+    """A notebook whose stored cells print nothing, as if they had been executed."""
+    stored = notebook(*sources)
+    for number, cell in enumerate(stored.cells, 1):
+        cell.execution_count = number
+    return stored
 
 
-def test_an_update_that_comes_out_otherwise_fails(check):
-    stored = executed("handle = display('first', display_id=True)", "handle.update('last')")
-    stored.cells[0].outputs[0].data["text/plain"] = "'first'"
-    check(stored).assert_outcomes(failed=1, passed=1)
-
-
-def test_what_a_widget_says_is_compared(check):
-    stored = executed("import ipywidgets\nipywidgets.IntSlider(value=3)")
-    stored.cells[0].outputs[0].data["text/plain"] = "IntSlider(value=4)"
-    check(stored).assert_outcomes(failed=1)
-
-
-def test_a_dead_kernel_fails_at_once_and_no_later_cell_runs(check):
-    stored = executed("import os", "pass", "print(1)")
-    stored.cells[1].source = "os.write(2, b'the reason'); os._exit(1)"
-    result = check(stored)
-    result.assert_outcomes(passed=1, failed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*it ended the kernel*", "*the reason"])
-    assert result.duration < 30
-
-
-def test_a_cell_that_takes_too_long_fails_and_no_later_cell_runs(check):
-    stored = executed("pass", "print(1)")
-    stored.cells[0].source = "while True: pass"
-    result = check(stored, "--nbval-cell-timeout=1")
-    result.assert_outcomes(failed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*it still ran after 1 s*"])
-
-
-def test_after_a_cell_that_raised_no_later_cell_runs(check, pytester):
+def test_after_a_cell_that_raised_or_ended_the_kernel_no_later_cell_runs(check, pytester):
     mark = pytester.path / "ran"
-    stored = executed("a = 1", "print(a)", f"open({str(mark)!r}, 'w').close()")
-    mark.unlink()
-    stored.cells[1].source = "1 / 0"
-    result = check(stored, "-ra")
-    result.assert_outcomes(passed=1, failed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*it raised ZeroDivisionError: division by zero*"])
+    mark_it = f"open({str(mark)!r}, 'w').close()"
+    dead = unexecuted("import os", "os.write(2, b'the reason'); os._exit(1)", mark_it)
+    raised = unexecuted("a = 1", "1 / 0", mark_it)
+    result = check([dead, raised], "-ra")
+    assert_said(
+        outcomes(result),
+        [
+            *("passed", ("it ended the kernel", "the reason"), "skipped"),
+            *("passed", ("it raised ZeroDivisionError: division by zero",), "skipped"),
+        ],
+    )
     result.stdout.fnmatch_lines(["SKIPPED*not run: Cell 1 before it failed*"])
     assert not mark.exists()
 
 
-def test_a_cell_chosen_alone_fails_with_the_one_before_it(check):
-    stored = executed("a = 1", "print(a)")
-    stored.cells[0].source = "1 / 0"
-    result = check(stored, "-k", "1")
-    result.assert_outcomes(failed=1, deselected=1)
-    result.stdout.fnmatch_lines(["*not run: Cell 0 before it failed*"])
+def test_a_cell_chosen_alone_fails_with_the_one_before_it_that_takes_too_long(check):
+    stored = unexecuted("import time\ntime.sleep(1e6)", "a = 1")
+    result = check(stored, "-k", "1", "--nbval-cell-timeout=1")
+    assert_said(outcomes(result), [("not run: Cell 0 before it failed", "it still ran after 1 s")])
 
 
-def test_after_outputs_that_differ_later_cells_run(check):
-    stored = executed("print(1)", "print(2)", "print(3)")
-    stored.cells[0].outputs[0].text = stored.cells[2].outputs[0].text = "0\n"
-    check(stored).assert_outcomes(failed=2, passed=1)
-
-
-def test_a_cell_tagged_to_raise_must_raise_the_same(check):
-    given = notebook(*["1 / 0"] * 5)
-    for cell in given.cells:
-        cell.metadata["tags"] = ["raises-exception"]
-    given.cells[3].metadata["tags"] = ["nbval-raises-exception"]
-    stored = execute(given)
-    stored.cells[0].outputs[0].evalue = "by something else"
-    stored.cells[1].outputs[0].ename = "ValueError"
-    stored.cells[2].outputs[0].traceback = ["another one, which does not matter"]
-    stored.cells[4].source = "1"
-    result = check(stored)
-    result.assert_outcomes(passed=2, failed=3)
-    result.stdout.fnmatch_lines([f"FAILED tiny_0.ipynb::Cell {n} *" for n in (0, 1, 4)])
-    result.stdout.fnmatch_lines(["*it raised nothing, and is tagged raises-exception"])
-
-
-def test_the_tags_of_nbval_hold(check):
-    skipped = executed("1 / 0", tags=("nbval-skip",))
-    ignored = executed("print(1)", tags=("nbval-ignore-output",))
-    ignored.cells[0].outputs = []
-    never = notebook("print(1)", tags=("nbval-ignore-output",))
-    check([skipped, ignored, never]).assert_outcomes(skipped=1, passed=1, failed=1)
-
-
-def test_the_sanitising_of_nbval_holds(check, pytester):
-    stored = executed("print('took 3 s')")
-    stored.cells[0].outputs[0].text = "took 5 s\n"
-    pytester.makefile(".cfg", clean="[times]\nregex: \\d+ s\nreplace: N s\n")
-    check(stored, "--nbval-sanitize-with=clean.cfg").assert_outcomes(passed=1)
-
-
-def test_the_streams_are_merged(check):
-    source = "import sys\nfor n in range(3):\n    print(n); print(-n, file=sys.stderr)"
-    stored = executed(source)
-    check(stored).assert_outcomes(passed=1)
-    for output in stored.cells[0].outputs:
-        if output.name == "stderr":
-            output.text = "0\n"
-    check(stored).assert_outcomes(failed=1)
-
-
-def test_a_notebook_runs_in_an_empty_folder(check):
-    check(executed("import os; os.listdir()")).assert_outcomes(passed=1)
-
-
-def test_a_notebook_is_not_split_over_two_workers(check):
-    stored = executed("a = 0", *["a += 1; a"] * 9)
-    result = check(stored, "-n2", "--dist=load", "-v")
-    result.assert_outcomes(passed=10)
-    reported = [line for line in result.outlines if "PASSED" in line]
-    assert len(reported) == 10
-    assert len({line.split()[0] for line in reported}) == 1  # "[gw0] [ 10%] PASSED ..."
+@pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
+def test_a_notebook_is_not_split_over_two_workers_which_share_one_warm_process(check, monkeypatch):
+    monkeypatch.delenv(ADDRESS_VARIABLE)
+    started = []
+    real = WarmProcess.start
+    monkeypatch.setattr(WarmProcess, "start", lambda self: started.append(self) or real(self))
+    monkeypatch.setattr(WarmProcess.__init__, "__kwdefaults__", {"preload": LIGHT, "env": None})
+    stored = unexecuted("a = 0", *["a += 1"] * 8, "assert a == 8")
+    result = check([stored, stored], "-n2", "--dist=load", "-v")
+    result.assert_outcomes(passed=20)
+    lines = "\n".join(result.outlines)
+    workers = set(re.findall(r"^\[(gw\d)\] .*PASSED (tiny_\d)\S*::Cell", lines, re.MULTILINE))
+    assert sorted(name for _, name in workers) == ["tiny_0", "tiny_1"]
+    [warm] = started
+    assert warm.pid is None
+    assert ADDRESS_VARIABLE not in os.environ
 
 
 def test_nothing_changes_without_nbval(pytester):
     nbformat.write(notebook("1"), pytester.path / "tiny.ipynb")
     result = pytester.runpytest_inprocess("-p", "distlab.notebooks.regression")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-
-
-@pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
-@pytest.mark.parametrize("options", [(), ("-n2",)])
-def test_one_warm_process_serves_a_run_and_ends_with_it(check, monkeypatch, options):
-    stored = executed("1")
-    monkeypatch.delenv(ADDRESS_VARIABLE)
-    started = []
-    real = WarmProcess.start
-    monkeypatch.setattr(WarmProcess, "start", lambda self: started.append(self) or real(self))
-    monkeypatch.setattr(WarmProcess.__init__, "__kwdefaults__", {"preload": LIGHT, "env": None})
-    check([stored, stored], *options).assert_outcomes(passed=2)
-    [warm] = started
-    assert warm.pid is None
-    assert ADDRESS_VARIABLE not in os.environ
