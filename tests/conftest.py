@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,30 @@ from tests.support.graph_memory import MOST, forget_graphs
 # that tests start inherit what this one does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The rooms whose files take longest begin, so that two processes end at about the same time.
+LONGEST = ("zoo", "training", "lessons", "checks", "cluster")
+# What `make test` says in its last line.
+NO_BROWSER = Path(__file__).parents[1] / "build" / "no_browser.txt"
+
+
+def pytest_collection_modifyitems(items):
+    def rank(item):
+        room = item.path.relative_to(Path(__file__).parent).parts[0]
+        return LONGEST.index(room) if room in LONGEST else len(LONGEST)
+
+    items.sort(key=rank)
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    count = sum("no Chromium found" in str(report.longrepr) for report in skipped)
+    if count:
+        NO_BROWSER.parent.mkdir(exist_ok=True)
+        NO_BROWSER.write_text(
+            f"== {count} browser tests were skipped: no Chromium found. To run them, install it "
+            "(Debian: apt-get install chromium; macOS: brew install chromium)\n"
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)

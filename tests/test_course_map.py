@@ -28,7 +28,7 @@ EXERCISE = """# Exercise
 | report `third` | c | 15 | medium |
 
 | other | minutes |
-|---|---|
+|---|---|---|
 | not a task | 99 |
 """
 
@@ -46,55 +46,45 @@ def course(tmp_path):
     return tmp_path
 
 
-def entry(course, number):
-    return next(one for one in read_map(course) if one.number == number)
+def reproducibility_of(course):
+    return next(entry for entry in read_map(course) if entry.number == "06")
 
 
-def test_minutes_and_tasks_are_those_that_the_notebooks_state(course):
-    six = entry(course, "06")
-    assert (six.lesson_minutes, six.exercise_minutes, six.tasks) == (25, 32, 3)
+def test_the_map_has_the_minutes_and_tasks_that_the_notebooks_state(course):
+    entry = reproducibility_of(course)
+    assert (entry.lesson_minutes, entry.exercise_minutes, entry.tasks) == (25, 32, 3)
     assert total_minutes(read_map(course)) == (25, 32)
-
-
-def test_a_lesson_that_is_not_there_is_coming_and_has_no_link(course):
     rows = map_table(read_map(course)).splitlines()
-    assert any(row.startswith("| 02 | Batch size and learning rate (coming) |") for row in rows)
-    (six,) = [row for row in rows if row.startswith("| 06 |")]
-    assert "[Reproducibility](notebooks/06_reproducibility.ipynb),\u00a025\u00a0min" in six
-    assert "[3 tasks](exercises/06_reproducibility.ipynb),\u00a032\u00a0min" in six
+    (row,) = [row for row in rows if row.startswith("| 06 |")]
+    assert "[Reproducibility](notebooks/06_reproducibility.ipynb),\u00a025\u00a0min" in row
+    assert "[3 tasks](exercises/06_reproducibility.ipynb),\u00a032\u00a0min" in row
+    absent = "| 02 | Batch size and learning rate (coming) |"
+    assert any(row.startswith(absent) for row in rows)
 
 
-def test_a_notebook_that_a_learner_broke_has_no_minutes(course):
-    (course / "notebooks" / "06_reproducibility.ipynb").write_text("{ half")
-    assert entry(course, "06").lesson_minutes is None
-    assert entry(course, "06").lesson
-
-
-def test_a_learners_second_copy_is_not_on_the_map_and_a_new_lesson_must_be(course):
-    (course / "notebooks" / "06_reproducibility.fresh.ipynb").write_text(notebook(LESSON))
-    read_map(course)
+def test_a_learners_broken_or_second_copy_is_no_matter_and_a_new_lesson_must_be_listed(course):
+    lesson = course / "notebooks" / "06_reproducibility.ipynb"
+    lesson.with_suffix(".fresh.ipynb").write_text(notebook(LESSON))
+    lesson.write_text("{ half")
+    assert reproducibility_of(course).lesson_minutes is None
+    assert reproducibility_of(course).lesson
     (course / "notebooks" / "18_more.ipynb").write_text(notebook(LESSON))
     with pytest.raises(InvalidArgument, match="18_more"):
         read_map(course)
 
 
-@pytest.mark.parametrize("page", write_map.PAGES, ids=lambda page: page.name)
-def test_the_pages_have_the_map_as_the_notebooks_are_now(page):
-    text = page.read_text(encoding="utf-8")
-    assert write_map.with_map(text) == text, "python tools/write_map.py writes it again"
-
-
-def test_a_page_without_the_marks_is_refused():
+def test_the_pages_have_the_map_as_the_notebooks_are_now():
+    for page in write_map.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert write_map.with_map(text) == text, f"{page}: python tools/write_map.py mends it"
     with pytest.raises(ValueError, match="must have the marks"):
         write_map.with_map("# A page")
 
 
-def test_every_lesson_of_the_course_states_its_minutes():
-    without = [one.stem for one in read_map(ROOT) if one.lesson and not one.lesson_minutes]
+def test_the_course_is_in_order_and_every_lesson_states_its_minutes():
+    entries = read_map(ROOT)
+    without = [entry.stem for entry in entries if entry.lesson and not entry.lesson_minutes]
     assert set(without) <= {"00_start_here"}
-    assert all(one.exercise_minutes for one in read_map(ROOT) if one.exercise)
-
-
-def test_the_parts_of_the_map_are_in_order():
-    numbers = re.findall(r"^\| (\d\d) \|", map_table(read_map(ROOT)), re.MULTILINE)
+    assert all(entry.exercise_minutes for entry in entries if entry.exercise)
+    numbers = re.findall(r"^\| (\d\d) \|", map_table(entries), re.MULTILINE)
     assert numbers == [f"{number:02}" for number in range(18)]

@@ -21,21 +21,18 @@ def test_too_late_says_restart_the_kernel():
     )
 
 
-@pytest.mark.parametrize("count", [0, -1, 2.0, True, "4"])
-def test_a_count_that_is_none_is_refused(count):
-    with pytest.raises(InvalidArgument, match="not a whole number of at least 1"):
-        dl.split_devices(count)
-
-
-def test_more_devices_than_can_be_are_refused():
-    with pytest.raises(InvalidArgument) as error:
-        dl.split_devices(65)
-    assert error.value.found == "more than the 64 logical devices that one process can hold"
-
-
-def test_a_misspelt_kind_is_answered_with_the_near_one():
-    with pytest.raises(InvalidArgument, match="did you mean 'gpu'"):
-        dl.split_devices(2, kind="gpus")
+def test_counts_and_kinds_that_cannot_be_meant_are_refused():
+    cases = [
+        ({"count": count}, "not a whole number of at least 1") for count in (0, 2.0, True, "4")
+    ]
+    cases += [
+        ({"count": 65}, "more than the 64 logical devices that one process can hold"),
+        ({"count": 2, "kind": "gpus"}, "did you mean 'gpu'"),
+    ]
+    for arguments, text in cases:
+        with pytest.raises(InvalidArgument) as error:
+            dl.split_devices(**arguments)
+        assert text in str(error.value), arguments
 
 
 def test_a_gpu_where_there_is_none_is_a_device_error(run_python):
@@ -44,17 +41,12 @@ def test_a_gpu_where_there_is_none_is_a_device_error(run_python):
     assert "split_devices(2, kind='gpu')\n  found: no GPU that TensorFlow can see" in message
 
 
-def test_the_largest_number_of_devices_works(run_python):
+def test_the_largest_number_of_devices_works_also_after_doctor(run_python):
     code = (
-        "import distlab as dl; dl.split_devices(64, kind='cpu')\n"
+        "import distlab as dl; dl.doctor(); dl.split_devices(64, kind='cpu')\n"
         "import tensorflow as tf; print(len(tf.config.list_logical_devices('CPU')))"
     )
     assert run_python(code, warm=True).split()[-1] == "64"
-
-
-def test_doctor_can_be_asked_before_devices_are_split(run_python):
-    code = "import distlab as dl; dl.doctor(); print(len(dl.split_devices(3)))"
-    assert run_python(code, warm=True).split()[-1] == "3"
 
 
 class FakeConfig:

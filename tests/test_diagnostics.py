@@ -14,10 +14,6 @@ def test_doctor_finds_versions_devices_and_strategies():
     assert {"tensorflow", "keras"} <= diagnosis.versions.keys()
     assert diagnosis.devices[0].startswith(f"{os.cpu_count()} CPU cores")
     assert diagnosis.strategies["mirrored"].startswith("yes, on ")
-
-
-def test_doctor_reads_well_in_a_terminal_and_a_notebook():
-    diagnosis = dl.doctor()
     assert repr(diagnosis).startswith("Versions\n  Python  ")
     assert repr(diagnosis).endswith("Problems\n  none")
     assert ">Strategies</th>" in diagnosis._repr_html_()
@@ -29,11 +25,14 @@ def test_doctor_tells_of_a_tf_config_that_cannot_be_read(monkeypatch):
     assert problem.startswith("TF_CONFIG='{': it does not describe a cluster")
 
 
-def test_doctor_tells_of_both_tensorflows(monkeypatch):
+def test_doctor_tells_of_two_tensorflows_and_of_what_needs_an_extra(monkeypatch):
     versions = {"tensorflow": "2.21.0", "tensorflow-tpu": "2.20.0", "keras": "3.15.1"}
     monkeypatch.setattr(environment, "package_versions", lambda *names: versions)
-    (problem,) = dl.doctor().problems
+    diagnosis = dl.doctor()
+    (problem,) = diagnosis.problems
     assert "tensorflow and tensorflow-tpu are both installed" in problem
+    assert 'Data sets need: pip install "distlab[data]"' in diagnosis.notes
+    assert 'The lessons need: pip install "distlab[lab]"' in diagnosis.notes
 
 
 def test_doctor_works_where_tensorflow_is_missing_or_broken(run_python):
@@ -41,36 +40,22 @@ def test_doctor_works_where_tensorflow_is_missing_or_broken(run_python):
     assert "TensorFlow does not load (ModuleNotFoundError" in run_python(code)
 
 
-def test_doctor_names_what_needs_an_extra(monkeypatch):
-    versions = {"tensorflow": "2.21.0", "keras": "3.15.1"}
-    monkeypatch.setattr(environment, "package_versions", lambda *names: versions)
-    notes = dl.doctor().notes
-    assert 'Data sets need: pip install "distlab[data]"' in notes
-    assert 'The lessons need: pip install "distlab[lab]"' in notes
-
-
 def test_tensorflow_loads_without_its_usual_noise_and_real_messages_pass(run_python):
     code = (
-        "import os, sys, threading\n"
-        "import distlab\n"
+        "import os, sys\n"
+        "sys.ps1 = '> '  # as in a notebook, where TensorFlow's own logger talks more\n"
+        "import distlab, logging\n"
         "from distlab import environment\n"
         "r, w = os.pipe(); os.dup2(w, 2)\n"
         "distlab.make_strategy\n"
         "with environment.without_noise(): os.write(2, b'E0000 a real error\\n')\n"
         "os.close(w); os.close(2)\n"
-        "print(os.read(r, 10000))"
-    )
-    assert run_python(code).strip() == r"b'E0000 a real error\n'"
-
-
-def test_tensorflows_python_logger_tells_warnings_unless_the_user_chose(run_python):
-    code = (
-        "import logging, sys; sys.ps1 = '> '  # as in a notebook, where TensorFlow talks more\n"
-        "import distlab; distlab.make_strategy\n"
+        "print(os.read(r, 10000))\n"
         "logger = logging.getLogger('tensorflow'); print(logger.level)\n"
         "logger.setLevel(logging.INFO); distlab.describe; print(logger.level)"
     )
-    assert run_python(code).split() == ["30", "20"]
+    said = run_python(code).splitlines()
+    assert said == [r"b'E0000 a real error\n'", "30", "20"], "the user's own level stays"
 
 
 def set_cluster(monkeypatch, **jobs):

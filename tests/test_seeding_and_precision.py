@@ -32,10 +32,10 @@ def test_deterministic_operations_can_be_asked_for(run_python):
     assert run_python(code, warm=True).split()[-2:] == ["False", "True"]
 
 
-@pytest.mark.parametrize("seed", [-1, 2**32, 1.0, True, "1"])
-def test_a_seed_that_is_none_is_refused(seed):
-    with pytest.raises(InvalidArgument, match=r"not a whole number from 0 to 2\*\*32 - 1"):
-        dl.set_seed(seed)
+def test_a_seed_that_is_none_is_refused():
+    for seed in (-1, 2**32, 1.0, True, "1"):
+        with pytest.raises(InvalidArgument, match=r"not a whole number from 0 to 2\*\*32 - 1"):
+            dl.set_seed(seed)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "float32"])

@@ -26,16 +26,6 @@ if __name__ == "__main__":
 """
 
 
-def step(replicas, whole_secs, *, batch=64):
-    half = (whole_secs, whole_secs)
-    return MeasuredStep(replicas, batch, 4, 0.010, 0.002, 0.001, whole_secs, half)
-
-
-def said(capsys, *arguments):
-    assert cli.main(["bench", *arguments]) == 2
-    return capsys.readouterr().err
-
-
 def test_a_script_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
@@ -51,14 +41,15 @@ def test_a_script_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out.png").stat().st_size > 1000
 
 
-def test_strong_efficiency_is_divided_by_the_replicas_and_weak_is_not():
-    steps = [step(1, 0.020), step(4, 0.010)]
+def test_a_row_has_throughput_efficiency_and_the_parts_in_milliseconds():
+    steps = [
+        MeasuredStep(replicas, 64, 4, 0.010, 0.002, 0.001, secs, (secs, secs))
+        for replicas, secs in ((1, 0.020), (4, 0.010))
+    ]
+    # Strong efficiency is divided by the replicas, and weak is not.
     assert efficiency_of("strong", steps) == [1.0, 0.5]
     assert efficiency_of("weak", steps) == [1.0, 2.0]
-
-
-def test_a_row_has_throughput_efficiency_and_the_parts_in_milliseconds():
-    row = table_of("strong", [step(1, 0.020), step(4, 0.010)])[2]
+    row = table_of("strong", steps)[2]
     assert row.split() == ["4", "6400", "50", "%", "10.0", "10.0", "2.0", "1.0"]
 
 
@@ -69,43 +60,42 @@ def test_a_module_and_its_function_stand_in_for_a_file(tmp_path, monkeypatch):
     assert (build(), data(8)) == (1, 2)
 
 
-@pytest.mark.parametrize(
-    ("text", "found", "do"),
-    [
-        ("def data(batch_size): ...", "no function 'build'", "a compiled Keras model"),
-        ("def build(): ...", "no function 'data'", "define data(batch_size)"),
-    ],
-)
-def test_a_file_that_lacks_a_function_is_told_which(tmp_path, text, found, do):
-    (tmp_path / "train.py").write_text(text)
-    with pytest.raises(ValueError, match=found) as error:
-        own_functions(str(tmp_path / "train.py"))
-    assert do in str(error.value)
+def test_a_target_that_lacks_something_is_refused_with_what_is_missing(tmp_path):
+    without_build, without_data = tmp_path / "a.py", tmp_path / "b.py"
+    without_build.write_text("def data(batch_size): ...")
+    without_data.write_text("def build(): ...")
+    for target, found in (
+        (str(without_build), r"no function 'build'\n.*a compiled Keras model"),
+        (str(without_data), r"no function 'data'\n.*define data\(batch_size\)"),
+        ("nowhere.py", "no such file"),
+        ("train", "no file and no function"),
+        ("nowhere:f", "no module named 'nowhere'"),
+    ):
+        with pytest.raises(ValueError, match=found):
+            own_functions(target)
 
 
 def test_what_cannot_be_measured_is_refused(capsys):
-    assert "neither a file nor --build" in said(capsys)
-    assert "both a file and --build" in said(capsys, "train.py", "--build", "a:b")
-    assert "a first number that is not 1" in said(capsys, "train.py", "--replicas", "2", "4")
-    odd = said(capsys, "train.py", "--batch", "10", "--replicas", "1", "4")
-    assert "10 examples, which 4 replicas cannot share equally" in odd
+    for arguments, text in (
+        ([], "neither a file nor --build"),
+        (["train.py", "--build", "a:b"], "both a file and --build"),
+        (["train.py", "--replicas", "2", "4"], "a first number that is not 1"),
+        (
+            ["train.py", "--batch", "10", "--replicas", "1", "4"],
+            "10 examples, which 4 replicas cannot share equally",
+        ),
+    ):
+        assert cli.main(["bench", *arguments]) == 2
+        assert text in capsys.readouterr().err
 
 
-def test_a_process_that_fails_is_quoted(tmp_path, capsys):
-    (tmp_path / "train.py").write_text("raise RuntimeError('no data here')")
-    text = said(capsys, str(tmp_path / "train.py"), "--replicas", "1")
-    assert "on 1 replicas" in text
-    assert "RuntimeError: no data here" in text
-
-
-@pytest.mark.parametrize(
-    ("target", "found"),
-    [
-        ("nowhere.py", "no such file"),
-        ("train", "no file and no function"),
-        ("nowhere:f", "nowhere"),
-    ],
-)
-def test_targets_that_are_not_there_are_refused(target, found):
-    with pytest.raises(ValueError, match=found):
-        own_functions(target)
+def test_a_process_that_fails_is_quoted(tmp_path, monkeypatch, capsys):
+    # Not Python, which would import TensorFlow before it fails.
+    failing = tmp_path / "python"
+    failing.write_text("#!/bin/sh\necho 'RuntimeError: no data here' >&2\nexit 3\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(failing))
+    assert cli.main(["bench", "train.py", "--replicas", "1"]) == 2
+    message = capsys.readouterr().err
+    assert "distlab bench train.py on 1 replicas" in message
+    assert "ended with exit code 3: RuntimeError: no data here" in message

@@ -68,11 +68,6 @@ def test_what_comes_then_counts_and_shows_only_if_all_above_is_right():
     assert (report.earned, len(report.criteria)) == (3, 3)
 
 
-def test_one_gate_follows_another():
-    report = asked(stated(SUM, Then(FIRST), Then(WHOLE)), first=None)
-    assert (report.earned, labels(report)) == (2, ["the sum", "the first number"])
-
-
 def test_a_gate_earns_nothing_and_shows_only_if_it_fails():
     check = stated(Gate(FIRST), SUM)
     assert (check.points, labels(asked(check))) == (2, ["the sum"])
@@ -111,14 +106,6 @@ def test_a_fault_is_known_by_what_its_change_moves():
     assert answer(first=-1).mistake == "last"
     assert answer(times=5).mistake == ""
     assert answer(times=2, sum=None).mistake == ""
-
-
-def test_a_fault_can_be_told_what_to_compare():
-    check = stated(SUM, FIRST, mistakes=(Fault("twice", sees=("sum", "first"), times=2),))
-    assert asked(check, first=None).mistake == ""
-    assert run_check(check, lambda given: reference(given, times=2)).mistake == "twice"
-    both = run_check(check, lambda given: {**reference(given, times=2), "first": None})
-    assert both.mistake == ""
 
 
 def test_events_are_known_by_an_error_or_by_what_was_noted():

@@ -1,9 +1,11 @@
 """examples/train.py under the engines that start processes on many machines.
 
-data/slurm_jobs.json is what a Slurm 22.05 with two nodes, node9 and node10, set for the tasks of
-two jobs; data/tfjob_tf_config.json is TF_CONFIG as Kubeflow's operator puts it together.
+slurm_jobs.json is what a Slurm 22.05 with two nodes, node9 and node10, set for the tasks of two
+jobs; tfjob_tf_config.json is TF_CONFIG as Kubeflow's operator puts it together. The hosts that
+docs/two_machines.md starts by SSH are two network namespaces with a cable between them.
 """
 
+import contextlib
 import copy
 import json
 import os
@@ -12,21 +14,22 @@ import runpy
 import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import psutil
 import pytest
 import yaml
 
 from distlab.cluster.group import Start, TaskGroup
+from distlab.cluster.isolation import Isolation
 from distlab.cluster.ports import reserved_ports
-from distlab.cluster.spec import TaskName, local_spec, read_cluster
+from distlab.cluster.spec import ClusterSpec, TaskName, read_cluster
 from distlab.errors import UnsupportedEnvironment
+from distlab.warm.keeper import shared_keeper
 from tests.support.launched import launched
+from tests.support.local_tasks import wait_until
 from tests.support.repository import ROOT
 from tests.support.train_script import TRAIN, arguments, loss_in, run_tasks
 
@@ -44,7 +47,7 @@ def loss_alone(tmp_path_factory):
     (said,) = run_tasks([{}], tmp_path_factory.mktemp("alone"))
     replicas, loss = loss_in(said)
     assert replicas == 1
-    return pytest.approx(loss, abs=1e-5)
+    return pytest.approx(loss, abs=1e-5)  # the page on two machines promises five digits
 
 
 def test_two_tasks_of_slurm_train_as_one_process_does(loss_alone, tmp_path):
@@ -63,80 +66,53 @@ def test_two_tasks_of_slurm_train_as_one_process_does(loss_alone, tmp_path):
     assert "loss after" not in said[1]
 
 
-def test_an_evaluator_evaluates_what_the_workers_have_trained(loss_alone, tmp_path):
-    run = launched(["--workers", 2, "--evaluator", TRAIN, *arguments(tmp_path)], tmp_path)
+def test_an_evaluator_evaluates_what_launched_workers_have_trained(
+    loss_alone, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    args = ["--workers", 2, "--evaluator", TRAIN, *arguments(tmp_path)]
+    run = launched(args, capfd)
     assert loss_in(run.out) == (2, loss_alone)
-    of_evaluator = re.findall(r"^evaluator:0 \| (.*)$", run.out, re.MULTILINE)
-    assert [
-        re.match(r"step (\d+), \d epochs? done: accuracy 0\.", one)[1] for one in of_evaluator
-    ] == [
-        "45",
-        "90",
-    ]
+    steps = r"^evaluator:0 \| step (\d+), \d epochs? done: accuracy 0\."
+    assert re.findall(steps, run.out, re.MULTILINE) == ["45", "90"]
 
 
-def test_a_worker_that_is_told_to_leave_before_it_trains_leaves(tmp_path):
-    code = """
-import time, distlab
-distlab.make_strategy("auto")
-print("met", flush=True)
-time.sleep(300)
-"""
-
-    def said_by_all(word):
-        return all(word in group.log_of(task).read_text() for task in spec.tasks_in_order())
-
-    with reserved_ports(2) as ports:
-        spec = local_spec(workers=2, ports=ports)
-        how = Start(argv=["-c", code], env={})
-        with TaskGroup(spec, how=lambda task: how, folder=tmp_path) as group:
-            group.start()
-            deadline = time.monotonic() + 120
-            while not said_by_all("met") and time.monotonic() < deadline:
-                time.sleep(0.02)  # between looks at real processes
-            assert said_by_all("met")
-            assert set(group.stop(grace_secs=20).values()) == {-signal.SIGTERM}
-
-
-@pytest.mark.parametrize(
-    ("job", "addresses"),
-    [
-        ("examples/slurm/train.sbatch", ("node9:12944", "node10:12944")),
-        ("two tasks a node", ("node9:13072", "node9:13073", "node10:13072", "node10:13073")),
-    ],
-)
-def test_a_recorded_job_of_slurm_gives_each_task_its_own_host(job, addresses):
-    tasks = slurm_job(job)
-    assert len(tasks) == len(addresses)
-    for rank, environ in enumerate(tasks):
-        cluster = read_cluster(environ)
-        assert cluster.addresses == {"worker": addresses}
-        assert cluster.task == TaskName("worker", rank)
-        assert cluster.address_of(cluster.task).split(":")[0] == environ["SLURMD_NODENAME"]
-
-
-def test_ranks_that_slurm_dealt_out_in_turn_are_refused():
-    tasks = slurm_job("two tasks a node, srun --distribution=cyclic")
+def test_recorded_jobs_of_slurm_and_kubeflow_are_read():
+    for job, addresses in {
+        "examples/slurm/train.sbatch": ("node9:12944", "node10:12944"),
+        "two tasks a node": ("node9:13072", "node9:13073", "node10:13072", "node10:13073"),
+    }.items():
+        clusters = [(read_cluster(environ), environ) for environ in slurm_job(job)]
+        assert len(clusters) == len(addresses)
+        for rank, (cluster, environ) in enumerate(clusters):
+            assert cluster.addresses == {"worker": addresses}
+            assert cluster.task == TaskName("worker", rank)
+            assert cluster.address_of(cluster.task).split(":")[0] == environ["SLURMD_NODENAME"]
+    dealt_out_in_turn = slurm_job("two tasks a node, srun --distribution=cyclic")
     with pytest.raises(UnsupportedEnvironment, match="srun --distribution=block"):
-        read_cluster(tasks[1])
+        read_cluster(dealt_out_in_turn[1])
+    config = json.loads((DATA / "tfjob_tf_config.json").read_text())
+    cluster = read_cluster({"TF_CONFIG": json.dumps(config)})
+    assert cluster.jobs == {"chief": 1, "worker": 2}
+    assert cluster.address_of(cluster.task) == "digits-worker-1.default.svc:2222"
+    evaluator = {**config, "task": {"type": "evaluator", "index": 0}}
+    assert read_cluster({"TF_CONFIG": json.dumps(evaluator)}).task == TaskName("evaluator", 0)
+
+
+# The files for Slurm and Kubernetes
 
 
 def test_the_batch_script_is_one_that_bash_and_slurm_can_read():
     (script,) = (ROOT / "examples" / "slurm").glob("*.sbatch")
-    subprocess.run(["bash", "-n", script], check=True, timeout=10)
+    subprocess.run(["bash", "-n", script], check=True, timeout=120)
     lines = script.read_text().splitlines()
     assert lines[0] == "#!/bin/bash"
-    commands = [number for number, line in enumerate(lines) if line and line[0] != "#"]
-    options = {
-        number: line.removeprefix("#SBATCH ")
-        for number, line in enumerate(lines)
-        if line.startswith("#SBATCH")
-    }
-    assert max(options) < commands[0], "sbatch reads no option after the first command"
+    first = next(number for number, line in enumerate(lines) if line and line[0] != "#")
+    options = [line.split()[1] for line in lines[:first] if line.startswith("#SBATCH")]
+    assert len(options) == script.read_text().count("\n#SBATCH"), "sbatch reads no later option"
     known = {"job-name", "nodes", "ntasks-per-node", "exclusive", "cpus-per-task", "time"}
     known |= {"signal", "requeue", "open-mode", "output"}
-    assert all(option.startswith("--") for option in options.values())
-    assert {option[2:].partition("=")[0] for option in options.values()} == known
+    assert {option.partition("=")[0] for option in options} == {f"--{name}" for name in known}
     (run,) = re.findall(r"^srun (.*?[^\\])$", script.read_text(), re.MULTILINE | re.DOTALL)
     words = shlex.split(run.replace("\\\n", ""))
     assert words[words.index("python") + 1] == "examples/train.py"
@@ -149,31 +125,17 @@ def assert_the_script_takes(arguments):
     assert options.folder != "checkpoints", "every host needs the same folder"
 
 
-def test_the_tf_config_of_kubeflow_is_read():
-    config = json.loads((DATA / "tfjob_tf_config.json").read_text())
-    cluster = read_cluster({"TF_CONFIG": json.dumps(config)})
-    assert cluster.jobs == {"chief": 1, "worker": 2}
-    assert cluster.address_of(cluster.task) == "digits-worker-1.default.svc:2222"
-    evaluator = {**config, "task": {"type": "evaluator", "index": 0}}
-    assert read_cluster({"TF_CONFIG": json.dumps(evaluator)}).task == TaskName("evaluator", 0)
-
-
 def documents(name):
     """The documents of a manifest, by kind."""
     text = (ROOT / "examples" / "kubernetes" / name).read_text()
     return {document["kind"]: document for document in yaml.safe_load_all(text)}
 
 
-def kubernetes_model(kind):
-    """The model that is generated of what Kubernetes says of a kind: "core_v1_service"."""
-    models = pytest.importorskip("kubeflow_trainer_api.models")
-    return getattr(models, "IoK8sApi" + kind.title().replace("_", ""))
-
-
 def assert_kubernetes_knows(document, kind):
-    """Each field of a document is one of Kubernetes, with a value that it can have."""
-    understood = kubernetes_model(kind).from_dict(copy.deepcopy(document)).to_dict()
-    assert_contained(document, understood, kind)
+    """Each field of a document is one of Kubernetes ("core_v1_service"), with a possible value."""
+    models = pytest.importorskip("kubeflow_trainer_api.models")
+    model = getattr(models, "IoK8sApi" + kind.title().replace("_", ""))
+    assert_contained(document, model.from_dict(copy.deepcopy(document)).to_dict(), kind)
 
 
 def assert_contained(part, whole, path):
@@ -183,8 +145,8 @@ def assert_contained(part, whole, path):
             assert_contained(value, whole[key], f"{path}.{key}")
     elif isinstance(part, list):
         assert len(part) == len(whole), path
-        for number, (one, other) in enumerate(zip(part, whole, strict=True)):
-            assert_contained(one, other, f"{path}[{number}]")
+        for number, (mine, theirs) in enumerate(zip(part, whole, strict=True)):
+            assert_contained(mine, theirs, f"{path}[{number}]")
     else:
         assert part == whole, path
 
@@ -202,24 +164,17 @@ def assert_pods_share_the_checkpoints(pod, claim):
     assert pod["terminationGracePeriodSeconds"] > 30
 
 
-# Of the operator's own definition of a TFJob (v1); there is no package that holds it.
-TFJOB_SPEC = {"enableDynamicWorker", "runPolicy", "successPolicy", "tfReplicaSpecs"}
-TFJOB_RUN_POLICY = {"activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy"}
-TFJOB_RUN_POLICY |= {"schedulingPolicy", "suspend", "ttlSecondsAfterFinished"}
-TFJOB_REPLICAS = {"Chief", "Worker", "PS", "Evaluator"}
-
-
 def test_the_tfjob_has_the_fields_of_kubeflow_and_of_kubernetes():
     claim = documents("checkpoints.yaml")["PersistentVolumeClaim"]
     assert_kubernetes_knows(claim, "core_v1_persistent_volume_claim")
     job = documents("tfjob.yaml")["TFJob"]
     assert job.keys() == {"apiVersion", "kind", "metadata", "spec"}
     assert job["apiVersion"] == "kubeflow.org/v1"
-    assert job["spec"].keys() <= TFJOB_SPEC
-    assert job["spec"]["runPolicy"].keys() <= TFJOB_RUN_POLICY
+    # Of the operator's own definition of a TFJob (v1); there is no package that holds it.
+    fields = {"enableDynamicWorker", "runPolicy", "successPolicy", "tfReplicaSpecs"}
+    assert job["spec"].keys() <= fields
     assert job["spec"]["runPolicy"]["cleanPodPolicy"] in {"None", "Running", "All"}
     replicas = job["spec"]["tfReplicaSpecs"]
-    assert replicas.keys() <= TFJOB_REPLICAS
     assert {kind: spec["replicas"] for kind, spec in replicas.items()} == {"Chief": 1, "Worker": 2}
     for spec in replicas.values():
         assert spec.keys() == {"replicas", "restartPolicy", "template"}
@@ -237,8 +192,7 @@ def test_the_indexed_job_gives_each_pod_its_place_in_the_cluster():
     assert_kubernetes_knows(service, "core_v1_service")
     assert_kubernetes_knows(job, "batch_v1_job")
     pod = job["spec"]["template"]["spec"]
-    claim = documents("checkpoints.yaml")["PersistentVolumeClaim"]
-    assert_pods_share_the_checkpoints(pod, claim)
+    assert_pods_share_the_checkpoints(pod, documents("checkpoints.yaml")["PersistentVolumeClaim"])
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
     name = job["metadata"]["name"]
     assert service["spec"] == {"clusterIP": "None", "selector": {"job-name": name}}
@@ -249,13 +203,147 @@ def test_the_indexed_job_gives_each_pod_its_place_in_the_cluster():
         cluster = read_cluster({config["name"]: config["value"].replace("$(INDEX)", str(number))})
         assert cluster.task == TaskName("worker", number)
         assert cluster.address_of(cluster.task) == f"{name}-{number}.{pod['subdomain']}:2222"
-
-
-def test_a_field_that_kubernetes_does_not_know_would_be_noticed():
-    job = documents("indexed_job.yaml")["Job"]
-    job["spec"]["template"]["spec"]["containers"][0]["imagePullPolcy"] = "Always"
+    pod["containers"][0]["imagePullPolcy"] = "Always"  # would be noticed
     with pytest.raises(AssertionError, match="imagePullPolcy"):
         assert_kubernetes_knows(job, "batch_v1_job")
+
+
+# Two hosts, made of two network namespaces
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+PAGE = (ROOT / "docs" / "two_machines.md").read_text(encoding="utf-8")
+# Enters the network of the host that a command names, where ssh would go to the host.
+SSH = """#!/bin/bash
+while [[ $1 == -* ]]; do [ "$1" = -o ] && shift; shift; done
+case $1 in {cases} *) echo "ssh: no host $1" >&2; exit 255 ;; esac
+exec nsenter --target "$pid" --net bash -c "$2"
+"""
+# Called as `python -u SCRIPT ...`: a fork of the warm process, in the network where it is called.
+PYTHON = f"""#!{sys.executable}
+import os, sys
+from distlab.warm.keeper import shared_keeper, task_environment
+options = {{"stdout": 1, "stderr": 2, "network_of": os.getpid(), "cwd": os.getcwd()}}
+sys.exit(shared_keeper().spawn(sys.argv[2:], env=task_environment({{}}), **options).wait())
+"""
+
+
+def ip(pid, arguments):
+    """Runs `ip` on the host that a process holds."""
+    enter = ["nsenter", "--target", str(pid), "--net"]
+    subprocess.run([*enter, "ip", *arguments.split()], check=True, capture_output=True, timeout=120)
+
+
+@pytest.fixture
+def hosts():
+    """Two processes, each of which holds the network of a host."""
+    missing = [tool for tool in ("ip", "nsenter") if shutil.which(tool) is None]
+    if sys.platform != "linux" or missing:
+        pytest.skip(f"network namespaces are Linux's, and need {' and '.join(missing)}")
+    if os.geteuid():
+        pytest.skip("only root may lay a cable between two network namespaces")
+    with contextlib.ExitStack() as stack:
+        try:
+            pids = [stack.enter_context(Isolation()).pid for _ in ADDRESSES]
+        except UnsupportedEnvironment as error:
+            if "Operation not permitted" not in error.found:
+                raise
+            pytest.skip(error.found)
+        ip(pids[0], f"link add cable type veth peer name cable netns {pids[1]}")
+        for pid, address in zip(pids, ADDRESSES, strict=True):
+            ip(pid, f"address add {address}/24 dev cable")
+            ip(pid, "link set cable up")
+        yield pids
+
+
+def test_the_pages_commands_for_two_hosts_train_as_one_process_and_go_on_with_fewer(
+    hosts, loss_alone, tmp_path
+):
+    cases = " ".join(f"{a}) pid={p} ;;" for a, p in zip(ADDRESSES, hosts, strict=True))
+    for name, text in {"ssh": SSH.format(cases=cases), "python": PYTHON}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environ = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
+    environ |= {"PATH": f"{tmp_path}:{environ['PATH']}", "PYTHON": str(tmp_path / "python")}
+    environ |= {"DISTLAB_WARM_ADDRESS": shared_keeper().address}
+
+    def run(command):
+        for number, address in enumerate(ADDRESSES, 1):
+            command = command.replace(f"10.0.0.{number}", address)
+        command = command.replace("/shared/checkpoints", str(tmp_path / "checkpoints"))
+        done = subprocess.run(
+            shlex.split(command), cwd=ROOT, env=environ, capture_output=True, text=True, timeout=600
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    blocks = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    both, fewer = (line for line in lines if "examples/ssh_hosts.sh" in line)
+    code, printed = run(both)
+    assert code == 0, printed
+    assert loss_in(printed) == (2, loss_alone)
+    assert "[worker:0] loss after 2 epochs" in printed
+    code, printed = run(fewer)
+    assert code == 0, printed
+    assert re.search(r"\[worker:0\] loss after 4 epochs on 1 replicas", printed), printed
+    code, printed = run("examples/ssh_hosts.sh 10.0.0.1 10.0.0.2 -- examples/no_such_script.py")
+    assert code == 1 and "[worker:1]" in printed
+
+
+def test_a_wrong_call_of_the_ssh_script_shows_how_to_call():
+    for given in ([], ["10.0.0.1"], ["10.0.0.1", "--"], ["--", "examples/train.py"]):
+        command = ["examples/ssh_hosts.sh", *given]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout) == (2, ""), given
+        usage = "usage: examples/ssh_hosts.sh HOST [HOST...] -- SCRIPT [ARGUMENT...]\n"
+        assert done.stderr == usage
+
+
+def test_the_errors_that_the_page_names_are_those_of_distlab():
+    rows = PAGE.partition("| the error says | check |")[2].splitlines()[2:7]
+    errors = [row.split("|")[1].strip() for row in rows]
+    source = (ROOT / "distlab/cluster/probing.py").read_text(encoding="utf-8")
+    assert len(errors) == 5 and [error for error in errors if error not in source] == []
+    source = (ROOT / "distlab/strategy/meeting_errors.py").read_text(encoding="utf-8")
+    for text in ("its port is in use", "was told that"):
+        assert text in source and text in PAGE
+
+
+CUT_OFF = f"""
+import sys
+sys.path.insert(0, {str(TRAIN.parent)!r})
+import keras, train
+import distlab as dl
+def tell(epoch, logs): print("epoch", epoch, flush=True)
+strategy = dl.make_strategy("auto", heartbeat_secs=3)
+data, _ = dl.load_dataset("digits", batch_size=32)
+model = dl.distribute(train.build, strategy)
+model.fit(data, epochs=1_000_000, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=tell)])
+"""
+
+
+def test_a_host_that_is_cut_off_ends_both(hosts, tmp_path):
+    addresses = {"worker": tuple(f"{address}:2222" for address in ADDRESSES)}
+    spec = ClusterSpec(jobs={"worker": 2}, addresses=addresses, source="here")
+    both = spec.tasks_in_order()
+
+    def how(task):
+        return Start(argv=["-c", CUT_OFF], env={}, network_of=hosts[task.index])
+
+    def said(task):
+        return group.log_of(task).read_text()
+
+    with TaskGroup(spec, how=how, folder=tmp_path) as group:
+        group.start()
+        wait_until(lambda: all("epoch 2" in said(task) for task in both) or group.ended())
+        assert group.ended() == {}, "\n---\n".join(map(said, both))
+        # What one host sends goes to nobody from now on: no error, no end of a connection.
+        for pid, other in zip(hosts, reversed(ADDRESSES), strict=True):
+            ip(pid, f"neighbour replace {other} lladdr 02:00:00:00:00:ff dev cable nud permanent")
+        wait_until(lambda: not group.running())
+        for task, other in zip(both, reversed(both), strict=True):
+            assert group.ended()[task] == 1, said(task)
+            gone = f"{other} ({spec.address_of(other)}) fell silent: its host or its network is"
+            assert gone in said(task)
 
 
 # Ray gives its own processes 30 s to start, which no setting changes: not always enough on a
@@ -266,10 +354,19 @@ RAY_WAS_SLOW = "timed out during startup"
 def run_logged(argv, environ, path):
     """Returns the exit code of a command, and what it printed."""
     with path.open("w") as log:
-        code = subprocess.run(
-            argv, env=environ, stdout=log, stderr=log, timeout=300, check=False
-        ).returncode
+        code = subprocess.run(argv, env=environ, stdout=log, stderr=log, timeout=600).returncode
     return code, path.read_text()
+
+
+def processes_at(place):
+    """The processes that were started for a folder, or write there."""
+    theirs = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+            names = [*process.cmdline(), *(file.path for file in process.open_files())]
+            if any(place in name for name in names):
+                theirs.append(process)
+    return theirs
 
 
 def test_two_workers_of_ray_train_as_one_process_does(loss_alone, tmp_path):
@@ -278,7 +375,7 @@ def test_two_workers_of_ray_train_as_one_process_does(loss_alone, tmp_path):
     environ = {**os.environ, "RAY_TMPDIR": place, "RAY_AUTH_TOKEN": secrets.token_hex()}
     # It watches over machines that are not there, and costs as much as a worker.
     environ |= {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_TRAIN_METRICS_ENABLED": "0"}
-    environ |= {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300"}
+    environ |= {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600"}
     environ.pop("TF_CONFIG", None)
     argv = [sys.executable, ROOT / "examples" / "ray_train.py", *arguments(tmp_path)]
     argv += ["--max-restarts", "0"]
@@ -288,24 +385,8 @@ def test_two_workers_of_ray_train_as_one_process_does(loss_alone, tmp_path):
             code, said = run_logged(argv, environ, tmp_path / "log")
         assert code == 0, said[-8000:]
         assert loss_in(said) == (2, loss_alone)
-        deadline = time.monotonic() + 20
-        while (left := processes_at(place)) and time.monotonic() < deadline:
-            time.sleep(0.1)  # they end by themselves, a moment after the one that started them
-        assert left == []
+        wait_until(lambda: not processes_at(place))  # by themselves, a moment after the first
     finally:
         for process in processes_at(place):
             process.kill()
         shutil.rmtree(place, ignore_errors=True)
-
-
-def processes_at(place):
-    """The processes that were started for a folder, or write there."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            names = [*process.cmdline(), *(file.path for file in process.open_files())]
-        except psutil.Error:  # it has ended, or is another user's
-            continue
-        if any(place in name for name in names):
-            found.append(process)
-    return found

@@ -6,12 +6,17 @@ import signal
 import sys
 import threading
 
+import cloudpickle
 import numpy as np
 import pytest
 
 from distlab.coursework.process_calls import call_in_process
+from distlab.coursework.script_runs import launch_here
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
 from distlab.results.failures import FailureKind, failure_of
+
+# A process that gets a function is spared the import of this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def failure_in_process(function, *args, **options):
@@ -20,54 +25,35 @@ def failure_in_process(function, *args, **options):
     return failure_of(caught.value, function)
 
 
-def test_a_result_comes_back_plain_from_another_process():
-    ended = call_in_process(lambda x: {"double": 2 * x, "pid": os.getpid()}, np.arange(3))
-    assert ended.code == 0
+def test_a_result_comes_back_plain_from_another_process_without_tensorflow(capsys):
+    def twice(function, x):
+        sys.stdout.write("printed there\n")
+        return {"double": function(x), "pid": os.getpid(), "loaded": "tensorflow" in sys.modules}
+
+    ended = call_in_process(lambda x: 2 * x, np.arange(3), job=twice)
+    assert (ended.code, ended.result["loaded"]) == (0, False)
     np.testing.assert_array_equal(ended.result["double"], [0, 2, 4])
     assert ended.result["pid"] != os.getpid()
+    assert capsys.readouterr().out == "printed there\n"
 
 
-def test_tensorflow_is_not_there_unless_asked_for():
-    assert call_in_process(lambda: "tensorflow" in sys.modules).result is False
-
-
-def test_what_is_printed_there_is_printed_here(capsys):
-    call_in_process(lambda: sys.stdout.write("there\n"))
-    assert capsys.readouterr().out == "there\n"
-
-
-def test_a_job_gets_the_function():
-    assert call_in_process(lambda x: x + 1, 5, job=twice).result == [6, 7]
-
-
-def twice(function, x):
-    return [function(x), function(x + 1)]
-
-
-def test_an_error_comes_with_the_learners_line():
+def test_an_error_comes_with_the_learners_line_and_a_stub_is_not_started():
     def divide(x):
         return x // 0
+
+    def stub():
+        raise NotImplementedError("your code here")
 
     failure = failure_in_process(divide, 1)
     assert failure.kind is FailureKind.ERROR
     assert failure.error.startswith("ZeroDivisionError")
     assert failure.lines[-1].endswith("in divide: return x // 0")
-
-
-def test_a_stub_is_not_started():
-    def stub():
-        raise NotImplementedError("your code here")
-
     assert failure_in_process(stub).kind is FailureKind.NOT_STARTED
 
 
-@pytest.mark.parametrize("code", [0, 3, 143])
-def test_a_process_may_end_itself(code):
-    ended = call_in_process(sys.exit, code)
-    assert (ended.code, ended.result) == (code, None)
-
-
-def test_a_signal_that_ends_it_is_told():
+def test_a_process_may_end_itself_by_a_code_or_a_signal():
+    ended = call_in_process(sys.exit, 143)
+    assert (ended.code, ended.result) == (143, None)
     ended = call_in_process(lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert ended.code == -signal.SIGKILL
 
@@ -87,25 +73,19 @@ def test_what_cannot_be_sent_is_told_before_anything_runs():
 def test_a_write_beyond_the_limit_is_the_end_and_leaves_what_was_written(tmp_path):
     file, after = tmp_path / "file", tmp_path / "after"
 
-    def write():
+    def write(length):
         try:
-            file.write_bytes(bytes(1000))
+            file.write_bytes(bytes(length))
         finally:
             after.touch()
+        return "x" * 5000  # what comes back may be longer
 
-    ended = call_in_process(write, most_bytes=300)
+    ended = call_in_process(write, 1000, most_bytes=300)
     assert ended.code == -signal.SIGXFSZ
     assert file.stat().st_size == 300
     assert not after.exists()
-
-
-def test_below_the_limit_all_is_well(tmp_path):
-    ended = call_in_process((tmp_path / "file").write_bytes, bytes(300), most_bytes=300)
-    assert (ended.code, ended.result) == (0, 300)
-
-
-def test_the_result_may_be_longer_than_what_may_be_written():
-    assert len(call_in_process(lambda: "x" * 5000, most_bytes=100).result) == 5000
+    ended = call_in_process(write, 300, most_bytes=300)
+    assert (ended.code, len(ended.result)) == (0, 5000)
 
 
 def test_a_system_without_the_limit_says_so(monkeypatch):
@@ -113,3 +93,21 @@ def test_a_system_without_the_limit_says_so(monkeypatch):
     with pytest.raises(UnsupportedEnvironment, match="in the middle of a write") as refused:
         call_in_process(int, most_bytes=1)
     assert refused.value.do == "run it on Linux, macOS or WSL2"
+
+
+_SCRIPT = """
+import json, os, sys
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+print("I am", index)
+sys.exit(3 * index)
+"""
+
+
+def test_a_launched_script_gives_its_lines_sorted_and_the_exit_code_of_the_first_failure(tmp_path):
+    (tmp_path / "script.py").write_text(_SCRIPT)
+    launched = launch_here("--workers", "2", "script.py", folder=tmp_path)
+    assert launched.exit_code == 3
+    lines = launched.lines_with("I am")
+    assert [line.split("I am ")[1] for line in lines] == ["0", "1"]
+    assert ["worker:0" in lines[0], "worker:1" in lines[1]] == [True, True]
+    assert launched.lines_with("nothing of the kind") == []

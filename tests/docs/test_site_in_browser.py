@@ -1,4 +1,4 @@
-"""A walk through the built site in a real browser: every page, and no request to another host."""
+"""The built site: its pages in order, its links, and how it looks in a real browser."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlparse
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
+import distlab
 from distlab.course_map import read_map
+from tests.support.browser import open_browser, open_page
 from tests.support.repository import ROOT
-from tests.test_lab_in_browser import CHROMIUM, browser  # noqa: F401  # a fixture
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-SIDEBAR, NEXT = "nav.course", ".prev-next-footer a.right-next"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the site, built as `make docs` builds it."""
+def site(tmp_path_factory) -> Path:
+    """The folder of the site, built as `make docs` builds it, and a page with equations."""
     base = tmp_path_factory.mktemp("site")
     pages, built = base / "pages", base / "built"
     for folder in ("docs", "notebooks", "exercises"):
         shutil.copytree(ROOT / folder, pages / folder)
+    equations = ["---", "orphan: true", "---", "# A page", "", "$$\\frac{1}{n} \\sum_i g_i$$", ""]
+    (pages / "equations.md").write_text("\n".join([*equations, "and $x^2$", ""]))
     commands = [
         [str(ROOT / "tools" / "site_pages.py"), str(pages)],
         ["-m", "sphinx", "-W", "-q", "-c", str(ROOT / "docs"), str(pages), str(built)],
@@ -38,108 +37,77 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture
-def page(browser: object) -> Iterator[Page]:  # noqa: F811
-    """An empty page, which can reach no host; each address that it asks for is in `page.asked`."""
-    context = browser.new_context(offline=True)  # type: ignore[attr-defined]
-    page = context.new_page()
-    asked: list[str] = []
-    failed: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("requestfailed", lambda request: failed.append(request.url))
-    page.asked, page.failed = asked, failed  # type: ignore[attr-defined]
-    yield page
-    context.close()
+@pytest.fixture(scope="module")
+def texts(site):
+    return {path.resolve(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
 
 
-def test_next_leads_through_the_course_in_order_and_asks_no_other_host(site: Path, page: Page):
-    page.goto((site / "index.html").as_uri())
-    titles = [page.title()]
-    while page.locator(NEXT).count():
-        page.locator(NEXT).click()
-        page.wait_for_load_state()
-        titles.append(page.url.split("/built/")[1].removesuffix(".html"))
-        assert page.locator("h1").count() == 1
-        assert len(titles) < 100
-    course = [path for one in read_map(ROOT) for path in (one.lesson, one.exercise) if path]
-    assert titles[1 : 1 + len(course)] == [path.removesuffix(".ipynb") for path in course]
-    assert {"docs/glossary", "docs/reference", "docs/teaching", "CHANGELOG"} <= set(titles)
-    outside = [url for url in page.asked if not url.startswith(("file:", "data:"))]  # type: ignore[attr-defined]
-    assert outside == []
-    assert page.failed == []  # type: ignore[attr-defined]
+def test_next_leads_through_the_course_in_order(site, texts):
+    page, visited = site / "index.html", []
+    while link := re.search(r'class="right-next"\s+href="([^"]+)"', texts[page.resolve()]):
+        page = page.parent / link[1]
+        visited.append(page.resolve().relative_to(site.resolve()).with_suffix("").as_posix())
+        assert len(visited) < 100
+    course = [path for row in read_map(ROOT) for path in (row.lesson, row.exercise) if path]
+    assert visited[: len(course)] == [path.removesuffix(".ipynb") for path in course]
+    assert {"docs/glossary", "docs/reference", "docs/teaching", "CHANGELOG"} <= set(visited)
 
 
-def test_every_link_within_the_site_leads_to_a_page_and_to_its_place(site: Path):
-    texts = {path.resolve(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
-    broken = []
+def test_every_link_leads_to_a_page_and_its_place_and_no_page_loads_from_another_host(texts):
+    broken, foreign = [], []
     for path, text in texts.items():
         for link in re.findall(r'<a [^>]*href="([^"]+)"', text):
             where, place = urldefrag(link)
             if urlparse(where).scheme:
                 continue
-            there = (path.parent / unquote(where)).resolve() if where else path
-            found = texts.get(there, "")
-            if not there.exists() or (place and found and f'id="{unquote(place)}"' not in found):
+            target = (path.parent / unquote(where)).resolve() if where else path
+            page = texts.get(target, "")
+            if not target.exists() or (place and page and f'id="{unquote(place)}"' not in page):
                 broken.append(f"{path.name}: {link}")
+        loaded = re.findall(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="([^"]+)"', text)
+        loaded += re.findall(r'<link\b[^>]*\bhref="([^"]+)"', text)
+        foreign += [f"{path.name}: {url}" for url in loaded if urlparse(url).netloc]
     assert len(texts) > 30
-    assert broken == []
+    assert (broken, foreign) == ([], [])
 
 
-def test_the_left_side_has_numbers_titles_and_minutes(site: Path, page: Page):
-    page.goto((site / "notebooks" / "06_reproducibility.html").as_uri())
-    six = next(one for one in read_map(ROOT) if one.number == "06")
-    (row,) = [
-        text
-        for text in page.locator(f"{SIDEBAR} .course-lesson").all_inner_texts()
-        if text.startswith("06")
-    ]
-    words = row.split()
-    assert words[:2] == ["06", six.title]
-    assert words[2:4] == [str(six.lesson_minutes), "min"] and "Exercise" in words
-    here = page.locator(f"{SIDEBAR} a[aria-current=page]")
-    expect(here).to_have_text(six.title)
-    # The theme keeps a second copy for narrow screens.
-    assert page.locator(".site-doors a:visible").count() == 5
-
-
-def test_the_first_page_has_the_map_and_the_picture_with_its_text(site: Path, page: Page):
-    page.goto((site / "index.html").as_uri())
-    picture = page.locator("article img").first
-    assert picture.evaluate("image => image.complete && image.naturalWidth > 300")
-    assert "Two charts of training" in (picture.get_attribute("alt") or "")
-    rows = page.locator("article table tbody tr").all_inner_texts()
-    assert sum("coming" in row for row in rows) == sum(not one.lesson for one in read_map(ROOT))
-    page.locator("article table a").first.click()
-    expect(page.locator("h1")).to_contain_text("Start here")
-
-
-def test_the_answers_to_predictions_are_folded(site: Path, page: Page):
-    folded = [
-        one.lesson
-        for one in read_map(ROOT)
-        if one.lesson and '"reveal"' in (ROOT / one.lesson).read_text(encoding="utf-8")
-    ]
-    for lesson in folded:
-        page.goto((site / lesson).with_suffix(".html").as_uri())
-        hidden = page.locator("details.hide, .cell.tag_reveal details")
-        assert hidden.count() > 0, lesson
-        assert all(one.get_attribute("open") is None for one in hidden.all()), lesson
-
-
-def test_the_reference_has_every_public_name(site: Path):
-    import distlab
-
+def test_equations_are_the_browsers_own_and_the_reference_has_every_public_name(site):
+    text = (site / "equations.html").read_text(encoding="utf-8")
+    assert text.count("<math") == 2 and "<mfrac>" in text
+    assert re.findall(r"<script[^>]+mathjax", text.lower()) == []
     text = (site / "docs" / "reference.html").read_text(encoding="utf-8")
     names = [name for name in distlab.__all__ if name != "__version__"]
     assert [name for name in names if f'id="distlab.{name}"' not in text] == []
 
 
-def test_an_equation_is_drawn_by_the_browser_itself(tmp_path: Path):
-    (tmp_path / "index.md").write_text("# A page\n\n$$\\frac{1}{n} \\sum_i g_i$$\n\nand $x^2$\n")
-    settings = [f"-D{name}={value}" for name, value in {"root_doc": "index"}.items()]
-    command = ["-m", "sphinx", "-q", "-c", str(ROOT / "docs"), *settings]
-    built = tmp_path / "built"
-    subprocess.run([sys.executable, *command, str(tmp_path), str(built)], check=True, cwd=ROOT)
-    text = (built / "index.html").read_text(encoding="utf-8")
-    assert text.count("<math") == 2 and "<mfrac>" in text
-    assert re.findall(r"<script[^>]+mathjax", text.lower()) == []
+def test_the_site_in_a_browser_shows_the_map_the_course_and_folded_answers(site):
+    rows = read_map(ROOT)
+    with open_browser() as browser, open_page(browser, offline=True) as page:
+        page.goto((site / "index.html").as_uri())
+        picture = page.locator("article img").first
+        assert picture.evaluate("image => image.complete && image.naturalWidth > 300")
+        assert "Two charts of training" in (picture.get_attribute("alt") or "")
+        shown = page.locator("article table tbody tr").all_inner_texts()
+        assert sum("coming" in row for row in shown) == sum(not row.lesson for row in rows)
+        page.locator("article table a").first.click()
+        expect(page.locator("h1")).to_contain_text("Start here")
+
+        six = next(row for row in rows if row.number == "06")
+        page.goto((site / six.lesson).with_suffix(".html").as_uri())
+        lessons = page.locator("nav.course .course-lesson").all_inner_texts()
+        (words,) = [text.split() for text in lessons if text.startswith("06")]
+        assert words[:2] == ["06", six.title] and "Exercise" in words
+        assert words[2:4] == [str(six.lesson_minutes), "min"]
+        expect(page.locator("nav.course a[aria-current=page]")).to_have_text(six.title)
+        # The theme keeps a second copy for narrow screens.
+        assert page.locator(".site-doors a:visible").count() == 5
+
+        lessons = [row.lesson for row in rows if row.lesson]
+        asking = [path for path in lessons if '"reveal"' in (ROOT / path).read_text("utf-8")]
+        page.goto((site / asking[0]).with_suffix(".html").as_uri())
+        folded = page.locator("details.hide, .cell.tag_reveal details")
+        assert folded.count() > 0
+        assert [block.get_attribute("open") for block in folded.all()] == [None] * folded.count()
+
+        outside = [url for url in page.asked if not url.startswith(("file:", "data:"))]
+        assert (outside, page.failed) == ([], [])

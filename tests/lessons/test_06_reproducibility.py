@@ -7,22 +7,24 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework.config import disable_op_determinism
 
 import distlab as dl
 from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
-from distlab.coursework.reproducibility_runs import compare
 from tests.support.lesson_checks import (
+    assert_feedback_says,
     assert_mistake_is_caught,
-    assert_solution_passes,
+    assert_mistakes_are_caught,
+    assert_right_answers_pass,
     load_solution,
 )
-from tests.support.repository import ROOT
 
 STEM = "06_reproducibility"
 CHECKS = {check.name: check for check in checks_of(STEM)}
 RUNS, MASKS, EXPECT = CHECKS.values()
 solution = functools.cache(functools.partial(load_solution, STEM))
+ONE_DRAW, TWO_REPLICAS = (1,), (3,)
 fold_in = tf.random.experimental.stateless_fold_in
 
 
@@ -54,41 +56,22 @@ def each_stream(seed):
     tf.random.set_seed(seed)
 
 
-@pytest.mark.parametrize("seeding", [keras.utils.set_random_seed, each_stream])
-def test_other_seedings_of_all_streams_pass(seeding):
-    assert_solution_passes(RUNS, trainer(first=seeding), seeds=range(2))
+def test_other_seedings_of_all_streams_pass():
+    answers = trainer(first=keras.utils.set_random_seed), trainer(first=each_stream)
+    assert_right_answers_pass(RUNS, *answers, seeds=ONE_DRAW)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "mistake", "earned"),
-    [
-        (trainer(first=random.seed), "python_seed_only", 0.5),
-        (trainer(first=tf.random.set_seed), "tensorflow_seed_only", 0.5),
-        (trainer(after_build=dl.set_seed), "seeded_after_build", 1),
-        (trainer(after_data=dl.set_seed), "seeded_after_build", 0),
-        (trainer(first=random.seed, after_data=dl.set_seed), "seeded_after_data", 0.5),
-        (
-            trainer(first=lambda seed: (random.seed(seed), np.random.seed(seed))),
-            "stream_left_out",
-            1,
-        ),
-        (trainer(first=lambda seed: dl.set_seed(1)), "same_for_every_seed", 2.5),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_runs_that_differ_are_named(wrong, mistake, earned):
-    assert assert_mistake_is_caught(RUNS, wrong, mistake).earned == earned
-
-
-def test_a_run_that_returns_nothing_is_asked_for_its_return():
-    report = run_check(RUNS, trainer(first=dl.set_seed, weights=lambda model: None), seeds=(1,))
-    (wrong,) = [criterion for criterion in report.criteria if not criterion.passed]
-    assert wrong.message == "your function returned None: is there a `return`?"
-
-
-def test_a_run_that_returns_the_model_is_told_what_to_return():
-    report = run_check(RUNS, trainer(first=dl.set_seed, weights=lambda model: model), seeds=(1,))
-    assert "the answer of `train_once`: found a Sequential" in repr(report)
+def test_runs_that_differ_are_named():
+    wrong = {
+        "python_seed_only": trainer(first=random.seed),
+        "tensorflow_seed_only": trainer(first=tf.random.set_seed),
+        "seeded_after_build": trainer(after_build=dl.set_seed),
+        "seeded_after_data": trainer(first=random.seed, after_data=dl.set_seed),
+        "stream_left_out": trainer(first=lambda seed: (random.seed(seed), np.random.seed(seed))),
+        "same_for_every_seed": trainer(first=lambda seed: dl.set_seed(1)),
+    }
+    earned = {"python_seed_only": 0.5, "seeded_after_build": 1, "same_for_every_seed": 2.5}
+    assert_mistakes_are_caught(RUNS, wrong, earned=earned, seeds=ONE_DRAW)
 
 
 def never_fits(seed, build, make_data):
@@ -98,25 +81,21 @@ def never_fits(seed, build, make_data):
     return model.get_weights()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        never_fits,
-        trainer(first=dl.set_seed, weights=lambda model: None),
-        trainer(
-            first=dl.set_seed, weights=lambda model: [np.zeros_like(w) for w in model.get_weights()]
-        ),
-        lambda seed, build, make_data: [seed],
-    ],
-    ids=["never fits", "nothing returned", "invented weights", "no model at all"],
-)
-def test_a_run_that_does_not_return_trained_weights_earns_nothing(wrong):
-    report = run_check(RUNS, wrong, seeds=(1,))
-    assert report.earned == 0
-    assert [c.label for c in report.criteria if not c.passed] == ["the weights come back trained"]
+def test_a_run_that_does_not_return_trained_weights_earns_nothing():
+    said = {
+        "your function returned None: is there a `return`?": lambda model: None,
+        "the answer of `train_once`: found a Sequential": lambda model: model,
+    }
+    answers = {text: trainer(first=dl.set_seed, weights=of) for text, of in said.items()}
+    answers["return model.get_weights() after fit"] = never_fits
+    assert_feedback_says(RUNS, answers)
 
 
 # --- replica_masks
+
+
+def unseeded(*_):
+    return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int64)
 
 
 def replica_id():
@@ -152,109 +131,58 @@ def test_other_right_states_pass():
     def spread(_, base, layer, step, replica):  # far apart, so that no draw reaches the next
         return [base * 64 + 8 * layer + replica, step * 100]
 
-    assert_solution_passes(MASKS, assigns(spread), seeds=range(2))
-    base_of_layer = assigns(
-        lambda _, base, layer, step, replica: folded(base + 1000 * layer, replica, step, 0)
-    )
-    assert_solution_passes(MASKS, base_of_layer, seeds=range(2))
-
     @tf.function
     def drawn(generator, base, layer, step, replica):
         key = folded(base, layer, step, replica)
         return tf.random.stateless_uniform([2], key, maxval=2**40, dtype=tf.int64)
 
-    assert_solution_passes(MASKS, assigns(drawn), seeds=range(2))
+    assert_right_answers_pass(MASKS, assigns(spread), assigns(drawn), seeds=TWO_REPLICAS)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "mistake", "earned"),
-    [
-        (
-            assigns(lambda g, base, layer, step, replica: folded(base, layer, step, 0)),
-            "same_mask",
-            0,
-        ),
-        (lambda generators, shared, base, step: None, "untouched_state", 0),
-        (
-            lambda generators, shared, base, step: generators[0].state.assign(
-                folded(base, step, replica_id(), 0)
-            ),
-            "only_first_layer",
-            0,
-        ),
-        (
-            assigns(lambda *_: tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int64)),
-            "unseeded_mask",
-            0,
-        ),
-        (assigns(lambda *_: [random.randrange(2**31), 0]), "unseeded_mask", 0),
-        (
-            assigns(lambda g, base, layer, step, replica: fold_in(g.state.value, replica)),
-            "depends_on_history",
-            0,
-        ),
-        (
-            assigns(lambda g, base, layer, step, _: folded(base, layer, step, replica_id(), 0)),
-            "shared_ignored",
-            3,
-        ),
-        (
-            assigns(lambda g, base, layer, step, replica: folded(base, step, replica, 0)),
-            "same_in_all_layers",
-            2.5,
-        ),
-        (
-            assigns(lambda g, base, layer, step, replica: folded(base, layer, replica, 0)),
-            "same_every_step",
-            2.5,
-        ),
-        (
-            assigns(lambda g, base, layer, step, replica: folded(7, layer, step, replica, 0)),
-            "base_ignored",
-            3,
-        ),
-        (
-            assigns(lambda g, base, layer, step, replica: [base * 8 + layer, step + replica]),
-            "collides",
-            3,
-        ),
-        (
-            assigns(lambda g, base, layer, step, replica: folded(base, layer, step, replica)),
-            "collides_on_next_draw",
-            3,
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_wrong_masks_are_named(wrong, mistake, earned):
-    assert assert_mistake_is_caught(MASKS, wrong, mistake).earned == earned
+def only_first(generators, shared, base, step):
+    generators[0].state.assign(folded(base, step, replica_id(), 0))
 
 
-def test_one_state_for_everything_earns_nothing():
-    assert run_check(MASKS, assigns(lambda *_: [7, 0])).earned == 0
+def replaced(generators, shared, base, step):
+    for layer, generator in enumerate(generators):
+        generator.state = folded(base, layer, step, replica_id(), 0)
 
 
-def test_an_answer_that_replaces_the_state_is_named_and_leaves_the_next_answer_alone():
-    def replaced(generators, shared, base, step):
-        for layer, generator in enumerate(generators):
-            generator.state = folded(base, layer, step, replica_id(), 0)
-
-    assert assert_mistake_is_caught(MASKS, replaced, "state_replaced").earned == 0
-    assert run_check(MASKS, solution()["seed_layers"], seeds=(1,)).passed
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        lambda g, base, layer, step, replica: [base * 8 + layer, step * 4 + replica],
-        # Ten draws apart: two draws a step do not reach the next replica, and a hundred do.
-        lambda g, base, layer, step, replica: [base * 8 + layer, step * 1000 + replica * 10],
-        lambda g, base, layer, step, replica: folded(base, layer, replica, step),
-    ],
-    ids=["counted", "ten draws apart", "step folded in last"],
-)
-def test_other_masks_that_collide_on_a_later_draw_are_named(state):
-    assert run_check(MASKS, assigns(state), seeds=(1,)).mistake == "collides_on_next_draw"
+def test_wrong_masks_are_named():
+    """The first one leaves states of its own behind, which must not reach the others."""
+    wrong = {
+        "state_replaced": replaced,
+        "same_mask": assigns(lambda g, base, layer, step, replica: folded(base, layer, step, 0)),
+        "untouched_state": lambda generators, shared, base, step: None,
+        "only_first_layer": only_first,
+        "unseeded_mask": assigns(unseeded),
+        "depends_on_history": assigns(
+            lambda g, base, layer, step, replica: fold_in(g.state.value, replica)
+        ),
+        "shared_ignored": assigns(
+            lambda g, base, layer, step, _: folded(base, layer, step, replica_id(), 0)
+        ),
+        "same_in_all_layers": assigns(
+            lambda g, base, layer, step, replica: folded(base, step, replica, 0)
+        ),
+        "same_every_step": assigns(
+            lambda g, base, layer, step, replica: folded(base, layer, replica, 0)
+        ),
+        "base_ignored": assigns(
+            lambda g, base, layer, step, replica: folded(7, layer, step, replica, 0)
+        ),
+        "collides": assigns(
+            lambda g, base, layer, step, replica: [base * 8 + layer, step + replica]
+        ),
+        "collides_on_next_draw": assigns(
+            lambda g, base, layer, step, replica: folded(base, layer, step, replica)
+        ),
+    }
+    later = ("same_in_all_layers", "same_every_step")
+    earned = dict.fromkeys(wrong, 0) | dict.fromkeys(later, 2.5)
+    earned |= dict.fromkeys(("shared_ignored", "base_ignored", "collides"), 3)
+    earned["collides_on_next_draw"] = 3
+    assert_mistakes_are_caught(MASKS, wrong, earned=earned, seeds=TWO_REPLICAS)
 
 
 # --- expectations
@@ -293,72 +221,41 @@ def by_what_differs(first, second):
     return "close" if "replicas" in differ else "bitwise"
 
 
-@pytest.mark.parametrize("right", [sorter(), by_what_differs], ids=["sorter", "by_what_differs"])
-def test_other_ways_to_sort_pass(right):
-    assert_solution_passes(EXPECT, right)
+def test_other_ways_to_sort_pass():
+    assert_right_answers_pass(EXPECT, sorter(), by_what_differs)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "mistake"),
-    [
-        ({"across": "bitwise"}, "expects_bitwise_across_n"),
-        ({"across": "different"}, "different_across_n"),
-        ({"dropout": "close"}, "dropout_close_across_n"),
-        ({"dropout": "never"}, "dropout_never_equal"),
-        ({"none": True}, "none_is_a_seed"),
-        ({"place": True}, "place_ignored"),
-        ({"resumed": True}, "resumed_never_equal"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_wrong_expectations_are_named(wrong, mistake):
-    report = assert_mistake_is_caught(EXPECT, sorter(**wrong), mistake)
-    assert report.earned >= 3  # one idea wrong costs one, two or three of nine cases
+def test_wrong_expectations_are_named():
+    wrong = {
+        "expects_bitwise_across_n": sorter(across="bitwise"),
+        "different_across_n": sorter(across="different"),
+        "dropout_close_across_n": sorter(dropout="close"),
+        "dropout_never_equal": sorter(dropout="never"),
+        "none_is_a_seed": sorter(none=True),
+        "place_ignored": sorter(place=True),
+        "resumed_never_equal": sorter(resumed=True),
+        "truth_value": lambda first, second: by_what_differs(first, second) == "bitwise",
+    }
+    assert_mistakes_are_caught(EXPECT, wrong, earned={"truth_value": 0})
 
 
 def test_one_answer_for_everything_earns_nothing():
-    for answer in ("bitwise", "close", "different", None):
-        assert run_check(EXPECT, lambda first, second, answer=answer: answer).earned == 0
+    earned = {
+        word: run_check(EXPECT, lambda first, second, word=word: word).earned
+        for word in ("bitwise", "close", "different")
+    }
+    assert earned == dict.fromkeys(earned, 0)
 
 
-def test_true_and_false_for_three_words_are_named():
-    def equal(first, second):
-        return by_what_differs(first, second) == "bitwise"
-
-    assert assert_mistake_is_caught(EXPECT, equal, "truth_value").earned == 0
-
-
-def test_true_in_place_of_one_of_the_words_is_named_too():
-    def half_in_words(first, second):
-        word = by_what_differs(first, second)
-        return True if word == "bitwise" else word
-
-    report = assert_mistake_is_caught(EXPECT, half_in_words, "truth_value")
-    assert report.earned == 3  # six of nine cases
-    assert "rounding" in repr(report)
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [(lambda right: None, "is there a `return`?"), (str.title, "'Bitwise'")],
-    ids=["nothing", "a different spelling"],
-)
-def test_answers_of_a_different_form_are_shown_and_called_no_mistake(answer, said):
-    report = run_check(EXPECT, lambda first, second: answer(by_what_differs(first, second)))
-    assert said in repr(report)
-    assert (report.earned, report.mistake) == (0, "")
+def test_answers_of_a_different_form_are_shown():
+    said = {
+        "is there a `return`?": lambda first, second: None,
+        "'Bitwise'": lambda first, second: by_what_differs(first, second).title(),
+    }
+    assert_feedback_says(EXPECT, said)
 
 
 # --- what the lesson and the checks claim
-
-
-def test_compare_tells_identical_from_close_from_different_by_the_furthest_number():
-    ones = [np.ones(3, np.float32), np.zeros((2, 2), np.float32)]
-    nearly = [np.ones(3, np.float32), np.full((2, 2), 1e-7, np.float32)]
-    apart = [np.ones(3, np.float32) * 1.001, nearly[1]]
-    said = [compare(ones, other) for other in (ones, nearly, apart)]
-    assert said == ["identical", "closer than 1e-6", "different"]
-    assert compare([np.array([np.nan])], [np.array([np.nan])]) == "different"
 
 
 def dropout_noise(replicas, *, equal_masks):
@@ -466,50 +363,8 @@ def millionths_off(draw, parts):
 def test_every_order_of_a_sum_rounds_differently_and_none_is_always_best():
     off = {parts: millionths_off(1, parts) for parts in (1, 2, 4, 64)}
     assert off == pytest.approx({1: -1.19, 2: 2.86, 4: -0.12, 64: 0.0}, abs=0.01)
-
-
-def test_a_sum_in_four_parts_is_nearer_than_a_row_in_174_of_200_draws():
     nearer = [abs(millionths_off(draw, 4)) < abs(millionths_off(draw, 1)) for draw in range(200)]
     assert sum(nearer) == 174
-
-
-def trained(pair_run, examples=48):
-    """The weights of one run of `expectations`, by `distribute`, 4 steps of 12 examples."""
-    if pair_run["seed"] is not None:
-        dl.set_seed(pair_run["seed"])
-    else:
-        random.seed()
-        tf.random.set_seed(random.randrange(2**31))
-    rate = pair_run["dropout"]
-
-    def build():
-        layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(rate), keras.layers.Dense(3)]
-        model = keras.Sequential([keras.Input((4,)), *layers])
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.1), loss=loss)
-        return model
-
-    draw = np.random.default_rng(0)
-    x, y = draw.normal(size=(examples, 4)).astype("float32"), draw.integers(0, 3, size=examples)
-    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(examples, seed=3).batch(12)
-    devices = dl.split_devices(4)[: pair_run["replicas"]]
-    model = dl.distribute(build, dl.make_strategy("mirrored", devices=devices))
-    model.fit(data, shuffle=False, verbose=0)
-    return model.get_weights()
-
-
-@pytest.mark.parametrize(
-    "case", ["again_with_dropout", "more_replicas", "more_replicas_with_dropout", "no_seed"]
-)
-def test_what_the_check_expects_is_what_training_does(case):
-    pairs = {pair["case"]: pair["runs"] for pair in EXPECT.inputs(1)["pairs"]}
-    counts = {run["replicas"] for run in pairs[case]}
-    fits = dict(zip(sorted(counts), (2, 4), strict=False))  # there are four devices
-    runs = [{**run, "replicas": fits[run["replicas"]]} for run in pairs[case]]
-    one, other = (trained(run) for run in runs)
-    apart = max(np.abs(a - b).max() for a, b in zip(one, other, strict=True))
-    found = "bitwise" if apart == 0 else "close" if apart < 1e-6 else "different"
-    assert found == EXPECT.expected({})[case]
 
 
 class Remember(keras.layers.Layer):
@@ -558,39 +413,21 @@ def test_in_fit_of_a_distributed_model_each_step_layer_and_replica_has_its_own_m
     # The second layer keeps only what the first one kept, so compare within the first one's units.
     for step in seen.swapaxes(1, 2).reshape(-1, 2, 64):
         assert 0 < step[1][step[0] == 1].sum() < step[0].sum()
-    np.testing.assert_array_equal(masks_in_fit(), seen)
 
 
-IN_A_DETERMINISTIC_KERNEL = """
-import sys
-sys.path.insert(0, {root!r})
-import distlab as dl
-dl.split_devices(4)
-dl.set_seed(1, deterministic=True)
-import tensorflow as tf
-tf.random.set_seed(None)
-try:
-    tf.random.normal([2])
-except RuntimeError as error:
-    print(str(error).partition(". ")[0])
-from tests.support.lesson_checks import load_solution
-from tests.lessons import test_06_reproducibility as lesson
-names = load_solution({stem!r})
-run = lambda *asked: lesson.run_check(*asked, seeds=(1,))
-print([run(check, names[check.function]).status for check in lesson.CHECKS.values()])
-print(run(lesson.RUNS, lesson.trainer()).earned)
-print(run(lesson.RUNS, lesson.trainer(first=lesson.random.seed)).mistake)
-unseeded = lambda *_: tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int64)
-print(run(lesson.MASKS, lesson.assigns(unseeded)).mistake)
-"""
+@pytest.fixture
+def deterministic_ops():
+    dl.set_seed(1, deterministic=True)
+    tf.random.set_seed(None)  # forgets kernels that were made before
+    yield
+    disable_op_determinism()
 
 
-def test_checks_hold_where_op_determinism_was_switched_on(run_python):
-    code = IN_A_DETERMINISTIC_KERNEL.format(root=str(ROOT), stem=STEM)
-    assert run_python(code, warm=True).splitlines()[-5:] == [
-        "Random ops require a seed to be set when determinism is enabled",
-        "['passed', 'passed', 'passed']",
-        "0.0",
-        "python_seed_only",
-        "unseeded_mask",
-    ]
+def test_checks_hold_where_op_determinism_was_switched_on(deterministic_ops):
+    with pytest.raises(RuntimeError, match="Random ops require a seed to be set when determinism"):
+        tf.random.normal([2])
+    for check, seed in ((RUNS, 1), (MASKS, 3)):
+        report = run_check(check, solution()[check.function], seeds=(seed,))
+        assert report.passed, report
+    assert run_check(RUNS, trainer(), seeds=ONE_DRAW).earned == 0
+    assert_mistake_is_caught(MASKS, assigns(unseeded), "unseeded_mask", seeds=TWO_REPLICAS)

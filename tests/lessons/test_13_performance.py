@@ -1,38 +1,22 @@
 """The checks of lesson 13: right answers pass, and each mistake is named."""
 
-import functools
 import statistics
 
 import numpy as np
 import pytest
 
 from distlab.checks.registry import checks_of
-from distlab.checks.run_check import run_check
 from distlab.coursework.performance_runs import scale_recorded
 from distlab.measure.recorded import recorded_scaling
 from tests.support.lesson_checks import (
-    assert_mistake_is_caught,
-    assert_solution_passes,
-    assert_stub_earns_nothing,
-    load_solution,
-    load_stub,
-    problems_of,
+    assert_feedback_says,
+    assert_mistakes_are_caught,
+    assert_right_answers_pass,
 )
 
 STEM = "13_performance"
 CHECKS = {check.name: check for check in checks_of(STEM)}
 TIMER, EFFICIENCIES, ALPHA_BETA, KNEE = CHECKS.values()
-solution = functools.cache(functools.partial(load_solution, STEM))
-SEEDS = range(8)
-
-
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_the_solution_passes_and_the_stub_earns_nothing(check):
-    function = check.function or check.name
-    assert_solution_passes(check, solution()[function])
-    status = "not yet" if check is TIMER else "not started"
-    assert_stub_earns_nothing(check, load_stub(STEM)[function], status=status)
-    assert problems_of(check) == []
 
 
 # --- step_timer
@@ -64,32 +48,19 @@ def waits_for_each(step, wait, clock, calls):
     return statistics.mean(secs[1:])
 
 
-@pytest.mark.parametrize("right", [stopwatch(warm_up=3), waits_for_each])
-def test_other_right_stopwatches_pass(right):
-    assert_solution_passes(TIMER, right, seeds=SEEDS)
+def test_other_right_stopwatches_pass():
+    assert_right_answers_pass(TIMER, stopwatch(warm_up=3), waits_for_each)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "mistake"),
-    [
-        ({"warm_up": 0}, "includes_tracing"),
-        ({"warm_up": 0, "waits_after": False}, "includes_tracing"),
-        ({"warm_up": 0, "divides": False}, "includes_tracing"),
-        ({"waits_after": False}, "no_sync"),
-        ({"waits_before": False, "waits_after": False}, "no_sync"),
-        ({"waits_before": False}, "counts_the_warm_up"),
-        ({"waits_before": False, "warm_up": 2}, "counts_the_warm_up"),
-        ({"divides": False}, "total_for_mean"),
-    ],
-    ids=str,
-)
-def test_stopwatches_that_lie_are_named(wrong, mistake):
-    report = assert_mistake_is_caught(TIMER, stopwatch(**wrong), mistake, seeds=SEEDS)
-    assert report.earned == 0
-
-
-def test_a_stopwatch_without_a_result_is_told_so():
-    assert "is there a `return`?" in repr(run_check(TIMER, lambda *_: None))
+def test_stopwatches_that_lie_are_named():
+    wrong = {
+        "includes_tracing": stopwatch(warm_up=0),
+        "no_sync": stopwatch(waits_after=False),
+        "counts_the_warm_up": stopwatch(waits_before=False),
+        "total_for_mean": stopwatch(divides=False),
+    }
+    assert_mistakes_are_caught(TIMER, wrong, earned=0)
+    assert_feedback_says(TIMER, {"is there a `return`?": lambda *_: None})
 
 
 # --- efficiencies
@@ -139,37 +110,20 @@ def upside_down(examples_per_sec, batch, replicas):
     return {kind: [1 / part for part in parts] for kind, parts in right.items()}
 
 
-@pytest.mark.parametrize("right", [scaling(), by_step_times])
-def test_other_right_efficiencies_pass(right):
-    assert_solution_passes(EFFICIENCIES, right, seeds=SEEDS)
+def test_other_right_efficiencies_pass():
+    assert_right_answers_pass(EFFICIENCIES, scaling(), by_step_times)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "mistake"),
-    [
-        (scaling(weak_batch=lambda b, k: b), "weak_with_fixed_global"),
-        (scaling(strong_batch=lambda b, k: b * k), "strong_with_growing_batch"),
-        (scaling(strong=lambda more, k: more), "speedup_for_efficiency"),
-        (scaling(weak=lambda more, k: more), "speedup_for_efficiency"),
-        (
-            scaling(strong=lambda more, k: more, weak=lambda more, k: more),
-            "speedup_for_efficiency",
-        ),
-        (scaling(first=lambda replicas: 1), "baseline_of_one"),
-        (upside_down, "upside_down"),
-        (
-            scaling(strong=lambda more, k: 1 / k / more, weak=lambda more, k: 1 / more),
-            "upside_down",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_wrong_efficiencies_are_named(wrong, mistake):
-    assert_mistake_is_caught(EFFICIENCIES, wrong, mistake, seeds=SEEDS)
-
-
-def test_each_kind_of_scaling_earns_half():
-    assert run_check(EFFICIENCIES, scaling(weak=lambda more, k: more)).earned == 1.5
+def test_wrong_efficiencies_are_named():
+    wrong = {
+        "weak_with_fixed_global": scaling(weak_batch=lambda b, k: b),
+        "strong_with_growing_batch": scaling(strong_batch=lambda b, k: b * k),
+        "speedup_for_efficiency": scaling(weak=lambda more, k: more),
+        "baseline_of_one": scaling(first=lambda replicas: 1),
+        "upside_down": upside_down,
+    }
+    earned = {"speedup_for_efficiency": 1.5}  # each kind of scaling earns half
+    assert_mistakes_are_caught(EFFICIENCIES, wrong, earned=earned)
 
 
 # --- fit_link
@@ -215,39 +169,26 @@ def by_the_models_own_search(known, unseen):
     return {"latency_ms": alpha, "ms_per_mb": beta, "largest_error": max(errors), "more": 1}
 
 
-def cut_off(points):
-    return np.maximum(least_squares(points), 0)
+def test_other_right_lines_pass():
+    assert_right_answers_pass(ALPHA_BETA, line(), by_the_models_own_search)
 
 
-@pytest.mark.parametrize("right", [line(), by_the_models_own_search])
-def test_other_right_lines_pass(right):
-    assert_solution_passes(ALPHA_BETA, right, seeds=SEEDS)
+def test_wrong_lines_are_named():
+    def cut_off(points):
+        return np.maximum(least_squares(points), 0)
 
-
-@pytest.mark.parametrize(
-    ("wrong", "mistake"),
-    [
-        (line(tested=lambda known, unseen: known), "tested_on_fitted_points"),
-        (line(fitted=lambda known, unseen: known + unseen), "fitted_to_all_points"),
-        (line(below_0=least_squares), "negative_alpha"),
-        (line(below_0=cut_off), "alpha_cut_off"),
-        (line(error=lambda said, measured: said / measured - 1), "signed_error"),
-        (line(error=lambda said, measured: 1 - said / measured), "signed_error"),
-        (line(of_all=statistics.mean), "mean_error"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_wrong_lines_are_named(wrong, mistake):
-    assert_mistake_is_caught(ALPHA_BETA, wrong, mistake, seeds=SEEDS)
-
-
-def test_a_line_below_0_costs_one_point_of_three():
-    assert run_check(ALPHA_BETA, line(below_0=least_squares)).earned == 2
-
-
-def test_an_answer_without_its_names_is_shown_what_was_asked_for():
-    report = run_check(ALPHA_BETA, lambda known, unseen: (1.0, 2.0, 0.1))
-    assert "latency_ms, ms_per_mb, largest_error" in repr(report)
+    wrong = {
+        "tested_on_fitted_points": line(tested=lambda known, unseen: known),
+        "fitted_to_all_points": line(fitted=lambda known, unseen: known + unseen),
+        "negative_alpha": line(below_0=least_squares),
+        "alpha_cut_off": line(below_0=cut_off),
+        "signed_error": line(error=lambda said, measured: said / measured - 1),
+        "mean_error": line(of_all=statistics.mean),
+    }
+    earned = {"negative_alpha": 2}
+    assert_mistakes_are_caught(ALPHA_BETA, wrong, earned=earned, seeds=range(8))
+    names = "latency_ms, ms_per_mb, largest_error"
+    assert_feedback_says(ALPHA_BETA, {names: lambda known, unseen: (1.0, 2.0, 0.1)})
 
 
 # --- predict_knee
@@ -270,27 +211,19 @@ def by_arrays(compute_ms, latency_ms, gradient_mb, mb_per_ms, counts):
     return [int(n[ms.argmin()]), float(ms.min())]
 
 
-@pytest.mark.parametrize("right", [ring(), by_arrays])
-def test_other_right_knees_pass(right):
-    assert_solution_passes(KNEE, right, seeds=SEEDS)
+def test_other_right_knees_pass():
+    assert_right_answers_pass(KNEE, ring(), by_arrays)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "mistake"),
-    [
-        ({"rounds": lambda n: 0}, "latency_ignored"),
-        ({"moved": lambda n, mb: n * mb}, "n_times_bytes"),
-        ({"moved": lambda n, mb: (n - 1) * mb}, "n_times_bytes"),
-        ({"moved": lambda n, mb: 2 * (n - 1) * mb}, "n_times_bytes"),
-        ({"rounds": lambda n: n - 1, "moved": lambda n, mb: (n - 1) / n * mb}, "half_of_the_ring"),
-        ({"rounds": lambda n: min(1, n - 1)}, "one_latency"),
-        ({"rounds": lambda n: 2 * min(1, n - 1)}, "one_latency"),
-        ({"shared": False}, "compute_not_shared"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_wrong_knees_are_named(wrong, mistake):
-    assert_mistake_is_caught(KNEE, ring(**wrong), mistake, seeds=SEEDS)
+def test_wrong_knees_are_named():
+    wrong = {
+        "latency_ignored": ring(rounds=lambda n: 0),
+        "n_times_bytes": ring(moved=lambda n, mb: n * mb),
+        "half_of_the_ring": ring(rounds=lambda n: n - 1, moved=lambda n, mb: (n - 1) / n * mb),
+        "one_latency": ring(rounds=lambda n: min(1, n - 1)),
+        "compute_not_shared": ring(shared=False),
+    }
+    assert_mistakes_are_caught(KNEE, wrong)
 
 
 def test_the_knee_is_inside_and_large_gradients_leave_one_replica():

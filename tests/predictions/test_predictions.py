@@ -81,58 +81,33 @@ def test_a_right_prediction_is_told(copies, capsys):
     assert copies.came_true is True
 
 
-@pytest.mark.parametrize(
-    ("guess", "lines"),
-    [
-        (None, ["Answer: outside 1, inside 2", "The scope makes the copies."]),
-        (CHOICES[1], ["You predicted it: outside 1, inside 2.", "The scope makes the copies."]),
-        (
-            CHOICES[2],
-            [
-                "You predicted outside 2, inside 2. It was outside 1, inside 2.",
-                *("Outside it does nothing.", "The scope makes the copies."),
-            ],
-        ),
-    ],
-)
-def test_the_right_answer_has_its_reason(copies, capsys, guess, lines):
-    if guess:
-        copies.keep(guess)
-    copies.reveal(CHOICES[1], WORDS | {CHOICES[1]: "The scope makes the copies."})
-    assert capsys.readouterr().out.splitlines()[: len(lines)] == lines
+def test_the_right_answer_has_its_reason(copies, capsys):
+    reason = "The scope makes the copies."
+    copies.keep(CHOICES[2])
+    copies.reveal(CHOICES[1], WORDS | {CHOICES[1]: reason})
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "You predicted outside 2, inside 2. It was outside 1, inside 2.",
+        "Outside it does nothing.",
+        reason,
+    ]
 
 
-@pytest.mark.parametrize("guess", [90, 91, 45])
-def test_the_right_number_has_its_reason(steps, capsys, guess):
-    steps.keep(guess)
-    steps.reveal(90, {45: "Half of it.", 90: "One a batch."}, within=2)
-    said = capsys.readouterr().out.splitlines()
-    assert said[-2 if guess != 45 else -1] == "One a batch."
-
-
-@pytest.mark.parametrize(
-    ("guess", "within", "said", "came_true"),
-    [
-        ("90", 0, "You predicted it: 90 steps.", True),
+def test_a_number_may_be_off_by_so_much(capsys):
+    cases = (
+        ("90", 0, "You predicted it: 90 steps.\nOne a batch.", True),
         (" 92 ", 5, "You predicted 92 steps. It was 90 steps. That is close enough.", True),
         (96, 5, "You predicted 96 steps. It was 90 steps.", False),
         (45.0, 0, "You predicted 45 steps. It was 90 steps.\nHalf of it.", False),
         (44, 2, "You predicted 44 steps. It was 90 steps.\nHalf of it.", False),
         (0.5, 0, "You predicted 0.5 steps. It was 90 steps.", False),
-    ],
-)
-def test_a_number_may_be_off_by_so_much(steps, capsys, guess, within, said, came_true):
-    steps.keep(guess)
-    steps.reveal(90, {45: "Half of it."}, within=within)
-    assert capsys.readouterr().out.startswith(said + "\n")
-    assert steps.came_true is came_true
-
-
-def test_choices_may_be_numbers(capsys):
-    asked = dl.predict("How many values?", [1, 2, 4])
-    asked.keep(2)
-    asked.reveal(4, {1: "One.", 2: "Two."})
-    assert "You predicted 2. It was 4.\nTwo.\n  1: One.\n" in capsys.readouterr().out
+    )
+    for guess, within, said, came_true in cases:
+        steps = dl.predict("How many steps?", unit="steps")
+        steps.keep(guess)
+        capsys.readouterr()
+        steps.reveal(90, {45: "Half of it.", 90: "One a batch."}, within=within)
+        assert capsys.readouterr().out.startswith(said + "\n"), guess
+        assert steps.came_true is came_true, guess
 
 
 def test_recap_counts_what_was_predicted_before_the_first_look(copies, steps, capsys):
@@ -156,21 +131,6 @@ def test_recap_counts_what_was_predicted_before_the_first_look(copies, steps, ca
     ]
 
 
-def test_recap_says_nothing_of_a_run_without_a_person(copies, capsys):
-    copies.reveal(CHOICES[1], WORDS)
-    capsys.readouterr()
-    recap()
-    assert capsys.readouterr().out == (
-        "In your own copy, this cell says how many of your predictions came true, and which to "
-        "think about again.\n"
-    )
-
-
-def test_recap_before_any_question_says_what_to_do(capsys):
-    recap()
-    assert capsys.readouterr().out == "Nothing was asked yet. Run the cells above first.\n"
-
-
 # What is refused
 
 
@@ -180,47 +140,35 @@ def refusal(call) -> tuple[str, str, str]:
     return caught.value.asked, caught.value.found, caught.value.do
 
 
-@pytest.mark.parametrize("choices", [[], ["a"], ["a", "b", "a"], [1, "1"]])
-def test_fewer_than_two_different_choices_are_refused(choices):
-    assert refusal(lambda: dl.predict("Which?", choices)) == (
-        "predict('Which?')",
-        f"choices={[str(choice) for choice in choices]}",
-        "pass two or more different choices; to ask for a number, pass none",
+def test_questions_that_cannot_be_asked_are_refused():
+    for choices in ([], ["a"], ["a", "b", "a"], [1, "1"]):
+        assert refusal(lambda c=choices: dl.predict("Which?", c)) == (
+            "predict('Which?')",
+            f"choices={[str(choice) for choice in choices]}",
+            "pass two or more different choices; to ask for a number, pass none",
+        )
+    assert (
+        refusal(lambda: dl.predict("Which?", ["a", "b"], unit="s"))[1] == "unit='s' beside choices"
     )
 
 
-def test_a_unit_beside_choices_is_refused():
-    assert refusal(lambda: dl.predict("Which?", ["a", "b"], unit="s")) == (
-        "predict('Which?')",
-        "unit='s' beside choices",
-        "write the unit into the choices; only a number has a unit of its own",
-    )
-
-
-CHOOSE = "choose one of 'outside 1, inside 1', 'outside 1, inside 2', 'outside 2, inside 2'"
-
-
-@pytest.mark.parametrize("wrong", ["outside 1 inside 2", "none of it"])
-def test_what_is_not_among_the_choices_is_refused(copies, wrong):
-    found = f"{wrong!r} is not a choice of 'How many copies does each variable have?'"
-    near = "did you mean 'outside 1, inside 2'? Or " if wrong.startswith("outside") else ""
-    assert refusal(lambda: copies.keep(wrong)) == (f"keep({wrong!r})", found, near + CHOOSE)
-    asked = f"reveal({wrong!r})"
-    assert refusal(lambda: copies.reveal(wrong)) == (asked, found, near + CHOOSE)
-    right = CHOICES[1]
-    said = refusal(lambda: copies.reveal(right, {wrong: "a word"}))
-    assert said == (f"reveal({right!r})", found, near + CHOOSE)
+def test_what_is_not_among_the_choices_or_no_number_is_refused(copies, steps):
+    wrong, right = "outside 1 inside 2", CHOICES[1]
+    problem = f"{wrong!r} is not a choice of 'How many copies does each variable have?'"
+    do = f"did you mean {right!r}? Or choose one of " + ", ".join(map(repr, CHOICES))
+    assert refusal(lambda: copies.keep(wrong)) == (f"keep({wrong!r})", problem, do)
+    assert refusal(lambda: copies.reveal(wrong)) == (f"reveal({wrong!r})", problem, do)
+    words = refusal(lambda: copies.reveal(right, {wrong: "a word"}))
+    assert words == (f"reveal({right!r})", problem, do)
     assert (copies.guess, copies.answer) == (None, None)
-
-
-@pytest.mark.parametrize("text", ["ninety", "1,000", "", "nan", "inf", None])
-def test_what_is_no_number_is_refused(steps, text):
-    assert refusal(lambda: steps.keep(text)) == (
-        f"keep({text!r})",
-        f"{text!r} is not a number",
-        "write digits only, as in 1000 or 0.25",
-    )
-    assert refusal(lambda: steps.reveal(90, {text: "a word"}))[1] == f"{text!r} is not a number"
+    for text in ("ninety", "1,000", "", "nan", "inf", None):
+        assert refusal(lambda t=text: steps.keep(t))[1:] == (
+            f"{text!r} is not a number",
+            "write digits only, as in 1000 or 0.25",
+        )
+        assert refusal(lambda t=text: steps.reveal(90, {t: "a word"}))[1].endswith(
+            "is not a number"
+        )
 
 
 def test_after_the_answer_nothing_more_is_kept(copies):
@@ -252,7 +200,7 @@ class Cell:
         self.updates: list[dict[str, str]] = []
         self.widgets: dict[str, tuple[str, dict[str, object]]] = {}
         reply = client.execute_interactive(
-            code, allow_stdin=person, output_hook=self._take, timeout=60
+            code, allow_stdin=person, output_hook=self._take, timeout=120
         )
         assert reply["content"]["status"] == "ok", reply["content"]
 
@@ -309,34 +257,6 @@ def test_a_control_keeps_a_wrong_choice_until_the_answer(kernel):
     assert left["text/markdown"] == "You predicted *outside 2, inside 2*."
     assert "application/vnd.jupyter.widget-view+json" not in left
     assert Cell(kernel, REVEAL, person=True).markdown == revealed.markdown
-
-
-def test_what_was_chosen_and_not_kept_counts(kernel):
-    asked = Cell(kernel, ASK, person=True)
-    asked.send("ToggleButtonsModel", method="update", state={"index": 1})
-    (told,) = Cell(kernel, REVEAL, person=True).markdown
-    assert told.startswith("You predicted it: **outside 1, inside 2**.\n\n<details>")
-
-
-def test_run_all_without_a_prediction_shows_the_answer_folded(kernel):
-    cell = Cell(kernel, f"{ASK}\n{REVEAL}", person=True)
-    folded = fold("Answer", f"**outside 1, inside 2**\n\n{BOTH_WORDS}")
-    assert cell.markdown[-1] == f"You made no prediction.\n\n{folded}"
-
-
-def test_a_box_says_what_is_no_number(kernel):
-    asked = Cell(kernel, "steps = dl.predict('How many steps?', unit='steps')", person=True)
-    said = "steps._control._said.value"
-    for typed, expected in {
-        "": "Type a number first.",
-        "1,000": "'1,000' is not a number: write digits only, as in 1000 or 0.25",
-        "90": "Kept: 90 steps. You can change it until you see the answer.",
-    }.items():
-        asked.send("TextModel", method="update", state={"value": typed})
-        asked.send("ButtonModel", method="custom", content={"event": "click"})
-        Cell(kernel, f"assert {said} == {expected!r}, {said}", person=True)
-    (told,) = Cell(kernel, "steps.reveal(90)", person=True).markdown
-    assert told == "You predicted it: **90 steps**."
 
 
 def test_without_ipywidgets_the_question_is_text_with_the_cure(kernel):

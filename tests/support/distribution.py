@@ -67,12 +67,6 @@ def alone(build):
     return model
 
 
-@functools.cache
-def one_device(optimizer="adam"):
-    """The reference, in a graph: made once for each optimizer."""
-    return train(builder(optimizer)())
-
-
 def assert_same(run, reference, *, atol=1e-6):
     (logs, weights), (reference_logs, reference_weights) = run, reference
     for weight, expected in zip(weights, reference_weights, strict=True):

@@ -4,6 +4,7 @@
 model or just builds it. `ON_WORKERS` are what only workers do; each returns what the tests look at.
 """
 
+import json
 import os
 import pathlib
 import pickle
@@ -17,21 +18,9 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import DistlabError
-from distlab.training import fitting, splitting
-from distlab.training.workers.ending import ended_together
+from distlab.training import fitting
 from distlab.training.workers.exchanging import workers_of
-from distlab.training.workers.peer_monitor import is_gone
-from tests.support.distribution import (
-    BATCH,
-    EPOCHS,
-    EXAMPLES,
-    LOSS,
-    OPTIMIZERS,
-    X,
-    Y,
-    builder,
-    train,
-)
+from tests.support.distribution import BATCH, EPOCHS, EXAMPLES, LOSS, X, Y, builder, train
 
 FEW = slice(0, BATCH + 1)  # the last batch has one example
 EVEN = slice(0, BATCH + 8)  # the last batch has 8: equal shares, smaller than those before
@@ -83,38 +72,6 @@ def pooled():
     return model
 
 
-class Largest(keras.metrics.Metric):
-    """Keeps a number beside a count, so it does not add up over the workers."""
-
-    def __init__(self):
-        super().__init__(name="largest")
-        self.largest = self.add_weight(name="largest", initializer="zeros")
-        self.count = self.add_weight(name="count", initializer="zeros")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(y_pred)))
-        self.count.assign_add(keras.ops.cast(keras.ops.shape(y_true)[0], "float32"))
-
-    def result(self):
-        return self.largest + self.count
-
-
-def later_batches(make):
-    """The loss is a sum, and zero in the first batch."""
-
-    def of_those_that_count(y_true, y_pred):
-        return keras.ops.sum(y_true * keras.ops.square(1 - y_pred))
-
-    def build():
-        keras.utils.set_random_seed(3)
-        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(1e-3), of_those_that_count, metrics=[Largest()])
-        return model
-
-    counts = np.float32(np.arange(len(X)) >= BATCH)[:, None]
-    return fit(make(build), batches(X, counts))
-
-
 def unknown_length(make):
     """Keras alone takes a step more than there are batches."""
     model, data = make(builder()), batches().take(2)
@@ -125,51 +82,23 @@ def unknown_length(make):
 
 def shuffled_arrays(make):
     dl.set_seed(5)
-    return fit(make(builder(built=False)), X, Y, batch_size=BATCH, shuffle=True)
+    options = {"sample_weight": WEIGHTS, "batch_size": 30, "validation_split": 0.2}
+    return fit(make(builder(built=False)), X, Y, shuffle=True, **options)
 
 
 def evaluated(make):
-    model = make(builder())
-    loss, accuracy = model.evaluate(batches(), verbose=0)
-    again = model.evaluate(X, Y, sample_weight=WEIGHTS, batch_size=7, verbose=0)
+    model = make(builder("sgd_momentum"))
+    logs = [
+        *model.train_on_batch(X, Y),
+        *model.evaluate(batches(), verbose=0),
+        *model.evaluate(X, Y, sample_weight=WEIGHTS, batch_size=7, verbose=0),
+    ]
     parts = [
-        model.predict(X, verbose=0),
         model.predict(batches(X, size=5).filter(lambda x: True), verbose=0),
         model.predict(X[FEW], verbose=0),
         model.predict_on_batch(X[:3]),
     ]
-    return {"loss": [loss, again[0]], "accuracy": [accuracy, again[1]]}, parts
-
-
-class Adapts(keras.layers.Layer):
-    """Takes the mean of what it has seen before from its inputs, in inference too."""
-
-    def build(self, shape):
-        self.mean = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False)
-
-    def call(self, x):
-        before = tf.identity(self.mean)
-        self.mean.assign(0.5 * before + 0.5 * tf.reduce_mean(x, axis=0))
-        return x - before
-
-
-def adapting():
-    keras.utils.set_random_seed(3)
-    model = keras.Sequential([keras.Input((8,)), Adapts(), keras.layers.Dense(4)])
-    model.compile(keras.optimizers.SGD(0.1), LOSS())
-    return model
-
-
-def written_in_predict(make):
-    model = make(adapting)
-    model.predict(X, batch_size=7, verbose=0)
-    return fit(model, batches())
-
-
-def single_batches(make):
-    model = make(builder("sgd_momentum"))
-    logs = [model.train_on_batch(X, Y), model.test_on_batch(X[:9], Y[:9])]
-    return {"logs": logs}, [weight.numpy() for weight in model.weights]
+    return {"logs": logs}, parts
 
 
 class OwnStep(keras.Sequential):
@@ -201,34 +130,14 @@ def own_step():
     return model
 
 
-def with_random_keys(make):
-    """Noise that is other in each epoch, drawn from keys: `fit` reads on in one endless pass.
-
-    The keys follow from the program's seed as well: each process sets the same.
-    """
-    keras.utils.set_random_seed(1)
-    examples = tf.data.Dataset.from_tensor_slices((X, Y)).repeat()
-    keyed = tf.data.Dataset.zip(examples, tf.data.Dataset.random(seed=1))
-
-    def with_noise(example, key):
-        x, y = example
-        return x + tf.random.stateless_normal([8], [key, 0], stddev=0.1), y
-
-    return fit(make(builder()), keyed.map(with_noise).batch(BATCH), steps_per_epoch=4)
-
-
 PARITY = {
-    **{name: lambda make, name=name: train(make(builder(name))) for name in OPTIMIZERS},
+    "adam, clipped": lambda make: train(make(builder("adam_clipnorm"))),
     "batch normalisation": lambda make: fit(make(normalised), batches()),
-    "masks and metrics": lambda make: fit(make(masked), batches(TOKENS, TOKENS)),
     "embeddings, and a smaller batch in equal shares": lambda make: fit(
         make(masked), batches(TOKENS[EVEN], TOKENS[EVEN]), validation_data=batches(TOKENS, TOKENS)
     ),
     "fewer examples than replicas": lambda make: fit(
         make(pooled), batches(X[FEW], Y[FEW], WEIGHTS[FEW])
-    ),
-    "arrays with sample weights": lambda make: fit(
-        make(builder()), X, Y, sample_weight=WEIGHTS, batch_size=30, validation_split=0.2
     ),
     "arrays in a seeded order": shuffled_arrays,
     "steps of an endless data set": lambda make: fit(
@@ -239,30 +148,27 @@ PARITY = {
         validation_steps=2,
     ),
     "data of unknown length": unknown_length,
-    "a sum that is zero at first, and a metric of one's own": later_batches,
-    "endless data with random keys": with_random_keys,
     "own train_step": lambda make: fit(make(own_step), batches(), validation_data=batches()),
-    "losses of layers": lambda make: fit(make(builder("adam", loss="mse")), batches(X, X[:, :4])),
     "evaluate and predict": evaluated,
-    "writes in predict": written_in_predict,
-    "single batches": single_batches,
-    "sgd, in order": lambda make: fit(make(builder("sgd")), batches()),
 }
 
 
-def run(names, devices, folder):
-    """Returns what each case came to on this worker."""
+def run(names, devices, folder, last):
+    """Returns what each case came to on this worker; `last` ends the cluster."""
     if devices > 1:
         dl.split_devices(devices)
-    strategy = dl.make_strategy("multi_worker")
-    found = {}
+    # So long that no worker is taken for lost because of a heartbeat that it has missed.
+    strategy, results = dl.make_strategy("multi_worker", heartbeat_secs=600), {}
     for name in names:
         keras.utils.set_random_seed(1)
         if name in PARITY:
-            found[name] = PARITY[name](lambda build: dl.distribute(build, strategy))
+            results[name] = PARITY[name](lambda build: dl.distribute(build, strategy))
         else:
-            found[name] = ON_WORKERS[name](strategy, pathlib.Path(folder) / name.replace(" ", "_"))
-    return found
+            place = pathlib.Path(folder) / name.replace(" ", "_")
+            results[name] = ON_WORKERS[name](strategy, place)
+    results["described"] = "{0.kind} {0.replicas} {0.workers}".format(dl.describe(strategy))
+    results["last"] = last(strategy, pathlib.Path(folder), results)
+    return results
 
 
 def text_of(wrong):
@@ -275,7 +181,10 @@ def text_of(wrong):
 
 
 def is_second(strategy):
-    return strategy.cluster_resolver.task_id == 1
+    """Whether this is worker:1, or the worker beside a chief."""
+    config = json.loads(os.environ["TF_CONFIG"])
+    task = config["task"]
+    return task["type"] == "worker" and (task["index"] == 1 or "chief" in config["cluster"])
 
 
 class Counts(keras.callbacks.Callback):
@@ -312,21 +221,17 @@ def alike(strategy, folder):
     slow = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: time.sleep(0.01))
     callbacks = [counts, slow] if is_second(strategy) else [counts]
     model.fit(batches(size=8), epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
-    return weights, counts.ends, [weight.numpy() for weight in model.weights]
+    return counts.ends, [*weights, *(weight.numpy() for weight in model.weights)]
 
 
 def stopped(strategy, folder):
-    """Training that the second worker alone stops, in an epoch or at its end."""
-    found = []
-    for stop in (1, "epoch"):
-        counts = Counts(stop if is_second(strategy) else None)
-        fit(dl.distribute(builder("sgd"), strategy), batches(), callbacks=[counts])
-        found.append(counts.ends)
-    counts = Counts(0)  # only the chief has it, and it listens to every batch
-    callbacks = [] if is_second(strategy) else [counts]
-    model = dl.distribute(builder("sgd"), strategy)
-    fit(model, batches(), callbacks=callbacks)
-    return [*found, int(model.optimizer.iterations.numpy())]
+    """Training that one worker alone stops in its second step: first worker:1, then the chief."""
+    ends, model = [], dl.distribute(builder("sgd"), strategy)
+    for is_mine in (is_second(strategy), not is_second(strategy)):
+        before = int(model.optimizer.iterations.numpy())
+        fit(model, batches(), callbacks=[Counts(1)] if is_mine else [])
+        ends.append(int(model.optimizer.iterations.numpy()) - before)
+    return ends
 
 
 def written(strategy, folder):
@@ -358,7 +263,7 @@ def written(strategy, folder):
     return {
         "files": [re.sub(r"tfevents.*", "tfevents", name) for name in files],
         "csv": (folder / "log.csv").read_text(),
-        "same": np.array_equal(loaded.predict(X, verbose=0), predicted),
+        "loaded": float(np.abs(loaded.predict(X, verbose=0) - predicted).max()),
         "served": float(np.abs(exported.serve(X) - predicted).max()),
         "places": [str(given[0].filepath), str(given[2].filename), str(given[4]._weights_path)],
         "elsewhere": not places[0].startswith(str(folder)),
@@ -387,8 +292,6 @@ def refused(strategy, folder):
     second = is_second(strategy)
     model = dl.distribute(builder("sgd"), strategy)
     tf.random.set_seed(None)  # as where nobody has set one
-    shuffled = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(EXAMPLES).batch(BATCH)
-    in_any_order = batches().map(lambda x, y: (x, y), num_parallel_calls=2, deterministic=False)
     nan = X.copy()
     nan[BATCH + 20] = np.nan  # the second batch's second half
     mine = np.roll(Y, 1) if second else Y
@@ -397,184 +300,72 @@ def refused(strategy, folder):
         def on_epoch_begin(self, epoch, logs=None):
             raise RuntimeError("on all of them")
 
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    resume = [dl.Resume(folder)] if second else []
+    by_file = batches().with_options(policy("FILE"))
     wrong = {
         "nan": lambda: fit(model, batches(nan, Y)),
-        "shuffle": lambda: fit(model, shuffled),
-        "evaluate": lambda: model.evaluate(shuffled, verbose=0),
-        "predict": lambda: model.predict(shuffled, verbose=0),
+        "shuffle": lambda: fit(model, batches().shuffle(3)),
         "arrays": lambda: fit(model, X, Y, shuffle=True),
-        "any order": lambda: fit(model, in_any_order),
         "other batches": lambda: fit(model, batches(X, mine)),
         "fewer batches": lambda: fit(model, batches().take(2 if second else 3)),
-        "data that end": lambda: fit(
-            model, batches().filter(lambda x, y: True).take(2 if second else 3)
-        ),
         "other epochs": lambda: fit(model, batches(), epochs=1 + second),
-        "Resume on one": lambda: fit(
-            model, batches(), callbacks=[dl.Resume(folder)] if second else []
-        ),
+        "Resume on one": lambda: fit(model, batches(), callbacks=resume),
         "callback": lambda: fit(model, batches(), callbacks=[Fails()]),
-        "files": lambda: fit(model, batches().with_options(options)),
-        "sparse": lambda: model.predict(tf.data.Dataset.from_tensors(tf.sparse.eye(8)), verbose=0),
+        "files": lambda: fit(model, by_file),
     }
-    texts = {name: text_of(one) for name, one in wrong.items()}
+    texts = {name: text_of(call) for name, call in wrong.items()}
     return texts, fit(model, batches())[0]["loss"]
 
 
 def unlike(strategy, folder):
     """What one worker alone loads, restores or changes; and data in another order on each."""
-    second = is_second(strategy)
-    callbacks = keras.callbacks
+    second, callbacks = is_second(strategy), keras.callbacks
+    model = dl.distribute(builder("adam"), strategy)
+    start = model.get_weights()
 
-    def make():
-        return dl.distribute(builder("adam"), strategy)
-
-    def loaded():
-        model = make()
-        if second:
-            model.set_weights([weight + 1 for weight in model.get_weights()])
-        return model
-
-    def change_rate(model):
+    def change_rate(epoch, logs):
         model.optimizer.learning_rate = 0.005
 
-    model = make()
-    rate = callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: change_rate(model))
-    # Each worker has a disk of its own, on which the chief alone finds a backup.
-    backup = callbacks.BackupAndRestore(folder / str(second), delete_checkpoint=False)
-    fit(make(), batches(), callbacks=[backup, Counts("epoch")])
+    def load(factor):
+        model.set_weights([weight * (factor if second else 1) for weight in start])
+        return model
+
+    rate = [callbacks.LambdaCallback(on_epoch_end=change_rate)] if second else []
     rows = np.roll(X, 1, axis=0) if second else X
     mine = np.roll(Y, 1) if second else Y
-    of_files = pathlib.Path(f"{folder}_{second}")  # the same images on each, at another path
-    if not (of_files / "0").exists():
-        write_images(of_files)
-    image_model = dl.distribute(of_images, strategy)
     shuffled = batches().unbatch().shuffle(EXAMPLES, seed=1 + second).batch(BATCH)
-
-    def images(seed=None):
-        data = keras.utils.image_dataset_from_directory
-        np.random.seed(10 + second)
-        return data(of_files, image_size=(4, 4), batch_size=BATCH, seed=seed, verbose=False)
-
     wrong = {
-        "weights": lambda: fit(loaded(), batches()),
-        "weights in evaluate": lambda: loaded().evaluate(batches(), verbose=0),
-        "weights in predict": lambda: loaded().predict(X, verbose=0),
-        "rate": lambda: fit(model, batches(), callbacks=[rate] if second else []),
-        "first epoch": lambda: fit(make(), batches(), epochs=3, callbacks=[backup]),
-        "seeds": lambda: fit(make(), shuffled),
-        "seeds in evaluate": lambda: make().evaluate(shuffled, verbose=0),
-        "seeds in predict": lambda: make().predict(shuffled, verbose=0),
-        "images": lambda: image_model.evaluate(images(), verbose=0),
-        "targets in evaluate": lambda: make().evaluate(batches(X, mine), verbose=0),
-        "arrays in evaluate": lambda: make().evaluate(X, mine, verbose=0),
-        "targets in validation": lambda: fit(make(), batches(), validation_data=(X, mine)),
-        "rows in predict": lambda: make().predict(rows, verbose=0),
-        "later rows in predict": lambda: make().predict(
-            batches(np.concatenate([X[: EXAMPLES // 2], rows[EXAMPLES // 2 :]]), size=8), verbose=0
-        ),
+        "seeds": lambda: fit(model, shuffled),
+        "targets in evaluate": lambda: model.evaluate(X, mine, verbose=0),
+        "targets in validation": lambda: fit(model, batches(), validation_data=(X, mine)),
+        "rows in predict": lambda: model.predict(rows, verbose=0),
+        "rate": lambda: fit(model, batches(), callbacks=rate),
+        "weights": lambda: fit(load(factor=2), batches()),
     }
-    found = {name: text_of(one) for name, one in wrong.items()}
+    texts = {name: text_of(call) for name, call in wrong.items()}
 
-    # Right: rounding of another machine, images from another path, another learning rate for all.
-    model = make()
-    if second:
-        model.set_weights([weight * (1 + 1e-6) for weight in model.get_weights()])
-    fit(model, batches(), epochs=1)
-    model.predict(X + 1e-7 * second, verbose=0)
-    image_model.evaluate(images(seed=1), verbose=0)
+    load(factor=1 + 1e-6)  # as rounded on another machine, which is right
+    model.optimizer.learning_rate = 0.01
     plateau = callbacks.ReduceLROnPlateau("loss", mode="max", patience=0)
     fit(model, batches(), callbacks=[plateau])
-
+    model.predict(X + 1e-7 * second, verbose=0)
     best = callbacks.EarlyStopping("loss", mode="max", patience=9, restore_best_weights=True)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         fit(model, batches(), epochs=3, callbacks=[best] if second else [])
-    found["restored by one"] = text_of(lambda: model.evaluate(X, Y, verbose=0))
-    return found, [str(one.message) for one in warned if "workers" in str(one.message)]
+    texts["restored by one"] = text_of(lambda: model.evaluate(X, Y, verbose=0))
+    return texts, [str(each.message) for each in warned if "workers" in str(each.message)]
 
 
-def write_images(folder):
-    for index in range(20):
-        place = folder / str(index % 2) / f"{index:02d}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        keras.utils.save_img(place, np.full((4, 4, 3), index), scale=False)
-
-
-def of_images():
-    model = keras.Sequential(
-        [keras.Input((4, 4, 3)), keras.layers.Flatten(), keras.layers.Dense(2)]
-    )
-    model.compile("sgd", LOSS())
-    return model
-
-
-def own_data(strategy, folder):
-    """Each worker has 32 examples of its own, with the policy OFF: how many an epoch reads."""
+def policy(name):
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    mine = X[:64].reshape(2, 32, 8)[int(is_second(strategy))]
-    data = batches(mine, mine[:, :1], size=16).with_options(options)  # 2 batches on each
-    seen = []
-
-    def kept(y_true, y_pred):
-        tf.py_function(lambda y: seen.extend(y.numpy()[:, 0].tolist()), [y_true], [])
-        return tf.zeros(tf.shape(y_true)[0])
-
-    def build():
-        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", metrics=[kept])
-        return model
-
-    model = dl.distribute(build, strategy)
-    fit(model, data, epochs=1)  # which tries the metric on the first batch
-    found = []
-    for endless, steps in ((data, None), (data.repeat(), 4)):
-        seen.clear()
-        fit(model, endless, epochs=1, steps_per_epoch=steps)
-        found.append(len(set(seen)) / len(mine))
-    return found, text_of(lambda: model.predict(data, verbose=0))
+    policies = tf.data.experimental.AutoShardPolicy
+    options.experimental_distribute.auto_shard_policy = policies[name]
+    return options
 
 
-class OwnSave(keras.Sequential):
-    def save(self, path):
-        super().save(path)
-
-    def save_weights(self, *args, **kwargs):
-        super().save_weights(*args, **kwargs)
-
-
-def saved_by_its_own_method(strategy, folder):
-    """What of the paths exists afterwards."""
-
-    def build():
-        model = OwnSave([keras.Input((8,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        return model
-
-    model = dl.distribute(build, strategy)
-    places = [pathlib.Path(f"{folder}_{is_second(strategy)}_{i}.keras") for i in range(2)]
-    model.save(places[0])
-    model.save(path=places[1])
-    place = pathlib.Path(f"{folder}_{is_second(strategy)}.weights.h5")
-    model.save_weights(place)
-    return [one.exists() for one in (*places, place)]
-
-
-def with_tensorflows_sharding(strategy, folder):
-    """As where workers have GPUs: TensorFlow brings each its part of the batches."""
-    fitting.splits = lambda strategy: False
-    found = {}
-    for name in ("fewer examples than replicas", "data of unknown length", "own train_step"):
-        found[name] = PARITY[name](lambda build: dl.distribute(build, strategy))
-    fitting.splits = splitting.splits
-    return found
-
-
-def from_files(strategy, folder):
-    """Records in three files, of which each worker reads those that are its own."""
+def shared_files(strategy, folder):
+    """Records in three files: which examples this worker reads, by default and with FILE."""
     names = [str(folder / f"{number}.tfrecord") for number in range(3)]
     if not is_second(strategy):
         folder.mkdir()
@@ -597,18 +388,26 @@ def from_files(strategy, folder):
         model.compile("sgd", "mse", metrics=[kept])
         return model
 
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
     model = dl.distribute(build, strategy)
     workers_of(strategy).exchange("the files are there")
     data = tf.data.TFRecordDataset(names).map(read).batch(BATCH)
-    found = []
     fit(model, data, epochs=1)  # which tries the metric on the first batch
-    for one in (data, data.with_options(options)):
+    read_by = {}
+    for name in ("AUTO", "FILE"):
         seen.clear()
-        fit(model, one, epochs=1)
-        found.append(sorted(seen))
-    return found
+        fit(model, data.with_options(policy(name)), epochs=1)
+        read_by[name] = sorted(seen)
+    return read_by
+
+
+def with_tensorflows_sharding(strategy, folder):
+    """As where workers have GPUs: TensorFlow brings each its part of the batches."""
+    splits, fitting.splits = fitting.splits, lambda strategy: False
+    try:
+        name = "fewer examples than replicas"
+        return PARITY[name](lambda build: dl.distribute(build, strategy))
+    finally:
+        fitting.splits = splits
 
 
 def apart(strategy, folder):
@@ -629,72 +428,46 @@ ON_WORKERS = {
     "refused": refused,
     "apart": apart,
     "TensorFlow's sharding": with_tensorflows_sharding,
-    "described": lambda strategy, folder: "{0.kind} {0.replicas} {0.workers}".format(
-        dl.describe(strategy)
-    ),
-    "files": from_files,
+    "files": shared_files,
     "unlike": unlike,
-    "own data": own_data,
-    "own save": saved_by_its_own_method,
 }
 
 
-def one_fails():
-    """The second worker alone fails; returns what each is told."""
-    strategy = dl.make_strategy("multi_worker")
+class Leaves(keras.callbacks.Callback):
+    """After two steps, worker:1 does what it is to do."""
 
-    class Fails(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if is_second(strategy) and batch == 1:
-                raise ValueError("this is the reason")
+    def __init__(self, act):
+        super().__init__()
+        self.act = act
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            self.act()
+
+
+def one_fails(strategy, folder, results):
+    """The second worker alone fails; what each is told."""
+
+    def fail():
+        if is_second(strategy):
+            raise ValueError("this is the reason")
 
     model = dl.distribute(builder("sgd"), strategy)
-    return text_of(lambda: fit(model, batches(), callbacks=[Fails()]))
+    return text_of(lambda: fit(model, batches(), callbacks=[Leaves(fail)]))
 
 
-def one_is_lost(folder, *, in_fit):
-    """The second worker ends without a word; what the first is told, and after how long.
+def one_is_lost(strategy, folder, results):
+    """The second worker ends without a word, its results written; what the first is told."""
+    first_is_done = folder / "first is done"
 
-    A single number goes one way only: no message of TensorFlow's fails before a heartbeat does.
-    """
-    strategy = dl.make_strategy("multi_worker")
-    workers = workers_of(strategy)
-    ended = pathlib.Path(folder) / "worker-1.pickle"  # what `run_on_tasks` waits for
-    add = tf.function(lambda: strategy.reduce("SUM", tf.constant(1.0), axis=None))
-    lost_at, first_has_added = [], pathlib.Path(folder) / "added"
-
-    def leave(step):
-        if step < 9:
+    def leave():
+        if not is_second(strategy):
+            first_is_done.touch()
             return
-        if is_second(strategy):
-            while not first_has_added.exists():  # else it may be in the middle of that step
-                time.sleep(0.01)
-            ended.write_bytes(pickle.dumps(None))
-            os._exit(0)
-        first_has_added.touch()
-        while not is_gone(workers.addresses[1]):
+        while not first_is_done.exists():  # else it may be in the middle of that step
             time.sleep(0.01)
-        lost_at.append(time.monotonic())
+        (folder / "worker-1.pickle").write_bytes(pickle.dumps(results))
+        os._exit(0)
 
-    class Leaves(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            leave(batch)
-
-    def go_on():
-        if in_fit:
-            model = dl.distribute(builder("sgd"), strategy)
-            fit(model, batches(size=4), callbacks=[Leaves()])
-        with ended_together(workers, "add"):
-            for step in range(99):
-                add()
-                leave(step)
-
-    return text_of(go_on), time.monotonic() - lost_at[0]
-
-
-def one_is_lost_in_fit(folder):
-    return one_is_lost(folder, in_fit=True)
-
-
-def one_is_lost_while_adding(folder):
-    return one_is_lost(folder, in_fit=False)
+    model = dl.distribute(builder("sgd"), strategy)
+    return text_of(lambda: fit(model, batches(), callbacks=[Leaves(leave)]))

@@ -1,26 +1,29 @@
-"""Runs `distlab launch` as a user would, on scripts that a test writes.
+"""Runs `distlab launch` on scripts that a test writes: in this process, or in one of its own.
 
-    with Launch(["--workers", "2", "train.py"], tmp_path) as launch:
-        launch.wait_for("step 3")          # until a line of it says so
-        launch.signal(signal.SIGTERM)
-    launch.code, launch.out, launch.err
+    run = launched(["--workers", 2, "train.py"], capfd, code=3)
+    with Launch(["--workers", 2, "train.py"]) as run:
+        run.wait_for("step 3")          # until a line of it says so
+        run.signal(signal.SIGTERM)
+    run.code, run.out, run.err
 
 Its tasks are forked from the warm process of the tests, unless `own_keeper`.
 """
 
 import os
-import pathlib
 import re
 import subprocess
 import sys
-import textwrap
 import threading
 import time
+import types
 
 import psutil
 
+from distlab import cli
 from distlab.warm.keeper import shared_keeper
 from distlab.warm.process import ADDRESS_VARIABLE
+
+LIMIT_SECS = 180
 
 # Started in the background, a process ignores SIGINT, and its children do.
 _COMMAND = """
@@ -34,14 +37,13 @@ sys.exit(main())
 class Launch:
     """A running or ended `distlab launch`."""
 
-    def __init__(self, args, folder, *, env=None, own_keeper=False, stdout=None):
+    def __init__(self, args, *, env=None, own_keeper=False, stdout=None):
         environ = {**os.environ, **(env or {})}
         environ.pop(ADDRESS_VARIABLE, None)
         if not own_keeper:
             environ[ADDRESS_VARIABLE] = shared_keeper().address
         self._process = subprocess.Popen(
             [sys.executable, "-c", _COMMAND, "launch", *map(str, args)],
-            cwd=folder,
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if stdout is None else stdout,
@@ -74,7 +76,7 @@ class Launch:
     def code(self):
         return self._process.returncode
 
-    def wait_for(self, pattern, timeout_secs=60):
+    def wait_for(self, pattern, timeout_secs=LIMIT_SECS):
         """Returns the match once the output has it."""
         deadline = time.monotonic() + timeout_secs
         while not (match := re.search(pattern, self.out + self.err)):
@@ -88,7 +90,7 @@ class Launch:
     def signal(self, number):
         self._process.send_signal(number)
 
-    def wait(self, timeout_secs=60):
+    def wait(self, timeout_secs=LIMIT_SECS):
         self._process.wait(timeout_secs)
         for thread in self._threads:
             thread.join(10)
@@ -106,18 +108,18 @@ class Launch:
         self.wait()
 
 
-def launched(args, folder, *, code=0, timeout_secs=60, **options):
-    """Returns a `Launch` that has ended, with the exit code that it should have."""
-    with Launch(args, folder, **options) as launch:
-        launch.wait(timeout_secs)
-    assert launch.code == code, f"{launch.code=}\n{launch.all()}"
-    return launch
+def launched(args, capfd, *, code=0):
+    """Returns what a launch in this process printed, once it has ended as it should."""
+    capfd.readouterr()
+    ended = cli.main(["launch", "--timeout", str(LIMIT_SECS), *map(str, args)])
+    out, err = capfd.readouterr()
+    assert ended == code, f"{ended=}\n--- stdout\n{out}\n--- stderr\n{err}"
+    return types.SimpleNamespace(out=out, err=err)
 
 
-def write(folder, text, name="train.py"):
-    """Writes a script, and returns its name."""
-    pathlib.Path(folder, name).write_text(textwrap.dedent(text))
-    return name
+def said_by(name, text):
+    """Returns the lines of a task, without its name."""
+    return [line.partition(" | ")[2] for line in text.splitlines() if line.startswith(name)]
 
 
 def own_lines(launch):
@@ -130,7 +132,7 @@ def own_lines(launch):
     ]
 
 
-def are_gone(pids, timeout_secs=10):
+def are_gone(pids, timeout_secs=LIMIT_SECS):
     """Whether processes end within a time."""
     processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     return psutil.wait_procs(processes, timeout=timeout_secs)[1] == []

@@ -9,7 +9,7 @@ def test_solution_passes():
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,57 @@ def assert_mistake_is_caught(
     assert report.earned < check.points
     assert report.mistake == mistake, f"{mistake} is reported otherwise:\n{report!r}"
     return report
+
+
+def assert_right_answers_pass(
+    check: Check, *answers: Callable[..., Any], seeds: Iterable[int] = DEFAULT_SEEDS
+) -> None:
+    """Answers in other forms than the solution's earn all points; names each that does not."""
+    refused = []
+    for number, answer in enumerate(answers, 1):
+        try:
+            assert_solution_passes(check, answer, seeds=seeds)
+        except AssertionError as error:
+            refused.append(f"answer {number}, {answer!r}: {error}")
+    assert not refused, "\n".join(refused)
+
+
+def assert_mistakes_are_caught(
+    check: Check,
+    wrong: Mapping[str, Callable[..., Any]],
+    *,
+    earned: float | Mapping[str, float] | None = None,
+    seeds: Iterable[int] | None = None,
+) -> None:
+    """Each wrong answer is reported as the mistake under whose name it stands.
+
+    `earned` is what all of them earn, or what those do that it names.
+    """
+    unnamed = []
+    for mistake, answer in wrong.items():
+        points = earned.get(mistake) if isinstance(earned, Mapping) else earned
+        try:
+            report = assert_mistake_is_caught(check, answer, mistake, seeds=seeds)
+            assert points in (None, report.earned), f"earns {report.earned:g}, not {points:g}"
+        except AssertionError as error:
+            unnamed.append(f"{mistake}: {error}")
+    assert not unnamed, "\n".join(unnamed)
+
+
+def assert_feedback_says(
+    check: Check,
+    said: Mapping[str, Callable[..., Any]],
+    *,
+    earned: float = 0,
+    seeds: Iterable[int] = (1,),
+) -> None:
+    """The report on each answer contains the text under which it stands, and these points."""
+    silent = []
+    for text, answer in said.items():
+        report = run_check(check, answer, seeds=seeds)
+        if text not in repr(report) or report.earned != earned:
+            silent.append(f"{text!r} and {earned:g} points are not in\n{report!r}")
+    assert not silent, "\n".join(silent)
 
 
 def other_right_answers(check: Check) -> int:

@@ -1,10 +1,11 @@
-"""What tests of LocalCluster run on its tasks, and how they wait for them."""
+"""What tests of clusters run on the tasks, and how they wait for them."""
 
 import os
 import signal
 import socket
 import threading
 import time
+import types
 from pathlib import Path
 
 
@@ -53,11 +54,28 @@ def sleep_forever(folder):
     threading.Event().wait()
 
 
-def wait_until(condition, timeout_secs=60):
+def wait_until(condition, timeout_secs=180):
     deadline = time.monotonic() + timeout_secs
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)  # between looks at other processes
+
+
+def late_once(condition):
+    """Stands for the module `time`: hours have passed as soon as a condition holds."""
+    late = False
+
+    def monotonic():
+        nonlocal late
+        late = late or bool(condition())
+        return time.monotonic() + 10_000 * late
+
+    return types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+
+
+def all_are_in(cluster, places):
+    """Whether the stack of each task of a `LocalCluster` shows a text."""
+    return all(text in cluster.stacks(task) for task, text in places.items())
 
 
 def call_in_background(function, *args, **kwargs):
@@ -74,7 +92,7 @@ def call_in_background(function, *args, **kwargs):
     thread.start()
 
     def result():
-        thread.join(60)
+        thread.join(180)
         return done[0]
 
     return result

@@ -61,7 +61,7 @@ def cells_of(path):
     return tuple((f"cell {number}", source) for number, source in enumerate(code))
 
 
-def wait_until(condition, *, secs=30):
+def wait_until(condition, *, secs=120):
     deadline = time.monotonic() + secs
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"

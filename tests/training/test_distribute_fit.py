@@ -1,746 +1,569 @@
-"""What users do with `fit`: their data, their callbacks, their mistakes."""
+"""What surrounds the steps of a distributed model: `fit` and its callbacks, `predict`, files."""
 
+import contextlib
 import inspect
-import itertools
 import warnings
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import layers
 
 import distlab as dl
-from distlab.errors import DatasetError, InvalidArgument, ModelError
-from distlab.training import fitting, steps_per_execution
-from distlab.training.keras_private import epochs, versions
-from distlab.training.sharding import choose_sharding
-from distlab.training.steps_per_execution import choose, listens
-from distlab.training.workers.exchanging import workers_of
-from tests.support.distribution import (
+from distlab.training import fitting
+from tests.support.distribution import alone, strategy_of
+from tests.training.cases.case import (
     BATCH,
-    EPOCHS,
-    EXAMPLES,
-    LOSS,
+    CASES,
+    NUMBERS,
+    ROWS,
+    SGD,
+    TOKENS,
+    WEIGHTS,
+    Adam,
     X,
     Y,
-    alone,
-    assert_same,
-    builder,
-    shuffled,
-    strategy_of,
-    train,
+    batches,
+    compile_model,
+    network,
 )
-
-BOTH = pytest.mark.parametrize("kind", ["mirrored", "central_storage"])
-
-
-def batches():
-    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+from tests.training.cases.steps import Net, gan, net
 
 
-def distributed(build=None, kind="mirrored", replicas=2):
-    return dl.distribute(build or builder(), strategy_of(kind, replicas))
+def build(**compiled):
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((8,), name="features")
+    hidden = layers.Dense(6, activation="tanh", name="hidden")(inputs)
+    hidden = layers.BatchNormalization(name="norm", trainable=False)(hidden)
+    model = keras.Model(inputs, layers.Dense(4, name="head")(hidden), name="net")
+    options = {"optimizer": Adam(1e-2), "metrics": ["accuracy"], **compiled}
+    return compile_model(model, **options)
 
 
-def fit(model, data, **options):
-    history = model.fit(data, verbose=0, shuffle=False, **options)
-    return history.history, [weight.numpy() for weight in model.trainable_variables]
+def seeded(make):
+    def build_again():
+        keras.utils.set_random_seed(3)
+        return make()
+
+    return build_again
+
+
+def pair(make=build, *, kind="mirrored", replicas=3):
+    """The same model on one device and on replicas."""
+    return alone(make), dl.distribute(make, strategy_of(kind, replicas))
+
+
+def fit(model, data=None, **options):
+    data = batches(X, Y) if data is None else data
+    return model.fit(data, **{"epochs": 2, "verbose": 0, "shuffle": False, **options}).history
+
+
+def assert_same(plain, model, expected=None, logs=None, *, atol=1e-6):
+    for reference, weight in zip(plain.weights, model.weights, strict=True):
+        np.testing.assert_allclose(weight.numpy(), reference.numpy(), atol=atol, rtol=0)
+    for reference, slot in zip(plain.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_allclose(slot.numpy(), reference.numpy(), atol=atol, rtol=0)
+    assert list(logs or {}) == list(expected or {})
+    for name, values in (expected or {}).items():
+        np.testing.assert_allclose(logs[name], values, rtol=1e-5, err_msg=name)
+
+
+def same_fit(plain, model, data=None, **options):
+    assert_same(plain, model, fit(plain, data, **options), fit(model, data, **options))
+
+
+# Strategies
+
+
+@pytest.mark.parametrize("kind", ["default", "one_device", "central_storage"])
+def test_other_strategies_take_the_steps_of_one_device(kind):
+    replicas = 3 if kind == "central_storage" else None
+    plain, model = pair(kind=kind, replicas=replicas)
+    same_fit(plain, model, validation_data=(X[:9], Y[:9], WEIGHTS[:9]))
+    assert model.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), 1e-5)
+    np.testing.assert_allclose(model.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-5)
+
+
+def test_a_strategy_made_elsewhere_with_tensorflows_own_all_reduce():
+    """It gathers the rows of an embedding; Keras's `fit` stops there with steps_per_execution."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    assert dl.describe(strategy).all_reduce == "CollectiveAllReduce"
+
+    def embedding():
+        body = layers.Embedding(5, 4), layers.Flatten(), layers.Dense(1)
+        return network(*body, shape=(6,), loss="mse", optimizer="adam", steps_per_execution=3)
+
+    make = seeded(embedding)
+    plain, model = alone(make), dl.distribute(make, strategy)
+    same_fit(plain, model, batches(TOKENS[:20], NUMBERS[:20], batch=8))  # two, and a smaller one
+
+
+def test_keras_alone_does_not_take_them_under_a_mirrored_strategy():
+    """Were this to pass, `distribute` would have nothing to mend."""
+    make = lambda: build(optimizer=Adam(1e-2, clipnorm=0.1))  # noqa: E731
+    with strategy_of("mirrored", 3).scope():
+        model = make()
+    plain = alone(make)
+    data = batches(X[:20], Y[:20], batch=12)  # Keras cannot share a first batch of 11
+    fit(plain, data), fit(model, data)
+    weights = zip(plain.get_weights(), model.get_weights(), strict=True)
+    assert max(np.abs(weight - expected).max() for expected, weight in weights) > 1e-4
+
+
+def test_a_loop_by_hand_on_a_distributed_model_still_sums_gradients():
+    model = dl.distribute(lambda: build(optimizer=SGD(0.5)), strategy_of("mirrored", 3))
+    fit(model)
+    weights = model.trainable_variables
+    before = [weight.numpy() for weight in weights]
+
+    def step():
+        ones = [tf.ones(weight.shape) for weight in weights]
+        model.optimizer.apply_gradients(zip(ones, weights, strict=True))
+
+    tf.function(lambda: model.distribute_strategy.run(step))()
+    for weight, old in zip(weights, before, strict=True):
+        np.testing.assert_allclose(weight.numpy(), old - 0.5 * 3, atol=1e-6)
 
 
 # Data
 
 
-@pytest.mark.parametrize(
-    ("data", "options"),
-    [
-        (lambda: batches().repeat(), {"epochs": 2, "steps_per_epoch": 4}),
-        (lambda: batches().repeat(3), {"epochs": 3, "steps_per_epoch": 2}),
-        (lambda: batches().repeat(), {"epochs": 3, "initial_epoch": 1, "steps_per_epoch": 2}),
-        (shuffled, {"epochs": 2, "validation_data": None, "validation_freq": 2}),
-        (shuffled, {"epochs": 2, "validation_data": None, "validation_steps": 1}),
-    ],
-    ids=["endless", "part of it", "initial_epoch", "validation", "part of that"],
-)
-@BOTH
-def test_data_sets_of_all_kinds(kind, data, options):
-    if "validation_data" in options:
-        options = options | {"validation_data": batches()}
-    model, plain = distributed(kind=kind), alone(builder())
-    assert_same(fit(model, data(), **options), fit(plain, data(), **options))
-    assert model.optimizer.iterations.numpy() == plain.optimizer.iterations.numpy()
+def test_endless_data_and_parts_of_epochs_and_of_validations():
+    plain, model = pair()
+    options = {"epochs": 4, "initial_epoch": 1, "steps_per_epoch": 2, "validation_freq": 2}
+    held_back = {"validation_data": batches(X, Y), "validation_steps": 1}
+    same_fit(plain, model, batches(X, Y).repeat(), **options, **held_back)
+    assert model.optimizer.iterations.numpy() == 3 * 2
+
+
+def of_unknown_length():
+    return batches(X, Y).filter(lambda x, y: True)
 
 
 def test_data_of_unknown_length_take_as_many_steps_as_they_have_batches():
     """Keras alone counts one more in each epoch, and updates what needs no data."""
-    model, plain = distributed(), builder()()
-    unknown = batches().filter(lambda x, y: True)
-    assert_same(fit(model, unknown, epochs=2), fit(plain, batches(), epochs=2))
-    assert model.optimizer.iterations.numpy() == 2 * 3
-    plain = builder()()
-    fit(plain, unknown, epochs=2)
-    assert plain.optimizer.iterations.numpy() == 2 * 4
+    plain, model = pair(lambda: build(steps_per_execution=2))
+    run = fit(plain, batches(X, Y).take(2)), fit(model, of_unknown_length().take(2))
+    assert_same(plain, model, *run)
+    assert model.optimizer.iterations.numpy() == 2 * 2
 
 
-def test_a_data_set_that_is_distributed_already():
-    strategy = strategy_of("mirrored", 2)
-    data = strategy.experimental_distribute_dataset(batches())
-    run = fit(distributed(), data, epochs=2)
-    assert_same(run, fit(alone(builder()), batches(), epochs=2))
+def ending_in_none():
+    return of_unknown_length().map(lambda x, y: (x, y, None))
 
 
-@BOTH
-@pytest.mark.parametrize("known", [True, False])
-def test_batches_that_tensorflow_brings_to_the_devices_as_it_does_to_gpus(monkeypatch, kind, known):
+def generated():
+    for first in range(0, ROWS, BATCH):
+        yield X[first : first + BATCH], Y[first : first + BATCH]
+
+
+@pytest.mark.parametrize("data", [ending_in_none, generated])
+def test_data_run_out_as_they_do_on_one_device(data):
+    """From the second epoch on an execution takes several steps."""
+
+    def run(model):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            options = {"epochs": 4, "steps_per_epoch": 2, "validation_steps": 4}
+            logs = fit(model, data(), validation_data=of_unknown_length(), **options)
+        return logs, sum("ran out of data" in str(warning.message) for warning in warned)
+
+    plain, model = pair()
+    (expected, warnings_of_keras), (logs, count) = run(plain), run(model)
+    assert_same(plain, model, expected, logs)
+    assert count == warnings_of_keras
+
+
+def test_data_that_are_distributed_already():
+    plain, model = pair()
+    strategy = model.distribute_strategy
+    data = strategy.experimental_distribute_dataset(batches(X, Y))
+    assert_same(plain, model, fit(plain), fit(model, data))
+    shares = batches(X[:24], Y[:24], batch=4)  # each replica's batch: three make one of 12
+    data = strategy.distribute_datasets_from_function(lambda context: shares)
+    assert_same(plain, model, fit(plain, batches(X[:24], Y[:24], batch=12)), fit(model, data))
+
+
+def test_batches_that_tensorflow_brings_to_the_devices_as_it_does_to_gpus(monkeypatch):
     monkeypatch.setattr(fitting, "splits", lambda strategy: False)
-    data = batches() if known else batches().filter(lambda x, y: True)
-    model = distributed(builder(steps_per_execution=2), kind, 4)
-    options = {"epochs": 2, "validation_data": batches()}
-    assert_same(fit(model, data, **options), fit(alone(builder()), batches(), **options))
-    assert model.optimizer.iterations.numpy() == 2 * 3
+    plain, model = pair(lambda: build(steps_per_execution=2))
+    held_back = {"validation_data": batches(X, Y)}
+    expected, logs = fit(plain, **held_back), fit(model, of_unknown_length(), **held_back)
+    assert_same(plain, model, expected, logs)
 
 
-def test_a_data_set_made_for_each_worker_by_a_function_of_ones_own():
-    """There the batch is the replica's: two of 16 make the global batch of 32."""
-    strategy = strategy_of("mirrored", 2)
-    halves = tf.data.Dataset.from_tensor_slices((X[:64], Y[:64])).batch(BATCH // 2)
-    data = strategy.distribute_datasets_from_function(lambda context: halves)
-    whole = tf.data.Dataset.from_tensor_slices((X[:64], Y[:64])).batch(BATCH)
-    assert_same(fit(distributed(), data, epochs=2), fit(alone(builder()), whole, epochs=2))
+def test_a_model_without_an_input_is_built_without_drawing_a_batch():
+    drawn = []
 
+    def count(x, y):
+        drawn.append(1)
+        return x, y
 
-def first_batch_of_two_workers(dataset):
-    from tensorflow.python.data.experimental.ops.distribute import _AutoShardDataset
+    def counted(x, y):
+        x, y = tf.py_function(count, (x, y), (tf.float32, tf.int64))
+        return tf.ensure_shape(x, (None, 8)), tf.ensure_shape(y, (None,))
 
-    workers = [_AutoShardDataset(dataset, num_workers=2, index=index) for index in range(2)]
-    return np.sort(np.concatenate([next(iter(worker)).numpy() for worker in workers]))
-
-
-def test_workers_share_examples_and_not_files_unless_asked_to(tmp_path):
-    names = [str(tmp_path / f"{index}.tfrecord") for index in range(4)]
-    for index, name in enumerate(names):
-        with tf.io.TFRecordWriter(name) as file:
-            for number in range(3 * index, 3 * index + 3):
-                file.write(str(number).encode())
-    data = tf.data.TFRecordDataset(names).map(lambda text: tf.strings.to_number(text, tf.int32))
-    data = data.batch(4)
-    np.testing.assert_array_equal(first_batch_of_two_workers(choose_sharding(data)), range(8))
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
-    by_file = choose_sharding(data.with_options(options))
-    others = [0, 1, 2, 3, 4, 5, 6, 9]
-    assert list(first_batch_of_two_workers(by_file)) == others
-    assert list(first_batch_of_two_workers(data)) == others  # where TensorFlow chooses
-
-
-# evaluate, predict, save
-
-
-@BOTH
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_predict_keeps_the_order(kind, replicas):
-    model, plain = distributed(kind=kind, replicas=replicas), alone(builder())
-    expected = plain.predict(X, verbose=0)
-    for data, size in ((X, 32), (X, EXAMPLES), (batches().map(lambda x, y: x), None)):
-        found = model.predict(data, batch_size=size, verbose=0)
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-    unknown = batches().map(lambda x, y: x).filter(lambda x: True)
-    np.testing.assert_allclose(model.predict(unknown, verbose=0), expected, atol=1e-6)
-
-
-@BOTH
-def test_a_model_that_was_never_built_can_evaluate_and_predict_first(kind):
-    model = distributed(builder(built=False), kind)
-    assert model.predict(X, verbose=0).shape == (EXAMPLES, 4)
-    model = distributed(builder(built=False), kind)
-    plain = builder(built=False)()
-    assert model.evaluate(batches(), verbose=0) == pytest.approx(
-        plain.evaluate(batches(), verbose=0)
-    )
-
-
-@BOTH
-def test_single_batches(kind):
-    build = builder("sgd_momentum")
-    model, plain = distributed(build, kind), build()
-    for method in ("train_on_batch", "test_on_batch"):
-        ours, theirs = getattr(model, method)(X, Y), getattr(plain, method)(X, Y)
-        np.testing.assert_allclose(ours, theirs, 1e-5)
-    np.testing.assert_allclose(model.predict_on_batch(X), plain.predict_on_batch(X), atol=1e-6)
-
-
-def test_inputs_given_by_name_to_a_model_that_lists_them():
-    def build():
+    def make():
         keras.utils.set_random_seed(3)
-        title, body = keras.Input((2,), name="title"), keras.Input((6,), name="body")
-        both = keras.layers.Concatenate()([title, body])
-        model = keras.Model([title, body], keras.layers.Dense(4)(both))
-        model.compile("sgd", LOSS())
-        return model
+        return compile_model(keras.Sequential([layers.Dense(6), layers.Dense(4)]))
 
-    named = {"title": X[:, :2], "body": X[:, 2:]}
-    data = tf.data.Dataset.from_tensor_slices((named, Y)).batch(BATCH)
-    assert_same(fit(distributed(build), data), fit(build(), data))
+    plain, model = pair(make)
+    logs = fit(model, batches(X, Y).map(counted))
+    assert len(drawn) == 2 * 3
+    assert_same(plain, model, fit(plain), logs)
+    plain, model = pair(make)
+    assert model.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), 1e-5)
+    model = dl.distribute(make, strategy_of("mirrored", 3))
+    np.testing.assert_allclose(model.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-5)
 
 
-@BOTH
-def test_a_saved_model_goes_on_under_a_strategy_where_it_stopped(kind, tmp_path):
-    model, plain = distributed(kind=kind), alone(builder())
-    for one in (model, plain):
-        fit(one, batches(), epochs=1)
+# Other methods
+
+
+class Outputs(keras.Model):
+    """Gives several outputs, and single numbers; its pooling cannot take an empty share."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool = layers.Conv2D(4, 2, padding="same"), layers.MaxPooling2D(2)
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, x):
+        rows = tf.reduce_sum(self.pool(self.conv(tf.reshape(x, (-1, 4, 2, 1)))), (1, 2))
+        numbers = [2 * self.scale, tf.reduce_mean(rows), tf.constant(4)]
+        return {"rows": [rows, tf.argmax(rows, -1)], "numbers": numbers}
+
+
+def test_predict_gives_every_example_its_outputs_in_order():
+    plain, model = pair(seeded(lambda: compile_model(Outputs(), loss=None)))
+    sizes = tf.data.Dataset.from_generator(
+        lambda: (X[first:end] for first, end in [(0, 1), (1, 6), (6, 9)]),
+        output_signature=tf.TensorSpec((None, 8)),
+    )
+    for data, size in ((X[:1], None), (X, BATCH), (X[:3], 1), (batches(X), None), (sizes, None)):
+        expected, outputs = (
+            tf.nest.flatten(each.predict(data, batch_size=size, verbose=0))
+            for each in (plain, model)
+        )
+        for part, reference in zip(outputs, expected, strict=True):
+            np.testing.assert_allclose(part, reference, atol=1e-5, strict=True)
+
+
+class Predicts(Net):
+    def predict_step(self, data):
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+        return {"best": tf.argmax(self(x), -1), "all": tf.nn.softmax(self(x))}
+
+
+def test_a_predict_step_of_ones_own_in_executions_of_several_steps():
+    plain, model = pair(seeded(lambda: net(Predicts, steps_per_execution=2)))
+    expected, outputs = (each.predict(X, batch_size=BATCH, verbose=0) for each in (plain, model))
+    np.testing.assert_array_equal(outputs["best"], expected["best"])
+    np.testing.assert_allclose(outputs["all"], expected["all"], atol=1e-6)
+
+
+def test_single_batches():
+    plain, model = pair()
+    for rows in (1, BATCH, 7):
+        for method in ("train_on_batch", "test_on_batch"):
+            logs = [
+                getattr(each, method)(X[:rows], Y[:rows], return_dict=True)
+                for each in (plain, model)
+            ]
+            assert logs[1] == pytest.approx(logs[0], rel=1e-5)
+        x = tf.constant(X[:rows])
+        np.testing.assert_allclose(model.predict_on_batch(x), plain.predict_on_batch(x), atol=1e-5)
+        np.testing.assert_allclose(model(x), plain(x), atol=1e-5)
+    same_fit(plain, model)
+
+
+class Adapts(layers.Layer):
+    """Takes the mean of what it has seen before from its inputs, in inference too."""
+
+    def build(self, shape):
+        self.mean = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False)
+
+    def call(self, x):
+        before = tf.identity(self.mean)
+        self.mean.assign(0.5 * self.mean + 0.5 * keras.ops.mean(x, axis=0))
+        return x - before
+
+
+def test_what_a_layer_writes_in_predict_and_evaluate_is_that_of_one_device():
+    plain, model = pair(seeded(lambda: network(Adapts(), layers.Dense(4))))
+    same_fit(plain, model)
+    assert model.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), 1e-5)
+    for rows in (ROWS, 13):
+        expected, outputs = (
+            each.predict(X[:rows], batch_size=5, verbose=0) for each in (plain, model)
+        )
+        np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    same_fit(plain, model)
+
+
+# Files and looks
+
+
+def test_saved_and_loaded_it_goes_on_with_and_without_a_strategy(tmp_path):
+    plain, model = pair()
+    fit(plain), fit(model)
     model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "some.weights.h5")
+    model.export(tmp_path / "exported", verbose=False)
+    served = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(served.serve(X), plain(X), atol=1e-5)
 
     def load():
         return keras.saving.load_model(tmp_path / "model.keras")
 
-    again = distributed(load, kind)
-    assert_same(fit(again, batches(), epochs=2), fit(plain, batches(), epochs=2))
+    loaded, again = load(), dl.distribute(load, strategy_of("mirrored", 3))
+    assert type(loaded).__module__.startswith("keras.")
+    same_fit(plain, again)
+    fit(loaded)
+    assert_same(plain, loaded)
+    model.load_weights(tmp_path / "some.weights.h5")
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_allclose(clone(X), served.serve(X), atol=1e-5)
+
+
+def test_looking_at_a_model(capsys):
+    plain, model = pair()
+    fit(plain), fit(model)
+    texts = []
+    for each in (plain, model):
+        each.summary()
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    features = [
+        keras.Model(each.inputs, each.get_layer("hidden").output) for each in (plain, model)
+    ]
+    expected, outputs = (each.predict(X, verbose=0) for each in features)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    assert model.get_config() == plain.get_config()
+    assert inspect.signature(model.fit) == inspect.signature(plain.fit)
+    model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
+    assert not model.predict(X, verbose=0).any()
 
 
 # Callbacks
 
 
-class Reports(keras.callbacks.Callback):
-    def __init__(self, **flags):
+class Notes(keras.callbacks.Callback):
+    def __init__(self):
         super().__init__()
-        self.ends = []
-        self.__dict__.update(flags)
+        self.seen = []
 
     def on_train_batch_end(self, batch, logs=None):
-        self.ends.append(versions.last_batch(batch, epochs.running_fit(self.model).iterator))
+        self.seen.append((batch, sorted(logs)))
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 2:
+            self.model.fit(batches(X, Y), verbose=0, shuffle=False)
+            self.model.stop_training = True
 
 
-def test_kerass_callbacks_see_and_do_the_same(tmp_path):
-    def callbacks(name):
-        return [
+def test_a_callback_is_told_of_every_batch_and_may_stop_and_train():
+    plain, model = pair()
+    notes = [Notes(), Notes()]
+    for each, note in zip((plain, model), notes, strict=True):
+        fit(each, epochs=9, callbacks=[note])
+        fit(each, callbacks=keras.callbacks.CallbackList([], add_history=True, model=each))
+    assert_same(plain, model)
+    assert notes[1].seen == notes[0].seen
+    assert len(notes[0].seen) == 9
+
+
+def test_kerass_callbacks_see_print_and_write_the_same(tmp_path, capsys):
+    def run(model, name):
+        callbacks = [
             keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=0.5),
             keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10, factor=0.5),
-            keras.callbacks.ModelCheckpoint(
-                tmp_path / f"{name}.weights.h5", save_weights_only=True
-            ),
+            keras.callbacks.ModelCheckpoint(tmp_path / f"{name}.keras", save_best_only=True),
             keras.callbacks.CSVLogger(tmp_path / f"{name}.csv"),
-            keras.callbacks.TensorBoard(tmp_path / name),
+            keras.callbacks.TensorBoard(tmp_path / name, histogram_freq=1, update_freq="batch"),
         ]
+        held_back = {"validation_split": 0.2, "batch_size": BATCH}
+        options = {"epochs": 6, "callbacks": callbacks, "verbose": 1, **held_back}
+        history = model.fit(X, Y, shuffle=False, **options).history
+        lines = capsys.readouterr().out.replace("\b", "\n").replace("\r", "\n").splitlines()
+        names = [
+            [part.partition(":")[0] for part in line.split(" - ") if ":" in part]
+            for line in lines
+            if "val_loss" in line
+        ]
+        tags = sorted(
+            value.tag
+            for file in (tmp_path / name).rglob("events.out*")
+            for event in tf.compat.v1.train.summary_iterator(str(file))
+            for value in event.summary.value
+        )
+        table = np.genfromtxt(tmp_path / f"{name}.csv", delimiter=",", skip_header=1)
+        return history, names, tags, table
 
-    options = {"epochs": 6, "validation_data": batches()}
-    model, plain = distributed(), builder()()
-    run = fit(model, shuffled(), callbacks=callbacks("model"), **options)
-    reference = fit(plain, shuffled(), callbacks=callbacks("plain"), **options)
-    assert_same(run, reference)
-    assert 1 < len(run[0]["loss"]) < 6
-    model.load_weights(tmp_path / "plain.weights.h5")
-    assert list((tmp_path / "model").rglob("events.out*"))
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A step of an epoch of three takes 2**-7 s: 25 fit into an execution."""
-    ticks = itertools.count(step=2**-6)
-    monkeypatch.setattr(steps_per_execution, "perf_counter", lambda: next(ticks))
-
-
-@pytest.mark.usefixtures("clock")
-def test_the_number_of_steps_in_an_execution_is_chosen_after_the_first_epoch():
-    listening, indifferent = Reports(), Reports(listens_to_executions=True)
-    model = distributed()
-    fit(model, batches(), epochs=2, callbacks=[listening])
-    assert listening.ends == [0, 1, 2, 0, 1, 2]
-    fit(model, batches(), epochs=2, callbacks=[indifferent])
-    assert indifferent.ends == [0, 1, 2, 24]
-    assert model.optimizer.iterations.numpy() == 4 * 3
-    assert model.steps_per_execution == 1
-
-
-def test_what_the_model_was_compiled_with_stays():
-    report = Reports(listens_to_executions=True)
-    fit(distributed(builder(steps_per_execution=2)), batches(), epochs=2, callbacks=[report])
-    assert report.ends == [1, 3, 1, 3]
+    plain, model = pair()
+    (expected, *texts, table), (logs, *ours, own_table) = run(plain, "plain"), run(model, "model")
+    assert_same(plain, model, expected, logs)
+    assert 1 < len(logs["loss"]) < 6
+    assert ours == texts
+    assert any("kernel" in tag for tag in ours[1])
+    np.testing.assert_allclose(own_table, table, rtol=1e-5)
+    best = [keras.saving.load_model(tmp_path / f"{name}.keras") for name in ("plain", "model")]
+    assert_same(*best)
 
 
-@pytest.mark.usefixtures("clock")
-def test_executions_end_where_an_epoch_of_an_endless_data_set_does_and_at_a_callbacks_mark():
-    report = Reports(listens_to_executions=True, every_steps=4)
-    model = distributed()
-    fit(model, batches().repeat(), epochs=2, steps_per_epoch=6, callbacks=[report])
-    assert report.ends == [0, 1, 2, 3, 4, 5, 1, 3, 5]
-    assert model.optimizer.iterations.numpy() == 2 * 6
-    assert choose(20, 0) == 20
-    assert choose(20, 12) == 12
-    assert choose(5, 12) == 4
-    assert choose(0, 7) == 1
+class Interrupts(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            raise KeyboardInterrupt
 
 
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("steps", [None, 2])
-def test_validation_takes_the_steps_that_it_is_given_whatever_was_chosen(recwarn, steps):
-    options = {"epochs": 3, "validation_data": batches(), "validation_steps": steps}
-
-    class Predicts(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            assert len(self.model.predict(batches(), steps=2, verbose=0)) == 2 * BATCH
-
-    run = fit(distributed(), batches(), callbacks=[Predicts()], **options)
-    assert_same(run, fit(alone(builder()), batches(), **options))
-    assert not [warning for warning in recwarn if "ran out of data" in str(warning.message)]
+def test_backup_and_restore(tmp_path):
+    plain, model = pair()
+    fit(plain, epochs=4)
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, epochs=4, callbacks=[backup, Interrupts()])
+    model = dl.distribute(build, strategy_of("mirrored", 3))
+    logs = fit(model, epochs=4, callbacks=[keras.callbacks.BackupAndRestore(tmp_path / "backup")])
+    assert_same(plain, model)
+    assert len(logs["loss"]) < 4
 
 
-def generated():
-    for first in range(0, EXAMPLES, 7):
-        yield X[first : first + 7], Y[first : first + 7]
+def test_resume_of_a_model_with_two_optimizers(tmp_path):
+    class Stop(Exception):
+        pass
 
-
-def of_unknown_length():
-    data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(EXAMPLES, seed=1).batch(7)
-    return data.filter(lambda x, y: True)
-
-
-def fit_with_warnings(model, data, **options):
-    """Returns what `fit` does, and how often Keras warns that the data ran out."""
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        run = fit(model, data, **options)
-    return run, len([one for one in warned if "ran out of data" in str(one.message)])
-
-
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize(
-    ("data", "steps", "validation_steps"),
-    [
-        (of_unknown_length, None, None),
-        (of_unknown_length, 3, 5),
-        (of_unknown_length, 4, 12),  # of 11 batches
-        (of_unknown_length, 11, 11),
-        (lambda: of_unknown_length().repeat(2), 4, None),
-        (lambda: of_unknown_length().apply(tf.data.experimental.assert_cardinality(11)), 4, None),
-        (generated, 4, None),
-    ],
-    ids=["whole", "3", "4", "11", "repeated", "known", "generator"],
-)
-def test_data_that_run_out_in_an_execution_do_as_one_step_after_another(
-    data, steps, validation_steps
-):
-    plain, model = alone(builder("sgd")), distributed(builder("sgd"))
-    options = {"epochs": 7, "steps_per_epoch": steps, "validation_steps": validation_steps}
-    expected, told = fit_with_warnings(
-        plain, data(), validation_data=of_unknown_length(), **options
-    )
-    run, told_here = fit_with_warnings(
-        model, data(), validation_data=of_unknown_length(), **options
-    )
-    assert_same(run, expected)
-    assert told_here == told
-
-
-@pytest.mark.parametrize(
-    ("make", "listening"),
-    [
-        (lambda: keras.callbacks.EarlyStopping(), False),
-        (lambda: keras.callbacks.ModelCheckpoint("x.keras"), False),
-        (lambda: keras.callbacks.ModelCheckpoint("x.keras", save_freq=10), True),
-        (lambda: keras.callbacks.TensorBoard("x"), False),
-        (lambda: keras.callbacks.TensorBoard("x", update_freq=10), True),
-        (lambda: keras.callbacks.TensorBoard("x", profile_batch=2), True),
-        (lambda: keras.callbacks.LambdaCallback(on_train_batch_end=print), True),
-        (lambda: keras.callbacks.LambdaCallback(on_epoch_end=print), False),
-    ],
-)
-def test_which_of_kerass_callbacks_listen_to_batches(make, listening):
-    assert listens(make()) == listening
-
-
-def test_progress_is_kerass_own(capsys):
-    distributed().fit(batches(), epochs=2, shuffle=False)
-    shown = capsys.readouterr().out
-    assert "Epoch 2/2" in shown
-    assert "3/3" in shown
-    assert "accuracy:" in shown
-
-
-def test_fit_has_the_signature_of_kerass():
-    model = distributed()
-    assert inspect.signature(model.fit) == inspect.signature(builder()().fit)
-    callbacks = keras.callbacks.CallbackList([], add_history=True, model=model)
-    model.fit(batches(), verbose=0, callbacks=callbacks, shuffle=False)
-    assert not [one for one in callbacks.callbacks if type(one).__module__.startswith("distlab")]
-
-
-@pytest.mark.usefixtures("clock")
-def test_a_callback_may_call_fit_itself():
-    class Again(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == 1:
-                self.model.fit(batches(), verbose=0, shuffle=False)
-
-    model = distributed()
-    fit(model, batches(), epochs=4, callbacks=[Again()])
-    assert model.optimizer.iterations.numpy() == 5 * 3
-
-
-def test_a_callback_derived_from_one_of_kerass_is_told_of_every_batch():
-    class Own(keras.callbacks.History):
+    class Stops(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            pass
+            if self.model.d_optimizer.iterations.numpy() == 4:
+                raise Stop
 
-    assert listens(Own())
-    assert not listens(keras.callbacks.History())
-
-
-def test_a_later_compile_needs_no_scope():
-    model, plain = distributed(), builder()()
-    for one in (model, plain):
-        one.compile("adam", LOSS(), metrics=["accuracy"])
-    assert_same(fit(model, batches()), fit(plain, batches()))
-
-
-# Mistakes
-
-
-@pytest.mark.parametrize("steps", [1, 2])
-def test_a_loss_that_is_not_finite_is_told_with_its_step_and_replica(steps):
-    x = X[:64].copy()
-    x[50] = np.nan  # the second batch's second half
-    data = tf.data.Dataset.from_tensor_slices((x, Y[:64])).batch(BATCH)
-    model = distributed(builder("sgd_momentum", steps_per_execution=steps))
-    with pytest.raises(ModelError) as error:
-        model.fit(data, verbose=0)
-    assert error.value.found.startswith("a loss of nan on replica 1 in step 2, counted as")
-    assert "TerminateOnNaN" in error.value.do
-    assert all(np.isfinite(weight.numpy()).all() for weight in model.weights)
-    plain = alone(builder("sgd_momentum"))
-    _, expected = fit(plain, data.take(1))
-    for weight, reference in zip(model.trainable_variables, expected, strict=True):
-        np.testing.assert_allclose(weight.numpy(), reference, atol=1e-6)
+    data = CASES["gan"].arguments()["x"]
+    whole, first, second = (
+        dl.distribute(seeded(gan), strategy_of("mirrored", 3)) for _ in range(3)
+    )
+    logs = fit(whole, data)
+    with pytest.raises(Stop):
+        fit(first, data, callbacks=[dl.Resume(tmp_path, every_steps=1), Stops()])
+    again = fit(second, data, callbacks=[dl.Resume(tmp_path)])
+    for name in ("weights", "d_optimizer.variables", "g_optimizer.variables"):
+        attribute, _, part = name.partition(".")
+        ends = [getattr(each, attribute) for each in (whole, second)]
+        ends = [getattr(each, part) for each in ends] if part else ends
+        for expected, variable in zip(*ends, strict=True):
+            np.testing.assert_allclose(variable.numpy(), expected.numpy(), atol=1e-6)
+    assert again["d_loss"][-1] == pytest.approx(logs["d_loss"][-1], rel=1e-5)
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("kind", ["one_device", "mirrored", "default"])
-def test_where_xla_compiles_a_loss_that_is_not_finite_is_told_after_the_update(steps, own, kind):
-    class Own(keras.Sequential):
-        def train_step(self, data):
-            return super().train_step(data)
-
-    def build():
-        model = (Own if own else keras.Sequential)([keras.Input((8,)), keras.layers.Dense(4)])
-        model.compile("sgd", LOSS(), jit_compile=True, steps_per_execution=steps)
-        return model
-
-    x = X[:96].copy()
-    x[50] = np.nan
-    data = tf.data.Dataset.from_tensor_slices((x, Y[:96])).batch(BATCH)
-    model = dl.distribute(build, strategy_of(kind, 1 if kind == "mirrored" else None))
-    with pytest.raises(ModelError) as error:
-        model.fit(data, verbose=0)
-    assert error.value.found.startswith("a loss of nan on replica 0 in step 2, counted as")
-    assert "the weights have its update already" in error.value.found
-    assert model.optimizer.iterations.numpy() == 2, "the third step was not taken"
-    with pytest.raises(ModelError, match="in step 3"):
-        model.train_on_batch(X, Y)
-    model.set_weights([np.zeros(weight.shape) for weight in model.get_weights()])
-    assert np.isfinite(model.fit(X, Y, verbose=0).history["loss"][0]), "no error is left over"
-
-
-def test_terminate_on_nan_ends_training_as_it_does_in_keras():
-    data = tf.data.Dataset.from_tensor_slices((X * np.nan, Y)).batch(BATCH)
-    history = distributed().fit(data, verbose=0, callbacks=[keras.callbacks.TerminateOnNaN()])
-    assert np.isnan(history.history["loss"]).all()
-
-
-def test_callbacks_are_seen_if_the_models_own_fit_takes_any_arguments():
-    class Own(keras.Sequential):
-        def fit(self, *args, **kwargs):
-            return super().fit(*args, **kwargs)
-
-    def build():
-        model = Own([keras.Input((8,)), keras.layers.Dense(4)])
-        model.compile("sgd", LOSS())
-        return model
-
-    data = tf.data.Dataset.from_tensor_slices((X * np.nan, Y)).batch(BATCH)
-    model, stops = distributed(build), [keras.callbacks.TerminateOnNaN()]
-    history = model.fit(data, verbose=0, callbacks=stops)
-    assert np.isnan(history.history["loss"]).all()
-    assert len(stops) == 1
-    report = Reports(listens_to_executions=True)
-    model = distributed(build)
-    model.compile("sgd", LOSS(), steps_per_execution=2)
-    model.fit(batches(), verbose=0, callbacks=[report])
-    assert report.ends == [1, 3]
-    model.fit(batches(), verbose=0)
+class Twice(keras.Sequential):
+    def fit(self, x, **options):
+        super().fit(x, **options | {"epochs": 1})
+        return super().fit(x, **options)
 
 
 def test_a_fit_of_the_models_own_may_train_twice_on_endless_data():
-    class Twice(keras.Sequential):
-        def fit(self, x, **options):
-            super().fit(x, **options | {"epochs": 1})
-            return super().fit(x, **options)
-
-    def build():
-        keras.utils.set_random_seed(1)
-        model = Twice([keras.Input((8,)), keras.layers.Dense(4)])
-        model.compile("sgd", LOSS())
-        return model
-
-    (found, weights), (expected, plain) = (
-        fit(model, batches().repeat(), epochs=3, steps_per_epoch=6)
-        for model in (distributed(build), alone(build))
-    )
-    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-5)
-    for one, other in zip(weights, plain, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(
-            "a generator",
-            marks=pytest.mark.skipif(
-                versions.KERAS < (3, 12), reason="this Keras takes no None from a generator"
-            ),
-        ),
-        "a data set",
-    ],
-)
-@pytest.mark.parametrize("targets", [True, False])
-def test_batches_may_end_in_none(kind, targets):
-    def without_weights():
-        for start in range(0, EXAMPLES, BATCH):
-            rows = slice(start, start + BATCH)
-            yield (X[rows], Y[rows], None) if targets else (X[rows], None)
-
-    def data():
-        if kind == "a generator":
-            return without_weights()
-        return batches().map(lambda x, y: (x, y, None) if targets else (x, None))
-
-    def build():
-        keras.utils.set_random_seed(1)
-        inputs = keras.Input((8,))
-        outputs = keras.layers.Dense(4, activity_regularizer="l2")(inputs)
-        model = keras.Model(inputs, outputs)
-        model.compile("sgd", LOSS() if targets else None)
-        return model
-
-    def run(model):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Keras: the generator has ended
-            history = model.fit(data(), validation_data=data(), shuffle=False, verbose=0).history
-            evaluated = model.evaluate(data(), verbose=0)
-            return [*history.values(), [evaluated]], model.predict(data(), verbose=0)
-
-    (logs, predicted), (expected, plain) = run(distributed(build)), run(alone(build))
-    np.testing.assert_allclose(logs, expected, rtol=1e-5)
-    np.testing.assert_allclose(predicted, plain, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["a generator", "a data set"])
-def test_none_before_another_part_of_a_batch_is_refused(kind):
-    def without_targets():
-        yield X[:BATCH], None, Y[:BATCH]
-
-    data = batches().map(lambda x, y: (x, None, y))
-    with pytest.raises(DatasetError, match=r"found: batches \(a tensor, None, a tensor\): Tensor"):
-        distributed().fit(without_targets() if kind == "a generator" else data, verbose=0)
-
-
-def test_an_epoch_that_begins_in_the_middle_is_timed_from_there(monkeypatch):
-    now = iter([100.0, 100.19])
-    monkeypatch.setattr(steps_per_execution, "perf_counter", lambda: next(now))
-    model = distributed()
-    pace = steps_per_execution.ChosenSteps(
-        [], asked=1, workers=workers_of(model.distribute_strategy)
-    )
-    pace.begin(type("Iterator", (), {"steps_per_epoch": None, "steps_per_execution": 1}))
-    pace.on_epoch_begin(0)
-    for batch in range(40, 61):
-        pace.on_train_batch_end(batch)
-    pace.on_epoch_end(0, {"loss": 1.0})
-    pace.on_epoch_begin(1)
-    assert pace.steps == 21
-
-
-def test_an_empty_data_set_is_refused():
-    for run in (lambda m: m.fit(batches().take(0)), lambda m: m.evaluate(batches().take(0))):
-        with pytest.raises(DatasetError, match="found: a data set without a batch"):
-            run(distributed())
-
-
-def test_an_empty_data_set_of_unknown_length_is_refused():
-    nothing = batches().filter(lambda x, y: False)
-    with pytest.raises(DatasetError, match="found: a data set without a batch"):
-        distributed().fit(nothing, verbose=0)
-
-
-def test_a_data_set_that_runs_out_early_is_refused():
-    with pytest.raises(DatasetError) as error:
-        distributed().fit(batches(), steps_per_epoch=5)
-    assert error.value.asked == "fit(..., steps_per_epoch=5)"
-    assert error.value.found == "a data set of 3 batches, which runs out early"
-
-
-def test_more_steps_in_an_execution_than_in_an_epoch_are_refused():
-    with pytest.raises(InvalidArgument) as error:
-        distributed(builder(steps_per_execution=5)).fit(batches())
-    assert error.value.asked == "fit with steps_per_execution=5"
-    assert error.value.do == "compile with at most 3, or leave it out: it is chosen then"
-
-
-def test_data_of_another_shape_than_the_model_takes_are_told_by_name_and_shapes():
-    def build():
-        model = keras.Sequential([keras.Input((8,), name="features"), keras.layers.Dense(4)])
-        model.compile("sgd", LOSS())
-        return model
-
-    with pytest.raises(DatasetError) as error:
-        distributed(build).fit(X[:, :6], Y)
-    assert error.value.found == (
-        "batches of shape (None, 6) for its input 'features', which takes (None, 8)"
-    )
-
-
-def with_prototypes():
-    """Each example is compared with ten prototypes, which its data set brings along."""
-    keras.utils.set_random_seed(3)
-    x, prototypes = keras.Input((8,), name="x"), keras.Input((8,), name="prototypes")
-    outputs = keras.layers.Dense(4)(x @ keras.ops.transpose(prototypes) @ prototypes)
-    model = keras.Model({"x": x, "prototypes": prototypes}, outputs)
-    model.compile("sgd", LOSS())
-    return model
-
-
-def and_prototypes(rows):
-    return batches().map(lambda x, y: ({"x": x, "prototypes": tf.zeros([rows, 8])}, y))
-
-
-USES = pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
-
-
-@USES
-def test_parts_of_a_batch_that_do_not_have_a_row_for_each_example_are_refused(use):
-    with pytest.raises(DatasetError) as error:
-        getattr(distributed(with_prototypes), use)(and_prototypes(10), verbose=0)
-    assert error.value.asked == "divide a batch among 2 replicas"
-    assert error.value.found.startswith("parts whose first dimensions are")
-    assert error.value.do.startswith("give each part of a batch one row for each example")
-    assert distributed(with_prototypes, replicas=1).fit(and_prototypes(10), verbose=0)
-
-
-@USES
-def test_such_parts_are_refused_where_tensorflow_divides_the_batch(monkeypatch, use):
-    monkeypatch.setattr(fitting, "splits", lambda strategy: False)
-    with pytest.raises(DatasetError, match="found: parts whose first dimensions are 5, "):
-        getattr(distributed(with_prototypes), use)(and_prototypes(10), verbose=0)
-
-
-def test_such_parts_are_refused_from_their_shapes_if_these_are_known():
-    known = batches().unbatch().batch(8, drop_remainder=True)
-    data = known.map(lambda x, y: ({"x": x, "prototypes": tf.zeros([10, 8])}, y))
-    with pytest.raises(DatasetError, match="found: parts whose first dimensions are 10, 8, 8"):
-        distributed(with_prototypes).fit(and_prototypes(32), validation_data=data)
-    with pytest.raises(DatasetError, match="found: parts whose first dimensions are 10, 73, 73"):
-        distributed(with_prototypes).train_on_batch({"x": X, "prototypes": X[:10]}, Y)
-
-
-@USES
-def test_a_single_number_in_a_batch_and_a_data_set_without_batches_are_refused(use):
-    with_number = batches().map(lambda x, y: ({"x": x, "prototypes": 2.0}, y))
-    for data in (with_number, batches().unbatch()):
-        with pytest.raises(DatasetError, match=r"found: a part of shape \(\), which has no"):
-            getattr(distributed(with_prototypes), use)(data, verbose=0)
-
-
-@pytest.mark.parametrize("kind", ["mirrored", "default"])
-def test_targets_of_another_shape_than_the_loss_takes_are_told_with_the_outputs(kind):
-    def build():
-        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4, name="logits")])
-        model.compile("sgd", LOSS())
-        return model
-
-    with pytest.raises(DatasetError) as error:
-        distributed(build, kind, None if kind == "default" else 2).fit(X, np.tile(Y[:, None], 3))
-    assert "targets of shape (None, 3)" in error.value.found
-    assert "outputs 'logits' (None, 4)" in error.value.found
-
-
-def test_data_without_targets_are_told():
-    with pytest.raises(DatasetError, match="found: data without targets, and a model that was"):
-        distributed().fit(X, verbose=0)
-
-
-def test_what_the_targets_are_not_to_blame_for_is_told_as_keras_tells_it():
-    class Broken(keras.metrics.Mean):
-        def update_state(self, y_true, y_pred, sample_weight=None):
-            raise ValueError("my own mistake")
-
-    def build():
-        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
-        model.compile("sgd", LOSS(), metrics=[Broken()])
-        return model
-
-    with pytest.raises(ValueError, match="my own mistake") as error:
-        distributed(build).fit(batches(), verbose=0)
-    assert not isinstance(error.value, DatasetError)
-
-
-def test_a_single_batch_whose_loss_is_not_finite_is_told_too():
-    with pytest.raises(ModelError, match="a loss of nan on replica 0 in step 1"):
-        distributed().train_on_batch(X * np.nan, Y)
-
-
-def test_an_optimizer_that_a_later_compile_brings_from_outside_is_refused():
-    model, built = distributed(), keras.optimizers.Adam()
-    built.build([keras.Variable([0.0])])  # one without slots is made again in the scope
-    model.compile(built, LOSS())
-    with pytest.raises(ModelError, match="its optimizer, that was made outside the strategy"):
-        fit(model, batches())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"kernel_constraint": "unit_norm"},
-        {"optimizer": "nadam"},
-    ],
-)
-def test_what_central_storage_cannot_write_is_named(change):
-    def build():
-        layer = keras.layers.Dense(4, kernel_constraint=change.get("kernel_constraint"))
-        model = keras.Sequential([keras.Input((8,)), layer])
-        model.compile(change.get("optimizer", "sgd"), LOSS())
-        return model
-
-    with pytest.raises(ModelError, match="of which all replicas share one copy"):
-        distributed(build, "central_storage").fit(batches(), verbose=0)
-
-
-def test_statistics_that_are_written_twice_in_a_step_are_refused_under_central_storage():
-    def build():
-        inputs = keras.Input((4,))
-        shared = keras.layers.BatchNormalization()
-        model = keras.Model(inputs, shared(shared(inputs)))
-        model.compile("sgd", LOSS())
-        return model
-
-    with pytest.raises(ModelError, match="a layer that is called twice and keeps statistics"):
-        distributed(build, "central_storage").fit(X[:, :4], Y, verbose=0)
-
-
-class Noise(keras.layers.Layer):
-    def call(self, x):
-        return x + keras.random.normal((8,))
-
-
-@BOTH
-def test_randomness_without_a_seed_in_a_step_is_explained(kind):
-    def build():
-        model = keras.Sequential([keras.Input((8,)), Noise(), keras.layers.Dense(4)])
-        model.compile("sgd", LOSS())
-        return model
-
-    model = distributed(build, kind)
-    with pytest.raises(ModelError, match=r"keras.random.SeedGenerator\(seed\)"):
-        model.fit(batches(), verbose=0)
-
-
-def test_train_takes_the_epochs_that_the_others_compare():
-    assert len(train(distributed())[0]["loss"]) == EPOCHS
+    plain, model = pair(seeded(lambda: compile_model(Twice([keras.Input((8,)), layers.Dense(4)]))))
+    same_fit(plain, model, batches(X, Y).repeat(), epochs=3, steps_per_epoch=4)
+
+
+# Changes between two fits
+
+
+class Freezes(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.optimizer.learning_rate = 0.01 / (epoch + 1)
+        self.model.get_layer("hidden").trainable = epoch != 1
+
+
+def test_freezing_and_compiling_again_in_no_scope():
+    plain, model = pair()
+    frozen = model.get_layer("hidden").kernel
+    for each in (plain, model):
+        each.get_layer("hidden").trainable = False
+        compile_model(each, optimizer=SGD(0.1, momentum=0.9))
+    before = frozen.numpy()
+    same_fit(plain, model)
+    np.testing.assert_array_equal(frozen.numpy(), before)
+    for each in (plain, model):
+        each.get_layer("hidden").trainable = True
+        optimizer = SGD(0.1, clipnorm=0.1)
+        compile_model(each, optimizer=optimizer, weighted_metrics=["accuracy"])
+        assert each.optimizer is optimizer
+    same_fit(plain, model, epochs=3, callbacks=[Freezes()])
+    assert np.abs(frozen.numpy() - before).max() > 1e-4
+
+
+def test_lora_that_is_enabled_in_the_scope():
+    plain, model = pair()
+    same_fit(plain, model)
+    kernel = model.get_layer("hidden")._kernel.numpy()
+    for each in (plain, model):
+        keras.utils.set_random_seed(5)
+        with model.distribute_strategy.scope() if each is model else contextlib.nullcontext():
+            each.get_layer("hidden").enable_lora(2)
+        compile_model(each, optimizer=Adam(1e-2))
+    same_fit(plain, model)
+    np.testing.assert_array_equal(model.get_layer("hidden")._kernel.numpy(), kernel)
+    assert np.abs(model.get_layer("hidden").lora_kernel_b.numpy()).max() > 1e-4
+
+
+class Student(Net):
+    def loss_of(self, x, y):
+        return super().loss_of(x, y) + tf.reduce_mean((self(x) - self.teacher(x)) ** 2)
+
+
+def test_a_backbone_and_a_teacher_that_were_compiled_elsewhere_stay_as_they_are():
+    outside = network(layers.Dense(4), optimizer="adam")
+    outside.trainable = False
+    before = outside.get_weights()
+
+    def student():
+        model = Student()
+        model.teacher = outside
+        return compile_model(model, loss=None)
+
+    for make in (lambda: network(outside, layers.Dense(4)), student):
+        same_fit(*pair(seeded(make)))
+    for weight, old in zip(outside.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, old)
+
+
+def judging():
+    body = layers.Dense(6, use_bias=False), layers.BatchNormalization(synchronized=True)
+    return network(*body, layers.Dense(1), loss="mse")
+
+
+def test_models_that_share_layers_with_statistics_are_trained_in_turns():
+    trained = []
+    for make in (lambda build: build(), lambda b: dl.distribute(b, strategy_of("mirrored", 3))):
+        discriminator = make(seeded(judging))
+
+        def combining(discriminator=discriminator):
+            normalize = layers.BatchNormalization(synchronized=True)
+            return network(layers.Dense(8), normalize, discriminator, loss="mse")
+
+        combined = make(seeded(combining))
+        for model, rows in ((discriminator, 9), (combined, 9), (discriminator, 7), (combined, 8)):
+            model.train_on_batch(X[:rows], X[:rows, 7:])
+        trained.append(combined.get_weights())
+    for reference, weight in zip(*trained, strict=True):
+        np.testing.assert_allclose(weight, reference, atol=1e-6)
+
+
+def test_an_overflow_on_one_replica_skips_the_step_on_all():
+    def mixed():
+        """With weights of zero the loss is finite, and the gradient is a multiple of the inputs."""
+        scaled = keras.optimizers.LossScaleOptimizer(SGD(0.1), initial_scale=2.0**10)
+        zeros = {"kernel_initializer": "zeros", "dtype": "mixed_float16"}
+        return network(layers.Dense(4, **zeros), optimizer=scaled)
+
+    x = X.copy()
+    x[5] *= 6e4 / np.abs(x[5]).max()  # on the second replica
+    model = dl.distribute(mixed, strategy_of("mirrored", 3))
+    before = model.get_weights()
+    fit(model, batches(x[:BATCH], Y[:BATCH]), epochs=1)
+    for weight, same in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, same)
+    assert model.optimizer.dynamic_scale.numpy() == 2.0**9

@@ -5,86 +5,78 @@ import functools
 import numpy as np
 import pytest
 
-import distlab as dl
+from tests.support import distribution_workers as cases
 from tests.support.clusters import run_on_tasks
-from tests.support.distribution import EXAMPLES, assert_same
-from tests.support.distribution_workers import ON_WORKERS, PARITY
+from tests.support.distribution import EXAMPLES, assert_same, builder
+
+ON_FOUR = ["batch normalisation", "fewer examples than replicas"]
 
 
 @functools.cache
 def one_device(name):
-    return PARITY[name](lambda build: build())
+    return cases.PARITY[name](lambda build: build())
 
 
-def on_workers(folder, names, *, workers=2, devices=1, chief=False):
+def on_workers(folder, names, *, last, devices=1, **layout):
     return run_on_tasks(
         "support.distribution_workers:run",
         folder,
-        workers=workers,
-        chief=chief,
-        args=[names, devices, str(folder)],
+        args=[names, devices, str(folder), last],
         timeout_secs=900,
+        **layout,
     )
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """What each of two workers came to, in all that there is to do."""
-    return on_workers(tmp_path_factory.mktemp("two"), [*PARITY, *ON_WORKERS])
+    names = [*(name for name in cases.PARITY if name not in ON_FOUR), *cases.ON_WORKERS]
+    return on_workers(tmp_path_factory.mktemp("two"), names, workers=2, last=cases.one_is_lost)
 
 
-@pytest.mark.parametrize("name", PARITY)
+@pytest.fixture(scope="module")
+def four_replicas(tmp_path_factory):
+    """What a chief and a worker came to, on two devices each."""
+    layout = {"workers": 1, "chief": True, "devices": 2}
+    return on_workers(tmp_path_factory.mktemp("four"), ON_FOUR, last=cases.one_fails, **layout)
+
+
+@pytest.mark.parametrize("name", [name for name in cases.PARITY if name not in ON_FOUR])
 def test_two_workers_take_the_steps_of_one_device(two, name):
     for worker in two:
         assert_same(worker[name], one_device(name))
     assert two[0][name][0] == two[1][name][0], "the same logs on both, to the last bit"
 
 
-UNEVEN = [
-    "adam_clipnorm",
-    "batch normalisation",
-    "fewer examples than replicas",
-    "evaluate and predict",
-    "own train_step",
-]
-
-
-@pytest.mark.parametrize(
-    "cluster", [{"workers": 3}, {"workers": 1, "chief": True, "devices": 2}], ids=str
-)
-def test_any_cluster(tmp_path, cluster):
-    for worker in on_workers(tmp_path, UNEVEN, **cluster):
-        for name in UNEVEN:
+def test_a_chief_and_a_worker_on_two_devices_each_take_the_steps_of_one(four_replicas):
+    for worker in four_replicas:
+        assert worker["described"] == "multi_worker 4 2"
+        for name in ON_FOUR:
             assert_same(worker[name], one_device(name))
 
 
 def test_batches_that_tensorflow_brings_to_workers_as_it_does_to_gpus(two):
     for worker in two:
-        for name, run in worker["TensorFlow's sharding"].items():
-            assert_same(run, one_device(name))
+        assert_same(worker["TensorFlow's sharding"], one_device("fewer examples than replicas"))
 
 
 def test_workers_start_from_the_chiefs_weights_and_pace_themselves_by_its_clock(two):
-    (first, ends, trained), (other, other_ends, other_trained) = (w["alike"] for w in two)
+    (ends, weights), (other_ends, others) = (worker["alike"] for worker in two)
     assert ends == other_ends
-    assert ends[:10] == list(range(10)) and len(ends) < 3 * 10, "later epochs in fewer executions"
-    for one, same in zip(first + trained, other + other_trained, strict=True):
-        np.testing.assert_array_equal(one, same)
+    for weight, same in zip(weights, others, strict=True):
+        np.testing.assert_array_equal(weight, same)
 
 
 def test_what_stops_one_worker_stops_all_in_the_same_step(two):
-    for worker in two:
-        in_an_epoch, at_its_end, of_the_chief_alone = worker["stopped"]
-        assert in_an_epoch == [0, 1]
-        assert at_its_end == [0, 1, 2]
-        assert of_the_chief_alone == 1
+    assert [worker["stopped"] for worker in two] == [[2, 2]] * 2
 
 
 def test_the_chief_writes_and_all_can_read_at_once(two):
     for worker in two:
         written = worker["written"]
         assert written["csv"].count("\n") == 3, "a header and two epochs, written once"
-        assert written["same"] and written["served"] < 1e-6
+        # A whole batch and the workers' halves may run other kernels.
+        assert written["loaded"] < 1e-5 and written["served"] < 1e-5
         assert [place.rpartition("/written/")[2] for place in written["places"]] == [
             "each/{epoch}.keras",
             "log.csv",
@@ -105,7 +97,7 @@ def test_the_chief_writes_and_all_can_read_at_once(two):
 
 def test_kerass_own_backup_is_restored_by_all(two):
     """After one epoch of two: the second is that of a training which nothing stopped."""
-    expected, weights = one_device("sgd, in order")
+    expected, weights = cases.fit(builder("sgd")(), cases.batches())
     for worker in two:
         logs, ends, is_kept = worker["restored"]
         assert_same((logs, ends), ({k: v[1:] for k, v in expected.items()}, weights))
@@ -116,33 +108,52 @@ ORDER = (
     "found: {}: each worker would have an order of its own, and of all examples some would be "
     "read twice and others never\n  to do: give shuffle a seed=, or call distlab.set_seed with one"
 )
-SHUFFLE = ORDER.format("Shuffle has no seed (give one: seed=...)")
 MISTAKES = {
-    "shuffle": SHUFFLE,
-    "evaluate": SHUFFLE,
-    "predict": SHUFFLE,
+    "shuffle": ORDER.format("Shuffle has no seed (give one: seed=...)"),
     "arrays": ORDER.format(
         "Map draws random numbers without a seed (RandomShuffle: set_seed first)"
     ),
-    "any order": ORDER.format("ParallelMap has deterministic=False (leave it out)"),
     "other batches": "found: a batch whose targets are others on worker:1 than on worker:0: each",
     "fewer batches": "found: 2 batches on worker:1 and 3 batches on worker:0\n",
-    "data that end": "found: data that end on worker:1 before they do on worker:0\n",
     "other epochs": "fit(..., epochs=2) on worker:1\n  found: epochs=1 on worker:0\n",
     "Resume on one": "fit(..., dl.Resume=1) on worker:1\n  found: dl.Resume=0 on worker:0\n",
     "nan": "found: a loss of nan on replica 1 in step 2, counted as",
     "callback": "on all of them",
     "files": "found: a data set that is read from no files\n",
-    "sparse": "found: batches with sparse tensors or single numbers, which cannot be cut\n",
+}
+WEIGHTS = "/kernel has different values on worker:1 and on worker:0\n  to do: load weights on every"
+TARGETS = "evaluate on 2 workers\n  found: a batch whose targets are others on worker:1 than on"
+UNLIKE = {
+    "weights": WEIGHTS,
+    "rate": "found: a learning rate of 0.005 on worker:1 and of 0.01 on worker:0\n",
+    "seeds": "found: a shuffle with a different seed on worker:1 than on worker:0: each takes its",
+    "targets in evaluate": TARGETS,
+    "targets in validation": TARGETS,
+    "rows in predict": "predict on 2 workers\n  found: a batch whose rows are others on worker:1",
+    "restored by one": WEIGHTS,
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_to_all_workers_alike(two, name):
+@pytest.mark.parametrize(("case", "expected"), [("refused", MISTAKES), ("unlike", UNLIKE)])
+def test_a_mistake_of_one_or_of_all_is_told_to_all_workers(two, case, expected):
+    others = [
+        f"{name}: {texts[name]}"
+        for texts, _ in (worker[case] for worker in two)
+        for name, part in expected.items()
+        if part not in texts[name]
+    ]
+    assert others == [], "\n".join(others)
+
+
+def test_workers_train_on_after_a_mistake(two):
+    (_, losses), (_, others) = (worker["refused"] for worker in two)
+    assert losses == others and np.isfinite(losses).all()
+
+
+def test_weights_that_one_worker_alone_restores_at_the_end_of_fit_are_warned_of(two):
     for worker in two:
-        texts, _ = worker["refused"]
-        assert MISTAKES[name] in texts[name]
-        assert texts.keys() == MISTAKES.keys()
+        _, (warned,) = worker["unlike"]  # and nothing is said of what is right
+        assert "kernel has different values on worker:1 and on worker:0. The chief saves" in warned
 
 
 def test_workers_that_are_apart_are_told_who_is_where(two):
@@ -154,92 +165,28 @@ def test_workers_that_are_apart_are_told_who_is_where(two):
         assert see == "  see: docs/pitfalls.md, 'The chief hangs while it saves'"
 
 
-def test_workers_train_on_after_a_mistake(two):
-    (_, losses), (_, others) = (worker["refused"] for worker in two)
-    assert losses == others and np.isfinite(losses).all()
-
-
 def test_workers_share_files_only_where_that_is_asked_for(two):
-    (by_example, by_file), (other_examples, other_files) = (worker["files"] for worker in two)
-    assert len(by_example) == 16 + 16 + 5 and len(by_example + other_examples) == EXAMPLES
-    assert len(set(by_example + other_examples)) == EXAMPLES
-    assert len(other_files) == 24, "one file of three"
-    assert len(by_file) == EXAMPLES - 24 and not set(by_file) & set(other_files)
+    first, second = (worker["files"] for worker in two)
+    assert len(first["AUTO"]) == 16 + 16 + 5
+    for policy, sizes in {"AUTO": [37, 36], "FILE": [49, 24]}.items():
+        assert [len(first[policy]), len(second[policy])] == sizes
+        assert len({*first[policy], *second[policy]}) == EXAMPLES
 
 
-WEIGHTS = "/kernel has different values on worker:1 and on worker:0\n  to do: load weights on every"
-SEEDS = "found: a shuffle with a different seed on worker:1 than on worker:0: each takes its part"
-TARGETS = "evaluate on 2 workers\n  found: a batch whose targets are others on worker:1 than on"
-ROWS = "predict on 2 workers\n  found: a batch whose rows are others on worker:1 than on worker:0"
-UNLIKE = {
-    "weights": WEIGHTS,
-    "weights in evaluate": WEIGHTS,
-    "weights in predict": WEIGHTS,
-    "rate": "found: a learning rate of 0.005 on worker:1 and of 0.01 on worker:0\n",
-    "first epoch": "found: training that begins at epoch 0 on worker:1 and at epoch 1 on",
-    "seeds": SEEDS,
-    "seeds in evaluate": SEEDS,
-    "seeds in predict": SEEDS,
-    "images": SEEDS,
-    "targets in evaluate": TARGETS,
-    "arrays in evaluate": TARGETS,
-    "targets in validation": TARGETS,
-    "rows in predict": ROWS,
-    "later rows in predict": ROWS,
-    "restored by one": WEIGHTS,
-}
-
-
-@pytest.mark.parametrize("name", UNLIKE)
-def test_workers_that_hold_or_read_something_else_are_all_told(two, name):
-    for worker in two:
-        texts, _ = worker["unlike"]
-        assert UNLIKE[name] in texts[name]
-        assert texts.keys() == UNLIKE.keys()
-
-
-def test_weights_that_one_worker_alone_restores_at_the_end_of_fit_are_warned_of(two):
-    for worker in two:
-        _, (warned,) = worker["unlike"]  # and nothing is said of what is right
-        assert "kernel has different values on worker:1 and on worker:0. The chief saves" in warned
-
-
-def test_with_the_policy_off_an_epoch_reads_its_share_of_what_each_worker_has(two):
-    for worker in two:
-        (by_itself, with_steps), predict = worker["own data"]
-        assert by_itself == 0.5 and with_steps == 1, "data.repeat() and two times the steps"
-        assert ROWS in predict
-
-
-def test_a_save_of_the_users_own_may_name_its_path_as_it_likes(two):
-    assert [worker["own save"] for worker in two] == [[True] * 3, [False] * 3]
-
-
-def test_an_error_of_one_worker_ends_all_with_its_text(tmp_path):
-    first, second = run_on_tasks("support.distribution_workers:one_fails", tmp_path)
+def test_an_error_of_one_worker_ends_all_with_its_text(four_replicas):
+    first, second = (worker["last"] for worker in four_replicas)
     assert second == "this is the reason"
     asked, found, do = first.split("\n")
     assert asked == "fit on 2 workers"
-    assert found == "  found: worker:1 stopped: ValueError: this is the reason, after step 2"
+    assert found == "  found: worker:0 stopped: ValueError: this is the reason, after step 2"
     assert do.startswith("  to do: look at what that worker printed, then start all workers again")
 
 
-@pytest.mark.parametrize("how", ["in_fit", "while_adding"])
-def test_a_lost_worker_is_named_long_before_a_heartbeat_is_missed(tmp_path, how):
-    told, secs = run_on_tasks(
-        f"support.distribution_workers:one_is_lost_{how}", tmp_path, args=[str(tmp_path)]
-    )[0]
-    assert "found: worker:1 (127.0.0.1:" in told and ") was lost" in told
-    assert (", after step 10\n" in told) == (how == "in_fit")
-    assert secs < 5, "TensorFlow waits ten for a heartbeat"
-
-
-def test_a_cluster_of_one_worker_is_one_device(tmp_path):
-    (alone,) = on_workers(tmp_path, ["adam_clipnorm", "evaluate and predict"], workers=1)
-    for name, run in alone.items():
-        assert_same(run, one_device(name))
+def test_a_lost_worker_is_named_without_waiting_for_its_heartbeat(two):
+    assert "found: worker:1 (127.0.0.1:" in two[0]["last"]
+    assert ") was lost, after step 2\n" in two[0]["last"]
+    assert "last" not in two[1]
 
 
 def test_what_describe_says(two):
     assert [worker["described"] for worker in two] == ["multi_worker 2 2"] * 2
-    assert dl.describe(dl.make_strategy("default")).kind == "default"

@@ -215,7 +215,7 @@ def conditional_gan():
 
 
 class WassersteinGAN(GAN):
-    """Trains the critic three times a step."""
+    """Trains the critic twice a step."""
 
     def penalty(self, real, fake):
         """Returns how far the critic's gradients between both are from a length of one."""
@@ -229,7 +229,7 @@ class WassersteinGAN(GAN):
 
     def train_step(self, real):
         count = ops.shape(real)[0]
-        for _ in range(3):
+        for _ in range(2):
             with tf.GradientTape() as tape:
                 fake = self.generator(self.normal(count, LATENT), training=True)
                 cost = ops.mean(self.discriminator(fake)) - ops.mean(self.discriminator(real))

@@ -60,7 +60,7 @@ def nodes_by_convolution():
         keras.utils.set_random_seed(81)
         model = NodeClassifier(vectors(FEATURES, NODES), neighbours())
         model.compile(
-            keras.optimizers.Adam(0.01),
+            keras.optimizers.Adam(0.005),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=[keras.metrics.SparseCategoricalAccuracy(name="acc")],
         )

@@ -74,7 +74,7 @@ def series_by_transformer():
     def build():
         keras.utils.set_random_seed(52)
         x = keras.Input((LENGTH, FEATURES))
-        y = attention_block(attention_block(x))
+        y = attention_block(x)
         y = layers.GlobalAveragePooling1D(data_format="channels_last")(y)
         y = layers.Dropout(0.4)(layers.Dense(8, activation="relu")(y))
         model = keras.Model(x, layers.Dense(CLASSES, activation="softmax")(y))
@@ -98,7 +98,7 @@ def series_by_convolutions():
     def build():
         keras.utils.set_random_seed(53)
         x = y = keras.Input((LENGTH, 1))
-        for _ in range(3):
+        for _ in range(2):
             y = layers.Conv1D(6, 3, padding="same", use_bias=False)(y)
             y = layers.ReLU()(layers.BatchNormalization()(y))
         y = layers.GlobalAveragePooling1D()(y)
@@ -185,11 +185,10 @@ def signals_by_residual_convolutions():
     def build():
         keras.utils.set_random_seed(57)
         x = y = keras.Input((LENGTH, FEATURES))
-        for filters in (4, 6):
-            across = layers.SeparableConv1D(filters, 3, padding="same", use_bias=False)(y)
-            across = layers.BatchNormalization(momentum=0.9)(across)
-            y = layers.add([layers.LeakyReLU()(across), layers.Conv1D(filters, 1)(y)])
-            y = layers.AveragePooling1D(2)(y)
+        across = layers.SeparableConv1D(6, 3, padding="same", use_bias=False)(y)
+        across = layers.BatchNormalization(momentum=0.9)(across)
+        y = layers.add([layers.LeakyReLU()(across), layers.Conv1D(6, 1)(y)])
+        y = layers.AveragePooling1D(2)(y)
         y = layers.Flatten()(y)
         y = layers.Dense(6, activation="relu", kernel_regularizer="l2")(y)
         model = keras.Model(x, layers.Dense(CLASSES, activation="softmax")(y))

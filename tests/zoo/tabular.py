@@ -131,10 +131,8 @@ def wide_and_deep(cross=False):
     wide = layers.CategoryEncoding(5, output_mode="one_hot")(x["wide"])
     wide = layers.BatchNormalization()(wide)
     start = layers.concatenate([wide, x["deep"]])
-    deep = start
-    for units in (8, 6):
-        deep = layers.Dense(units, use_bias=False)(deep)
-        deep = layers.Dropout(0.1)(layers.ReLU()(layers.BatchNormalization()(deep)))
+    deep = layers.Dense(8, use_bias=False)(start)
+    deep = layers.Dropout(0.1)(layers.ReLU()(layers.BatchNormalization()(deep)))
     if cross:
         crossed = start
         for _ in range(2):
@@ -206,10 +204,12 @@ class Selection(layers.Layer):
 def table_by_gated_residuals():
     def build():
         keras.utils.set_random_seed(66)
-        x = {name: keras.Input((1,), name=name) for name in ("a", "b")}
-        x["kind"] = keras.Input((1,), name="kind", dtype="int64")
-        parts = [layers.Dense(4)(x[name]) for name in ("a", "b")]
-        parts.append(layers.Flatten()(layers.Embedding(5, 4)(x["kind"])))
+        x = {
+            "size": keras.Input((1,), name="size"),
+            "kind": keras.Input((1,), name="kind", dtype="int64"),
+        }
+        kind = layers.Flatten()(layers.Embedding(5, 4)(x["kind"]))
+        parts = [layers.Dense(4)(x["size"]), kind]
         y = Selection(len(parts), 4)(parts)
         model = keras.Model(x, layers.Dense(1, activation="sigmoid")(y))
         model.compile(
@@ -219,8 +219,7 @@ def table_by_gated_residuals():
         )
         return model
 
-    columns = vectors(2)
-    x = {"a": columns[:, :1], "b": columns[:, 1:], "kind": table()["code"][:, None] % 5}
+    x = {"size": vectors(1), "kind": table()["code"][:, None] % 5}
     weights = draw(22).uniform(0.1, 3.0, EXAMPLES).astype("float32")
     return build, batches(x, labels(2), weights)
 

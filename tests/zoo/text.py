@@ -43,7 +43,6 @@ def text_by_bidirectional_lstm():
         keras.utils.set_random_seed(12)
         x = keras.Input((None,), dtype="int32")
         y = layers.Embedding(WORDS, WIDTH)(x)
-        y = layers.Bidirectional(layers.LSTM(4, return_sequences=True))(y)
         y = layers.Bidirectional(layers.LSTM(4))(y)
         return compiled(x, layers.Dense(1, activation="sigmoid")(y))
 
@@ -89,7 +88,7 @@ def text_by_fourier_mixing():
         keras.utils.set_random_seed(14)
         x = keras.Input((LENGTH,), dtype="int32")
         y = TokensAndPositions(WORDS, LENGTH, WIDTH)(x)
-        y = Mixing(WIDTH)(Mixing(WIDTH)(y))
+        y = Mixing(WIDTH)(y)
         y = layers.GlobalAveragePooling1D()(y)
         y = layers.Dropout(0.1)(y)
         return compiled(x, layers.Dense(1, activation="sigmoid")(y), "adam")
@@ -205,13 +204,8 @@ def two_texts_by_one_encoder():
     def build():
         keras.utils.set_random_seed(19)
         one, other = (keras.Input((LENGTH,), dtype="int32", name=name) for name in ("a", "b"))
-        steps = keras.Sequential(
-            [
-                layers.Embedding(WORDS, WIDTH, mask_zero=True),
-                layers.Bidirectional(layers.GRU(4)),
-            ],
-            name="encoder",
-        )
+        words = layers.Embedding(WORDS, WIDTH, mask_zero=True)
+        steps = keras.Sequential([words, layers.GRU(4)], name="encoder")
         left, right = steps(one), steps(other)
         y = layers.concatenate([ops.absolute(left - right), left * right])
         y = layers.Dropout(0.3)(y)

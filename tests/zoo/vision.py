@@ -57,11 +57,10 @@ def residual_net():
         keras.utils.set_random_seed(12)
         inputs = keras.Input((8, 8, 3))
         x = normalized(inputs, convolution(6))
-        for strides in (1, 2):
-            shortcut = convolution(6, 1, strides=strides)(x)
-            y = normalized(x, convolution(6, strides=strides))
-            y = layers.BatchNormalization()(convolution(6)(y))
-            x = layers.ReLU()(layers.add([y, shortcut]))
+        shortcut = convolution(6, 1, strides=2)(x)
+        y = normalized(x, convolution(6, strides=2))
+        y = layers.BatchNormalization()(convolution(6)(y))
+        x = layers.ReLU()(layers.add([y, shortcut]))
         outputs = layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x))
         return classifier(inputs, outputs, keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True))
 
@@ -74,12 +73,11 @@ def separable_net():
         keras.utils.set_random_seed(3)
         inputs = keras.Input((8, 8, 3))
         x = normalized(layers.Rescaling(2.0, offset=-1)(inputs), convolution(4, strides=2))
-        for filters in (6, 8):
-            before = convolution(filters, 1, strides=2)(x)
-            for _ in range(2):
-                separable = layers.SeparableConv2D(filters, 3, padding="same", use_bias=False)
-                x = layers.BatchNormalization()(separable(layers.Activation("relu")(x)))
-            x = layers.add([layers.MaxPooling2D(3, strides=2, padding="same")(x), before])
+        before = convolution(6, 1, strides=2)(x)
+        for _ in range(2):
+            separable = layers.SeparableConv2D(6, 3, padding="same", use_bias=False)
+            x = layers.BatchNormalization()(separable(layers.Activation("relu")(x)))
+        x = layers.add([layers.MaxPooling2D(3, strides=2, padding="same")(x), before])
         x = layers.Dropout(0.25)(layers.GlobalAveragePooling2D()(x))
         return classifier(inputs, layers.Dense(CLASSES)(x), keras.optimizers.Adam(3e-4))
 
@@ -118,11 +116,10 @@ def vision_transformer():
         keras.utils.set_random_seed(4)
         inputs = keras.Input((8, 8, 1))
         x = AddPlaces(16, 8)(patches(inputs))
-        for _ in range(2):
-            y = layers.LayerNormalization(epsilon=1e-6)(x)
-            x = layers.add([layers.MultiHeadAttention(2, 4, dropout=0.1)(y, y), x])
-            y = layers.LayerNormalization(epsilon=1e-6)(x)
-            x = layers.add([feed_forward(y, (16, 8)), x])
+        y = layers.LayerNormalization(epsilon=1e-6)(x)
+        x = layers.add([layers.MultiHeadAttention(2, 4, dropout=0.1)(y, y), x])
+        y = layers.LayerNormalization(epsilon=1e-6)(x)
+        x = layers.add([feed_forward(y, (16, 8)), x])
         x = layers.Flatten()(layers.LayerNormalization(epsilon=1e-6)(x))
         return classifier(inputs, layers.Dense(CLASSES)(feed_forward(x, (16,), 0.5)))
 
@@ -142,7 +139,7 @@ def mlp_mixer():
         keras.utils.set_random_seed(5)
         inputs = keras.Input((8, 8, 1))
         x = layers.Dense(8)(patches(inputs))
-        x = mix(mix(x))
+        x = mix(x)
         x = layers.Dropout(0.2)(layers.GlobalAveragePooling1D()(x))
         optimizer = keras.optimizers.AdamW(1e-3, weight_decay=1e-4)
         return classifier(inputs, layers.Dense(CLASSES)(x), optimizer)
@@ -157,10 +154,9 @@ def conv_mixer():
         inputs = keras.Input((8, 8, 1))
         x = layers.Conv2D(6, 2, strides=2, activation="gelu")(inputs)
         x = layers.BatchNormalization()(x)
-        for _ in range(2):
-            y = layers.DepthwiseConv2D(3, padding="same", activation="gelu")(x)
-            x = layers.add([layers.BatchNormalization()(y), x])
-            x = layers.BatchNormalization()(layers.Conv2D(6, 1, activation="gelu")(x))
+        y = layers.DepthwiseConv2D(3, padding="same", activation="gelu")(x)
+        x = layers.add([layers.BatchNormalization()(y), x])
+        x = layers.BatchNormalization()(layers.Conv2D(6, 1, activation="gelu")(x))
         outputs = layers.Dense(CLASSES)(layers.GlobalAvgPool2D()(x))
         return classifier(inputs, outputs, keras.optimizers.AdamW(1e-3, weight_decay=1e-4))
 
@@ -194,12 +190,10 @@ def compact_transformer():
         inputs = keras.Input((8, 8, 1))
         x = layers.MaxPooling2D(2)(convolution(8, activation="relu")(inputs))
         x = Places()(layers.Reshape((-1, 8))(x))
-        for _ in range(2):
-            y = layers.LayerNormalization(epsilon=1e-5)(x)
-            y = layers.MultiHeadAttention(2, 4)(y, y)
-            x = layers.add([y, x])
-            y = feed_forward(layers.LayerNormalization(epsilon=1e-5)(x), (8,))
-            x = layers.add([y, x])
+        y = layers.LayerNormalization(epsilon=1e-5)(x)
+        x = layers.add([layers.MultiHeadAttention(2, 4)(y, y), x])
+        y = feed_forward(layers.LayerNormalization(epsilon=1e-5)(x), (8,))
+        x = layers.add([y, x])
         outputs = layers.Dense(CLASSES)(SequencePooling()(x))
         return classifier(inputs, outputs, keras.optimizers.AdamW(1e-3, weight_decay=1e-4))
 

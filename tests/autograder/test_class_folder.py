@@ -1,0 +1,378 @@
+"""A class's folder becomes a gradebook: real exercises, real processes, and the command."""
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import signal
+import stat
+import threading
+
+import pytest
+
+from distlab import cli
+from distlab.autograder import grade_one
+from distlab.autograder import run as run_module
+from distlab.autograder.grade_one import GradingOptions
+from distlab.autograder.intake.notebook_file import open_notebook
+from distlab.autograder.run import grade
+from distlab.checks.registry import checks_of
+from distlab.exercise.building import BuildOptions, build_editions
+from distlab.exercise.new_exercise import make_exercise
+from distlab.warm.process import can_fork
+from tests.support.questions import SPLIT, are_gone, pids_in, wait_until
+from tests.support.repository import ROOT
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
+
+STEM = "00_start_here"
+POINTS = sum(check.points for check in checks_of(STEM))
+COLUMN = f"{STEM} (of {POINTS:g})"
+EVIL = "<script>alert(1)</script>"
+RIGHT = f"# task: slices{SPLIT}"
+# A check that shows what it asked with.
+PRIVATE = """
+import numpy as np
+from distlab.checks import Check, Criterion, Verdict
+
+CHECKS = (
+    Check(
+        name="drawn", function="split", title="Drawn", points=1, hint="", revisit="",
+        inputs=lambda seed: {"drawn": int(np.random.default_rng(seed).integers(2**40))},
+        call=lambda split, inputs: split(inputs["drawn"], 1),
+        judge=lambda inputs, outputs: Verdict.of(
+            Criterion("drawn", False, yours=str(outputs), expected=str([inputs["drawn"]]))
+        ),
+    ),
+)
+"""
+
+
+def code(source, *outputs):
+    return {"cell_type": "code", "source": source, "outputs": list(outputs)}
+
+
+def hand_in(path, *cells):
+    """A notebook of cells, or of code."""
+    cells = [cell if isinstance(cell, dict) else code(cell) for cell in cells]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    return path
+
+
+def table(path):
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return list(csv.DictReader(file))
+
+
+def tree(folder):
+    """All that a folder holds, to the bit."""
+    return {
+        path: (
+            stat.S_IMODE(path.stat().st_mode),
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
+        )
+        for path in [folder, *folder.rglob("*")]
+    }
+
+
+def options(**more):
+    return GradingOptions(allow_root=True, **more)
+
+
+@pytest.fixture(scope="module")
+def handed(tmp_path_factory):
+    """What a class hands in, with what may go wrong in it."""
+    folder = tmp_path_factory.mktemp("handed-in")
+    for learner, edition in (("jane", "solutions"), ("john", "exercises")):
+        (folder / learner).mkdir()
+        shutil.copy(ROOT / edition / f"{STEM}.ipynb", folder / learner)
+    name = f"{STEM}.ipynb"
+    hand_in(folder / f"doekim_LATE_12345_678_{name}", RIGHT)
+    hand_in(folder / "eve" / name, f"print({EVIL!r})\nimport ctypes\n{RIGHT}")
+    hand_in(
+        folder / "max" / name,
+        f"# task: slices\ndef split(*_):\n    print({EVIL!r})\n    return [0]",
+    )
+    hand_in(folder / "roe" / name, "# task: slices\nwhile True: print('for ever')")
+    (folder / "zoe").mkdir()
+    (folder / "zoe" / "report.pdf").write_text("%PDF")
+    (folder / "broken.ipynb").write_text("{")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def graded(handed, tmp_path_factory):
+    """The place, what was returned, and what was said meanwhile."""
+    out, said, before = tmp_path_factory.mktemp("out"), [], tree(handed)
+    result = grade(handed, out, options(late_factor=0.5), say=said.append)
+    assert tree(handed) == before
+    return out, result, said
+
+
+def test_everybody_is_in_the_gradebook_and_no_answer_costs_another_one_anything(graded):
+    out, result, said = graded
+    (slices,) = (check.points for check in checks_of(STEM) if check.name == "slices")
+    assert {row["learner"]: row[COLUMN] for row in table(out / "gradebook.csv")} == {
+        "jane": f"{POINTS:g}",
+        "john": "0",
+        "doekim": f"{slices / 2:g}",
+        "eve": "0",
+        "max": "0",
+        "roe": "0",
+        "zoe": "",
+        "broken": "",
+    }
+    reports = {one.submission.learner: one.reports for one in result.graded}
+    assert {report.status for report in reports["john"]} == {"not started"}
+    assert (reports["max"][0].status, reports["max"][0].printed[:8]) == ("not yet", EVIL[:8])
+    assert reports["roe"][0].failure.error.startswith("Stopped: it printed more than 1,000,000")
+    assert said[0].startswith("7 notebooks to grade, 0 graded before; seed ")
+    assert any("broken.ipynb  not graded: a file that is not JSON" in line for line in said)
+
+
+def test_what_a_person_should_look_at_is_in_the_review(graded):
+    out, _, said = graded
+    rows = {(row["learner"], row["check"]): row for row in table(out / "review.csv")}
+    assert {learner for learner, _ in rows} == {"eve", "zoe", "broken"}, "honest code is held"
+    assert rows["eve", "slices"]["would earn"] == "2"
+    assert "ctypes" in rows["eve", "slices"]["why"]
+    assert rows["zoe", ""]["why"] == "not graded: not a notebook (.ipynb)"
+    assert rows["broken", ""]["why"].startswith("not graded: a file that is not JSON")
+    assert any(f"eve  {STEM}  0 of {POINTS:g}; held for review: slices" in line for line in said)
+
+
+def test_each_hand_in_has_a_page_in_which_nothing_runs_and_the_class_has_one(graded):
+    out, _, _ = graded
+    names = [path.relative_to(out / "feedback") for path in (out / "feedback").rglob("*.html")]
+    learners = ("doekim_12345", "eve", "jane", "john", "max", "roe")
+    assert sorted(name.as_posix() for name in names) == sorted(
+        ["broken/broken.html", "zoe/report.html", *(f"{n}/{STEM}.html" for n in learners)]
+    )
+    pages = {name: (out / "feedback" / name).read_text(encoding="utf-8") for name in names}
+    assert [name for name, page in pages.items() if EVIL in page] == []
+    by_learner = {name.parts[0]: page for name, page in pages.items()}
+    assert f"{POINTS:g} of {POINTS:g} points" in by_learner["jane"]
+    assert "&lt;script&gt;" in by_learner["max"]
+    assert "ctypes" not in by_learner["eve"].partition("Your code")[0]
+    assert by_learner["john"].count("not started (0 of") == len(checks_of(STEM))
+    page = (out / "class.html").read_text(encoding="utf-8")
+    assert "6 handed in, 1 of them late" in page and EVIL not in page
+
+
+def test_run_again_it_grades_what_is_new_and_fills_canvas(graded, handed, tmp_path, capsys):
+    out, _, _ = graded
+    folder, copy = shutil.copytree(handed, tmp_path / "in"), shutil.copytree(out, tmp_path / "out")
+    hand_in(folder / "new" / f"{STEM}.ipynb", RIGHT)
+    export = tmp_path / "grades.csv"
+    export.write_text('Student,ID,Exercise 00 (811)\n"Doe, Kim",12345,\n"Doe, Al",99,1\n')
+    arguments = ["grade", str(folder), "--out", str(copy), "--allow-root", "--late", "0.5"]
+    arguments += ["--canvas", str(export), "Exercise 00", "--gradescope"]
+    assert cli.main(arguments) == 0
+    printed = capsys.readouterr()
+    assert "1 notebooks to grade, 7 graded before; seed " in printed.err
+    assert f"9 hand-ins, of which 2 could not be graded: {copy}" in printed.out
+    canvas = {row["ID"]: row["Exercise 00 (811)"] for row in table(copy / "canvas.csv")}
+    assert canvas == {"12345": "1", "99": "1"}
+    assert json.loads((copy / "gradescope" / "new" / "results.json").read_text())["score"] == 2
+    before, after = (table(place / "gradebook.csv") for place in (out, copy))
+    assert [row for row in after if row["learner"] != "new"] == before
+
+
+def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path, capsys):
+    go, work, records = tmp_path / "go", tmp_path / "work", tmp_path / "out" / "records"
+    work.mkdir()
+    waits = f"import os, time\nopen({str(work / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+    waits += f"while not os.path.exists({str(go)!r}): time.sleep(0.5)\n"
+    hand_in(tmp_path / "in" / "jane" / "one.ipynb", RIGHT)
+    hand_in(tmp_path / "in" / "john" / "one.ipynb", waits + RIGHT)
+    command = ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    command += ["--jobs", "1", "--secs", "600", "--allow-root"]
+
+    def interrupt():
+        wait_until(lambda: pids_in(work) and list(records.glob("*.json")))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = threading.Thread(target=interrupt)
+    watcher.start()
+    assert cli.main(command) == 130
+    watcher.join()
+    wait_until(lambda: are_gone(pids_in(work)))
+    assert len(list(records.glob("*.json"))) == 1
+    go.touch()
+    assert cli.main(command) == 0
+    assert "1 notebooks to grade, 1 graded before" in capsys.readouterr().err
+    assert [row["learner"] for row in table(tmp_path / "out" / "gradebook.csv")] == ["jane", "john"]
+
+
+def test_learners_get_other_inputs_of_a_private_check_and_the_same_ones_again(tmp_path):
+    private = tmp_path / "private.py"
+    private.write_text(PRIVATE)
+    for learner in ("jane", "joe"):
+        hand_in(tmp_path / "in" / learner / "one.ipynb", RIGHT)
+
+    def drawn(**more):
+        result = grade(tmp_path / "in", tmp_path / "out", options(extra_checks=private, **more))
+        rows = [one.reports[-1].criteria[0] for one in result.graded]
+        assert [row.yours for row in rows] == [row.expected for row in rows]
+        return [row.expected for row in rows]
+
+    jane, joe = drawn()
+    assert jane != joe
+    assert drawn(again=True) == [jane, joe]
+
+
+def test_a_teachers_own_exercise_is_graded_like_the_others(tmp_path):
+    own = make_exercise("20_my_topic", folder=tmp_path / "mine")
+    build_editions([own.source], BuildOptions(out=tmp_path / "built"))
+    for learner, edition in (("jane", "solutions"), ("john", "exercises")):
+        (tmp_path / "in" / learner).mkdir(parents=True)
+        shutil.copy(tmp_path / "built" / edition / "20_my_topic.ipynb", tmp_path / "in" / learner)
+    mine = options(extra_checks=own.checks)
+    jane, john = grade(tmp_path / "in", tmp_path / "out", mine).graded
+    assert (jane.stem, [report.status for report in jane.reports]) == ("20_my_topic", ["passed"])
+    assert [report.status for report in john.reports] == ["not started"]
+
+
+def test_a_notebook_that_breaks_the_grader_costs_nobody_else_anything(tmp_path, monkeypatch):
+    for learner in ("jane", "john"):
+        hand_in(tmp_path / "in" / learner / "one.ipynb", RIGHT)
+
+    def breaks(path):
+        if path.parent.name == "john":
+            raise RecursionError("too deep")
+        return open_notebook(path)
+
+    monkeypatch.setattr(grade_one, "open_notebook", breaks)
+    jane, john = grade(tmp_path / "in", tmp_path / "out", options()).graded
+    assert jane.problem == "" and jane.reports[0].earned == 2
+    assert john.problem == "a notebook that broke the grader (RecursionError: too deep)"
+
+
+# The command, with notebooks that need no process
+
+
+def run(folder, *more):
+    return cli.main(["grade", str(folder / "in"), "--out", str(folder / "out"), *more])
+
+
+@pytest.fixture
+def broken(tmp_path, monkeypatch):
+    """A folder whose one notebook needs no process."""
+    hand_in(tmp_path / "in" / "jane" / "one.ipynb").write_text("{")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_wrong_option_or_folder_is_told_with_what_to_do_and_changes_nothing(broken, capsys):
+    (broken / "task.csv").write_text("learner,task,points\njane,slices,1\n")
+    shutil.copytree("in", "other")
+    (broken / "other" / "jane" / "one.ipynb").rename(broken / "other" / "jane" / "two.ipynb")
+    assert cli.main(["grade", "in", "--out", "done", "--seed", "3"]) == 0
+    grade_in = ["grade", "in", "--out", "out"]
+    cases = {
+        "did you mean 'jane'?": [*grade_in, "--only", "jan"],
+        "0.8 takes a fifth off; for 80 % write 0.8": [*grade_in, "--late", "80"],
+        "late_factor=-1": [*grade_in, "--late", "-1"],
+        "jobs=0": [*grade_in, "--jobs", "0"],
+        "secs=0.0": [*grade_in, "--secs", "0"],
+        "neither --canvas nor --gradescope": [*grade_in, "--exercise", "00_one"],
+        "nothing to read (No such file": [*grade_in, "--overrides", "none.csv"],
+        "no column 'check' among learner, task": [*grade_in, "--overrides", "task.csv"],
+        "give a Python file with": [*grade_in, "--extra-checks", "none.py"],
+        "export the gradebook": [*grade_in, "--canvas", "none.csv", "One"],
+        "no folder of that name": ["grade", "none", "--out", "out"],
+        "give the folder that it lies in: in/jane": ["grade", "in/jane/one.ipynb", "--out", "out"],
+        "a folder inside the submissions": ["grade", "in", "--out", "in/out"],
+        "give a folder outside of them": ["grade", "in", "--out", "in"],
+        "the results of ": ["grade", "other", "--out", "done"],
+        "a folder with other files": ["grade", "in", "--out", "other"],
+        "an earlier run with the seed 3": ["grade", "in", "--out", "done", "--seed", "4"],
+    }
+    wrong = {}
+    capsys.readouterr()
+    for told, arguments in cases.items():
+        before = tree(broken)
+        code = cli.main(arguments)
+        text = capsys.readouterr().err
+        shutil.rmtree("out", ignore_errors=True)
+        changed = {p for p, state in tree(broken).items() if before.get(p) != state} - {broken}
+        if code != 2 or told not in text or changed:
+            wrong[told] = (code, text, changed)
+    assert wrong == {}
+
+
+def test_points_by_hand_count_for_what_cannot_be_graded_and_are_told_once(broken, capsys):
+    (broken / "in" / "john").mkdir()
+    (broken / "in" / "john" / "report.pdf").write_text("%PDF")
+    (broken / "mine.csv").write_text(
+        "learner,check,points,comment\njane,slices,1.5,on paper\njohn,slices,1,\n"
+    )
+    assert run(broken, "--gradescope", "--overrides", "mine.csv") == 0
+    out = broken / "out"
+    jane, john = table(out / "gradebook.csv")
+    assert (jane[COLUMN], jane["not graded"], john["total"]) == ("1.5", "", "1")
+    why = {row["learner"]: row["why"] for row in table(out / "review.csv")}
+    assert why["jane"].startswith("not graded: a file that is not JSON")
+    page = (out / "feedback" / "jane" / f"{STEM}.html").read_text(encoding="utf-8")
+    assert "not graded: a file that is not JSON" in page and "on paper" in page
+    results = json.loads((out / "gradescope" / "jane" / "results.json").read_text())
+    assert results["score"] == 1.5
+    (out / "feedback" / "jane" / "mine.html").write_text("a teacher's own")
+    capsys.readouterr()
+
+    assert run(broken) == 0
+    told = capsys.readouterr()
+    assert "the last run had --overrides mine.csv, and this one has not" in told.err
+    assert f"{out / 'gradescope'} is from an earlier run: give --gradescope" in told.err
+    assert f"{out / 'review.csv'} says why; you can give points" in told.out
+    assert table(out / "gradebook.csv")[0]["total"] == "0"
+    # Pages that are no longer so are gone, and no other.
+    pages = [
+        path.relative_to(out / "feedback").as_posix()
+        for path in out.rglob("*.html")
+        if path.name != "class.html"
+    ]
+    assert sorted(pages) == ["jane/mine.html", "jane/one.html", "john/report.html"]
+    assert run(broken) == 0
+    assert "the last run" not in capsys.readouterr().err
+
+
+def test_one_learner_alone_leaves_all_others_in_the_gradebook(broken, capsys):
+    shutil.copytree(broken / "in" / "jane", broken / "in" / "john")
+    assert run(broken, "--only", "jane") == 0
+    assert "1 notebooks of others are not graded yet, and in no table" in capsys.readouterr().err
+    assert run(broken) == 0
+    (broken / "extra.py").write_text("CHECKS = ()")
+    assert run(broken, "--only", "jane", "--extra-checks", "extra.py") == 0
+    assert "1 notebooks to grade, 1 graded before" in capsys.readouterr().err
+    assert [row["learner"] for row in table(broken / "out" / "gradebook.csv")] == ["jane", "john"]
+
+
+def test_changed_checks_grade_again_what_was_graded(broken, tmp_path, capsys, monkeypatch):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lesson.py").write_text(name)
+    monkeypatch.setattr(run_module, "_COURSE", (tmp_path / "old",))
+    assert run(broken) == run(broken) == 0
+    assert "0 notebooks to grade, 1 graded before" in capsys.readouterr().err
+    monkeypatch.setattr(run_module, "_COURSE", (tmp_path / "new",))
+    assert run(broken) == 0
+    told = capsys.readouterr().err
+    assert "1 of them are graded again: the checks or distlab have changed since" in told
+
+
+def test_a_wrong_row_of_reports_is_told_before_anything_is_graded(broken, capsys):
+    assert run(broken) == 0
+    (broken / "out" / "reports.csv").write_text(
+        "learner,exercise,report,criterion,points\njean,00_start_here,speed,jump,1\n"
+    )
+    before = tree(broken / "out" / "feedback")
+    capsys.readouterr()
+    assert run(broken, "--again") == 2
+    told = capsys.readouterr().err
+    assert "reports.csv, line 2\n  found: no such learner: 'jean'\n" in told
+    assert "graded before" not in told
+    assert tree(broken / "out" / "feedback") == before

@@ -1,0 +1,266 @@
+"""The pages for learners and teachers say what was earned, and nothing in them can run."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+from distlab.autograder.gradebook.class_counts import mistakes_in, tasks_in
+from distlab.autograder.gradebook.class_page import class_page
+from distlab.autograder.gradebook.feedback_page import page_of, write_feedback
+from distlab.autograder.gradebook.markdown_html import to_html
+from distlab.autograder.gradebook.scores import Given, Graded, Held, Policy, score_of
+from distlab.autograder.gradebook.section_html import section_html
+from distlab.autograder.intake.notebook_file import open_notebook
+from distlab.autograder.intake.report_submission import find_written, handed_out
+from distlab.autograder.intake.submissions import Submission
+from distlab.checks.check import Criterion
+from distlab.checks.endings import Ending
+from distlab.checks.registry import all_checks, checks_of, find_check, reports_of, stems
+from distlab.checks.report import Report
+from distlab.checks.rubric import RubricRow, WrittenReport
+from distlab.checks.sections import section_to_revisit
+from distlab.results.failures import Failure, FailureKind
+from tests.support.repository import ROOT
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+STEM = "00_start_here"
+SPEED = WrittenReport("speed", "Speed", (RubricRow("why", 2, "says why"),))
+ONE = Graded(
+    submission=Submission(learner="jane", path=Path("jane/one.ipynb"), name="one", is_late=True),
+    stem="00_one",
+    reports=(
+        Report("first", "f", "Shares", Ending.PASSED, 2.0, 2.0),
+        Report("second", "g", "Sums", Ending.NOT_YET, 0.5, 2.0, hint="Count them."),
+    ),
+)
+
+
+def page(graded, policy=Policy()):  # noqa: B008 - frozen
+    return page_of(graded, score_of(graded, policy), policy=policy)
+
+
+def written_to(graded, folder):
+    return write_feedback(graded, score_of(graded, Policy()), folder)
+
+
+def assert_nothing_runs(html):
+    class Tags(HTMLParser):
+        tags, attributes = set(), set()
+
+        def handle_starttag(self, tag, attributes):
+            self.tags.add(tag)
+            self.attributes |= {name for name, _ in attributes}
+
+    tags = Tags()
+    tags.feed(html)
+    assert tags.tags and not tags.tags & {"script", "img", "a", "form", "iframe"}
+    assert not {name for name in tags.attributes if name.startswith("on") or name == "src"}
+    assert "default-src 'none'" in html
+
+
+# A learner's page
+
+
+def test_a_page_says_what_was_earned_and_what_to_think_about():
+    text = page(ONE, Policy(late_factor=0.5))
+    assert "<b>1 of 4 points</b>, late: 50% of the points" in text
+    assert "<h2>Shares</h2>" in text and "second: not yet (0.5 of 2 points)" in text
+    assert "<b>Hint:</b> Count them." in text
+    broken = page(replace(ONE, reports=(), stem="", problem="an empty file"))
+    assert "<b>Not graded:</b> an empty file" in broken and "hand in that file" in broken
+
+
+def test_what_a_teacher_decides_and_what_is_held_is_told():
+    held = replace(ONE, held=(Held(check="first", reason="cell 3: imports ctypes"),))
+    override = Given(points=1.5, comment="right <idea>")
+    text = page(held, Policy(overrides={("jane", "", "second"): override}))
+    assert "Your teacher gives 1.5 points." in text
+    assert "<b>Your teacher says:</b> right &lt;idea&gt;" in text
+    assert text.count("<b>Held for review.</b> These 2 points do not count yet.") == 1
+    assert "ctypes" not in text, "what was suspected is for the teacher"
+
+
+def test_the_section_to_read_again_is_in_the_page_itself():
+    check = find_check("slices")
+    report = Report(check.name, "split", check.title, Ending.NOT_YET, 0.0, 2.0, revisit="a section")
+    text = page(replace(ONE, stem=STEM, reports=(report, report)))
+    assert text.count('<a href="#section-0">a section</a>') == 2
+    assert text.count('id="section-0"') == 1 and 'id="section-1"' not in text
+    heading = section_to_revisit(check).heading
+    assert f"<summary>&quot;{heading}&quot; in lesson 00</summary>" in text
+    short = [c.name for c in all_checks() if len(section_html(section_to_revisit(c))) <= 200]
+    assert short == []
+
+
+def test_nothing_of_a_learners_is_markup(tmp_path):
+    handed = Submission(learner=EVIL, path=Path(f"{EVIL[8:16]}.ipynb"), name=EVIL)
+    report = Report(
+        "first",
+        EVIL,
+        "Shares",
+        Ending.ERROR,
+        0.0,
+        2.0,
+        criteria=(Criterion(EVIL, False, EVIL, EVIL, EVIL),),
+        mistake_says=EVIL,
+        mistake=EVIL,
+        failure=Failure(FailureKind.ERROR, EVIL, (EVIL,)),
+        message=EVIL,
+        printed=EVIL,
+    )
+    evil = Graded(
+        submission=handed, stem=EVIL, reports=(report,), notes=(EVIL,), code={"first": EVIL}
+    )
+    broken = Graded(submission=handed, stem=EVIL, problem=EVIL)
+    assert_nothing_runs(page(evil))
+    assert_nothing_runs(class_page([(one, score_of(one, Policy())) for one in (evil, broken)]))
+    odd = replace(ONE.reports[0], ending=Ending.NOT_YET, printed="\ud800")
+    path = written_to(replace(ONE, reports=(odd,), notes=("\ud800",)), tmp_path)
+    assert "\\ud800" in path.read_text(encoding="utf-8")
+
+
+def test_a_page_lies_in_the_learners_folder_and_nowhere_else(tmp_path):
+    folders = {
+        "jane": "jane",
+        "Zoë": "Zoë",
+        "../../etc": "_.._etc-",
+        "a/b\x00c": "a_b_c-",
+        "..": "-",
+        "x" * 300: "x" * 80 + "-",
+    }
+
+    def folder_of(**handed):
+        path = written_to(replace(ONE, submission=replace(ONE.submission, **handed)), tmp_path)
+        own, name = path.relative_to(tmp_path).parts
+        assert name == "00_one.html"
+        return own
+
+    for learner, folder in folders.items():
+        own = folder_of(learner=learner)
+        assert own.startswith(folder) and (own == folder) is (learner == folder)
+    assert folder_of(learner="a:b") != folder_of(learner="a;b")
+    assert folder_of(user="7") != folder_of(user="8")
+
+
+def test_markdown_becomes_html_in_which_every_text_is_escaped():
+    cases = {
+        "# A `b`": "<h4>A <code>b</code></h4>",
+        "a *b* c_d_e _f_ 2 * 3 * 4": "<p>a <i>b</i> c_d_e <i>f</i> 2 * 3 * 4</p>",
+        "**a `x * y` b**": "<p><b>a <code>x * y</code> b</b></p>",
+        "see\n1. a\n   b\n2. c": "<p>see</p><ol><li>a\nb</li><li>c</li></ol>",
+        "```python\na < b\n\n**c**\n```": "<pre>a &lt; b\n\n**c**</pre>",
+        "|a|b|\n|-|-|\n|1|`2`|": "<table><tr><th>a</th><th>b</th></tr>"
+        "<tr><td>1</td><td><code>2</code></td></tr></table>",
+        "> q": "<blockquote><p>q</p></blockquote>",
+        "[a](javascript:x) ![b](http://c.d)": "<p>a b (http://c.d)</p>",
+        '<img src="x" onerror=y>': '<p>&lt;img src="x" onerror=y&gt;</p>',
+        "\x000\x00 `a`": "<p>0 <code>a</code></p>",
+    }
+    assert {text: to_html(text) for text in cases} == cases
+
+
+# A report that a learner writes
+
+DRAW = "# report: speed\ndraw()"
+
+
+def text(source):
+    return {"cell_type": "markdown", "source": source.splitlines(True)}
+
+
+def code(source, *outputs):
+    return {"cell_type": "code", "source": source, "outputs": list(outputs)}
+
+
+def picture(data, kind="image/png"):
+    return {"output_type": "display_data", "data": {kind: data, "text/plain": "<Figure>"}}
+
+
+def written_in(*cells):
+    (report,) = find_written(cells, (SPEED,), handed_out=set())
+    return report
+
+
+def test_anything_but_a_png_is_refused_with_a_word():
+    cases = [
+        (picture("<svg/>", "image/svg+xml"), "An output (image/svg+xml) is not shown: only PNG"),
+        (picture("x", "text/html"), "An output (text/html) is not shown: only PNG pictures are."),
+        (picture("x" * 41), "A picture is not shown: it is not base64."),
+        (picture("QUJD"), "A picture is not shown: it is not a PNG."),
+        (picture(["QUJD", 3]), "A picture is not shown: it is not a PNG."),
+    ]
+    for output, note in cases:
+        report = written_in(text("<!-- report: speed -->\nx"), code(DRAW, output))
+        assert report.pictures == () and report.notes[0].startswith(note), output
+
+
+def test_of_an_untouched_exercise_nothing_is_written_and_of_the_solution_all():
+    wrong = []
+    for stem in stems():
+        for edition, is_written in (("exercises", False), ("solutions", True)):
+            cells = open_notebook(ROOT / edition / f"{stem}.ipynb").cells
+            for report in find_written(cells, reports_of(stem), handed_out=handed_out(stem)):
+                is_whole = bool(report.text) is is_written and report.is_marked
+                if not is_whole or (is_written and not report.pictures):
+                    wrong.append((edition, stem, report.notes))
+    assert wrong == []
+
+
+# The page of the class
+
+FIRST, SECOND, *_ = checks_of(STEM)
+
+
+def report_on(check, status, earned=0.0, mistake="", says=""):
+    more = {"mistake": mistake, "mistake_says": says}
+    return Report(check.name, "f", check.title, status, earned, 2, **more)
+
+
+def graded(learner, *reports, late=False, **more):
+    handed = Submission(learner=learner, path=Path(learner, "a.ipynb"), name="a", is_late=late)
+    return Graded(submission=handed, **{"stem": STEM, "reports": reports, **more})
+
+
+HALVED = report_on(FIRST, Ending.NOT_YET, 1, "halved", "Not half.")
+CLASS = [
+    graded("a", report_on(FIRST, Ending.PASSED, 2), report_on(SECOND, Ending.NOT_STARTED)),
+    graded("b", HALVED, report_on(SECOND, Ending.PASSED, 2)),
+    graded("c", replace(HALVED, earned=0), report_on(SECOND, Ending.NOT_STARTED)),
+    graded(
+        "d",
+        report_on(FIRST, Ending.TIMED_OUT),
+        report_on(SECOND, Ending.ERROR, 0, "doubled", "Not twice."),
+        held=(Held(check=FIRST.name, reason="ctypes"), Held(check=FIRST.name, reason="inspect")),
+        late=True,
+    ),
+    graded("e", stem="", problem="an <empty> file"),
+]
+
+
+def test_the_class_page_counts_each_task_and_says_what_to_teach_again():
+    html = class_page([(one, score_of(one, Policy())) for one in CLASS])
+    rows = re.findall(r"<tr>(.*?)</tr>", html)
+    head, first, second = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
+    counts = dict(zip(head, first, strict=True))
+    assert counts.pop("task") == f"{FIRST.name}: {FIRST.title}"
+    assert {name: number for name, number in counts.items() if number} == {
+        "passed": "1",
+        "partial": "1",
+        "not yet": "1",
+        "ran out of time": "1",
+        "held for review": "1",
+    }
+    assert sum(bool(cell) for cell in second) == 4
+    assert sum(tasks_in(CLASS)[1].counts.values()) == 4
+    items = re.findall(r"<li>(.*?)</li>", html.partition("To teach again")[2])
+    section = f"&quot;{FIRST.revisit}&quot; in lesson 00"
+    assert items[0] == (
+        f"<b>2 learners, {FIRST.name}:</b> Not half. Section to revisit: {section}."
+    )
+    assert items[1].startswith(f"<b>1 learner, {SECOND.name}:</b> Not twice.")
+    assert "halved" not in html, "the names of mistakes are codes for programs"
+    assert "4 handed in, 1 of them late" in html
+    assert "<li>e, a.ipynb: an &lt;empty&gt; file</li>" in html
+    twice = [CLASS[1], CLASS[1], CLASS[2]]
+    assert [(one.name, one.learners) for one in mistakes_in(twice)] == [("halved", 2)]

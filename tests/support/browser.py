@@ -1,0 +1,120 @@
+"""A real browser for tests: the system's Chromium, and a JupyterLab of `distlab lab` to look at.
+
+    with open_browser() as browser, open_lab(folder) as address: ...
+
+Both listen on loopback, and nothing else is reached. Where there is no Chromium, the test is
+skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+LIMIT_MILLISECS = 180_000
+
+
+def chromium() -> str:
+    """The path of the system's Chromium; without one the test is skipped."""
+    path = next(filter(None, map(shutil.which, _NAMES)), None)
+    return path or pytest.skip("no Chromium found")
+
+
+@contextlib.contextmanager
+def open_browser() -> Iterator[Any]:
+    """Yields a headless Chromium that calls nobody of its own accord."""
+    path = chromium()
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+    quiet += ["--disable-component-update", "--no-first-run", "--disable-dev-shm-usage"]
+    expect.set_options(timeout=LIMIT_MILLISECS)
+    with sync_playwright() as playwright:
+        options = {"executable_path": path, "args": quiet, "timeout": LIMIT_MILLISECS}
+        browser = playwright.chromium.launch(**options)
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def open_page(browser: Any, **options: Any) -> Iterator[Any]:
+    """Yields an empty page, which notes the addresses that it asks for in `page.asked`."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    page.set_default_timeout(LIMIT_MILLISECS)
+    page.asked, page.failed = [], []
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.on("requestfailed", lambda request: page.failed.append(request.url))
+    yield page
+    context.close()
+
+
+@contextlib.contextmanager
+def open_lab(folder: Path) -> Iterator[str]:
+    """Yields the address, with its token, of a JupyterLab with the course laid into a folder."""
+    chromium()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "distlab.cli", "lab", str(folder), "--no-browser"]
+    process = subprocess.Popen(
+        [*command, "--port", str(port)],
+        env=_own_settings(folder.parent),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield _address(process)
+    finally:
+        _end(process)
+
+
+def _own_settings(base: Path) -> dict[str, str]:
+    """JupyterLab with no settings but ours: not those of whoever runs the tests."""
+    places = ["JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"]
+    places += ["JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"]
+    # All cells stay in the page, so that each can be asked for by its place.
+    tracker = base / "JUPYTERLAB_SETTINGS_DIR" / "@jupyterlab" / "notebook-extension"
+    tracker.mkdir(parents=True)
+    (tracker / "tracker.jupyterlab-settings").write_text('{"windowingMode": "none"}')
+    return {**os.environ, **{place: str(base / place) for place in places}}
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    """Reads what JupyterLab says until it names its address, then keeps its pipe empty."""
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if address := re.search(r"http://127\.0\.0\.1:\d+/\S*token=\w+", line):
+            threading.Thread(target=process.stdout.read, daemon=True).start()
+            return address[0]
+    raise AssertionError("JupyterLab ended: " + "".join(said))
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends JupyterLab kindly, so that it ends its kernels, and then whatever is left."""
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    left = [child for child in started if child.is_running()]
+    for child in left:
+        child.kill()
+    psutil.wait_procs(left, timeout=60)

@@ -1,0 +1,274 @@
+"""Metrics: Keras's, and those that users write and that do what they like with a batch."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+
+from tests.training.cases.case import (
+    BATCH,
+    NUMBERS,
+    ONE_HOT,
+    ROWS,
+    SGD,
+    WEIGHTS,
+    X,
+    case,
+    compile_model,
+    network,
+)
+
+Metric = keras.metrics.Metric
+
+
+class LargestError(Metric):
+    """Remembers one number."""
+
+    def __init__(self):
+        super().__init__(name="largest_error")
+        self.largest = self.add_weight(name="largest", initializer="zeros")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        error = ops.max(ops.abs(y - y_pred))
+        self.largest.assign(ops.maximum(self.largest, error))
+
+    def result(self):
+        return self.largest + 0.0
+
+
+class MeanOfBatches(Metric):
+    """Counts batches, in a whole number."""
+
+    def __init__(self):
+        super().__init__(name="mean_of_batches")
+        self.total = self.add_weight(name="total", initializer="zeros")
+        self.batches = self.add_weight(name="batches", initializer="zeros", dtype="int32")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.total.assign_add(ops.mean(ops.abs(y - y_pred)))
+        self.batches.assign_add(1)
+
+    def result(self):
+        return self.total / ops.cast(self.batches, "float32")
+
+
+class RightSigns(Metric):
+    """Adds up over examples, as most do."""
+
+    def __init__(self):
+        super().__init__(name="right_signs")
+        self.count = self.add_weight(name="count", initializer="zeros")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.count.assign_add(ops.sum(ops.cast(y * y_pred > 0, "float32")))
+
+    def result(self):
+        return self.count + 0.0
+
+
+class Confusion(Metric):
+    """Counts in whole numbers."""
+
+    def __init__(self):
+        super().__init__(name="confusion")
+        self.matrix = self.add_weight(name="m", initializer="zeros", shape=(2, 2), dtype="int32")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        classes = [tf.cast(values[:, 0] > 1, "int32") for values in (y, y_pred)]
+        self.matrix.assign_add(tf.math.confusion_matrix(*classes, num_classes=2))
+
+    def result(self):
+        return ops.cast(self.matrix[0, 0], "float32")
+
+
+class OfOthers(Metric):
+    """Made of others: one of Keras's, one of the user's, and a loss of Keras's."""
+
+    def __init__(self):
+        super().__init__(name="of_others")
+        self.mean, self.largest = keras.metrics.Mean(), LargestError()
+        self.loss_of = keras.losses.MeanSquaredError()
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.mean.update_state(self.loss_of(y, y_pred))
+        self.largest.update_state(y, y_pred)
+
+    def result(self):
+        return {"mean": self.mean.result(), "largest": self.largest.result()}
+
+
+def dice(y, y_pred):
+    return ops.sum(y * y_pred) / ops.sum(ops.abs(y) + ops.abs(y_pred))
+
+
+def mean_of_batch(y, y_pred):
+    return ops.mean(ops.abs(y - y_pred))
+
+
+def sum_of_batch(y, y_pred):
+    return ops.sum(ops.abs(y - y_pred))
+
+
+def root_of_mean_square(y, y_pred):
+    return ops.sqrt(keras.losses.MeanSquaredError()(y, y_pred))
+
+
+def own_metrics():
+    classes = LargestError, MeanOfBatches, RightSigns, Confusion, OfOthers
+    return [*(make() for make in classes), dice, mean_of_batch, sum_of_batch, root_of_mean_square]
+
+
+@case((X, NUMBERS), validates=True)
+def metrics_of_ones_own():
+    return network(layers.Dense(1), loss="mse", optimizer=SGD(0.02), metrics=own_metrics())
+
+
+KEEPING = {
+    "largest": lambda kept, y: ops.maximum(kept, ops.max(y)),
+    "smallest": lambda kept, y: ops.minimum(kept, ops.min(y)),
+    "last": lambda kept, y: y[-1, 0],
+    "moving_mean": lambda kept, y: 0.5 * kept + 0.5 * ops.mean(y),
+}
+
+
+class Keeps(Metric):
+    """Counts examples, and keeps a number of theirs."""
+
+    def __init__(self, kept, start):
+        super().__init__(name=kept)
+        self.keeping, self.start = KEEPING[kept], start
+        self.count = self.add_weight(name="count", initializer="zeros")
+        first = keras.initializers.Constant(start)
+        self.kept = self.add_weight(name="kept", initializer=first)
+
+    def reset_state(self):
+        self.count.assign(0.0)
+        self.kept.assign(self.start)
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.count.assign_add(ops.cast(ops.shape(y)[0], "float32"))
+        self.kept.assign(self.keeping(self.kept, y))
+
+    def result(self):
+        return self.kept + 0.0
+
+
+def of_those_that_count(y, y_pred):
+    """A ratio: it is no sum, though nothing counts in the first batch."""
+    counts = ops.cast(y > 0, "float32")
+    return ops.sum(counts * ops.abs(y_pred)) / (ops.sum(counts) + 1e-7)
+
+
+ZERO_AT_FIRST = np.where(np.arange(ROWS)[:, None] < BATCH, 0, NUMBERS).astype("float32")
+
+
+@case((X, ZERO_AT_FIRST))
+def metrics_to_which_the_first_batch_gives_nothing():
+    kept = [Keeps(name, 0.0) for name in KEEPING]
+    return network(
+        layers.Dense(1),
+        loss="mse",
+        optimizer=SGD(0.02),
+        metrics=[*kept, Keeps("smallest", np.inf), of_those_that_count],
+    )
+
+
+class CountsInTensorFlow(Metric):
+    """Keeps its numbers where Keras does not see them, beside one that it does."""
+
+    def __init__(self):
+        super().__init__(name="in_tensorflow")
+        self.positive, self.batches = tf.Variable(0.0), [tf.Variable(0), [tf.Variable(0.0)]]
+        self.largest = self.add_weight(name="largest", initializer="zeros")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.positive.assign_add(tf.reduce_sum(tf.cast(y_pred > 0, tf.float32)))
+        self.largest.assign(ops.maximum(self.largest, ops.max(y_pred)))
+        self.batches[0].assign_add(1)
+        self.batches[1][0].assign_add(ops.mean(y_pred))
+
+    def result(self):
+        batches, total = self.batches[0], self.batches[1][0]
+        return self.positive + self.largest + total / tf.cast(batches, "float32")
+
+    def reset_state(self):
+        for variable in (self.positive, self.largest, *tf.nest.flatten(self.batches)):
+            variable.assign(tf.zeros_like(variable))
+
+
+@case((X, NUMBERS))
+def metric_that_counts_in_variables_of_tensorflow():
+    metrics = [CountsInTensorFlow()]
+    return network(layers.Dense(1), loss="mse", optimizer=SGD(0.02), metrics=metrics)
+
+
+def right_rows(y, y_pred):
+    return ops.mean(ops.cast(ops.reshape(y, (-1, 1)) * y_pred > 0, "float32"))
+
+
+def mean_of_rows(y, y_pred):
+    return ops.mean((ops.reshape(y, (-1, 1)) - y_pred) ** 2)
+
+
+@case((X.reshape(ROWS, 4, 2), X[:, :4]))
+def outputs_with_more_rows_than_examples():
+    inputs = keras.Input((4, 2))
+    outputs = ops.reshape(layers.Dense(1)(inputs), (-1, 1))
+    return compile_model(keras.Model(inputs, outputs), loss=mean_of_rows, metrics=[right_rows])
+
+
+@case((X, ONE_HOT, WEIGHTS))
+def metrics_of_keras():
+    metrics = keras.metrics
+    return network(
+        layers.Dense(4, activation="softmax"),
+        loss=keras.losses.CategoricalFocalCrossentropy(label_smoothing=0.1),
+        metrics=[
+            metrics.AUC(multi_label=True, num_labels=4, name="auc"),
+            metrics.F1Score(average="macro", name="f1"),
+            metrics.OneHotMeanIoU(4, name="iou"),
+            metrics.R2Score(name="r2"),
+            metrics.PearsonCorrelation(axis=0, name="pearson"),
+            metrics.CosineSimilarity(axis=0, name="cosine"),
+        ],
+        weighted_metrics=[
+            metrics.AUC(name="weighted_auc"),
+            metrics.Recall(class_id=1, name="recall"),
+        ],
+    )
+
+
+def by_numpy(y, y_pred):
+    return float(np.mean(np.abs(y.numpy() - y_pred.numpy())))
+
+
+def checked(y, y_pred):
+    assert np.isfinite(y_pred.numpy()).all()
+    return ops.mean(ops.square(y - y_pred), axis=-1)
+
+
+@case((X, NUMBERS))
+def eager_loss_and_metric_that_ask_for_values():
+    return network(layers.Dense(1), loss=checked, metrics=[by_numpy, "mae"], run_eagerly=True)
+
+
+class LogsMore(keras.Model):
+    """Counts a number of the batch and of the inputs, and returns one more."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.size = keras.metrics.Mean(name="size")
+        self.inputs_mean = keras.metrics.Mean(name="inputs_mean")
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        self.size.update_state(ops.mean(ops.abs(y_pred)))
+        self.inputs_mean.update_state(ops.mean(x))
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        return logs | {"root": ops.sqrt(logs["loss"])}
+
+
+@case((X, NUMBERS))
+def compute_metrics_of_ones_own_beside_a_sum():
+    inputs = keras.Input((8,))
+    model = LogsMore(inputs, layers.Dense(1)(inputs))
+    return compile_model(model, optimizer=SGD(0.01), loss=sum_of_batch, metrics=["mae"])

@@ -1,0 +1,413 @@
+"""What `distribute` cannot train right is refused, with what was found and what to do."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import distlab as dl
+from distlab.errors import DatasetError, InvalidArgument, ModelError
+from tests.support.distribution import strategy_of
+from tests.training.cases.case import (
+    BATCH,
+    ONE_HOT,
+    SGD,
+    Adam,
+    CrossEntropy,
+    X,
+    Y,
+    batches,
+    compile_model,
+    network,
+)
+from tests.training.cases.steps import Guide, Net, net
+
+REFUSALS = {}
+
+
+def refused(error, *texts):
+    """Enters a function which must raise an error whose message has the texts."""
+
+    def enter(call):
+        REFUSALS[call.__name__] = call, error, texts
+        return call
+
+    return enter
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_cannot_be_trained_is_refused(name):
+    call, error, texts = REFUSALS[name]
+    with pytest.raises(error) as caught:
+        call()
+    missing = [text for text in texts if text not in str(caught.value)]
+    assert not missing, str(caught.value)
+
+
+def distribute(build, kind="mirrored", replicas=3, **options):
+    return dl.distribute(build, strategy_of(kind, replicas), **options)
+
+
+def fit(build, *data, kind="mirrored", **options):
+    distribute(build, kind).fit(*data or [batches(X, Y)], verbose=0, **options)
+
+
+def dense(**compiled):
+    return network(layers.Dense(4, name="logits"), **compiled)
+
+
+# What is built
+
+
+@refused(InvalidArgument, 'make one: distribute(build, distlab.make_strategy("mirrored"))')
+def a_name_instead_of_a_strategy():
+    dl.distribute(dense, "mirrored")
+
+
+@refused(ModelError, "outside the strategy's scope", "write `def build(): ...; return model`")
+def a_model_instead_of_a_function():
+    distribute(dense())
+
+
+@refused(ModelError, "made outside the strategy's scope", "create the layers and the optimizer")
+def a_model_made_before():
+    model = dense()
+    distribute(lambda: model)
+
+
+@refused(ModelError, "a model, or its optimizer, that was made outside")
+def an_optimizer_made_before():
+    optimizer = Adam()
+    distribute(lambda: dense(optimizer=optimizer))
+
+
+@refused(ModelError, "its optimizer, that was made outside the strategy")
+def an_optimizer_that_a_later_compile_brings_from_outside():
+    optimizer, model = Adam(), distribute(dense)
+    optimizer.build([keras.Variable([0.0])])  # without slots it would be made again in the scope
+    model.compile(optimizer, CrossEntropy())
+    model.fit(batches(X, Y), verbose=0)
+
+
+@refused(ModelError, "the layer 'first', which was made outside of build()", "trainable = False")
+def a_backbone_to_train_that_was_made_before():
+    outside = keras.Sequential([keras.Input((8,)), layers.Dense(6, name="first")])
+    distribute(lambda: network(outside, layers.Dense(4)))
+
+
+@refused(ModelError, "such as enable_lora(), call that method `with model")
+def weights_that_a_layer_makes_outside_the_scope():
+    model = distribute(dense)
+    model.layers[0].enable_lora(2)
+    compile_model(model).fit(batches(X, Y), verbose=0)
+
+
+@refused(ModelError, "build() returned NoneType, not a keras.Model", "let build() call model.comp")
+def a_build_that_returns_nothing():
+    distribute(lambda: None)
+
+
+@refused(ModelError, "a model that was not compiled")
+def a_model_that_was_not_compiled():
+    distribute(lambda: keras.Sequential([layers.Dense(4)]))
+
+
+@refused(ModelError, "a custom make_train_function, in the place of which")
+def a_function_of_ones_own_that_would_be_replaced():
+    class Own(keras.Sequential):
+        def make_train_function(self, force=False):
+            pass
+
+    distribute(lambda: compile_model(Own([keras.Input((8,)), layers.Dense(4)])))
+
+
+@refused(ModelError, "the layer 'memory' with stateful=True", 'make_strategy("one_device")')
+def a_layer_that_keeps_a_state_for_each_place_in_the_batch():
+    recurrent = {"stateful": True, "name": "memory"}
+
+    def build():
+        inputs = keras.Input((4, 2), batch_size=9)
+        return compile_model(keras.Model(inputs, layers.LSTM(4, **recurrent)(inputs)))
+
+    distribute(build)
+
+
+@refused(ModelError, "a loss 'each' with reduction='none', which leaves no")
+def a_loss_that_is_not_one_number():
+    fit(lambda: dense(loss=CrossEntropy(reduction="none", name="each")))
+
+
+@refused(ModelError, "an SGD with gradient_accumulation_steps=2, which")
+def accumulation_in_a_step_of_ones_own():
+    distribute(lambda: net(Net, optimizer=SGD(gradient_accumulation_steps=2)))
+
+
+# Central storage, where all replicas share one copy of a variable
+
+
+def test_optimizers_that_cannot_share_one_copy_are_refused():
+    optimizers = {
+        "gradient_accumulation_steps=2": lambda: SGD(gradient_accumulation_steps=2),
+        "use_ema=True": lambda: SGD(use_ema=True),
+        "a LossScaleOptimizer": lambda: keras.optimizers.LossScaleOptimizer(SGD()),
+        "Muon": keras.optimizers.Muon,
+    }
+    for text, make in optimizers.items():
+        with pytest.raises(ModelError, match=f"{text}, which cannot update the one copy"):
+            distribute(lambda make=make: dense(optimizer=make()), "central_storage")
+
+
+@refused(ModelError, "of which all replicas share one copy")
+def a_constraint_under_central_storage():
+    fit(lambda: network(layers.Dense(4, kernel_constraint="unit_norm")), kind="central_storage")
+
+
+@refused(ModelError, "a layer that is called twice and keeps statistics")
+def statistics_that_are_written_twice_under_central_storage():
+    def build():
+        inputs, shared = keras.Input((8,)), layers.BatchNormalization()
+        return compile_model(keras.Model(inputs, shared(shared(inputs))))
+
+    fit(build, kind="central_storage")
+
+
+# Steps
+
+
+class OfTwelve(layers.Layer):
+    def call(self, x):
+        return x + tf.zeros((12, 8))
+
+
+@refused(
+    ModelError,
+    "a step that takes a batch of 12 examples, and not a replica's share of ",
+    "take the number of examples from keras.ops.shape(x)[0], and not from a",
+)
+def a_batch_size_as_a_constant():
+    fit(lambda: network(OfTwelve(), layers.Dense(4)), batches(X[:24], Y[:24], batch=12))
+
+
+class Conditional(Net):
+    def learn(self, tape, loss):
+        weights = self.trainable_variables
+        gradients = tape.gradient(loss, weights)
+        even = tf.equal(self.optimizer.iterations % 2, 0)
+        tf.cond(even, lambda: self.optimizer.apply(gradients, weights), lambda: None)
+
+
+@refused(ModelError, "an update inside tf.cond", "let the condition choose what is applied")
+def an_update_inside_a_condition():
+    fit(lambda: net(Conditional))
+
+
+class Noise(layers.Layer):
+    def call(self, x):
+        return x + keras.random.normal((8,))
+
+
+@refused(ModelError, "train or evaluate", "keras.random.SeedGenerator(seed)")
+def randomness_without_a_seed():
+    fit(lambda: network(Noise(), layers.Dense(4)))
+
+
+@refused(ModelError, "predict with the model", "SeedGenerator")
+def randomness_without_a_seed_in_predict():
+    distribute(lambda: network(Noise(), layers.Dense(4))).predict(X, verbose=0)
+
+
+class ByIndex(Net):
+    """Learns from one-hot labels, by their indices."""
+
+    def train_step(self, data):
+        x, y = data[0], tf.argmax(data[1], axis=-1)
+        return super().train_step((x, y)) | self.compute_metrics(x, y, self(x))
+
+
+@refused(
+    ModelError,
+    "labels of shape (11,) from the step, and CategoricalAccuracy, which Keras has chosen",
+    "compile with keras.metrics.SparseCategoricalAccuracy(name='accuracy')",
+)
+def accuracy_that_keras_chose_by_other_labels():
+    fit(lambda: net(ByIndex, metrics=["accuracy"]), batches(X, ONE_HOT))
+
+
+class CountsBatches(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="batches")
+        self.count = tf.Variable(0.0)
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.count.assign_add(1.0)
+
+    def result(self):
+        return self.count + 0.0
+
+    def reset_state(self):
+        self.count.assign(0.0)
+
+
+@refused(
+    ModelError,
+    "the metric 'batches' with a tf.Variable (count), of which the replicas do not have a copy",
+    "make the variable with self.add_weight, and the metric inside build()",
+)
+def a_metric_made_before_that_counts_in_a_variable_of_tensorflow():
+    metric = CountsBatches()
+    fit(lambda: dense(metrics=[metric]))
+
+
+class Broken(Net):
+    def loss_of(self, x, y):
+        return self(x).no_such_thing
+
+
+def test_an_error_in_the_step_is_raised_at_the_users_own_line():
+    with pytest.raises(AttributeError, match="no_such_thing") as error:
+        fit(lambda: net(Broken))
+    assert any(str(entry.path) == __file__ for entry in error.traceback[2:])
+
+
+class Mistaken(keras.metrics.Mean):
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        raise ValueError("my own mistake")
+
+
+def test_a_users_own_error_is_not_explained_away():
+    with pytest.raises(ValueError, match="my own mistake") as error:
+        fit(lambda: dense(metrics=[Mistaken()]))
+    assert not isinstance(error.value, DatasetError)
+
+
+# Losses that are not finite
+
+
+@pytest.mark.parametrize(
+    ("build", "build_plain"),
+    [(dense, dense), (lambda: net(Guide, steps_per_execution=2), lambda: net(Guide))],
+    ids=["Keras's step", "own step, several in one execution"],
+)
+def test_a_loss_that_is_not_finite_stops_before_its_update(build, build_plain):
+    x = X.copy()
+    x[BATCH + 5] = np.nan  # in the second step, on the second replica
+    model, plain = distribute(build), build_plain()
+    plain.set_weights(model.get_weights())
+    with pytest.raises(ModelError, match="a loss of nan on replica 1 in step 2, counted") as error:
+        model.fit(batches(x, Y), verbose=0, shuffle=False)
+    assert "TerminateOnNaN" in error.value.do
+    plain.fit(batches(x, Y).take(1), verbose=0)
+    for weight, expected in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-6)
+    with pytest.raises(ModelError, match=r"a loss of nan on replica \d in step"):
+        model.train_on_batch(X * np.nan, Y)
+
+
+def test_where_xla_compiles_a_loss_that_is_not_finite_stops_after_its_update():
+    model = distribute(lambda: dense(jit_compile=True), "default", None)
+    x = X.copy()
+    x[BATCH + 5] = np.nan
+    with pytest.raises(ModelError, match=r"step 2, counted(.|\n)*have its update already"):
+        model.fit(batches(x, Y), verbose=0)
+    assert model.optimizer.iterations.numpy() == 2, "the third step was not taken"
+    model.set_weights([np.zeros(weight.shape) for weight in model.get_weights()])
+    assert np.isfinite(model.fit(X, Y, verbose=0).history["loss"][0]), "no error is left over"
+
+
+def test_terminate_on_nan_ends_training_as_it_does_in_keras():
+    class Own(keras.Sequential):
+        def fit(self, *args, **kwargs):
+            return super().fit(*args, **kwargs)
+
+    stops = [keras.callbacks.TerminateOnNaN()]
+    model = distribute(lambda: compile_model(Own([keras.Input((8,)), layers.Dense(4)])))
+    history = model.fit(batches(X * np.nan, Y), verbose=0, callbacks=stops)
+    assert np.isnan(history.history["loss"]).all()
+    assert len(stops) == 1
+
+
+# Data
+
+
+def unknown(keep):
+    return batches(X, Y).filter(lambda x, y: keep)
+
+
+@refused(DatasetError, "found: a data set without a batch")
+def an_empty_data_set():
+    fit(dense, batches(X, Y).take(0))
+
+
+@refused(DatasetError, "found: a data set without a batch")
+def an_empty_data_set_in_evaluate():
+    distribute(dense).evaluate(batches(X, Y).take(0))
+
+
+@refused(DatasetError, "found: a data set without a batch")
+def an_empty_data_set_of_unknown_length():
+    fit(dense, unknown(False))
+
+
+@refused(DatasetError, "fit(..., steps_per_epoch=5)", "a data set of 3 batches, which runs out")
+def data_that_run_out_early():
+    fit(dense, steps_per_epoch=5)
+
+
+@refused(InvalidArgument, "fit with steps_per_execution=5", "compile with at most 3, or leave it")
+def more_steps_in_an_execution_than_in_an_epoch():
+    fit(lambda: dense(steps_per_execution=5))
+
+
+@refused(DatasetError, "batches of shape (None, 6) for its input", "which takes (None, 8)")
+def inputs_of_another_shape():
+    fit(dense, X[:, :6], Y)
+
+
+@refused(DatasetError, "targets of shape (None, 3)", "outputs 'logits' (None, 4)")
+def targets_of_another_shape():
+    fit(dense, X, np.tile(Y[:, None], 3))
+
+
+@refused(DatasetError, "data without targets, and a model that was")
+def data_without_targets():
+    fit(dense, X)
+
+
+@refused(DatasetError, "batches (a tensor, None, a tensor): Tensor")
+def none_before_another_part_of_a_batch():
+    fit(dense, batches(X, Y).map(lambda x, y: (x, None, y)))
+
+
+@refused(DatasetError, "batches (a tensor, None, a tensor): Tensor")
+def none_before_another_part_from_a_generator():
+    fit(dense, ((X, None, Y) for _ in range(1)))
+
+
+def with_prototypes():
+    """Each example is compared with ten prototypes, which its data set brings along."""
+    x, prototypes = keras.Input((8,), name="x"), keras.Input((8,), name="prototypes")
+    outputs = layers.Dense(4)(x @ keras.ops.transpose(prototypes) @ prototypes)
+    return compile_model(keras.Model({"x": x, "prototypes": prototypes}, outputs))
+
+
+def beside(prototypes):
+    return batches(X, Y).map(lambda x, y: ({"x": x, "prototypes": prototypes}, y))
+
+
+@pytest.mark.parametrize("use", ["fit", "evaluate", "predict"])
+def test_parts_of_a_batch_without_a_row_for_each_example_are_refused(use):
+    wrong = {
+        "found: parts whose first dimensions are": beside(tf.zeros([10, 8])),
+        r"found: a part of shape \(\), which has no": beside(2.0),
+        r"a part of shape \(\), which": batches(X, Y).unbatch(),
+    }
+    model = distribute(with_prototypes)
+    for text, data in wrong.items():
+        with pytest.raises(DatasetError, match=text):
+            getattr(model, use)(data, verbose=0)
+
+
+@refused(DatasetError, "divide a batch among 3 replicas", "give each part of a batch one row for")
+def parts_of_a_single_batch():
+    distribute(with_prototypes).train_on_batch({"x": X, "prototypes": X[:10]}, Y)
