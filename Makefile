@@ -14,36 +14,34 @@ PY := $(BIN)/python
 # Two processes, and one notebook, or one file of tests, stays in one of them.
 PARALLEL = -n $(JOBS) --dist loadfile
 JOBS ?= 2
-# The files that take longest begin.
-TESTS = -m pytest tests $(PARALLEL) --no-loadscope-reorder -p tools.cheapest_cases
-# The processor time that `make test` gives to one test: its cheapest cases run (tests/costs.json).
-SECS_PER_TEST ?= 1.5
+# tests/conftest.py says which files begin.
+TESTS = -m pytest tests $(PARALLEL) --no-loadscope-reorder
+# How many browser tests were skipped, where no Chromium was found.
+NO_BROWSER = build/no_browser.txt
 NOTEBOOKS = notebooks exercises solutions
 # Tests that train nothing and start no cluster: `make quick`.
 QUICK = test_architecture test_batching test_course_map test_errors test_old_module_names \
-	test_printing docs/test_architecture_page docs/test_teaching_page landing/test_landing \
-	checks/test_checks_vocabulary checks/test_faults checks/test_progress checks/test_rubric \
+	test_printing docs/test_teaching_page landing/test_landing \
+	checks/test_checks_vocabulary checks/test_faults checks/test_plain_values checks/test_progress \
 	cluster/test_spec notebooks/test_compare notebooks/test_lint notebooks/test_nbgrader \
-	notebooks/test_notebooks_current notebooks/test_streams autograder/test_class_page \
-	autograder/test_code_slice autograder/test_csv_reader autograder/test_gradebook_csv \
-	autograder/test_lms_export autograder/test_output_dir autograder/test_report_submission \
-	autograder/test_rubric_csv autograder/test_submissions
+	notebooks/test_notebooks_current autograder/test_answers autograder/test_gradebook \
+	autograder/test_pages autograder/test_submissions
 # Further arguments for pytest, for `distlab lab`, and for the tools of these names.
 TEST_ARGS ?=
 LAB_ARGS ?=
 CHAOS_ARGS ?=
 MARKS_ARGS ?=
 VERSIONS_ARGS ?=
+PORTABLE_ARGS ?=
 
 # $(call stage,name,command): says what runs, and what it took.
 stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 	&& printf '== %s: done in %s s\n' '$(1)' $$(( $$(date +%s) - start ))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test check quick env env-lab lint types collect notebooks notebooks-check tests \
-	tests-cheap test-costs regression \
-	regression-cold regression-tampered nbgrader support-matrix zoo bench chaos full-marks versions \
-	format docs map constraints clean
+.PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
+	tests regression regression-cold regression-tampered portable nbgrader support-matrix zoo tables \
+	bench chaos full-marks versions format docs map constraints clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' Makefile
@@ -51,14 +49,20 @@ help:  ## list these targets
 lab: env-lab  ## make .venv if needed, and open the course in my-lab/, your own copy
 	@$(BIN)/distlab lab my-lab $(LAB_ARGS)
 
-test: env  ## before you push: rules, types, and the cheapest cases of the tests
-	@start=$$(date +%s); $(MAKE) --no-print-directory lint types notebooks-check tests-cheap \
-	&& printf '\n== passed in %s s; `make check` runs all tests, all notebooks and the site\n' $$(( $$(date +%s) - start ))
+test: env  ## the whole suite: rules, types, notebooks against their sources, every test
+	@rm -f $(NO_BROWSER); start=$$(date +%s); \
+	$(MAKE) --no-print-directory lint types notebooks-check tests \
+	&& printf '\n== passed in %s s\n' $$(( $$(date +%s) - start )) \
+	&& if [ -f $(NO_BROWSER) ]; then cat $(NO_BROWSER); fi
 
-check: env  ## all tests, all notebooks, the site
-	@start=$$(date +%s); \
-	$(MAKE) --no-print-directory lint types collect notebooks-check tests regression docs \
+check: env  ## what CI runs: the suite, all notebooks run again, the site
+	@start=$$(date +%s); $(MAKE) --no-print-directory test regression docs \
 	&& printf '\n== every check passed in %s s\n' $$(( $$(date +%s) - start ))
+
+nightly: env  ## what takes hours: many seeds, kills, other processors and versions, every table
+	@start=$$(date +%s); $(MAKE) --no-print-directory --keep-going full-marks chaos regression-cold \
+		regression-tampered nbgrader tables portable versions \
+	&& printf '\n== the night passed in %s s\n' $$(( $$(date +%s) - start ))
 
 env:  ## make .venv with everything the checks need
 	@$(ENVIRONMENT) --extras $(or $(EXTRAS),$(CHECK_EXTRAS)) $(PICK)
@@ -87,14 +91,6 @@ notebooks-check: env  ## every notebook is what its source builds, and keeps the
 tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
 	$(call stage,tests,$(PY) $(TESTS) $(TEST_ARGS))
 
-tests-cheap: env
-	$(call stage,tests,$(PY) $(TESTS) --secs-per-test $(SECS_PER_TEST) $(TEST_ARGS))
-
-test-costs: env  ## run all tests, and write what each one costs into tests/costs.json
-	@rm -f .test_costs.jsonl
-	-$(call stage,tests,$(PY) $(TESTS) -p tools.processor_time $(TEST_ARGS))
-	$(PY) -m tools.processor_time
-
 quick: collect  ## rules, types, and the tests that train nothing: under a minute
 	$(call stage,quick,$(PY) -m ruff check . && $(PY) -m mypy && $(PY) -m pytest -q $(PARALLEL) \
 		$(QUICK:%=tests/%.py) $(TEST_ARGS))
@@ -108,6 +104,9 @@ regression-cold:  ## the same, each notebook in a process of its own making
 
 regression-tampered: env  ## tamper with every notebook, and hold that the regression notices
 	$(call stage,tampered notebooks,$(PY) tools/tamper.py)
+
+portable: env  ## the suite and all notebooks, as other processors and a busy machine run them
+	$(call stage,portable,$(PY) tools/portable.py $(PORTABLE_ARGS))
 
 nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over two exercises
 	$(call stage,nbgrader,DISTLAB_NBGRADER=.venv-nbgrader/bin/python \
@@ -124,6 +123,9 @@ format: env  ## let ruff lay out the code and repair what it can
 
 support-matrix: env  ## run every cell of the support matrix, and write docs/support_matrix.md
 	$(call stage,support matrix,$(PY) tools/support_matrix.py --write)
+
+tables: env  ## measure the support matrix and the zoo again, and compare with their pages
+	$(call stage,tables,$(PY) tools/support_matrix.py --check && $(PY) -m tools.zoo --check)
 
 zoo: env  ## train every model family of the zoo on one device and on replicas, and write docs/zoo.md
 	$(call stage,zoo,$(PY) -m tools.zoo --write)

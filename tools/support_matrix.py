@@ -56,9 +56,9 @@ Cells = dict[str, dict[str, str]]
 
 PAGE_TEXT = """# Support matrix
 
-Every cell of this page is the result of a run, and a test runs all of them again. It fails if an
-upgrade of TensorFlow or Keras changes a cell. `python tools/support_matrix.py --write` then writes
-the page again.
+Every cell of this page is the result of a run, and each night `python tools/support_matrix.py
+--check` runs all of them again. It fails, and names the cells, if an upgrade of TensorFlow or Keras
+changes any. `python tools/support_matrix.py --write` then writes the page again.
 
 ## Which strategy trains with what
 

@@ -28,30 +28,7 @@ from typing import TextIO
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "versions"
 
-PARITY = [
-    "tests/parity/test_parity.py",
-    *(
-        f"tests/training/test_{name}.py"
-        for name in (
-            "distribute",
-            "distribute_models",
-            "distribute_fit",
-            "distribute_legacy",
-            "distribute_any_model",
-            "distribute_own_step",
-            "distribute_own_metrics",
-            "distribute_unusual_steps",
-            "distribute_hidden_parts",
-            "distribute_sparse_gradients",
-            "distribute_later_batches",
-            "distribute_small_batches",
-            "distribute_daily_use",
-            "resume",
-            "reducing",
-            "keras_versions",
-        )
-    ),
-]
+PARITY = ["tests/parity", "tests/training"]
 NOTEBOOKS = ["notebooks", "exercises", "solutions"]
 REGRESSION = ["-p", "distlab.notebooks.regression", "--nbval", "--other-versions"]
 WHAT = ("parity", "zoo", "notebooks")
@@ -166,10 +143,12 @@ def run(row: Row, what: Sequence[str], jobs: str) -> list[tuple[str, bool | None
 
 def parts(row: Row, what: Sequence[str]) -> dict[str, list[str]]:
     """Returns pytest's arguments for each part that there is."""
-    found = {"parity": PARITY, "notebooks": [*REGRESSION, *left_out(row), *NOTEBOOKS]}
-    if list((ROOT / "tests" / "zoo").glob("test_*.py")):
-        found["zoo"] = ["tests/zoo"]
-    return {part: found[part] for part in WHAT if part in what and part in found}
+    arguments = {
+        "parity": PARITY,
+        "zoo": ["tests/zoo"],
+        "notebooks": [*REGRESSION, *left_out(row), *NOTEBOOKS],
+    }
+    return {part: arguments[part] for part in WHAT if part in what}
 
 
 def left_out(row: Row) -> list[str]:

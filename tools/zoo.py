@@ -2,6 +2,7 @@
 
     python tools/zoo.py                    # measures and prints
     python tools/zoo.py --write            # and writes docs/zoo.md
+    python tools/zoo.py --check            # and fails where the page says something else in words
     python tools/zoo.py --only vae gan     # some of them
 
 Families are measured in processes of their own, two at a time.
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from tools.support_matrix import Cells, changes, read_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "zoo.md"
@@ -52,6 +56,9 @@ Each cell compares with one device after two epochs:
   `InvalidArgumentError`s are of batches of 11, which Keras cannot share, and of parts of a batch
   that are strings or booleans, which it cannot add up.
 
+Another processor changes the digits and not the words: each night `python tools/zoo.py --check`
+measures all cells again, and fails where the words differ.
+
 A weight whose true gradient is zero, such as a key's bias in attention, moves by rounding alone.
 Such weights are not counted: each family names its own in `noisy=`, in `tests/zoo/`.
 
@@ -67,7 +74,7 @@ def measure(names: list[str], path: str) -> None:
     import distlab as dl
 
     dl.split_devices(4, kind="cpu")
-    from tests.zoo.harness import differences, families, too_far
+    from tests.zoo.harness import differences, too_far
 
     cells = {}
     for name in names:
@@ -99,21 +106,31 @@ def _cell(family: Any, found: dict[str, float], wrong: dict[str, float], told: b
     return f"{'warns, ' if told else ''}off by {max(weights, default=0):.0e}"
 
 
-def main() -> None:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="write docs/zoo.md")
-    parser.add_argument("--only", nargs="+", default=[], help="parts of names")
-    parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
-    parser.add_argument("--to", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.measure:
-        measure(asked.measure, asked.to)
-        return
-    from tests.zoo.harness import families
+def words(cell: str) -> str:
+    """Returns a cell without its digits, which another processor changes."""
+    return re.sub(r" \([^)]*\)$|(?<=off by) \S+$", "", cell)
 
+
+def in_words(page: str, names: list[str]) -> Cells:
+    """Returns what a page says in words of some families, and of those that are no more."""
+    (table,) = read_tables(page)
     every = families()
-    names = [n for n in every if not asked.only or any(part in n for part in asked.only)]
+    return {
+        name: {column: words(row[column]) for column in COLUMNS}
+        for name, row in table.items()
+        if name in names or name not in every
+    }
+
+
+def families() -> dict[str, Any]:
+    """Returns all families, by name; TensorFlow is imported with them."""
+    from tests.zoo import harness
+
+    return harness.families()
+
+
+def measure_all(names: list[str]) -> dict[str, list[str]]:
+    """Measures families in processes of their own, and returns the cells of each."""
     parts = [names[at : at + A_PROCESS] for at in range(0, len(names), A_PROCESS)]
     folder = ROOT / "build" / "zoo"
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,19 +144,48 @@ def main() -> None:
         return cells
 
     with ThreadPoolExecutor(2) as pool:
-        rows = {
+        return {
             name: row for cells in pool.map(part, range(len(parts))) for name, row in cells.items()
         }
+
+
+def page(rows: dict[str, list[str]]) -> str:
+    """Returns docs/zoo.md."""
+    every = families()
     equal = [sum(row[i].startswith("equal") for row in rows.values()) for i in range(len(RUNS))]
     lines = ["| family | in the manner of | " + " | ".join(COLUMNS) + " |", "|---" * 5 + "|"]
-    lines += [f"| {n} | {every[n].like} | {' | '.join(row)} |" for n, row in rows.items()]
-    counts = ", ".join(f"{n} ({c})" for c, n in zip(COLUMNS, equal, strict=True))
+    lines += [f"| {name} | {every[name].like} | {' | '.join(row)} |" for name, row in rows.items()]
+    counts = ", ".join(f"{n} ({column})" for column, n in zip(COLUMNS, equal, strict=True))
     counted = f"Equal to one device, of {len(rows)} models: {counts}."
-    text = f"{PAGE_TEXT}\n{counted}\n\n" + "\n".join(lines) + "\n"
-    if asked.write:
+    return f"{PAGE_TEXT}\n{counted}\n\n" + "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures; prints, writes or compares. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--write", action="store_true", help="write docs/zoo.md")
+    action.add_argument("--check", action="store_true", help="fail where docs/zoo.md says other")
+    parser.add_argument("--only", nargs="+", default=[], help="parts of names")
+    parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--to", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.measure:
+        measure(arguments.measure, arguments.to)
+        return 0
+    only = arguments.only
+    names = [name for name in families() if not only or any(part in name for part in only)]
+    text = page(measure_all(names))
+    if arguments.check:
+        stored = in_words(PAGE.read_text(encoding="utf-8"), names)
+        changed = changes([stored], [in_words(text, names)])
+        print("\n".join(changed) or f"all {len(names)} families are as docs/zoo.md says in words")
+        return int(bool(changed))
+    if arguments.write:
         PAGE.write_text(text, encoding="utf-8")
     print(text)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
