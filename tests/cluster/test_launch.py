@@ -23,7 +23,7 @@ from distlab.cluster.ports import is_free
 from distlab.errors import InvalidArgument
 from distlab.warm.keeper import shared_keeper, task_environment
 from tests.support.launched import LIMIT_SECS, Launch, are_gone, launched, own_lines, said_by
-from tests.support.local_tasks import late_once
+from tests.support.local_tasks import late_once, wait_until
 
 # Which task this is, and how often it was started: in a file of its own.
 TASK = """
@@ -505,11 +505,12 @@ def test_lines_are_what_a_terminal_shows_in_the_end_however_they_arrive():
 
 
 def test_a_reader_that_is_slow_gets_all_and_one_that_has_gone_ends_it():
-    text = "print(f'pid {os.getpid()} end', file=sys.stderr)\nprint('x' * 100_000)\nprint('last')"
+    text = "open('pid', 'w').write(f'{os.getpid()}\\n')\nprint('x' * 100_000)\nprint('last')"
     read, written = os.pipe()
     with Launch([script(text)], stdout=written) as run:
         os.close(written)
-        assert are_gone([int(run.wait_for(r"pid (\d+) end")[1])])
+        wait_until(lambda: Path("pid").is_file() and Path("pid").read_text().endswith("\n"))
+        assert are_gone([int(Path("pid").read_text())])
         time.sleep(2)  # longer than it waits for what a task leaves behind
         assert run.is_running()  # for we have not read a byte
         with os.fdopen(read, "rb") as stream:

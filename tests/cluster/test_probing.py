@@ -51,7 +51,7 @@ def test_a_server_answers_until_its_process_is_stopped_or_ended(tmp_path):
         # Those that do not answer are named, in order.
         (_, mute), (gone, refused) = (stack.enter_context(listener()) for _ in range(2))
         gone.close()
-        silent = unanswering({"a": mute, "b": address, "c": refused}, timeout_secs=5)
+        silent = unanswering({"a": mute, "b": address, "c": refused}, timeout_secs=10)
         states = {name: answer.state for name, answer in silent.items()}
         assert list(states.items()) == [("a", "mute"), ("c", "refused")]
         assert unanswering({}) == {}
@@ -94,7 +94,7 @@ def test_what_is_no_server_is_told_by_what_comes_back():
     assert answer.state == "closed" and "forward the port" in answer.check
 
     with listener() as (_, address):
-        answer = probe(address, timeout_secs=0.2)
+        answer = probe(address, timeout_secs=2)
     assert answer.state == "mute" and "is the process stopped" in answer.check
 
     with listener(backlog=0) as (listening, address), contextlib.ExitStack() as callers:

@@ -60,7 +60,7 @@ def test_a_process_may_end_itself_by_a_code_or_a_signal():
 
 def test_a_call_without_an_end_is_stopped():
     failure = failure_in_process(lambda: threading.Event().wait(), timeout_secs=1)
-    late = r"TimeoutError: it has not come to an end after [1-4] seconds"  # on a busy machine more
+    late = r"TimeoutError: it has not come to an end after \d+ seconds"
     assert re.fullmatch(late, failure.error)
 
 

@@ -539,7 +539,7 @@ def test_a_chief_alone_saves_a_model_and_waits_for_ever_with_a_counter(saved):
         folder = saved.file.parent
         assert cluster.run(save_alone, folder, False, timeout_secs=120) == [True, True]
         with pytest.raises(TaskTimeout) as error:  # a save that does not wait takes no second
-            cluster.run(save_alone, folder, True, timeout_secs=8)
+            cluster.run(save_alone, folder, True, timeout_secs=25)
     assert error.value.task == "worker:0"
 
 

@@ -98,7 +98,7 @@ def test_a_distributed_data_set_from_a_function_takes_equally_many_steps(cluster
 
 
 def waits_alone():
-    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=1)
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=10)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     strategy.reduce("SUM", 1.0, axis=None)
     if strategy.cluster_resolver.task_id == 1:
