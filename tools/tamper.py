@@ -23,14 +23,18 @@ import nbformat
 from nbformat import NotebookNode
 from PIL import Image, ImageDraw
 
+from distlab.notebooks.compare import Tolerance
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("notebooks", "exercises", "solutions")
 
 
 def compared_outputs(notebook: NotebookNode) -> Iterator[tuple[NotebookNode, NotebookNode]]:
-    """Yields each output that is compared, with its cell."""
+    """Yields each output whose numbers are compared exactly, with its cell."""
     for cell in notebook.cells:
-        if cell.cell_type == "code" and "nbval-ignore-output" not in cell.metadata.get("tags", []):
+        tags = cell.metadata.get("tags", [])
+        is_exact = "nbval-ignore-output" not in tags and Tolerance.of_tags(tags) == Tolerance()
+        if cell.cell_type == "code" and is_exact:
             yield from ((cell, output) for output in cell.outputs)
 
 
