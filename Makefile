@@ -23,9 +23,8 @@ NOTEBOOKS = notebooks exercises solutions
 QUICK = test_architecture test_batching test_course_map test_errors test_old_module_names \
 	test_printing docs/test_teaching_page landing/test_landing \
 	checks/test_checks_vocabulary checks/test_faults checks/test_plain_values checks/test_progress \
-	cluster/test_spec notebooks/test_compare notebooks/test_lint notebooks/test_nbgrader \
-	notebooks/test_notebooks_current autograder/test_answers autograder/test_gradebook \
-	autograder/test_pages autograder/test_submissions
+	cluster/test_spec notebooks/test_compare notebooks/test_lint \
+	autograder/test_answers autograder/test_gradebook autograder/test_pages autograder/test_submissions
 # Further arguments for pytest, for `distlab lab`, and for the tools of these names.
 TEST_ARGS ?=
 LAB_ARGS ?=
@@ -91,7 +90,7 @@ notebooks-check: env  ## every notebook is what its source builds, and keeps the
 tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
 	$(call stage,tests,$(PY) $(TESTS) $(TEST_ARGS))
 
-quick: collect  ## rules, types, and the tests that train nothing: under a minute
+quick: env  ## rules, types, and the tests that train nothing: under a minute
 	$(call stage,quick,$(PY) -m ruff check . && $(PY) -m mypy && $(PY) -m pytest -q $(PARALLEL) \
 		$(QUICK:%=tests/%.py) $(TEST_ARGS))
 
