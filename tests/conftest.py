@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import distlab as dl
-from distlab.warm.process import WarmProcess, can_fork
+from distlab.warm.keeper import shared_keeper, task_environment
+from distlab.warm.process import can_fork
 from tests.support.graph_memory import MOST, forget_graphs
 
 # A shell lets what it starts in the background ignore an interrupt, and tests send some. Processes
@@ -63,16 +64,8 @@ def many_graphs_are_forgotten():
     forget_graphs(most=MOST)
 
 
-@pytest.fixture(scope="session")
-def warm_python():
-    """A process with TensorFlow imported and unused, and the environment that it was given."""
-    environ = dict(os.environ)
-    with WarmProcess(preload=("tensorflow", "keras"), env=environ) as warm:
-        yield warm, environ
-
-
 @pytest.fixture
-def run_python(tmp_path, request):
+def run_python(tmp_path):
     """Runs code in a process of its own and returns what it printed, or fails with its error.
 
     With `warm=True` the process is forked where that can be done, and spared TensorFlow's import:
@@ -84,8 +77,8 @@ def run_python(tmp_path, request):
         with out.open("w") as stdout, err.open("w") as stderr:
             options = {"cwd": cwd, "stdout": stdout, "stderr": stderr}
             if warm and can_fork():
-                process, base = request.getfixturevalue("warm_python")
-                task = process.spawn(["-c", code], env={**base, **(environ or {})}, **options)
+                env = task_environment(environ or {})
+                task = shared_keeper().spawn(["-c", code], env=env, **options)
                 code = task.wait(timeout_secs=120)
             else:
                 code = subprocess.run(

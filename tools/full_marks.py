@@ -1,10 +1,10 @@
-"""Holds that each solution earns full marks on many seeds, and each exercise as handed out none.
+"""Holds that each solution earns full marks on many seeds, and what does nothing earns none.
 
     python tools/full_marks.py                     # `make full-marks`: all checks, 20 seeds
     python tools/full_marks.py 16 --seeds 100      # those of one lesson, on more seeds
 
-The tests of the lessons do this on a few seeds. A check that runs clusters stops after `--secs`:
-how many seeds each one had stands in its line.
+tests/checks/test_exercises.py does this where nothing is trained, on a few seeds. A check that runs
+clusters stops after `--secs`: how many seeds each one had stands in its line.
 """
 
 from __future__ import annotations
@@ -38,14 +38,20 @@ def main(argv: list[str] | None = None) -> int:
     for check, solution, stub in _answers(asked.lessons):
         began = time.monotonic()
         done, found = _judged(check, solution, seeds=asked.seeds, most_secs=asked.secs)
-        if (earned := run_check(check, stub, seeds=(1,)).earned) != 0:
-            found.append(f"the exercise as handed out earns {earned:g}")
+        idle = {"the exercise as handed out": stub, "an answer that does nothing": _do_nothing}
+        for name, answer in idle.items():
+            if (earned := run_check(check, answer, seeds=(1,)).earned) != 0:
+                found.append(f"{name} earns {earned:g}")
         wrong += bool(found)
         took = time.monotonic() - began
         says = "; ".join(found) or "full marks"
         print(f"{check.name:24}{done:4} seeds {took:7.1f} s  {says}", flush=True)
     print(f"{wrong} checks with findings, in {time.monotonic() - start:.0f} s")
     return int(wrong > 0)
+
+
+def _do_nothing(*given: Any) -> None:
+    pass
 
 
 def _answers(lessons: list[str]) -> Iterator[tuple[Check, Callable[..., Any], Callable[..., Any]]]:

@@ -11,7 +11,7 @@
     call_on_coordinator(_job, function, inputs)  # its result
 
 The tasks are kept for the next check. After a failure they start anew: a worker that waits for
-another one cannot be used again.
+another one cannot be used again. After an error on a coordinator they stay: its workers are idle.
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ def _call(
             results = cluster.run(_on_task, *order, tasks=tasks, timeout_secs=patient(timeout_secs))
         except TaskFailed as problem:
             told = _what_failed(problem, Path(folder), function, tasks)
-            if told["error"] != "NotImplementedError":  # a stub has touched nothing
+            is_stub = told["error"] == "NotImplementedError"  # it has touched nothing
+            is_idle = coordinated and Path(folder, problem.task).exists()
+            if not (is_stub or is_idle):
                 cluster.close()
                 del _kept[kind]
             replay(told, function)
@@ -245,7 +247,11 @@ def _on_task(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too
-        told_at.write_text(json.dumps(tell(error, function)), encoding="utf-8")
+        told = json.dumps(tell(error, function))
+        if processes is not None:
+            with contextlib.suppress(Exception):  # of steps: the next call is not to hear of them
+                given.coordinator.join()
+        told_at.write_text(told, encoding="utf-8")
         raise
 
 

@@ -17,6 +17,7 @@ its white space.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,9 +124,11 @@ def _test_problem(place: str, root: Path) -> str:
     path = root / file
     if not path.is_file():
         return f"there is no file {file!r}"
-    functions = [
-        node.name
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef)
-    ]
-    return "" if name.startswith("test") and name in functions else f"{file} has no test {name!r}"
+    if name.startswith("test") and name in _functions_in(path.read_text(encoding="utf-8")):
+        return ""
+    return f"{file} has no test {name!r}"
+
+
+@functools.cache
+def _functions_in(source: str) -> set[str]:
+    return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}

@@ -6,6 +6,7 @@ for heading in headings_of(notebook):
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -155,14 +156,20 @@ def anchors_of(notebook: NotebookNode) -> set[str]:
 
 
 def _parsed(notebook: NotebookNode) -> Iterator[tuple[int, list[Token]]]:
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == "markdown":
+            yield number, _tokens_of(cell.source)
+
+
+@functools.cache
+def _tokens_of(text: str) -> list[Token]:
+    """Returns what is not to be changed: each rule of the lint, and each link, asks again."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark")
     # By default it takes 'file:' links for plain text, and the lint would never see them.
     parser.validateLink = lambda url: True  # type: ignore[method-assign]
-    for number, cell in enumerate(notebook.cells, 1):
-        if cell.cell_type == "markdown":
-            yield number, parser.parse(cell.source)
+    return parser.parse(text)
 
 
 def _flat(tokens: list[Token]) -> Iterator[Token]:

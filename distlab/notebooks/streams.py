@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 _TAKEN_BACK = re.compile(r"[^\n]\x08")
-_OVERWRITTEN = re.compile(r".*\r(?=[^\n])")
+_OVERWRITTEN = re.compile(r"(?m)^.*\r(?=[^\n])")
 
 
 def settled(outputs: list[NotebookNode]) -> list[NotebookNode]:

@@ -6,6 +6,8 @@ from distlab import cli
 from distlab.bench.bench_command import efficiency_of, table_of
 from distlab.bench.own_code import own_functions
 from distlab.measure.scaling_runs import MeasuredStep
+from distlab.warm.process import can_fork
+from tests.support.forked_python import write_forked_python
 
 SCRIPT = """
 import keras
@@ -28,6 +30,9 @@ if __name__ == "__main__":
 
 def test_a_script_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    if can_fork():
+        write_forked_python(tmp_path / "python", monkeypatch)
+        monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     (tmp_path / "train.py").write_text(SCRIPT)
     options = ["--replicas", "1", "2", "--batch", "8", "--blocks", "2", "--plot", "out.png"]
     assert cli.main(["bench", "train.py", *options]) == 0

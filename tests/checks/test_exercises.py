@@ -6,6 +6,7 @@ The solution passes its check; the exercise as handed out, and answers that do n
 import functools
 import re
 
+import nbformat
 import pytest
 
 from distlab.checks.cost import Cost
@@ -21,8 +22,8 @@ each_check = pytest.mark.parametrize(
     ("stem", "check"),
     [pytest.param(stem, check, id=check.name) for stem in STEMS for check in checks_of(stem)],
 )
-# Of what trains or starts processes one draw; tools/full_marks.py asks with many.
-SEEDS = {Cost.PURE: (0, 1, 2), Cost.TENSORFLOW: (1,), Cost.CLUSTER: (1,)}
+# Of checks that train nothing. `make full-marks` asks all of them, on more draws.
+SEEDS = (0, 1, 2)
 solution_of, stub_of = functools.cache(load_solution), functools.cache(load_stub)
 # The classics end in a report of the learner's own runs.
 WITH_REPORT = {
@@ -33,6 +34,7 @@ WITH_REPORT = {
     "13_performance",
 }
 AMOUNT = re.compile(r"\b([Aa]bout|Change) (\d+|one) lines?\b|(line is|lines are) enough")
+VERDICT = re.compile(r"(?m)^(\w+): ([a-z ]+) \(([\d.]+) of ([\d.]+) points\)")
 ROW = r"^# \| (?:\d+\. |report )`{name}` \| .+ \| \d+ \| (?:easy|medium|hard) \|$"
 MINUTES = re.compile(r"(?m)^# \| .+ \| (\d+) \| (?:easy|medium|hard) \|$")
 
@@ -84,27 +86,41 @@ def test_no_two_checks_or_reports_have_one_name():
     assert sorted(set(names)) == sorted(names)
 
 
+@functools.cache
+def verdicts_shown(stem, edition):
+    """What each check says in a stored notebook, which `make regression` runs again."""
+    notebook = nbformat.read(ROOT / edition / f"{stem}.ipynb", as_version=4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    text = "\n".join(output.get("data", {}).get("text/plain", "") for output in outputs)
+    return {name: verdict for name, *verdict in VERDICT.findall(text)}
+
+
 @each_check
 def test_each_solution_passes(stem, check):
     solution = solution_of(stem)[check.function]
     assert not is_untouched(check, solution)
-    if check.cost is Cost.CLUSTER:
-        return  # the regression of the solutions' notebooks runs its cluster
-    report = run_check(check, solution, seeds=SEEDS[check.cost])
-    assert (report.passed, report.earned) == (True, check.points), report
+    points = f"{check.points:g}"
+    assert verdicts_shown(stem, "solutions")[check.name] == ["passed", points, points]
+    if check.cost is Cost.PURE:
+        report = run_check(check, solution, seeds=SEEDS)
+        assert (report.passed, report.earned) == (True, check.points), report
 
 
 @each_check
 def test_what_is_handed_out_and_what_does_nothing_earns_nothing(stem, check):
     stub = stub_of(stem)[check.function]
     assert is_untouched(check, stub)
-    status = "not yet" if CODE.stub in tasks_of(stem)[check.name] else "not started"
-    if check.name == "end_of_epoch":
-        status = "error in your code"  # it hangs
-    handed_out = run_check(check, stub, seeds=SEEDS[check.cost])
-    assert (handed_out.earned, handed_out.status) == (0, status), handed_out
+    shown = verdicts_shown(stem, "exercises")[check.name]
+    assert shown == ["not started", "0", f"{check.points:g}"]
+    if check.cost is Cost.CLUSTER:
+        return
     # An answer earns in many draws no more than in one.
-    idle = [lambda *given: None, lambda *given: given[0]]
-    for answer in idle if check.cost is Cost.PURE else idle[:1]:
+    answers = [lambda *given: None]
+    if check.cost is Cost.PURE:
+        answers.append(lambda *given: given[0])
+        status = "not yet" if CODE.stub in tasks_of(stem)[check.name] else "not started"
+        handed_out = run_check(check, stub, seeds=SEEDS)
+        assert (handed_out.earned, handed_out.status) == (0, status), handed_out
+    for answer in answers:
         report = run_check(check, answer, seeds=(1,))
         assert report.earned == 0, report

@@ -24,10 +24,9 @@ import yaml
 
 from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.isolation import Isolation
-from distlab.cluster.ports import reserved_ports
 from distlab.cluster.spec import ClusterSpec, TaskName, read_cluster
 from distlab.errors import UnsupportedEnvironment
-from distlab.warm.keeper import shared_keeper
+from tests.support.forked_python import write_forked_python
 from tests.support.launched import launched
 from tests.support.local_tasks import wait_until
 from tests.support.repository import ROOT
@@ -48,22 +47,6 @@ def loss_alone(tmp_path_factory):
     replicas, loss = loss_in(said)
     assert replicas == 1
     return pytest.approx(loss, abs=1e-5)  # the page on two machines promises five digits
-
-
-def test_two_tasks_of_slurm_train_as_one_process_does(loss_alone, tmp_path):
-    with reserved_ports(2) as ports:
-        here = {
-            "SLURM_STEP_NODELIST": "localhost",
-            "SLURM_STEP_TASKS_PER_NODE": "2",
-            "SLURM_NODEID": "0",
-            "SLURM_STEP_RESV_PORTS": f"{ports[0]},{ports[1]}",
-        }
-        tasks = slurm_job("examples/slurm/train.sbatch")
-        said = run_tasks(
-            [{**task, **here, "SLURM_LOCALID": task["SLURM_PROCID"]} for task in tasks], tmp_path
-        )
-    assert loss_in(said[0]) == (2, loss_alone)
-    assert "loss after" not in said[1]
 
 
 def test_an_evaluator_evaluates_what_launched_workers_have_trained(
@@ -218,13 +201,6 @@ while [[ $1 == -* ]]; do [ "$1" = -o ] && shift; shift; done
 case $1 in {cases} *) echo "ssh: no host $1" >&2; exit 255 ;; esac
 exec nsenter --target "$pid" --net bash -c "$2"
 """
-# Called as `python -u SCRIPT ...`: a fork of the warm process, in the network where it is called.
-PYTHON = f"""#!{sys.executable}
-import os, sys
-from distlab.warm.keeper import shared_keeper, task_environment
-options = {{"stdout": 1, "stderr": 2, "network_of": os.getpid(), "cwd": os.getcwd()}}
-sys.exit(shared_keeper().spawn(sys.argv[2:], env=task_environment({{}}), **options).wait())
-"""
 
 
 def ip(pid, arguments):
@@ -256,15 +232,14 @@ def hosts():
 
 
 def test_the_pages_commands_for_two_hosts_train_as_one_process_and_go_on_with_fewer(
-    hosts, loss_alone, tmp_path
+    hosts, loss_alone, tmp_path, monkeypatch
 ):
     cases = " ".join(f"{a}) pid={p} ;;" for a, p in zip(ADDRESSES, hosts, strict=True))
-    for name, text in {"ssh": SSH.format(cases=cases), "python": PYTHON}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    (tmp_path / "ssh").write_text(SSH.format(cases=cases))
+    (tmp_path / "ssh").chmod(0o755)
+    write_forked_python(tmp_path / "python", monkeypatch)
     environ = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
     environ |= {"PATH": f"{tmp_path}:{environ['PATH']}", "PYTHON": str(tmp_path / "python")}
-    environ |= {"DISTLAB_WARM_ADDRESS": shared_keeper().address}
 
     def run(command):
         for number, address in enumerate(ADDRESSES, 1):
@@ -308,16 +283,19 @@ def test_the_errors_that_the_page_names_are_those_of_distlab():
         assert text in source and text in PAGE
 
 
-CUT_OFF = f"""
-import sys
-sys.path.insert(0, {str(TRAIN.parent)!r})
-import keras, train
+CUT_OFF = """
+import keras, numpy as np
 import distlab as dl
 def tell(epoch, logs): print("epoch", epoch, flush=True)
-strategy = dl.make_strategy("auto", heartbeat_secs=3)
-data, _ = dl.load_dataset("digits", batch_size=32)
-model = dl.distribute(train.build, strategy)
-model.fit(data, epochs=1_000_000, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=tell)])
+def build():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+strategy = dl.make_strategy("auto", heartbeat_secs=20)  # a busy machine is silent for seconds
+x, y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
+options = {"batch_size": 4, "epochs": 1_000_000, "shuffle": False, "verbose": 0}
+tells = keras.callbacks.LambdaCallback(on_epoch_end=tell)
+dl.distribute(build, strategy).fit(x, y, callbacks=[tells], **options)
 """
 
 

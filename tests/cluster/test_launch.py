@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -237,10 +236,11 @@ if attempt < 3:
     assert own_lines(run)[1:] == [f"{failed}; the others were ended"]
 
 
-def test_a_preempted_task_is_started_again_and_the_others_may_save(capfd):
+def test_a_preempted_task_is_started_again_and_the_others_may_save(capfd, monkeypatch):
+    monkeypatch.setattr(supervising, "_LOST_SECS", 0)  # for a task that cannot save
+    monkeypatch.setattr(supervising, "_PREEMPTED_SECS", LIMIT_SECS)
     text = """
 def save(*_):
-    time.sleep(1)  # longer than a task has that cannot save
     print("saved")
     sys.exit(143)
 if attempt == 1 and name == "worker:1":
@@ -289,16 +289,18 @@ sleep()
         assert own_lines(run) == [f"{lost} {how} started again (restart 1 of 1)"]
 
 
-def test_an_evaluator_may_go_on_for_a_while_when_training_has_ended(capfd):
+def test_an_evaluator_may_go_on_for_a_while_when_training_has_ended(capfd, monkeypatch):
+    succeed = supervising.Supervisor._on_success
+
+    def note_and_succeed(supervisor):
+        Path("training-has-ended").touch()
+        return succeed(supervisor)
+
+    monkeypatch.setattr(supervising.Supervisor, "_on_success", note_and_succeed)
     text = """
 if name != "evaluator:0":
-    pathlib.Path("pid").write_text(str(os.getpid()))
-    pathlib.Path("done").touch()
     sys.exit(0)
-wait_for("done")
-while os.path.exists("/proc/" + pathlib.Path("pid").read_text()):
-    time.sleep(0.01)
-time.sleep(0.5)
+wait_for("training-has-ended")
 print("last evaluation")
 sys.exit(5)
 """
@@ -365,7 +367,8 @@ def test_an_interrupt_ends_all_also_those_that_ignore_it():
 SAVES = f"""
 def save(*_):
     if name == "chief:0":
-        time.sleep(float(sys.argv[1]))
+        pathlib.Path("saves").touch()
+        wait_for("saving-ends")
         print("saved")
     print("left at", time.time())
     sys.exit(143)
@@ -376,9 +379,11 @@ sleep()
 
 
 def test_a_request_to_end_is_passed_on_and_what_saves_is_waited_for():
-    with Launch(["--ps", 1, "--max-restarts", 5, script(SAVES), 0.5]) as run:
+    with Launch(["--ps", 1, "--max-restarts", 5, script(SAVES)]) as run:
         tasks = pids(run, 3)
         run.signal(signal.SIGTERM)
+        wait_until(Path("saves").exists)
+        Path("saving-ends").touch()
         run.wait()
     assert run.code == 143 and are_gone(tasks)
     assert said_by("chief:0", run.out)[1] == "saved"
@@ -390,7 +395,7 @@ def test_a_request_to_end_is_passed_on_and_what_saves_is_waited_for():
 @pytest.mark.parametrize("second", [None, signal.SIGINT])
 def test_what_saves_for_too_long_is_ended(second):
     grace_secs = 600 if second else 0.5
-    with Launch(["--chief", "--grace-secs", grace_secs, script(SAVES), 3600]) as run:
+    with Launch(["--chief", "--grace-secs", grace_secs, script(SAVES)]) as run:
         tasks = pids(run, 2)
         run.signal(signal.SIGTERM)
         run.wait_for(r"have .* to save")
@@ -511,8 +516,8 @@ def test_a_reader_that_is_slow_gets_all_and_one_that_has_gone_ends_it():
         os.close(written)
         wait_until(lambda: Path("pid").is_file() and Path("pid").read_text().endswith("\n"))
         assert are_gone([int(Path("pid").read_text())])
-        time.sleep(2)  # longer than it waits for what a task leaves behind
-        assert run.is_running()  # for we have not read a byte
+        # For we have not read a byte. It waits for one second for what a task leaves behind.
+        assert not are_gone([run.pid], timeout_secs=2)
         with os.fdopen(read, "rb") as stream:
             said = stream.read()
     assert run.code == 0 and said.endswith(b"worker:0 | last\n") and said.count(b"x") == 100_000

@@ -14,7 +14,7 @@ import pytest
 
 import distlab as dl
 from distlab.cluster.gpus import share_gpus, visible_gpus
-from distlab.cluster.local import kernel_group, rounds
+from distlab.cluster.local import kernel_group, output_recorder, rounds
 from distlab.cluster.local.cluster import NOTICE, newest_open
 from distlab.cluster.local.layout import ClusterLayout
 from distlab.cluster.local.waiting import read_waits
@@ -94,7 +94,7 @@ index + 1"""
     assert shared.run(lambda: "index" in globals()) == [False, False]
 
 
-def test_too_much_output_is_cut_short_and_the_rest_is_in_the_log(shared, capfd):
+def test_too_much_output_is_cut_short_and_the_rest_is_in_the_log(shared, capfd, monkeypatch):
     def flood():
         for number in range(2000):
             print(f"{number:01000}")  # noqa: T201
@@ -104,10 +104,8 @@ def test_too_much_output_is_cut_short_and_the_rest_is_in_the_log(shared, capfd):
     assert len(out) < 101_000
     assert out.endswith("more characters: cluster.logs('worker:0')\n")
     assert shared.logs("worker:0").endswith(f"{1999:01000}\n")
-    code = (
-        "from IPython.display import display\n"
-        "for number in range(15): display({'image/png': 'A' * 1_000_000}, raw=True)"
-    )
+    monkeypatch.setattr(output_recorder, "SHOWN_PICTURE_CHARACTERS", 100_000)
+    code = "for number in range(15): display({'image/png': 'A' * 10_000}, raw=True)"
     outputs = shared.execute(code, tasks="worker:0")["worker:0"]
     assert len(outputs) == 11
     assert outputs[-1]["text"] == "\n... 5 more outputs, not kept\n"

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import urllib.error
 
 import numpy as np
@@ -37,21 +35,19 @@ def test_images_are_floats_from_0_to_1_in_global_batches_or_as_they_are():
 
 # Two processes of one import, which takes longer than what is tested.
 PREPARE = """
-import os, sys, tensorflow_datasets
+import os, tensorflow_datasets
 import distlab as dl
 child = os.fork()
-count = len(dl.load_dataset("digits", data_dir=sys.argv[1])[0])
+count = len(dl.load_dataset("digits", data_dir="data")[0])
 assert child == 0 or os.waitpid(child, 0)[1] == 0
 os.write(1, f"{count} ".encode())
 os._exit(0)
 """
 
 
-def test_two_processes_prepare_once(tmp_path):
-    command = [sys.executable, "-c", PREPARE, str(tmp_path)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600)
-    assert done.stdout.split() == ["1437", "1437"]
-    shards = sorted(path.name for path in tmp_path.glob("digits/1.0.0/*train.tfrecord*"))
+def test_two_processes_prepare_once(tmp_path, run_python):
+    assert run_python(PREPARE, warm=True).split() == ["1437", "1437"]
+    shards = sorted(path.name for path in tmp_path.glob("data/digits/1.0.0/*train.tfrecord*"))
     assert shards == [f"digits-train.tfrecord-0000{index}-of-00004" for index in range(4)]
 
 

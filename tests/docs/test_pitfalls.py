@@ -84,25 +84,21 @@ def test_in_16_bits_two_replicas_are_far_from_one_device_without_any_bug():
     x, y = rows(64, 16), np.arange(64) % 4
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
 
-    def difference(policy):
-        def build():
-            dl.set_seed(1)
-            hidden = keras.layers.Dense(32, "relu", dtype=policy)
-            model = keras.Sequential(
-                [keras.Input((16,)), hidden, keras.layers.Dense(4, dtype=policy)]
-            )
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-            model.compile(optimizer, loss=loss, jit_compile=False)
-            return model
+    def build():
+        dl.set_seed(1)
+        hidden = keras.layers.Dense(32, "relu", dtype="mixed_float16")
+        last = keras.layers.Dense(4, dtype="mixed_float16")
+        model = keras.Sequential([keras.Input((16,)), hidden, last])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        model.compile(optimizer, loss=loss, jit_compile=False)
+        return model
 
-        alone, shared = build(), dl.distribute(build, two_replicas())
-        for model in (alone, shared):
-            model.fit(data, epochs=10, verbose=0)
-        return largest_difference(alone, shared)
-
-    assert difference("float32") < 1e-5  # rounding: 1e-7 in each of 40 steps, and some growth
-    assert difference("mixed_float16") > 1e-4  # a gradient has three digits
+    alone, shared = build(), dl.distribute(build, two_replicas())
+    for model in (alone, shared):
+        model.fit(data, epochs=10, verbose=0)
+    # A gradient has three digits. In float32 all is within rounding, as tests/training holds.
+    assert largest_difference(alone, shared) > 1e-4
 
 
 def test_a_loss_scale_clips_in_its_inner_optimizer_only():

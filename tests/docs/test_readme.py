@@ -1,9 +1,7 @@
 """README and the pages: their code runs, their commands exist, their claims are measured."""
 
-import json
 import re
 import subprocess
-import sys
 
 import pytest
 
@@ -55,7 +53,9 @@ def test_the_first_screen_has_the_two_commands_and_they_do_what_it_says():
     assert all(any(line.startswith(command) for line in above) for command in asked)
     lab, suite = (dry_run(command) for command in asked)
     assert "distlab lab my-lab" in lab
-    assert [stage in suite for stage in ("ruff check", "mypy", "pytest tests")] == [True] * 3
+    of_notebooks = [f"distlab.notebooks {command}" for command in ("check", "lint")]
+    stages = ["ruff check", "mypy", *of_notebooks, "pytest tests"]
+    assert [stage for stage in stages if stage not in suite] == []
     assert not re.search(r"--deselect|--ignore| -[km] ", suite.rpartition("pytest tests")[2])
     assert "make --no-print-directory test regression docs " in dry_run("make check")
     assert "make check" in read(ROOT / ".ci" / "run")
@@ -137,9 +137,7 @@ def test_the_question_in_the_readme_is_one_of_lesson_00():
 
 
 def test_the_picture_shows_what_its_text_says_and_what_a_run_gives():
-    command = [sys.executable, str(ROOT / "tools" / "readme_picture.py"), "--numbers"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    found = json.loads(done.stdout)
+    found = readme_picture.numbers(readme_picture.measure())
     assert found["accuracy, distribute"] == pytest.approx(found["accuracy, one device"], abs=0.005)
     assert found["accuracy, mistake"] < found["accuracy, one device"] - 0.1
     assert found["distance, distribute"] < 1e-5 and found["distance, mistake"] > 1

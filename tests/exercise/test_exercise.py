@@ -1,7 +1,7 @@
 """`distlab exercise`: what `new` makes works at once; `build` makes editions, and keeps yours."""
 
 import json
-import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,25 +20,6 @@ from distlab.notebooks.lint_text import fixed_sections, one_title, sentence_case
 from distlab.notebooks.source import draft_page
 
 STEM = "20_my_topic"
-
-
-def run(*arguments, folder, **environ):
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def outcome_of(test, folder, *options, **environ):
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(test)]
-    said = run(*command, folder=folder, **environ)
-    return said.strip().splitlines()[-1].split(" in ")[0]
 
 
 @pytest.fixture
@@ -61,8 +42,7 @@ def replace_in(path, old, new):
 # New
 
 
-def test_a_new_exercise_of_ones_own_works_at_once_as_a_private_one(own):
-    assert outcome_of(own.test, own.test.parent) == "7 passed"
+def test_a_new_exercise_of_ones_own_is_a_private_one(own):
     (check,) = load_checks(own.checks)
     assert (check.name, check.function, check.points) == ("mean_my_topic", "mean_loss", 2)
     # The grader knows an answer whose line `# task: name` is gone by its function.
@@ -72,13 +52,20 @@ def test_a_new_exercise_of_ones_own_works_at_once_as_a_private_one(own):
     assert problems + fixed_sections(notebook, edition="exercise") == []
 
 
-def test_its_test_notices_a_wrong_solution_and_a_stub_that_earns(own):
-    right, end = "return np.sum(sums) / np.sum(counts)", "    ### END SOLUTION"
-    replace_in(own.source, end, f"    ### STUB\n    {right}\n{end}")
-    replace_in(own.source, f"{right}\n    ### STUB", "return np.mean(sums / counts)\n    ### STUB")
-    above = own.test.parent.parent
-    with pytest.raises(AssertionError, match="2 failed, 5 passed"):
-        outcome_of(own.test, above, "--import-mode=importlib")
+def test_its_test_passes_and_notices_a_wrong_solution_and_a_stub_that_earns(own, tmp_path):
+    wrong = make_exercise("21_wrong", folder=tmp_path / "wrong")
+    right, end = "    return np.sum(sums) / np.sum(counts)\n", "    ### END SOLUTION"
+    mean_of_means = "    return np.mean(sums / counts)\n"
+    replace_in(wrong.source, f"{right}{end}", f"{mean_of_means}    ### STUB\n{right}{end}")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["--import-mode=importlib", own.test, wrong.test]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert "2 failed, 12 passed" in done.stdout, done.stdout + done.stderr
+    failed = re.findall(r"(?m)^FAILED (\S+)::(\w+)", done.stdout)
+    assert failed == [
+        (wrong.test.relative_to(tmp_path).as_posix(), test)
+        for test in ("test_the_solution_passes", "test_the_stub_earns_nothing")
+    ]
 
 
 def test_nothing_is_overwritten_and_a_wrong_name_is_refused(tmp_path):

@@ -259,17 +259,6 @@ def test_other_right_ways_to_see_pass():
     assert_right_answers_pass(WHO_SAW, who_saw_through_run, who_saw_by_columns)
 
 
-def last_batch_dropped(strategy, dataset):
-    full = len(next(iter(dataset)))
-    return who_saw_by_columns(strategy, dataset.unbatch().batch(full, drop_remainder=True))
-
-
-def only_last_batch(strategy, dataset):
-    for batch in strategy.experimental_distribute_dataset(dataset):
-        seen = [share.numpy() for share in strategy.experimental_local_results(batch)]
-    return seen
-
-
 def every_replica_saw_all(strategy, dataset):
     seen = [[] for _ in range(strategy.num_replicas_in_sync)]
     for batch in dataset:
@@ -297,10 +286,6 @@ def one_list(strategy, dataset):
     return [number for shares in shares_of(strategy, dataset) for number in np.concatenate(shares)]
 
 
-def only_first_batch(strategy, dataset):
-    return next(shares_of(strategy, dataset))
-
-
 def shared_in_turns(strategy, dataset):
     batches, replicas = list(dataset), strategy.num_replicas_in_sync
     return [np.concatenate([batch[i::replicas] for batch in batches]) for i in range(replicas)]
@@ -316,14 +301,11 @@ def order_lost(strategy, dataset):
 
 def test_mistakes_of_who_saw_are_named():
     wrong = {
-        "last_batch_dropped": last_batch_dropped,
-        "only_last_batch": only_last_batch,
         "every_replica_saw_all": every_replica_saw_all,
         "order_lost": order_lost,
         "shares_appended": shares_appended,
         "lists_of_batches": lists_of_batches,
         "one_list": one_list,
-        "only_first_batch": only_first_batch,
         "shared_by_hand": shared_in_turns,
         "hard_coded_four": four_lists,
     }

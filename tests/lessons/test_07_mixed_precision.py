@@ -89,9 +89,7 @@ def update(
     clip="after",
     skip=True,
     shrink=0.5,
-    late=0,
     own=False,
-    restart=0,
     by_next=False,
 ):
     """An answer to `scaled_update` with one thing done otherwise."""
@@ -110,9 +108,9 @@ def update(
         step = tf.clip_by_norm(step, clip_norm) if clip == "after" else step
         step = tf.where(finite, step, 0.0) if skip is True else step
         good = tf.where(finite, good_steps + 1, 0)
-        grow = good >= grow_every + late
+        grow = good >= grow_every
         scale = scale * tf.where(finite, tf.where(grow, 2.0, 1.0), shrink)
-        return step, scale, tf.where(grow, restart * good, good)
+        return step, scale, tf.where(grow, 0, good)
 
     return scaled_update
 
@@ -153,13 +151,9 @@ def test_updates_that_go_wrong_are_named():
         "never_unscaled": {"unscale": False},
         "mean_for_sum": {"reduce": "MEAN"},
         "never_halved": {"shrink": 1.0},
-        "never_grows": {"late": 10**6},
-        "one_step_late": {"late": 1},
         "only_partly_left_out": {"skip": "numbers"},
         "clipped_before_the_sum": {"clip": "own"},
         "divided_by_next_scale": {"by_next": True},
-        "count_goes_on": {"restart": 1},
-        "one_step_early": {"late": -1},
     }
     wrong = {mistake: update(**change) for mistake, change in changed.items()}
     wrong["counter_not_reset"] = counts_on_after_an_overflow
@@ -258,7 +252,6 @@ def test_loops_that_lose_or_explode_are_named():
         "never_unscaled": {"divide": False},
         "never_scaled": {"multiply": False, "divide": False},
         "not_divided": {"share": "own"},
-        "divided_twice": {"share": "twice"},
         "scaled_loss_logged": {"log": "scaled"},
         "one_replica_logged": {"log": "mean"},
         "scaled_outside_tape": {"outside": True},

@@ -66,14 +66,6 @@ def saved_once_more(path, strategy, rate):
     return loaded_in_scope(again, strategy)
 
 
-def steps_only(path, strategy, rate):
-    with strategy.scope():
-        model = compiled(load_model(path), rate)
-        model.optimizer.build(model.trainable_variables)
-    model.optimizer.iterations.assign(2)
-    return model
-
-
 def test_other_right_moves_pass():
     assert_right_answers_pass(MOVE, distributed, saved_once_more, seeds=ONE_DRAW)
 
@@ -83,7 +75,6 @@ def test_moves_that_lose_something_are_named():
         "loaded_outside_scope": lambda path, strategy, rate: load_model(path),
         "optimizer_lost": compiled_again,
         "not_compiled": functools.partial(loaded_in_scope, compile=False),
-        "averages_lost": steps_only,
         "rate_kept": loaded_in_scope,
     }
     earned = {"loaded_outside_scope": 0, "optimizer_lost": 1, "not_compiled": 0, "rate_kept": 1.5}
@@ -230,13 +221,9 @@ def test_exports_that_others_cannot_use_are_named():
     def not_prepared(model, prepare, pixels):
         return tf.nn.softmax(model(tf.cast(pixels, tf.float32)))
 
-    def over_images(model, prepare, pixels):
-        return tf.nn.softmax(model(prepare(pixels)), axis=0)
-
     wrong = {
         "preprocessing_lost": exports(not_prepared),
         "scores_served": exports(lambda model, prepare, pixels: model(prepare(pixels))),
-        "softmax_over_images": exports(over_images),
         "takes_floats": exports(dtype=tf.float32),
         "fixed_batch": exports(shape=(1, 8, 8, 1)),
     }

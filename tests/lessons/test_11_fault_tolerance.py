@@ -1,12 +1,15 @@
 """The checks of lesson 11: right answers pass, also where they are killed; wrong ones are named."""
 
 import contextlib
+import copy
+import functools
 import itertools
 import math
 import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import cloudpickle
@@ -15,6 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from distlab.checks.lesson_11_fault_tolerance import two_lives
 from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from tests.support.lesson_checks import (
@@ -79,21 +83,20 @@ def number_of(path):
 
 
 def saver(
-    *, beside="unfinished", put=Path.rename, to="step-{step}.ckpt", key=number_of, more=0,
-    removes="last", writes=Path.write_bytes,
+    *, beside="unfinished", put=Path.rename, to="step-{step}.ckpt", more=0, removes="last",
 ):  # fmt: skip
     """An answer to `save`, made of the parts given; with the defaults it is right."""
 
     def save(folder, step, data, keep):
         def remove(most):
-            checkpoints = sorted(folder.glob("step-*.ckpt"), key=key)
+            checkpoints = sorted(folder.glob("step-*.ckpt"), key=number_of)
             for path in checkpoints[: max(0, len(checkpoints) - most)]:
                 path.unlink()
 
         if removes == "first":
             remove(keep - 1)
         unfinished, path = folder / beside.format(step=step), folder / to.format(step=step)
-        writes(unfinished, data)
+        unfinished.write_bytes(data)
         if put:
             put(unfinished, path)
         if removes == "last":
@@ -123,14 +126,12 @@ def test_other_ways_to_give_a_name_last_pass():
 def test_wrong_saves_are_named_and_a_torn_checkpoint_costs_more_than_a_missing_one():
     wrong = {
         "nothing_saved": lambda folder, step, data, keep: None,
-        "other_bytes": saver(writes=lambda path, data: path.write_text(str(data))),
         "other_names": saver(to="step-{step:05}.ckpt"),
         "unfinished_looks_finished": saver(beside="step-{step}-unfinished.ckpt"),
         "overwrites_in_place": saver(put=copy_in_place),
         "removes_first": saver(removes="first"),
         "keeps_too_many": saver(more=1),
         "keeps_too_few": saver(more=-1),
-        "sorts_as_text": saver(key=str),
         "leaves_unfinished": saver(put=rename_a_copy),
         "leaves_what_a_kill_left": saver(beside="{step}.unfinished"),
     }
@@ -332,7 +333,6 @@ def test_wrong_ways_to_leave_are_named():
         "not_heard": leaver(handler=None),
         "goes_on": leaver(leaves=False),
         "leaves_in_mid_step": leaver(handler="leave"),
-        "leaves_without_saving": leaver(saves=0),
         "saves_more_than_once": leaver(saves=2),
         "exit_zero": leaver(code=0),
     }
@@ -391,8 +391,8 @@ def seed_of(layer):
 
 
 def trainer(
-    *, parts=("optimizer", "step", "seeds"), skips=True, writers="chief", keep_all=False,
-    restores=(0, 1), order="train count save", distribute=True, saves_each=False, in_scope=True,
+    *, parts=("optimizer", "step", "seeds"), writers="chief", restores=(0, 1),
+    order="train count save", distribute=True, in_scope=True,
     number_of=lambda step: int(step.numpy()),
 ):  # fmt: skip
     """An answer to `train`, made of the parts given; with the defaults it is right."""
@@ -413,8 +413,7 @@ def trainer(
         if newest and index in restores:
             checkpoint.read(newest).expect_partial()
         saves = writers == "both" or index == 0
-        most = None if keep_all else keep
-        manager = tf.train.CheckpointManager(checkpoint, folder, most) if saves else None
+        manager = tf.train.CheckpointManager(checkpoint, folder, keep) if saves else None
 
         def replica_step(x, y):
             with tf.GradientTape() as tape:
@@ -425,14 +424,11 @@ def trainer(
         train_on = tf.function(lambda batch: strategy.run(replica_step, args=batch))
         batches_each = 6
         begin = number_of(step)
-        if not skips:
-            begin = begin // batches_each * batches_each
-            step.assign(begin)
         for epoch in range(begin // batches_each, epochs):
             done = max(0, begin - epoch * batches_each)
             data = batches_of(epoch).skip(done)
             for batch in strategy.experimental_distribute_dataset(data) if distribute else data:
-                due = saves_each or (number_of(step) + 1) % every_steps == 0
+                due = (number_of(step) + 1) % every_steps == 0
                 for action in order.split():
                     if action == "train":
                         train_on(batch)
@@ -445,40 +441,96 @@ def trainer(
     return train
 
 
-@pytest.mark.parametrize(
-    ("right", "seed"),
-    [(trainer(), 4), (trainer(order="train save", parts=("optimizer", "seeds")), 5)],
-)
-def test_other_right_pipelines_pass_whichever_worker_is_killed(right, seed):
-    assert RECOVERS.inputs(seed)["killed"] == seed % 2
-    assert_solution_passes(RECOVERS, right, seeds=[seed])
+@functools.cache
+def twice():
+    """How a right answer trained without a kill, and with one of worker:1."""
+    inputs = RECOVERS.inputs(1)
+    assert inputs["killed"] == 1
+    return two_lives.train_twice(trainer(), inputs)
 
 
-WRONG_PIPELINES = {
+def told_of(change):
+    """The check's own outputs in place of a training: those of `twice`, changed."""
+    return replace(RECOVERS, call=lambda answer, inputs: change(copy.deepcopy(twice())))
+
+
+def test_other_right_pipelines_pass_whichever_worker_is_killed():
+    assert_solution_passes(told_of(lambda runs: runs), trainer(), seeds=[1])
+    assert RECOVERS.inputs(4)["killed"] == 0
+    by_iterations = trainer(order="train save", parts=("optimizer", "seeds"))
+    assert_solution_passes(RECOVERS, by_iterations, seeds=[4])
+
+
+WRONG_FROM_THE_START = {
     "outside_scope": trainer(in_scope=False),
     "int_of_mirrored_variable": trainer(number_of=int),
     "never_trained": lambda strategy, build, *_: build(),
     "both_read_all": trainer(distribute=False),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_FROM_THE_START)
+def test_pipelines_that_train_wrongly_are_named(mistake):
+    wrong = WRONG_FROM_THE_START[mistake]
+    report = assert_mistake_is_caught(RECOVERS, wrong, mistake, seeds=[1])
+    assert report.earned == 0 or mistake != "never_trained"
+
+
+WRONG_AFTER_A_KILL = {
     "starts_again": trainer(restores=()),
-    "restarts_epoch": trainer(skips=False),
     "repeats_step": trainer(order="train save count"),
-    "saves_at_other_steps": trainer(saves_each=True),
     "weights_only": trainer(parts=("step", "seeds")),
     "seed_state_lost": trainer(parts=("optimizer", "step")),
     "both_write": trainer(writers="both"),
-    "keeps_all": trainer(keep_all=True),
 }
 # Of 8: what the undisturbed run earns; and steps that the weights know already count twice.
-EARNED = {"never_trained": 0, "starts_again": 1, "restarts_epoch": 3.5, "repeats_step": 3.5}
+EARNED = {"starts_again": 1, "repeats_step": 3.5}
 
 
-@pytest.mark.parametrize("mistake", WRONG_PIPELINES)
-def test_pipelines_that_do_not_recover_are_named(mistake):
-    report = assert_mistake_is_caught(RECOVERS, WRONG_PIPELINES[mistake], mistake, seeds=[1])
+@pytest.fixture
+def trained_undisturbed_once(monkeypatch):
+    """What is wrong only with a kill has, without one, the weights of a right answer."""
+    train, undisturbed = two_lives._trained, twice()["undisturbed"]
+
+    def trained(answer, inputs):
+        return undisturbed if inputs["killed"] is None else train(answer, inputs)
+
+    monkeypatch.setattr(two_lives, "_trained", trained)
+
+
+@pytest.mark.parametrize("mistake", WRONG_AFTER_A_KILL)
+def test_pipelines_that_do_not_recover_are_named(mistake, trained_undisturbed_once):
+    report = assert_mistake_is_caught(RECOVERS, WRONG_AFTER_A_KILL[mistake], mistake, seeds=[1])
     assert report.earned == EARNED.get(mistake, report.earned)
 
 
-def test_a_worker_that_alone_began_anew_is_stopped_and_named():
+def resumed_after(step):
+    """What `twice` tells where the steps after the kill begin elsewhere."""
+
+    def change(runs):
+        (order,) = runs["undisturbed"]["lives"]
+        runs["recovered"]["lives"][1:] = [order[step:]]
+        return runs
+
+    return change
+
+
+def with_one_more_kept(runs):
+    runs["recovered"]["workers"][0]["files"].append("ckpt-1.index")
+    return runs
+
+
+def test_what_a_training_leaves_names_the_mistake():
+    wrong = {
+        "restarts_epoch": resumed_after(6),
+        "saves_at_other_steps": resumed_after(11),
+        "keeps_all": with_one_more_kept,
+    }
+    for mistake, change in wrong.items():
+        assert_mistake_is_caught(told_of(change), trainer(), mistake, seeds=[1])
+
+
+def test_a_worker_that_alone_began_anew_is_stopped_and_named(trained_undisturbed_once):
     alone = trainer(restores=(0,))
     report = assert_mistake_is_caught(RECOVERS, alone, "only_chief_restores", seeds=[1])
     assert "worker:1 still waits here; worker:0 has finished" in report.failure.error

@@ -28,14 +28,13 @@ ONE_DRAW = (1,)
 # unfreeze_from
 
 
-def unfreezing(*, norms=False, everything=False, head=True, rate=None, old=False):
-    def unfreeze_from(model, first, rate_asked):
+def unfreezing(*, norms=False, old=False):
+    def unfreeze_from(model, first, rate):
         names = [layer.name for layer in model.layers]
         for place, layer in enumerate(model.layers):
             is_norm = isinstance(layer, keras.layers.BatchNormalization)
-            layer.trainable = (everything or place >= names.index(first)) and (norms or not is_norm)
-        model.layers[-1].trainable = head
-        optimizer = model.optimizer if old else keras.optimizers.SGD(rate or rate_asked)
+            layer.trainable = place >= names.index(first) and (norms or not is_norm)
+        optimizer = model.optimizer if old else keras.optimizers.SGD(rate)
         model.compile(optimizer, model.loss)
 
     return unfreeze_from
@@ -59,10 +58,7 @@ def test_other_right_ways_to_unfreeze_pass():
 def test_a_wrong_way_to_unfreeze_is_named():
     wrong = {
         "no_recompile": load_stub(STEM)[UNFREEZE.function],
-        "all_layers_unfrozen": unfreezing(everything=True),
         "bn_in_training_mode": unfreezing(norms=True),
-        "head_frozen": unfreezing(head=False),
-        "same_lr": unfreezing(rate=0.1),
         "same_optimizer": unfreezing(old=True),
     }
     assert_mistakes_are_caught(UNFREEZE, wrong, earned={"no_recompile": 0}, seeds=ONE_DRAW)

@@ -1,6 +1,7 @@
 """The checks of lesson 16: right answers pass, wrong ones are named; and what the lesson counts."""
 
 import functools
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -183,37 +184,74 @@ def test_other_right_comparisons_pass():
     assert_right_answers_pass(COMPARE, comparer(), by_saved_weights, seeds=(1,))
 
 
+@functools.cache
+def trained(seed):
+    """The outputs of the check for a right answer, and the models that it has trained."""
+    inputs, models = COMPARE.inputs(seed), []
+
+    def kept(alone, model):
+        models.append((alone, model))
+        return first_apart(alone, model)
+
+    outputs = COMPARE.call(comparer(differs=kept), inputs)
+    return outputs, dict(zip(inputs["strategies"], models, strict=True))
+
+
+# An answer that looks otherwise at models that were trained before.
+LOOK = replace(COMPARE, call=lambda look, inputs: look(inputs))
+
+
+SEED_OF = {"watches": 1, "centres": 2, "plain": 3}
+
+
+def looker(differs=first_apart, copies=None):
+    def look(inputs):
+        outputs, models = trained(SEED_OF[inputs["model"]])
+        table = {
+            name: {
+                "differs": differs(*models[name]),
+                "copies": copies(models[name][1].distribute_strategy) if copies else row["copies"],
+            }
+            for name, row in outputs["table"].items()
+        }
+        return {**outputs, "table": table}
+
+    return look
+
+
 def one_for_all(build, dataset, strategies):
     model = build()
     return {name: dl.distribute(lambda: model, s).name for name, s in strategies.items()}
 
 
+def test_wrong_trainings_are_named():
+    wrong = {
+        "built_outside_scope": comparer(make=lambda build, strategy: build(), copies=lambda s: 1),
+        "one_model_for_all": one_for_all,
+    }
+    assert_mistakes_are_caught(COMPARE, wrong, earned=0, seeds=(1,))
+    own = {"keras_own_fit": comparer(make=keras_own)}
+    assert_mistakes_are_caught(COMPARE, own, earned=0, seeds=(3,))
+
+
 def test_wrong_comparisons_are_named():
     """Each is asked of the model that shows it: 1 watches, 2 centres, 3 does neither."""
-    built_outside = comparer(make=lambda build, strategy: build(), copies=lambda strategy: 1)
-    name_only = comparer(differs=lambda *given: (first_apart(*given) or "").split("/")[-1] or None)
-    the_last = comparer(differs=lambda *given: [None, *all_apart(*given)][-1])
-    of_replicas = comparer(copies=lambda strategy: strategy.num_replicas_in_sync)
-    in_watching = {
-        "built_outside_scope": built_outside,
-        "one_model_for_all": one_for_all,
-        "name_for_path": name_only,
-        "all_that_differ": comparer(differs=all_apart),
-        "differs_later": the_last,
-        "compares_losses_only": comparer(differs=first_of(weights="trainable_weights")),
+    wrong = {
+        1: {
+            "all_that_differ": all_apart,
+            "differs_later": lambda *given: [None, *all_apart(*given)][-1],
+            "compares_losses_only": first_of(weights="trainable_weights"),
+        },
+        2: {"too_tolerant": first_of(allowed=1e-2)},
+        3: {"exact_equality": first_of(allowed=0)},
     }
-    never = comparer(differs=lambda alone, model: first_apart(alone, alone))
-    in_plain = {
-        "keras_own_fit": comparer(make=keras_own),
-        "exact_equality": comparer(differs=first_of(allowed=0)),
-    }
-    counted = {"counts_the_name": comparer(copies=lambda s: 1), "counts_replicas": of_replicas}
-    assert_mistakes_are_caught(COMPARE, in_watching, earned=0, seeds=(1,))
-    too_tolerant = comparer(differs=first_of(allowed=1e-2))
-    assert_mistakes_are_caught(COMPARE, {"too_tolerant": too_tolerant}, earned=0, seeds=(2,))
-    assert_mistakes_are_caught(COMPARE, {"never_differs": never}, earned=0, seeds=(1, 2))
-    assert_mistakes_are_caught(COMPARE, in_plain, earned=0, seeds=(3,))
-    assert_mistakes_are_caught(COMPARE, counted, earned=3, seeds=(3,))
+    for seed, habits in wrong.items():
+        answers = {mistake: looker(differs) for mistake, differs in habits.items()}
+        assert_mistakes_are_caught(LOOK, answers, earned=0, seeds=(seed,))
+    never = {"never_differs": looker(lambda alone, model: first_apart(alone, alone))}
+    assert_mistakes_are_caught(LOOK, never, earned=0, seeds=(1, 2))
+    of_replicas = looker(copies=lambda strategy: strategy.num_replicas_in_sync)
+    assert_mistakes_are_caught(LOOK, {"counts_replicas": of_replicas}, earned=3, seeds=(3,))
 
 
 def test_tables_in_a_different_form_earn_nothing_and_are_shown_as_they_are():

@@ -84,9 +84,6 @@ class Launch:
             time.sleep(0.01)
         return match
 
-    def is_running(self):
-        return self._process.poll() is None
-
     def signal(self, number):
         self._process.send_signal(number)
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from distlab.checks.check import Check
+from distlab.checks.cost import Cost
 from distlab.checks.matchers import same_plain
 from distlab.checks.report import Report, Status
 from distlab.checks.run_check import DEFAULT_SEEDS, run_check
@@ -27,6 +28,11 @@ from tests.support.repository import ROOT
 # What was asked, by the name of the check; functions by their ids, and kept, so that ids last.
 _right: dict[str, dict[int, Callable[..., Any]]] = {}
 _caught: dict[str, set[str]] = {}
+
+
+def draws_of(check: Check) -> Iterable[int]:
+    """What trains or starts processes is asked once; tools/full_marks.py asks with many."""
+    return check.cost.seeds if check.cost is Cost.PURE else (1,)
 
 
 def assert_solution_passes(
@@ -57,12 +63,12 @@ def assert_mistake_is_caught(
 ) -> Report:
     """A wrong answer does not pass, and the report names exactly this mistake.
 
-    As many draws are asked as a learner's answer gets, unless `seeds` says which.
+    Unless `seeds` says which, one draw is asked, and of a pure check as many as a learner gets.
     """
     named = {m.name: m for m in check.mistakes}
     assert mistake in named, f"{check.name} names no {mistake}"
     _caught.setdefault(check.name, set()).add(mistake)
-    report = run_check(check, function, seeds=seeds)
+    report = run_check(check, function, seeds=draws_of(check) if seeds is None else seeds)
     assert not report.passed, f"{check.name} lets {mistake} pass"
     assert report.earned < check.points
     assert report.mistake == mistake, f"{mistake} is reported otherwise:\n{report!r}"
@@ -70,13 +76,16 @@ def assert_mistake_is_caught(
 
 
 def assert_right_answers_pass(
-    check: Check, *answers: Callable[..., Any], seeds: Iterable[int] = DEFAULT_SEEDS
+    check: Check, *answers: Callable[..., Any], seeds: Iterable[int] | None = None
 ) -> None:
-    """Answers in other forms than the solution's earn all points; names each that does not."""
+    """Answers in other forms than the solution's earn all points; names each that does not.
+
+    The draws are those of `assert_mistake_is_caught`.
+    """
     refused = []
     for number, answer in enumerate(answers, 1):
         try:
-            assert_solution_passes(check, answer, seeds=seeds)
+            assert_solution_passes(check, answer, seeds=draws_of(check) if seeds is None else seeds)
         except AssertionError as error:
             refused.append(f"answer {number}, {answer!r}: {error}")
     assert not refused, "\n".join(refused)

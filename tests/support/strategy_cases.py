@@ -1,6 +1,7 @@
 """What the tasks of test_strategy_on_clusters.py run, each in a process of its own."""
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import distlab as dl
-from distlab.strategy import c_interface, meeting
+from distlab.strategy import c_interface, meeting, meeting_errors
 
 
 def say(text):
@@ -166,8 +167,15 @@ def coordinate():
 
 
 def interrupt_oneself():
-    """Ctrl-C while the coordinator waits for its servers."""
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    """Ctrl-C while the coordinator waits for its servers: when it has looked for them twice."""
+    looks, look = itertools.count(1), meeting_errors.who_does_not_serve
+
+    def interrupting(*given):
+        if next(looks) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return look(*given)
+
+    meeting_errors.who_does_not_serve = interrupting
     with contextlib.suppress(KeyboardInterrupt):
         dl.make_strategy("parameter_server", timeout_secs=3600)
     return "interrupted"

@@ -42,7 +42,7 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
     coordinator, steps, ahead = stage.coordinator, inputs["steps"], inputs["ahead"]
     examples = 4 * steps  # enough for wrong answers too
     with coordinator.strategy.scope():
-        inside, most, taken, sent, awaited = (tf.Variable(0) for _ in range(5))
+        inside, most, taken, sent, awaited, alone = (tf.Variable(0) for _ in range(6))
         seen = tf.Variable(tf.zeros([examples], tf.int32))
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -50,14 +50,20 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
         example = next(data)
         inside.assign_add(1)
         looks = tf.constant(0)
-        # The first steps wait for company, as long as it takes if a second step was sent. They
+        # The first steps wait for company, as long as it takes if a second step was sent, and not
+        # where none can come: the first one is waited for alone, or is called without a send. They
         # also wait for one step more than may be under way, so that a loop that sends it is seen.
         # The last ones wait until they are waited for, so that a loop that does not is seen.
         while (
             looks < _LOOKS
             or (awaited < 1 and sent >= steps and looks < _LONGEST_LOOKS)
             or (taken < 1 and sent <= ahead and looks < _PATIENCE)
-            or (most < WORKERS and taken < 1 and (sent > 1 or looks < _LONGEST_LOOKS))
+            or (
+                most < WORKERS
+                and taken < 1
+                and alone < 1
+                and (sent > 1 or (sent > 0 and looks < _LONGEST_LOOKS))
+            )
         ):
             now = inside.read_value()
             if now > most:
@@ -73,7 +79,7 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
         made_here.append(not tf.inside_function())
         return tf.data.Dataset.range(inputs["first"], inputs["first"] + examples)
 
-    counting = _Counting(coordinator, steps, sent, taken, awaited)
+    counting = _Counting(coordinator, steps, sent, taken, awaited, alone)
     try:
         losses = train(counting, step, make_data, steps, ahead)
         at_return = int(taken)
@@ -95,12 +101,14 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
 class _Counting:
     """A coordinator that counts the steps it sends, and how many of them are under way at once.
 
-    It also tells the last steps that they are waited for.
+    It also tells the last steps that they are waited for, and the first that it stays alone.
     """
 
-    def __init__(self, coordinator: Any, steps: int, sent: Any, taken: Any, awaited: Any) -> None:
+    def __init__(
+        self, coordinator: Any, steps: int, sent: Any, taken: Any, awaited: Any, alone: Any
+    ) -> None:
         self._coordinator, self._steps = coordinator, steps
-        self._sent, self._taken, self._awaited = sent, taken, awaited
+        self._sent, self._taken, self._awaited, self._alone = sent, taken, awaited, alone
         self.under_way = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -116,8 +124,11 @@ class _Counting:
 
     def _noted(self, waits: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any, **kwargs: Any) -> Any:
-            if int(self._sent) >= self._steps:
+            sent = int(self._sent)
+            if sent >= self._steps:
                 self._awaited.assign(1)
+            elif sent == 1 and waits.__name__ != "done":  # which waits for nothing
+                self._alone.assign(1)
             return waits(*args, **kwargs)
 
         return noted

@@ -21,7 +21,8 @@ SHOWN_CHARACTERS = 100_000
 SHOWN_PICTURE_CHARACTERS = 10_000_000
 LOGGED_CHARACTERS = 10_000_000
 
-_OVERWRITTEN = re.compile(r"[^\r\n]*\r(?=[^\r\n])")
+# Looked for where a line begins alone: else a long line takes the square of its length.
+_OVERWRITTEN = re.compile(r"(?<![^\r\n])[^\r\n]*+\r(?=[^\r\n])")
 _RICH = {"display_data", "update_display_data", "execute_result"}
 # A widget's model lives in the kernel that made it: nobody could show its view here.
 _HERE_ONLY = "application/vnd.jupyter.widget-view+json"
