@@ -5,7 +5,8 @@
 Lesson 14 draws the result (`distlab/pictures/label_curve.json`). The model and the tasks are the
 functions of the lesson's own cells. For each seed, one body is pretrained on the digits 0 to 4 and
 one on all ten digits. Then, for each number of labels a class, seven models learn the digits 5 to 9
-on two replicas. Each takes 100 steps; four of them continue from the frozen body's head.
+on two replicas, which normalize by their own rows. Each takes 100 steps; four of them continue from
+the frozen body's head.
 """
 
 from __future__ import annotations
@@ -96,10 +97,11 @@ class Runs:
 
     def pretrained(self, data: Any, *, seed: int, classes: int, epochs: int) -> Any:
         """Returns the weights of a body that has learnt the classes of the data."""
-        build = self._lesson.build
-        source = dl.distribute(
-            lambda: build(rate=SCRATCH, classes=classes, seed=14 + seed), self._strategy
-        )
+
+        def build() -> Any:
+            return self._lesson.build(rate=SCRATCH, classes=classes, seed=14 + seed)
+
+        source = dl.distribute(build, self._strategy, batch_norm="replica")
         self._lesson.fit(source, data, epochs=epochs, batch_size=64)
         return source.get_layer("body").get_weights()
 
@@ -140,7 +142,7 @@ class Runs:
             return model
 
         if way not in self._models:
-            self._models[way] = dl.distribute(build, self._strategy)
+            self._models[way] = dl.distribute(build, self._strategy, batch_norm="replica")
         return self._models[way]
 
 

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from distlab.strategy.describing import describe as describe
     from distlab.strategy.factory import make_strategy as make_strategy
     from distlab.training.distributing import distribute as distribute
-    from distlab.training.gathering import all_gather as all_gather
     from distlab.training.resume.resuming import Resume as Resume
+    from distlab.training.rule.rows import all_gather as all_gather
 
 # The public names, and the room each one lives in.
 _ROOMS = {
     "LocalCluster": "cluster.local.cluster",
     "Resume": "training.resume.resuming",
-    "all_gather": "training.gathering",
+    "all_gather": "training.rule.rows",
     "check": "checks.notebook_check",
     "check_parity": "parity.check_parity",
     "describe": "strategy.describing",

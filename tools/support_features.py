@@ -87,50 +87,6 @@ def _optimizer(name: str, *args: Any, **options: Any) -> Callable[[], Any]:
     return sequential(optimizer=lambda: getattr(keras.optimizers, name)(*args, **options))
 
 
-def dropout_masks() -> dict[str, str]:
-    """Does each replica draw a mask of its own?"""
-
-    def masks(make: Make) -> dict[int, Any]:
-        seen: dict[int, Any] = {}
-
-        class Records(keras.layers.Layer):  # type: ignore[misc]
-            def call(self, x: tf.Tensor) -> tf.Tensor:
-                def keep(replica: tf.Tensor, x: tf.Tensor) -> None:
-                    seen.setdefault(int(replica), x.numpy() != 0)
-
-                context = tf.distribute.get_replica_context()
-                if context is not None:
-                    tf.py_function(keep, [context.replica_id_in_sync_group, x], [])
-                return x
-
-        layers = (lambda: keras.layers.Dropout(0.5, seed=1), Records, lambda: keras.layers.Dense(4))
-        fit(make(sequential(*layers), False), in_order(np.ones_like(X[:64])))
-        return seen
-
-    def judge(seen: dict[int, Any]) -> str:
-        return "the same" if np.array_equal(seen[0], seen[1]) else "different"
-
-    return each_way(masks, judge)
-
-
-def moving_statistics() -> dict[str, str]:
-    """Do the replicas' copies of what a plain BatchNormalization keeps agree?"""
-    layers = (lambda: keras.layers.BatchNormalization(), lambda: keras.layers.Dense(4))
-
-    def copies(make: Make) -> list[Any]:
-        model = make(sequential(*layers), False)
-        fit(model)
-        mean = model.layers[0].moving_mean.value
-        return [one.numpy() for one in model.distribute_strategy.experimental_local_results(mean)]
-
-    def judge(copies: list[Any]) -> str:
-        if len(copies) == 1:
-            return "one copy"
-        return "agree" if np.array_equal(*copies) else "drift apart"
-
-    return each_way(copies, judge)
-
-
 def predict_order() -> dict[str, str]:
     """Do predictions come in the order of the examples, a partial last batch included?"""
     build = sequential()
@@ -266,8 +222,10 @@ ROWS: dict[str, Feature] = {
             _dense(),
         )
     ),
-    "plain `BatchNormalization`: moving statistics of the replicas": moving_statistics,
-    "dropout: masks of the replicas": dropout_masks,
+    "plain `BatchNormalization`": parity(
+        sequential(_dense(6), keras.layers.BatchNormalization, _dense())
+    ),
+    "dropout": parity(sequential(_dense(6), lambda: keras.layers.Dropout(0.5, seed=1), _dense())),
     "order of `predict`": predict_order,
     "`predict` of one image by a convolution": predict_one,
 }

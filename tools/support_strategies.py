@@ -51,12 +51,8 @@ def _of_tf_keras(
     import tf_keras
 
     build, judge = sequential(library=tf_keras), against(reference)
-    both = "`distribute` of tf_keras"
     return {
-        "tf_keras `fit`": lambda: cell(
-            lambda: fit(in_scope(build, strategy), **as_it_wants), judge
-        ),
-        both: lambda: cell(lambda: fit(distribute(build, strategy)), judge),
+        "tf_keras `fit`": lambda: cell(lambda: fit(in_scope(build, strategy), **as_it_wants), judge)
     }
 
 
@@ -66,7 +62,7 @@ def in_one_process() -> Cells:
 
 
 def in_one_process_of_tf_keras() -> Cells:
-    """The same for the columns of tf_keras."""
+    """The same for the column of tf_keras."""
     return _each(_of_tf_keras, importlib.import_module("tf_keras"))
 
 

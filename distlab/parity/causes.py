@@ -6,7 +6,6 @@ goes with it, that is the cause.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,6 @@ from distlab.parity.comparing import Comparison, compare
 from distlab.parity.scaling import Factor, loss_factor, regulariser_factor
 from distlab.parity.sides import Case
 from distlab.parity.structure import plain_names
-from distlab.training.trial.look import Trial
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,6 @@ def find_cause(case: Case, found: Comparison, loss: Factor | None) -> Cause:
     own = _own_updates(found, step)
     if own is not None:
         return own
-    if case.train == "distribute" and (batchwise := _of_whole_batch(case, found)) is not None:
-        return batchwise
     if loss is not None and (wrong := scaled(loss, replicas)) is not None:
         return wrong
     short = replace(case, batches=case.batches.up_to(step + 1))
@@ -126,15 +122,6 @@ def _several(suspects: list[_Suspect], is_gone: Callable[..., bool]) -> Cause:
         + " ".join(f"({i}) {one.why.partition(';')[0]}." for i, one in enumerate(found, 1)),
         " ".join(f"({i}) {one.do}." for i, one in enumerate(found, 1)),
     )
-
-
-def _of_whole_batch(case: Case, found: Comparison) -> Cause | None:
-    """A loss that each replica computes from its own examples, found as `fit` finds it."""
-    trial = Trial(found.other.model, "train_step")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trial.run(case.batches.elements[0])
-    return None if trial.complaint is None else Cause(*trial.complaint)
 
 
 def _suspects(case: Case, found: Comparison) -> list[_Suspect]:

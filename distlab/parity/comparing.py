@@ -10,7 +10,6 @@ from distlab.parity.noise import Noise, Path, Table, difference, measure, only, 
 from distlab.parity.randomness import Randomness
 from distlab.parity.sides import Case, Copies, Side, one_device, under_strategy
 from distlab.parity.structure import plain_names
-from distlab.training.trial.draws import replaced_draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +81,10 @@ def compare(
         tolerance: The largest difference that is allowed anywhere; None for what rounding
             explains.
     """
-    if case.train != "distribute":
-        return _compare(case, like, tolerance, [])
-    with replaced_draws() as drawn:
-        return _compare(case, like, tolerance, drawn)
-
-
-def _compare(
-    case: Case, like: Comparison | None, tolerance: float | None, drawn: list[str]
-) -> Comparison:
     path: Path = []
     start = None if like is None else like.one.start
     one = one_device(case, lambda weights: path.append(only(weights)), start=start)
-    noise = measure(case, one, path, draws=bool(drawn)) if like is None else like.noise
+    noise = measure(case, one, path) if like is None else like.noise
     tolerance = tolerance if like is None else like.tolerance
     far: list[list[float]] = []
     apart: list[list[float]] = []

@@ -63,19 +63,18 @@ class Noise:
         return allowed
 
 
-def measure(case: Case, one: Side, path: Path, *, draws: bool = False) -> Noise:
+def measure(case: Case, one: Side, path: Path) -> Noise:
     """Measures it.
 
     Args:
         case: What is compared.
         one: The side of one device.
         path: Its weights after each step.
-        draws: Whether the steps drew numbers, which both sides have alike for each place in a
-            batch: then another order would be another training.
     """
     still = [list(one.start.values)] * len(path)
     moved, moved_rms = distances(path, still)
-    table, rms = _once_more(case, one, path, reorder=not draws)
+    # Layers draw for each place in a batch: another order would be another training.
+    table, rms = _once_more(case, one, path, reorder=not one.randomness.alike)
     noisy = rms[-1] > MOSTLY_NOISE * np.maximum(moved_rms[-1], np.finfo(np.float32).eps)
     trains = np.array([weight.trainable for weight in one.start.weights]) & (moved_rms[-1] > 0)
     nearly_all = bool(trains.any() and noisy[trains].mean() >= 0.5)

@@ -1,4 +1,4 @@
-"""Randomness inside a step: switched off where Keras's layers draw it, and found where not.
+"""Randomness inside a step: the same on both sides, or switched off where Keras's layers draw it.
 
 random = switch_off(model)
 random.off          # names of layers that draw nothing any more
@@ -39,10 +39,22 @@ class Randomness:
     Attributes:
         off: Names of those switched off.
         left: Names of those that could not be.
+        alike: Names of those that draw the same numbers on both sides.
     """
 
-    off: tuple[str, ...]
-    left: tuple[str, ...]
+    off: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    alike: tuple[str, ...] = ()
+
+
+def drawing(model: keras.Model) -> Randomness:
+    """Finds the layers that draw random numbers while training, and leaves them as they are.
+
+    Args:
+        model: A model.
+    """
+    found = [one for one in layers_of(model) if _rates(one) or _augments(one) or _seeds(one)]
+    return Randomness(alike=tuple(layer.name for layer in found))
 
 
 def switch_off(model: keras.Model) -> Randomness:

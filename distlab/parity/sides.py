@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from distlab.errors import ModelError
 from distlab.parity.batches import Batches
-from distlab.parity.randomness import Randomness, switch_off
+from distlab.parity.randomness import Randomness, drawing, switch_off
 from distlab.parity.structure import (
     ASKED,
     Start,
@@ -32,12 +32,12 @@ from distlab.strategy.describing import describe, short_name
 from distlab.training.distributing import distribute
 from distlab.training.keras_private import models
 from distlab.training.model_requirements import check_compiled
-from distlab.training.trial.draws import draw_by_example
-from distlab.training.trial.trial import in_trial, make_variables
 
 Train = Literal["distribute", "keras"] | Callable[[keras.Model, tf.data.Dataset], Any]
 Copies = tuple[np.ndarray, ...]
 Note = Callable[[list[Copies]], None]
+
+_SEED = 1
 
 # What a mantissa of each type rounds to, relative to the number.
 _ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -101,8 +101,6 @@ def one_device(case: Case, note: Note, *, start: Start | None = None) -> Side:
     """
     with _same_kind_of_device(case.strategy):
         side = _build(case, start)
-        if case.train == "distribute":
-            draw_by_example(side.model)
         _build_optimizer(side.model)
         _fit(side.model, case.batches, note)
     return side
@@ -142,18 +140,20 @@ def under_strategy(case: Case, start: Start, note: Note) -> Side:
 def _build(case: Case, start: Start | None) -> Side:
     model = case.build()
     check_compiled(model, asked=ASKED)
-    if models.has_own(model, "train_step"):
-        with in_trial(model):  # the step makes what it needs; there may be no call to do it
-            make_variables(model, "train_step", case.batches.elements[0])
-    elif not model.built:
+    if models.has_own(model, "train_step"):  # it makes what it needs; there may be no call
+        models.build_for_own_step(model, case.batches.spec)
+    if not model.built:
         build_symbolically(model, case.batches.spec)
     own = Start.of(model)
     if start is not None:
         check_same(start, own)
-        for weight, value in zip(own.weights, start.values, strict=True):
-            weight.assign(value)
-        own = replace(own, values=start.values)
-    randomness = switch_off(model)
+        for variables, values in ((own.weights, start.values), (own.seeds, start.drawn)):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        own = replace(own, values=start.values, drawn=start.drawn)
+    # What layers draw by when they were given no seed.
+    keras.utils.set_random_seed(_SEED)
+    randomness = drawing(model) if case.train == "distribute" else switch_off(model)
     for change in case.changes:
         change(model)
     # Alike on both sides: Keras compiles by XLA on one device only, and several steps in one

@@ -29,11 +29,15 @@ class Start:
     Attributes:
         weights: Keras's variables.
         values: What they held.
+        seeds: Keras's variables that its layers draw by.
+        drawn: What those held.
         optimizer: The model's optimizer.
     """
 
     weights: tuple[Any, ...]
     values: tuple[np.ndarray, ...]
+    seeds: tuple[Any, ...]
+    drawn: tuple[np.ndarray, ...]
     optimizer: Any
 
     @classmethod
@@ -45,7 +49,12 @@ class Start:
         """
         weights = tuple(model.weights)
         values = tuple(copies(weight)[0] for weight in weights)
-        return cls(weights=weights, values=values, optimizer=model.optimizer)
+        known = {id(weight) for weight in weights}
+        seeds = tuple(v for v in model.variables if id(v) not in known and "seed" in v.path)
+        drawn = tuple(copies(seed)[0] for seed in seeds)
+        return cls(
+            weights=weights, values=values, seeds=seeds, drawn=drawn, optimizer=model.optimizer
+        )
 
     @property
     def paths(self) -> list[str]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 _BEFORE = "distlab: the loss is not finite, before the update"
 _AFTER = "distlab: the loss is not finite, after the update"
-_MESSAGE = re.compile(rf"\[({_BEFORE}|{_AFTER})\] \[(-?\d+)\] \[(\d+)\] \[(.*?)\]")
+_MESSAGE = re.compile(rf"\[({_BEFORE}|{_AFTER})\] \[(-?\d+)\] \[(-?\d+)\] \[(.*?)\]")
 
 
 def assert_finite(loss: tf.Tensor, *, step: tf.Tensor, replica: tf.Tensor) -> tf.Operation | None:
@@ -22,7 +22,7 @@ def assert_finite(loss: tf.Tensor, *, step: tf.Tensor, replica: tf.Tensor) -> tf
     Args:
         loss: A number.
         step: How many steps the optimizer has taken.
-        replica: Which replica's loss it is.
+        replica: Which replica's loss it is; -1 of a loss that all have.
     """
     # The bare operation: tf.debugging.Assert costs a condition more.
     return tf.raw_ops.Assert(

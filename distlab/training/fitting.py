@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument
 from distlab.training import pipelines
-from distlab.training.keras_private import epochs, losses, models
+from distlab.training.keras_private import epochs, models
 from distlab.training.missing_parts import without_none
 from distlab.training.model_requirements import check_scope
 from distlab.training.predicting import WholeBatches
@@ -169,7 +169,6 @@ class Fitting:
             InvalidArgument: `steps_per_execution` is more than an epoch has.
             ModelError: A loss is not one number.
         """
-        losses.check(self._model)
         check_scope(self._model, self._model.distribute_strategy)
         batches = models.batches_in(iterator)
         if self._pace is None:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from distlab.strategy.describing import describe
-from distlab.training import legacy_models, model_requirements, overrides
+from distlab.training import model_requirements, overrides
 from distlab.training.parameter_server import server_requirements
 from distlab.training.workers.exchanging import workers_of
 
@@ -40,7 +40,6 @@ WORKERS = Kind(model_requirements.check_model, overrides.of_workers)
 PARAMETER_SERVERS = Kind(
     _check_on_servers, overrides.of_parameter_servers, server_requirements.check_strategy
 )
-TF_KERAS = Kind(legacy_models.check, overrides.of_tf_keras)
 
 
 def kind_of(strategy: tf.distribute.Strategy) -> Kind:

@@ -36,7 +36,6 @@ def check_model(model: Any, strategy: tf.distribute.Strategy) -> None:
     """
     check_compiled(model, asked="distribute(build, strategy)")
     check_scope(model, strategy)
-    check_layers(model, strategy)
     check_methods(model, strategy)
     check_optimizer(model)
 
@@ -53,6 +52,13 @@ def check_compiled(model: Any, *, asked: str) -> None:
     """
     if isinstance(model, keras.Model) and model.compiled and model.optimizer is not None:
         return
+    if _is_legacy(model):
+        raise ModelError(
+            asked=asked,
+            found="a tf_keras model",
+            do="build it with Keras 3; or leave distlab out, and call its own fit in the "
+            "strategy's scope, which distributes tf_keras models",
+        )
     is_model = isinstance(model, keras.Model)
     raise ModelError(
         asked=asked,
@@ -61,6 +67,10 @@ def check_compiled(model: Any, *, asked: str) -> None:
         else f"build() returned {type(model).__name__}, not a keras.Model",
         do="let build() call model.compile(optimizer=..., loss=...) and return the model",
     )
+
+
+def _is_legacy(model: Any) -> bool:
+    return any(kind.__module__.partition(".")[0] == "tf_keras" for kind in type(model).__mro__)
 
 
 def check_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
@@ -120,61 +130,6 @@ def check_methods(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             "parameter servers",
             do="take a strategy whose replicas step together, for example "
             'make_strategy("mirrored"), or write the loop by hand, as lesson 10 does',
-        )
-    optimizers = [inner(one) for one in held.optimizers_of(model)]
-    accumulating = [one for one in optimizers if one.gradient_accumulation_steps]
-    if own and accumulating and strategy.num_replicas_in_sync > 1:
-        raise ModelError(
-            asked=f"distribute(build, strategy) with a {type(model).__name__}",
-            found=f"a custom {' and '.join(own)}, and an {type(accumulating[0]).__name__} with "
-            f"gradient_accumulation_steps={accumulating[0].gradient_accumulation_steps}, which "
-            "decides in the middle of the step whether to update",
-            do="leave gradient_accumulation_steps out, and add gradients up in the step",
-        )
-
-
-def check_layers(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    """Raises where a layer cannot be run on the replicas' shares of a batch.
-
-    Args:
-        model: A compiled model.
-        strategy: The strategy that is to train it.
-
-    Raises:
-        ModelError: A layer keeps a state for each example from one batch to the next.
-    """
-    replicas = strategy.num_replicas_in_sync
-    for layer in models.layers(model) if replicas > 1 else ():
-        if isinstance(layer, keras.layers.RNN) and layer.stateful:
-            raise ModelError(
-                asked=f"distribute(build, strategy) with {replicas} replicas",
-                found=f"the layer {layer.name!r} with stateful=True, which keeps a state for each "
-                "place in the batch, and each replica gets only a share of the places",
-                do='leave stateful=True out, or take one replica: make_strategy("one_device")',
-            )
-
-
-def check_gathers(model: Any) -> None:
-    """Raises where `batch_losses="gather"` would not reach the losses of a model.
-
-    Args:
-        model: What `build` returned.
-
-    Raises:
-        ModelError: It would not.
-    """
-    asked = 'distribute(build, strategy, batch_losses="gather")'
-    if not isinstance(model, keras.Model):
-        raise ModelError(
-            asked=asked,
-            found="a tf_keras model",
-            do='build it with Keras 3, or leave batch_losses="gather" out',
-        )
-    if models.has_own(model, "train_step", "compute_loss"):
-        raise ModelError(
-            asked=asked,
-            found="a train_step or compute_loss of the model's own",
-            do="call distlab.all_gather(tensor) in it, which gives every replica the rows of all",
         )
 
 

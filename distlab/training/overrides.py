@@ -3,28 +3,28 @@
 model = install(model, TABLES[kind](model))
 
 A table has the names of the model's methods. With each stands what makes the replacement out of
-the model's own method. What layers, metrics and losses get for the time of training is the work of
-`functions.prepare`.
+the model's own method. What a
+step does on replicas is the work of `stepping.py`, by the rule of `rule/`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from distlab.training import legacy_models
+from distlab.training.executions import make_execution
 from distlab.training.fitting import Fitting
-from distlab.training.functions import make_test_function, make_train_function
-from distlab.training.keras_private import losses, models, results, scopes
-from distlab.training.parameter_server.server_fit import ServerFitting
+from distlab.training.keras_private import held, metric_variables, models, scopes
+from distlab.training.model_requirements import check_optimizer, check_scope
 from distlab.training.predicting import make_predict_function
+from distlab.training.rule.keras_private import install as install_rule
 from distlab.training.step_errors import targets_explained
+from distlab.training.stepping import ReplicaSteps
 from distlab.training.workers.exchanging import workers_of
 from distlab.training.workers.logs import reading_together
 from distlab.training.workers.writing import writing_as_chief
@@ -41,6 +41,7 @@ def install(model: Any, table: Table) -> Any:
         model: A compiled model.
         table: By the methods' names.
     """
+    install_rule()
     for name, replacement in table.items():
         setattr(model, name, replacement(getattr(model, name)))
     # Products of the makers that were replaced: `fit` asks for new ones.
@@ -85,6 +86,8 @@ def of_parameter_servers(model: keras.Model) -> Table:
     Args:
         model: A compiled model, built in its strategy's scope.
     """
+    from distlab.training.parameter_server.server_fit import ServerFitting
+
     fitting = ServerFitting(model)
     return _of_any(fitting) | {
         "make_train_function": models.making("train_function", fitting.make_train_function),
@@ -95,23 +98,6 @@ def of_parameter_servers(model: keras.Model) -> Table:
         "get_metrics_result": fitting.results,
         "reset_metrics": fitting.reset,
     }
-
-
-def of_tf_keras(model: Any) -> Table:
-    """Returns the table for a model of tf_keras, whose own `fit` runs these steps.
-
-    Args:
-        model: A compiled `tf_keras.Model`, built in its strategy's scope.
-    """
-    table = {
-        "train_step": _step(legacy_models.train_step),
-        "test_step": _step(legacy_models.test_step),
-    }
-    if workers_of(model.distribute_strategy).count > 1:
-        table |= dict.fromkeys(
-            ("fit", "evaluate", "predict"), within(legacy_models.on_workers(model))
-        )
-    return table
 
 
 def within(around: Callable[..., Any]) -> Replacement:
@@ -146,10 +132,8 @@ def _of_any(fitting: Fitting) -> Table:
     return {
         "compile": scopes.compiling_in_scope,
         "fit": within(fitting.around_fit),
-        "get_metrics_result": results.as_tensors,
+        "get_metrics_result": models.as_tensors,
         "_maybe_symbolic_build": build,
-        "_aggregate_additional_loss": losses.aggregating_by_share,
-        "_get_regularization_losses": losses.regularising_by_share,
     }
 
 
@@ -157,12 +141,21 @@ def _of_replicas(fitting: Fitting, *, together: bool) -> Table:
     """The table's part for replicas; `together` where workers compare what each has read."""
 
     def train(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
-        finite, see = fitting.check_finite, fitting.see if together else None
-        return make_train_function(model, steps=fitting.train_steps, check_finite=finite, see=see)
+        check_optimizer(model)  # here too: a later compile may have brought another
+        check_scope(model, model.distribute_strategy)
+        metric_variables.check(model)
+        optimizers = held.optimizers_of(model)
+        scales = any(isinstance(one, keras.optimizers.LossScaleOptimizer) for one in optimizers)
+        # A loss scale skips steps whose loss is not finite.
+        step = ReplicaSteps(model, "train_step", check_finite=fitting.check_finite and not scales)
+        see = fitting.see if together else None
+        return make_execution(model, step, steps=fitting.train_steps, see=see)
 
     def test(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
+        metric_variables.check(model)
         see = fitting.see_tested if together else None
-        return make_test_function(model, steps=lambda: fitting.test_steps, see=see)
+        step = ReplicaSteps(model, "test_step")
+        return make_execution(model, step, steps=lambda: fitting.test_steps, see=see)
 
     def predict(model: keras.Model) -> Callable[[list[Any]], Any]:
         return make_predict_function(model, see=fitting.see_predicted if together else None)
@@ -172,8 +165,3 @@ def _of_replicas(fitting: Fitting, *, together: bool) -> Table:
         "make_test_function": models.making("test_function", test),
         "make_predict_function": models.making("predict_function", predict),
     }
-
-
-def _step(step: Callable[[Any, Any], Any]) -> Replacement:
-    graph_step = tf.autograph.experimental.do_not_convert(step)
-    return lambda own: types.MethodType(graph_step, own.__self__)

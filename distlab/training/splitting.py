@@ -9,14 +9,12 @@ slows every step. There the data set stays whole, and a step cuts its batch into
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from distlab.batching import split_batch
 from distlab.errors import DatasetError
 from distlab.strategy.describing import describe
 
@@ -104,60 +102,24 @@ def _indivisible(found: str, replicas: int) -> DatasetError:
     )
 
 
-def split(
-    strategy: tf.distribute.Strategy, batch: Any, *, pad: bool = False
-) -> tuple[Any, tf.Tensor | None]:
-    """Returns a slice of the batch for each replica, in order; sizes differ by 1 at most.
+def check_batch(batch: Any, replicas: int) -> None:
+    """Raises, or lets the step fail, where parts of a batch do not have as many rows.
 
     Args:
-        strategy: The strategy that runs the step.
-        batch: Tensors, or a structure of them; already distributed values stay as they are.
-        pad: Whether a replica for which no example is left gets the last one, for operations
-            that cannot take an empty batch. By `share_of` it knows that it has none.
-
-    Returns:
-        What to give to `strategy.run`, and how many examples the batch has: None where the
-        values came distributed.
+        batch: Tensors, or values of which each replica has one.
+        replicas: Among how many the batch is divided.
 
     Raises:
         DatasetError: The parts have different first dimensions. If their shapes are known only when
             the step runs, the step fails, and `parts_explained` raises this error.
     """
-    replicas = strategy.num_replicas_in_sync
-    parts = tf.nest.flatten(batch)
-    if any(isinstance(part, tf.distribute.DistributedValues) for part in parts):
-        each = (strategy.experimental_local_results(part) for part in parts if part is not None)
-        for of_replica in zip(*each, strict=False):
-            _assert_equal_rows(list(of_replica))
-        return batch, None
-    parts = [as_tensor(part) for part in parts]
-    examples = tf.shape(next(part for part in parts if part is not None))[0]
-    if replicas == 1:
-        return batch, examples
-    check_parts(parts, replicas)
-    _assert_equal_rows(parts)
-
-    def slice_of(context: tf.distribute.ValueContext) -> Any:
-        first, end = share_of(context.replica_id_in_sync_group, replicas, examples)
-        if pad:
-            first = tf.minimum(first, examples - 1)
-            end = tf.maximum(end, first + 1)
-        slices = [None if part is None else part[first:end] for part in parts]
-        return tf.nest.pack_sequence_as(batch, slices)
-
-    return strategy.experimental_distribute_values_from_function(slice_of), examples
-
-
-def as_tensor(part: Any) -> Any:
-    """Returns an array of `train_on_batch` as a tensor, and any other part of a batch as it is.
-
-    Args:
-        part: A tensor, an array, a distributed value or None.
-    """
-    ready = part is None or tf.is_tensor(part)
-    if ready or isinstance(part, tf.distribute.DistributedValues):
-        return part
-    return tf.convert_to_tensor(part)
+    parts = [part for part in tf.nest.flatten(batch) if part is not None]
+    if not any(isinstance(part, tf.distribute.DistributedValues) for part in parts):
+        check_parts(parts, replicas)
+        _assert_equal_rows(parts)
+        return
+    for of_replica in zip(*(getattr(part, "values", [part]) for part in parts), strict=False):
+        _assert_equal_rows(list(of_replica))
 
 
 def _assert_equal_rows(parts: list[Any]) -> None:
@@ -167,23 +129,6 @@ def _assert_equal_rows(parts: list[Any]) -> None:
     rows = tf.stack([tf.cast(tf.shape(part)[0], tf.int64) for part in dense])
     same = tf.reduce_all(tf.equal(rows, rows[0]))
     tf.raw_ops.Assert(condition=same, data=[_UNEQUAL, rows], summarize=len(dense))
-
-
-def at_least_one(batch: Any) -> Any:
-    """Returns a batch without an example with one of zeros, and any other as it is.
-
-    Args:
-        batch: One replica's part of a batch. Parts that are not dense stay empty.
-    """
-
-    def filled(part: Any) -> Any:
-        if not isinstance(part, tf.Tensor) or not part.shape.rank:
-            return part
-        shape = tf.shape(part)
-        missing = tf.maximum(1 - shape[:1], 0)
-        return tf.concat([part, tf.zeros(tf.concat([missing, shape[1:]], 0), part.dtype)], 0)
-
-    return tf.nest.map_structure(filled, batch)
 
 
 def share_of(replica: Any, replicas: int, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -197,14 +142,3 @@ def share_of(replica: Any, replicas: int, examples: tf.Tensor) -> tuple[tf.Tenso
     size, more = examples // replicas, examples % replicas
     first = replica * size + tf.minimum(replica, more)
     return first, first + size + tf.cast(replica < more, examples.dtype)
-
-
-def cut(examples: int, replicas: int) -> list[tuple[int, int]]:
-    """Returns where each replica's share of a batch begins and ends.
-
-    Args:
-        examples: How many examples the batch has.
-        replicas: Among how many it is shared.
-    """
-    shares = split_batch(examples, replicas, source="distribute")
-    return list(itertools.pairwise([0, *itertools.accumulate(shares)]))

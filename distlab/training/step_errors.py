@@ -14,22 +14,10 @@ from distlab.errors import DatasetError, DistlabError, ModelError
 from distlab.strategy.describing import describe
 from distlab.training.finite_losses import told_in
 from distlab.training.keras_private import models
-from distlab.training.keras_private.states import UNSEEDED, WRITTEN_TWICE
 from distlab.training.splitting import parts_explained
 
 # What TensorFlow or distlab says inside a step: what it means, and what to do.
 _REFUSALS: dict[str, dict[str, str]] = {
-    UNSEEDED: {
-        "found": "a layer that calls keras.random without a seed: replicas would draw from one "
-        "state, which none of them may write",
-        "do": "make a generator in the layer's __init__, self.generator = "
-        "keras.random.SeedGenerator(seed), and give keras.random seed=self.generator",
-    },
-    WRITTEN_TWICE: {
-        "found": "a layer that is called twice and keeps statistics: under CentralStorageStrategy "
-        "the second call would not see what the first wrote",
-        "do": "give each call a layer of its own, or take dl.make_strategy('mirrored')",
-    },
     "You must specify an aggregation method to update a": {
         "found": "something in the step that writes a variable of which all replicas share one "
         "copy under CentralStorageStrategy: an assignment to a trainable weight, a constraint, an "
@@ -37,10 +25,9 @@ _REFUSALS: dict[str, dict[str, str]] = {
         "do": "leave it out, or take dl.make_strategy('mirrored')",
     },
     "`merge_call` called while defining a new graph": {
-        "found": "a gradient or an update inside tf.cond, tf.while_loop or tf.map_fn, where "
-        "replicas cannot wait for each other",
-        "do": "take the gradient outside, and let the condition choose what is applied: "
-        "tf.where(condition, gradient, 0)",
+        "found": "a gather inside tf.cond, tf.while_loop or tf.map_fn, where replicas cannot wait "
+        "for each other",
+        "do": "call dl.all_gather outside of it",
         "pitfall": "An all-reduce in an if: a merge_call error, or a hang",
     },
     "tf.function only supports singleton tf.Variables created on the first call": {
@@ -48,6 +35,10 @@ _REFUSALS: dict[str, dict[str, str]] = {
         "do": "create weights and other layers in __init__() or build(), not in call()",
     },
 }
+
+
+# How TensorFlow says that tensors have other sizes than an operation takes.
+_SIZES = re.compile("ncompatible shapes|size-incompatible|must have the same|differ in their rows")
 
 
 @contextlib.contextmanager
@@ -63,65 +54,48 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
         DatasetError: The parts of a batch cannot be divided among the replicas.
     """
     asked = f"{doing} the model {model.name!r}"
+    several = model.distribute_strategy.num_replicas_in_sync > 1
     try:
         with parts_explained(model.distribute_strategy.num_replicas_in_sync):
             yield
     except tf.errors.InvalidArgumentError as error:
         told = told_in(str(error.message))
+        if told is None and _SIZES.search(str(error.message)) and several:
+            raise ModelError(
+                asked=asked,
+                found=f"a layer that takes the rows of a whole batch, and not a replica's own: "
+                f"{_line_that_says(_SIZES, error)}",
+                do="take the number of examples from keras.ops.shape(x)[0], and not from a "
+                "constant such as BATCH_SIZE; or give the layer an attribute whole_batch = True",
+            ) from error
         if told is None:
             raise
         step, replica, loss, applied = told
-        where, weights = f"replica {replica}", "the weights are those before it"
+        where = f" on replica {replica}" if replica >= 0 else ""
+        weights = "the weights are those before it"
         if applied:
             weights = "the weights have its update already, as XLA drops checks inside a step"
         if describe(model.distribute_strategy).kind == "parameter_server":
-            where, weights = "a worker", "the weights may have later steps of other workers"
+            where, weights = " on a worker", "the weights may have later steps of other workers"
         raise ModelError(
             asked=asked,
-            found=f"a loss of {loss} on {where} in step {step + 1}, counted as "
+            found=f"a loss of {loss}{where} in step {step + 1}, counted as "
             f"optimizer.iterations does; {weights}",
             do="look for a learning rate that is too large, a log or a division by 0, and NaN in "
             "the data; keras.callbacks.TerminateOnNaN() ends training there without an error",
         ) from error
     except (ValueError, RuntimeError) as error:
+        if isinstance(error.__context__, DistlabError):  # Keras wraps what a layer raises
+            raise error.__context__ from None
         for text, parts in _REFUSALS.items():
             if text in str(error):
                 raise ModelError(asked=asked, **parts) from error
         raise
 
 
-@contextlib.contextmanager
-def share_explained(model: keras.Model, examples: int, in_all: int) -> Iterator[None]:
-    """Inside the block, a step that has taken a whole batch takes a share of it.
-
-    Args:
-        model: The model that is trained.
-        examples: How many the share has.
-        in_all: How many the batch has.
-
-    Raises:
-        ModelError: The step does not take so few examples.
-    """
-    try:
-        yield
-    except DistlabError:
-        raise
-    except (ValueError, tf.errors.InvalidArgumentError) as error:
-        raise ModelError(
-            asked=f"train or evaluate the model {model.name!r} on several replicas",
-            found=f"a step that takes a batch of {in_all} examples, and not a replica's share of "
-            f"{examples}: {in_short(error)}",
-            do="take the number of examples from keras.ops.shape(x)[0], and not from a constant "
-            "such as BATCH_SIZE or keras.Input(batch_size=...)",
-        ) from error
-
-
-def in_short(error: Exception) -> str:
-    """The line of an error that says what is wrong."""
-    text = re.sub(r"\x1b\[\d*m|\{\{.*?\}\}|\[Op:.*", "", str(error))
-    around = ("Exception encountered", "Arguments received")
-    lines = [line.strip() for line in text.splitlines() if not line.startswith(around)]
-    return next(filter(None, lines), type(error).__name__)
+def _line_that_says(text: re.Pattern[str], error: Exception) -> str:
+    plain = re.sub(r"\x1b\[\d*m|\{\{.*?\}\}|\[Op:.*", "", str(error))
+    return next(line.strip() for line in plain.splitlines() if text.search(line))
 
 
 @contextlib.contextmanager

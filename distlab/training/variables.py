@@ -25,6 +25,7 @@ import tensorflow as tf
 from distlab.errors import ModelError
 from distlab.training.keras_private import held
 from distlab.training.keras_private.optimizers import inner
+from distlab.training.rule.keras_private import global_seed
 from distlab.training.workers.exchanging import Workers, workers_of
 
 # What is stored of one variable, beside its values: all that a reader of JSON needs.
@@ -131,10 +132,27 @@ def name_optimizer(model: keras.Model) -> str:
     return " and ".join(map(name_of, held.optimizers_of(model)))
 
 
+def options_of(model: keras.Model) -> dict[str, str]:
+    """Returns what the model's optimizers were made with, as text, by "Adam.learning_rate".
+
+    Args:
+        model: A compiled model.
+    """
+    return {
+        f"{type(one).__name__}.{name}": str(value)
+        for one in held.optimizers_of(model)
+        for name, value in keras.saving.serialize_keras_object(one)["config"].items()
+        if name != "name"
+    }
+
+
 def _variables(model: keras.Model, group: str) -> list[keras.Variable]:
     if group == "optimizer":
         return [one for each in held.optimizers_of(model) for one in each.variables]
-    return list(model.variables if group == "model" else model.metrics_variables)
+    if group == "metrics":
+        return list(model.metrics_variables)
+    # What keras.random draws by where it is given no seed is as much a part of a training.
+    return [*model.variables, global_seed(model.distribute_strategy).state]
 
 
 def _copies(model: keras.Model, variable: keras.Variable) -> tuple[Any, ...]:

@@ -211,11 +211,11 @@ dl.check("find_drifted")
 #    does it name now?
 # 2. Trained by `dl.distribute`: how far are the weights from those of one device?
 #
-# If the second number is above 1e-5, look for a `shuffle` in your data (each `fit` gets a new
-# order), dropout, `BatchNormalization` without `synchronized=True`, and Adam on a weight whose
-# gradient is 0 except for rounding. Lesson 06 treats the first three. In Adam's first step, a
-# gradient of 1e-7 in place of 0 moves a weight by 3 % of the learning rate, which is 3e-5 if the
-# learning rate is 0.001.
+# Dropout and a plain `BatchNormalization` don't change the second number: `dl.distribute` draws one
+# device's random numbers and normalises by the global batch. If the number is above 1e-5, look for
+# a `shuffle` in your data (each `fit` gets a new order; see lesson 06) and for Adam on a weight
+# whose gradient is 0 except for rounding. In Adam's first step, a gradient of 1e-7 in place of 0
+# moves a weight by 3 % of the learning rate, which is 3e-5 if the learning rate is 0.001.
 
 
 # %%

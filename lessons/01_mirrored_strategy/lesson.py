@@ -485,7 +485,8 @@ layer_guess.reveal(
 # second replica's digits are lost. (Keras 2 saved the mean over the replicas.)
 #
 # With `synchronized=True` the layer all-reduces its sums and counts, so all replicas normalise by
-# the statistics of the whole global batch. Train the same model on one device, and compare:
+# the statistics of the whole global batch. (Under `dl.distribute`, in the next section, every
+# BatchNormalization does so.) Train the same model on one device, and compare:
 
 
 # %%
@@ -637,9 +638,10 @@ fit_guess.reveal(
 # <details><summary>In plain TensorFlow</summary>
 #
 # `dl.distribute(build, strategy)` is `with strategy.scope(): model = build()`, and it replaces
-# what a step of `fit` does. Each replica then takes the sum of its losses, divided by the number
-# of examples in the global batch. An all-reduce adds up the gradients, and only then does the
-# optimizer see them. Lesson 03 writes that step by hand.
+# what a step of `fit` does. Every replica runs the step of one device: layers compute the replica's
+# own examples, and everything else sees the whole batch. The mean of the replicas' gradients is
+# then the gradient of the global batch, and only that mean reaches the optimizer. Lesson 03 writes
+# a step by hand.
 # </details>
 #
 # <details><summary>In PyTorch and JAX</summary>

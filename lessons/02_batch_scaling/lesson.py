@@ -110,11 +110,9 @@ four_replicas = weights_after_an_epoch(lambda: dl.distribute(build, strategy))
 dl.show("weights apart", np.abs(one_device - four_replicas).max(), below=1e-6)
 
 # %% [markdown]
-# **With `dl.distribute`, this network's weights depend on the global batch, and not on the number
-# of replicas.** (Two kinds of layer change that. Batch normalization uses a replica's own examples,
-# and dropout draws its random numbers on each replica, for its own share.) Replicas are the reason
-# why the batch grows. So you can study 32 replicas on one device, if you give it their global
-# batch.
+# **With `dl.distribute`, a network's weights depend on the global batch, and not on the number of
+# replicas.** Replicas are the reason why the batch grows. So you can study 32 replicas on one
+# device, if you give it their global batch.
 
 # %% [markdown]
 # ## How sure is an accuracy?

@@ -21,7 +21,7 @@
 # - take exactly the step of one device, even on a partial batch,
 # - write a training loop for any number of replicas and compile many steps into one call.
 #
-# It takes about 55 minutes. You need [lesson 01](01_mirrored_strategy.ipynb) (mirrored
+# It takes about 60 minutes. You need [lesson 01](01_mirrored_strategy.ipynb) (mirrored
 # variables, the all-reduce) and `tf.GradientTape`. You need no GPU and download nothing.
 #
 # **Do you remember?**
@@ -669,9 +669,8 @@ for name, value in by_hand.items():
 #
 # ## The same in one line
 #
-# `dl.distribute` returns your Keras model, whose `fit` follows exactly this rule: it counts the
-# examples, counts the penalty once and sums the gradients. Callbacks, history and validation stay
-# Keras's.
+# `dl.distribute` returns your Keras model, whose `fit` takes exactly these steps: each example
+# weighs the same, and the penalty counts once. Callbacks, history and validation stay Keras's.
 
 # %%
 same = dl.distribute(lambda: build(l2=L2), strategy)
@@ -710,16 +709,70 @@ for name, value in by_hand.items():
 # full batches only. On a partial batch, Keras takes the mean of means. It logs a quarter of the
 # loss in any case, because Keras has divided it by 4 before the tracker gets it.
 #
-# `dl.distribute` trains the same class, unchanged, to one device's weights and log. It keeps Keras
-# from dividing the loss, and weighs the loss by the replica's share of the examples. Where you call
-# `tape.gradient`, it adds up the gradients of all replicas, and it switches off the optimizer's
-# all-reduce, which would add them a second time.
-#
-# It cannot repair a loss that compares examples with each other, such as a contrastive loss: each
-# replica sees only its share. `fit` warns, and `dl.all_gather` in your step gives each replica the
-# examples of all. Under [parameter servers](../docs/glossary.md#parameter-server), `dl.distribute`
-# refuses a model with a `train_step`.
+# `dl.distribute` trains the same class, unchanged, to one device's weights and log, because every
+# replica runs your `train_step` as one device would. Only the layers compute the replica's own
+# examples. An all-gather puts their outputs together, so the loss is that of the whole batch, even
+# if it compares examples with each other, as a contrastive loss does. `tape.gradient` returns the
+# mean over the replicas, which the next section explains. Under [parameter
+# servers](../docs/glossary.md#parameter-server), `dl.distribute` refuses a model with a
+# `train_step`.
 # </details>
+#
+# ## One rule for every loss
+#
+# Counting examples helps only if a loss adds up over them. The largest error of a batch doesn't,
+# and neither does a loss over pairs. `dl.distribute` needs no such loss, because it keeps one rule:
+# **layers compute a replica's own examples, and everything else sees the whole batch.** Here is
+# that rule by hand, for a loss that no division could repair. `put_together` returns the outputs of
+# all replicas. Its gradient sums what all replicas ask for, and keeps the rows of this one.
+
+
+# %%
+@tf.custom_gradient
+def put_together(own):
+    context = tf.distribute.get_replica_context()
+    first = 5 * context.replica_id_in_sync_group
+
+    def back(asked):
+        return context.all_reduce("SUM", asked)[first : first + 5]
+
+    return context.all_gather(own, axis=0), back
+
+
+# %%
+(images, labels) = next(iter(full))
+weights = tf.constant(kernel(build()))
+
+
+def gradient_of_the_worst(images, outputs_of_all):
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        outputs = outputs_of_all(tf.reshape(images, (-1, 64)) @ weights)
+        loss = tf.reduce_max(each_loss(labels, outputs))  # of the whole batch
+    return tape.gradient(loss, weights)
+
+
+@tf.function
+def on_replicas():
+    def replica_step():
+        context = tf.distribute.get_replica_context()
+        first = 5 * context.replica_id_in_sync_group
+        own = gradient_of_the_worst(images[first : first + 5], put_together)
+        return context.all_reduce("MEAN", own)
+
+    return strategy.experimental_local_results(strategy.run(replica_step))[0]
+
+
+alone = gradient_of_the_worst(images, tf.identity)
+dl.show("apart from one device's by", tf.reduce_max(abs(on_replicas() - alone)), below=1e-6)
+
+# %% [markdown]
+# All four replicas compute the same loss, so without the sum in `back` each of them would find only
+# its own examples' part of the gradient. With the sum each finds four times that part, and their
+# mean is the gradient of the whole batch, whatever the loss is. A random layer fits into the rule
+# as well: it draws for the whole batch from one device's seed, and keeps the replica's rows.
+#
+# **Put outputs together, and take the mean of the gradients: then any loss is one device's.**
 #
 # <details><summary>In plain TensorFlow</summary>
 #

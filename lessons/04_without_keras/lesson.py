@@ -527,7 +527,7 @@ clip_guess.reveal(
 # and the all-reduce comes after that. Nothing raises an error. In 2020 the Keras of TensorFlow
 # raised one instead, because [its
 # developers](https://github.com/tensorflow/tensorflow/issues/33929) did not want to clip silently
-# in the wrong place. (`dl.distribute` clips the sum, as one device does.)
+# in the wrong place. (`dl.distribute` clips the reduced gradient, as one device does.)
 #
 # [clip]: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/optimizers/base_optimizer.py
 #
@@ -545,7 +545,7 @@ clip_guess.reveal(
 # In Keras's own `fit`, the optimizer adds up whatever your `train_step` hands it. If your
 # `train_step` adds up the gradients itself, divide the sum by the number of replicas after you clip
 # it, or the gradient becomes too large. Under `dl.distribute`, `tape.gradient` in a `train_step`
-# already returns the sum: clip that, and neither add up nor divide.
+# already returns the gradient of the global batch: clip that, and neither add up nor divide.
 #
 # What you lose are callbacks, progress bars and `model.save`. `tf.train.Checkpoint` still saves
 # your variables, and metrics of Keras still work.

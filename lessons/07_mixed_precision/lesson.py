@@ -550,8 +550,8 @@ dl.show("sum finite, on replicas 0 and 1", strategy.experimental_local_results(r
 # %% [markdown]
 # Before the reduction, the replicas disagree. After it, both see the overflow. The whole order is:
 # scale, gradient, reduce, check, unscale, clip, step or skip. You write it in the exercise.
-# `dl.distribute` keeps this order under Keras's own `fit`: it adds up the gradients first, gives
-# the sum to the optimizer, and switches off the optimizer's own all-reduce. Without distlab, use
+# `dl.distribute` keeps this order under Keras's own `fit`: it reduces the gradients first, and the
+# optimizer on each replica then does with them what it does on one device. Without distlab, use
 # `mixed_bfloat16`, or a loop of your own as in the exercise.
 
 # %%

@@ -561,9 +561,8 @@ for way in ("set the rate", "compile with a new optimizer", "compile with the lo
 # <details><summary>What is in no file</summary>
 #
 # - The place in the data. We saved between epochs, where there is none.
-# - A dropout layer's place in its random numbers. In a model from <code>dl.distribute</code>, the
-#   mask depends on the layer's seed, the step and the replica. So it is as before only if you gave
-#   the layer a `seed`, and the number of replicas is as before.
+# - A dropout layer's place in its random numbers. A loaded layer with a `seed` begins them again,
+#   so its masks are those of the first steps, on one device and on replicas alike.
 # - The global batch. If you keep 64 on four replicas, each one has 16: the same training. If you
 #   keep 32 <i>per replica</i>, you train with 128.
 # - What callbacks remember, such as the patience of <code>EarlyStopping</code>.

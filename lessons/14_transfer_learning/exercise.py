@@ -40,7 +40,7 @@ sent = []
 class CountedSums(tf.distribute.ReductionToOneDevice):
     def batch_reduce_implementation(self, how, pairs, options):
         arrays = [value.values[0] for value, _ in pairs]
-        sent.extend(array.shape.num_elements() for array in arrays if array.shape.rank > 0)
+        sent.extend(array.shape.num_elements() for array in arrays if array.shape != [2])
         return super().batch_reduce_implementation(how, pairs, options)
 
 
@@ -55,7 +55,7 @@ strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=CountedSums(
 def make_small():
     low = keras.layers.Dense(4, name="low", trainable=False)
     norm = keras.layers.BatchNormalization(name="norm", trainable=False)
-    model = keras.Sequential([keras.Input((4,)), low, norm, keras.layers.Dense(2, name="head")])
+    model = keras.Sequential([keras.Input((4,)), low, norm, keras.layers.Dense(3, name="head")])
     model.compile("sgd", "mse")
     return model
 
@@ -63,7 +63,7 @@ def make_small():
 def moved_by_a_step(model):
     before = {layer.name: [np.copy(w) for w in layer.get_weights()] for layer in model.layers}
     sent.clear()
-    model.fit(np.ones((4, 4)), np.ones((4, 2)), verbose=0)
+    model.fit(np.ones((4, 4)), np.ones((4, 3)), verbose=0)
     return [
         name
         for name, old in before.items()
@@ -129,9 +129,8 @@ dl.check("unfreeze_from")
 #
 # <details><summary>Answer</summary>
 #
-# They are equal up to rounding: the loss is the mean over the global batch, and each
-# BatchNormalization is frozen, so no layer computes with a replica's own mean. In plain TensorFlow
-# call `compile` inside `strategy.scope()`.
+# They are equal up to rounding, as `dl.distribute` takes the steps of one device. In plain
+# TensorFlow call `compile` inside `strategy.scope()`.
 # </details>
 
 # %% [markdown]
@@ -142,15 +141,17 @@ dl.check("unfreeze_from")
 # takes no step.
 #
 # - `model` is a `keras.Sequential` of layers `Dense`, `BatchNormalization` and `Dropout`, made by
-#   `dl.distribute`. Some of its layers are frozen, and not only the lowest.
+#   `dl.distribute` for two replicas. Some of its layers are frozen: the first dense layer and the
+#   first BatchNormalization, and one more BatchNormalization.
 # - Return how many **numbers** one replica gives to the all-reduces of one training step, as `sent`
-#   counts them. `dl.distribute` also averages something that is no gradient.
-# - About 6 lines.
+#   counts them. A BatchNormalization that learns sends more than gradients: the lesson counts 12
+#   numbers for each of its features.
+# - About 7 lines.
 #
 # <details><summary>Hint</summary>
 #
 # A trainable BatchNormalization has four arrays. Which of them does a step change by gradients, and
-# which by the rows of a replica? What about a frozen one?
+# what else does it have to know of the other replica's rows? What about a frozen one?
 # </details>
 
 
@@ -160,9 +161,9 @@ def numbers_sent(model):
     ### BEGIN SOLUTION
     total = 0
     for layer in model.layers:
-        is_norm = isinstance(layer, keras.layers.BatchNormalization)
-        weights = layer.weights if is_norm and layer.trainable else layer.trainable_weights
-        total += sum(int(np.prod(weight.shape)) for weight in weights)
+        total += sum(int(np.prod(weight.shape)) for weight in layer.trainable_weights)
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
+            total += 12 * layer.gamma.shape[0]
     return total
     ### END SOLUTION
 
@@ -173,7 +174,7 @@ def numbers_sent(model):
 # %%
 with waits_for("numbers_sent"):
     tried = dl.distribute(make_small, strategy)
-    tried.get_layer("norm").trainable = True
+    tried.get_layer("low").trainable = tried.get_layer("norm").trainable = True
     tried.compile("sgd", "mse")
     moved_by_a_step(tried)
     dl.show("numbers sent", numbers_sent(tried), expected=sum(sent))

@@ -57,7 +57,7 @@ sent = []
 class CountedSums(tf.distribute.ReductionToOneDevice):
     def batch_reduce_implementation(self, how, pairs, options):
         arrays = [value.values[0] for value, _ in pairs]
-        sent.extend(array.shape.num_elements() for array in arrays if array.shape.rank > 0)
+        sent.extend(array.shape.num_elements() for array in arrays if array.shape != [2])
         return super().batch_reduce_implementation(how, pairs, options)
 
 
@@ -67,9 +67,10 @@ tf.get_logger().setLevel("ERROR")  # no reminders about retracing
 # %% [markdown]
 # With `cross_device_ops` you choose the object that does the all-reduce. Our strategies use
 # `ReductionToOneDevice` on a CPU. `CountedSums` does the same, and notes in `sent` how many numbers
-# are in each array that a step sends. (`value.values[0]` is the first replica's array. A single
-# number is left out: on GPUs a step also sends its count of examples.) It does so while the step is
-# [traced](../docs/glossary.md#trace), so each traced step is counted once.
+# are in each array that a step sends. (`value.values[0]` is the first replica's array. Arrays of
+# two numbers are left out: in them the replicas exchange one number each, such as the loss, which a
+# step checks for NaN.) It does so while the step is [traced](../docs/glossary.md#trace), so each
+# traced step is counted once.
 #
 # ## Two tasks
 #
@@ -218,11 +219,13 @@ dl.show("bytes sent in a step", [4 * each["sent"] for each in sizes.values()])
 # Dropout layer, a frozen body gives the same features in every epoch. Compute them once, store
 # them, and train the head on those.
 #
-# The full model sends 5,637 numbers, and 5,541 of them are gradients. The other 96 are means and
-# variances of the BatchNormalizations. `dl.distribute` averages them over the replicas. Keras's own
-# `fit` would send none of them (lesson 01). In a ring of two devices, each device would send as
-# many bytes as these arrays have. [Lesson 12](12_ring_all_reduce.ipynb) counts the bytes for more
-# devices.
+# The full model sends 6,117 numbers, and 5,541 of them are gradients. The other 576 belong to the
+# BatchNormalizations, which normalise by the global batch under `dl.distribute`. For each of their
+# 48 features a replica sends three numbers about its own rows: their mean, their squares and their
+# count. The array has room for both replicas, so that makes 6 numbers a feature, and 6 more on the
+# way back, for the gradient. Keras's own `fit` would send none of them (lesson 01). In a ring of
+# two devices, each device would send as many bytes as these arrays have. [Lesson
+# 12](12_ring_all_reduce.ipynb) counts the bytes for more devices.
 #
 # `trainable = False` has one more effect. It puts a BatchNormalization into *inference mode*: the
 # layer normalizes by its stored statistics and does not update them. A Dropout layer does **not**
@@ -394,8 +397,8 @@ for way in ("frozen", "fine-tuned", "rate of the head"):
 # ## Hold the statistics still
 #
 # A BatchNormalization has a moving mean and a moving variance. No gradient changes them. Each
-# training step moves them towards the mean and the variance of its batch, and with a few rows on
-# each replica these are noisy. Here is the smallest model that calls such a layer with
+# training step moves them towards the mean and the variance of its batch, and with a few rows these
+# are noisy. Here is the smallest model that calls such a layer with
 # `training=False`, in plain Keras and on one device.
 
 # %%
@@ -464,7 +467,7 @@ dl.show("accuracy, before and after", [frozen_accuracy, accuracy(transferred, ne
 # %% [markdown]
 # No number of a BatchNormalization has moved, and on this body fine-tuning gained nothing. Does it
 # pay to hold the statistics still? In the recorded runs called *normalization in training*, the
-# statistics moved, and gamma and beta learnt as well. Each replica had 8 rows in every step.
+# statistics moved, and gamma and beta learnt as well. Each replica normalized by its own 8 rows.
 
 # %%
 for way in ("fine-tuned", "normalization in training"):

@@ -98,16 +98,17 @@ dl.check("choose_and_defend")
 # %% [markdown]
 # ## Task 2: the table for any model
 #
-# If a line of the lesson's table says `equal False`, you have a question: *where* do the weights
-# differ? Write `compare_strategies(build, dataset, strategies)`, whose table answers it.
+# In the lesson's table every line is equal, because `dl.distribute` trained. Keras's own `fit` can
+# differ from one device, and then you have a question: *where*? Write `compare_strategies(build,
+# dataset, strategies)`, whose table answers it.
 #
 # - `build()` returns a new compiled Keras model, always with the same initial weights and the same
 #   names.
-# - `dataset` has batches of `(x, y)`. The last batch may be smaller, and its shares unequal.
+# - `dataset` has batches of `(x, y)`, which every strategy shares equally.
 # - `strategies` is a dictionary from a name to a strategy.
-# - Train for **one epoch**: once without a strategy, by plain `fit`, and once under each strategy,
-#   where each example weighs the same, as in the lesson's table. Some models end with different
-#   weights, and some of these differences do not show in the loss.
+# - Train for **one epoch**, always by Keras's own `fit`: once without a strategy, and once under
+#   each strategy. Some models end with different weights, and some of these differences do not show
+#   in the loss.
 # - Return a dictionary from each name to `{"differs": ..., "copies": ...}`. `differs` is the
 #   **path** of the first weight with a number that differs from one device's by more than 1e-5,
 #   such as `"model/dense/kernel"`, or `None`. The order is that of `model.weights`.
@@ -137,7 +138,8 @@ def compare_strategies(build, dataset, strategies):
     one.fit(dataset, verbose=0, shuffle=False)
     table = {}
     for name, strategy in strategies.items():
-        model = dl.distribute(build, strategy)
+        with strategy.scope():
+            model = build()
         model.fit(dataset, verbose=0, shuffle=False)
         pairs = zip(one.weights, model.weights, strict=True)
         apart = [a.path for a, b in pairs if not np.allclose(a, b, rtol=0, atol=1e-5)]
@@ -155,7 +157,7 @@ dl.check("compare_strategies")
 # %% [markdown]
 # **Try next:** give your function a model with `keras.layers.BatchNormalization()`, and then with
 # `BatchNormalization(synchronized=True)`. Which weight does it name, and would the loss have shown
-# it?
+# it? Then put `dl.distribute(build, strategy)` in the place of the scope: what does it name now?
 
 # %% [markdown]
 # ## Task 3: is it worth it?

@@ -316,12 +316,11 @@ equal_guess.reveal(
 )
 
 # %% [markdown]
-# Under `dl.distribute` these strategies do not change *what* this model learns. (Compare with
-# SGD and few steps: rounding can grow beyond 1e-6.) That does not hold
-# for every model: dropout draws different numbers, and a plain `BatchNormalization`, or a loss that
-# compares examples, sees only its replica's share. And Keras's own `fit` weighs the examples of a
-# partial batch differently (lesson 03). A strategy decides where things are and what travels in
-# each step, here with N replicas:
+# Under `dl.distribute` these strategies do not change *what* a model learns, whatever its layers
+# and its loss are. (Compare with SGD and few steps: rounding can grow beyond 1e-6.) Keras's own
+# `fit` gives no such promise: it weighs the examples of a partial batch differently (lesson 03),
+# its dropout draws other numbers, and a plain `BatchNormalization` sees only its replica's share. A
+# strategy decides where things are and what travels in each step, here with N replicas:
 #
 # | | Mirrored | CentralStorage |
 # |---|---|---|
@@ -432,7 +431,8 @@ dl.show("total", total.numpy(), expected=12.0)
 # divided by infinity is NaN. `evaluate` has the same mistake. Mirrored does not, because there each
 # replica has its own total.
 #
-# `dl.distribute` first collects what the replicas saw, and then updates the metrics once:
+# Under `dl.distribute` every replica has the losses of the whole batch, and one of them writes the
+# total:
 
 # %%
 mended = dl.distribute(build, central)
@@ -448,7 +448,7 @@ dl.show("weights of one device", bool(apart(one, mended) < 1e-6), expected=True)
 # accumulation. They assign to their own variables in each replica, and there is only one copy.
 # Keras stops in the first step, with "You must specify an
 # [aggregation](../docs/glossary.md#aggregation) method" or an error about `merge_call`.
-# `dl.distribute` refuses these optimizers, and says why.
+# `dl.distribute` trains Nadam, refuses the others, and says why.
 # </details>
 
 # %% [markdown]
@@ -755,8 +755,8 @@ recap()
 # - [Lesson 17](17_beyond_data_parallelism.ipynb): what to do if the model does not fit on a device.
 # - The [glossary](../docs/glossary.md) has the words of all lessons.
 # - Your own model: put your `build` and your data in place of ours, and run "Your model under
-#   each strategy" again. If a line is not equal, `dl.check_parity(build, data,
-#   strategy=strategy)` names the first weight that differs and looks for the cause.
+#   each strategy" again. For Keras's own `fit` or a loop of yours, `dl.check_parity` names the
+#   first weight that differs and looks for the cause.
 # - [TensorFlow's guide to distributed
 #   training](https://www.tensorflow.org/guide/distributed_training) describes the strategies. Its
 #   table lists Keras's `fit` as supported under `MultiWorkerMirroredStrategy`. With Keras 3 it

@@ -68,6 +68,22 @@ def scope_of_a_subclass(strategy, units):
         return compiled(OneLayer(), keras.optimizers.SGD(0.1, momentum=0.9))
 
 
+def test_distribute_normalises_and_drops_as_one_device_does():
+    def build():
+        dl.set_seed(1)
+        layers = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+        model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(2)])
+        return compiled(model, keras.optimizers.SGD(0.1))
+
+    x = np.random.default_rng(1).normal(size=(23, 3)).astype("float32")
+    strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
+    models = [build(), dl.distribute(build, strategy)]
+    for model in models:
+        model.fit(x, x[:, :2], batch_size=8, shuffle=False, verbose=0)
+    for one, two in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-6)
+
+
 def test_scope_takes_other_right_answers():
     assert_right_answers_pass(SCOPE, scope_with_build_function, scope_of_a_subclass)
 

@@ -481,6 +481,32 @@ class Classifier(keras.Model):
         return {"loss": self.tracker.result()}
 
 
+def test_distribute_trains_a_step_that_compares_examples_as_one_device():
+    class Compares(keras.Model):
+        def train_step(self, data):
+            x, _ = data
+            with tf.GradientTape() as tape:
+                outputs = self(x, training=True)
+                pairs = tf.reduce_sum((outputs[:, None] - outputs[None]) ** 2, axis=-1)
+                loss = tf.reduce_max(pairs) + tf.reduce_mean(1 / (1 + pairs))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"loss": loss}
+
+    def build():
+        inputs = keras.Input((4,))
+        model = Compares(inputs, keras.layers.Dense(3)(inputs))
+        model.compile(keras.optimizers.SGD(0.01))
+        model.set_weights([np.linspace(-1, 1, 12).reshape(4, 3), np.zeros(3)])
+        return model
+
+    x = np.random.default_rng(1).normal(size=(42, 4)).astype("float32")
+    models = [build(), dl.distribute(build, mirrored(4))]
+    logs = [m.fit(x, x, batch_size=16, shuffle=False, verbose=0).history["loss"] for m in models]
+    assert apart(*models) < 1e-6
+    assert logs[0] == pytest.approx(logs[1], rel=1e-5)
+
+
 def test_a_train_step_is_one_device_with_full_batches_only_and_logs_a_quarter():
     strategy = mirrored(4)
     draw = np.random.default_rng(1)

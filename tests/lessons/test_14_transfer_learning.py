@@ -67,8 +67,8 @@ def test_a_wrong_way_to_unfreeze_is_named():
 # numbers_sent
 
 
-def numbers_by(*, kinds=(keras.layers.Layer,), moves=True, biases=True):
-    """Adds up by kinds of weights; `moves` says whether moving statistics count, or all of them."""
+def numbers_by(*, kinds=(keras.layers.Layer,), moves=True, biases=True, each=12):
+    """Adds up by kinds of weights; `moves` says whether statistics count, or all of them."""
 
     def numbers_sent(model):
         total = 0
@@ -76,17 +76,20 @@ def numbers_by(*, kinds=(keras.layers.Layer,), moves=True, biases=True):
             norm = isinstance(layer, keras.layers.BatchNormalization)
             weights = layer.weights[: 2 if biases or norm else 1]
             counted = list(weights) if layer.trainable and isinstance(layer, kinds) else []
-            if norm and (moves is None or (moves and layer.trainable)):
-                counted += layer.weights[2:]
             total += sum(weight.numpy().size for weight in counted)
+            if norm and (moves is None or (moves and layer.trainable)):
+                total += each * layer.gamma.shape[0]
         return total
 
     return numbers_sent
 
 
 def numbers_of_layers(model):
-    """A step changes all weights of a trainable layer, or none."""
-    return np.float64(sum(layer.count_params() for layer in model.layers if layer.trainable))
+    """A trainable normalization has four numbers a feature, two of which have gradients."""
+    learn = [layer for layer in model.layers if layer.trainable]
+    norms = [layer for layer in learn if isinstance(layer, keras.layers.BatchNormalization)]
+    features = sum(norm.gamma.shape[0] for norm in norms)
+    return np.float64(sum(layer.count_params() for layer in learn) + 10 * features)
 
 
 def test_other_right_numbers_pass():
@@ -98,6 +101,8 @@ def test_wrong_numbers_are_named():
         "whole_model": lambda model: model.count_params(),
         "gradients_only": numbers_by(moves=False),
         "frozen_statistics": numbers_by(moves=None),
+        "moving_statistics": numbers_by(each=2),
+        "one_way": numbers_by(each=6),
         "no_normalization": numbers_by(moves=False, kinds=(keras.layers.Dense,)),
         "no_biases": numbers_by(biases=False),
         "arrays_counted": lambda model: len(model.trainable_weights),
@@ -112,7 +117,8 @@ def test_the_check_expects_what_a_step_sends():
 
     class CountedSums(tf.distribute.ReductionToOneDevice):
         def batch_reduce_implementation(self, how, pairs, options):
-            sent.extend(value.values[0].shape.num_elements() for value, _ in pairs)
+            shapes = [value.values[0].shape for value, _ in pairs]
+            sent.extend(shape.num_elements() for shape in shapes if shape != [2])
             return super().batch_reduce_implementation(how, pairs, options)
 
     strategy = dl.make_strategy("mirrored", devices=2, cross_device_ops=CountedSums())

@@ -135,7 +135,12 @@ def first_of(**habits):
 first_apart = first_of()
 
 
-def comparer(make=dl.distribute, differs=first_apart, copies=None):
+def keras_own(build, strategy):
+    with strategy.scope():
+        return build()
+
+
+def comparer(make=keras_own, differs=first_apart, copies=None):
     """An answer to `compare_strategies`, with a part replaced."""
 
     def compare_strategies(build, dataset, strategies):
@@ -155,11 +160,6 @@ def comparer(make=dl.distribute, differs=first_apart, copies=None):
     return compare_strategies
 
 
-def keras_own(build, strategy):
-    with strategy.scope():
-        return build()
-
-
 def by_saved_weights(build, dataset, strategies):
     """Another right answer: weights by their paths, copies by what a variable is made of."""
 
@@ -170,7 +170,8 @@ def by_saved_weights(build, dataset, strategies):
     _, expected = trained(build())
     table = {}
     for name, strategy in strategies.items():
-        model, found = trained(dl.distribute(build, strategy))
+        with strategy.scope():
+            model, found = trained(build())
         first = model.weights[0].value
         equal = {path: np.allclose(found[path], expected[path], 0, 1e-5) for path in expected}
         table[name] = {
@@ -219,19 +220,12 @@ def looker(differs=first_apart, copies=None):
     return look
 
 
-def one_for_all(build, dataset, strategies):
-    model = build()
-    return {name: dl.distribute(lambda: model, s).name for name, s in strategies.items()}
-
-
 def test_wrong_trainings_are_named():
     wrong = {
         "built_outside_scope": comparer(make=lambda build, strategy: build(), copies=lambda s: 1),
-        "one_model_for_all": one_for_all,
+        "by_distribute": comparer(make=dl.distribute),
     }
     assert_mistakes_are_caught(COMPARE, wrong, earned=0, seeds=(1,))
-    own = {"keras_own_fit": comparer(make=keras_own)}
-    assert_mistakes_are_caught(COMPARE, own, earned=0, seeds=(3,))
 
 
 def test_wrong_comparisons_are_named():
@@ -407,6 +401,24 @@ def test_distribute_refuses_a_model_that_was_built_outside_its_scope():
     for kind in ("one_device", "mirrored"):
         with pytest.raises(ValueError, match="scope"):
             dl.distribute(lambda: model, dl.make_strategy(kind))
+
+
+def test_under_central_storage_distribute_trains_nadam_and_refuses_the_others():
+    def build(optimizer):
+        model = small_model()
+        model.compile(optimizer, "mse")
+        return model
+
+    def sgd(**options):
+        return lambda: keras.optimizers.SGD(0.1, **options)
+
+    central, x = dl.make_strategy("central_storage", devices=2), np.ones((5, 4), "float32")
+    dl.distribute(lambda: build(keras.optimizers.Nadam()), central).fit(x, x[:, :2], verbose=0)
+    others = [sgd(use_ema=True), sgd(gradient_accumulation_steps=2), keras.optimizers.Muon]
+    others.append(lambda: keras.optimizers.LossScaleOptimizer(sgd()()))
+    for make in others:
+        with pytest.raises(ValueError, match="cannot update the one copy"):
+            dl.distribute(lambda make=make: build(make()), central)
 
 
 def test_by_hand_one_device_trains_a_model_from_outside_its_scope_and_mirrored_stops():

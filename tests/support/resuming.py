@@ -22,13 +22,13 @@ def dataset(examples=EXAMPLES):
     return data.shuffle(examples, seed=1).batch(BATCH)
 
 
-def build(*, optimizer=None, steps_per_execution=1, units=5, metrics=("mae",), dropout=0.3):
+def build(*, optimizer=None, steps_per_execution=1, units=5, metrics=("mae",)):
     schedule = keras.optimizers.schedules.CosineDecay(0.05, decay_steps=20)
     model = keras.Sequential(
         [
             keras.Input((3,)),
             keras.layers.Dense(units, "tanh"),
-            keras.layers.Dropout(dropout),
+            keras.layers.Dropout(0.3),
             keras.layers.Dense(1),
         ]
     )

@@ -1,7 +1,6 @@
 """What the workers of a cluster do for test_resume_workers.py, each in a process of its own."""
 
 import contextlib
-import functools
 import io
 import pathlib
 import pickle
@@ -13,8 +12,7 @@ from distlab.errors import DistlabError
 from tests.support import resuming
 from tests.support.resuming import VALIDATION, Diary, Signal
 
-# What Dropout draws depends on the replica, so one device would train otherwise.
-build = functools.partial(resuming.build, dropout=0.0)
+build = resuming.build
 
 
 def train(strategy, *callbacks, seed, **options):

@@ -11,7 +11,6 @@ from distlab.errors import DatasetError, InvalidArgument, ModelError
 from tests.support.distribution import strategy_of
 from tests.training.cases.case import (
     BATCH,
-    ONE_HOT,
     SGD,
     Adam,
     CrossEntropy,
@@ -122,27 +121,6 @@ def a_function_of_ones_own_that_would_be_replaced():
     distribute(lambda: compile_model(Own([keras.Input((8,)), layers.Dense(4)])))
 
 
-@refused(ModelError, "the layer 'memory' with stateful=True", 'make_strategy("one_device")')
-def a_layer_that_keeps_a_state_for_each_place_in_the_batch():
-    recurrent = {"stateful": True, "name": "memory"}
-
-    def build():
-        inputs = keras.Input((4, 2), batch_size=9)
-        return compile_model(keras.Model(inputs, layers.LSTM(4, **recurrent)(inputs)))
-
-    distribute(build)
-
-
-@refused(ModelError, "a loss 'each' with reduction='none', which leaves no")
-def a_loss_that_is_not_one_number():
-    fit(lambda: dense(loss=CrossEntropy(reduction="none", name="each")))
-
-
-@refused(ModelError, "an SGD with gradient_accumulation_steps=2, which")
-def accumulation_in_a_step_of_ones_own():
-    distribute(lambda: net(Net, optimizer=SGD(gradient_accumulation_steps=2)))
-
-
 # Central storage, where all replicas share one copy of a variable
 
 
@@ -158,80 +136,24 @@ def test_optimizers_that_cannot_share_one_copy_are_refused():
             distribute(lambda make=make: dense(optimizer=make()), "central_storage")
 
 
-@refused(ModelError, "of which all replicas share one copy")
-def a_constraint_under_central_storage():
-    fit(lambda: network(layers.Dense(4, kernel_constraint="unit_norm")), kind="central_storage")
-
-
-@refused(ModelError, "a layer that is called twice and keeps statistics")
-def statistics_that_are_written_twice_under_central_storage():
-    def build():
-        inputs, shared = keras.Input((8,)), layers.BatchNormalization()
-        return compile_model(keras.Model(inputs, shared(shared(inputs))))
-
-    fit(build, kind="central_storage")
-
-
 # Steps
 
 
 class OfTwelve(layers.Layer):
+    whole_batch = False
+
     def call(self, x):
         return x + tf.zeros((12, 8))
 
 
 @refused(
     ModelError,
-    "a step that takes a batch of 12 examples, and not a replica's share of ",
+    "a layer that takes the rows of a whole batch, and not a replica's own: ",
+    "Incompatible shapes",
     "take the number of examples from keras.ops.shape(x)[0], and not from a",
 )
 def a_batch_size_as_a_constant():
     fit(lambda: network(OfTwelve(), layers.Dense(4)), batches(X[:24], Y[:24], batch=12))
-
-
-class Conditional(Net):
-    def learn(self, tape, loss):
-        weights = self.trainable_variables
-        gradients = tape.gradient(loss, weights)
-        even = tf.equal(self.optimizer.iterations % 2, 0)
-        tf.cond(even, lambda: self.optimizer.apply(gradients, weights), lambda: None)
-
-
-@refused(ModelError, "an update inside tf.cond", "let the condition choose what is applied")
-def an_update_inside_a_condition():
-    fit(lambda: net(Conditional))
-
-
-class Noise(layers.Layer):
-    def call(self, x):
-        return x + keras.random.normal((8,))
-
-
-@refused(ModelError, "train or evaluate", "keras.random.SeedGenerator(seed)")
-def randomness_without_a_seed():
-    fit(lambda: network(Noise(), layers.Dense(4)))
-
-
-@refused(ModelError, "predict with the model", "SeedGenerator")
-def randomness_without_a_seed_in_predict():
-    distribute(lambda: network(Noise(), layers.Dense(4))).predict(X, verbose=0)
-
-
-class ByIndex(Net):
-    """Learns from one-hot labels, by their indices."""
-
-    def train_step(self, data):
-        x, y = data[0], tf.argmax(data[1], axis=-1)
-        return super().train_step((x, y)) | self.compute_metrics(x, y, self(x))
-
-
-@refused(
-    ModelError,
-    "labels of shape (11,) from the step, and CategoricalAccuracy, which Keras has chosen",
-    "compile with keras.metrics.SparseCategoricalAccuracy(name='accuracy')",
-)
-def accuracy_that_keras_chose_by_other_labels():
-    fit(lambda: net(ByIndex, metrics=["accuracy"]), batches(X, ONE_HOT))
 
 
 class CountsBatches(keras.metrics.Metric):
@@ -251,12 +173,65 @@ class CountsBatches(keras.metrics.Metric):
 
 @refused(
     ModelError,
-    "the metric 'batches' with a tf.Variable (count), of which the replicas do not have a copy",
+    "the metric 'batches' with variables (count) of which the replicas do not have a copy",
     "make the variable with self.add_weight, and the metric inside build()",
 )
 def a_metric_made_before_that_counts_in_a_variable_of_tensorflow():
     metric = CountsBatches()
     fit(lambda: dense(metrics=[metric]))
+
+
+@refused(ModelError, "the metric 'mean' with variables (total, count) of which the replicas")
+def a_metric_of_keras_made_before():
+    metric = keras.metrics.MeanSquaredError(name="mean")
+    fit(lambda: network(layers.Dense(1), loss="mse", metrics=[metric]), X, X[:, :1])
+
+
+class DrawsInTensorFlow(layers.Layer):
+    def call(self, x):
+        return tf.nn.dropout(x, 0.3)
+
+
+@refused(ModelError, "the layer 'noise', which draws random numbers by", "tf.random.stateless_*")
+def a_draw_by_a_hidden_state():
+    fit(lambda: network(DrawsInTensorFlow(name="noise"), layers.Dense(4)))
+
+
+class DrawsByGenerator(Net):
+    def begin(self):
+        self.generator = tf.random.Generator.from_seed(3)
+
+    def loss_of(self, x, y):
+        return super().loss_of(x + self.generator.normal(tf.shape(x)), y)
+
+
+@refused(ModelError, "a step, which draws random numbers by a function of tf.random")
+def a_draw_by_a_generator():
+    fit(lambda: net(DrawsByGenerator))
+
+
+class Jacobian(Net):
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            out = self(data[0])
+        return {"size": tf.reduce_sum(tape.jacobian(out, self.head.bias))}
+
+
+@refused(ModelError, "tape.jacobian in its step", "take tape.gradient, or ask for it")
+def a_jacobian_in_a_step():
+    fit(lambda: net(Jacobian))
+
+
+@refused(ModelError, "a tf_keras model", "call its own fit in the strategy's scope")
+def a_model_of_tf_keras():
+    tf_keras = pytest.importorskip("tf_keras", reason="the legacy extra is not installed")
+
+    def build():
+        model = tf_keras.Sequential([tf_keras.layers.Dense(4)])
+        model.compile("sgd", "mse")
+        return model
+
+    distribute(build)
 
 
 class Broken(Net):
@@ -294,13 +269,14 @@ def test_a_loss_that_is_not_finite_stops_before_its_update(build, build_plain):
     x[BATCH + 5] = np.nan  # in the second step, on the second replica
     model, plain = distribute(build), build_plain()
     plain.set_weights(model.get_weights())
-    with pytest.raises(ModelError, match="a loss of nan on replica 1 in step 2, counted") as error:
+    with pytest.raises(ModelError, match="step 2, counted") as error:
         model.fit(batches(x, Y), verbose=0, shuffle=False)
+    assert error.value.found.startswith("a loss of nan")
     assert "TerminateOnNaN" in error.value.do
     plain.fit(batches(x, Y).take(1), verbose=0)
     for weight, expected in zip(model.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(weight, expected, atol=1e-6)
-    with pytest.raises(ModelError, match=r"a loss of nan on replica \d in step"):
+    with pytest.raises(ModelError, match="a loss of nan"):
         model.train_on_batch(X * np.nan, Y)
 
 

@@ -3,18 +3,17 @@
 import functools
 import warnings
 
+import keras
 import numpy as np
 import pytest
 
 import distlab as dl
+from distlab.training.rule.layers import sees_whole
 from tests.support.distribution import alone
-from tests.training.cases import everyday, metrics, steps
+from tests.training.cases import everyday, metrics, steps, whole_batches
 from tests.training.cases.case import CASES
 
-assert all((everyday, metrics, steps)), "each enters its cases"
-
-# Losses of the batch as a whole, which are exact today if they are asked to be.
-GATHERED = {"loss_of_pairs", "loss_of_a_ratio"}
+assert all((everyday, metrics, steps, whole_batches)), "each enters its cases"
 
 
 @functools.cache
@@ -23,15 +22,16 @@ def replicas():
 
 
 def distributed(build):
-    gathers = {"batch_losses": "gather"} if build.__self__.build.__name__ in GATHERED else {}
-    return dl.distribute(build, replicas(), **gathers)
+    return dl.distribute(build, replicas())
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_three_replicas_take_the_steps_of_one_device(name):
     case = CASES[name]
     plain, model = alone(case.seeded_build), distributed(case.seeded_build)
+    keras.utils.set_random_seed(5)  # what is drawn without a seed
     expected = plain.fit(**case.arguments()).history
+    keras.utils.set_random_seed(5)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "(?s).*(as a whole|a step writes|the shares)")
         logs = model.fit(**case.arguments()).history
@@ -46,3 +46,10 @@ def test_three_replicas_take_the_steps_of_one_device(name):
     assert logs.keys() == expected.keys()
     for log, values in expected.items():
         np.testing.assert_allclose(logs[log], values, rtol=1e-5, atol=1e-5, err_msg=log)
+
+
+@pytest.mark.parametrize("name", whole_batches.KEEPING)
+def test_what_keeps_rows_apart_is_computed_for_own_rows_alone(name):
+    model = distributed(CASES[name].seeded_build)
+    model.fit(**CASES[name].arguments())
+    assert not sees_whole(model.layers[0])

@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from distlab.cluster.spec import TaskName
 from distlab.errors import DeviceError
-from distlab.training.keras_private import optimizers
-from distlab.training.keras_private.optimizers import inner
 from distlab.training.parameter_server.feeding import feed_of
 from distlab.training.parameter_server.server_requirements import check_strategy
 from tests.support import parameter_server_cases as cases
@@ -166,7 +164,7 @@ REFUSALS = {
     "metric in variables": ("ModelError", "the metric 'seen' with a tf.Variable (count)"),
     "distributed": ("DatasetError", "was distributed already"),
     "own step": ("ModelError", "a custom train_step, which distribute cannot run under param"),
-    "legacy": ("ModelError", "a tf_keras model and parameter servers"),
+    "legacy": ("ModelError", "a tf_keras model"),
 }
 
 
@@ -216,18 +214,3 @@ def test_a_shuffle_without_a_seed_is_read_by_the_coordinator():
 def test_workers_with_several_gpus_are_refused():
     with pytest.raises(DeviceError, match="workers with 2 GPUs each"):
         check_strategy(strategy_of("mirrored", 2))  # all that is asked is the number of replicas
-
-
-def test_a_step_is_counted_in_one_operation():
-    model = builder("adam")()
-    model.optimizer.build(model.trainable_variables)
-    gradients = [tf.zeros(variable.shape) for variable in model.trainable_variables]
-
-    def step():
-        with optimizers.counting_at_once(model.optimizer):
-            inner(model.optimizer).apply(gradients, model.trainable_variables)
-
-    operations = tf.function(step).get_concrete_function().graph.get_operations()
-    writes = [op for op in operations if op.type.startswith("Assign")]
-    counts = [op.type for op in writes if op.get_attr("dtype").is_integer]
-    assert counts == ["AssignAddVariableOp"]

@@ -159,18 +159,26 @@ def test_a_finished_training_trains_no_more_and_a_longer_one_goes_on(tmp_path, c
 
 
 def test_a_checkpoint_of_two_replicas_is_resumed_on_one_device(tmp_path):
-    how = {"dropout": 0.0}  # what Dropout draws depends on the replica
     stop = Stop(after=(1, 2))
     with pytest.raises(Stopped):
-        fit(make("mirrored", **how), dl.Resume(tmp_path, every_steps=1), stop)
+        fit(make("mirrored"), dl.Resume(tmp_path, every_steps=1), stop)
     runs = []
     for model, callbacks in (
-        (make("one_device", seed=2, **how), [dl.Resume(tmp_path), NEVER]),
-        (make(**how), []),
+        (make("one_device", seed=2), [dl.Resume(tmp_path), NEVER]),
+        (make(), []),
     ):
         history = fit(model, *callbacks)
         runs.append((history.history, state_of(model)))
     assert_close(*runs)
+
+
+def test_a_training_that_has_ended_is_not_taken_for_one_of_another_compile(tmp_path):
+    """As where a tuner gives all its trials one folder."""
+    rate = lambda rate: make(optimizer=functools.partial(keras.optimizers.SGD, rate))  # noqa: E731
+    first = fit(rate(0.125), dl.Resume(tmp_path)).history
+    with pytest.raises(ModelError, match=r"ended, with SGD.learning_rate=0.125, and a model comp"):
+        fit(rate(0.25), dl.Resume(tmp_path))
+    assert fit(rate(0.125), dl.Resume(tmp_path)).history == first, "there was nothing left to do"
 
 
 def read_order(make_data, after=None, folder=None, steps=1, **options):

@@ -31,9 +31,9 @@ class Family:
         like: The guide or example of keras.io that is written in the same manner.
         make: Returns `build` and the training data.
         fit: Further arguments of `fit`, by a function, since data sets need TensorFlow.
-        batchwise: Whether the loss looks at the batch as a whole, so that replicas cannot take the
-            steps of one device unless they gather it.
-        why: What that loss compares, or why `atol` is larger than elsewhere.
+        why: Why `atol` is larger than elsewhere.
+        in_16_bits: Whether it rounds so much that the measure is how far one device in 16 bits is
+            from one in 32.
         atol: How far a weight may be from one device's.
         noisy: Parts of the paths of weights whose true gradient is zero, so that an adaptive
             optimizer turns rounding into a full step, on one device too.
@@ -43,7 +43,7 @@ class Family:
     like: str
     make: Callable[[], tuple[Callable[[], keras.Model], tf.data.Dataset]]
     fit: Callable[[], dict[str, Any]] = dict
-    batchwise: bool = False
+    in_16_bits: bool = False
     why: str = ""
     atol: float = 2e-6
     noisy: tuple[str, ...] = ()

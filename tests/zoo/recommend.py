@@ -144,8 +144,6 @@ class TwoTowers(keras.Model):
 @family(
     "Retrieval with two towers",
     fit=lambda: {"validation_data": batches(pairs(34))},
-    batchwise=True,
-    why="the loss compares the examples of a batch with one another",
 )
 def films_by_two_towers():
     def build():

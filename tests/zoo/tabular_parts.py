@@ -118,8 +118,7 @@ def nested_models():
 
 @family(
     "Mixed precision",
-    atol=1e-2,
-    why="bfloat16 rounds what each replica computes",
+    in_16_bits=True,
 )
 def half_the_bits():
     def build():

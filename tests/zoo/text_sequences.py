@@ -32,8 +32,6 @@ def tagged():
 
 @family(
     "Named Entity Recognition using Transformers",
-    batchwise=True,
-    why="the loss is a ratio over the batch's mask",
     noisy=KEY_BIAS,
 )
 def entities_by_a_loss_of_their_own():

@@ -6,7 +6,7 @@ from keras import layers, ops
 
 from tests.zoo.family import EXAMPLES, batches, draw, family, labels, vectors
 from tests.zoo.generative import Tracked, descend
-from tests.zoo.vision import CLASSES, WHOLE
+from tests.zoo.vision import CLASSES
 
 WEIGHTS = draw(12).uniform(0.5, 2, EXAMPLES).astype("float32")
 
@@ -278,7 +278,7 @@ def supervised_contrastive(y_true, features):
     return -ops.mean(likely)
 
 
-@family("Supervised contrastive learning", batchwise=True, why=WHOLE)
+@family("Supervised contrastive learning")
 def contrastive_learning():
     build = stepping(keras.Model, outputs=6, loss=supervised_contrastive)
     return build, batches(vectors(), labels(CLASSES))

@@ -10,7 +10,6 @@ from keras import layers, ops
 from tests.zoo.family import batches, family, images, labels, vectors
 
 CLASSES = 4
-WHOLE = "the loss looks at the batch as a whole"
 
 
 def classifier(inputs, outputs, optimizer="adam"):
@@ -272,7 +271,7 @@ def dice(y_true, y_pred):
     return 1 - (2 * both + 1) / (ops.sum(y_true) + ops.sum(y_pred) + 1)
 
 
-@family("Segmentation by a Dice loss", batchwise=True, why=WHOLE)
+@family("Segmentation by a Dice loss")
 def dice_loss():
     def build():
         keras.utils.set_random_seed(13)

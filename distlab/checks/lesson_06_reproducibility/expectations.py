@@ -16,7 +16,7 @@ _TABLE = {
     "resumed_in_place": ("resumed, with its place in the data", "bitwise"),
     "more_replicas": ("a different number of replicas", "close"),
     "resumed_on_more_replicas": ("resumed on a different number of replicas", "close"),
-    "more_replicas_with_dropout": ("a different number of replicas, with dropout", "different"),
+    "more_replicas_with_dropout": ("a different number of replicas, with dropout", "close"),
     "resumed_without_place": ("resumed without its place in the data", "different"),
     "different_seed": ("a different seed", "different"),
     "no_seed": ("no seed in either", "different"),
@@ -90,8 +90,8 @@ EXPECTATIONS = Check(
         *(Equal(case, label, points=0.5) for case, (label, _) in _TABLE.items()),
     ),
     hint='First return "different" where a seed or the place in the data is not shared. Then the '
-    'same number of replicas is "bitwise". A different number is "close" without dropout, and '
-    '"different" with it.',
+    'same number of replicas is "bitwise", and a different number is "close". Dropout changes '
+    "nothing.",
     revisit='"What can be equal" in lesson 06',
     mistakes=(
         Observed(
@@ -110,16 +110,16 @@ EXPECTATIONS = Check(
             "You expect different weights from different numbers of replicas, without dropout. But "
             "both runs add the same gradients. What is the only thing that their order changes?"
         ),
-        Fault("dropout_close_across_n", more_replicas_with_dropout="close").feedback(
-            "You expect close weights from different numbers of replicas with dropout. But each "
-            "replica draws a mask for its own share of the batch. Are two masks for 10 examples "
-            "the same random numbers as one mask for 20?"
-        ),
         Fault("dropout_never_equal", again_with_dropout="close")
         .or_with(again_with_dropout="different")
         .feedback(
-            "You expect the same run with dropout to differ. But its masks are computed from the "
-            "seed, the step and the replica. Which of these three changes in a second run?"
+            "You expect the same run with dropout to differ. But its masks follow from the seed "
+            "and from how many were drawn before. Which of the two changes in a second run?"
+        ),
+        Fault("dropout_different_across_n", more_replicas_with_dropout="different").feedback(
+            "You expect different weights from different numbers of replicas with dropout. So it "
+            "would be if each replica drew a mask of its own. Under `dl.distribute`, from which "
+            "mask does a replica take the rows of its examples?"
         ),
         Fault("none_is_a_seed", no_seed="bitwise")
         .or_with(no_seed="close")

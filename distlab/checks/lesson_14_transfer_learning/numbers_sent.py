@@ -11,6 +11,8 @@ from distlab.checks import Check, Cost, Equal, Fault, Form, Inputs, Plain
 from distlab.coursework.replicas import mirrored
 
 _BLOCKS, _REPLICAS = 3, 2
+# Mean, squares and count, of each replica, there and back.
+_OF_A_FEATURE = 3 * _REPLICAS * 2
 
 
 def _inputs(seed: int) -> Inputs:
@@ -62,6 +64,7 @@ def _reference(
     *,
     gradients: str = "learn",
     statistics: str = "move",
+    each: int = _OF_A_FEATURE,
     biases: bool = True,
     arrays: bool = False,
     times: int = 1,
@@ -79,7 +82,7 @@ def _reference(
         if gradients == "all" or (gradients == "learn" and free):
             total += counted([width, width])
         if statistics == "all" or (statistics == "move" and free):
-            total += counted([width, width])
+            total += counted([each // 2 * width] * 2)  # there and back
     return {"form": 0, "whole": True, "sent": total * times}
 
 
@@ -100,17 +103,30 @@ NUMBERS = Check(
         Form("a whole number", lambda _, out: out["whole"], key="form"),
         Equal("sent", "how many numbers a replica sends in a step", points=3),
     ),
-    hint="`layer.trainable_weights` have gradients. Of a BatchNormalization that is trainable, "
-    "all `layer.weights` are sent. The size of a weight is the product of its `shape`.",
+    hint="`layer.trainable_weights` have gradients. A BatchNormalization that is trainable sends "
+    "12 numbers more for each feature. The size of a weight is the product of its `shape`.",
     revisit='"A new head on a frozen body" in lesson 14',
     mistakes=(
-        Fault("whole_model", gradients="all", statistics="all").feedback(
+        Fault("whole_model", gradients="all", statistics="all", each=2)
+        .or_with(gradients="all", statistics="all")
+        .feedback(
             "You counted every weight of the model. Each replica keeps a copy of a frozen weight, "
             "and no step changes it. Which weights do the replicas have to agree on after a step?"
         ),
         Fault("gradients_only", statistics="none").feedback(
             "You counted the gradients, and something else is sent as well. Each replica "
-            "normalizes with the mean and the variance of its own rows. Which weights take them up?"
+            "normalizes with the mean and the variance of all rows, and has only its own. What do "
+            "the replicas have to tell each other?"
+        ),
+        Fault("moving_statistics", each=2).feedback(
+            "You counted the moving mean and the moving variance, and no step sends these two. "
+            "They follow from what the replicas tell each other about their rows. How many numbers "
+            "for each feature does the lesson count there?"
+        ),
+        Fault("one_way", each=_OF_A_FEATURE // 2).feedback(
+            "You counted what a BatchNormalization sends on the way forward. Its mean and its "
+            "variance have a gradient, too, and all replicas' outputs depend on them. What is sent "
+            "on the way back?"
         ),
         Fault("frozen_statistics", statistics="all").feedback(
             "You counted the statistics of every BatchNormalization. A frozen one is in inference "

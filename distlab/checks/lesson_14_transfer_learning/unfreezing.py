@@ -162,7 +162,7 @@ UNFREEZE = Check(
         .or_with(normalizations="all")
         .feedback(
             "You unfroze BatchNormalizations as well. They normalize with the few rows of a "
-            "replica's batch, and overwrite the statistics of the old data. How do you train the "
+            "batch, and overwrite the statistics of the old data. How do you train the "
             "dense layers between them and keep these statistics?"
         ),
         Fault("same_lr", sees="rate", rate=0.1).feedback(

@@ -1,4 +1,4 @@
-"""What one check of lesson 16 trains: models that differ under a strategy, or do not.
+"""What one check of lesson 16 trains: models that Keras's own `fit` trains otherwise, or not.
 
 compared_model("watches", kernel)   # ends with other weights where replicas share its batches
 APART["watches"]                    # the paths of these weights
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 _RATE, _SMALL_RATE = 0.2, 1e-3  # with the small one even what is wrong ends near one device
-# Which weights differ under a strategy that shares, in the model's order; only a kernel is trained.
+# Which weights differ where Keras's `fit` shares, in the model's order; only a kernel is trained.
 APART: dict[str, list[str]] = {
     "plain": [],
     "watches": ["model/watch/seen", "model/second_watch/seen"],

@@ -20,7 +20,6 @@ import keras
 
 from distlab.errors import DatasetError, InvalidArgument
 from distlab.training.keras_private import models
-from distlab.training.trial.trial import make_variables_of
 
 # What `_initial_epoch` was before it was set here.
 _EPOCH_BEFORE: WeakKeyDictionary[keras.Model, int | None] = WeakKeyDictionary()
@@ -129,7 +128,7 @@ def build(model: keras.Model, iterator: Any) -> None:
     except RuntimeError:
         if not models.has_own(model, "train_step"):
             raise
-    make_variables_of(model, spec)
+    models.build_for_own_step(model, spec)
 
 
 def log_metrics_without_batches(model: keras.Model) -> None:

@@ -43,6 +43,23 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     return list({id(one): one for one in found if one is not None}.values())
 
 
+def metrics_of(model: keras.Model) -> Iterator[keras.metrics.Metric]:
+    """Yields the model's metrics, its layers' and those that these are made of.
+
+    Args:
+        model: A compiled model.
+    """
+    waiting = [*model.metrics, *(one for layer in models.layers(model) for one in layer._metrics)]
+    seen: set[int] = set()
+    while waiting:
+        metric = waiting.pop()
+        if id(metric) not in seen:
+            seen.add(id(metric))
+            yield metric
+            waiting += [one for one in getattr(metric, "metrics", []) if one is not None]
+            waiting += getattr(metric, "_metrics", [])
+
+
 def _held(model: keras.Model) -> Iterator[Any]:
     """What the model and its layers keep in attributes, lists and dictionaries of their own."""
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras.src import backend
 
 from distlab.errors import DatasetError
+from distlab.training.rule import gradients
 
 
 def overrides(model: keras.Model, method: str) -> bool:
@@ -94,6 +95,29 @@ def examples_logged(model: keras.Model) -> tf.Tensor:
     return tf.convert_to_tensor(model._loss_tracker.count)
 
 
+def as_tensors(own: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """Returns a `get_metrics_result` that gives what is counted now.
+
+    A metric may return its variable. Keras before 3.12 keeps that in its history, where it would
+    have later values.
+
+    Args:
+        own: Keras's.
+    """
+
+    def get_metrics_result() -> dict[str, Any]:
+        found = own()
+        if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+            return found  # a step's own
+        return {name: tf.nest.map_structure(_as_tensor, one) for name, one in found.items()}
+
+    return get_metrics_result
+
+
+def _as_tensor(result: Any) -> Any:
+    return result if isinstance(result, int | float) else tf.convert_to_tensor(result)
+
+
 def making(function: str, make: Callable[[keras.Model], Any]) -> Callable[..., Any]:
     """Returns what replaces `make_train_function` and its like.
 
@@ -145,6 +169,7 @@ def building_without_drawing(
             # a step of the model's own needs is made by a trial of it.
             if not own and (self._distribute_strategy is not None or not self.built):
                 raise
+        build_for_own_step(self, data_batch)
 
     return lambda own: types.MethodType(symbolic_build, own.__self__)
 
@@ -156,10 +181,11 @@ def build(model: keras.Model, spec: Any) -> None:
         model: A compiled model.
         spec: What one replica gets of a batch, as specs.
     """
-    optimizer = model.optimizer
-    waits = has_own(model, "train_step") and not optimizer.built
-    if waits:
-        optimizer.built = True
+    parts = (model.optimizer, model._compile_loss, model._compile_metrics)
+    own = has_own(model, "train_step")
+    waiting = [one for one in parts if own and one is not None and not one.built]
+    for one in waiting:  # they are built for what the step gives them
+        one.built = True
     try:
         with model.distribute_strategy.scope():
             # Where steps run eagerly, a metric or loss may ask for values, which specs have not.
@@ -169,8 +195,29 @@ def build(model: keras.Model, spec: Any) -> None:
                     model._symbolic_build(data_batch=spec)
             model._symbolic_build(data_batch=spec)
     finally:
-        if waits:
-            optimizer.built = False
+        for one in waiting:
+            one.built = False
+
+
+def build_for_own_step(model: keras.Model, spec: Any) -> None:
+    """Makes what a step of the model's own makes when it runs, which replicas cannot.
+
+    Args:
+        model: A built model.
+        spec: What one replica gets of a batch, as specs.
+    """
+    if not has_own(model, "train_step") or "_distlab_step_built" in vars(model):
+        return
+    vars(model)["_distlab_step_built"] = True
+    batch = keras.tree.map_structure(
+        lambda one: None if one is None else keras.KerasTensor(one.shape, one.dtype.name), spec
+    )
+    with (
+        model.distribute_strategy.scope(),
+        gradients.building(),
+        contextlib.suppress(Exception),  # a step that needs values: it fails, or not, later
+    ):
+        backend.compute_output_spec(model.train_step, batch)
 
 
 def make_predict_function(

@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError, ProcessError
 from distlab.strategy.describing import describe
-from distlab.training.keras_private import optimizers
 from distlab.training.parameter_server import remote, task_health
 from distlab.training.parameter_server.remote_batches import Work
 from distlab.training.parameter_server.stepping import Steps, ended
@@ -78,7 +77,7 @@ class Flight:
         number = work.first
         if trains:
             if self._trained is None:
-                self._trained = int(optimizers.batches_seen(self._model.optimizer))
+                self._trained = int(self._model.optimizer.iterations.numpy())
             number, self._trained = self._trained, self._trained + work.count
         with self._ended_on_error():
             self._send(_Sent(steps=steps, work=work, number=number))

@@ -18,9 +18,7 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError
 from distlab.training.fitting import Fitting
-from distlab.training.functions import prepare
-from distlab.training.keras_private import models, servers
-from distlab.training.keras_private.results import as_tensors
+from distlab.training.keras_private import metric_variables, models, servers
 from distlab.training.keras_private.running_out import end_data
 from distlab.training.parameter_server import stepping, task_health
 from distlab.training.parameter_server.feeding import ChiefFeed, feed_of
@@ -55,7 +53,7 @@ class ServerFitting(Fitting):
             model: The model.
         """
         check_model(model)  # here too: a later compile may have brought another optimizer
-        prepare(model)
+        metric_variables.check(model)
         on_batch = stepping.training(model, check_finite=self.check_finite)
         return self._function(on_batch, self.train_steps, trains=True)
 
@@ -65,7 +63,6 @@ class ServerFitting(Fitting):
         Args:
             model: The model.
         """
-        prepare(model)
         return self._function(stepping.evaluating(model), lambda: self.test_steps, trains=False)
 
     def make_predict_function(self, model: keras.Model) -> Callable[[list[Any]], Any]:
@@ -166,7 +163,7 @@ class ServerFitting(Fitting):
         Args:
             results: Keras's.
         """
-        read = as_tensors(results)
+        read = models.as_tensors(results)
 
         def get_metrics_result() -> dict[str, Any]:
             if not tf.inside_function():  # there Keras asks for what nobody reads

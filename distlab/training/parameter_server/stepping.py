@@ -17,11 +17,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from distlab.training import replica_step
-from distlab.training.keras_private import hooks, optimizers
+from distlab.training.finite_losses import assert_finite
 from distlab.training.parameter_server.remote_batches import Work
-from distlab.training.parameter_server.tallying import part_of_metrics, size_of_part
-from distlab.training.splitting import split
+from distlab.training.parameter_server.tallying import noted_doubts, size_of_part
+from distlab.training.rule import gradients
+from distlab.training.rule.keras_private import Writes
 
 # Takes a batch and the number of the step; returns what it adds to the metrics.
 OnBatch = Callable[[Any, tf.Tensor], tf.Tensor]
@@ -31,47 +31,65 @@ def training(model: keras.Model, *, check_finite: bool) -> OnBatch:
     """Returns the step that learns.
 
     Args:
-        model: A prepared model.
-        check_finite: Whether to stop where the loss is not a number. Under a
+        model: A built model.
+        check_finite: Whether to stop where the loss is not finite. Under a
             `LossScaleOptimizer`, which skips such steps, it never does.
     """
-    strategy, optimizer = model.distribute_strategy, model.optimizer
-    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    step = replica_step.train_step(model, check_finite=check_finite and not scales)
+    scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    check = None
+    if check_finite and not scales:
 
-    def learn(data: Any, examples: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        seen, gradients = step(data, examples, number)
-        replica_step.apply(model, gradients)
-        return part_of_metrics(model, seen)
+        def check(loss: tf.Tensor) -> list[Any]:
+            number = tf.convert_to_tensor(model.optimizer.iterations)
+            return [assert_finite(loss, step=number, replica=tf.constant(0))]
 
-    def on_batch(batch: Any, number: tf.Tensor) -> tf.Tensor:
-        data, examples = split(strategy, batch)
-        with (
-            hooks.installed(),
-            optimizers.overwriting_after(optimizer),
-            optimizers.counting_at_once(optimizer),
-        ):
-            return strategy.run(learn, args=(data, examples, number))
+    def learn(batch: Any) -> None:
+        with gradients.watched(check):
+            model.train_step(batch)
 
-    return on_batch
+    return _on_worker(model, learn)
 
 
 def evaluating(model: keras.Model) -> OnBatch:
     """Returns the step that evaluates.
 
     Args:
-        model: A prepared model.
+        model: A built model.
     """
-    strategy, step = model.distribute_strategy, replica_step.test_step(model)
+    return _on_worker(model, lambda batch: model.test_step(batch))
 
-    def look(data: Any, examples: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        return part_of_metrics(model, step(data, examples, number))
 
-    def on_batch(batch: Any, number: tf.Tensor) -> tf.Tensor:
-        data, examples = split(strategy, batch)
-        return strategy.run(look, args=(data, examples, number))
+def _on_worker(model: keras.Model, step: Callable[[Any], Any]) -> OnBatch:
+    """The model's own step, as for one device.
 
-    return on_batch
+    What it counts is returned or added, never read and written: two workers that do so at once
+    would lose what one of them has counted.
+    """
+    strategy = model.distribute_strategy
+
+    def on_worker(batch: Any) -> tf.Tensor:
+        counted = {id(one) for one in model.metrics_variables}
+        others = [*model.variables, *model.optimizer.variables]
+        others = list({id(one): one for one in others if id(one) not in counted}.values())
+        whole = [one for one in others if "int" in one.dtype]
+        before = {id(one): tf.identity(one.value) for one in whole}
+        start = [(one, tf.zeros(one.shape, one.dtype)) for one in model.metrics_variables]
+        start += [(one, before[id(one)]) for one in whole]
+        with Writes(state_mapping=start) as scope, noted_doubts(model) as doubts:
+            step(batch)
+        for variable in others:
+            new = scope.written(variable)
+            if id(variable) in before:
+                added = tf.cast(new, variable.dtype) - before[id(variable)]
+                variable.value.assign_add(added)
+            elif new is not None:  # a moving average: who comes last
+                variable.value.assign(tf.cast(new, variable.dtype))
+        found = [scope.written(one) for one in model.metrics_variables]
+        # One tensor, because each costs a message; float64 holds every float32 and every count.
+        parts = [tf.cast(one, tf.float64) for one in [*found, *doubts]]
+        return tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+
+    return lambda batch, number: strategy.run(on_worker, args=(batch,))
 
 
 class Steps:

@@ -1,6 +1,5 @@
 """The metrics of a training whose steps run elsewhere: each step's part, added up in one place.
 
-In the step, on a worker:         part = part_of_metrics(model, seen)
 On the coordinator, for each:     tally.add(part)
 There, whenever it is wanted:     tally.logs(); tally.write()
 
@@ -13,6 +12,8 @@ top of the first, for each metric of the user's own, and notes whether that gave
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -20,45 +21,59 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.errors import ModelError
-from distlab.training import replica_step
-from distlab.training.keras_private import own_metrics
-from distlab.training.keras_private.own_metrics import RELATIVE_TOLERANCE
+from distlab.training.keras_private.held import metrics_of
+from distlab.training.rule.losses import is_keras
+
+# What counts as the same: rounding in float32 leaves less than a thousandth of it.
+_RELATIVE_TOLERANCE = 1e-3
 
 
-def part_of_metrics(model: keras.Model, seen: replica_step.Seen) -> tf.Tensor:
-    """Returns what one step adds to the metrics' variables, and what is wrong, in one vector.
+@contextlib.contextmanager
+def noted_doubts(model: keras.Model) -> Iterator[list[tf.Tensor]]:
+    """Inside the block each metric that isn't Keras's counts twice, to see whether it adds up.
 
-    Args:
-        model: A compiled model.
-        seen: What the step has seen.
-
-    Returns:
-        float64, of the length of `size_of_part`: the variables' values one after the other, then a
-        number for each metric of the user's own, which is 1 if that metric does not add up.
+    Yields:
+        A number for each such metric, which is 1 if what was counted on top of the first count did
+        not give twice as much; there when the block ends.
     """
-    variables = model.metrics_variables
-    own = own_metrics.of_own_making(model)
-    once = _counted(model, seen, [tf.zeros(one.shape, one.dtype) for one in variables])
-    twice = _counted(model, seen, once) if own else once
-    wrong = [
-        tf.norm(_wide(two) - 2 * _wide(one)) > RELATIVE_TOLERANCE * tf.norm(_wide(two))
-        for one, two in zip(once, twice, strict=True)
-    ]
-    of_variable = {id(variable): one for variable, one in zip(variables, wrong, strict=True)}
-    doubts = [
-        tf.reduce_any([of_variable.get(id(one), False) for one in [None, *metric.variables]])
-        for metric in own
-    ]
-    # One tensor, because each costs a message; float64 holds every float32 and every count.
-    return tf.concat([*(tf.reshape(_wide(one), [-1]) for one in [*once, *doubts])], axis=0)
+    doubts: list[tf.Tensor] = []
+    seen = {id(one): tf.constant(0.0) for one in _own_metrics(model)}
+
+    def counting(metric: keras.metrics.Metric) -> Callable[..., Any]:
+        update = type(metric).update_state
+
+        def counted(start: list[tf.Tensor], *args: Any, **kwargs: Any) -> list[tf.Tensor]:
+            mapping = list(zip(metric.variables, start, strict=True))
+            with keras.StatelessScope(state_mapping=mapping) as scope:
+                update(metric, *args, **kwargs)
+            return [scope.get_current_value(one) for one in metric.variables]
+
+        def update_state(*args: Any, **kwargs: Any) -> None:
+            once = counted([tf.zeros(v.shape, v.dtype) for v in metric.variables], *args, **kwargs)
+            twice = counted(once, *args, **kwargs)
+            for one, two in zip(once, twice, strict=True):
+                far = tf.norm(_wide(two) - 2 * _wide(one))
+                wrong = far > _RELATIVE_TOLERANCE * tf.norm(_wide(two))
+                seen[id(metric)] = tf.maximum(seen[id(metric)], tf.cast(wrong, tf.float32))
+            for variable, one in zip(metric.variables, once, strict=True):
+                variable.assign(variable + tf.cast(one, variable.dtype))
+
+        return update_state
+
+    own = _own_metrics(model)
+    for metric in own:
+        metric.__dict__["update_state"] = counting(metric)
+    try:
+        yield doubts
+    finally:
+        for metric in own:
+            del metric.__dict__["update_state"]
+    doubts += seen.values()
 
 
-def _counted(model: keras.Model, seen: replica_step.Seen, start: list[tf.Tensor]) -> list[Any]:
-    """Returns the metrics' variables after a step that found them at `start`."""
-    mapping = list(zip(model.metrics_variables, start, strict=True))
-    with keras.StatelessScope(state_mapping=mapping) as scope:
-        replica_step.update_metrics(model, seen, replicas=1)
-    return [scope.get_current_value(variable) for variable in model.metrics_variables]
+def _own_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
+    """The model's metrics that Keras does not bring."""
+    return [one for one in metrics_of(model) if not is_keras(one)]
 
 
 def _wide(value: Any) -> tf.Tensor:
@@ -66,12 +81,12 @@ def _wide(value: Any) -> tf.Tensor:
 
 
 def size_of_part(model: keras.Model) -> int:
-    """Returns the length of what `part_of_metrics` returns.
+    """Returns the length of what a step returns.
 
     Args:
         model: A compiled model.
     """
-    return _size(model) + len(own_metrics.of_own_making(model))
+    return _size(model) + len(_own_metrics(model))
 
 
 def _size(model: keras.Model) -> int:
@@ -94,13 +109,13 @@ class Tally:
         """Adds what steps have seen.
 
         Args:
-            part: As `part_of_metrics` returned it.
+            part: As a step returned it.
 
         Raises:
             ModelError: A metric does not add up over batches.
         """
         part, doubts = np.split(part, [_size(self._model)])
-        for metric, doubt in zip(own_metrics.of_own_making(self._model), doubts, strict=True):
+        for metric, doubt in zip(_own_metrics(self._model), doubts, strict=True):
             if doubt:
                 raise ModelError(
                     asked=f"count the metric {metric.name!r} on parameter servers",

@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 import keras
 import tensorflow as tf
 
-from distlab.errors import InvalidArgument
+from distlab.errors import InvalidArgument, ModelError
 from distlab.training import pipelines, variables
-from distlab.training.keras_private import epochs, seeds, versions
+from distlab.training.keras_private import epochs, versions
 from distlab.training.pending_steps import settle
 from distlab.training.resume import callback_states, checkpoints
 from distlab.training.resume.positions import Interval, Position
@@ -80,6 +80,7 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
                 f"after a stop this training may not be resumed exactly: {complaint}; the data "
                 "may come in another order in another process"
             )
+        self._compiled_with = variables.options_of(self.model)
         epochs.build(self.model, self._running.iterator)
         self._before = callback_states.observe(self._others)
         checkpoint = checkpoints.newest_of_all(self._folder, self._workers)
@@ -149,8 +150,8 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
             "epochs": self.params["epochs"],
             "data": self._place.state(),
             "optimizer": variables.name_optimizer(self.model),
+            "compiled_with": self._compiled_with,
             "variables": entries,
-            "seeds": seeds.read(self.model),
             "callbacks": callback_states.changes(self._others, self._before, values),
             "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         }
@@ -173,11 +174,14 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
         state = checkpoint.state
         position = Position(**state["position"])
         self._check(state, position)
+        planned = self.params["epochs"]
+        is_over = state["stopped"] or position.epoch >= planned
+        if is_over:
+            self._check_compiled(state["compiled_with"])
         self._restore(checkpoint, metrics=False)
         self._step = self._saved_step = position.step
         self.resumed_from = position
-        planned = self.params["epochs"]
-        if state["stopped"] or position.epoch >= planned:
+        if is_over:
             epochs.start_at_epoch(self.model, max(planned, 1))
             done = "a callback stopped it" if state["stopped"] else "all epochs are done"
             self._say(
@@ -204,11 +208,22 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
             metrics=state["batch_of_keras"] > 0,
         )
 
+    def _check_compiled(self, stored: dict[str, str]) -> None:
+        """Refuses a training that is over and was another: a tuner's trial before this one."""
+        ours = self._compiled_with
+        differing = [name for name in ours | stored if ours.get(name) != stored.get(name)]
+        if differing:
+            name = differing[0]
+            raise ModelError(
+                asked=f"train with Resume({str(self._folder)!r})",
+                found=f"a training there that has ended, with {name}={stored.get(name)}, and a "
+                f"model compiled with {name}={ours.get(name)}",
+                do="give each training a folder of its own, or empty this one to begin anew",
+            )
+
     def _restore(self, checkpoint: checkpoints.Checkpoint, *, metrics: bool) -> None:
         state, values = checkpoint.state, checkpoint.values
         variables.write(self.model, state["variables"], values, metrics=metrics)
-        if len(state["seeds"]) == len(seeds.read(self.model)):  # none outside of `distribute`
-            seeds.write(self.model, state["seeds"])
         states = state["callbacks"]
         if not self._workers.is_chief:  # which has saved its own, and may have more of them
             states = callback_states.known(self._others, states)

@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from distlab.training.keras_private.results import as_tensors
+from distlab.training.keras_private.models import as_tensors
 from distlab.training.variables import is_summed
 
 

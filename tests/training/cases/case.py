@@ -74,7 +74,7 @@ def case(
     """Enters a function that builds a model into the table."""
 
     def enter(build: Callable[[], keras.Model]) -> Callable[[], keras.Model]:
-        assert build.__name__ not in CASES
+        assert build.__name__ not in CASES, build.__name__
         CASES[build.__name__] = Case(build, data, fit, validates, atol)
         return build
 

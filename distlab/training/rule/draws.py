@@ -1,0 +1,162 @@
+"""Random numbers for own rows: those that one device draws for them.
+
+TensorFlow draws by a counter (Philox): of the numbers of one draw, the nth four (two of 64 bits)
+depend on the key and on the counter + n alone, whatever the shape. So the rows that begin at
+element e of the whole batch's draw are a draw that begins e elements later, to the last bit, and
+cost what own rows cost. What is no such draw is made for the whole batch, and own rows are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework.tensor_util import constant_value_as_shape
+
+from distlab.errors import ModelError
+from distlab.training.rule.rows import Rows, current
+
+# The operations, and how far the counter goes on for one number of a group; 0: by one for the
+# whole group. A truncated normal may be drawn again and again, so it has room.
+COUNTED = {
+    "stateless_random_uniform_v2": 0,
+    "stateless_random_normal_v2": 0,
+    "stateless_random_uniform_int_v2": 0,
+    "stateless_random_uniform_full_int_v2": 0,
+    "stateless_truncated_normal_v2": 64,
+}
+
+# Operations that draw by a state of their own.
+STATEFUL = (
+    *("random_uniform", "random_uniform_int", "random_standard_normal", "truncated_normal"),
+    *("parameterized_truncated_normal", "random_gamma", "random_poisson_v2", "random_shuffle"),
+    "multinomial",
+)
+GENERATORS = ("rng_read_and_skip", "stateful_random_binomial", "stateful_uniform_full_int")
+
+# Philox by name, and what TensorFlow chooses by itself: Philox on CPUs and GPUs.
+_PHILOX = (1, 3)
+
+# Operations that pass a size on.
+_PASSING = ("Identity", "Cast", "Pack", "ConcatV2", "Reshape")
+
+
+def counted(room: int) -> Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]:
+    """Of TensorFlow's draws by a counter: begins where own rows begin."""
+
+    def replace(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+        def draw(shape: Any, key: Any, counter: Any, alg: Any, *args: Any, **kwargs: Any) -> Any:
+            step = current()
+            if step is None or step.rows is None or not _has_rows(shape):
+                return original(shape, key, counter, alg, *args, **kwargs)
+            if tf.get_static_value(alg) not in _PHILOX:
+                raise ModelError(
+                    asked=f"train the model {step.model.name!r} on several replicas",
+                    found="random numbers drawn by another algorithm than Philox",
+                    do='leave alg="auto_select"',
+                )
+            kind = kwargs.get("dtype", getattr(kwargs.get("minval"), "dtype", tf.float32))
+            group = 2 if tf.as_dtype(kind).size == 8 else 4
+            begin = _begin(shape, step.rows)
+            per_group = room * group or 1
+            row = constant_value_as_shape(shape)[1:]
+            if row.is_fully_defined() and math.prod(row) % group == 0:
+                later = _later(counter, begin * (math.prod(row) // group * per_group))
+                return original(shape, key, later, alg, *args, **kwargs)
+            sizes = tf.cast(shape, tf.int64)
+            row = tf.reduce_prod(sizes[1:])
+            left = begin * row % group
+            later = _later(counter, begin * row // group * per_group)
+            drawn = original(tf.stack([sizes[0] * row + left]), key, later, alg, *args, **kwargs)
+            return tf.reshape(drawn[left:], shape)
+
+        return draw
+
+    return replace
+
+
+def whole_draw(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Of `keras.random`: draws for the whole batch, of a shape, and keeps own rows."""
+
+    def draw(shape: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        step, sizes = current(), tf.convert_to_tensor(shape)
+        if step is None or step.rows is None or not _has_rows(sizes):
+            return original(shape, *args, **kwargs)
+        rows = step.rows
+        times = sizes[0] // rows.length
+        args, kwargs = rows.whole((args, kwargs))
+        with step.on(None):
+            all_rows = tf.concat([[times * rows.size], sizes[1:]], 0)
+            drawn = original(all_rows, *args, **kwargs)
+        drawn = drawn[times * rows.start : times * rows.start + sizes[0]]
+        drawn.set_shape([None, *drawn.shape[1:]])
+        return drawn
+
+    return draw
+
+
+def of_all_rows(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Of `keras.random`: draws by the values of the whole batch, and keeps own rows."""
+
+    def draw(values: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        step = current()
+        if step is None or step.rows is None:
+            return original(values, *args, **kwargs)
+        rows = step.rows
+        values = rows.whole(values)
+        with step.on(None):
+            return rows.own(original(values, *args, **kwargs))
+
+    return draw
+
+
+def refused(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of TensorFlow's draws by a hidden state, which no two replicas could share."""
+
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        step = current()
+        if step is None:
+            return original(*args, **kwargs)
+        where = "a step" if step.layer is None else f"the layer {step.layer.name!r}"
+        raise ModelError(
+            asked=f"train or evaluate the model {step.model.name!r} on several replicas",
+            found=f"{where}, which draws random numbers by a function of tf.random that keeps its "
+            "state to itself: replicas cannot draw the numbers of one device",
+            do="draw with keras.random and a keras.random.SeedGenerator(seed) made in __init__, or "
+            "with tf.random.stateless_*",
+        )
+
+    return draw
+
+
+def _begin(shape: Any, rows: Rows) -> tf.Tensor:
+    """The first row of the whole batch's draw that is this replica's; examples may be flattened."""
+    length = tf.cast(rows.length, tf.int64)
+    first = tf.cast(shape, tf.int64)[0]
+    times = first // length
+    fits = tf.equal(times * length, first)
+    return tf.where(fits, times * tf.cast(rows.start, tf.int64), 0)
+
+
+def _later(counter: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
+    """A later counter. Its lower half begins at 0, so nothing is carried."""
+    return counter + tf.stack([tf.cast(groups, tf.uint64), tf.zeros((), tf.uint64)])
+
+
+def _has_rows(shape: Any) -> bool:
+    """Whether a draw's first axis is that of own rows: known only when the step runs."""
+    step, shape = current(), tf.convert_to_tensor(shape)
+    sizes = constant_value_as_shape(shape)
+    if step is None or step.rows is None or sizes.rank == 0:
+        return False
+    if sizes.rank is not None and sizes[0] is not None:
+        return bool(tf.executing_eagerly() and sizes[0] % int(step.rows.length) == 0)
+    op = shape.op
+    while op.type in _PASSING and op.inputs:
+        op = op.inputs[0].op
+    if op.type != "StridedSlice" or op.inputs[0].op.type != "Shape":
+        return True
+    begin = tf.get_static_value(op.inputs[1])  # not the size of another axis, such as a length
+    return begin is None or int(begin[0]) == 0

@@ -1,0 +1,253 @@
+"""The gradients of the whole batch: the mean of the replicas', and what is done with it.
+
+Outputs that were put together give each replica what all replicas ask for, so each finds
+`replicas` times its part. What a step does with the mean is the same on all replicas, so each
+updates its own copies of weights, slots and counts; nothing is brought together once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from distlab.errors import ModelError
+from distlab.training.rule.rows import MEAN, Step, current
+
+_NOW = threading.local()
+
+# Inside a replica: the optimizer, what it is to be built for.
+Built = tuple[keras.optimizers.Optimizer, list[Any]]
+
+
+@contextlib.contextmanager
+def building() -> Iterator[None]:
+    """Inside the block a step only makes variables: nothing is differentiated or updated."""
+    applied: list[Built] = []
+    _NOW.applied = applied
+    try:
+        yield
+    finally:
+        _NOW.applied = None
+        for optimizer, variables in applied:  # only now have these a value
+            if not optimizer.built:
+                optimizer.build(variables)
+
+
+@contextlib.contextmanager
+def watched(check: Callable[[tf.Tensor], list[Any]] | None) -> Iterator[None]:
+    """Inside the block, where no other replica is, a check comes before the gradients of a loss."""
+    before, _NOW.check = getattr(_NOW, "check", None), check
+    try:
+        yield
+    finally:
+        _NOW.check = before
+
+
+def is_building() -> bool:
+    """Whether a step only makes variables."""
+    return getattr(_NOW, "applied", None) is not None
+
+
+def gradient(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of `tf.GradientTape`: outside of layers, the gradient of the whole batch."""
+
+    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        step = current()
+        if is_building():
+            return tf.nest.map_structure(_zeros, sources)
+        if step is None:
+            found = original(self, target, sources, *args, **kwargs)
+            return _checked(getattr(_NOW, "check", None), target, found)
+        # In a loop or a condition all replicas compute the whole batch.
+        if step.rows is not None or step.backward or not step.can_meet():
+            return original(self, target, sources, *args, **kwargs)
+        step.look_at((target, sources))
+        scales = step.smaller != 1 and not args and kwargs.get("output_gradients") is None
+        if scales:
+            kwargs["output_gradients"] = tf.nest.map_structure(
+                lambda part: tf.ones_like(part) / step.smaller, target
+            )
+        step.backward = True
+        try:
+            with step.on(step.batch):  # a layer may be computed once more on the way back
+                found = original(self, target, sources, *args, **kwargs)
+        finally:
+            step.backward = False
+        found = _mean(step, target, found)
+        return _times(found, step.smaller) if scales else found
+
+    return gradient
+
+
+def refused(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Of other ways to a gradient: what a step may not ask for outside of layers."""
+
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            step = current()
+            if step is None or step.rows is not None:
+                return original(*args, **kwargs)
+            raise ModelError(
+                asked=f"train the model {step.model.name!r} on several replicas",
+                found=f"{name} in its step, for which replicas cannot wait for each other",
+                do="take tape.gradient, or ask for it inside a layer",
+            )
+
+        return refuse
+
+    return replace
+
+
+def _mean(step: Step, target: Any, found: Any) -> Any:
+    """The mean over replicas, in one message for each type."""
+    context = step.batch.context
+    flat = tf.nest.flatten(_checked(step.finite, target, found))
+    sparse = {i: one for i, one in enumerate(flat) if isinstance(one, tf.IndexedSlices)}
+    alike = {i for i, one in sparse.items() if not step.differs(one.indices)}
+    sent = {i: one.values if i in alike else one for i, one in enumerate(flat) if one is not None}
+    lookups = {}
+    for i in sparse.keys() - alike:
+        if parts := _distinct_parts(sparse[i].indices):
+            lookups[i] = tf.cast(sparse[i].dense_shape[0], sparse[i].indices.dtype)
+            sent[i] = _numbered(sparse[i], parts, lookups[i])
+    for kind in {one.dtype for one in sent.values()}:
+        # Apart: with a sparse one among them none could be differentiated again.
+        for rows in (False, True):
+            keys = [
+                i
+                for i, one in sent.items()
+                if one.dtype == kind and isinstance(one, tf.IndexedSlices) == rows
+            ]
+            if keys:
+                means = context.all_reduce(MEAN, [sent[i] for i in keys])
+                sent |= zip(keys, means, strict=True)
+    for i in sparse.keys() - alike:
+        if i in lookups:  # one device has one slice for a row and a lookup
+            sent[i] = _merged(sent[i], lookups[i])
+    for i in alike:  # one device has one slice for a position
+        sent[i] = tf.IndexedSlices(sent[i], sparse[i].indices, sparse[i].dense_shape)
+    return tf.nest.pack_sequence_as(found, [sent.get(i) for i in range(len(flat))])
+
+
+def _checked(check: Callable[..., list[Any]] | None, target: Any, found: Any) -> Any:
+    """The gradients, once the loss is known, and is finite if that is to be checked."""
+    parts = [tf.reduce_sum(part) for part in tf.nest.flatten(target) if part is not None]
+    if current() is None and check is None:
+        return found
+    loss = tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
+    checks = [] if check is None else [one for one in check(loss) if one is not None]
+    # No replica updates before all is read that the update changes.
+    with tf.control_dependencies([loss, *checks]):
+        return tf.nest.map_structure(lambda one: None if one is None else tf.identity(one), found)
+
+
+def _times(found: Any, factor: int) -> Any:
+    def times(one: Any) -> Any:
+        if isinstance(one, tf.IndexedSlices):
+            return tf.IndexedSlices(one.values * factor, one.indices, one.dense_shape)
+        return None if one is None else one * factor
+
+    return tf.nest.pack_sequence_as(found, [times(one) for one in tf.nest.flatten(found)])
+
+
+def _zeros(source: Any) -> tf.Tensor:
+    is_variable = isinstance(source, keras.Variable | tf.Variable)
+    return tf.zeros(source.shape, source.dtype) if is_variable else tf.zeros_like(source)
+
+
+def _distinct_parts(indices: tf.Tensor) -> list[tf.Tensor]:
+    """The parts of sparse rows' numbers, one for each lookup, where each has a row once."""
+    if tf.executing_eagerly():
+        return []
+    while indices.op.type in ("Reshape", "Identity", "Cast"):
+        indices = indices.op.inputs[0]
+    if indices.op.type.startswith(("Unique", "SparseSegment")):
+        return [indices]
+    if indices.op.type != "ConcatV2":
+        return []
+    parts = [_distinct_parts(part) for part in indices.op.inputs[:-1]]
+    return [one for part in parts for one in part] if all(parts) else []
+
+
+def _numbered(found: tf.IndexedSlices, parts: list[tf.Tensor], rows: tf.Tensor) -> Any:
+    """The slices, with numbers of rows that tell lookups apart."""
+    lookup = tf.repeat(tf.range(len(parts)), tf.stack([tf.size(part) for part in parts]))
+    numbers = found.indices + tf.cast(lookup, rows.dtype) * rows
+    return tf.IndexedSlices(found.values, numbers, found.dense_shape)
+
+
+def _merged(found: tf.IndexedSlices, rows: tf.Tensor) -> tf.IndexedSlices:
+    numbers, number_of_slice = tf.unique(found.indices)
+    values = tf.math.unsorted_segment_sum(found.values, number_of_slice, tf.size(numbers))
+    return tf.IndexedSlices(values, numbers % rows, found.dense_shape)
+
+
+def apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of optimizers: while a step only makes variables, keeps in mind what for."""
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        if not is_building():
+            original(self, grads, trainable_variables)
+        elif trainable_variables is not None:
+            _NOW.applied.append((self, list(trainable_variables)))
+
+    return apply
+
+
+def update_own_copies(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of optimizers, `_backend_update_step`: a replica updates its own copies of the variables."""
+
+    def update(self: Any, grads: Any, variables: Any, rate: Any) -> None:
+        if current() is None:
+            original(self, grads, variables, rate)
+            return
+        for grad, variable in zip(grads, variables, strict=True):
+            variable = getattr(variable, "value", variable)
+            own = getattr(variable, "_get_on_device_or_primary", lambda v=variable: v)
+            self.update_step(grad, own(), rate)
+
+    return update
+
+
+def as_on_one_device(general: Callable[..., Any]) -> Callable[..., Any]:
+    """Of optimizers: does what Keras does where no strategy is, in place of TensorFlow's way."""
+
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, *args: (original if current() is None else general)(self, *args)
+
+    return replace
+
+
+def apply_here(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of loss scales, `_tf_apply`: what is applied is the same on all replicas."""
+    return lambda self, *args: self._common_apply(*args) if current() else original(self, *args)
+
+
+def assign_on_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of variables of which all replicas share one copy: what replicas assign is alike."""
+
+    def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if current() is None:
+            return original(self, *args, **kwargs)
+        change = kwargs.pop("f")
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        is_first = tf.get_static_value(replica) == 0
+        return change(self._v, *args, **kwargs) if is_first else None
+
+    return assign
+
+
+def assign_own_copy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of variables that have a copy for each replica: what replicas assign is alike."""
+
+    def update(variable: Any, change: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
+        if current() is None:
+            return original(variable, change, value, **kwargs)
+        return change(variable._get_on_device_or_primary(), value, **kwargs)
+
+    return update

@@ -1,0 +1,175 @@
+"""All that is replaced in Keras and TensorFlow, once in a process and for good.
+
+Outside of a step, which is where `current()` is None, each does what it did. Names with a leading
+underscore are private there: held by the versions that CONTRIBUTING.md names.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.backend.tensorflow import random as keras_random
+from keras.src.backend.tensorflow.core import compute_output_spec as compute_output_spec
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.losses import loss as keras_loss
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.random.seed_generator import global_seed_generator
+from keras.src.trainers.compile_utils import MetricsList
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.distribute import ps_values, values
+from tensorflow.python.eager.polymorphic_function import autograph_util
+from tensorflow.python.ops import (
+    gen_array_ops,
+    gen_random_ops,
+    gen_stateful_random_ops,
+)
+from tensorflow.python.ops import gen_stateless_random_ops_v2 as gen_draws
+
+from distlab.training.keras_private.versions import GLOBAL_SEED_GENERATOR
+from distlab.training.rule import draws, gradients, layers, losses
+from distlab.training.rule.rows import current
+
+# The attribute of a global seed that names the strategy in whose scope it was made.
+_MADE_FOR = "_distlab_strategy"
+
+_Function = type(tf.function(lambda: None))
+
+
+def global_seed(strategy: tf.distribute.Strategy) -> keras.random.SeedGenerator:
+    """What keras.random draws by without a seed: a state that each replica has a copy of."""
+    found = global_seed_generator()
+    if strategy.num_replicas_in_sync == 1 or getattr(found, _MADE_FOR, None) is strategy:
+        return found
+    with strategy.scope():
+        made = keras.random.SeedGenerator(0)
+    made.state.assign(found.state.numpy())
+    setattr(made, _MADE_FOR, strategy)
+    use_seed(made)
+    return made
+
+
+def use_seed(seed: keras.random.SeedGenerator) -> None:
+    """Lets this thread draw by a seed: Keras has one for each thread."""
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, seed)
+
+
+class Writes(keras.StatelessScope):  # type: ignore[misc]
+    """Keeps what Keras assigns to variables; what isn't kept is read from the variable."""
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        """What was assigned last, or TensorFlow's variable."""
+        kept = super().get_current_value(variable)
+        return variable._value if kept is None else kept
+
+    def written(self, variable: keras.Variable) -> Any:
+        """What was assigned last, None if nothing was."""
+        return super().get_current_value(variable)
+
+
+def shape_of_promise(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of TensorFlow's operation: the shape of a promised tensor is known without it."""
+
+    def shape(input: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        if current() is None or not hasattr(input, "_distlab_shape"):
+            return original(input, *args, **kwargs)
+        return tf.cast(input._distlab_shape(), kwargs.get("out_type") or tf.int32)
+
+    return shape
+
+
+def inlined(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of `tf.function`: one in a step becomes part of it, since replicas cannot meet inside."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if current() is None or type(self) is not _Function:
+            return original(self, *args, **kwargs)
+        function = self._python_function
+        if (getattr(function, "__module__", None) or "").startswith("tensorflow."):
+            return original(self, *args, **kwargs)
+        if self._autograph and not tf.executing_eagerly():
+            function = autograph_util.py_func_from_autograph(function)
+            with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED):
+                return function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+# Owner, name, what replaces it.
+REPLACED: list[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = [
+    # Layers compute own rows.
+    (keras.layers.Layer, "__call__", layers.call),
+    (keras.layers.Layer, "add_loss", layers.add_loss),
+    (keras.layers.BatchNormalization, "_moments", layers.moments),
+    (gen_array_ops, "shape", shape_of_promise),
+    (_Function, "__call__", inlined),
+    # They draw one device's random numbers.
+    *((gen_draws, name, draws.counted(room)) for name, room in draws.COUNTED.items()),
+    *((keras_random, name, draws.whole_draw) for name in ("gamma", "binomial", "beta")),
+    *((keras_random, name, draws.of_all_rows) for name in ("categorical", "shuffle")),
+    *((gen_random_ops, name, draws.refused) for name in draws.STATEFUL),
+    *((gen_stateful_random_ops, name, draws.refused) for name in draws.GENERATORS),
+    # Losses and metrics take own rows where they add up.
+    (keras.losses.Loss, "__call__", losses.loss),
+    (
+        keras_loss,
+        "reduce_weighted_values",
+        functools.partial(losses.reduced, apply_mask=keras_loss.apply_mask),
+    ),
+    (keras_loss, "scale_loss_for_distribution", losses.unscaled),
+    (keras_loss, "unscale_loss_for_distribution", losses.unscaled),
+    (MetricsList, "update_state", losses.metrics),
+    (
+        keras.metrics.MeanMetricWrapper,
+        "update_state",
+        functools.partial(losses.mean_metric, apply_mask=keras_loss.apply_mask),
+    ),
+    (keras.metrics.Mean, "update_state", losses.mean_of_parts),
+    *(
+        (tf.nn, f"{name}_cross_entropy_with_logits", losses.cross_entropy)
+        for name in ("sparse_softmax", "softmax")
+    ),
+    (tf.nn, "compute_average_loss", losses.average_loss),
+    (tf.nn, "scale_regularization_loss", losses.unscaled),
+    # Gradients are the mean over replicas, and each updates its own copies.
+    (tf.GradientTape, "gradient", gradients.gradient),
+    (tf.GradientTape, "jacobian", gradients.refused("tape.jacobian")),
+    (tf.GradientTape, "batch_jacobian", gradients.refused("tape.batch_jacobian")),
+    (tf, "gradients", gradients.refused("tf.gradients")),
+    (keras.optimizers.Optimizer, "apply", gradients.apply),
+    (keras.optimizers.LossScaleOptimizer, "apply", gradients.apply),
+    (keras.optimizers.LossScaleOptimizer, "_tf_apply", gradients.apply_here),
+    (TFOptimizer, "_backend_update_step", gradients.update_own_copies),
+    *(
+        (TFOptimizer, name, gradients.as_on_one_device(getattr(BaseOptimizer, name)))
+        for name in (
+            "_apply_weight_decay",
+            "_backend_increment_gradient_accumulators",
+            "_overwrite_model_variables_with_average_value",
+        )
+    ),
+    (values, "_on_write_update_replica", gradients.assign_own_copy),
+    (ps_values.AggregatingVariable, "_assign_func", gradients.assign_on_first),
+]
+
+
+def as_one_replica(strategy: Any) -> int:
+    """Of strategies, `num_replicas_in_sync`: a step is one device's, also if it asks."""
+    return 1 if current() is not None else int(strategy.extended._num_replicas_in_sync)
+
+
+@functools.cache
+def install() -> None:
+    """Replaces them."""
+    tf.distribute.Strategy.num_replicas_in_sync = property(as_one_replica)
+    for owner, name, make in REPLACED:
+        original = getattr(owner, name)
+        setattr(owner, name, functools.wraps(original)(make(original)))
+    keras.layers.Layer._losses = property(
+        layers.losses, lambda self, given: vars(self).__setitem__("_losses", given)
+    )

@@ -1,0 +1,186 @@
+"""Layers in a step: an outermost one computes own rows, unless it looks at those of others."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from distlab.training.keras_private.versions import ACTIVITIES_ARE_SUMS
+from distlab.training.rule import mixing
+from distlab.training.rule.losses import is_keras
+from distlab.training.rule.rows import Step, current
+
+# Keras's layers that mix examples.
+_MIXING = tuple(
+    getattr(keras.layers, name) for name in ("MixUp", "CutMix") if hasattr(keras.layers, name)
+)
+
+
+def call(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of `keras.layers.Layer`."""
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        step = current()
+        if step is None:
+            return original(self, *args, **kwargs)
+        before, step.layer = step.layer, self
+        outer, step.mark = step.mark, None
+        start = mixing.Mark.now() if step.rows is not None and outer is not None else None
+        try:
+            found = _called(step, original, self, args, kwargs)
+        finally:
+            step.layer, step.mark = before, outer
+        if start is not None:
+            outer.note_call(start.start, found)
+        if self in step.own_statistics:
+            step.own_statistics.remove(self)
+            _bring_together(step, self)
+        return found
+
+    return called
+
+
+def _called(step: Step, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
+    rows, whole = step.rows, sees_whole(layer)
+    if rows is None and not whole:
+        rows = step.rows_of((args, kwargs)) if step.can_meet() else None
+        if rows is None:
+            return original(layer, *args, **kwargs)
+        args, kwargs = rows.own((args, kwargs))
+        with step.on(rows, layer):
+            found = _looked_at(step, original, layer, args, kwargs)
+            return rows.whole(found, promise=True)
+    if rows is None:
+        return original(layer, *args, **kwargs)
+    if not whole:
+        return _looked_at(step, original, layer, args, kwargs)
+    args, kwargs = rows.whole((args, kwargs))
+    with step.on(None, layer):
+        return rows.own(original(layer, *args, **kwargs))
+
+
+def _looked_at(step: Step, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
+    """Calls a layer with own rows, and finds out whether it looks at other rows."""
+    is_known = not _runs_users_code(layer) or hasattr(layer, "whole_batch")
+    if is_known or tf.executing_eagerly() or step.backward:
+        return original(layer, *args, **kwargs)
+    step.mark = mark = mixing.Mark.now()
+    try:
+        found = original(layer, *args, **kwargs)
+    finally:
+        step.mark = None
+    if mark.mixes((args, kwargs)):
+        vars(layer)["_distlab_sees_whole"] = step.again = True
+    return found
+
+
+def sees_whole(layer: Any) -> bool:
+    """Whether a layer gets the whole batch; what it is made of may still compute own rows.
+
+    So it is if it says `whole_batch = True` (`False` says that it need not), if it was seen to look
+    at other rows, or if it isn't Keras's and keeps a state, gives a loss or counts in a metric:
+    these are of the batch.
+    """
+    kept = vars(layer)
+    if "_distlab_sees_whole" not in kept or not layer.built:
+        regularizer = layer.activity_regularizer
+        found = isinstance(layer, _MIXING) or getattr(layer, "stateful", False) is True
+        by_rows = is_keras(regularizer) and not ACTIVITIES_ARE_SUMS
+        found |= regularizer is not None and not by_rows
+        if is_keras(layer):
+            axis = getattr(layer, "axis", -1)
+            found |= 0 in (axis if isinstance(axis, list | tuple) else [axis])
+        else:
+            names = {name for method in _methods(layer) for name in _names_in(method)}
+            found |= bool(layer._non_trainable_variables or names & {"add_loss", "update_state"})
+        if tf.executing_eagerly():  # nothing is traced, so nothing could be seen
+            found |= not is_keras(layer) or isinstance(layer, keras.layers.Lambda)
+        kept["_distlab_sees_whole"] = getattr(layer, "whole_batch", found)
+    return bool(kept["_distlab_sees_whole"])
+
+
+def _methods(layer: Any) -> list[Any]:
+    if isinstance(layer, keras.Model):
+        return [layer.call]
+    own = [kind for kind in type(layer).__mro__ if not is_keras(kind) and kind is not object]
+    return [method for kind in own for method in vars(kind).values()]
+
+
+def _names_in(method: Any) -> set[str]:
+    """The names of attributes that a function's code uses."""
+    function = getattr(method, "python_function", method)  # of a tf.function
+    waiting, names = [getattr(getattr(function, "__func__", function), "__code__", None)], set()
+    while waiting:
+        code = waiting.pop()
+        if code is not None:
+            names |= set(code.co_names)
+            waiting += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return names
+
+
+def _runs_users_code(layer: Any) -> bool:
+    return not is_keras(layer) or isinstance(layer, keras.Model | keras.layers.Lambda)
+
+
+def losses(self: Any) -> list[Any]:
+    """What a layer gave to `add_loss`: in a step each replica, which is a thread, has its own."""
+    step = current()
+    if step is not None:
+        return step.losses.setdefault(id(self), [])
+    if "_losses" not in vars(self):
+        raise AttributeError("_losses")
+    return vars(self)["_losses"]  # type: ignore[no-any-return]
+
+
+def add_loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of `keras.layers.Layer`: what own rows give is their part of the mean over replicas."""
+
+    def add_loss(self: Any, loss: Any) -> None:
+        step = current()
+        if step is not None and step.rows is not None:
+            change = step.rows.part if step.own_losses else step.rows.whole
+            loss = tf.nest.map_structure(change, loss)
+        original(self, loss)
+
+    return add_loss
+
+
+def _bring_together(step: Step, layer: keras.layers.BatchNormalization) -> None:
+    """Moving averages become the mean of those that replicas have of their own rows."""
+    rows = step.batch
+    for variable in (layer.moving_mean, layer.moving_variance):
+        value = tf.convert_to_tensor(variable)
+        variable.assign(rows.total(value * tf.cast(rows.share, value.dtype)))
+
+
+def moments(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of BatchNormalization: mean and variance of the whole batch, of those of the replicas."""
+
+    def moments(self: Any, inputs: tf.Tensor, mask: Any) -> Any:
+        step = current()
+        if step is None or step.rows is None:
+            return original(self, inputs, mask)
+        if step.batch_norm == "replica" and not self.synchronized:
+            step.own_statistics.append(self)
+            return original(self, inputs, mask)
+        rows, axes, kind = step.rows, self._reduction_axes, inputs.dtype
+        counts = tf.ones_like(inputs)
+        if mask is not None:
+            counts = tf.broadcast_to(tf.cast(mask, kind)[..., None], tf.shape(inputs))
+        count = tf.reduce_sum(counts, axes)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * counts, axes), count)
+        shape = [1] * inputs.shape.rank
+        shape[self.axis] = -1
+        squares = tf.square(inputs - tf.reshape(mean, shape)) * counts
+        each = rows.of_each(tf.stack([mean, tf.reduce_sum(squares, axes), count]))
+        means, squares, counts = each[:, 0], each[:, 1], each[:, 2]
+        in_all = tf.reduce_sum(counts, 0) + (0.0 if mask is None else keras.config.epsilon())
+        mean = tf.reduce_sum(means * counts, 0) / in_all
+        variance = tf.reduce_sum(squares + counts * tf.square(means - mean), 0) / in_all
+        return mean, variance
+
+    return moments

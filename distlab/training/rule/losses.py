@@ -1,0 +1,197 @@
+"""Losses and metrics in a step: of own rows where they add up over examples, else of all.
+
+What does not add up, and all that isn't Keras's, gets the whole batch, as on one device. What does
+add up takes own rows, so that nothing as large as the outputs is put together. In Keras's own step
+(`step.own_losses`) a replica's loss may be its part of the mean over replicas; elsewhere the step
+is given the number that one device has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from distlab.training.rule.rows import MEAN, Rows, current
+
+# Of Keras's losses, those of the batch as a whole.
+_OF_BATCH = [
+    getattr(keras.losses, name)
+    for name in ("Dice", "Tversky", "Circle", "dice", "tversky", "circle")
+    if hasattr(keras.losses, name)
+]
+
+
+def is_keras(thing: Any) -> bool:
+    """Whether a class, an object of one or a function comes with Keras."""
+    kind = thing if isinstance(thing, type | types.FunctionType) else type(thing)
+    return (kind.__module__ or "").partition(".")[0] == "keras"
+
+
+def adds_up(thing: Any) -> bool:
+    """Whether a loss or a metric is one of Keras's that adds up over examples."""
+    function = getattr(thing, "fn", getattr(thing, "_fn", None))
+    axis = (getattr(thing, "_fn_kwargs", None) or {}).get("axis", -1)
+    of_batch = type(thing) in _OF_BATCH or function in _OF_BATCH
+    ours = is_keras(thing) and (function is None or is_keras(function))
+    return ours and not of_batch and axis == -1
+
+
+def set_counting(metric: keras.metrics.Metric, *, of_own_rows: bool) -> None:
+    """Lets what replicas count be added up, or the first one's count, where all count the same."""
+    aggregation = tf.VariableAggregation
+    for variable in metric.variables:
+        value = variable.value
+        if isinstance(value, tf.distribute.DistributedValues):
+            kind = aggregation.SUM if of_own_rows else aggregation.ONLY_FIRST_REPLICA
+            value._aggregation = kind
+
+
+def loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of `keras.losses.Loss`, its call."""
+
+    def called(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        step, rows = current(), _rows_for(self, y_pred)
+        if step is None:
+            return original(self, y_true, y_pred, sample_weight)
+        if rows is None:
+            with step.in_loss():
+                return original(self, y_true, y_pred, sample_weight)
+        y_true, sample_weight = rows.labels((y_true, sample_weight))
+        y_pred, own_losses = rows.own(y_pred), step.own_losses
+        with step.on(rows):
+            found = original(self, y_true, y_pred, sample_weight)
+            if found.shape.rank:
+                return rows.whole(found)
+            return found if own_losses else rows.context.all_reduce(MEAN, found)
+
+    return called
+
+
+def reduced(original: Callable[..., Any], apply_mask: Callable[..., Any]) -> Callable[..., Any]:
+    """Of Keras's losses, the reduction: of own rows, their part of the mean over replicas."""
+
+    def reduce_weighted_values(
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: str | None = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> tf.Tensor:
+        step = current()
+        if step is None or step.rows is None or reduction in (None, "none"):
+            return original(values, sample_weight, mask, reduction, dtype)
+        dtype = dtype or values.dtype
+        rows, size = step.rows, tf.cast(tf.size(values), dtype)
+        total = original(values, sample_weight, mask, "sum", dtype)
+        weighs = reduction == "mean_with_sample_weight" and (sample_weight, mask) != (None, None)
+        if weighs:
+            weights = apply_mask(sample_weight, mask, dtype, reduction)
+            count = rows.total(tf.reduce_sum(tf.cast(weights, dtype)))
+        elif reduction == "sum":
+            count = tf.ones((), dtype)
+        elif mask is not None:
+            each = size / tf.cast(tf.size(mask), dtype)
+            count = rows.total(tf.reduce_sum(tf.cast(mask, dtype))) * each
+        else:
+            count = size / tf.cast(rows.length, dtype) * tf.cast(rows.size, dtype)
+        return rows.if_any(tf.math.divide_no_nan(total, count) * rows.replicas)
+
+    return reduce_weighted_values
+
+
+def metrics(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of Keras's list of compiled metrics, in its own step: each counts its rows, if it may."""
+
+    def update_state(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        step = current()
+        for metric in self.metrics:
+            rows = _rows_for(metric, y_pred)
+            if step is None or rows is None or not step.own_losses:
+                with contextlib.nullcontext() if step is None else step.in_loss():
+                    metric.update_state(y_true, y_pred, sample_weight=sample_weight)
+                continue
+            set_counting(metric, of_own_rows=True)
+            own = *rows.labels((y_true, sample_weight)), rows.own(y_pred)
+            with step.on(rows):
+                labels, weights, outputs = rows.real(own)
+                metric.update_state(labels, outputs, sample_weight=weights)
+
+    return update_state
+
+
+def mean_of_parts(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of means: a loss that replicas have parts of counts as one batch, not as one for each."""
+
+    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        step = current()
+        if step is not None and step.rows is None and any(self is one for one in step.of_parts):
+            weight = 1.0 if sample_weight is None else tf.cast(sample_weight, self.dtype)
+            sample_weight = weight / step.batch.replicas
+        return original(self, values, sample_weight)
+
+    return update_state
+
+
+def mean_metric(original: Callable[..., Any], apply_mask: Callable[..., Any]) -> Callable[..., Any]:
+    """Of Keras's metrics that are means, in a step of one's own: puts their values together."""
+
+    def update_state(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        step, rows = current(), _rows_for(self, y_pred)
+        if step is None or rows is None:
+            return original(self, y_true, y_pred, sample_weight)
+        mask = getattr(y_pred, "_keras_mask", None)
+        y_true, y_pred = rows.labels(y_true), rows.own(y_pred)
+        with step.on(rows):
+            values = rows.whole(self._fn(y_true, y_pred, **self._fn_kwargs))
+        weights = apply_mask(sample_weight, mask, dtype=self.dtype, reduction="sum")
+        return keras.metrics.Mean.update_state(self, values, sample_weight=weights)
+
+    return update_state
+
+
+def cross_entropy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of `tf.nn`: of the rows that logits were made of, a value for each, put together."""
+
+    def cross_entropy(labels: Any, logits: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        step = current()
+        rows = step.made_of(logits) if step is not None and step.rows is None else None
+        if step is None or rows is None or args or kwargs.get("axis", -1) != -1:
+            return original(labels, logits, *args, **kwargs)
+        labels, logits = rows.labels(tf.convert_to_tensor(labels)), rows.own(logits)
+        with step.on(rows):
+            return rows.whole(original(labels, logits, *args, **kwargs))
+
+    return cross_entropy
+
+
+def unscaled(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of what scales a loss by the number of replicas: in a step, a loss is the whole batch's."""
+    return lambda value: value if current() is not None else original(value)
+
+
+def average_loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of `tf.nn.compute_average_loss`: the losses' own number is the global batch's."""
+
+    def compute_average_loss(
+        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+    ) -> Any:
+        if current() is not None and global_batch_size is None:
+            global_batch_size = tf.size(per_example_loss, tf.int32)
+        return original(per_example_loss, sample_weight, global_batch_size)
+
+    return compute_average_loss
+
+
+def _rows_for(thing: Any, y_pred: Any) -> Rows | None:
+    """The rows of which a loss or a metric takes own ones; None where it takes all."""
+    step = current()
+    if step is None or step.rows is not None or not adds_up(thing):
+        return None
+    # The mean over the last axis of a vector is over the examples: it doesn't add up.
+    vectors = any(part.shape.rank == 1 for part in tf.nest.flatten(y_pred) if tf.is_tensor(part))
+    return None if vectors else step.made_of(y_pred)

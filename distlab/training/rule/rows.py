@@ -1,0 +1,445 @@
+"""A replica's rows of a batch, and the step that it is in.
+
+Outside of layers tensors are whole, the same on all replicas. In a layer they are own rows.
+`Rows` cuts the one out of the other and puts it together again; `current()` says where we are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from distlab.training.splitting import share_of
+
+SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+
+# The attribute of a model that says whose rows its BatchNormalization takes statistics of.
+BATCH_NORM = "_distlab_batch_norm"
+
+# Types that a collective of TensorFlow takes.
+_SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+# Operations whose result is the same for other numbers of the same shape.
+_OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+
+# Replicas are traced in turns, each in a thread of its own.
+_NOW = threading.local()
+
+
+def current() -> Step | None:
+    """The step that this thread is in, None outside of one."""
+    return getattr(_NOW, "step", None)
+
+
+@contextlib.contextmanager
+def in_step(step: Step) -> Iterator[Step]:
+    """Inside the block, in a replica's function, layers and losses go by the step."""
+    before, _NOW.step = current(), step
+    try:
+        yield step
+    finally:
+        _NOW.step = before
+
+
+@contextlib.contextmanager
+def outside() -> Iterator[None]:
+    """Inside the block no step is running, as far as layers and losses know."""
+    before, _NOW.step = current(), None
+    try:
+        yield
+    finally:
+        _NOW.step = before
+
+
+class Rows:
+    """`count` rows of a replica, from `first` on, among the `size` of a batch.
+
+    A replica for which no row is left computes one that doesn't count, since a convolution cannot
+    take none: `length` is at least 1, and `start` is where those rows begin.
+    """
+
+    def __init__(self, size: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> None:
+        self.context = tf.distribute.get_replica_context()
+        self.replicas = replicas_of(self.context)
+        self.size, self.first, self.count = size, first, count
+        self.start, self.length = tf.minimum(first, size - 1), tf.maximum(count, 1)
+        self.share = tf.cast(count, tf.float64) / tf.cast(size, tf.float64)
+
+    @classmethod
+    def cut(cls, size: tf.Tensor) -> Rows:
+        """A replica's rows of a batch that is whole: sizes differ by one at most."""
+        context = tf.distribute.get_replica_context()
+        replica, replicas = context.replica_id_in_sync_group, replicas_of(context)
+        size = _unknown(size)
+        first, end = share_of(replica, replicas, size)
+        return cls(size, first, end - first)
+
+    @classmethod
+    def given(cls, count: tf.Tensor) -> Rows:
+        """A replica's rows of a batch that came in parts, in the order of the replicas."""
+        context = tf.distribute.get_replica_context()
+        replica = context.replica_id_in_sync_group
+        count = _unknown(count)
+        place = tf.one_hot(replica, replicas_of(context), dtype=tf.int32)
+        each = context.all_reduce(SUM, place * count)
+        return cls(tf.reduce_sum(each), tf.reduce_sum(each[:replica]), count)
+
+    def if_any(self, value: tf.Tensor) -> tf.Tensor:
+        """The value; zeros of a replica that has no row."""
+        return tf.where(self.count > 0, value, tf.zeros_like(value))
+
+    def part(self, value: tf.Tensor) -> tf.Tensor:
+        """What own rows add to the mean over replicas: by a number that is a mean, or by rows."""
+        if value.shape.rank:
+            return self.real(value) * self.replicas
+        return self.if_any(value * tf.cast(self.share * self.replicas, value.dtype))
+
+    def total(self, value: tf.Tensor) -> tf.Tensor:
+        """The sum over all replicas."""
+        return self.context.all_reduce(SUM, self.if_any(value))
+
+    def of_each(self, value: tf.Tensor) -> tf.Tensor:
+        """The values of all replicas, in a stack: a sum, whose shape is always the same."""
+        place = tf.one_hot(self.context.replica_id_in_sync_group, self.replicas, dtype=value.dtype)
+        return self.context.all_reduce(SUM, tf.tensordot(place, self.if_any(value), 0))
+
+    def real(self, tree: Any) -> Any:
+        """Own rows without the one that doesn't count."""
+        return _each(
+            tree, lambda part: part[: self.count * self.times(part)] if has_rows(part) else part
+        )
+
+    def own(self, tree: Any) -> Any:
+        """Own rows of whole tensors."""
+        return _each(tree, self._own)
+
+    def whole(self, tree: Any, *, promise: bool = False) -> Any:
+        """The rows of all replicas; as a promise, what is only gathered if anybody looks at it."""
+        return _each(tree, lambda part: self._whole(part, promise=promise))
+
+    def labels(self, tree: Any) -> Any:
+        """Own rows of what goes with outputs; an example may have several rows there."""
+        return _each(
+            tree,
+            lambda part: self._own(part, _rows_in(part) // self.size) if has_rows(part) else part,
+        )
+
+    def times(self, own: Any) -> Any:
+        """How many rows of the tensor belong to one of the batch, where examples are flattened."""
+        return _rows_in(own) // self.length
+
+    def _own(self, tensor: Any, times: Any = 1) -> Any:
+        if not has_rows(tensor):
+            return tensor
+        rows, part = made_of(tensor)
+        if rows is self:
+            return part
+        if isinstance(tensor, tf.SparseTensor):
+            begin = tf.pad([tf.cast(self.start, tf.int64)], [[0, tensor.shape.rank - 1]])
+            size = tf.concat([[tf.cast(self.length, tf.int64)], tensor.dense_shape[1:]], 0)
+            return tf.sparse.slice(tensor, begin, size)
+        with _where_slices_are_cheap(tensor):
+            return tensor[self.start * times : (self.start + self.length) * times]
+
+    def _whole(self, tensor: Any, *, promise: bool) -> Any:
+        step = current()
+        if not tf.is_tensor(tensor) or step is None:
+            return tensor
+        if tensor.shape.rank == 0:
+            mean = tensor.dtype.is_floating
+            return self.total(self.part(tensor) / self.replicas) if mean else tensor
+        if not has_rows(tensor):
+            return tensor
+        if isinstance(tensor, tf.RaggedTensor):
+            tensor = self.real(tensor)
+            values, lengths = map(self._gathered, (tensor.values, tensor.row_lengths()))
+            return tf.RaggedTensor.from_row_lengths(values, lengths)
+        if isinstance(tensor, tf.SparseTensor):
+            tensor = tf.sparse.slice(
+                tensor,
+                tf.zeros_like(tensor.dense_shape),
+                tf.concat([[tf.cast(self.count, tf.int64)], tensor.dense_shape[1:]], 0),
+            )
+            first = tf.pad([tf.cast(self.first, tf.int64)], [[0, tensor.shape.rank - 1]])
+            places, values = self._gathered(tensor.indices + first), self._gathered(tensor.values)
+            size = tf.concat([[tf.cast(self.size, tf.int64)], tensor.dense_shape[1:]], 0)
+            return tf.SparseTensor(places, values, size)
+        promise = promise and step.promises()
+        times = self.times(tensor)
+        place = self.first * times, (self.first + self.count) * times
+        rows = tensor if promise else self.real(tensor)
+        whole = self._gathered(rows, place, promise=promise)
+        whole.set_shape([None, *tensor.shape[1:]])
+        if promise:
+            step.note_promise(whole)
+            sizes = tf.shape(tensor)[1:]
+            whole._distlab_shape = lambda: tf.concat([[self.size * times], sizes], 0)
+        with contextlib.suppress(AttributeError):
+            whole._distlab_made_of = self, tensor
+        step.alike.add(whole.ref())
+        return whole
+
+    def _gathered(self, rows: tf.Tensor, place: Any = None, *, promise: bool = False) -> tf.Tensor:
+        kind = rows.dtype
+
+        def put_together(rows: tf.Tensor) -> tf.Tensor:
+            if promise:
+                return tf.raw_ops.Placeholder(dtype=kind, shape=[None, *rows.shape[1:]])
+            sent = kind if kind in _SENT else tf.float32 if kind.is_floating else tf.int64
+            return tf.cast(self.context.all_gather(tf.cast(rows, sent), axis=0), kind)
+
+        if place is None or not kind.is_floating:
+            return put_together(rows)
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def gathered(rows: tf.Tensor) -> Any:
+            def back(asked: Any) -> tf.Tensor:
+                total = self.context.all_reduce(SUM, tf.convert_to_tensor(asked))
+                return total[place[0] : place[1]]
+
+            # A constant where TensorFlow looks for variables: it would walk through all replicas.
+            return put_together(tf.stop_gradient(rows)), back
+
+        return gathered(rows)
+
+
+class Step:
+    """One step on one replica, while it is traced.
+
+    Args:
+        model: The model whose step it is.
+        batch: A whole batch, or this replica's part of one.
+        in_parts: Whether it is a part.
+        own_losses: Whether losses may be parts of the replica's, whose mean over replicas counts:
+            Keras's own step only adds and scales them.
+        needed: The numbers of the outputs that are put together; of all others it is only promised,
+            since nobody was seen to look at them but layers, losses and metrics that take own rows.
+            None: of all. `looked_at` says which promises must be kept: trace the step again.
+        finite: What makes a loss, on the way to its gradients, fail where it is not finite.
+
+    Attributes:
+        data: The batch as the step gets it.
+        rows: Those of the layer that runs, None outside of layers.
+        layer: The innermost layer that runs.
+        mark: Where it was called, if it is to be seen whether it looks at other rows.
+        batch_norm: Whose rows BatchNormalization takes statistics of, "global" or "replica".
+        own_statistics: BatchNormalization layers that took those of a replica.
+        again: Whether a layer turned out to look at other rows: trace the step again.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        batch: Any,
+        *,
+        in_parts: bool = False,
+        own_losses: bool = False,
+        needed: set[int] | None = None,
+        finite: Callable[[tf.Tensor], list[Any]] | None = None,
+    ) -> None:
+        self.model, self.own_losses, self.needed, self.finite = model, own_losses, needed, finite
+        first = next(part for part in tf.nest.flatten(batch) if part is not None)
+        self.batch_norm = vars(model).get(BATCH_NORM, "global")
+        self.own_statistics: list[keras.layers.Layer] = []
+        # What tracks losses that replicas may have parts of.
+        compiled = None if model._compile_loss is None else model._compile_loss.metrics
+        self.of_parts = [model._loss_tracker, *(compiled or ())] if own_losses else []
+        self.rows: Rows | None = None
+        self.layer: Any = None
+        self.mark: Any = None
+        self.again = self.backward = False
+        self.losses: dict[int, list[tf.Tensor]] = {}  # what layers gave to add_loss, by layer
+        self.alike: set[Any] = set()  # tensors that are the same on all replicas
+        self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self._promised: dict[int, tf.Tensor] = {}
+        self._outputs = -1
+        self._seen: set[int] = set()
+        self._bounds: set[Any] = set()  # tensors that differ from replica to replica
+        # The number of rows if it is known before the step runs.
+        self.known_size = None if in_parts else first.shape[0]
+        with in_step(self):
+            self.batch = Rows.given(_rows_in(first)) if in_parts else Rows.cut(_rows_in(first))
+            self._bound(self.batch)
+            self.data = batch
+            if in_parts:
+                filled = tf.nest.map_structure(_at_least_one_row, batch)
+                with self.on(self.batch):
+                    self.data = self.batch.whole(filled, promise=True)
+        # Own rows count `replicas` times in a replica's gradient, until the mean. So that float16
+        # overflows no sooner than on one device, gradients begin as many times smaller.
+        halves = any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
+        self.smaller = 2 ** math.ceil(math.log2(self.batch.replicas)) if halves else 1
+
+    @contextlib.contextmanager
+    def on(self, rows: Rows | None, layer: Any = None) -> Iterator[None]:
+        """Inside the block tensors have these rows, in a layer or in none."""
+        before, self.rows, self.layer = (self.rows, self.layer), rows, layer
+        try:
+            yield
+        finally:
+            self.rows, self.layer = before
+
+    @contextlib.contextmanager
+    def in_loss(self) -> Iterator[None]:
+        """Inside the block, in a loss of the whole batch, losses are numbers of the whole batch."""
+        before, self.own_losses = self.own_losses, False
+        try:
+            yield
+        finally:
+            self.own_losses = before
+
+    def can_meet(self) -> bool:
+        """Whether replicas can exchange tensors: not in a loop or a condition of the step."""
+        return self._graph is None or tf.compat.v1.get_default_graph() is self._graph
+
+    def rows_of(self, tree: Any) -> Rows | None:
+        """The replica's rows of a call's arguments; None if nothing in them has any."""
+        tensors = [part for part in tf.nest.flatten(tree) if has_rows(part)]
+        known = [rows for rows, _ in map(made_of, tensors) if rows is not None]
+        if known or not tensors:
+            return known[0] if known else None
+        sizes = [_rows_in(part) for part in tensors]
+        for size in sizes[1:]:
+            tf.debugging.assert_equal(size, sizes[0], "a layer's inputs differ in their rows")
+        rows = Rows.cut(sizes[0])
+        self._bound(rows)
+        return rows
+
+    def made_of(self, tree: Any) -> Rows | None:
+        """The rows that all of these tensors were made of; None if some were not, or of others."""
+        rows = {id(one): one for one, _ in map(made_of, tf.nest.flatten(tree)) if one is not None}
+        some = [part for part in tf.nest.flatten(tree) if has_rows(part)]
+        complete = all(made_of(part)[0] is not None for part in some)
+        return next(iter(rows.values())) if len(rows) == 1 and complete else None
+
+    def promises(self) -> bool:
+        """Whether the next output is a promise."""
+        self._outputs += 1
+        kept = self.needed is None or self._outputs in self.needed
+        return not kept and not tf.executing_eagerly()
+
+    def note_promise(self, whole: tf.Tensor) -> None:
+        """Keeps a promise in mind, until the step is traced."""
+        self._promised[self._outputs] = whole
+
+    def look_at(self, tree: Any) -> None:
+        """Notes tensors that are looked at without an operation."""
+        refs = {part.ref() for part in tf.nest.flatten(tree) if hasattr(part, "_distlab_shape")}
+        self._seen |= {key for key, whole in self._promised.items() if whole.ref() in refs}
+
+    def looked_at(self) -> set[int]:
+        """The promises that somebody looked at."""
+        return self._seen | {key for key, whole in self._promised.items() if whole.consumers()}
+
+    def differs(self, tensor: tf.Tensor) -> bool:
+        """Whether replicas may have different values, for they come of own rows."""
+        waiting, seen = [tensor], set()
+        while waiting and not tf.executing_eagerly():
+            one = waiting.pop()
+            if one.ref() in self._bounds:
+                return True
+            if one.ref() in seen or one.ref() in self.alike or one.op.type in _OF_SHAPES:
+                continue
+            seen.add(one.ref())
+            waiting += one.op.inputs
+        return bool(tf.executing_eagerly())
+
+    def _bound(self, rows: Rows) -> None:
+        if not tf.executing_eagerly():
+            self._bounds |= {rows.first.ref(), rows.count.ref()}
+
+
+def replicas_of(context: Any) -> int:
+    """How many replicas there are, which a step doesn't know."""
+    return int(context.strategy.extended._num_replicas_in_sync)
+
+
+def made_of(tensor: Any) -> tuple[Rows | None, Any]:
+    """The rows, and the replica's own, that a whole tensor was made of."""
+    return getattr(tensor, "_distlab_made_of", (None, None))
+
+
+def has_rows(tensor: Any) -> bool:
+    """Whether a tensor has rows of the batch: their number is not known, or fits."""
+    if not tf.is_tensor(tensor) or isinstance(tensor, tf.Variable) or tensor.shape.rank == 0:
+        return False
+    first, step = None if tensor.shape.rank is None else tensor.shape[0], current()
+    if first is None:
+        return True
+    if step is None or step.rows is None:
+        size = (step.known_size if step is not None else None) or 0
+        return bool(size) and (first == size or (size > 1 and first % size == 0))
+    return bool(tf.executing_eagerly() and first % int(step.rows.length) == 0)
+
+
+def all_gather(tensor: Any) -> Any:
+    """Returns the rows of all replicas.
+
+    In a layer of your own, tensors hold a replica's rows of the batch. Where the layer needs those
+    of all, as a loss over pairs of examples does, it asks for them here. Elsewhere, and without
+    `distribute`, tensors are whole, and come back as they are.
+
+    Args:
+        tensor: A tensor `[rows, ...]`, or a structure of them.
+
+    Returns:
+        `[rows of all replicas, ...]`, in the order of the batch. Gradients flow through it.
+    """
+    step = current()
+    return tensor if step is None or step.rows is None else step.rows.whole(tensor)
+
+
+def _unknown(size: tf.Tensor) -> tf.Tensor:
+    """A number that TensorFlow doesn't know before the step runs, and so has no shape of."""
+    if tf.executing_eagerly():
+        return size
+    return tf.raw_ops.PlaceholderWithDefault(input=size, shape=[])
+
+
+def _rows_in(tensor: Any) -> tf.Tensor:
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.nrows(tf.int32)
+    if isinstance(tensor, tf.SparseTensor):
+        return tf.cast(tensor.dense_shape[0], tf.int32)
+    return tf.shape(tensor)[0]
+
+
+def _at_least_one_row(part: Any) -> Any:
+    """A part of a batch, with a row of zeros if it has none; of an unknown number of rows."""
+    if not isinstance(part, tf.Tensor) or not part.shape.rank:
+        return part
+    shape = tf.shape(part)
+    missing = tf.maximum(1 - shape[:1], 0)
+    filled = tf.concat([part, tf.zeros(tf.concat([missing, shape[1:]], 0), part.dtype)], 0)
+    if tf.executing_eagerly():
+        return filled
+    return tf.raw_ops.PlaceholderWithDefault(input=filled, shape=[None, *part.shape[1:]])
+
+
+def _where_slices_are_cheap(tensor: Any) -> Any:
+    """Cuts a batch before it goes to a GPU."""
+    gpus = tf.config.list_logical_devices("GPU") if isinstance(tensor, tf.Tensor) else []
+    return tf.device("CPU:0") if gpus else contextlib.nullcontext()
+
+
+def _each(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """Changes tensors, and in the same way the masks and logits that Keras keeps with them."""
+
+    def changed(tensor: Any) -> Any:
+        made = change(tensor)
+        if made is tensor:
+            return tensor
+        mask, logits = (getattr(tensor, name, None) for name in ("_keras_mask", "_keras_logits"))
+        if mask is not None:
+            made._keras_mask = tf.cast(change(mask), tf.bool)
+        if logits is not None:
+            made._keras_logits = change(logits)
+        return made
+
+    return tf.nest.map_structure(changed, tree)

@@ -1,0 +1,221 @@
+"""What looks at the batch as a whole, draws, or decides in the middle of a step."""
+
+import keras
+import tensorflow as tf
+from keras import layers, ops
+
+from tests.training.cases.case import (
+    BATCH,
+    NUMBERS,
+    ONE_HOT,
+    ONE_LEFT,
+    SGD,
+    Adam,
+    CrossEntropy,
+    X,
+    Y,
+    batches,
+    case,
+    compile_model,
+    network,
+)
+from tests.training.cases.steps import Codebook, Net, net, step
+
+# Layers
+
+
+class AddsLargest(layers.Layer):
+    def call(self, x):
+        self.add_loss(0.1 * ops.max(x**2))
+        return x
+
+
+@case()
+def loss_that_a_layer_adds_of_the_largest():
+    return network(layers.Dense(4), AddsLargest())
+
+
+@case()
+def softmax_over_examples():
+    return network(layers.Dense(6), layers.Softmax(axis=0), layers.Dense(4))
+
+
+class Centred(layers.Layer):
+    def call(self, x):
+        return x - ops.mean(x, axis=0)
+
+
+@case((X[ONE_LEFT], Y[ONE_LEFT]))
+def layer_that_takes_the_mean_of_the_batch():
+    return network(layers.Dense(6), Centred(), layers.Dense(4))
+
+
+@case((X[ONE_LEFT], Y[ONE_LEFT]))
+def statistics_of_the_batch():
+    return network(layers.Dense(6), layers.BatchNormalization(), layers.Dense(4))
+
+
+@case(lambda: batches(X, Y, batch=9), epochs=1)
+def state_for_each_place_in_the_batch():
+    inputs = keras.Input((8,), batch_size=9)
+    steps = layers.Reshape((4, 2))(inputs)
+    return compile_model(keras.Model(inputs, layers.LSTM(4, stateful=True)(steps)))
+
+
+# Draws
+
+
+@case((X[ONE_LEFT], Y[ONE_LEFT]), validates=True)
+def dropout_and_noise():
+    hidden = layers.Dense(6), layers.Dropout(0.4, seed=2), layers.GaussianNoise(0.1, seed=3)
+    return network(*hidden, layers.Dense(4))
+
+
+class Noise(layers.Layer):
+    def call(self, x):
+        return x + keras.random.normal((8,))
+
+
+@case()
+def draws_without_a_seed():
+    return network(Noise(), layers.Dense(4))
+
+
+class StatelessDraws(layers.Layer):
+    def call(self, x):
+        drawn = tf.random.stateless_uniform(tf.shape(x), seed=(1, 2))
+        odd = tf.random.stateless_normal((tf.shape(x)[0], 3), seed=(3, 4), dtype=tf.float64)
+        return tf.concat([x * drawn, tf.cast(odd, x.dtype)], 1)
+
+
+@case((X[ONE_LEFT], Y[ONE_LEFT]))
+def draws_of_tensorflow_by_a_state():
+    return network(StatelessDraws(), layers.Dense(4))
+
+
+class Kinds(layers.Layer):
+    """Draws that cannot be made for some rows alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(4)
+
+    def call(self, x):
+        gamma = keras.random.gamma(ops.shape(x), 2.0, seed=self.seeds)
+        classes = keras.random.categorical(x, 2, seed=self.seeds)
+        return keras.random.shuffle(x * gamma, seed=self.seeds) + ops.cast(classes[:, :1], x.dtype)
+
+
+@case()
+def draws_of_the_whole_batch():
+    return network(Kinds(), layers.Dense(4))
+
+
+# Losses, logs and decisions of a step
+
+
+@case()
+def loss_that_is_not_one_number():
+    return network(layers.Dense(4), optimizer=SGD(0.01), loss=CrossEntropy(reduction="none"))
+
+
+@step()
+class ContrastOfWholeBatch(Net):
+    def loss_of(self, x, y):
+        features = tf.math.l2_normalize(self(x), axis=1)
+        return tf.reduce_mean((features @ tf.transpose(features)) ** 2)
+
+
+@step(atol=2e-6)
+class AloneCodebook(Codebook):
+    gather = staticmethod(lambda tensor: tensor)
+
+
+@step()
+class LogsLargest(Net):
+    def log(self, x, y, loss):
+        return {"largest": tf.reduce_max(self(x))}
+
+
+@step()
+class Conditional(Net):
+    def learn(self, tape, loss):
+        weights = self.trainable_variables
+        gradients = tape.gradient(loss, weights)
+        even = tf.equal(self.optimizer.iterations % 2, 0)
+        skip = lambda: self.optimizer.iterations.assign_add(1)  # noqa: E731
+        tf.cond(even, lambda: self.optimizer.apply(gradients, weights), lambda: (skip(), None)[1])
+
+
+@case()
+def accumulation_in_a_step_of_ones_own():
+    return net(Net, optimizer=SGD(0.1, gradient_accumulation_steps=2))
+
+
+class ByIndex(Net):
+    """Learns from one-hot labels, by their indices."""
+
+    def train_step(self, data):
+        x, y = data[0], tf.argmax(data[1], axis=-1)
+        return super().train_step((x, y)) | self.compute_metrics(x, y, self(x))
+
+
+@case((X, ONE_HOT))
+def accuracy_that_keras_chooses_by_the_labels_of_a_step():
+    return net(ByIndex, metrics=["accuracy"])
+
+
+class DividedByWeights(keras.losses.Loss):
+    """A loss of Keras's without a reduction, divided by the number of large targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.each = keras.losses.MeanAbsoluteError(reduction=None)
+
+    def call(self, y, y_pred):
+        large = ops.cast(ops.abs(y[:, 0]) > 1, y_pred.dtype)
+        return ops.sum(self.each(y, y_pred) * large) / (ops.sum(large) + 1e-6)
+
+
+@case((X, NUMBERS))
+def loss_of_kerass_inside_a_loss_of_ones_own():
+    return network(layers.Dense(1), loss=DividedByWeights(), optimizer=Adam(0.01))
+
+
+# What looks at other rows, in a layer of one's own: each is found while it is traced
+
+
+def len_of(x):
+    return ops.shape(x)[0]
+
+
+MIXING = {
+    "products_of_all_pairs": lambda x: x @ ops.transpose(x) @ x / 50,
+    "products_of_columns": lambda x: x @ (ops.transpose(x) @ x) / 50,
+    "ranks": lambda x: ops.cast(ops.argsort(x, axis=0), "float32") / 10,
+    "sums_so_far": lambda x: ops.cumsum(x, axis=0) / 10,
+    "next_row": lambda x: x - ops.roll(x, 1, axis=0),
+    "softmax_over_rows": lambda x: ops.softmax(x, axis=0) * 10,
+    "mean_by_a_sum": lambda x: x - ops.sum(x, 0) / ops.cast(ops.shape(x)[0], "float32"),
+    "a_row_of_all": lambda x: x - x[:1],
+    "positions_in_the_batch": lambda x: x * ops.cast(ops.arange(len_of(x))[:, None], "float32"),
+    "by_einsum": lambda x: ops.einsum("ij,kj->ik", x, x) @ x / 50,
+    "flattened_the_other_way": lambda x: ops.reshape(ops.transpose(x), ops.shape(x)),
+    "a_loop_over_rows": lambda x: tf.scan(lambda before, row: 0.5 * before + row, x),
+    "twelve_rows": lambda x: x + tf.reduce_sum(x) * tf.ones((BATCH, 1))[: tf.shape(x)[0]] / 50,
+}
+KEEPING = {
+    "flattened_and_back": lambda x: ops.reshape(ops.reshape(x, (-1, 2)) ** 2, (-1, 8)),
+    "by_their_size": lambda x: ops.concatenate([x, ops.zeros((ops.shape(x)[0], 2))], 1)[:, :8],
+    "pairs_inside_a_row": lambda x: ops.einsum("bi,bj->bij", x, x)[:, 0],
+    "transposed_inside": lambda x: ops.transpose(ops.reshape(x, (-1, 2, 4)), (0, 2, 1))[..., 0],
+    "looked_up": lambda x: ops.take(tf.eye(4), ops.argmax(x[:, :4], -1), axis=0),
+    "sorted_inside": lambda x: ops.sort(x, axis=-1) - ops.max(x, axis=-1, keepdims=True),
+}
+for name, function in (MIXING | KEEPING).items():
+
+    def in_a_lambda(function=function):
+        return network(layers.Lambda(function), layers.Dense(4), optimizer=SGD(0.01))
+
+    in_a_lambda.__name__ = name
+    case((X[ONE_LEFT], Y[ONE_LEFT]), atol=3e-6, epochs=1)(in_a_lambda)

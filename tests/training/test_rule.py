@@ -1,0 +1,106 @@
+"""The rule's own corners: what it replaces, what it is told, and what it finds."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import distlab as dl
+from distlab.errors import InvalidArgument
+from distlab.training.rule.keras_private import REPLACED
+from tests.support.distribution import alone, strategy_of
+from tests.training.cases.case import ONE_LEFT, SGD, X, Y, batches, network
+
+TRAINS_BEFORE_AND_AFTER = """
+import keras, numpy as np, tensorflow as tf
+from distlab.training.rule.keras_private import REPLACED, install
+
+def train():
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    model = keras.Sequential([
+        keras.Input((8,)), layers.Dense(6, activity_regularizer="l2"), layers.BatchNormalization(),
+        layers.Dropout(0.5), layers.Lambda(lambda x: x - keras.ops.mean(x, 0)), layers.Dense(4),
+    ])
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.AdamW(clipnorm=0.1))
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    x, y = np.random.default_rng(0).normal(size=(20, 8)), np.arange(20) % 4
+    logs = model.fit(x, y, batch_size=8, epochs=2, verbose=0).history
+    return [*model.get_weights(), *logs.values()]
+
+before = train()
+originals = [getattr(owner, name) for owner, name, _ in REPLACED]
+install()
+install()
+after = train()
+assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+assert all(getattr(o, n) is not f for (o, n, _), f in zip(REPLACED, originals, strict=True))
+names = {"tf": tf}
+exec("f = tf.function(lambda x: x + 1, autograph=False)", names)  # of no module
+assert int(names["f"](1)) == 2
+print("alike", len(REPLACED))
+"""
+
+
+def test_outside_of_a_distributed_step_all_that_is_replaced_does_what_it_did(run_python):
+    assert f"alike {len(REPLACED)}" in run_python(TRAINS_BEFORE_AND_AFTER)
+
+
+def pair(make, **options):
+    def build():
+        keras.utils.set_random_seed(3)
+        return make()
+
+    return alone(build), dl.distribute(build, strategy_of("mirrored", 3), **options)
+
+
+def fit(model, data=None, **options):
+    data = batches(X, Y) if data is None else data
+    return model.fit(data, **{"epochs": 2, "verbose": 0, "shuffle": False, **options}).history
+
+
+def difference(plain, model):
+    pairs = zip(plain.get_weights(), model.get_weights(), strict=True)
+    return max(np.abs(one - other).max() for one, other in pairs)
+
+
+def normalised():
+    return network(layers.Dense(6), layers.BatchNormalization(), layers.Dense(4))
+
+
+def test_statistics_of_each_replicas_own_rows_agree_on_every_replica():
+    plain, model = pair(normalised, batch_norm="replica")
+    fit(plain, batches(X[ONE_LEFT], Y[ONE_LEFT])), fit(model, batches(X[ONE_LEFT], Y[ONE_LEFT]))
+    assert difference(plain, model) > 1e-3, "they are not those of the whole batch"
+    for variable in model.layers[1].weights:
+        copies = model.distribute_strategy.experimental_local_results(variable.value)
+        first, *others = (copy.numpy() for copy in copies)
+        assert np.isfinite(first).all(), "a replica without an example leaves them alone"
+        for other in others:
+            np.testing.assert_allclose(other, first, atol=1e-6)
+
+
+def test_another_choice_is_refused():
+    with pytest.raises(InvalidArgument, match="did you mean 'global'"):
+        dl.distribute(normalised, strategy_of("mirrored", 3), batch_norm="globl")
+
+
+class Centred(layers.Layer):
+    def call(self, x):
+        return x - ops.mean(x, axis=0)
+
+
+class CentredByOwnRows(Centred):
+    whole_batch = False
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["traced", "eager"])
+def test_a_layer_is_believed_what_it_says_of_itself(eager):
+    """Eagerly nothing is traced: a user's layer gets the whole batch unless it says otherwise."""
+    for kind, is_equal in ((Centred, True), (CentredByOwnRows, False)):
+        make = lambda kind=kind: network(  # noqa: E731
+            layers.Dense(6), kind(), layers.Dense(4), optimizer=SGD(0.1), run_eagerly=eager
+        )
+        plain, model = pair(make)
+        fit(plain, epochs=1), fit(model, epochs=1)
+        assert (difference(plain, model) < 1e-6) == is_equal
