@@ -161,19 +161,24 @@ class ReplicaSteps:
             count_once(self._model, self._own_losses)
         try:
             found, written = self.strategy.run(on_replica, (batch,))
-            for name, variable in self._variables().items():
-                if name in written:
-                    variable.assign(self.strategy.experimental_local_results(written[name])[0])
-            return found
-        finally:
-            # A failure may be that of a promise: an operation that nothing is fed to.
-            used = {number for step in steps for number in step.looked_at()}
-            if any(step.again for step in steps):  # outputs are numbered otherwise now
-                self._needed.clear()
-                raise _Again
-            if used:
-                self._needed.update(used)
-                raise _Again
+        except Exception:  # perhaps of a promise, which no operation is fed by; not an interrupt
+            self._keep_promises(steps)
+            raise
+        self._keep_promises(steps)
+        for name, variable in self._variables().items():
+            if name in written:
+                variable.assign(self.strategy.experimental_local_results(written[name])[0])
+        return found
+
+    def _keep_promises(self, steps: list[Step]) -> None:
+        """Raises `_Again` where replicas have looked at promises, or layers at other rows."""
+        used = {number for step in steps for number in step.looked_at()}
+        if any(step.again for step in steps):  # outputs are numbered otherwise now
+            self._needed.clear()
+            raise _Again
+        if used:
+            self._needed.update(used)
+            raise _Again
 
     @contextlib.contextmanager
     def _written_once(self) -> Iterator[dict[str, tf.Tensor]]:

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers, ops
 
 import distlab as dl
@@ -10,6 +11,7 @@ from distlab.errors import InvalidArgument
 from distlab.training.rule.keras_private import REPLACED
 from tests.support.distribution import alone, strategy_of
 from tests.training.cases.case import ONE_LEFT, SGD, X, Y, batches, network
+from tests.training.cases.steps import Net, net
 
 TRAINS_BEFORE_AND_AFTER = """
 import keras, numpy as np, tensorflow as tf
@@ -104,3 +106,26 @@ def test_a_layer_is_believed_what_it_says_of_itself(eager):
         plain, model = pair(make)
         fit(plain, epochs=1), fit(model, epochs=1)
         assert (difference(plain, model) < 1e-6) == is_equal
+
+
+INTERRUPTS = []
+
+
+class Interrupted(Net):
+    """On a replica, is interrupted after it has looked at outputs that were only promised."""
+
+    def loss_of(self, x, y):
+        out = self(x)
+        if tf.distribute.has_strategy() and tf.distribute.get_replica_context() and INTERRUPTS:
+            tf.reduce_sum(out)
+            raise INTERRUPTS.pop()
+        return self.mean_loss(y, out)
+
+
+def test_an_interrupt_while_a_step_is_traced_ends_fit():
+    _, model = pair(lambda: net(Interrupted))
+    INTERRUPTS.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        fit(model)
+    assert INTERRUPTS == []
+    assert len(fit(model)["loss"]) == 2, "and the next one trains"

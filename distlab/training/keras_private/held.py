@@ -20,15 +20,6 @@ def is_variable(thing: Any) -> bool:
     return isinstance(thing, keras.Variable | tf.Variable)
 
 
-def raw_variables(model: keras.Model) -> list[tf.Variable]:
-    """Returns the TensorFlow variables that the model or a layer has made without Keras.
-
-    Args:
-        model: A Keras model.
-    """
-    return [one for one in _held(model) if isinstance(one, tf.Variable)]
-
-
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Returns the optimizer that the model was compiled with, and those it keeps beside it.
 

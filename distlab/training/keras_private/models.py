@@ -55,15 +55,6 @@ def predict(model: keras.Model, x: Any, *, training: bool) -> Any:
     return model(x, training=training) if model._call_has_training_arg else model(x)
 
 
-def mask_of(tensor: Any) -> tf.Tensor | None:
-    """Returns the mask that layers before handed on with a tensor.
-
-    Args:
-        tensor: A prediction.
-    """
-    return getattr(tensor, "_keras_mask", None)
-
-
 def with_mask(tensor: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Returns the tensor, carrying a mask for the losses and metrics that get it.
 
@@ -73,26 +64,6 @@ def with_mask(tensor: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """
     tensor._keras_mask = mask
     return tensor
-
-
-def track_loss(model: keras.Model, loss: tf.Tensor, weight: tf.Tensor) -> None:
-    """Adds a loss to the metric that `fit` reports as "loss".
-
-    Args:
-        model: A compiled model.
-        loss: A scalar.
-        weight: How much it counts.
-    """
-    model._loss_tracker.update_state(loss, sample_weight=weight)
-
-
-def examples_logged(model: keras.Model) -> tf.Tensor:
-    """Returns how many examples the reported loss is the mean of, on this replica.
-
-    Args:
-        model: A compiled model.
-    """
-    return tf.convert_to_tensor(model._loss_tracker.count)
 
 
 def as_tensors(own: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
