@@ -65,7 +65,8 @@ class Batches:
     def reordered(self) -> Batches | None:
         """Returns the batches with the examples inside each in another order.
 
-        In exact arithmetic a step on them is the same. None where they cannot be reordered.
+        In exact arithmetic a step on them is the same, where no step looks at a place in a batch.
+        None where they cannot be reordered.
         """
         if not all(_indexable(part) for part in tf.nest.flatten(self.elements)):
             return None

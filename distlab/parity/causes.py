@@ -14,9 +14,15 @@ import keras
 from distlab.parity import changes
 from distlab.parity.batches import Batches
 from distlab.parity.comparing import Comparison, compare
+from distlab.parity.noise import MOSTLY_NOISE, moves
+from distlab.parity.randomness import reseed
 from distlab.parity.scaling import Factor, loss_factor, regulariser_factor
 from distlab.parity.sides import Case
 from distlab.parity.structure import plain_names
+
+
+# Of a weight's movement, with other random numbers: less is rounding.
+NOT_REPEATED = 0.01
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,15 @@ def find_cause(case: Case, found: Comparison, loss: Factor | None) -> Cause:
     """
     assert found.first is not None
     step, _ = found.first
-    if found.noise.random:
+    if case.train != "distribute" and _differs_again(case, found, NOT_REPEATED, reseed):
         return _random(found)
-    if found.noise.order_matters:
+    if found.noise.everywhere:
+        return Cause(
+            "rounding alone moves most weights as far as training does, on one device too",
+            "lower the learning rate, or compute in float64, before comparing",
+        )
+    reordered = case.batches.reordered()
+    if reordered and _differs_again(replace(case, batches=reordered), found, MOSTLY_NOISE):
         return Cause(
             "a step depends on the order of the examples inside a batch, on one device too, and a "
             "replica sees only its share",
@@ -99,6 +111,15 @@ def find_cause(case: Case, found: Comparison, loss: Factor | None) -> Cause:
         change=_leave_the_gradient,
     )
     return plain.cause() if is_gone(plain) else _not_found(stopped)
+
+
+def _differs_again(
+    case: Case, found: Comparison, share: float, *more: Callable[[keras.Model], None]
+) -> bool:
+    """Whether one device, trained once more, comes to lie elsewhere."""
+    again = replace(case, changes=(*case.changes, *more))
+    _, elsewhere = moves(again, found.one, found.path, share=share)
+    return bool(elsewhere[~found.noise.rounding_only].any())
 
 
 def _leave_the_gradient(model: keras.Model) -> None:

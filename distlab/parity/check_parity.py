@@ -77,7 +77,7 @@ def check_parity(
     with _nothing_left_behind():
         found = compare(case, tolerance=tolerance)
         replicas = strategy.num_replicas_in_sync
-        own_loop = callable(train) and replicas > 1 and not found.noise.random
+        own_loop = callable(train) and replicas > 1
         loss = loss_factor(case, found.one.start) if own_loop else None
         cause = None if found.first is None else find_cause(case, found, loss)
     step, index = found.first or (None, None)
@@ -129,8 +129,8 @@ def _explain(found: Comparison, tolerance: float | None) -> str:
     return (
         f"rounding only, since replicas add up in another order: for each weight "
         f"{ROUNDINGS_A_STEP} x 1.2e-07 of its size (float32, sizes below 1 count as 1) a step"
-        f"{coarse if rounding > 1e-6 else ''}, and {NOISE_FACTOR} times what the same examples in "
-        f"another order inside their batches change on one device (here up to "
+        f"{coarse if rounding > 1e-6 else ''}, and {NOISE_FACTOR} times what another last digit of "
+        f"the first weights changes on one device (here up to "
         f"{found.noise.table.max(initial=0):.1e})"
     )
 

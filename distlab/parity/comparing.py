@@ -23,6 +23,7 @@ class Comparison:
         far: Largest difference from one device, over all replicas.
         apart: Largest difference of a replica's copy from the first replica's.
         allowed: What may be in `far`.
+        path: The weights of one device after each step.
         noise: What rounding does on one device.
         tolerance: What may be in `far`, where it was given.
         finite: After how many steps the weights of one device were still finite.
@@ -34,6 +35,7 @@ class Comparison:
     far: Table
     apart: Table
     allowed: Table
+    path: Path
     noise: Noise
     tolerance: float | None
     finite: int
@@ -106,6 +108,7 @@ def compare(
         far=np.array(far),
         apart=np.array(apart),
         allowed=allowed if tolerance is None else np.full_like(allowed, tolerance),
+        path=path,
         noise=noise,
         tolerance=tolerance,
         finite=finite.index(False) if False in finite else len(finite),

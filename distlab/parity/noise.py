@@ -2,23 +2,22 @@
 
 Floats have a few digits, so sums in another order differ in the last one. An optimizer may magnify
 that: Adam divides a gradient by its own size, so that where the true gradient is zero (a bias
-before BatchNormalization) rounding noise becomes a full step. One device trains once more, with
-the examples of each batch in another order, which in exact arithmetic changes nothing.
+before BatchNormalization) rounding noise becomes a full step. One device trains once more, from
+weights that are changed in their last digit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from distlab.parity.randomness import reseed
 from distlab.parity.sides import Case, Copies, Side, one_device, rounding_of
+from distlab.parity.structure import Start
 
 ROUNDINGS_A_STEP = 4  # in units of the last digit
 NOISE_FACTOR = 8  # the probe is one sample of the noise, the strategy's steps are another
 MOSTLY_NOISE = 0.25  # of a weight's movement: beyond that the weight says nothing
-NOT_REPEATED = 0.01  # of a weight's movement: less is rounding on devices that add in any order
 
 Table = np.ndarray  # one row a step, one column a weight
 Path = list[list[np.ndarray]]  # the weights after each step
@@ -29,18 +28,16 @@ class Noise:
     """What rounding does on one device.
 
     Attributes:
-        table: Largest difference between the two orders of examples.
+        table: Largest difference that a change of the last digit makes.
         moved: How far the weights moved from the start.
         rounding_only: For each weight whether it moves by rounding alone.
-        order_matters: Whether a step depends on the order of examples inside a batch.
-        random: Whether one device does not repeat its own steps, with other seeds.
+        everywhere: Whether rounding alone moves most weights as much as training does.
     """
 
     table: Table
     moved: Table
     rounding_only: np.ndarray
-    order_matters: bool = False
-    random: bool = False
+    everywhere: bool
 
     def allowed(self, one: Side, path: Path) -> Table:
         """Returns the largest difference that rounding explains; infinite where it is all.
@@ -71,44 +68,42 @@ def measure(case: Case, one: Side, path: Path) -> Noise:
         one: The side of one device.
         path: Its weights after each step.
     """
-    still = [list(one.start.values)] * len(path)
-    moved, moved_rms = distances(path, still)
-    # Layers draw for each place in a batch: another order would be another training.
-    table, rms = _once_more(case, one, path, reorder=not one.randomness.alike)
-    noisy = rms[-1] > MOSTLY_NOISE * np.maximum(moved_rms[-1], np.finfo(np.float32).eps)
-    trains = np.array([weight.trainable for weight in one.start.weights]) & (moved_rms[-1] > 0)
-    nearly_all = bool(trains.any() and noisy[trains].mean() >= 0.5)
-    if one.randomness.left or nearly_all:
-        _, again = _once_more(case, one, path, reorder=False)
-        random = bool((again[-1] > NOT_REPEATED * moved_rms[-1]).any())
-        if random or nearly_all:
-            nothing = np.zeros_like(table)
-            return Noise(
-                table=nothing,
-                moved=moved,
-                rounding_only=np.zeros_like(noisy),
-                order_matters=not random,
-                random=random,
-            )
-    return Noise(table=table, moved=moved, rounding_only=noisy)
+    moved, _ = distances(path, [list(one.start.values)] * len(path))
+    table, noisy = moves(case, one, path, start=_last_digits_changed(one.start))
+    trains = np.array([weight.trainable for weight in one.start.weights]) & (moved[-1] > 0)
+    everywhere = bool(trains.any() and noisy[trains].mean() >= 0.5)
+    if everywhere:
+        table, noisy = np.zeros_like(table), np.zeros_like(noisy)
+    return Noise(table=table, moved=moved, rounding_only=noisy, everywhere=everywhere)
 
 
-def _once_more(case: Case, one: Side, path: Path, *, reorder: bool) -> tuple[Table, Table]:
-    batches = case.batches.reordered() if reorder else case.batches
-    if batches is None:
-        nothing = np.zeros((len(path), len(path[0])))
-        return nothing, nothing
+def moves(
+    case: Case, one: Side, path: Path, *, start: Start | None = None, share: float = MOSTLY_NOISE
+) -> tuple[Table, np.ndarray]:
+    """Returns how far one device comes to lie elsewhere, and which weights by a large share.
+
+    Args:
+        case: What is compared, with what is changed in it.
+        one: The side of one device, unchanged.
+        path: Its weights after each step.
+        start: Where to start; None where `one` did.
+        share: Of a weight's movement, as root mean squares.
+    """
     other: Path = []
-    again = Case(
-        build=case.build,
-        strategy=case.strategy,
-        train=case.train,
-        batches=batches,
-        # Seeds that a layer was given would repeat themselves here, but not on other replicas.
-        changes=case.changes if reorder else (*case.changes, reseed),
-    )
-    one_device(again, lambda weights: other.append(only(weights)), start=one.start)
-    return distances(path, other)
+    one_device(case, lambda weights: other.append(only(weights)), start=start or one.start)
+    _, moved = distances(path, [list(one.start.values)] * len(path))
+    table, apart = distances(path, other)
+    return table, apart[-1] > share * np.maximum(moved[-1], np.finfo(np.float32).eps)
+
+
+def _last_digits_changed(start: Start) -> Start:
+    draw = np.random.default_rng(0)  # of its own: nobody's random numbers are used up
+    values = []
+    for weight, value in zip(start.weights, start.values, strict=True):
+        signs = draw.choice((-1.0, 1.0), size=np.shape(value))
+        changed = wide(value) * (1 + signs * rounding_of(weight.dtype))
+        values.append(changed.astype(np.asarray(value).dtype))
+    return replace(start, values=tuple(values))
 
 
 def only(weights: list[Copies]) -> list[np.ndarray]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 import shutil
 import subprocess
@@ -9,7 +11,9 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlparse
 
+import nbformat
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 from sphinx.cmd.build import build_main
 
@@ -19,15 +23,31 @@ from tests.support.browser import open_browser, open_page
 from tests.support.repository import ROOT
 
 
+def notebook_with(alternative_text):
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(picture, "PNG")
+    output = nbformat.v4.new_output(
+        "execute_result",
+        {"image/png": base64.b64encode(picture.getvalue()).decode()},
+        execution_count=1,
+        metadata={"image/png": {"alt": alternative_text}},
+    )
+    cell = nbformat.v4.new_code_cell("draw()", outputs=[output], execution_count=1)
+    title = nbformat.v4.new_markdown_cell("# A page")
+    python = {"orphan": True, "language_info": {"name": "python"}}
+    return nbformat.v4.new_notebook(cells=[title, cell], metadata=python)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """The folder of the site, built as `make docs` builds it, and a page with equations."""
+    """The folder of the site, built as `make docs` builds it, and two pages of the tests."""
     base = tmp_path_factory.mktemp("site")
     pages, built = base / "pages", base / "built"
     for folder in ("docs", "notebooks", "exercises"):
         shutil.copytree(ROOT / folder, pages / folder)
     equations = ["---", "orphan: true", "---", "# A page", "", "$$\\frac{1}{n} \\sum_i g_i$$", ""]
     (pages / "equations.md").write_text("\n".join([*equations, "and $x^2$", ""]))
+    nbformat.write(notebook_with("Two bars, the first 3 high."), pages / "figure.ipynb")
     command = [sys.executable, ROOT / "tools" / "site_pages.py", pages]
     subprocess.run(command, check=True, cwd=ROOT)
     # In this process, which has imported what takes long.
@@ -76,6 +96,10 @@ def test_equations_are_the_browsers_own_and_the_reference_has_every_public_name(
     text = (site / "docs" / "reference.html").read_text(encoding="utf-8")
     names = [name for name in distlab.__all__ if name != "__version__"]
     assert [name for name in names if f'id="distlab.{name}"' not in text] == []
+
+
+def test_a_figure_keeps_its_alternative_text(site):
+    assert 'alt="Two bars, the first 3 high."' in (site / "figure.html").read_text("utf-8")
 
 
 def test_the_site_in_a_browser_shows_the_map_the_course_and_folded_answers(site):
