@@ -20,7 +20,7 @@ TESTS = -m pytest tests $(PARALLEL) --no-loadscope-reorder
 NO_BROWSER = build/no_browser.txt
 NOTEBOOKS = notebooks exercises solutions
 # Tests that train nothing and start no cluster: `make quick`.
-QUICK = test_architecture test_batching test_course_map test_errors test_old_module_names \
+QUICK = test_architecture test_batching test_course_map test_errors \
 	test_printing docs/test_teaching_page landing/test_landing \
 	checks/test_checks_vocabulary checks/test_faults checks/test_plain_values checks/test_progress \
 	cluster/test_spec notebooks/test_compare notebooks/test_lint \

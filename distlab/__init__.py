@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from distlab import old_module_names, quiet_imports
+from distlab import quiet_imports
 
 __version__ = "0.1.0"
 
@@ -75,7 +75,6 @@ __all__ = [
 ]
 
 
-old_module_names.install()
 quiet_imports.install()
 
 
@@ -95,11 +94,7 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Gives a notebook the cell magic `%%workers`; called by `%load_ext distlab`.
-
-    Args:
-        shell: The notebook's IPython shell.
-    """
+    """Gives a notebook the cell magic `%%workers`; called by `%load_ext distlab`."""
     from distlab.cluster.local.magics import register
 
     register(shell)

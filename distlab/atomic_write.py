@@ -7,12 +7,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Writes a file so that at every moment it is the old one or the new one.
-
-    Args:
-        path: The file. Its folder is made if need be.
-        content: All that it is to have. Text becomes UTF-8, and ends of lines stay as they are.
-    """
+    """Writes a file so that at every moment it is the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder, since a rename is only atomic within one file system.
     fresh = path.with_name(f".{path.name}.{os.getpid()}.part")

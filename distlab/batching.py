@@ -52,12 +52,7 @@ class BatchPlan:
         return self.shares[0]
 
     def shares_of(self, examples: int, *, source: Source = "memory") -> tuple[int, ...]:
-        """Returns the shares of a batch of `examples`, such as the partial last one of an epoch.
-
-        Args:
-            examples: Examples in that batch.
-            source: What cuts it: "memory", "files" or "distribute", as in `split_batch`.
-        """
+        """Returns the shares of a batch of `examples`, such as the partial last one of an epoch."""
         return split_batch(examples, self.replicas, source=source, full_batch=self.global_batch)
 
     def steps(self, examples: int) -> int:
@@ -70,13 +65,6 @@ class BatchPlan:
         It rises linearly from the one-device rate to the scaled one (Goyal et al. 2017,
         section 2.2), then stays, or falls to zero along a cosine. The schedule is Keras's
         own `CosineDecay`, so a saved model loads without distlab.
-
-        Args:
-            steps: Steps of the climb; Goyal et al. take those of five epochs.
-            decay_steps: Steps of the cosine after it; None keeps the rate.
-
-        Raises:
-            InvalidArgument: A number of steps is below 1.
         """
         for name, value in (("steps", steps), ("decay_steps", decay_steps)):
             if value is not None:
@@ -197,15 +185,6 @@ def split_batch(
     "distribute" is `fit` of a model from `dl.distribute` with replicas on CPUs in one process.
 
     A loss is right under all three if it counts its examples.
-
-    Args:
-        examples: Examples in this batch, which may be a partial last one.
-        replicas: Number of replicas.
-        source: What cuts the batch: "memory", "files" or "distribute".
-        full_batch: For "files", the examples of a full batch; None if this one is full.
-
-    Raises:
-        InvalidArgument: There is no such source.
     """
     if source == "memory":
         most = math.ceil(examples / replicas)

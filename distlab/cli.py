@@ -27,15 +27,7 @@ from distlab.exercise.exercise_command import add_exercise
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command.
-
-    Args:
-        argv: The arguments; those of the process when None.
-
-    Returns:
-        0, 1 where `doctor` finds problems, 2 for an error, 130 when interrupted; of `launch` the
-        exit code of the first task that failed.
-    """
+    """Runs the command."""
     given = list(sys.argv[1:] if argv is None else argv)
     # What follows `--` is JupyterLab's, and argparse would make it a folder; a script's is its own.
     cut = given.index("--") if "--" in given and given[0] != "launch" else len(given)

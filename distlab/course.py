@@ -49,11 +49,7 @@ class LaidFiles:
     beside: list[str] = field(default_factory=list)
 
     def lines(self, *, command: str = "distlab") -> list[str]:
-        """Returns the report as lines to print, a line for each file that was kept.
-
-        Args:
-            command: How the command `distlab` is typed here.
-        """
+        """Returns the report as lines to print, a line for each file that was kept."""
         lines = [f"{self.folder}: {len(self.added)} new, {len(self.updated)} brought up to date"]
         for name in self.kept:
             more = ""
@@ -67,12 +63,7 @@ class LaidFiles:
 
 
 def course_files(course: Path | None = None) -> dict[str, Path]:
-    """Returns the files of the course, by their path inside a learner's folder.
-
-    Args:
-        course: The folder that holds `notebooks/` and `exercises/`; by default the one in the
-            installed package, or the clone that distlab runs from.
-    """
+    """Returns the files of the course, by their path inside a learner's folder."""
     root = course or course_root()
     found = {
         path.relative_to(root).as_posix(): path
@@ -103,15 +94,6 @@ def lay_course(
     """Lays the course into a folder; what the learner changed is never touched.
 
     A file that the learner deleted is laid again: that is how one starts a lesson anew.
-
-    Args:
-        folder: Where to; made where it is missing.
-        fresh: Notebooks to lay beside the learner's own, under a name that is free, such as
-            `01_mirrored_strategy` or `exercises/01_mirrored_strategy`.
-        course: The folder to lay from; see `course_files`.
-
-    Raises:
-        InvalidArgument: If the folder cannot be one, or `fresh` names nothing of the course.
     """
     files = course_files(course)
     target = Path(folder)
@@ -135,13 +117,7 @@ def lay_course(
 
 
 def lay_page(folder: str | os.PathLike[str], name: str, text: str) -> LaidFiles:
-    """Lays a page that was written for this learner; one that they changed is never touched.
-
-    Args:
-        folder: The learner's folder, with the course in it.
-        name: The page's name inside the folder.
-        text: The page.
-    """
+    """Lays a page that was written for this learner; one that they changed is never touched."""
     target = Path(folder)
     laid, report = _read_manifest(target), LaidFiles(target)
     _lay_one(target, name, text.encode(), laid, report)
@@ -151,11 +127,7 @@ def lay_page(folder: str | os.PathLike[str], name: str, text: str) -> LaidFiles:
 
 
 def without_outputs(notebook: bytes) -> bytes:
-    """Returns a notebook as if it had never been run; what is no notebook as it is.
-
-    Args:
-        notebook: The content of a file.
-    """
+    """Returns a notebook as if it had never been run; what is no notebook as it is."""
     try:
         content = json.loads(notebook)
         content["metadata"].pop("widgets", None)

@@ -163,14 +163,7 @@ class MapEntry:
 
 
 def read_map(course: Path) -> tuple[MapEntry, ...]:
-    """Returns the map, with what the notebooks in a folder say of minutes and tasks.
-
-    Args:
-        course: The folder that holds `notebooks/` and `exercises/`: the course's, or a learner's.
-
-    Raises:
-        InvalidArgument: If a notebook of the course is not on the map.
-    """
+    """Returns the map, with what the notebooks in a folder say of minutes and tasks."""
     known = {stem for _, stem, _, _ in _LESSONS}
     own = sorted(path.stem for path in (course / "notebooks").glob("[0-9][0-9]_*.ipynb"))
     for stem in own:
@@ -186,12 +179,7 @@ def read_map(course: Path) -> tuple[MapEntry, ...]:
 def map_table(
     entries: Sequence[MapEntry], *, state: Callable[[MapEntry], str] | None = None
 ) -> str:
-    """Returns the map as a Markdown table, its links relative to the course's folder.
-
-    Args:
-        entries: What `read_map` returned.
-        state: Gives the text of a last column, the learner's own; no such column when None.
-    """
+    """Returns the map as a Markdown table, its links relative to the course's folder."""
     head = ["", "Lesson", "The question that it answers", "Exercise"]
     head += ["Passed"] if state else []
     rows, part = [head, ["---"] * len(head)], ""

@@ -66,11 +66,7 @@ _JUDGED_PACKAGES = ("tensorflow-metadata", "protobuf")
 
 
 def prepare(environ: dict[str, str] | os._Environ[str] = os.environ) -> None:
-    """Sets what TensorFlow and Keras read while they load; what the user has set stays.
-
-    Args:
-        environ: The environment to prepare.
-    """
+    """Sets what TensorFlow and Keras read while they load; what the user has set stays."""
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     environ.setdefault("KERAS_BACKEND", "tensorflow")
 
@@ -141,11 +137,7 @@ def without_noise() -> Iterator[None]:
 
 
 def package_versions(names: Iterable[str] = REPORTED_PACKAGES) -> dict[str, str]:
-    """Returns the installed versions of distributions, those absent left out.
-
-    Args:
-        names: The distributions.
-    """
+    """Returns the installed versions of distributions, those absent left out."""
     found = {}
     for name in names:
         try:
@@ -161,13 +153,7 @@ def known_problems(
     versions: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Returns what cannot work here, a sentence each with its cure.
-
-    Args:
-        python: The Python version to judge; the running one when None.
-        versions: Distribution names and versions; the installed ones when None.
-        environ: Environment variables; the process's own when None.
-    """
+    """Returns what cannot work here, a sentence each with its cure."""
     python = sys.version_info[:2] if python is None else python[:2]
     if versions is None:
         versions = package_versions((*REPORTED_PACKAGES, *_JUDGED_PACKAGES))
@@ -201,21 +187,13 @@ def known_problems(
 
 
 def requirement(name: str) -> str:
-    """Returns what pip is asked for, "keras>=3.10,<3.16".
-
-    Args:
-        name: A distribution of `BOUNDS`.
-    """
+    """Returns what pip is asked for, "keras>=3.10,<3.16"."""
     oldest, below = BOUNDS[name]
     return f"{name}>={_dotted(oldest)},<{_dotted(below)}"
 
 
 def newer_than_known(versions: Mapping[str, str]) -> list[str]:
-    """Returns a sentence for each package that is newer than what distlab was run with.
-
-    Args:
-        versions: Distribution names and versions.
-    """
+    """Returns a sentence for each package that is newer than what distlab was run with."""
     return [
         f"{name} {versions[name]} is newer than what distlab was run with ({requirement(name)})."
         for name, (_, below) in BOUNDS.items()
@@ -228,9 +206,6 @@ def data_sets_problem(versions: Mapping[str, str]) -> str | None:
 
     tensorflow-metadata 1.21 was made with protobuf 6.31 and does not say so; TensorFlow 2.19
     brings an older one.
-
-    Args:
-        versions: Distribution names and versions.
     """
     metadata, protobuf = versions.get("tensorflow-metadata", "0"), versions.get("protobuf", "99")
     if _numbers(metadata) < (1, 21) or _numbers(protobuf) >= (6, 31):
@@ -242,14 +217,7 @@ def data_sets_problem(versions: Mapping[str, str]) -> str | None:
 
 
 def require_keras(version: str) -> None:
-    """Raises where Keras is older than what distlab's training was run with.
-
-    Args:
-        version: Keras's version.
-
-    Raises:
-        UnsupportedEnvironment: It is.
-    """
+    """Raises where Keras is older than what distlab's training was run with."""
     if _numbers(version) < BOUNDS["keras"][0]:
         raise UnsupportedEnvironment(
             asked="train with distlab",
@@ -259,22 +227,14 @@ def require_keras(version: str) -> None:
 
 
 def require_data_sets() -> None:
-    """Raises where TFDS is installed, but cannot load.
-
-    Raises:
-        UnsupportedEnvironment: It cannot.
-    """
+    """Raises where TFDS is installed, but cannot load."""
     if problem := data_sets_problem(package_versions(_JUDGED_PACKAGES)):
         found, _, cure = problem.partition(": ")
         raise UnsupportedEnvironment(asked="import tensorflow_datasets", found=found, do=cure)
 
 
 def explain_missing(module: str) -> UnsupportedEnvironment:
-    """Returns the error for a module that is not installed, with the command that brings it.
-
-    Args:
-        module: The name that could not be imported, for example `tensorflow_datasets`.
-    """
+    """Returns the error for a module that is not installed, with the command that brings it."""
     top = module.partition(".")[0]
     if top in ("tensorflow", "keras"):
         cure = "pip install distlab  (TensorFlow and Keras come with it)"

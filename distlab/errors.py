@@ -23,14 +23,7 @@ PITFALLS_PAGE = "docs/pitfalls.md"
 
 
 class DistlabError(Exception):
-    """Base of all errors of distlab.
-
-    Args:
-        asked: What the caller asked for, with the offending value.
-        found: What was found instead.
-        do: The next action that helps.
-        pitfall: The heading of an entry of docs/pitfalls.md that explains the cause; "" for none.
-    """
+    """Base of all errors of distlab."""
 
     def __init__(self, *, asked: str, found: str, do: str, pitfall: str = "") -> None:
         self.asked, self.found, self.do, self.pitfall = asked, found, do, pitfall
@@ -77,18 +70,7 @@ class ProcessError(DistlabError, RuntimeError):
 
 
 class TaskFailed(ProcessError):
-    """A task of a cluster failed: what it ran raised an error, its process ended, or it hangs.
-
-    Args:
-        asked: As for every error.
-        found: As for every error.
-        do: As for every error.
-        pitfall: As for every error.
-        task: The task's name, "worker:1".
-        error: The name of what its code raised, "ValueError"; "" where it raised nothing.
-        traceback: Where that was raised, in full.
-        is_loss: Whether its process ended, or it lost a peer: to start again may help.
-    """
+    """A task of a cluster failed: what it ran raised an error, its process ended, or it hangs."""
 
     def __init__(
         self,
@@ -117,12 +99,7 @@ class TaskTimeout(TaskFailed, TimeoutError):
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """Returns the advice for a misspelt word: the near option first, then all of them.
-
-    Args:
-        word: What was written.
-        options: What may be written.
-    """
+    """Returns the advice for a misspelt word: the near option first, then all of them."""
     options = list(options)
     near = difflib.get_close_matches(word, options, n=1)
     listed = "choose one of " + ", ".join(repr(option) for option in options)

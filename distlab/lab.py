@@ -40,15 +40,7 @@ def lab_command(
     further: Sequence[str] = (),
     as_root: bool | None = None,
 ) -> list[str]:
-    """Returns the command that starts JupyterLab in the folder.
-
-    Args:
-        folder: The learner's folder; JupyterLab shows nothing above it.
-        open_browser: Whether JupyterLab opens the browser.
-        port: The port; JupyterLab's own choice when None.
-        further: Arguments for JupyterLab, after ours, so that they win.
-        as_root: Whether the user is root, as in a container; asked of the system when None.
-    """
+    """Returns the command that starts JupyterLab in the folder."""
     there = [page for page in FIRST_PAGES if (folder / page).is_file()]
     first = f"/tree/{there[0]}" if there else ""
     command = [sys.executable, "-m", "jupyterlab"]
@@ -67,9 +59,6 @@ def lab_environ(environ: dict[str, str]) -> dict[str, str]:
     """Returns the environment for JupyterLab: our settings, and the kernel of this very Python.
 
     Kernels run our start-up file, if you have none of your own (`PYTHONSTARTUP`).
-
-    Args:
-        environ: The environment to start from; it is not changed.
     """
     first = {
         # Searched before the user's own folders, which may have a different `python3` kernel.
@@ -89,17 +78,7 @@ def lab_environ(environ: dict[str, str]) -> dict[str, str]:
 def open_lab(
     folder: Path, *, open_browser: bool = True, port: int | None = None, further: Sequence[str] = ()
 ) -> NoReturn:
-    """Becomes JupyterLab, so that Ctrl-C and the exit code are its own.
-
-    Args:
-        folder: The learner's folder.
-        open_browser: Whether JupyterLab opens the browser.
-        port: The port; JupyterLab's own choice when None.
-        further: Arguments for JupyterLab.
-
-    Raises:
-        UnsupportedEnvironment: If JupyterLab is not installed.
-    """
+    """Becomes JupyterLab, so that Ctrl-C and the exit code are its own."""
     check_jupyterlab()
     command = lab_command(folder, open_browser=open_browser, port=port, further=further)
     environ = lab_environ(dict(os.environ))

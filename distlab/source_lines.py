@@ -7,10 +7,6 @@ from collections.abc import Mapping, Sequence
 
 
 def keep_lines(sources: Mapping[str, Sequence[str]]) -> None:
-    """Lets Python's `linecache` have the lines of some code.
-
-    Args:
-        sources: Lines with their ends, by the file name that the code was compiled with.
-    """
+    """Lets Python's `linecache` have the lines of some code."""
     for name, lines in sources.items():
         linecache.cache[name] = (sum(map(len, lines)), None, list(lines), name)

@@ -17,11 +17,7 @@ from distlab.errors import InvalidArgument
 
 
 def add_grade(commands: Any) -> None:
-    """Adds the command.
-
-    Args:
-        commands: What `add_subparsers` of argparse returned.
-    """
+    """Adds the command."""
     parser = commands.add_parser(
         "grade",
         help="grade a folder of submissions",

@@ -73,13 +73,7 @@ class GradingOptions:
 
 
 class Marker:
-    """Grades submissions, several at a time.
-
-    Args:
-        options: How to grade.
-        seed: What inputs are drawn from.
-        lessons: What can be graded; by default what the options say.
-    """
+    """Grades submissions, several at a time."""
 
     def __init__(
         self, options: GradingOptions, *, seed: int, lessons: Lessons | None = None
@@ -93,11 +87,7 @@ class Marker:
         self._ended = threading.Event()
 
     def mark_all(self, submissions: Sequence[Submission]) -> Iterator[Graded]:
-        """Yields what became of each, as they come.
-
-        Args:
-            submissions: What was handed in.
-        """
+        """Yields what became of each, as they come."""
         with ThreadPoolExecutor(self._options.jobs) as pool:
             try:
                 futures = [pool.submit(self.mark, one) for one in submissions]
@@ -112,12 +102,6 @@ class Marker:
         """Returns what became of a submission.
 
         If a notebook breaks the grader, its learner has no points until a person has looked.
-
-        Args:
-            submission: What was handed in.
-
-        Raises:
-            DistlabError: This machine cannot grade at all.
         """
         try:
             return self._mark(submission)

@@ -69,19 +69,7 @@ def grade(
     *,
     say: Callable[[str], None] = lambda text: None,
 ) -> Results:
-    """Grades the notebooks of a folder, and returns what became of each.
-
-    Args:
-        folder: The submissions, as they were downloaded. Nothing is written there.
-        out: Where gradebook and feedback go: a new folder, or that of an earlier run.
-        options: How to grade.
-        say: Takes a line after each notebook.
-
-    Raises:
-        InvalidArgument: There are no submissions, `out` holds something else, or a row of the
-            overrides or of reports.csv is wrong.
-        UnsupportedEnvironment: This is root, for whom limits do not hold.
-    """
+    """Grades the notebooks of a folder, and returns what became of each."""
     options = options or GradingOptions()
     folder, place = Path(folder), Path(out)
     found = find_submissions(folder)

@@ -20,11 +20,7 @@ _COLUMNS = ("replicas", "examples/s", "efficiency", "step ms", "compute", "commu
 
 
 def add_bench(commands: Any) -> None:
-    """Adds the command.
-
-    Args:
-        commands: What `add_subparsers` of argparse returned.
-    """
+    """Adds the command."""
     bench = commands.add_parser(
         "bench",
         help="measure how your own model scales on this machine",
@@ -84,23 +80,13 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def efficiency_of(kind: str, steps: list[MeasuredStep]) -> list[float]:
-    """Returns the efficiency of each step, compared with the first, which has one replica.
-
-    Args:
-        kind: "strong" or "weak".
-        steps: The measured steps.
-    """
+    """Returns the efficiency of each step, compared with the first, which has one replica."""
     one = steps[0].whole_secs
     return [one / step.whole_secs / (step.replicas if kind == "strong" else 1) for step in steps]
 
 
 def table_of(kind: str, steps: list[MeasuredStep]) -> list[str]:
-    """Returns the lines of a table: a row for each number of replicas.
-
-    Args:
-        kind: "strong" or "weak".
-        steps: The measured steps.
-    """
+    """Returns the lines of a table: a row for each number of replicas."""
     lines = ["".join(f"{name:>12}" for name in _COLUMNS)]
     for step, efficiency in zip(steps, efficiency_of(kind, steps), strict=True):
         parts = (step.whole_secs, step.compute_secs, step.communication_secs, step.input_secs)

@@ -30,19 +30,7 @@ def measure_scaling(
     blocks: int = 9,
     tell: Callable[[int], None] = lambda count: None,
 ) -> dict[str, list[MeasuredStep]]:
-    """Returns the measured steps by kind of scaling, in the order of `replicas`.
-
-    Args:
-        target: As `own_functions` takes it.
-        replicas: The numbers of replicas; `batch` can be divided by each of them.
-        batch: The global batch of strong scaling, and the batch on each replica in weak scaling.
-        blocks: How many blocks of steps are timed.
-        tell: Called with each number of replicas before it is measured.
-
-    Raises:
-        InvalidArgument: `batch` cannot be shared equally.
-        ProcessError: A process ended with an error; its last lines are in the message.
-    """
+    """Returns the measured steps by kind of scaling, in the order of `replicas`."""
     uneven = [count for count in replicas if count < 1 or batch % count]
     if uneven:
         raise InvalidArgument(

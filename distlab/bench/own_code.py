@@ -20,15 +20,7 @@ from distlab.errors import InvalidArgument
 
 
 def own_functions(target: str) -> tuple[Callable[[], Any], Callable[[int], Any]]:
-    """Returns `build` and `data`.
-
-    Args:
-        target: A path that ends in `.py`, or `module:function`, where the function is the one that
-            builds the model. What the file has under `if __name__ == "__main__"` is not run.
-
-    Raises:
-        InvalidArgument: There is no such file, module or function.
-    """
+    """Returns `build` and `data`."""
     path, name = Path(target), "build"
     if target.endswith(".py"):
         if not path.is_file():

@@ -69,14 +69,7 @@ class ClusterExplanation:
 
 
 def explain_cluster(environ: Mapping[str, str] | None = None) -> ClusterExplanation:
-    """Explains the cluster that the environment describes, from where this process stands.
-
-    Args:
-        environ: Environment variables; the process's own when None.
-
-    Raises:
-        UnsupportedEnvironment: There is a mistake in them; the first is explained.
-    """
+    """Explains the cluster that the environment describes, from where this process stands."""
     cluster = read_cluster(environ)
     if cluster is None:
         return ClusterExplanation(

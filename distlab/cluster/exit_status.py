@@ -27,11 +27,7 @@ _LOST_PEER = (
 
 
 def how_it_ended(code: int) -> str:
-    """Returns what follows the name of a task that ended with this code.
-
-    Args:
-        code: An exit code; negative: the signal that ended the task.
-    """
+    """Returns what follows the name of a task that ended with this code."""
     if code >= 0:
         preempted = " (preempted; it has saved)" if is_preempted(code) else ""
         return f"ended with exit code {code}{preempted}"
@@ -42,20 +38,12 @@ def how_it_ended(code: int) -> str:
 
 
 def is_preempted(code: int) -> bool:
-    """Whether a task ended because it was told to, having saved.
-
-    Args:
-        code: Its exit code.
-    """
+    """Whether a task ended because it was told to, having saved."""
     return code == PREEMPTED
 
 
 def exit_code(code: int) -> int:
-    """Returns a task's end as a process of its own would say it: 128 and more for a signal.
-
-    Args:
-        code: An exit code; negative: the signal that ended the task.
-    """
+    """Returns a task's end as a process of its own would say it: 128 and more for a signal."""
     return code if code >= 0 else 128 - code
 
 
@@ -66,10 +54,6 @@ def first_cause(
 
     A task that is killed takes its peers with it: they end a moment later, with an error that
     speaks of a peer. So first comes one that a signal ended, then one without such an error.
-
-    Args:
-        failed: Exit codes of tasks that were seen to have failed at once, in task order.
-        said: Returns what a task said last.
     """
     for task, code in failed.items():
         if code < 0:
@@ -81,18 +65,10 @@ def first_cause(
 
 
 def has_lost_a_peer(text: str) -> bool:
-    """Whether what a task said means that another task was lost before.
-
-    Args:
-        text: Its error, or what it logged.
-    """
+    """Whether what a task said means that another task was lost before."""
     return any(sign in text for sign in _LOST_PEER)
 
 
 def has_raised(text: str) -> bool:
-    """Whether a task has shown an error that does not come of another task.
-
-    Args:
-        text: What it said last.
-    """
+    """Whether a task has shown an error that does not come of another task."""
     return "Traceback (most recent call last)" in text and not has_lost_a_peer(text)

@@ -32,22 +32,13 @@ class GpuShare:
     note: str = ""
 
     def device_of(self, task: TaskName) -> str:
-        """Returns where a task computes, in words.
-
-        Args:
-            task: Which.
-        """
+        """Returns where a task computes, in words."""
         gpu = self.of_task.get(task, _NONE)
         return "CPU" if gpu == _NONE else f"GPU {gpu}"
 
 
 def visible_gpus(environ: Mapping[str, str] | None = None, driver: Path = _DRIVER) -> list[str]:
-    """Returns the GPUs that this process may use, without asking TensorFlow.
-
-    Args:
-        environ: Environment variables; the process's own when None.
-        driver: Where NVIDIA's driver lists them.
-    """
+    """Returns the GPUs that this process may use, without asking TensorFlow."""
     environ = os.environ if environ is None else environ
     there = sorted(driver.iterdir()) if driver.is_dir() else []
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
@@ -60,12 +51,7 @@ def visible_gpus(environ: Mapping[str, str] | None = None, driver: Path = _DRIVE
 
 
 def share_gpus(spec: ClusterSpec, gpus: list[str]) -> GpuShare:
-    """Gives each task that computes a GPU of its own, if there are enough of them.
-
-    Args:
-        spec: The cluster. With parameter servers its chief only coordinates.
-        gpus: From `visible_gpus`.
-    """
+    """Gives each task that computes a GPU of its own, if there are enough of them."""
     if not gpus:
         return GpuShare({})
     computing = ("worker",) if spec.has_parameter_servers else ("chief", "worker")

@@ -50,15 +50,7 @@ class Start:
 
 
 class TaskGroup:
-    """The processes of a cluster.
-
-    Args:
-        spec: The cluster.
-        how: Says how a task is started.
-        folder: Where the tasks' logs are, one file each.
-        network_of: A process in whose network namespace all run, but those whose `Start` names
-            another (Linux only).
-    """
+    """The processes of a cluster."""
 
     def __init__(
         self,
@@ -73,22 +65,11 @@ class TaskGroup:
         self._tasks: dict[TaskName, ForkedProcess] = {}
 
     def log_of(self, task: TaskName) -> Path:
-        """Returns the file with what a task wrote to its own standard output and error.
-
-        Args:
-            task: Which.
-        """
+        """Returns the file with what a task wrote to its own standard output and error."""
         return self._folder / f"{task.job}-{task.index}.log"
 
     def start(self, tasks: Iterable[TaskName] | None = None) -> None:
-        """Starts tasks that do not run; all of the cluster by default.
-
-        Args:
-            tasks: Which.
-
-        Raises:
-            ProcessError: A process cannot be started.
-        """
+        """Starts tasks that do not run; all of the cluster by default."""
         for name in self.spec.tasks_in_order() if tasks is None else tasks:
             if name not in self._tasks or self._tasks[name].poll() is not None:
                 self._tasks[name] = self._start(name)
@@ -108,11 +89,7 @@ class TaskGroup:
             )
 
     def pid(self, task: TaskName) -> int:
-        """Returns a task's process id.
-
-        Args:
-            task: One that was started.
-        """
+        """Returns a task's process id."""
         return self._tasks[task].pid
 
     def ended(self) -> dict[TaskName, int]:
@@ -126,13 +103,7 @@ class TaskGroup:
         return tuple(n for n in self.spec.tasks_in_order() if n in self._tasks and n not in ended)
 
     def send_signal(self, tasks: Iterable[TaskName], number: int, *, to_group: bool = True) -> None:
-        """Sends a signal to tasks; those that have ended are passed over.
-
-        Args:
-            tasks: Which.
-            number: The signal.
-            to_group: Whether the processes that they started get it too.
-        """
+        """Sends a signal to tasks; those that have ended are passed over."""
         for name in tasks:
             if name in self._tasks:
                 self._tasks[name].send_signal(number, to_group=to_group)
@@ -144,16 +115,7 @@ class TaskGroup:
         number: int = signal.SIGTERM,
         grace_secs: float = GRACE_SECS,
     ) -> dict[TaskName, int]:
-        """Ends tasks, all by default: by a signal, and those that do not heed it by SIGKILL.
-
-        Args:
-            tasks: Which.
-            number: The signal that asks them to end.
-            grace_secs: How long they may take; 0 kills at once.
-
-        Returns:
-            Their exit codes.
-        """
+        """Ends tasks, all by default: by a signal, and those that do not heed it by SIGKILL."""
         names = list(self._tasks if tasks is None else tasks)
         if grace_secs > 0:
             self.send_signal(names, number)

@@ -34,11 +34,7 @@ _IFREQ = struct.Struct("16sH14s")
 
 
 class Isolation:
-    """A network namespace, open until it is closed.
-
-    Raises:
-        UnsupportedEnvironment: This system has none, or does not let this user make one.
-    """
+    """A network namespace, open until it is closed."""
 
     def __init__(self) -> None:
         asked = "a network of a cluster's own (isolate=True)"
@@ -76,12 +72,7 @@ class Isolation:
 
 
 def unanswering_inside(pid: int, addresses: Mapping[TaskName, str]) -> dict[TaskName, str]:
-    """Returns the tasks whose server does not answer in a namespace, and what comes back instead.
-
-    Args:
-        pid: The process that holds it.
-        addresses: "host:port" by task.
-    """
+    """Returns the tasks whose server doesn't answer in a namespace, and what comes back instead."""
     names = {str(task): task for task in addresses}
     asked = {name: addresses[task] for name, task in names.items()}
     _, said = _start("tell_unanswering", args=[asked], network_of=pid)
@@ -89,11 +80,7 @@ def unanswering_inside(pid: int, addresses: Mapping[TaskName, str]) -> dict[Task
 
 
 def tell_unanswering(addresses: dict[str, str]) -> None:
-    """Prints what `unanswering_inside` returns; runs inside.
-
-    Args:
-        addresses: "host:port" by task.
-    """
+    """Prints what `unanswering_inside` returns; runs inside."""
     print(json.dumps({name: str(probe) for name, probe in unanswering(addresses).items()}))  # noqa: T201
 
 

@@ -29,14 +29,7 @@ _TAKEN = ("Could not start gRPC server", "Address already in use", "could not st
 
 @contextlib.contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Yields free ports that no other cluster of this user takes inside the block.
-
-    Args:
-        count: How many.
-
-    Raises:
-        ProcessError: So many are not free.
-    """
+    """Yields free ports that no other cluster of this user takes inside the block."""
     folder = Path(tempfile.gettempdir(), f"distlab-ports-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     with contextlib.ExitStack() as locks:
@@ -60,11 +53,7 @@ def reserved_ports(count: int) -> Iterator[list[int]]:
 
 
 def is_free(port: int) -> bool:
-    """Whether no process of this machine listens on a port.
-
-    Args:
-        port: Its number.
-    """
+    """Whether no process of this machine listens on a port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -75,11 +64,7 @@ def is_free(port: int) -> bool:
 
 
 def is_port_taken(text: str) -> bool:
-    """Whether what a task said means that another process was first on its port.
-
-    Args:
-        text: Its error, or what it logged.
-    """
+    """Whether what a task said means that another process was first on its port."""
     return any(sign in text for sign in _TAKEN)
 
 

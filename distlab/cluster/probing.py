@@ -98,16 +98,7 @@ class Probe:
 
 
 def probe(address: str, *, timeout_secs: float = 2.0) -> Probe:
-    """Speaks to an address and says what came back; changes nothing there.
-
-    Args:
-        address: "host:port".
-        timeout_secs: How long to wait before calling it silent. To look a name up may take
-            longer: the system's resolver has its own patience.
-
-    Raises:
-        InvalidArgument: It is no address.
-    """
+    """Speaks to an address and says what came back; changes nothing there."""
     try:
         where = parse_address(address)
     except ClusterMistake as mistake:
@@ -133,12 +124,7 @@ def probe(address: str, *, timeout_secs: float = 2.0) -> Probe:
 
 
 def unanswering(addresses: Mapping[_Name, str], *, timeout_secs: float = 2.0) -> dict[_Name, Probe]:
-    """Probes many addresses at once and returns those that do not answer, in order.
-
-    Args:
-        addresses: "host:port" by task, or by any other name.
-        timeout_secs: As for `probe`.
-    """
+    """Probes many addresses at once and returns those that do not answer, in order."""
     if not addresses:
         return {}
     with ThreadPoolExecutor(max_workers=min(len(addresses), 32)) as threads:
@@ -147,11 +133,7 @@ def unanswering(addresses: Mapping[_Name, str], *, timeout_secs: float = 2.0) ->
 
 
 def doubt_of(address: str) -> str:
-    """Returns a doubt where a task's own address is no address of this machine; else "".
-
-    Args:
-        address: "host:port".
-    """
+    """Returns a doubt where a task's own address is no address of this machine; else ""."""
     try:
         found = socket.getaddrinfo(parse_address(address).host, 0, type=socket.SOCK_STREAM)
     except OSError:

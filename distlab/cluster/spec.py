@@ -96,30 +96,18 @@ class ClusterSpec:
         return tuple(TaskName(job, index) for job in JOBS for index in range(self.jobs.get(job, 0)))
 
     def address_of(self, task: TaskName) -> str | None:
-        """Returns a task's "host:port"; None for an evaluator, and where it was not told.
-
-        Args:
-            task: One of `tasks_in_order()`.
-        """
+        """Returns a task's "host:port"; None for an evaluator, and where it was not told."""
         addresses = self.addresses.get(task.job, ())
         return addresses[task.index] or None if task.index < len(addresses) else None
 
     def tf_config(self, task: TaskName) -> str:
-        """Returns the text of a task's TF_CONFIG.
-
-        Args:
-            task: One of `tasks_in_order()`.
-        """
+        """Returns the text of a task's TF_CONFIG."""
         cluster = {job: _as_json(self.addresses[job]) for job in JOBS if self.addresses.get(job)}
         return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})
 
 
 def count_tasks(jobs: Mapping[str, int]) -> str:
-    """Returns how many tasks of each job there are, in words: "2 workers, 1 parameter server".
-
-    Args:
-        jobs: Number of tasks of each job.
-    """
+    """Returns how many tasks of each job there are, in words: "2 workers, 1 parameter server"."""
     names = {"ps": "parameter server"}
     counts = [(jobs[job], names.get(job, job)) for job in JOBS if jobs.get(job)]
     return ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts)
@@ -140,15 +128,7 @@ def local_spec(
     chief: bool = False,
     evaluator: bool = False,
 ) -> ClusterSpec:
-    """Returns a cluster whose tasks are all on this machine.
-
-    Args:
-        workers: Number of workers.
-        ports: A port for each task but the evaluator, in the order of `tasks_in_order()`.
-        parameter_servers: Number of parameter servers.
-        chief: Whether there is a chief of its own; without, worker:0 acts as chief.
-        evaluator: Whether there is one more task that evaluates checkpoints.
-    """
+    """Returns a cluster whose tasks are all on this machine."""
     counts = {"chief": int(chief), "worker": workers, "ps": parameter_servers}
     rest = iter(ports)
     addresses = {
@@ -167,12 +147,6 @@ def read_cluster(environ: Mapping[str, str] | None = None) -> ClusterSpec | None
 
     TF_CONFIG comes first (TensorFlow, "Distributed training with TensorFlow: setting up
     TF_CONFIG"), then the variables of a Slurm step.
-
-    Args:
-        environ: Environment variables; the process's own when None.
-
-    Raises:
-        UnsupportedEnvironment: There is a mistake in them; the first is explained.
     """
     environ = os.environ if environ is None else environ
     text = environ.get("TF_CONFIG", "").strip()

@@ -41,27 +41,12 @@ class Runs:
     test: Any
 
     def steps_to(self, accuracy: float) -> Any:
-        """Returns the steps until the validation accuracy is reached; NaN if it never is.
-
-        Args:
-            accuracy: Between 0 and 1.
-
-        Returns:
-            An array, [rates, seeds].
-        """
+        """Returns the steps until the validation accuracy is reached; NaN if it never is."""
         there = self.validation >= accuracy
         return np.where(there.any(axis=0), self.steps[there.argmax(axis=0)], np.nan)
 
     def accuracy_after(self, epochs: int, *, on: Literal["test", "validation"] = "test") -> Any:
-        """Returns the accuracies after that many epochs.
-
-        Args:
-            epochs: Passes over the 1,024 training digits.
-            on: Which digits.
-
-        Returns:
-            An array, [rates, seeds].
-        """
+        """Returns the accuracies after that many epochs."""
         if on == "test":
             return self.test[epochs - 1]
         return self.validation[np.searchsorted(self.steps, epochs * TRAINING // self.batch)]
@@ -82,16 +67,6 @@ def train_many(
 
     A seed decides the first weights and the order of the digits. Networks of different rates and
     the same seed start equal and see the same batches.
-
-    Args:
-        batch: Digits in one step; a power of two up to 1,024, so that no batch is partial.
-        rates: Learning rates.
-        epochs: Passes over the training digits.
-        seeds: How many seeds.
-        warmup_epochs: Epochs in which each rate climbs to its value, in equal steps.
-        warmup_from: The rate with which the climb begins.
-        start_scale: What the first weights are multiplied by; 1 is Glorot's rule.
-        optimizer: Plain SGD, or Adam with Keras's constants.
     """
     import tensorflow as tf
 

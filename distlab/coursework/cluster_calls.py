@@ -61,11 +61,7 @@ class Stage:
     _processes: Mapping[str, int]
 
     def kill(self, task: str) -> None:
-        """Ends a worker at once, and returns when nothing answers at its address.
-
-        Args:
-            task: Its name, "worker:1".
-        """
+        """Ends a worker at once, and returns when nothing answers at its address."""
         from distlab.cluster.probing import unanswering
 
         job, _, index = task.partition(":")
@@ -85,18 +81,6 @@ def call_on_workers(
     """Returns what `job(strategy, function, *args)` returns on each worker, made plain.
 
     What the function prints there is printed here.
-
-    Args:
-        job: A function of an importable module.
-        function: The learner's.
-        args: Plain values.
-        timeout_secs: How long the slowest worker may take on a machine that is not busy.
-        restarts: How often all workers start again and are called anew when one of them dies.
-
-    Raises:
-        Exception: What the function raised there, at its lines; of the name TimeoutError where it
-            did not come to an end.
-        DistlabError: No cluster can be had here, or the function cannot be sent.
     """
     kind = (False, restarts)
     return _call(job, function, args, timeout_secs=timeout_secs, kind=kind)
@@ -108,16 +92,6 @@ def call_on_coordinator(
     """Returns what `job(stage, function, *args)` returns on the coordinator, made plain.
 
     All workers are there when it begins, also those that were killed before.
-
-    Args:
-        job: A function of an importable module; its first argument is a `Stage`.
-        function: The learner's.
-        args: Plain values.
-        timeout_secs: How long it may take on a machine that is not busy.
-
-    Raises:
-        Exception: As for `call_on_workers`.
-        DistlabError: As for `call_on_workers`.
     """
     (result,) = _call(job, function, args, timeout_secs=timeout_secs, kind=(True, 0))
     return result

@@ -54,14 +54,7 @@ class _Order:
 
 
 def run_and_kill(train: Callable[..., Any]) -> Runs:
-    """Runs a training three times: undisturbed, killed in step 48, and on from its weights only.
-
-    Args:
-        train: The learner's, as the task `recovers` asks for it.
-
-    Raises:
-        Exception: What the learner's function raises.
-    """
+    """Runs a training three times: undisturbed, killed in step 48, and on from its weights only."""
     undisturbed = _weights_by_step(train)
     killed = _weights_by_step(train, killed_in=KILLED_IN)
     # The steps of the last life; of an optimizer that began anew they count from 1 again.

@@ -41,12 +41,7 @@ class CountedCalls:
             self._counts.clear()
 
     def counted(self, name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-        """Returns a function for `map` that does the same, and is counted.
-
-        Args:
-            name: Of the count.
-            function: What to do with an element; by default it is passed on as it is.
-        """
+        """Returns a function for `map` that does the same, and is counted."""
 
         def counting(*element: Any) -> Any:
             import tensorflow as tf
@@ -61,11 +56,7 @@ class CountedCalls:
         return counting
 
     def count(self, name: str) -> int:
-        """Counts one call, and returns how many there are now.
-
-        Args:
-            name: Of the count.
-        """
+        """Counts one call, and returns how many there are now."""
         with self._lock:
             self._counts[name] += 1
             return self._counts[name]
@@ -77,17 +68,6 @@ def pipeline_of_worker(data: tf.data.Dataset, *, workers: int, worker: int) -> t
     It takes TensorFlow's own steps, in this process: it cuts the batches into one piece for each
     worker, and then shards by the policy in the options of `data`. So what several workers read can
     be shown without their processes. Each worker has one replica.
-
-    Args:
-        data: In batches of the global size.
-        workers: How many workers there are.
-        worker: Which one reads, from 0.
-
-    Returns:
-        This worker's pipeline, in batches for its replica.
-
-    Raises:
-        InvalidArgument: There is no such worker.
     """
     from tensorflow.python.data.experimental.ops import distribute
     from tensorflow.python.distribute import input_ops
@@ -108,14 +88,7 @@ def pipeline_of_worker(data: tf.data.Dataset, *, workers: int, worker: int) -> t
 
 
 def stages(data: tf.data.Dataset) -> list[str]:
-    """Returns the names of a pipeline's stages, from the source to the end.
-
-    Args:
-        data: Any data set.
-
-    Returns:
-        TensorFlow's names, such as "ParallelMap" for a `map` with parallel calls.
-    """
+    """Returns the names of a pipeline's stages, from the source to the end."""
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
 

@@ -15,24 +15,12 @@ if TYPE_CHECKING:
 
 
 def kernel(model: keras.Model) -> Any:
-    """Returns the weight matrix of a model's last layer, as a NumPy array.
-
-    Args:
-        model: Its last layer is a Dense layer.
-    """
+    """Returns the weight matrix of a model's last layer, as a NumPy array."""
     return model.layers[-1].kernel.numpy()
 
 
 def fit_path(model: keras.Model, data: Any) -> tuple[keras.Model, list[Any]]:
-    """Trains a model for one epoch with Keras's `fit`, and keeps the last layer's weights.
-
-    Args:
-        model: Compiled; its last layer is a Dense layer.
-        data: A `tf.data.Dataset` of batches.
-
-    Returns:
-        The model, and its `kernel` before the first step and after each step.
-    """
+    """Trains a model for one epoch with Keras's `fit`, and keeps the last layer's weights."""
     import keras
 
     path = [kernel(model)]
@@ -44,11 +32,6 @@ def fit_path(model: keras.Model, data: Any) -> tuple[keras.Model, list[Any]]:
 
 
 def apart(model: keras.Model, reference: keras.Model) -> float:
-    """Returns the largest difference of a weight between two models.
-
-    Args:
-        model: A model.
-        reference: A model with weights of the same shapes.
-    """
+    """Returns the largest difference of a weight between two models."""
     pairs = zip(model.get_weights(), reference.get_weights(), strict=True)
     return max(float(np.abs(mine - theirs).max()) for mine, theirs in pairs)

@@ -22,13 +22,7 @@ _TOO_BRIGHT = 1000  # times; the gradient of such an image overflows at Keras's 
 
 
 def gradients_by_layer(model: keras.Model, x: Any, y: Any) -> dict[str, Any]:
-    """Returns the gradient of the loss by each hidden Dense layer's outputs, in float32.
-
-    Args:
-        model: A Sequential model that returns scores; its last Dense layer makes them.
-        x: Inputs.
-        y: Labels.
-    """
+    """Returns the gradient of the loss by each hidden Dense layer's outputs, in float32."""
     import tensorflow as tf
 
     outputs, loss, tape = _forward(model, x, y)
@@ -38,12 +32,7 @@ def gradients_by_layer(model: keras.Model, x: Any, y: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Trained:
-    """How a training run went.
-
-    Args:
-        losses: After every ten steps, not scaled.
-        moved: The largest change of a weight of each Dense layer, the lowest layer first.
-    """
+    """How a training run went."""
 
     losses: list[float]
     moved: list[float]
@@ -52,15 +41,7 @@ class Trained:
 def train_scaled(
     model: keras.Model, x: Any, y: Any, *, scale: float = 1.0, steps: int = 80
 ) -> Trained:
-    """Takes steps of Adam on one batch, with the loss multiplied by a scale.
-
-    Args:
-        model: As for `gradients_by_layer`.
-        x: Inputs.
-        y: Labels.
-        scale: What the loss is multiplied by, and each gradient divided by.
-        steps: A multiple of ten.
-    """
+    """Takes steps of Adam on one batch, with the loss multiplied by a scale."""
     import keras
     import tensorflow as tf
 
@@ -88,18 +69,7 @@ def train_scaled(
 def step_with_overflow(
     model: keras.Model, strategy: Any, x: Any, y: Any, *, on_replica: int
 ) -> dict[str, Any]:
-    """Takes one step of `model.fit` in which one example, on one replica, is far too bright.
-
-    Args:
-        model: Compiled under `mixed_float16`, for `strategy`.
-        strategy: With 2 replicas.
-        x: At least 16 images.
-        y: Their labels.
-        on_replica: The replica that gets the bright example, 0 or 1.
-
-    Returns:
-        Whether each replica's copy of the weights is finite after the step, and the loss scale.
-    """
+    """Takes one step of `model.fit` in which one example, on one replica, is far too bright."""
     import tensorflow as tf
 
     images = np.array(x[:16])
@@ -114,13 +84,7 @@ def step_with_overflow(
 
 
 def training_memory(model: keras.Model, x: Any, y: Any) -> dict[str, float]:
-    """Returns how many KiB each part of a training step with Adam takes, counted by its tensors.
-
-    Args:
-        model: As for `gradients_by_layer`.
-        x: The inputs of one step.
-        y: Their labels.
-    """
+    """Returns how many KiB each part of a training step with Adam takes, counted by its tensors."""
     import keras
     import tensorflow as tf
 
@@ -167,15 +131,6 @@ def time_on_gpu(policy: str, *, width: int = 2048, batch: int = 4096, steps: int
 
     TF32 is on while it measures, as it is by default: that is the float32 which you would
     otherwise train in. `split_devices` turns it off where devices share a GPU.
-
-    Args:
-        policy: A policy of Keras, such as "mixed_bfloat16".
-        width: Units of each layer.
-        batch: Examples in a step.
-        steps: Steps to time, after as many to trace and warm up.
-
-    Returns:
-        A sentence. Without a GPU, it says that there is nothing to measure.
     """
     import time
 

@@ -39,15 +39,7 @@ class Runs:
 
 
 def run_in_float16(train: Callable[..., Any], scaled_update: Callable[..., Any]) -> Runs:
-    """Trains in float32, and in float16 without a scale, with a fixed one, and with one found.
-
-    Args:
-        train: The learner's, as the task `train_float16` asks for it.
-        scaled_update: The learner's, as its task asks for it.
-
-    Raises:
-        Exception: What the learner's functions raise.
-    """
+    """Trains in float32, and in float16 without a scale, with a fixed one, and with one found."""
     strategy, data = mirrored(MOST_REPLICAS), _data()
 
     def losses(policy: str, scale: float) -> list[float]:

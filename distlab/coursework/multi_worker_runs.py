@@ -46,19 +46,7 @@ def run_and_note(
     per_worker_batch: int,
     epochs: int,
 ) -> Run:
-    """Runs a loop on two workers, and notes what each worker's model is given.
-
-    Args:
-        train: The learner's, as the task `train_on_two_workers` asks for it.
-        build: Returns a compiled, sequential Keras model.
-        x: Array of all examples, no two of them alike.
-        y: Their labels.
-        per_worker_batch: Examples that each worker takes in a full step.
-        epochs: At least 1.
-
-    Raises:
-        Exception: What the learner's function raises.
-    """
+    """Runs a loop on two workers, and notes what each worker's model is given."""
     order = (train, build, x, y, per_worker_batch, epochs)
     workers = call_on_workers(_train, *order, timeout_secs=_TIMEOUT_SECS)
     first, second = (worker["weights"] for worker in workers)

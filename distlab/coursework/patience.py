@@ -12,12 +12,6 @@ def patient(secs: float) -> float:
     """Returns a limit for this machine as busy as it is now.
 
     With twice as many running processes as cores, each of them takes twice as long.
-
-    Args:
-        secs: The limit in seconds for a machine with nothing else to do.
-
-    Returns:
-        From `secs` to four times as many seconds. Windows tells no load: there it is `secs`.
     """
     if not hasattr(os, "getloadavg"):
         return secs

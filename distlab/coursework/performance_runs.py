@@ -30,14 +30,7 @@ class ScaledSteps:
 
 
 def scale_recorded(efficiencies: Callable[..., Any]) -> ScaledSteps:
-    """Gives the recorded steps to the learner's function.
-
-    Args:
-        efficiencies: The learner's, as its task asks for it.
-
-    Raises:
-        Exception: What the learner's function raises.
-    """
+    """Gives the recorded steps to the learner's function."""
     recording = recorded_scaling()
 
     def examples_per_sec(replicas: int, global_batch: int) -> float:

@@ -54,22 +54,7 @@ def call_in_process(
     most_bytes: int | None = None,
     timeout_secs: float = TIMEOUT_SECS,
 ) -> Ended:
-    """Calls a function in a new process, and waits for its end.
-
-    Args:
-        function: What to call, or what `job` gets: the learner's.
-        args: Plain values.
-        job: Called in its place, as `job(function, *args)`: a function of an importable module.
-        most_bytes: The system kills the process when a file would become longer than this: in
-            the middle of a write.
-        timeout_secs: How long it may take on a machine that is not busy.
-
-    Raises:
-        Exception: What the function raised there, at its lines; of the name TimeoutError where it
-            did not come to an end.
-        InvalidArgument: The function cannot be sent.
-        UnsupportedEnvironment: `most_bytes` where the system knows no such limit (Windows).
-    """
+    """Calls a function in a new process, and waits for its end."""
     if most_bytes is not None and not hasattr(signal, "SIGXFSZ"):
         raise UnsupportedEnvironment(
             asked="kill a process in the middle of a write",
@@ -98,12 +83,7 @@ def call_in_process(
 
 
 def serve(folder: str, most_bytes: str) -> None:
-    """Does the call that a folder holds; runs in the process of its own.
-
-    Args:
-        folder: Where the call is, and its result goes.
-        most_bytes: The longest that a file may become; "0" without a limit.
-    """
+    """Does the call that a folder holds; runs in the process of its own."""
     path, sources, packed = pickle.loads(Path(folder, "call").read_bytes())
     sys.path += [one for one in path if one not in sys.path]
     keep_lines(sources)

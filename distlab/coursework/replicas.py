@@ -16,11 +16,7 @@ MOST_REPLICAS = 4
 
 @functools.cache
 def mirrored(replicas: int) -> Any:
-    """Returns a mirrored strategy, always the same for the same number of replicas.
-
-    Args:
-        replicas: Replicas, at most 4.
-    """
+    """Returns a mirrored strategy, always the same for the same number of replicas."""
     from distlab.devices import split_devices
     from distlab.strategy.factory import make_strategy
 
@@ -28,12 +24,7 @@ def mirrored(replicas: int) -> Any:
 
 
 def give_each(strategy: Any, values: Sequence[Any]) -> Any:
-    """Returns one value for each replica, as a distributed data set would give them.
-
-    Args:
-        strategy: A strategy of this process.
-        values: A tensor for each replica.
-    """
+    """Returns one value for each replica, as a distributed data set would give them."""
     return strategy.experimental_distribute_values_from_function(
         lambda context: values[context.replica_id_in_sync_group]
     )

@@ -15,15 +15,7 @@ _ROUNDING = 1e-6
 
 
 def what_repeats(seeding: Callable[[int], Any]) -> dict[str, str]:
-    """Seeds, draws, seeds again and draws again, and says what came out the same.
-
-    Args:
-        seeding: A function that takes a seed, such as `random.seed`.
-
-    Returns:
-        "same" or "new" for the weights and the dropout mask of a Keras layer, for a permutation of
-        `np.random`, and for the order of an unseeded `tf.data` shuffle.
-    """
+    """Seeds, draws, seeds again and draws again, and says what came out the same."""
     seeding(1)
     first = _draw()
     seeding(1)
@@ -48,15 +40,7 @@ def _draw() -> dict[str, Any]:
 
 
 def compare(one: Sequence[Any], other: Sequence[Any]) -> str:
-    """Says how far the most different numbers of two lists of arrays are apart.
-
-    Args:
-        one: Arrays, such as a model's weights.
-        other: Arrays of the same shapes.
-
-    Returns:
-        "identical" (bit for bit), "closer than 1e-6" or "different".
-    """
+    """Says how far the most different numbers of two lists of arrays are apart."""
     pairs = list(zip(one, other, strict=True))
     if all(np.array_equal(a, b) for a, b in pairs):
         return "identical"

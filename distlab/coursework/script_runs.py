@@ -32,11 +32,7 @@ class Launched:
     errors: str
 
     def lines_with(self, text: str) -> list[str]:
-        """Returns the printed lines that contain a text, sorted: tasks print in any order.
-
-        Args:
-            text: What to look for.
-        """
+        """Returns the printed lines that contain a text, sorted: tasks print in any order."""
         return sorted(line for line in self.printed if text in line)
 
 
@@ -44,14 +40,6 @@ def launch_here(*arguments: str, folder: Path, timeout_secs: float = 120) -> Lau
     """Runs `distlab launch` with some arguments, and waits for its end.
 
     The processes are forked from the one that this notebook has prepared already.
-
-    Args:
-        arguments: What follows `distlab launch` in a terminal.
-        folder: Where it runs.
-        timeout_secs: How long it may take.
-
-    Raises:
-        subprocess.TimeoutExpired: It took longer.
     """
     done = subprocess.run(
         [sys.executable, "-m", "distlab.cli", "launch", *arguments],

@@ -38,14 +38,7 @@ OTHERWISE = "mirrored"
 
 
 def choose(**yes: bool) -> str:
-    """Returns what the card leads to: the answer of the first question with a yes.
-
-    Args:
-        yes: The questions' names with True; those that are left out are a no.
-
-    Raises:
-        InvalidArgument: The card has no question of this name.
-    """
+    """Returns what the card leads to: the answer of the first question with a yes."""
     if unknown := [name for name in yes if name not in CARD]:
         raise InvalidArgument(
             asked=f"choose({', '.join(yes)})",

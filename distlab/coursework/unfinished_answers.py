@@ -18,14 +18,7 @@ from distlab.errors import DistlabError
 
 @contextlib.contextmanager
 def waits_for(*tasks: str) -> Iterator[None]:
-    """Inside, a function that is not written yet, or that fails, ends the block with a sentence.
-
-    Args:
-        tasks: The tasks whose answers are run inside.
-
-    Raises:
-        DistlabError: This machine cannot run it, whatever the answers are.
-    """
+    """Inside, a function that is not written yet, or that fails, ends the block with a sentence."""
     names, them = " and ".join(tasks), "it" if len(tasks) == 1 else "them"
     try:
         with quiet_tensorflow():

@@ -13,9 +13,6 @@ def what_happens(call: Callable[[], Any]) -> Any:
     """Returns what a call returns, or the error that it raises.
 
     A cell with `try` would give away that an error comes.
-
-    Args:
-        call: Takes no argument.
     """
     try:
         return call()

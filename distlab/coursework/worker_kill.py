@@ -18,12 +18,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def killing(process: Path, *, when: Path) -> Iterator[None]:
-    """Inside, a process is killed, from outside of it, as soon as a file is there.
-
-    Args:
-        process: A file with the process's number, there before the other one.
-        when: The file waited for.
-    """
+    """Inside, a process is killed, from outside of it, as soon as a file is there."""
     is_over = threading.Event()
 
     def kill() -> None:
@@ -42,13 +37,7 @@ def killing(process: Path, *, when: Path) -> Iterator[None]:
 
 
 def killed_once(*, worker: int, step: int, note: Path) -> Any:
-    """Returns a Keras callback: a worker kills its process by SIGKILL when it has taken a step.
-
-    Args:
-        worker: Its index.
-        step: The step, counted from 1 by the optimizer.
-        note: A file that is written before; where it is there, nothing is killed any more.
-    """
+    """Returns a Keras callback: a worker kills its process by SIGKILL when it has taken a step."""
     import keras
 
     class KilledOnce(keras.callbacks.Callback):  # type: ignore[misc]

@@ -64,17 +64,6 @@ def build_editions(sources: Sequence[Path], options: BuildOptions) -> list[Built
     """Writes the student edition and the solution of each source.
 
     A file of checks that a source imports goes beside its notebooks.
-
-    Args:
-        sources: Exercises in jupytext's percent format.
-        options: How.
-
-    Raises:
-        InvalidArgument: A source is none, two would make one notebook, `out` cannot be written, or
-            a notebook is there that differs and `force` is not set.
-        NotebookError: A source is not what it must be, students would get an answer, or a cell
-            is no Python or failed.
-        UnsupportedEnvironment: jupytext is not installed.
     """
     check_folder(options.out, asked=f"write to {options.out}")
     editions: list[Edition] = ["exercise", "solution"] if options.solutions else ["exercise"]

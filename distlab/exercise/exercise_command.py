@@ -13,11 +13,7 @@ from typing import Any
 
 
 def add_exercise(commands: Any) -> None:
-    """Adds the command.
-
-    Args:
-        commands: What `add_subparsers` of argparse returned.
-    """
+    """Adds the command."""
     exercise = commands.add_parser(
         "exercise",
         help="write exercises of your own, and build their two editions",

@@ -39,18 +39,7 @@ class Made:
 
 
 def make_exercise(stem: str, *, folder: Path | None = None, here: Path = Path()) -> Made:
-    """Makes a new exercise, and overwrites nothing.
-
-    Args:
-        stem: Its name, as "20_my_topic".
-        folder: Where to; by default the places of a lesson where `here` is a clone of distlab,
-            else `here`.
-        here: The folder where one stands.
-
-    Raises:
-        InvalidArgument: The name is no exercise's, one of the files is there, or they cannot be
-            written.
-    """
+    """Makes a new exercise, and overwrites nothing."""
     asked = f"a new exercise {stem!r}"
     if not STEM.fullmatch(stem):
         raise InvalidArgument(

@@ -24,15 +24,7 @@ _ASKS = re.compile(r"^((dl\.)?check\(|# report: )", re.MULTILINE)
 
 @dataclass(frozen=True)
 class OwnPage(Page):
-    """A page that is built from one file into any folder.
-
-    Args:
-        root: The folder that gets `exercises/` and `solutions/`.
-        stem: As for every page.
-        edition: "exercise" or "solution".
-        file: The source.
-        checks: The exercise's own file of checks; None where they are distlab's.
-    """
+    """A page that is built from one file into any folder."""
 
     file: Path
     checks: Path | None
@@ -57,15 +49,7 @@ class OwnPage(Page):
 
 
 def check_folder(folder: Path, *, asked: str) -> None:
-    """Raises where nothing can be written into a folder, which need not be there yet.
-
-    Args:
-        folder: The folder.
-        asked: What was asked, for the message.
-
-    Raises:
-        InvalidArgument: It is a file, lies below one, or refuses to be written.
-    """
+    """Raises where nothing can be written into a folder, which need not be there yet."""
     path = folder.absolute()
     there = next(place for place in (path, *path.parents) if place.exists())
     if not there.is_dir():
@@ -79,19 +63,7 @@ def check_folder(folder: Path, *, asked: str) -> None:
 def own_page(
     file: Path, edition: Edition, *, out: Path = Path(), checks: Path | None = None
 ) -> OwnPage:
-    """Returns the page of a source.
-
-    Args:
-        file: The source; of `.../NN_slug/exercise.py` the folder gives the name.
-        edition: "exercise" or "solution".
-        out: Where the page's notebook goes, into a folder of its edition.
-        checks: The exercise's own checks; by default the file `lesson_NAME.py` beside the source,
-            where there is one.
-
-    Raises:
-        InvalidArgument: There is no such source or file of checks, none can be used, or the
-            source's name can be no notebook's.
-    """
+    """Returns the page of a source."""
     asked = f"the notebooks of {file}"
     if not file.is_file():
         inside = file / _IN_LESSONS

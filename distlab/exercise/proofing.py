@@ -17,16 +17,7 @@ from distlab.notebooks.source import Draft, Page
 
 
 def proofread(draft: Draft, page: Page) -> None:
-    """Raises where a page cannot be meant so.
-
-    Args:
-        draft: The page's notebook.
-        page: What it is built from.
-
-    Raises:
-        NotebookError: A task has no answer that is taken out, so that students would get it, or a
-            cell is no Python. The message names file and line.
-    """
+    """Raises where a page cannot be meant so."""
     for cell, line, parts in zip(draft.notebook.cells, draft.lines, draft.parts, strict=True):
         if cell.cell_type == "code":
             asked = f"the cell at {page.source}, line {line}"

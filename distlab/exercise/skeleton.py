@@ -139,12 +139,7 @@ CHECKS = (_MEAN,)
 
 
 def source_text(stem: str, *, own: bool) -> str:
-    """Returns the source of an exercise, in jupytext's percent format.
-
-    Args:
-        stem: As in "20_my_topic".
-        own: Whether its checks are a file of the teacher's own, not a lesson's of distlab.
-    """
+    """Returns the source of an exercise, in jupytext's percent format."""
     name = f"mean_{_slug(stem)}"
     text = _SOURCE.replace("<import>", _OWN_IMPORT if own else "")
     check = f'checks["{name}"]' if own else f'"{name}"'
@@ -152,11 +147,7 @@ def source_text(stem: str, *, own: bool) -> str:
 
 
 def checks_text(stem: str) -> str:
-    """Returns the module of its checks.
-
-    Args:
-        stem: As in "20_my_topic".
-    """
+    """Returns the module of its checks."""
     return filled(_CHECKS, stem)
 
 
@@ -165,12 +156,7 @@ def _slug(stem: str) -> str:
 
 
 def filled(text: str, stem: str) -> str:
-    """Returns a text with the names of an exercise in it.
-
-    Args:
-        text: With <stem>, <slug> and <title>.
-        stem: As in "20_my_topic".
-    """
+    """Returns a text with the names of an exercise in it."""
     title = _slug(stem).replace("_", " ")
     for word, meant in (("<stem>", stem), ("<slug>", _slug(stem)), ("<title>", title)):
         text = text.replace(word, meant)

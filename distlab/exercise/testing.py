@@ -127,10 +127,5 @@ def test_mistakes_are_named(answer, mistake):
 
 
 def test_text(stem: str, *, own: bool) -> str:
-    """Returns the test of its checks.
-
-    Args:
-        stem: As in "20_my_topic".
-        own: As for `source_text`.
-    """
+    """Returns the test of its checks."""
     return filled(_OWN_TEST if own else _TEST, stem)

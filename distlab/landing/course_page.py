@@ -35,11 +35,7 @@ A notebook that you have changed stays as it is.
 
 
 def course_page(folder: Path) -> str:
-    """Returns the page.
-
-    Args:
-        folder: The learner's folder, with the course in it.
-    """
+    """Returns the page."""
     entries, done = read_map(folder), _progress(folder)
     return _TEXT.format(
         next=_next_in_markdown(entries, done),
@@ -49,11 +45,7 @@ def course_page(folder: Path) -> str:
 
 
 def course_state(folder: Path) -> dict[str, Any]:
-    """Returns the map with the learner's progress, as values that JSON can hold.
-
-    Args:
-        folder: The learner's folder, with the course in it.
-    """
+    """Returns the map with the learner's progress, as values that JSON can hold."""
     entries, done = read_map(folder), _progress(folder)
     following, _ = _next(entries, done)
     return {

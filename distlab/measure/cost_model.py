@@ -183,12 +183,7 @@ def fit(
 
 
 def predict_steps(model: CostModel, steps: Sequence[MeasuredStep]) -> list[StepCost]:
-    """Returns what a model says of steps that were measured.
-
-    Args:
-        model: The model; whether it has seen these steps is up to you.
-        steps: Measured steps.
-    """
+    """Returns what a model says of steps that were measured."""
     return [
         model.step(
             step.replicas,
@@ -202,12 +197,7 @@ def predict_steps(model: CostModel, steps: Sequence[MeasuredStep]) -> list[StepC
 def relative_errors(
     model: CostModel, measured: Sequence[AllReduceTime] | Sequence[MeasuredStep]
 ) -> list[float]:
-    """Returns by which part of each measurement the model is too long; below 0 if too short.
-
-    Args:
-        model: The model.
-        measured: All-reduces, or steps, of which the whole time counts.
-    """
+    """Returns by which part of each measurement the model is too long; below 0 if too short."""
     errors = []
     for row in measured:
         if isinstance(row, AllReduceTime):

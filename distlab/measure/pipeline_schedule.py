@@ -14,12 +14,7 @@ from distlab.errors import InvalidArgument
 
 
 class Work(NamedTuple):
-    """What a stage does in one tick.
-
-    Args:
-        kind: "forward" or "backward".
-        micro_batch: Its number, from 0.
-    """
+    """What a stage does in one tick."""
 
     kind: str
     micro_batch: int
@@ -33,13 +28,6 @@ def pipeline_schedule(stages: int, *, micro_batches: int) -> list[Lane]:
 
     The order is GPipe's: all micro-batches forward, then all of them backward, the last one first.
     Every stage takes one tick for one micro-batch, forward and backward alike.
-
-    Args:
-        stages: How many parts the layers are cut into, each on a device of its own.
-        micro_batches: How many parts the batch is cut into.
-
-    Raises:
-        InvalidArgument: If there is no stage or no micro-batch.
     """
     if stages < 1 or micro_batches < 1:
         raise InvalidArgument(
@@ -57,10 +45,6 @@ def pipeline_schedule(stages: int, *, micro_batches: int) -> list[Lane]:
 
 
 def idle_share(schedule: Sequence[Sequence[object]]) -> float:
-    """Returns which part of all ticks of all stages is idle: the pipeline's bubble.
-
-    Args:
-        schedule: As `pipeline_schedule` returns it.
-    """
+    """Returns which part of all ticks of all stages is idle: the pipeline's bubble."""
     ticks = [work for lane in schedule for work in lane]
     return sum(work is None for work in ticks) / len(ticks)

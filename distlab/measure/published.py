@@ -112,13 +112,7 @@ PUBLISHED = (RESNET_101, INCEPTION_V3, VGG_16, VGG_16_ON_128, RESNET_50)
 
 
 def model_of(run: PublishedRun, *, hidden: float, latency_secs: float) -> CostModel:
-    """Returns the cost model of a published run.
-
-    Args:
-        run: Which one.
-        hidden: The share of the communication that overlaps the backward pass.
-        latency_secs: Seconds of one round of the ring, which no paper states.
-    """
+    """Returns the cost model of a published run."""
     return CostModel(
         secs_per_example=1 / run.examples_per_sec,
         latency_secs=latency_secs,
@@ -128,23 +122,12 @@ def model_of(run: PublishedRun, *, hidden: float, latency_secs: float) -> CostMo
 
 
 def predicted_efficiency(run: PublishedRun, *, hidden: float, latency_secs: float) -> float:
-    """Returns the efficiency that the cost model predicts for a published run, as a part of 1.
-
-    Args:
-        run: Which one.
-        hidden: As for `model_of`.
-        latency_secs: As for `model_of`.
-    """
+    """Returns the efficiency that the cost model predicts for a published run, as a part of 1."""
     return model_of(run, hidden=hidden, latency_secs=latency_secs).efficiency(run.gpus, **run.sizes)
 
 
 def hidden_share(run: PublishedRun, *, latency_secs: float) -> float:
-    """Returns the share of the communication that must be hidden to give the published efficiency.
-
-    Args:
-        run: Which one.
-        latency_secs: As for `model_of`.
-    """
+    """Returns the share of communication that must be hidden to give the published efficiency."""
     model = model_of(run, hidden=0.0, latency_secs=latency_secs)
     alone = model.step(1, **run.sizes).secs
     lost = alone / run.efficiency - alone

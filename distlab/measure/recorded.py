@@ -36,28 +36,12 @@ class Recording:
     all_reduces: tuple[AllReduceTime, ...]
 
     def step(self, replicas: int, global_batch: int) -> MeasuredStep:
-        """Returns the step with so many replicas and examples.
-
-        Args:
-            replicas: How many replicas.
-            global_batch: How many examples in a step.
-
-        Raises:
-            KeyError: There is none.
-        """
+        """Returns the step with so many replicas and examples."""
         found = {(step.replicas, step.global_batch): step for step in self.steps}
         return found[replicas, global_batch]
 
     def all_reduce(self, replicas: int, size_bytes: int) -> AllReduceTime:
-        """Returns the all-reduce of so many replicas and bytes.
-
-        Args:
-            replicas: How many replicas.
-            size_bytes: How many bytes each of them had to add.
-
-        Raises:
-            KeyError: There is none.
-        """
+        """Returns the all-reduce of so many replicas and bytes."""
         found = {(row.replicas, row.size_bytes): row for row in self.all_reduces}
         return found[replicas, size_bytes]
 

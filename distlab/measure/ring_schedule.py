@@ -40,15 +40,7 @@ Steps = tuple[tuple[Transfer, ...], ...]
 
 
 def all_reduce_steps(algorithm: str, ranks: int) -> Steps:
-    """Returns the transfers of each step of an all-reduce.
-
-    Args:
-        algorithm: "naive" (all to rank 0 and back), "tree" (in pairs) or "ring".
-        ranks: How many take part, at least 2.
-
-    Raises:
-        InvalidArgument: If there is no such algorithm, or no two ranks.
-    """
+    """Returns the transfers of each step of an all-reduce."""
     if algorithm not in ALGORITHMS or ranks < 2:
         raise InvalidArgument(
             asked=f"all_reduce_steps({algorithm!r}, {ranks})",
@@ -69,11 +61,7 @@ def all_reduce_steps(algorithm: str, ranks: int) -> Steps:
 
 
 def reduce_scatter_steps(ranks: int) -> Steps:
-    """Returns the first half of the ring: each rank ends with the sum of one chunk.
-
-    Args:
-        ranks: How many take part. Rank r ends with chunk r + 1.
-    """
+    """Returns the first half of the ring: each rank ends with the sum of one chunk."""
     return tuple(
         tuple(
             Transfer(rank, (rank + 1) % ranks, ((rank - step) % ranks,), adds=True)
@@ -84,11 +72,7 @@ def reduce_scatter_steps(ranks: int) -> Steps:
 
 
 def all_gather_steps(ranks: int) -> Steps:
-    """Returns the second half of the ring: the finished chunks go once around.
-
-    Args:
-        ranks: How many take part. Rank r begins with chunk r + 1.
-    """
+    """Returns the second half of the ring: the finished chunks go once around."""
     return tuple(
         tuple(
             Transfer(rank, (rank + 1) % ranks, ((rank + 1 - step) % ranks,), adds=False)
@@ -99,16 +83,7 @@ def all_gather_steps(ranks: int) -> Steps:
 
 
 def holdings(steps: Steps, ranks: int) -> NDArray[np.bool_]:
-    """Returns whose values each chunk contains, at the start and after each step.
-
-    Args:
-        steps: Of an all-reduce, or of a half of one.
-        ranks: How many take part.
-
-    Returns:
-        Booleans of shape (steps + 1, ranks, chunks, ranks): whether what a rank has of a chunk
-        contains the values of the rank that the last index names.
-    """
+    """Returns whose values each chunk contains, at the start and after each step."""
     now = np.zeros((ranks, ranks, ranks), bool)
     now[np.arange(ranks), :, np.arange(ranks)] = True
     seen = [now]

@@ -38,11 +38,7 @@ class Message:
 
 
 class Network:
-    """Ranks that send each other arrays, all at once in each step.
-
-    Args:
-        ranks: How many there are.
-    """
+    """Ranks that send each other arrays, all at once in each step."""
 
     def __init__(self, ranks: int) -> None:
         if ranks < 1:
@@ -56,18 +52,7 @@ class Network:
         self.messages: list[Message] = []
 
     def step(self, messages: Mapping[tuple[int, int], Any]) -> dict[int, Any]:
-        """Delivers the messages of one step.
-
-        Args:
-            messages: By (source, target), what one rank sends to the other: an array, or a list
-                or dictionary of arrays.
-
-        Returns:
-            By the rank that received it, a copy of what was sent.
-
-        Raises:
-            InvalidArgument: If a rank sends or receives two messages, or none has that number.
-        """
+        """Delivers the messages of one step."""
         self._check(list(messages))
         received = {}
         for (source, target), data in messages.items():

@@ -20,11 +20,7 @@ _BYTES_ACKED_AT = 120  # in Linux's struct tcp_info: tcpi_bytes_acked, since Lin
 
 
 def tcp_bytes_sent() -> int:
-    """Returns the bytes that this process's open connections have sent and the peers received.
-
-    Raises:
-        UnsupportedEnvironment: On a system that does not count like Linux.
-    """
+    """Returns the bytes that this process's open connections have sent and the peers received."""
     if not can_count():
         raise UnsupportedEnvironment(
             asked="tcp_bytes_sent()",
@@ -40,11 +36,7 @@ def can_count() -> bool:
 
 
 def bytes_sent_on(descriptor: int) -> int:
-    """Returns the bytes that one connection has sent and its peer received.
-
-    Args:
-        descriptor: A file descriptor; of one that is no TCP connection the answer is 0.
-    """
+    """Returns the bytes that one connection has sent and its peer received."""
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return 0

@@ -16,14 +16,7 @@ from distlab.notebooks.source import find_pages
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command.
-
-    Args:
-        arguments: The words behind the program's name.
-
-    Returns:
-        0 when all is well, 1 when something was found or failed, 2 when it was misused.
-    """
+    """Runs one command."""
     options = _parser().parse_args(arguments)
     try:
         if options.command == "build":

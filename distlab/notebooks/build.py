@@ -39,14 +39,7 @@ class Execute(Protocol):
 
 @dataclass(frozen=True)
 class Built:
-    """What became of one page.
-
-    Args:
-        page: The page.
-        outcome: "built", "current" (nothing to do) or "failed".
-        elapsed_secs: How long that took.
-        error: Why it failed.
-    """
+    """What became of one page."""
 
     page: Page
     outcome: Outcome
@@ -62,18 +55,7 @@ def build_pages(
     execute: Execute | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Built]:
-    """Builds what changed; a notebook that fails leaves its old file, and the others go on.
-
-    Args:
-        pages: The pages to look at.
-        force: Build also what is current, for instance when a helper's output changed.
-        jobs: How many notebooks run at a time.
-        execute: Runs a notebook; `distlab.notebooks.execute.execute` when None.
-        say: Called with a line of progress when a notebook starts and when it ends.
-
-    Returns:
-        One result a page, in the order of `pages`.
-    """
+    """Builds what changed; a notebook that fails leaves its old file, and the others go on."""
     if jobs < 1:
         raise InvalidArgument(asked=f"jobs={jobs}", found="no job", do="pass 1 or more")
 
@@ -137,17 +119,7 @@ def _in_place(notebook: NotebookNode, target: Path) -> Iterator[None]:
 
 
 def run_draft(draft: Draft, page: Page, execute: Execute) -> NotebookNode:
-    """Returns a draft with its outputs.
-
-    Args:
-        draft: What the page's source asks for.
-        page: The page, for messages.
-        execute: Runs a notebook.
-
-    Raises:
-        NotebookError: A cell failed; the message names its line of the source.
-        UnsupportedEnvironment: Nothing can be run here.
-    """
+    """Returns a draft with its outputs."""
     done: list[int] = []
 
     def on_cell(index: int, cell: NotebookNode) -> None:

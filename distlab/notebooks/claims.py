@@ -34,11 +34,7 @@ _WEB_ADDRESS = re.compile(r"https://[\w-]+(\.[\w-]+)+")
 
 
 def lint_claims(root: Path) -> list[Finding]:
-    """Returns what is wrong with the claims of the lessons below `root`.
-
-    Args:
-        root: The folder that holds `lessons/`.
-    """
+    """Returns what is wrong with the claims of the lessons below `root`."""
     found = []
     for lesson in sorted((root / "lessons").glob("*/lesson.py")):
         if STEM.fullmatch(folder := lesson.parent.name):
@@ -79,11 +75,7 @@ def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def cells_of(lesson: Path) -> list[str]:
-    """Returns the source of each cell, every white space in it one space.
-
-    Args:
-        lesson: The folder of its lesson.py and exercise.py.
-    """
+    """Returns the source of each cell, every white space in it one space."""
     jupytext, _ = notebook_tools()
     return [
         " ".join(cell.source.split())
@@ -94,13 +86,7 @@ def cells_of(lesson: Path) -> list[str]:
 
 
 def pointer_problems(pointers: str, root: Path, cells: list[str]) -> list[str]:
-    """Returns what is wrong with the places that show a statement.
-
-    Args:
-        pointers: The places, as in the second column of a table of claims.
-        root: The folder that holds `lessons/` and `tests/`.
-        cells: What the texts after `cell:` are looked for in, as from `cells_of`.
-    """
+    """Returns what is wrong with the places that show a statement."""
     problems = (_problem(one, root, cells) for one in _BETWEEN_POINTERS.split(pointers))
     return [problem for problem in problems if problem]
 

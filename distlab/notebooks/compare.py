@@ -112,12 +112,6 @@ def differences(
     """Yields what differs in which outputs there are, and in their pictures.
 
     The streams are left out of the order: when they are flushed is up to the kernel.
-
-    Args:
-        stored: The outputs of the notebook's cell.
-        fresh: Those that it gives now.
-        picture_limit: How far a picture may be from the stored one: the mean over its pixels, of
-            255. With `math.inf` it need only be there.
     """
     kinds = [_kinds(outputs) for outputs in (stored, fresh)]
     if kinds[0] != kinds[1]:

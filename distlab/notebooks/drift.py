@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def find_drift(root: Path) -> list[str]:
-    """Returns one line for each thing that is not as the sources ask; empty when all is well.
-
-    Args:
-        root: The folder that holds `lessons/`.
-    """
+    """Returns one line for each thing that is not as the sources ask; empty when all is well."""
     lines = []
     pages = find_pages(root)
     for stem in sorted({path.parent.name for path in (root / "lessons").glob("[0-9]*/*")}):
@@ -52,12 +48,7 @@ def find_drift(root: Path) -> list[str]:
 
 
 def difference_from(draft: NotebookNode, path: Path) -> str:
-    """Returns how a stored notebook differs from what its source builds, or "".
-
-    Args:
-        draft: What the source builds, not yet run.
-        path: The stored notebook.
-    """
+    """Returns how a stored notebook differs from what its source builds, or ""."""
     import nbformat
 
     if not path.is_file():

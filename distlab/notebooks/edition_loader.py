@@ -16,14 +16,7 @@ from distlab.source_lines import keep_lines
 
 
 def load_edition(page: Page) -> dict[str, Any]:
-    """Runs the cells that begin `# task: name` or `# given`, and of others only the imports.
-
-    Args:
-        page: An exercise or its solution.
-
-    Returns:
-        The names that are then defined.
-    """
+    """Runs the cells that begin `# task: name` or `# given`, and of others only the imports."""
     names: dict[str, Any] = {"__name__": f"{page.edition}_of_{page.stem}"}
     for index, cell in enumerate(draft_page(page).notebook.cells):
         if cell.cell_type != "code":

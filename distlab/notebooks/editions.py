@@ -43,13 +43,7 @@ _PLACEHOLDER = 'raise NotImplementedError("your code here")'
 
 @dataclass(frozen=True)
 class Answer:
-    """One solution block of a cell.
-
-    Args:
-        indent: The white space before its first marker.
-        solution: Its lines.
-        stub: What the exercise shows in their place; None for the usual placeholder.
-    """
+    """One solution block of a cell."""
 
     indent: str
     solution: tuple[str, ...]
@@ -68,18 +62,7 @@ class _Open:
 
 
 def parse_answers(source: str, *, file: str, line: int, marks: Marks = CODE) -> list[str | Answer]:
-    """Splits a cell's source into its lines and its solution blocks, in order.
-
-    Args:
-        source: The source of a cell, both editions in one.
-        file: The file it stands in, for messages.
-        line: The line of the file where the cell's source starts.
-        marks: The markers of its kind, `CODE` or `TEXT`.
-
-    Raises:
-        NotebookError: The markers are unbalanced, misspelt, or leave a cell that would raise
-            when "run all" passes it.
-    """
+    """Splits a cell's source into its lines and its solution blocks, in order."""
     parts: list[str | Answer] = []
     block: _Open | None = None
 
@@ -113,11 +96,7 @@ def parse_answers(source: str, *, file: str, line: int, marks: Marks = CODE) -> 
 
 
 def answered(parts: list[str | Answer]) -> str:
-    """Returns the source of the solution edition.
-
-    Args:
-        parts: What `parse_answers` returned.
-    """
+    """Returns the source of the solution edition."""
     lines: list[str] = []
     for part in parts:
         lines += part.solution if isinstance(part, Answer) else [part]
@@ -125,11 +104,7 @@ def answered(parts: list[str | Answer]) -> str:
 
 
 def stubbed(parts: list[str | Answer]) -> str:
-    """Returns the source of the exercise edition.
-
-    Args:
-        parts: What `parse_answers` returned.
-    """
+    """Returns the source of the exercise edition."""
     lines: list[str] = []
     for part in parts:
         if isinstance(part, str):
@@ -144,9 +119,6 @@ def leaking_lines(cells: list[list[str | Answer]]) -> list[str]:
 
     Left out are lines of fewer than three words (`return x`, `else:`), which give nothing
     away, and lines that the exercise shows elsewhere.
-
-    Args:
-        cells: What `parse_answers` returned for each cell of an exercise.
     """
     shown = {line.strip() for parts in cells for line in stubbed(parts).splitlines()}
     secret = [

@@ -53,15 +53,6 @@ def execute(
 
     Cells tagged `raises-exception` must raise; cells tagged `skip-execution` or `nbval-skip`
     are not run. The state of widgets is kept, under ids that are the same each time.
-
-    Args:
-        notebook: The notebook; it is not changed.
-        cwd: Where the kernel starts; by default an empty folder, removed afterwards.
-        cell_timeout_secs: How long one cell may take.
-        on_cell: Called with the index and the cell after each code cell was run.
-
-    Raises:
-        NotebookError: A cell raised, took too long or ended the kernel; nothing after it ran.
     """
     with Session(notebook, cwd=cwd, cell_timeout_secs=cell_timeout_secs) as session:
         for index, cell in enumerate(session.notebook.cells):
@@ -78,13 +69,7 @@ def tags(cell: NotebookNode) -> set[str]:
 
 
 class Session:
-    """A copy of a notebook and the kernel that runs its cells, one at a time.
-
-    Args:
-        notebook: The notebook; it is not changed.
-        cwd: As in `execute`.
-        cell_timeout_secs: As in `execute`.
-    """
+    """A copy of a notebook and the kernel that runs its cells, one at a time."""
 
     def __init__(
         self, notebook: NotebookNode, *, cwd: Path | None = None, cell_timeout_secs: float = 300
@@ -146,16 +131,7 @@ class Session:
             self._folder.cleanup()
 
     def run_cell(self, index: int, *, raises: bool | None = None) -> NotebookNode:
-        """Runs one cell and returns it with its outputs.
-
-        Args:
-            index: The cell, counted among all cells of the notebook.
-            raises: Whether it must raise; by default as it is tagged.
-
-        Raises:
-            NotebookError: It raised, or did not although it must, took too long, or ended the
-                kernel. The kernel is then not to be used further.
-        """
+        """Runs one cell and returns it with its outputs."""
         cell: NotebookNode = self.notebook.cells[index]
         must_raise = bool(RAISES_TAGS & tags(cell)) if raises is None else raises
         asked, do = f"cell {index} to run:\n{_indent(cell.source)}", "repair the cell"

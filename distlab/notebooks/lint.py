@@ -49,23 +49,14 @@ RULES = (
 
 @dataclass(frozen=True)
 class LintResult:
-    """What the lint found in all notebooks.
-
-    Args:
-        findings: Each with its file.
-        summary: How many notebooks were read, and the average length of their code cells.
-    """
+    """What the lint found in all notebooks."""
 
     findings: tuple[Finding, ...]
     summary: str
 
 
 def lint_tree(root: Path) -> LintResult:
-    """Reads every notebook below `root`, and the claims and the minutes of every lesson.
-
-    Args:
-        root: The folder that holds notebooks/, exercises/ and solutions/.
-    """
+    """Reads every notebook below `root`, and the claims and the minutes of every lesson."""
     notebook_tools()  # asked here for its message
     import nbformat
 
@@ -98,16 +89,7 @@ def lint_tree(root: Path) -> LintResult:
 
 
 def lint_notebook(notebook: NotebookNode, *, edition: Edition, root: Path) -> list[Finding]:
-    """Asks every rule about one notebook.
-
-    Args:
-        notebook: The notebook, as it is stored.
-        edition: Which of a lesson's notebooks it is.
-        root: The folder that its links must stay in.
-
-    Returns:
-        The findings, in the order of the cells.
-    """
+    """Asks every rule about one notebook."""
     found = [finding for rule in RULES for finding in rule(notebook)]
     found += lint_text.fixed_sections(notebook, edition=edition)
     if edition == "lesson":
@@ -117,12 +99,7 @@ def lint_notebook(notebook: NotebookNode, *, edition: Edition, root: Path) -> li
 
 
 def no_leak(exercise: NotebookNode, draft: Draft) -> list[Finding]:
-    """No line of a solution stands in the exercise, neither as code nor in what it wrote.
-
-    Args:
-        exercise: The stored exercise.
-        draft: What its source asks for.
-    """
+    """No line of a solution stands in the exercise, neither as code nor in what it wrote."""
     found = []
     for secret in leaking_lines(list(draft.parts)):
         for number, cell in enumerate(exercise.cells, 1):

@@ -43,11 +43,7 @@ _CHANGING = {
 
 
 def short_cells(notebook: NotebookNode) -> list[Finding]:
-    """No code cell is longer than a reader takes in at once.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """No code cell is longer than a reader takes in at once."""
     counts = [(number, len(cell.source.splitlines())) for number, cell in code_cells(notebook)]
     return [
         Finding(number, f"{count} lines of code; at most {MAX_LINES}")
@@ -57,11 +53,7 @@ def short_cells(notebook: NotebookNode) -> list[Finding]:
 
 
 def all_executed(notebook: NotebookNode) -> list[Finding]:
-    """Every code cell was run, from the first to the last, in one go.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Every code cell was run, from the first to the last, in one go."""
     found = []
     ran = ((number, cell) for number, cell in code_cells(notebook) if runs(cell))
     for expected, (number, cell) in enumerate(ran, 1):
@@ -74,11 +66,7 @@ def all_executed(notebook: NotebookNode) -> list[Finding]:
 
 
 def known_tags(notebook: NotebookNode) -> list[Finding]:
-    """Only tags that some tool of ours understands.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Only tags that some tool of ours understands."""
     return [
         Finding(
             number,
@@ -92,11 +80,7 @@ def known_tags(notebook: NotebookNode) -> list[Finding]:
 
 
 def no_errors(notebook: NotebookNode) -> list[Finding]:
-    """No stored exception, but where the cell is tagged to raise one.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """No stored exception, but where the cell is tagged to raise one."""
     return [
         Finding(number, f"ends in {output.ename}; tag it raises-exception if that is meant")
         for number, cell in code_cells(notebook)
@@ -105,11 +89,7 @@ def no_errors(notebook: NotebookNode) -> list[Finding]:
 
 
 def stable_text(notebook: NotebookNode) -> list[Finding]:
-    """Nothing in the outputs that belongs to one machine or one moment.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Nothing in the outputs that belongs to one machine or one moment."""
     found = []
     for number, cell in code_cells(notebook):
         compared = not _NOT_COMPARED & set(tags_of(cell))
@@ -123,11 +103,7 @@ def stable_text(notebook: NotebookNode) -> list[Finding]:
 
 
 def output_texts(cell: NotebookNode) -> Iterator[str]:
-    """Yields each text that a code cell wrote, without colours.
-
-    Args:
-        cell: A code cell.
-    """
+    """Yields each text that a code cell wrote, without colours."""
     for output in cell.outputs:
         if output.output_type == "stream":
             yield _COLOUR.sub("", output.text)

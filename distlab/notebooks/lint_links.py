@@ -18,13 +18,7 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 
 
 def links_resolve(notebook: NotebookNode, *, edition: Edition, root: Path) -> list[Finding]:
-    """Relative links lead to a file, '#' links to a heading; web addresses are not visited.
-
-    Args:
-        notebook: Any notebook.
-        edition: Which of a lesson's notebooks it is; it says which folder links start from.
-        root: The folder that holds notebooks/, exercises/ and solutions/.
-    """
+    """Relative links lead to a file, '#' links to a heading; web addresses are not visited."""
     found = []
     for number, target in links_of(notebook):
         message = _problem(notebook, unquote(target), edition, root.resolve())

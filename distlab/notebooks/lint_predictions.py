@@ -23,11 +23,7 @@ _STORED_ANSWER = re.compile(r"^Answer: (.+)$", re.MULTILINE)
 
 
 def asked_with_a_control(notebook: NotebookNode) -> list[Finding]:
-    """A text asks for no prediction: only `dl.predict` keeps one.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """A text asks for no prediction: only `dl.predict` keeps one."""
     return [
         Finding(number, "'**Predict' in a text; ask with dl.predict, which keeps the answer")
         for number, cell in enumerate(notebook.cells, 1)
@@ -36,11 +32,7 @@ def asked_with_a_control(notebook: NotebookNode) -> list[Finding]:
 
 
 def asked_and_answered(notebook: NotebookNode) -> list[Finding]:
-    """A tagged cell assigns each question to a name, and a later tagged cell reveals it, once.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """A tagged cell assigns each question to a name, and a later tagged cell reveals it, once."""
     asked, told = questions(notebook.cells), answers(notebook.cells)
     found = [*_untagged(notebook, "predict", asked), *_untagged(notebook, "reveal", told)]
     names = Counter(question.name for question in asked)
@@ -58,11 +50,7 @@ def asked_and_answered(notebook: NotebookNode) -> list[Finding]:
 
 
 def nothing_gives_it_away(notebook: NotebookNode) -> list[Finding]:
-    """Between question and answer nothing compares, says the answer or shows it unfolded.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Between question and answer nothing compares, says the answer or shows it unfolded."""
     found = []
     for question, answer in pairs(notebook.cells):
         name, said = question.name, _stored_answer(notebook, answer)
@@ -80,11 +68,7 @@ def nothing_gives_it_away(notebook: NotebookNode) -> list[Finding]:
 
 
 def a_word_to_each_wrong_choice(notebook: NotebookNode) -> list[Finding]:
-    """Each choice but the right one has a word in `reveal`.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Each choice but the right one has a word in `reveal`."""
     found = []
     for question, answer in pairs(notebook.cells):
         choices, words = _listed(question.call, "choices"), _listed(answer.call, "words")
@@ -98,11 +82,7 @@ def a_word_to_each_wrong_choice(notebook: NotebookNode) -> list[Finding]:
 
 
 def counted_at_the_end(notebook: NotebookNode) -> list[Finding]:
-    """Behind the last answer, `recap()` says how many predictions came true.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Behind the last answer, `recap()` says how many predictions came true."""
     told = answers(notebook.cells)
     last = max((answer.cell for answer in told), default=None)
     if last is None or any("recap()" in cell.source for cell in notebook.cells[last:]):

@@ -32,11 +32,7 @@ _WORD = re.compile(r"`|\w[\w']*|[.!?:](?=\s)")
 
 
 def one_title(notebook: NotebookNode) -> list[Finding]:
-    """Exactly one H1, and it opens the notebook.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Exactly one H1, and it opens the notebook."""
     titles = [heading.cell for heading in headings_of(notebook) if heading.level == 1]
     first = notebook.cells[0].source.lstrip() if notebook.cells else ""
     if titles[:1] != [1] or not first.startswith("# "):
@@ -47,11 +43,7 @@ def one_title(notebook: NotebookNode) -> list[Finding]:
 
 
 def no_skipped_level(notebook: NotebookNode) -> list[Finding]:
-    """A heading is at most one level below the one before it.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """A heading is at most one level below the one before it."""
     headings = headings_of(notebook)
     return [
         Finding(below.cell, f"heading {below.text!r} skips from H{above.level} to H{below.level}")
@@ -61,11 +53,7 @@ def no_skipped_level(notebook: NotebookNode) -> list[Finding]:
 
 
 def sentence_case(notebook: NotebookNode) -> list[Finding]:
-    """Headings are written like sentences: 'Split the batch', not 'Split The Batch'.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Headings are written like sentences: 'Split the batch', not 'Split The Batch'."""
     found = []
     for heading in headings_of(notebook):
         before = "."
@@ -86,9 +74,6 @@ def lists_on_purpose(notebook: NotebookNode) -> list[Finding]:
 
     A paragraph whose line happens to begin with "- " is drawn as a list. An item that a new line
     break has moved into the one before is drawn as its text.
-
-    Args:
-        notebook: Any notebook.
     """
     found = []
     for number, cell in enumerate(notebook.cells, 1):
@@ -103,12 +88,7 @@ def lists_on_purpose(notebook: NotebookNode) -> list[Finding]:
 
 
 def fixed_sections(notebook: NotebookNode, *, edition: Edition) -> list[Finding]:
-    """The sections that open and close every notebook are there, in their order.
-
-    Args:
-        notebook: Any notebook.
-        edition: Which of a lesson's notebooks it is.
-    """
+    """The sections that open and close every notebook are there, in their order."""
     sections = [heading.text for heading in headings_of(notebook) if heading.level == 2]
     opening, closing = FIXED_SECTIONS[edition]
     found = []

@@ -27,18 +27,7 @@ def mark_cells(
     points_of: Callable[[], Mapping[str, float]],
     places: Sequence[str],
 ) -> None:
-    """Marks the answers, the checks and the reports of an exercise.
-
-    Args:
-        cells: All cells of the student edition; their metadata is changed.
-        points_of: Returns what each check and report is worth, by its name; called where there
-            is one.
-        places: Where each cell stands in its source, for messages.
-
-    Raises:
-        NotebookError: A check or a report is unknown, or a check stands in two cells, where it
-            would count twice.
-    """
+    """Marks the answers, the checks and the reports of an exercise."""
     checked = set[str]()
     for cell, place in zip(cells, places, strict=True):
         is_code = cell.cell_type == "code"

@@ -23,13 +23,7 @@ _HTML_ANCHOR = re.compile(r"""<\w+\b[^>]*?\b(?:id|name)\s*=\s*["']([^"']+)["']""
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing a notebook must not be.
-
-    Args:
-        cell: The number of the cell, from 1, as in its id; None for the notebook.
-        message: What is wrong and what would be right.
-        file: The notebook's path from the root.
-    """
+    """One thing a notebook must not be."""
 
     cell: int | None
     message: str
@@ -42,14 +36,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading of a text cell.
-
-    Args:
-        cell: The number of its cell, from 1.
-        level: 1 to 6.
-        text: All of its text.
-        prose: Its text with each piece of code replaced by a backtick.
-    """
+    """A heading of a text cell."""
 
     cell: int
     level: int
@@ -58,60 +45,36 @@ class Heading:
 
 
 def code_cells(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
-    """Yields each code cell with its number, from 1.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Yields each code cell with its number, from 1."""
     for number, cell in enumerate(notebook.cells, 1):
         if cell.cell_type == "code":
             yield number, cell
 
 
 def runs(cell: NotebookNode) -> bool:
-    """Returns whether a build runs a cell: all code but what is tagged to be skipped.
-
-    Args:
-        cell: Any cell.
-    """
+    """Returns whether a build runs a cell: all code but what is tagged to be skipped."""
     return cell.cell_type == "code" and "nbval-skip" not in tags_of(cell)
 
 
 def unexpected_errors(cell: NotebookNode) -> list[NotebookNode]:
-    """Returns the exceptions that a code cell ended in and is not tagged to raise.
-
-    Args:
-        cell: A code cell.
-    """
+    """Returns the exceptions that a code cell ended in and is not tagged to raise."""
     if {"raises-exception", "nbval-raises-exception"} & set(tags_of(cell)):
         return []
     return [output for output in cell.outputs if output.output_type == "error"]
 
 
 def tags_of(cell: NotebookNode) -> list[str]:
-    """Returns a cell's tags.
-
-    Args:
-        cell: Any cell.
-    """
+    """Returns a cell's tags."""
     return list(cell.metadata.get("tags", []))
 
 
 def plain_python(source: str) -> str:
-    """Returns a code cell's source with an empty line for each that only IPython understands.
-
-    Args:
-        source: The source of a code cell.
-    """
+    """Returns a code cell's source with an empty line for each that only IPython understands."""
     return "\n".join("" if line.startswith(("%", "!")) else line for line in source.splitlines())
 
 
 def headings_of(notebook: NotebookNode) -> list[Heading]:
-    """Returns all headings, in order; a '#' inside a code fence is none.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Returns all headings, in order; a '#' inside a code fence is none."""
     found = []
     for number, tokens in _parsed(notebook):
         for opening, inline in pairwise(tokens):
@@ -125,11 +88,7 @@ def headings_of(notebook: NotebookNode) -> list[Heading]:
 
 
 def links_of(notebook: NotebookNode) -> list[tuple[int, str]]:
-    """Returns the target of each link and image, with the number of its cell.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Returns the target of each link and image, with the number of its cell."""
     found = []
     for number, tokens in _parsed(notebook):
         for token in _flat(tokens):
@@ -142,11 +101,7 @@ def links_of(notebook: NotebookNode) -> list[tuple[int, str]]:
 
 
 def anchors_of(notebook: NotebookNode) -> set[str]:
-    """Returns what a link's '#...' may name: headings, as Jupyter writes them, and HTML ids.
-
-    Args:
-        notebook: Any notebook.
-    """
+    """Returns what a link's '#...' may name: headings, as Jupyter writes them, and HTML ids."""
     anchors = {heading.text.replace(" ", "-") for heading in headings_of(notebook)}
     for _, tokens in _parsed(notebook):
         for token in _flat(tokens):

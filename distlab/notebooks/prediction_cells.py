@@ -29,13 +29,7 @@ REVEAL_LINE = "# Run this cell: it compares your prediction with what happened."
 
 @dataclass(frozen=True)
 class PredictionCall:
-    """A question of a notebook, or an answer.
-
-    Args:
-        name: The name of the prediction; "" where there is none.
-        cell: The index of the cell.
-        call: The call of `predict` or `reveal`.
-    """
+    """A question of a notebook, or an answer."""
 
     name: str
     cell: int
@@ -43,11 +37,7 @@ class PredictionCall:
 
 
 def questions(cells: Sequence[NotebookNode]) -> list[PredictionCall]:
-    """Returns each call of `predict`, in order.
-
-    Args:
-        cells: All cells of a notebook.
-    """
+    """Returns each call of `predict`, in order."""
     found = []
     for index, tree in _trees(cells):
         names = {
@@ -62,11 +52,7 @@ def questions(cells: Sequence[NotebookNode]) -> list[PredictionCall]:
 
 
 def answers(cells: Sequence[NotebookNode]) -> list[PredictionCall]:
-    """Returns each call of a name's `reveal`, in order.
-
-    Args:
-        cells: All cells of a notebook.
-    """
+    """Returns each call of a name's `reveal`, in order."""
     return [
         PredictionCall(call.func.value.id, index, call)
         for index, tree in _trees(cells)
@@ -76,11 +62,7 @@ def answers(cells: Sequence[NotebookNode]) -> list[PredictionCall]:
 
 
 def pairs(cells: Sequence[NotebookNode]) -> list[tuple[PredictionCall, PredictionCall]]:
-    """Returns each question with the first later cell that answers it.
-
-    Args:
-        cells: All cells of a notebook.
-    """
+    """Returns each question with the first later cell that answers it."""
     told = answers(cells)
     found = []
     for question in questions(cells):
@@ -92,13 +74,7 @@ def pairs(cells: Sequence[NotebookNode]) -> list[tuple[PredictionCall, Predictio
 def between(
     cells: Sequence[NotebookNode], question: PredictionCall, answer: PredictionCall
 ) -> Iterator[tuple[int, NotebookNode]]:
-    """Yields the cells of an experiment, with their indices: neither questions nor answers.
-
-    Args:
-        cells: All cells of a notebook.
-        question: A question.
-        answer: Its answer.
-    """
+    """Yields the cells of an experiment, with their indices: neither questions nor answers."""
     for index in range(question.cell + 1, answer.cell):
         if not {"predict", "reveal"} & set(tags_of(cells[index])):
             yield index, cells[index]
@@ -109,9 +85,6 @@ def fold_answers(cells: Sequence[NotebookNode]) -> None:
 
     The site folds by tags, JupyterLab by metadata. The site also folds the code of a question,
     whose output says the same.
-
-    Args:
-        cells: All cells of a notebook; they are changed.
     """
     for question, answer in pairs(cells):
         for _, cell in between(cells, question, answer):

@@ -29,11 +29,7 @@ _PASSED_OVER = re.compile(r"#|import |from |%%|display\(|dl\.show\(|\W*$")
 
 
 def lint_reading_time(root: Path) -> list[Finding]:
-    """Returns the lessons whose stated minutes are far from what their text takes.
-
-    Args:
-        root: The folder that holds `notebooks/`.
-    """
+    """Returns the lessons whose stated minutes are far from what their text takes."""
     import nbformat
 
     found = []
@@ -51,12 +47,7 @@ def lint_reading_time(root: Path) -> list[Finding]:
 
 
 def minutes_of(notebook: NotebookNode, *, shown: set[str]) -> float:
-    """Returns the minutes that a lesson takes.
-
-    Args:
-        notebook: The lesson.
-        shown: The lines of code that the reader knows; those of this lesson are added.
-    """
+    """Returns the minutes that a lesson takes."""
     text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     words = len(_ADDRESS.sub("]", _FOLDED.sub("", text)).split())
     predictions = sum("predict" in tags_of(cell) for _, cell in code_cells(notebook))

@@ -39,13 +39,7 @@ _CELL_MARK = re.compile(r"# ?%%%*(\s|$)")
 
 @dataclass(frozen=True)
 class Page:
-    """One notebook and the source it is built from.
-
-    Args:
-        root: The folder that holds `lessons/`.
-        stem: The lesson, as `00_start_here`.
-        edition: "lesson", "exercise" or "solution".
-    """
+    """One notebook and the source it is built from."""
 
     root: Path
     stem: str
@@ -67,24 +61,14 @@ class Page:
         return f"{EDITIONS[self.edition][0]}/{self.stem}.ipynb"
 
     def points(self) -> dict[str, float]:
-        """Returns what each check and each report of the lesson is worth, by its name.
-
-        Raises:
-            InvalidArgument: The lesson has no checks.
-        """
+        """Returns what each check and each report of the lesson is worth, by its name."""
         checks = {check.name: check.points for check in checks_of(self.stem)}
         return checks | {report.name: report.points for report in reports_of(self.stem)}
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A notebook before it is run.
-
-    Args:
-        notebook: Its cells, ids and metadata.
-        lines: The line of the source where each cell starts.
-        parts: The lines and answers of each cell.
-    """
+    """A notebook before it is run."""
 
     notebook: NotebookNode
     lines: tuple[int, ...]
@@ -92,16 +76,7 @@ class Draft:
 
 
 def find_pages(root: Path, stems: Sequence[str] = ()) -> list[Page]:
-    """Returns the pages that the sources below `root` ask for.
-
-    Args:
-        root: The folder that holds `lessons/`.
-        stems: The lessons wanted; all of them when empty.
-
-    Raises:
-        InvalidArgument: There is no `lessons/` folder, or a stem is unknown.
-        NotebookError: A folder in `lessons/` is not named like a lesson.
-    """
+    """Returns the pages that the sources below `root` ask for."""
     lessons = root / "lessons"
     if not lessons.is_dir():
         raise InvalidArgument(
@@ -131,15 +106,7 @@ def find_pages(root: Path, stems: Sequence[str] = ()) -> list[Page]:
 
 
 def draft_page(page: Page) -> Draft:
-    """Reads a page's source into the notebook it asks for, not yet run.
-
-    Args:
-        page: The page, as `find_pages` returns it.
-
-    Raises:
-        NotebookError: The source is not what it must be; the message names file and line.
-        UnsupportedEnvironment: jupytext is not installed.
-    """
+    """Reads a page's source into the notebook it asks for, not yet run."""
     jupytext, v4 = notebook_tools()
     text = page.path.read_text(encoding="utf-8")
     raw = jupytext.reads(text, fmt="py:percent").cells
@@ -230,11 +197,7 @@ def _refused(page: Page, line: int, found: str, do: str) -> NotebookError:
 
 
 def notebook_tools() -> tuple[Any, Any]:
-    """Returns jupytext and nbformat's `v4`, which only an install with [test] has.
-
-    Raises:
-        UnsupportedEnvironment: One of them is missing.
-    """
+    """Returns jupytext and nbformat's `v4`, which only an install with [test] has."""
     try:
         import jupytext
         from nbformat import v4

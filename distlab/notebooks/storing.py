@@ -26,10 +26,6 @@ def stored_text(draft: NotebookNode, executed: NotebookNode) -> str:
 
     Cells and metadata are the draft's, so nothing that a run notes down (times, versions) is
     stored; only the state of widgets, which a page needs to show them, is the run's.
-
-    Args:
-        draft: The notebook before it was run.
-        executed: The same notebook after it.
     """
     notebook = copy.deepcopy(draft)
     if "widgets" in executed.metadata:
@@ -47,11 +43,7 @@ def stored_text(draft: NotebookNode, executed: NotebookNode) -> str:
 
 
 def canonical(notebook: NotebookNode) -> str:
-    """Returns the one text of a notebook: sorted keys, indent 1, a newline at the end.
-
-    Args:
-        notebook: A valid notebook of format 4.5.
-    """
+    """Returns the one text of a notebook: sorted keys, indent 1, a newline at the end."""
     import nbformat
 
     nbformat.validate(notebook)
@@ -59,12 +51,7 @@ def canonical(notebook: NotebookNode) -> str:
 
 
 def stable_outputs(outputs: list[NotebookNode], *, execution_count: int) -> list[NotebookNode]:
-    """Returns outputs without what differs from run to run or from machine to machine.
-
-    Args:
-        outputs: The outputs of one cell, as the kernel sent them.
-        execution_count: The number its results carry.
-    """
+    """Returns outputs without what differs from run to run or from machine to machine."""
     stable = settled(copy.deepcopy(outputs))
     for output in stable:
         if output.output_type == "execute_result":

@@ -20,9 +20,6 @@ def settled(outputs: list[NotebookNode]) -> list[NotebookNode]:
     """Returns outputs with the text between two others in one piece for each stream.
 
     Text stays where it was printed: below a picture, or below the name of the task that wrote it.
-
-    Args:
-        outputs: Those of one cell; they are not changed.
     """
     settled: list[NotebookNode] = []
     for is_text, group in groupby(outputs, lambda output: output.output_type == "stream"):

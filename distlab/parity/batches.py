@@ -47,19 +47,11 @@ class Batches:
         return first
 
     def single(self, index: int) -> tf.data.Dataset:
-        """Returns a data set of one batch.
-
-        Args:
-            index: Which, from 0.
-        """
+        """Returns a data set of one batch."""
         return tf.data.Dataset.from_tensor_slices(self.elements[index]).batch(max(self.sizes()))
 
     def up_to(self, steps: int) -> Batches:
-        """Returns the first batches.
-
-        Args:
-            steps: How many.
-        """
+        """Returns the first batches."""
         return Batches(elements=self.elements[:steps], spec=self.spec)
 
     def reordered(self) -> Batches | None:
@@ -80,14 +72,7 @@ class Batches:
         return Batches(elements=tuple(elements), spec=self.spec)
 
     def in_equal_shares(self, replicas: int) -> Batches | None:
-        """Returns full batches only, trimmed so that every replica gets as many examples.
-
-        Args:
-            replicas: Among how many a batch is shared.
-
-        Returns:
-            None where nothing had to be trimmed, or nothing would be left.
-        """
+        """Returns full batches only, trimmed so that every replica gets as many examples."""
         sizes = self.sizes()
         share = max(sizes) // replicas * replicas
         if share == 0 or set(sizes) == {share}:
@@ -104,9 +89,6 @@ class Batches:
 
         What a replica computes from its own share (a mean, a count of masked steps) is then what
         one device computes from all. None where a batch has fewer examples than replicas.
-
-        Args:
-            replicas: Among how many a batch is shared.
         """
         shares = [size // replicas for size in self.sizes()]
         if 0 in shares:
@@ -119,16 +101,7 @@ class Batches:
 
 
 def read(data: tf.data.Dataset, steps: int) -> Batches:
-    """Reads batches into memory, twice, to see whether a second reading gives the same.
-
-    Args:
-        data: A data set of global batches.
-        steps: How many; fewer where the data set ends.
-
-    Raises:
-        InvalidArgument: `data` is no `tf.data.Dataset`, or is not batched.
-        DatasetError: It is empty.
-    """
+    """Reads batches into memory, twice, to see whether a second reading gives the same."""
     if not isinstance(data, tf.data.Dataset):
         raise InvalidArgument(
             asked=f"check_parity(build, {type(data).__name__}, strategy=strategy)",

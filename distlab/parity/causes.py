@@ -20,7 +20,6 @@ from distlab.parity.scaling import Factor, loss_factor, regulariser_factor
 from distlab.parity.sides import Case
 from distlab.parity.structure import plain_names
 
-
 # Of a weight's movement, with other random numbers: less is rounding.
 NOT_REPEATED = 0.01
 
@@ -46,13 +45,7 @@ class _Suspect:
 
 
 def find_cause(case: Case, found: Comparison, loss: Factor | None) -> Cause:
-    """Returns why the sides differ.
-
-    Args:
-        case: What was compared.
-        found: The comparison, in which they differ.
-        loss: The factor on the loss, where it was measured.
-    """
+    """Returns why the sides differ."""
     assert found.first is not None
     step, _ = found.first
     if case.train != "distribute" and _differs_again(case, found, NOT_REPEATED, reseed):
@@ -196,12 +189,7 @@ def _own_updates(found: Comparison, step: int) -> Cause | None:
 
 
 def scaled(loss: Factor, replicas: int) -> Cause | None:
-    """Returns what a factor on the loss comes from; None where it is 1, or none fits.
-
-    Args:
-        loss: The factor.
-        replicas: Of the strategy.
-    """
+    """Returns what a factor on the loss comes from; None where it is 1, or none fits."""
     measured = "measured with plain SGD, without regularisers"
     if loss.is_about(1) or not loss.fits:
         return None

@@ -54,11 +54,7 @@ class Comparison:
         return Randomness(off=tuple(off), left=tuple(left))
 
     def worst(self, step: int) -> int:
-        """Returns the weight whose difference is largest against what is allowed there.
-
-        Args:
-            step: From 0.
-        """
+        """Returns the weight whose difference is largest against what is allowed there."""
         return int(np.argmax(self._ratio()[step]))
 
     def worst_step(self) -> int:
@@ -74,15 +70,7 @@ class Comparison:
 def compare(
     case: Case, *, like: Comparison | None = None, tolerance: float | None = None
 ) -> Comparison:
-    """Trains both sides from the same weights, and compares.
-
-    Args:
-        case: What is compared.
-        like: An earlier comparison, to start from its weights and allow what it allows; None to
-            start from what build() draws and to measure what rounding does.
-        tolerance: The largest difference that is allowed anywhere; None for what rounding
-            explains.
-    """
+    """Trains both sides from the same weights, and compares."""
     path: Path = []
     start = None if like is None else like.one.start
     one = one_device(case, lambda weights: path.append(only(weights)), start=start)

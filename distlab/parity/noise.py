@@ -40,12 +40,7 @@ class Noise:
     everywhere: bool
 
     def allowed(self, one: Side, path: Path) -> Table:
-        """Returns the largest difference that rounding explains; infinite where it is all.
-
-        Args:
-            one: The side of one device.
-            path: Its weights after each step.
-        """
+        """Returns the largest difference that rounding explains; infinite where it is all."""
         computed = one.rounding()
         allowed = np.zeros((len(path), len(path[0])))
         for step, values in enumerate(path):
@@ -61,13 +56,7 @@ class Noise:
 
 
 def measure(case: Case, one: Side, path: Path) -> Noise:
-    """Measures it.
-
-    Args:
-        case: What is compared.
-        one: The side of one device.
-        path: Its weights after each step.
-    """
+    """Measures it."""
     moved, _ = distances(path, [list(one.start.values)] * len(path))
     table, noisy = moves(case, one, path, start=_last_digits_changed(one.start))
     trains = np.array([weight.trainable for weight in one.start.weights]) & (moved[-1] > 0)
@@ -80,15 +69,7 @@ def measure(case: Case, one: Side, path: Path) -> Noise:
 def moves(
     case: Case, one: Side, path: Path, *, start: Start | None = None, share: float = MOSTLY_NOISE
 ) -> tuple[Table, np.ndarray]:
-    """Returns how far one device comes to lie elsewhere, and which weights by a large share.
-
-    Args:
-        case: What is compared, with what is changed in it.
-        one: The side of one device, unchanged.
-        path: Its weights after each step.
-        start: Where to start; None where `one` did.
-        share: Of a weight's movement, as root mean squares.
-    """
+    """Returns how far one device comes to lie elsewhere, and which weights by a large share."""
     other: Path = []
     one_device(case, lambda weights: other.append(only(weights)), start=start or one.start)
     _, moved = distances(path, [list(one.start.values)] * len(path))
@@ -107,21 +88,12 @@ def _last_digits_changed(start: Start) -> Start:
 
 
 def only(weights: list[Copies]) -> list[np.ndarray]:
-    """Returns each weight's first copy.
-
-    Args:
-        weights: The copies of each.
-    """
+    """Returns each weight's first copy."""
     return [copies[0] for copies in weights]
 
 
 def distances(one: Path, other: Path) -> tuple[Table, Table]:
-    """Returns the largest and the root mean square difference, by step and weight.
-
-    Args:
-        one: Weights after each step.
-        other: The same of another training.
-    """
+    """Returns the largest and the root mean square difference, by step and weight."""
     pairs = [
         [difference(a, b) for a, b in zip(here, there, strict=True)]
         for here, there in zip(one, other, strict=True)
@@ -134,12 +106,7 @@ def distances(one: Path, other: Path) -> tuple[Table, Table]:
 
 
 def difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns the absolute differences: infinite where only one of two numbers is finite.
-
-    Args:
-        one: Numbers.
-        other: As many.
-    """
+    """Returns the absolute differences: infinite where only one of two numbers is finite."""
     a, b = wide(one), wide(other)
     with np.errstate(invalid="ignore"):
         far = np.abs(a - b)
@@ -148,9 +115,5 @@ def difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def wide(value: np.ndarray) -> np.ndarray:
-    """Returns numbers of any type, also bfloat16, as float64.
-
-    Args:
-        value: Numbers.
-    """
+    """Returns numbers of any type, also bfloat16, as float64."""
     return np.asarray(value).astype(np.float64)

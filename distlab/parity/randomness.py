@@ -48,11 +48,7 @@ class Randomness:
 
 
 def drawing(model: keras.Model) -> Randomness:
-    """Finds the layers that draw random numbers while training, and leaves them as they are.
-
-    Args:
-        model: A model.
-    """
+    """Finds the layers that draw random numbers while training, and leaves them as they are."""
     found = [one for one in layers_of(model) if _rates(one) or _augments(one) or _seeds(one)]
     return Randomness(alike=tuple(layer.name for layer in found))
 
@@ -62,9 +58,6 @@ def switch_off(model: keras.Model) -> Randomness:
 
     Dropout and noise get the rate zero; image augmentation runs as it does outside training,
     which is the identity (`RandomCrop` takes the centre).
-
-    Args:
-        model: A model that nobody else uses.
     """
     off, left = [], []
     for layer in layers_of(model):
@@ -81,11 +74,7 @@ def switch_off(model: keras.Model) -> Randomness:
 
 
 def reseed(model: keras.Model) -> None:
-    """Lets every layer, and every operation, that draws random numbers draw others.
-
-    Args:
-        model: A model that nobody else uses.
-    """
+    """Lets every layer, and every operation, that draws random numbers draw others."""
     for layer in layers_of(model):
         for generator in _seeds(layer):
             generator.state.assign(generator.state + 12345)

@@ -40,21 +40,12 @@ class Factor:
     fits: bool
 
     def is_about(self, value: float) -> bool:
-        """Whether it is that multiple.
-
-        Args:
-            value: A multiple.
-        """
+        """Whether it is that multiple."""
         return self.fits and abs(self.value - value) <= _SAME * max(abs(value), 1.0 / 16)
 
 
 def loss_factor(case: Case, start: Start) -> Factor:
-    """Returns the factor of the loss alone: no regulariser, clipping or own optimizer.
-
-    Args:
-        case: What is compared.
-        start: The weights to start from.
-    """
+    """Returns the factor of the loss alone: no regulariser, clipping or own optimizer."""
     try:
         one, other = _updates(_bare(case, changes.zero_regularisers), start)
     except Exception:  # a user's loop may need what is taken out of the model here
@@ -63,12 +54,7 @@ def loss_factor(case: Case, start: Start) -> Factor:
 
 
 def regulariser_factor(case: Case, start: Start) -> Factor:
-    """Returns the factor of the regularisers alone: steps with them less steps without.
-
-    Args:
-        case: What is compared.
-        start: The weights to start from.
-    """
+    """Returns the factor of the regularisers alone: steps with them less steps without."""
     one, other = _updates(_bare(case), start)
     one_without, other_without = _updates(_bare(case, changes.zero_regularisers), start)
     return _fit(one - one_without, other - other_without)

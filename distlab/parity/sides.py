@@ -83,22 +83,12 @@ class Side:
 
 
 def rounding_of(dtype: str) -> float:
-    """Returns what a type rounds to, relative to the number; 0 for whole numbers.
-
-    Args:
-        dtype: The type's name.
-    """
+    """Returns what a type rounds to, relative to the number; 0 for whole numbers."""
     return _ROUNDING.get(dtype, 0.0)
 
 
 def one_device(case: Case, note: Note, *, start: Start | None = None) -> Side:
-    """Trains with Keras's own `fit`, without a strategy.
-
-    Args:
-        case: What is compared.
-        note: Called after each step.
-        start: Where to start; None for what build() draws.
-    """
+    """Trains with Keras's own `fit`, without a strategy."""
     with _same_kind_of_device(case.strategy):
         side = _build(case, start)
         _build_optimizer(side.model)
@@ -107,13 +97,7 @@ def one_device(case: Case, note: Note, *, start: Start | None = None) -> Side:
 
 
 def under_strategy(case: Case, start: Start, note: Note) -> Side:
-    """Trains under the strategy, from the weights of the other side.
-
-    Args:
-        case: What is compared.
-        start: Where to start.
-        note: Called after each step.
-    """
+    """Trains under the strategy, from the weights of the other side."""
     sides: list[Side] = []
 
     def build() -> keras.Model:

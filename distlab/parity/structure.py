@@ -42,11 +42,7 @@ class Start:
 
     @classmethod
     def of(cls, model: keras.Model) -> Start:
-        """Returns the weights of a built model.
-
-        Args:
-            model: The model.
-        """
+        """Returns the weights of a built model."""
         weights = tuple(model.weights)
         values = tuple(copies(weight)[0] for weight in weights)
         known = {id(weight) for weight in weights}
@@ -67,11 +63,7 @@ class Start:
 
 
 def copies(weight: Any) -> tuple[np.ndarray, ...]:
-    """Returns a weight's value on every replica (once, where all replicas share it).
-
-    Args:
-        weight: A Keras variable.
-    """
+    """Returns a weight's value on every replica (once, where all replicas share it)."""
     strategy = getattr(weight.value, "distribute_strategy", None)
     if strategy is None:
         return (weight.numpy(),)
@@ -79,11 +71,7 @@ def copies(weight: Any) -> tuple[np.ndarray, ...]:
 
 
 def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
-    """Returns the model and every layer inside it, however deep, each once.
-
-    Args:
-        model: A model.
-    """
+    """Returns the model and every layer inside it, however deep, each once."""
     found: dict[int, keras.layers.Layer] = {}
 
     def visit(thing: Any) -> Iterator[Any]:
@@ -103,12 +91,7 @@ def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def build_symbolically(model: keras.Model, spec: Any) -> None:
-    """Gives a model that waits for its first batch its weights.
-
-    Args:
-        model: A model that is not built.
-        spec: The data set's description of an element.
-    """
+    """Gives a model that waits for its first batch its weights."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
 
     def symbolic(part: Any) -> keras.KerasTensor:
@@ -118,15 +101,7 @@ def build_symbolically(model: keras.Model, spec: Any) -> None:
 
 
 def check_same(one: Start, other: Start) -> None:
-    """Raises where two calls of build() did not make two models of the same structure.
-
-    Args:
-        one: From one call.
-        other: From another.
-
-    Raises:
-        ModelError: They share weights, or differ in structure.
-    """
+    """Raises where two calls of build() did not make two models of the same structure."""
     shared = {id(weight) for weight in one.weights} & {id(weight) for weight in other.weights}
     if shared or one.optimizer is other.optimizer:
         raise ModelError(
@@ -161,10 +136,6 @@ def plain_names(one: Sequence[str], other: Sequence[str]) -> list[str]:
 
     Keras numbers layers without a name of their own through the whole process. Where two
     builds differ in a part of a name, that number is Keras's, and it is counted anew.
-
-    Args:
-        one: Names in one build.
-        other: Names in another build, in the same order.
     """
     counts: Counter[str] = Counter()
     given: dict[str, str] = {}

@@ -29,15 +29,7 @@ _SENT, _RECEIVED = category(3), Look(NOTE, hatch="////")
 
 
 def draw_traffic(networks: Mapping[str, Network], *, vector_bytes: int) -> Figure:
-    """Draws what each rank has sent and received, one panel for each network.
-
-    Args:
-        networks: By title, a network after its all-reduce.
-        vector_bytes: The size of what is reduced; bars are in units of it.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws what each rank has sent and received, one panel for each network."""
     import matplotlib.pyplot as plt
 
     figure: Figure = plt.figure(figsize=(2.6 * len(networks) + 1.4, 2.7), layout="constrained")
@@ -62,15 +54,7 @@ def draw_traffic(networks: Mapping[str, Network], *, vector_bytes: int) -> Figur
 
 
 def draw_busiest(sizes: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Draws the bytes on the busiest link against the number of ranks, a line an algorithm.
-
-    Args:
-        sizes: By algorithm and number of ranks, the most that a link carries in one direction, in
-            units of the vector.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws the bytes on the busiest link against the number of ranks, a line an algorithm."""
     import matplotlib.pyplot as plt
 
     figure: Figure
@@ -98,16 +82,7 @@ def draw_busiest(sizes: Mapping[str, Mapping[int, float]]) -> Figure:
 def draw_seconds(
     times: Mapping[str, Mapping[float, float]], *, ranks: int, x: str = "size of the vector"
 ) -> Figure:
-    """Draws how long an all-reduce takes against the size of its vector, on two log axes.
-
-    Args:
-        times: By algorithm and size in bytes, the seconds.
-        ranks: How many take part.
-        x: What the sizes are of.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws how long an all-reduce takes against the size of its vector, on two log axes."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator
 
@@ -136,11 +111,7 @@ def draw_seconds(
 
 
 def shown_bytes(size: float) -> str:
-    """Returns a size for people, such as "4 KB" or "100 MB".
-
-    Args:
-        size: In bytes.
-    """
+    """Returns a size for people, such as "4 KB" or "100 MB"."""
     for unit in ("B", "KB", "MB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

@@ -27,13 +27,7 @@ Values = Mapping[str, Mapping[int, Any]]
 
 
 def draw_by_batch(values: Values, *, y: str, y_unit: str = "") -> Figure:
-    """Draws a curve for each way to train: the mean over seeds, with the standard error as a bar.
-
-    Args:
-        values: For each way, at most four, and each batch size: one number for each seed.
-        y: What the numbers are.
-        y_unit: Their unit.
-    """
+    """Draws a curve for each way to train: the mean over seeds, its standard error as a bar."""
     figure, axes = _begin(values, y=y, y_unit=y_unit)
     told = [f"{name}: {_listed(curve, y_unit)}" for name, curve in values.items()]
     add_legend(axes)
@@ -47,11 +41,6 @@ def draw_steps(steps: Values, *, lines_from: Sequence[str]) -> Figure:
     """Draws the steps to an accuracy against the batch, on two logarithmic axes.
 
     A batch size at which a seed never arrived has no point in the curve.
-
-    Args:
-        steps: For each way, at most four, and each batch size: the steps of each seed, NaN for a
-            seed that never arrived.
-        lines_from: The ways from whose first point a line falls as 1 / batch.
     """
     figure, axes = _begin(steps, y="steps to 95 %")
     batches = sorted({batch for curve in steps.values() for batch in curve})
@@ -97,11 +86,7 @@ def _begin(values: Values, *, y: str, y_unit: str = "") -> tuple[Figure, Any]:
 
 
 def standard_error(seeds: Any) -> float:
-    """Returns the standard error of the mean over seeds; 0 for a single one.
-
-    Args:
-        seeds: One number for each seed.
-    """
+    """Returns the standard error of the mean over seeds; 0 for a single one."""
     count = len(seeds)
     return float(np.std(seeds, ddof=1) / np.sqrt(count)) if count > 1 else 0.0
 

@@ -14,15 +14,7 @@ _CELL, _ROW, _BETWEEN = 0.8, 1.15, 2.2
 
 
 def draw_all_reduce(given: Sequence[Any], received: Sequence[Any]) -> Any:
-    """Draws the numbers that each replica gives, the sum of all, and what each receives.
-
-    Args:
-        given: For each replica its numbers, as a vector.
-        received: For each replica what it has afterwards.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
-    """
+    """Draws the numbers that each replica gives, the sum of all, and what each receives."""
     import matplotlib.pyplot as plt
 
     total = [float(sum(column)) for column in zip(*given, strict=True)]

@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 
 def draw_compiled_batches(plans: Mapping[str, Sequence[tuple[int, int, int]]]) -> Figure:
-    """Draws each batch as a bar, in the colour of the program that runs it.
-
-    Args:
-        plans: For each panel's title the batches in their order. Each has its number of examples,
-            its number of rows (examples and padding), and the number of its program, from 1.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws each batch as a bar, in the colour of the program that runs it."""
     import matplotlib.pyplot as plt
 
     figure: Figure

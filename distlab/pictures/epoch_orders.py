@@ -18,14 +18,6 @@ def draw_epochs(pipelines: Mapping[str, Sequence[_Epoch]], *, batch: int) -> Any
     """Draws the images of each epoch in a row, in the order in which they came.
 
     Each has its number below it. A space separates two batches.
-
-    Args:
-        pipelines: By name, for each epoch the examples: the number, and an array of shape (height,
-            width, 1) with values from 0 to 1.
-        batch: Examples in a batch.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
     """
     import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle

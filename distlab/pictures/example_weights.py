@@ -21,14 +21,6 @@ def draw_example_weights(
     """Draws the weight of each example as a bar, in the colour of its replica.
 
     A line shows what each example weighs on one device: one over the number of examples.
-
-    Args:
-        shares: How many examples each replica has, in the order of the replicas.
-        rules: For each panel's title the weight of each example, in the order of the batch.
-        columns: How many panels are side by side.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
     """
     import matplotlib.pyplot as plt
 

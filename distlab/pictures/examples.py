@@ -15,15 +15,7 @@ _TILE_INCHES = 0.48
 
 
 def draw_digits(images: Any, *, columns: int = 14) -> Any:
-    """Draws images in their order, each with its number below.
-
-    Args:
-        images: Array of shape (examples, height, width, 1), from 0 to 1.
-        columns: Images in a row.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
-    """
+    """Draws images in their order, each with its number below."""
     import matplotlib.pyplot as plt
 
     rows = -(-len(images) // columns)
@@ -40,13 +32,6 @@ def draw_shares(images: Any, seen: Sequence[Sequence[Sequence[int]]]) -> Any:
 
     Every replica has its colour and its name, every example its number; the end of a
     row says how many its replica saw.
-
-    Args:
-        images: Array of shape (examples, height, width, 1), from 0 to 1.
-        seen: For each batch, for each replica, the numbers of the examples that it saw.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
     """
     import matplotlib.pyplot as plt
 

@@ -26,17 +26,7 @@ _GROUP_WIDTH = 0.76
 def draw_gradients(
     per_replica: Sequence[Any], *, mean: Any, one_device: Any, label: str = "class"
 ) -> Any:
-    """Draws a gradient as bars, one for each replica, with their mean and one device's.
-
-    Args:
-        per_replica: For each replica, at most four, its gradient as a vector.
-        mean: The mean over the replicas, drawn as a line across the bars.
-        one_device: The gradient of the whole batch on one device, drawn as a circle.
-        label: What the places of the vector are.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
-    """
+    """Draws a gradient as bars, one for each replica, with their mean and one device's."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7.4, 2.9), layout="constrained")
@@ -75,14 +65,7 @@ def _how_near(apart: float) -> str:
 
 
 def draw_losses(curves: Mapping[str, Sequence[float]]) -> Any:
-    """Draws loss by epoch, the first curve wide, so that one lying on it can be seen.
-
-    Args:
-        curves: For each run, at most four, its loss after each epoch.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
-    """
+    """Draws loss by epoch, the first curve wide, so that one lying on it can be seen."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(5.2, 2.9), layout="constrained")

@@ -38,14 +38,7 @@ def recorded_splits() -> dict[str, StepSplit]:
 
 
 def draw_step_splits(splits: Mapping[str, StepSplit]) -> Any:
-    """Draws three bars for each pipeline: the real step, and what its parts take alone.
-
-    Args:
-        splits: By the name of the pipeline, what was measured.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
-    """
+    """Draws three bars for each pipeline: the real step, and what its parts take alone."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7.6, 0.9 * len(splits) + 0.9), layout="constrained")
@@ -69,16 +62,7 @@ def draw_step_splits(splits: Mapping[str, StepSplit]) -> Any:
 
 
 def draw_overlap(*, read: float, compute: float, steps: int) -> Any:
-    """Draws the same steps twice: read and compute in turns, and with one batch read ahead.
-
-    Args:
-        read: How long the input takes for a batch, in any unit.
-        compute: How long the computation of a step takes, in the same unit.
-        steps: How many steps.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
-    """
+    """Draws the same steps twice: read and compute in turns, and with one batch read ahead."""
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(2, 1, figsize=(7.6, 3.3), sharex=True, layout="constrained")

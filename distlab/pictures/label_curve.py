@@ -19,11 +19,7 @@ RECORDED = Path(__file__).with_suffix(".json")
 
 
 def recorded_accuracies() -> dict[str, dict[int, list[float]]]:
-    """Returns what `python benchmarks/label_curve.py` measured.
-
-    Returns:
-        For each way of training, by the labels a class, the accuracy of each seed.
-    """
+    """Returns what `python benchmarks/label_curve.py` measured."""
     kept = json.loads(RECORDED.read_text(encoding="utf-8"))
     return {
         way: dict(zip(kept["labels"], by_labels, strict=True))
@@ -34,15 +30,7 @@ def recorded_accuracies() -> dict[str, dict[int, list[float]]]:
 def draw_label_curve(
     accuracies: Mapping[str, Mapping[int, Sequence[float]]], ways: Sequence[str]
 ) -> Figure:
-    """Draws a curve for each way: the mean of the seeds, and their standard deviation as a bar.
-
-    Args:
-        accuracies: For each way of training, by the labels a class, the accuracy of each seed.
-        ways: Those to draw.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws a curve for each way: the mean of the seeds, and their standard deviation as a bar."""
     import matplotlib.pyplot as plt
     import numpy as np
 

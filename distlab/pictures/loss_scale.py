@@ -30,17 +30,7 @@ _SKIPPED = category(2).colour
 def draw_loss_scale(
     losses: Mapping[str, Sequence[float]], scales: Sequence[float], *, skipped: Sequence[int]
 ) -> Figure:
-    """Draws losses by step, and below them a loss scale; a bar through both is a skipped step.
-
-    Args:
-        losses: By way of training, at most four, the loss of each step. The first is what the
-            others should be: a broad grey line under them.
-        scales: The scale in each step.
-        skipped: The steps, counted from 1, that were skipped.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws losses by step, and below them a loss scale; a bar through both is a skipped step."""
     import matplotlib.pyplot as plt
 
     figure: Figure

@@ -20,13 +20,6 @@ def draw_masks(panels: Mapping[str, Sequence[Any]]) -> Any:
     A filled cell was kept, an empty one dropped; a row of cells is an example, a column a unit. The
     text below each panel counts the cells in which the replicas differ from the first one, and
     names an earlier panel that shows the very same masks.
-
-    Args:
-        panels: For each panel's title the mask of each replica, at most four: arrays of shape
-            (examples, units), all of the same shape; anything but zero was kept.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
     """
     import matplotlib.pyplot as plt
     import numpy as np

@@ -18,16 +18,7 @@ if TYPE_CHECKING:
 def draw_memory_by_replicas(
     replicas: Sequence[int], curves: Mapping[str, Sequence[float]], *, limit_gb: float
 ) -> Figure:
-    """Draws the memory of a step on one device over the number of replicas, on two log axes.
-
-    Args:
-        replicas: Numbers of replicas, rising.
-        curves: For each way to divide a model the gigabytes on one device, by `replicas`.
-        limit_gb: How much memory a device has.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
-    """
+    """Draws the memory of a step on one device over the number of replicas, on two log axes."""
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(7.2, 3.6), layout="constrained")

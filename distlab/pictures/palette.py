@@ -34,14 +34,7 @@ GROUND = "#FFFFFF"
 
 @dataclass(frozen=True)
 class Look:
-    """How one meaning is drawn, in every figure.
-
-    Args:
-        colour: As "#RRGGBB".
-        marker: Of its points.
-        hatch: Of its bars and areas.
-        dashes: The style of its lines.
-    """
+    """How one meaning is drawn, in every figure."""
 
     colour: str
     marker: str = "o"
@@ -86,54 +79,29 @@ CATEGORIES = (
 
 
 def replica(number: int) -> Look:
-    """Returns the look of a replica, which is the same in every figure.
-
-    Args:
-        number: From 0. After four the looks start again, so name the replicas as well.
-    """
+    """Returns the look of a replica, which is the same in every figure."""
     return _REPLICAS[number % len(_REPLICAS)]
 
 
 def worker(number: int) -> Look:
-    """Returns the look of a worker: that of the replica with its number.
-
-    Args:
-        number: From 0.
-    """
+    """Returns the look of a worker: that of the replica with its number."""
     return replica(number)
 
 
 def category(number: int) -> Look:
-    """Returns the look of a part or kind that is no replica, worker or verdict.
-
-    Args:
-        number: From 0.
-    """
+    """Returns the look of a part or kind that is no replica, worker or verdict."""
     return CATEGORIES[number % len(CATEGORIES)]
 
 
 def label_axes(axes: Any, *, x: str, y: str, x_unit: str = "", y_unit: str = "") -> None:
-    """Names both axes with their units, and takes away the frame on the right and on top.
-
-    Args:
-        axes: The axes.
-        x: What goes to the right.
-        y: What goes up.
-        x_unit: Its unit, such as "ms"; empty for counts and pure numbers.
-        y_unit: As `x_unit`.
-    """
+    """Names both axes with their units, and takes away the frame on the right and on top."""
     axes.set_xlabel(f"{x} ({x_unit})" if x_unit else x)
     axes.set_ylabel(f"{y} ({y_unit})" if y_unit else y)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def add_legend(axes: Any, **places: Any) -> Any:
-    """Adds the course's form of a legend to axes or to a figure, and returns it.
-
-    Args:
-        axes: Axes, or a figure with `loc="outside right upper"` or the like.
-        places: What `legend` takes.
-    """
+    """Adds the course's form of a legend to axes or to a figure, and returns it."""
     return axes.legend(**{"frameon": False, "fontsize": 9, **places})
 
 
@@ -142,14 +110,6 @@ def finish(figure: Figure, *, alt: str) -> Figure:
 
     The site, nbconvert and GitHub take the text from the output's metadata. JupyterLab ignores it
     there, so in JupyterLab the figure is sent as HTML as well.
-
-    Args:
-        figure: The finished figure.
-        alt: What a reader who does not see the figure should know: what is drawn, and what it
-            shows, in full sentences computed from the same numbers.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
     """
     import matplotlib.pyplot as plt
 

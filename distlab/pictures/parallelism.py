@@ -22,14 +22,7 @@ _WHOLE = ((0.0, 1.0),) * _LAYERS
 
 @dataclass(frozen=True)
 class Part:
-    """What one device has.
-
-    Args:
-        device: Its name.
-        batch: From where to where its share of the batch goes, between 0 and 1; None for nothing.
-        layers: For each of three layers from where to where its columns go; None for no columns.
-        fetches: Whether it fetches what is missing of a layer, when it computes that layer.
-    """
+    """What one device has."""
 
     device: str
     batch: tuple[float, float] | None
@@ -39,14 +32,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of parallelism.
-
-    Args:
-        name: As the field calls it.
-        parts: What each device has.
-        question: Which question decides for it.
-        example: Where to find it.
-    """
+    """One kind of parallelism."""
 
     name: str
     parts: tuple[Part, ...]
@@ -114,14 +100,7 @@ FIELD = (
 
 
 def draw_map(kinds: Sequence[Kind] = FIELD) -> Figure:
-    """Draws for each kind what each device has of the batch and of three layers.
-
-    Args:
-        kinds: One a row.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
-    """
+    """Draws for each kind what each device has of the batch and of three layers."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(9.4, 1.12 * len(kinds) + 0.4), layout="constrained")

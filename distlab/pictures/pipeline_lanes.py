@@ -24,12 +24,6 @@ def draw_pipeline(schedules: Mapping[str, Sequence[Lane]]) -> Figure:
 
     All panels have one time axis, in the time that a stage takes for the whole batch: a tick is
     shorter where the batch is cut into more micro-batches.
-
-    Args:
-        schedules: A panel for each title, with what `pipeline_schedule` returned.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
     """
     import matplotlib.pyplot as plt
 

@@ -45,19 +45,7 @@ def draw_resumed(
     stopped_at: int,
     killed_in: int | None = None,
 ) -> Figure:
-    """Draws the losses of a training that nothing stopped, and of ones that resumed after a stop.
-
-    Args:
-        undisturbed: The loss after each step: a broad grey line under the others.
-        resumed: By what was kept, the loss after each step from there on: first of the run that
-            should lie on the grey line, then of those that lost something, two at most.
-        stopped_at: How many steps were done when the training was stopped, or after which it
-            resumed.
-        killed_in: The step in which it was killed, where that is a later one.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws the losses of a training that nothing stopped, and of ones that resumed."""
     import matplotlib.pyplot as plt
 
     figure: Figure
@@ -89,16 +77,7 @@ def draw_resumed(
 def draw_interval(
     every_secs: Sequence[float], parts: Mapping[str, Sequence[float]], *, best_secs: float
 ) -> Figure:
-    """Draws which shares of the time go into being ready for a failure, and their sum.
-
-    Args:
-        every_secs: Seconds from one checkpoint to the next, above 0.
-        parts: By name, the share of the time that it costs at each of these, 0 to 1.
-        best_secs: Where the sum should be least: a vertical line.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws which shares of the time go into being ready for a failure, and their sum."""
     import matplotlib.pyplot as plt
 
     figure: Figure
@@ -125,15 +104,7 @@ def draw_interval(
 
 
 def draw_waste(machines: Sequence[int], lost: Mapping[str, Sequence[float]]) -> Figure:
-    """Draws the share of the time that is lost against the number of machines.
-
-    Args:
-        machines: How many, from few to many.
-        lost: By what it is, the share of the time that is lost with so many, 0 to 1.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws the share of the time that is lost against the number of machines."""
     import matplotlib.pyplot as plt
 
     figure: Figure

@@ -26,15 +26,7 @@ _PARTS = ("architecture", "weights", "compile", "optimizer")
 
 
 def draw_move(*, replicas: int, moved_to: int) -> Figure:
-    """Draws a training run on some replicas, its file, and the replicas where it continues.
-
-    Args:
-        replicas: Before the move.
-        moved_to: After it.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws a training run on some replicas, its file, and the replicas where it continues."""
     import matplotlib.pyplot as plt
 
     figure: Figure
@@ -80,18 +72,7 @@ def draw_differences(
     title: str = "",
     missing: str = "cannot",
 ) -> Figure:
-    """Draws a cell for each way and strategy: equal, or how far apart.
-
-    Args:
-        rows: For each way to save, and there for each strategy, the largest difference; None
-            where there is nothing to compare. Strategies are those of the first row.
-        tolerance: Differences below this are rounding, and drawn as equal. NaN is not.
-        title: What differs.
-        missing: What a cell of None says.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws a cell for each way and strategy: equal, or how far apart."""
     import matplotlib.pyplot as plt
 
     columns = list(next(iter(rows.values())))

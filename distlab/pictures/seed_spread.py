@@ -12,14 +12,7 @@ from distlab.pictures.palette import CATEGORIES, ONE_DEVICE, add_legend, finish,
 
 
 def draw_seeds(accuracies: Mapping[str, Sequence[float]]) -> Any:
-    """Draws the accuracy by epoch, one curve for each seed.
-
-    Args:
-        accuracies: For each seed's name, at most five, the accuracy of each epoch, from 0 to 1.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
-    """
+    """Draws the accuracy by epoch, one curve for each seed."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6.4, 2.9), layout="constrained")

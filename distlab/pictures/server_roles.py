@@ -19,15 +19,7 @@ _WIDTH, _HEIGHT = 2.1, 0.9
 
 
 def draw_roles(*, workers: int, servers: int) -> Figure:
-    """Draws the coordinator, the workers and the parameter servers, and what goes between them.
-
-    Args:
-        workers: How many workers.
-        servers: How many parameter servers.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws the coordinator, the workers and the parameter servers, and what goes between them."""
     import matplotlib.pyplot as plt
 
     most = max(workers, servers)

@@ -17,17 +17,7 @@ _GAP, _DEVICES = 2.2, 2
 
 
 def draw_split_layers(*, examples: int, inputs: int, hidden: int, outputs: int) -> Figure:
-    """Draws all matrices of two layers, each element in the colour of the device that has it.
-
-    Args:
-        examples: Rows of the batch.
-        inputs: Its columns.
-        hidden: Columns of the first kernel and rows of the second; an even number.
-        outputs: Columns of the second kernel.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
-    """
+    """Draws all matrices of two layers, each element in the colour of the device that has it."""
     import matplotlib.pyplot as plt
 
     half = hidden // _DEVICES

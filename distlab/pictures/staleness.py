@@ -31,16 +31,7 @@ Applied = tuple[int, int, int, float]
 
 
 def draw_staleness(trainings: Mapping[str, Sequence[Applied]]) -> Figure:
-    """Draws for each training its steps, how often each staleness occurs, and the weight.
-
-    Args:
-        trainings: By title the steps of a training: when each reads the weights and when it
-            writes them, as places in the order of all that is read and written; its staleness;
-            and the weight after it.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws for each training its steps, how often each staleness occurs, and the weight."""
     import matplotlib.pyplot as plt
 
     size = (3.5 * len(trainings), 6.4)
@@ -92,11 +83,7 @@ def _add_legend(figure: Figure, *, left_out: bool) -> None:
 
 
 def lanes(steps: Sequence[Applied]) -> list[int]:
-    """Returns for each step a worker that is free when it reads, the first one of them.
-
-    Args:
-        steps: In the order in which they read.
-    """
+    """Returns for each step a worker that is free when it reads, the first one of them."""
     free_from: list[int] = []
     found = []
     for reads, writes, *_ in steps:

@@ -26,16 +26,7 @@ _PARTS = ("compute", "communication", "input")
 def draw_step_parts(
     steps: Sequence[MeasuredStep], *, predicted: Sequence[StepCost] | None = None
 ) -> Figure:
-    """Draws the parts of steps as stacked bars: as measured, or as predicted beside the measured.
-
-    Args:
-        steps: Measured steps, one for each bar.
-        predicted: For each step what a model says of it. Then the bars show the prediction, and a
-            line shows each whole step as measured.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
-    """
+    """Draws the parts of steps as stacked bars: measured, or predicted beside measured."""
     import matplotlib.pyplot as plt
 
     shown: Sequence[Any] = predicted if predicted is not None else steps
@@ -84,16 +75,7 @@ def draw_all_reduce_times(
     model: CostModel | None = None,
     unseen: Sequence[AllReduceTime] = (),
 ) -> Figure:
-    """Draws how long an all-reduce takes by its size, and a model's curve through it.
-
-    Args:
-        rows: What was measured; with a model, what it was fitted to.
-        model: Predicts the time of every size, for each number of replicas.
-        unseen: What the model was not fitted to.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
-    """
+    """Draws how long an all-reduce takes by its size, and a model's curve through it."""
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
@@ -143,15 +125,7 @@ def draw_scaling(
     *,
     published: Sequence[tuple[str, int, float]] = (),
 ) -> Figure:
-    """Draws the efficiency of weak scaling from 1 to 4,096 replicas.
-
-    Args:
-        curves: For each name a cost model, and the sizes that its `efficiency` takes.
-        published: Points to compare with: the name of a curve, replicas, efficiency from 0 to 1.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
-    """
+    """Draws the efficiency of weak scaling from 1 to 4,096 replicas."""
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
@@ -182,15 +156,7 @@ def draw_scaling(
 def draw_spread(
     steps: Mapping[str, Sequence[MeasuredStep]], efficiency: Mapping[str, Sequence[float]]
 ) -> Figure:
-    """Draws measured steps with their spread, by kind of scaling, and the efficiency of each.
-
-    Args:
-        steps: By kind of scaling, the measured steps.
-        efficiency: By kind of scaling, the efficiency of each step, as a part of 1.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
-    """
+    """Draws measured steps with their spread, by kind of scaling, and the efficiency of each."""
     import matplotlib.pyplot as plt
 
     rows = [

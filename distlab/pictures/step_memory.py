@@ -16,16 +16,7 @@ if TYPE_CHECKING:
 
 
 def draw_memory(rows: Mapping[str, Mapping[str, float]], *, limit_gb: float) -> Figure:
-    """Draws the memory of a step on each device as a stacked bar, with the device's limit.
-
-    Args:
-        rows: For each way to train the gigabytes of each part on one device. All rows have the
-            same parts in the same order.
-        limit_gb: How much memory a device has.
-
-    Returns:
-        The figure; as the last line of a cell it is shown.
-    """
+    """Draws the memory of a step on each device as a stacked bar, with the device's limit."""
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(8.4, 0.55 * len(rows) + 1.5), layout="constrained")

@@ -22,15 +22,7 @@ _QUESTION_WIDTH, _ANSWER_WIDTH, _ROW = 6.4, 3.4, 1.15
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one strategy keeps and computes things.
-
-    Args:
-        name: The strategy.
-        devices: Name of each device, from the left.
-        replicas: Places, in `devices`, of those that compute.
-        copies: Places of those that hold the variables.
-        moves: What a step sends: from which place, to which, and what it is.
-    """
+    """Where one strategy keeps and computes things."""
 
     name: str
     devices: tuple[str, ...]
@@ -40,14 +32,7 @@ class Layout:
 
 
 def draw_layouts(layouts: Sequence[Layout]) -> Any:
-    """Draws each strategy's devices, with what is on them and what goes between them in a step.
-
-    Args:
-        layouts: One a row.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
-    """
+    """Draws each strategy's devices, with what is on them and what goes between them in a step."""
     import matplotlib.pyplot as plt
 
     most = max(len(layout.devices) for layout in layouts)
@@ -63,15 +48,7 @@ def draw_layouts(layouts: Sequence[Layout]) -> Any:
 
 
 def draw_card(questions: Sequence[tuple[str, str]], *, otherwise: str) -> Any:
-    """Draws questions to be asked from the top; the first yes names the strategy.
-
-    Args:
-        questions: Each with the answer that a yes leads to.
-        otherwise: The answer where every question was a no.
-
-    Returns:
-        A matplotlib `Figure`; as the last line of a cell it is shown.
-    """
+    """Draws questions to be asked from the top; the first yes names the strategy."""
     import matplotlib.pyplot as plt
 
     size = (8.6, 1.0 * (len(questions) + 1))

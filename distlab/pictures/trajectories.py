@@ -27,14 +27,6 @@ def draw_paths(
 
     The first path of a panel is what the others should be, a broad grey line under them. The
     others are drawn as wrong. A large hollow marker shows where each path ends.
-
-    Args:
-        panels: For each panel's title the paths in it by name; a path holds the layer's
-            kernel before the first step and after each step.
-        weights: Row and column of the two weights, for the two axes.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
     """
     import matplotlib.pyplot as plt
 

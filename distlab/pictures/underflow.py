@@ -44,12 +44,7 @@ _ROW_HEIGHT = 0.9  # of the distance of two rows
 
 @dataclass(frozen=True)
 class Lost:
-    """What float16 does not keep.
-
-    Args:
-        zero: Share of the numbers, 0 to 1, that become 0.
-        infinite: Share that becomes infinite, or no number at all.
-    """
+    """What float16 does not keep."""
 
     zero: float
     infinite: float
@@ -59,10 +54,6 @@ def lost_in_float16(gradient: Any, *, scale: float = 1.0) -> Lost:
     """Rounds a scaled gradient to float16 and counts what is lost.
 
     Numbers that are 0 already, as behind a `relu` that is off, are left out of the count.
-
-    Args:
-        gradient: Numbers of any shape, in float32 or wider.
-        scale: What the loss, and so the gradient, is multiplied by.
     """
     import numpy as np
 
@@ -80,13 +71,6 @@ def draw_underflow(gradients: Mapping[str, Any], *, scales: Sequence[float] = (1
     Each layer is a row, with a histogram of the exponents of its gradient. What lies in the
     grey on the left becomes 0 in float16, on the right infinite; left of the dotted line it
     loses digits. The text beside each row is the share that becomes 0 or infinite.
-
-    Args:
-        gradients: For each row, in the order from the top, its name and its gradient.
-        scales: What the loss is multiplied by, one for each panel: try your own.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
     """
     import matplotlib.pyplot as plt
     from matplotlib.patches import Patch
@@ -127,16 +111,7 @@ def draw_underflow(gradients: Mapping[str, Any], *, scales: Sequence[float] = (1
 def draw_training(
     curves: Mapping[str, Sequence[float]], *, every_steps: int, level: tuple[str, float]
 ) -> Figure:
-    """Draws losses by step, the first curve broad, so that others lying on it can be seen.
-
-    Args:
-        curves: For each run, at most four, its loss after each `every_steps` steps.
-        every_steps: Steps from one loss to the next.
-        level: Name and height of a dotted line, such as the loss of guessing.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws losses by step, the first curve broad, so that others lying on it can be seen."""
     import matplotlib.pyplot as plt
 
     figure: Figure

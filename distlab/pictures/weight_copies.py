@@ -14,16 +14,7 @@ if TYPE_CHECKING:
 
 
 def draw_drift(path: Any, one_device: Any, *, label: str) -> Figure:
-    """Draws each replica's copy of a weight after each step, and one device's weight.
-
-    Args:
-        path: Array [steps + 1, replicas], the copies before the first step and after each.
-        one_device: Array [steps + 1], the weight that one device has.
-        label: What the weight is, for the axis.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws each replica's copy of a weight after each step, and one device's weight."""
     import matplotlib.pyplot as plt
     import numpy as np
 

@@ -43,15 +43,6 @@ def draw_readers(
 
     Under each stands the global batch that it was in, counted from 1. An example that several
     workers train on has a frame of several colours; one that none trains on is pale.
-
-    Args:
-        images: Array of shape (examples, height, width, 1), from 0 to 1.
-        read: A panel for each title: for each worker, for each of its batches, the numbers of
-            the examples in it.
-        columns: Examples in a row.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
     """
     import matplotlib.pyplot as plt
 
@@ -76,15 +67,7 @@ def draw_readers(
 
 
 def draw_losses(one_device: Sequence[float], workers: Mapping[str, Sequence[float]]) -> Figure:
-    """Draws what each worker logs over what one device logs, a broad grey line.
-
-    Args:
-        one_device: Its loss after each epoch.
-        workers: By the name of the worker, its loss after each epoch.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws what each worker logs over what one device logs, a broad grey line."""
     import matplotlib.pyplot as plt
 
     figure: Figure
@@ -105,17 +88,7 @@ def draw_losses(one_device: Sequence[float], workers: Mapping[str, Sequence[floa
 def draw_lanes(
     lanes: Mapping[str, _Lane], *, xlabel: str = "seconds", limit: float | None = None
 ) -> Figure:
-    """Draws what each worker does in the course of time: a lane for each worker.
-
-    Args:
-        lanes: By the worker's name, in their order, what it does: "computes", "waits",
-            "all-reduce", "starts again" or "is dead"; how long; and what is written there.
-        xlabel: Of the time axis, with its unit; of a sketch without a scale, in brackets.
-        limit: Where a time limit ends it: a vertical line.
-
-    Returns:
-        The figure, closed, so that a notebook shows it once.
-    """
+    """Draws what each worker does in the course of time: a lane for each worker."""
     import matplotlib.pyplot as plt
 
     figure: Figure

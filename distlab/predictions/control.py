@@ -18,12 +18,7 @@ _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Control:
-    """A button for each choice or a box for a number, and a button that keeps the answer.
-
-    Args:
-        question: The question.
-        keep: Takes the answer; raises `InvalidArgument` if it is none.
-    """
+    """A button for each choice or a box for a number, and a button that keeps the answer."""
 
     def __init__(self, question: Question, keep: Callable[[Any], None]) -> None:
         import ipywidgets

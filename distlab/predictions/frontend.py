@@ -22,12 +22,7 @@ def can_answer() -> bool:
 
 
 def show(markdown: str, plain: str) -> None:
-    """Shows a text as this cell's output.
-
-    Args:
-        markdown: For a notebook.
-        plain: For a terminal.
-    """
+    """Shows a text as this cell's output."""
     if _shell() is None:
         print(plain)  # noqa: T201
         return
@@ -37,12 +32,7 @@ def show(markdown: str, plain: str) -> None:
 
 
 def text_bundle(markdown: str, plain: str) -> dict[str, Any]:
-    """Returns a text as an output of a notebook.
-
-    Args:
-        markdown: As in `show`.
-        plain: As in `show`.
-    """
+    """Returns a text as an output of a notebook."""
     return {"text/markdown": markdown, "text/plain": plain}
 
 

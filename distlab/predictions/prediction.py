@@ -86,14 +86,7 @@ class Prediction:
         return self.came_true is not None
 
     def keep(self, guess: Any) -> None:
-        """Keeps a prediction, as the control's button does; the last one before `reveal` counts.
-
-        Args:
-            guess: One of the choices, or a number.
-
-        Raises:
-            InvalidArgument: It is neither, or the answer has been shown.
-        """
+        """Keeps a prediction, as the control's button does; the last one before `reveal` counts."""
         asked = f"keep({guess!r})"
         if self.answer is not None:
             raise InvalidArgument(
@@ -109,15 +102,6 @@ class Prediction:
         """Shows what happened beside what was predicted.
 
         Where no person can answer, and where nothing was predicted, the answer is folded.
-
-        Args:
-            answer: What happened: one of the choices, or a number.
-            words: A word to each choice, or to typical numbers. To the right one it gives the
-                reason; to a wrong one, what would follow if it were right.
-            within: How far a number may be off and still count as right.
-
-        Raises:
-            InvalidArgument: `answer` or a key of `words` is none of the choices, or no number.
         """
         asked = f"reveal({answer!r})"
         answer = self.question.read(answer, asked=asked)

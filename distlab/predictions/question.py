@@ -19,13 +19,7 @@ Answer = str | float  # a choice, or a number
 
 @dataclass(frozen=True)
 class Question:
-    """One question.
-
-    Args:
-        text: What is asked, in Markdown.
-        choices: The answers to choose from; none for a number.
-        unit: The number's unit.
-    """
+    """One question."""
 
     text: str
     choices: tuple[str, ...] = ()
@@ -33,16 +27,7 @@ class Question:
 
     @classmethod
     def of(cls, text: str, choices: Sequence[Any] | None, unit: str) -> Question:
-        """Returns a question, or says what is wrong with it.
-
-        Args:
-            text: As in `Question`.
-            choices: As in `Question`, each shown as `str` shows it; None for a number.
-            unit: As in `Question`.
-
-        Raises:
-            InvalidArgument: The choices are no choice, or a unit stands beside them.
-        """
+        """Returns a question, or says what is wrong with it."""
         asked = f"predict({text!r})"
         if choices is None:
             return cls(text, unit=unit)
@@ -62,15 +47,7 @@ class Question:
         return cls(text, listed)
 
     def read(self, answer: Any, *, asked: str) -> Answer:
-        """Returns an answer as the question takes it.
-
-        Args:
-            answer: A choice or a number, or the text of one.
-            asked: The call that gave it, for the message.
-
-        Raises:
-            InvalidArgument: It is none of the choices, or no number.
-        """
+        """Returns an answer as the question takes it."""
         if self.choices:
             if str(answer) in self.choices:
                 return str(answer)
@@ -92,34 +69,19 @@ class Question:
         return number
 
     def said(self, answer: Answer) -> str:
-        """Returns an answer as text, a number with its unit.
-
-        Args:
-            answer: What `read` returned.
-        """
+        """Returns an answer as text, a number with its unit."""
         if isinstance(answer, str):
             return answer
         digits = f"{answer:.0f}" if answer.is_integer() else f"{answer:.6g}"
         return f"{digits} {self.unit}".rstrip()
 
     def read_words(self, words: Mapping[Any, str], *, asked: str) -> dict[Answer, str]:
-        """Returns the words to wrong answers, by the answer.
-
-        Args:
-            words: What is said to each answer that might be given.
-            asked: As in `read`.
-        """
+        """Returns the words to wrong answers, by the answer."""
         return {self.read(answer, asked=asked): word for answer, word in words.items()}
 
 
 def agree(one: Answer, other: Answer, within: float) -> bool:
-    """Tells whether two answers are the same.
-
-    Args:
-        one: A choice or a number.
-        other: The same.
-        within: How far apart two numbers may be.
-    """
+    """Tells whether two answers are the same."""
     if isinstance(one, str) or isinstance(other, str):
         return one == other
     return math.isclose(one, other, rel_tol=1e-9, abs_tol=within)

@@ -13,42 +13,25 @@ Texts = tuple[str, str]  # in Markdown, and plain
 
 
 def asked(question: Question) -> Texts:
-    """Returns a question without its choices.
-
-    Args:
-        question: The question.
-    """
+    """Returns a question without its choices."""
     hint = "" if question.choices else f" (a number{_of(question.unit)})"
     return f"**Predict:** {question.text}{hint}", f"Predict: {question.text}{hint}"
 
 
 def offered(question: Question) -> Texts:
-    """Returns the choices of a question; of a number, nothing.
-
-    Args:
-        question: The question.
-    """
+    """Returns the choices of a question; of a number, nothing."""
     listed = "\n".join(f"- {choice}" for choice in question.choices)
     return listed, listed
 
 
 def asked_with_choices(question: Question) -> Texts:
-    """Returns a question and its choices.
-
-    Args:
-        question: The question.
-    """
+    """Returns a question and its choices."""
     (markdown, plain), (listed, _) = asked(question), offered(question)
     return _paragraphs([markdown, listed]), _lines([plain, listed])
 
 
 def kept(question: Question, guess: Answer | None) -> Texts:
-    """Returns what stays of a control after the answer was shown.
-
-    Args:
-        question: The question.
-        guess: What was predicted; None for nothing.
-    """
+    """Returns what stays of a control after the answer was shown."""
     if guess is None:
         return "You made no prediction.", "You made no prediction."
     said = question.said(guess)
@@ -58,14 +41,7 @@ def kept(question: Question, guess: Answer | None) -> Texts:
 def revealed(
     question: Question, answer: Answer, words: Mapping[Answer, str], *, reason: str
 ) -> Texts:
-    """Returns the answer with its reason, and a word to each wrong one, folded if possible.
-
-    Args:
-        question: The question.
-        answer: What is right.
-        words: A word to each wrong answer.
-        reason: Why the answer is right; may be empty.
-    """
+    """Returns the answer with its reason, and a word to each wrong one, folded if possible."""
     happened = question.said(answer)
     plain = _lines([f"Answer: {happened}", reason, *_plain_list(question, words)])
     markdown = _paragraphs([f"**{happened}**", reason, _list(question, words)])
@@ -81,16 +57,7 @@ def compared(
     came_true: bool,
     said: Sequence[str],
 ) -> Texts:
-    """Returns what was predicted beside what happened.
-
-    Args:
-        question: The question.
-        guess: What was predicted.
-        answer: What happened.
-        words: A word to each wrong answer that was not given.
-        came_true: Whether the prediction counts as right.
-        said: The word to a wrong answer that was given, and the reason for the right one.
-    """
+    """Returns what was predicted beside what happened."""
     predicted, happened = question.said(guess), question.said(answer)
     if predicted == happened:
         openings = f"You predicted it: **{happened}**.", f"You predicted it: {happened}."
@@ -106,12 +73,7 @@ def compared(
 
 
 def fold(title: str, markdown: str) -> str:
-    """Returns Markdown that a click opens.
-
-    Args:
-        title: What is seen before.
-        markdown: What is seen after.
-    """
+    """Returns Markdown that a click opens."""
     return f"<details><summary>{title}</summary>\n\n{markdown}\n\n</details>"
 
 

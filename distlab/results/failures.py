@@ -56,26 +56,13 @@ _AUTOGRAPH_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)[ *]*\n\s*(.*)
 
 
 def stored_kind(text: str) -> FailureKind:
-    """Returns the kind that a record holds: a code, or the words of version 0.1.0.
-
-    Args:
-        text: As stored.
-
-    Raises:
-        ValueError: The text is neither of them.
-    """
+    """Returns the kind that a record holds: a code, or the words of version 0.1.0."""
     return OLD_KINDS[text] if text in OLD_KINDS else FailureKind(text)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a call gave nothing to judge.
-
-    Args:
-        kind: Which of the four reasons it was.
-        error: `TypeName: message`, or a sentence.
-        lines: The learner's own lines on the way to it, innermost last.
-    """
+    """Why a call gave nothing to judge."""
 
     kind: FailureKind
     error: str
@@ -89,14 +76,7 @@ def failure_of(
     skip: CodeType | None = None,
     below: Iterable[tuple[FrameType, int]] = (),
 ) -> Failure:
-    """Reads the traceback of an error raised by, or around, the learner's function.
-
-    Args:
-        error: As caught.
-        function: The learner's function; code of its module or notebook is theirs.
-        skip: Code that is not theirs although it stands in the same module.
-        below: Frames with their lines that belong below the traceback's, as of a replica.
-    """
+    """Reads the traceback of an error raised by, or around, the learner's function."""
     home = home_of(function)
     frames = list(traceback.walk_tb(error.__traceback__))
 
@@ -130,11 +110,7 @@ def failure_of(
 
 
 def unwrapped(function: Any) -> Any:
-    """Returns what decorators, partials and tf.functions wrap.
-
-    Args:
-        function: The learner's function.
-    """
+    """Returns what decorators, partials and tf.functions wrap."""
     for _ in range(10):
         wrapped = next(
             (
@@ -151,11 +127,7 @@ def unwrapped(function: Any) -> Any:
 
 
 def home_of(function: Any) -> dict[str, Any]:
-    """Returns the global names of the learner's function: those of its module or notebook.
-
-    Args:
-        function: The learner's function.
-    """
+    """Returns the global names of the learner's function: those of its module or notebook."""
     function = unwrapped(function)
     if inspect.isfunction(function):
         return function.__globals__

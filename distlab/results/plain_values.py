@@ -29,13 +29,6 @@ def to_plain(value: Any, *, at: str = "the answer") -> Plain:
     """Copies a value into None, bool, int, float, str, numpy arrays, lists and dicts.
 
     Tensors and variables become arrays; numpy scalars become numbers; tuples become lists.
-
-    Args:
-        value: What a learner's function returned.
-        at: Where the value stands, for messages.
-
-    Raises:
-        InvalidArgument: It holds something else.
     """
     return _plain(value, at, 0)
 
@@ -114,11 +107,7 @@ def _refusal(at: str, found: str, do: str) -> InvalidArgument:
 
 
 def encode(value: Plain) -> bytes:
-    """Packs a plain value: JSON for the structure, one npy for each array.
-
-    Raises:
-        InvalidArgument: The value is not plain; `to_plain` makes it so.
-    """
+    """Packs a plain value: JSON for the structure, one npy for each array."""
     arrays: list[bytes] = []
 
     # Containers are tagged, so that no dict of a learner's can pose as an array.
@@ -141,11 +130,7 @@ def encode(value: Plain) -> bytes:
 
 
 def decode(payload: bytes) -> Plain:
-    """Unpacks what `encode` packed; what it did not pack is refused, never run.
-
-    Raises:
-        InvalidArgument: The bytes were not made by `encode`.
-    """
+    """Unpacks what `encode` packed; what it did not pack is refused, never run."""
     try:
         if not payload.startswith(_MAGIC):
             raise ValueError("another beginning")

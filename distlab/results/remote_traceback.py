@@ -22,12 +22,7 @@ _GENERATED = "__autograph_generated_file"
 
 
 def tell(error: BaseException, function: Callable[..., Any]) -> Told:
-    """Returns what is to be known of an error, as JSON can carry it.
-
-    Args:
-        error: As caught.
-        function: The learner's; frames of its module or notebook are theirs.
-    """
+    """Returns what is to be known of an error, as JSON can carry it."""
     home = home_of(function)
     frames = list(traceback.walk_tb(error.__traceback__))
     own = [
@@ -49,14 +44,7 @@ def tell(error: BaseException, function: Callable[..., Any]) -> Told:
 def tell_of(
     error: str, text: str, function: Callable[..., Any], *, line: tuple[str, int, str] | None = None
 ) -> Told:
-    """Returns what `tell` would, of something that was no exception there.
-
-    Args:
-        error: How it is called, as an exception would be.
-        text: What is said of it.
-        function: The learner's.
-        line: The file, line and function where it happened; by default where `function` begins.
-    """
+    """Returns what `tell` would, of something that was no exception there."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if line is None and code is not None:
         line = (code.co_filename, code.co_firstlineno, code.co_name)
@@ -64,12 +52,7 @@ def tell_of(
 
 
 def replay(told: Told, function: Callable[..., Any]) -> NoReturn:
-    """Raises an error as it was told.
-
-    Args:
-        told: By `tell` or `tell_of`.
-        function: The learner's.
-    """
+    """Raises an error as it was told."""
     error, home = _error(told), home_of(function)
 
     def deepest() -> None:

@@ -51,10 +51,6 @@ def frames_below(error: BaseException, stops: list[Frames]) -> Frames:
     """Returns where replica 0 met the others, if that raised an error; else nothing.
 
     An error of a replica's own has its lines, and the others only happened to wait.
-
-    Args:
-        error: As caught.
-        stops: Of `noted_stops`.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names = [one.f_code.co_name for one in frames if one.f_globals.get("__name__") == _MODULE]

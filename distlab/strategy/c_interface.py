@@ -47,30 +47,13 @@ _SIGNATURES = {
 
 
 def enable_collective_ops(handle: Any, server: bytes) -> None:
-    """Starts this process's server and waits until all tasks of the cluster have come.
-
-    Args:
-        handle: The context.
-        server: The server, a serialised ServerDef.
-
-    Raises:
-        OpError: As TensorFlow's own binding.
-    """
+    """Starts this process's server and waits until all tasks of the cluster have come."""
     with _status() as status:
         _library().TFE_EnableCollectiveOps(_pointer(handle), server, len(server), status)
 
 
 def set_server_def(handle: Any, server: bytes, *, keep_alive_secs: int) -> None:
-    """Connects this process, which coordinates, to the servers of its cluster.
-
-    Args:
-        handle: The context.
-        server: This process's own server and the cluster, a serialised ServerDef.
-        keep_alive_secs: How long the servers keep what is theirs after its last word.
-
-    Raises:
-        OpError: As TensorFlow's own binding.
-    """
+    """Connects this process, which coordinates, to the servers of its cluster."""
     with _status() as status:
         _library().TFE_ContextSetServerDef(
             _pointer(handle), keep_alive_secs, server, len(server), status
@@ -78,28 +61,13 @@ def set_server_def(handle: Any, server: bytes, *, keep_alive_secs: int) -> None:
 
 
 def put(handle: Any, key: str, value: str) -> None:
-    """Writes to the store.
-
-    Args:
-        handle: The context.
-        key: A name that nobody has used.
-        value: What for.
-
-    Raises:
-        OpError: As TensorFlow's own binding; also where the leader has not been found yet.
-    """
+    """Writes to the store."""
     with _status() as status:
         _library().TFE_InsertConfigKeyValue(_pointer(handle), key.encode(), value.encode(), status)
 
 
 def get(handle: Any, key: str, *, timeout_ms: int) -> str | None:
-    """Reads from the store; None where the key is not there yet, or the store is not.
-
-    Args:
-        handle: The context.
-        key: The name.
-        timeout_ms: How long to wait for it.
-    """
+    """Reads from the store; None where the key is not there yet, or the store is not."""
     buffer = _library().TF_NewBuffer()
     try:
         with _status() as status:
@@ -115,12 +83,7 @@ def get(handle: Any, key: str, *, timeout_ms: int) -> str | None:
 
 
 def remove(handle: Any, key: str) -> None:
-    """Takes a key out of the store; does nothing where the store is not there any more.
-
-    Args:
-        handle: The context.
-        key: The name.
-    """
+    """Takes a key out of the store; does nothing where the store is not there any more."""
     with contextlib.suppress(errors.OpError), _status() as status:
         _library().TFE_DeleteConfigKeyValue(_pointer(handle), key.encode(), status)
 

@@ -19,11 +19,7 @@ _given_up: list[Any] = []
 
 
 class Call:
-    """A call under way in a thread of its own, which does not outlive the process.
-
-    Args:
-        function: Called without arguments. It must leave the GIL to others while it waits.
-    """
+    """A call under way in a thread of its own, which does not outlive the process."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
@@ -38,11 +34,7 @@ class Call:
             self._error = error
 
     def ended(self, timeout_secs: float) -> bool:
-        """Whether it has ended; waits for that a moment.
-
-        Args:
-            timeout_secs: How long.
-        """
+        """Whether it has ended; waits for that a moment."""
         self._thread.join(timeout_secs)
         return not self._thread.is_alive()
 
@@ -53,11 +45,7 @@ class Call:
 
 
 def give_up(handle: Any) -> None:
-    """Notes that what a context waits for is not waited for any more.
-
-    Args:
-        handle: The context.
-    """
+    """Notes that what a context waits for is not waited for any more."""
     _given_up.append(handle)
 
 

@@ -55,20 +55,7 @@ def _tensorflows(cluster: ClusterSpec) -> Any:
 def make_on_cluster(
     kind: str, cluster: ClusterSpec | None, *, patience: Patience, variable_partitioner: Any = None
 ) -> Any:
-    """Makes a strategy, or serves another task's strategy and does not return.
-
-    Args:
-        kind: "multi_worker" or "parameter_server".
-        cluster: The cluster; None where this process stands alone.
-        patience: How long to wait for other tasks.
-        variable_partitioner: Splits variables over the parameter servers.
-
-    Raises:
-        UnsupportedEnvironment: The cluster is not one for this kind, or contradicts itself.
-        TaskTimeout: Other tasks have not come in time.
-        DeviceError: TensorFlow has already been used in this process.
-        SystemExit: This task has served, and was told to end.
-    """
+    """Makes a strategy, or serves another task's strategy and does not return."""
     if cluster is None and kind == "multi_worker":
         return tf.distribute.MultiWorkerMirroredStrategy()
     if cluster is None or cluster.has_parameter_servers != (kind == "parameter_server"):

@@ -27,9 +27,6 @@ def separate(strategy: tf.distribute.Strategy) -> None:
     """Numbers the all-reduces of a MirroredStrategy as those of no other; others stay as they are.
 
     What is already traced keeps its numbers. A second call changes nothing.
-
-    Args:
-        strategy: Any strategy.
     """
     extended = strategy.extended
     if not isinstance(strategy, tf.distribute.MirroredStrategy) or extended._collective_key_base:
@@ -43,11 +40,7 @@ def separate(strategy: tf.distribute.Strategy) -> None:
 
 @contextlib.contextmanager
 def separate_workers(round_number: int) -> Iterator[None]:
-    """Numbers the all-reduces of a MultiWorkerMirroredStrategy made within as those of no other.
-
-    Args:
-        round_number: 1 for the second strategy that these workers make together, and so on.
-    """
+    """Numbers the all-reduces of a MultiWorkerMirroredStrategy made within as those of no other."""
     strategies = tf.distribute.MultiWorkerMirroredStrategy
     before = strategies._collective_key_base
     strategies._collective_key_base = round_number * _GROUPS_OF_A_ROUND

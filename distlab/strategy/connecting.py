@@ -29,17 +29,7 @@ _CALLS = ("TFE_ContextSetServerDef", "TFE_ContextSetServerDefWithTimeoutAndRetri
 
 
 def connect(cluster: ClusterSpec, make: Callable[[], Any], *, timeout_secs: float) -> Any:
-    """Returns what `make` returns, with a bound to TensorFlow's wait for the servers.
-
-    Args:
-        cluster: The cluster; this process coordinates it.
-        make: Makes the strategy.
-        timeout_secs: How long to wait.
-
-    Raises:
-        TaskTimeout: A server does not answer, or not as one should; it says which.
-        ProcessError: TensorFlow has given up.
-    """
+    """Returns what `make` returns, with a bound to TensorFlow's wait for the servers."""
     deadline = time.monotonic() + timeout_secs
     while error := meeting_errors.who_does_not_serve(cluster, timeout_secs):
         if time.monotonic() > deadline:

@@ -108,9 +108,5 @@ def _kind_of(strategy: Any) -> str:
 
 
 def short_name(device: str) -> str:
-    """Returns 'CPU:1' for '/job:localhost/replica:0/task:0/device:CPU:1', and for '/cpu:1'.
-
-    Args:
-        device: A device's name in any of TensorFlow's spellings.
-    """
+    """Returns 'CPU:1' for '/job:localhost/replica:0/task:0/device:CPU:1', and for '/cpu:1'."""
     return device.rpartition("device:")[2].lstrip("/").upper()

@@ -74,18 +74,7 @@ class Patience:
 
 
 def meet(cluster: ClusterSpec, make: Callable[[], Any], *, patience: Patience) -> Any:
-    """Returns what `make` returns, with a bound to TensorFlow's wait for the other workers.
-
-    Args:
-        cluster: The cluster; its `task` is this process.
-        make: Makes the strategy.
-        patience: How long to wait.
-
-    Raises:
-        TaskTimeout: Not all have come; it says who, and what to check.
-        UnsupportedEnvironment: A task was told of another cluster.
-        ProcessError: TensorFlow has given up.
-    """
+    """Returns what `make` returns, with a bound to TensorFlow's wait for the other workers."""
     _configure(cluster, patience)
     original = context.pywrap_tfe.TFE_EnableCollectiveOps
     context.pywrap_tfe.TFE_EnableCollectiveOps = _Meeting(cluster, patience).run
@@ -128,12 +117,7 @@ class _Meeting:
             self._expected = deque(keys)
 
     def run(self, handle: Any, server: bytes) -> None:
-        """Stands in for TensorFlow's `TFE_EnableCollectiveOps`.
-
-        Args:
-            handle: TensorFlow's context.
-            server: The server to start, serialised.
-        """
+        """Stands in for TensorFlow's `TFE_EnableCollectiveOps`."""
         deadline = time.monotonic() + self._secs
         try:
             self._find_leader()

@@ -19,13 +19,7 @@ _SAME_CLUSTER = "give all tasks the same 'cluster'; only 'task' differs"
 
 
 def who_is_missing(cluster: ClusterSpec, joined: set[TaskName] | None, secs: float) -> TaskTimeout:
-    """Returns the error of workers that have not all come in time.
-
-    Args:
-        cluster: The cluster; its `task` is this process.
-        joined: Who has told the leader of itself; None where this task is not the leader.
-        secs: The time limit.
-    """
+    """Returns the error of workers that have not all come in time."""
     found, check = _silent(cluster, cluster.trainers)
     for task in cluster.trainers:
         if joined is not None and task not in {*joined, *found}:
@@ -40,24 +34,14 @@ def who_is_missing(cluster: ClusterSpec, joined: set[TaskName] | None, secs: flo
 
 
 def who_does_not_serve(cluster: ClusterSpec, secs: float) -> TaskTimeout | None:
-    """Returns the error of workers and parameter servers that do not answer; None if all do.
-
-    Args:
-        cluster: The cluster; this process coordinates it.
-        secs: The time limit.
-    """
+    """Returns the error of workers and parameter servers that do not answer; None if all do."""
     servers = [task for task in cluster.tasks_in_order() if task.job in _SERVERS]
     found, check = _silent(cluster, servers)
     return _timeout(cluster, "parameter_server", secs, found, check) if found else None
 
 
 def who_does_not_connect(cluster: ClusterSpec, secs: float) -> TaskTimeout:
-    """Returns the error of servers that answer, or did, and that TensorFlow waits for still.
-
-    Args:
-        cluster: The cluster; this process coordinates it.
-        secs: The time limit.
-    """
+    """Returns the error of servers that answer, or did, and that TensorFlow waits for still."""
     if error := who_does_not_serve(cluster, secs):
         return error
     servers = [task for task in cluster.tasks_in_order() if task.job in _SERVERS]
@@ -72,26 +56,14 @@ def who_does_not_connect(cluster: ClusterSpec, secs: float) -> TaskTimeout:
 
 
 def who_has_left(cluster: ClusterSpec, tasks: Sequence[TaskName], secs: float) -> TaskTimeout:
-    """Returns the error of workers that have met the others and then said no more.
-
-    Args:
-        cluster: The cluster.
-        tasks: Which.
-        secs: The time limit.
-    """
+    """Returns the error of workers that have met the others and then said no more."""
     does = "has met the others, and gave up or makes another strategy"
     check = "does its log show an error? Start all tasks again, each with make_strategy"
     return _without_a_word(cluster, tasks, secs, does=does, check=check)
 
 
 def who_makes_no_other(cluster: ClusterSpec, tasks: Sequence[TaskName], secs: float) -> TaskTimeout:
-    """Returns the error of workers that go on with the strategy they have.
-
-    Args:
-        cluster: The cluster.
-        tasks: Which.
-        secs: The time limit.
-    """
+    """Returns the error of workers that go on with the strategy they have."""
     does = "has not made another strategy, as this task wants to"
     check = "call make_strategy equally often in all tasks."
     return _without_a_word(cluster, tasks, secs, does=does, check=check)
@@ -100,16 +72,7 @@ def who_makes_no_other(cluster: ClusterSpec, tasks: Sequence[TaskName], secs: fl
 def difference(
     cluster: ClusterSpec, task: TaskName, told: Mapping[str, list[str]]
 ) -> tuple[str, str] | None:
-    """Returns in what the cluster that a task was told of differs from this one, and what to do.
-
-    Args:
-        cluster: What this process was told.
-        task: The other task.
-        told: The addresses that it was told, by job.
-
-    Returns:
-        Both texts; None where they are the same.
-    """
+    """Returns in what the cluster that a task was told of differs from this one, and what to do."""
     ours = {job: list(tasks) for job, tasks in cluster.addresses.items()}
     if told == ours:
         return None
@@ -133,17 +96,7 @@ def difference(
 def inequality(
     cluster: ClusterSpec, task: TaskName, *, theirs: int, ours: int
 ) -> tuple[str, str] | None:
-    """Returns what to say of workers that have different numbers of devices, and what to do.
-
-    Args:
-        cluster: What this process was told.
-        task: The other task.
-        theirs: How many devices it computes on.
-        ours: How many this process does.
-
-    Returns:
-        Both texts; None where they have as many.
-    """
+    """Returns what to say of workers that have different numbers of devices, and what to do."""
     if theirs == ours:
         return None
     devices = f"{theirs} device{'s' if theirs > 1 else ''}"
@@ -155,26 +108,14 @@ def inequality(
 
 
 def disagreement(cluster: ClusterSpec, found: str, do: str) -> UnsupportedEnvironment:
-    """Returns the error of tasks that are not alike.
-
-    Args:
-        cluster: The cluster.
-        found: In what, as `difference` and `inequality` return it.
-        do: Likewise.
-    """
+    """Returns the error of tasks that are not alike."""
     return UnsupportedEnvironment(asked=asked(cluster), found=found, do=do)
 
 
 def refused(
     cluster: ClusterSpec, message: str, *, kind: str = "multi_worker"
 ) -> ProcessError | UnsupportedEnvironment:
-    """Returns the error for one that TensorFlow raised while the tasks met.
-
-    Args:
-        cluster: The cluster.
-        message: What TensorFlow says.
-        kind: The strategy.
-    """
+    """Returns the error for one that TensorFlow raised while the tasks met."""
     if "Unexpected task registered" in message:
         found = f"{cluster.leader} was told of a cluster without {cluster.task}"
         return disagreement(cluster, found, _SAME_CLUSTER)
@@ -185,13 +126,7 @@ def refused(
 
 
 def ended(cluster: ClusterSpec, sign: str, *, kind: str = "multi_worker") -> ProcessError:
-    """Returns the error of tasks that were there and are no more.
-
-    Args:
-        cluster: The cluster.
-        sign: How that was noticed.
-        kind: The strategy.
-    """
+    """Returns the error of tasks that were there and are no more."""
     found, check = _silent(cluster, cluster.trainers)
     return ProcessError(
         asked=asked(cluster, kind),
@@ -201,12 +136,7 @@ def ended(cluster: ClusterSpec, sign: str, *, kind: str = "multi_worker") -> Pro
 
 
 def given_up_before(cluster: ClusterSpec, kind: str) -> ProcessError:
-    """Returns the error of a process that has waited for others, in vain, once before.
-
-    Args:
-        cluster: The cluster.
-        kind: The strategy.
-    """
+    """Returns the error of a process that has waited for others, in vain, once before."""
     return ProcessError(
         asked=asked(cluster, kind),
         found="this process has tried before; TensorFlow waits in it still, and holds its port",
@@ -215,12 +145,7 @@ def given_up_before(cluster: ClusterSpec, kind: str) -> ProcessError:
 
 
 def port_in_use(cluster: ClusterSpec, kind: str) -> UnsupportedEnvironment:
-    """Returns the error of a port that another process holds.
-
-    Args:
-        cluster: The cluster; its `task` is this process.
-        kind: The strategy.
-    """
+    """Returns the error of a port that another process holds."""
     return UnsupportedEnvironment(
         asked=asked(cluster, kind),
         found=f"its port is in use, {_own_address(cluster)} (Address already in use): "
@@ -231,21 +156,12 @@ def port_in_use(cluster: ClusterSpec, kind: str) -> UnsupportedEnvironment:
 
 
 def asked(cluster: ClusterSpec, kind: str = "multi_worker") -> str:
-    """Returns what was asked for, as an error says it.
-
-    Args:
-        cluster: The cluster.
-        kind: The strategy.
-    """
+    """Returns what was asked for, as an error says it."""
     return f"make_strategy({kind!r}) on {cluster.task or 'the coordinator'}"
 
 
 def doubt_of_own_address(cluster: ClusterSpec) -> str:
-    """Returns a doubt where this process's address is no address of this machine; else "".
-
-    Args:
-        cluster: The cluster.
-    """
+    """Returns a doubt where this process's address is no address of this machine; else ""."""
     address = _own_address(cluster)
     return doubt_of(address) if address else ""
 

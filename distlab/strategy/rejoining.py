@@ -33,17 +33,7 @@ _rounds: list[int] = []
 
 
 def rejoin(cluster: ClusterSpec, make: Callable[[], Any], *, patience: Patience) -> Any:
-    """Returns what `make` returns, once all workers make another strategy.
-
-    Args:
-        cluster: The cluster; its `task` is this process, which has joined it.
-        make: Makes the strategy.
-        patience: How long to wait for the others.
-
-    Raises:
-        TaskTimeout: A worker has not made another strategy in time.
-        ProcessError: A worker has ended.
-    """
+    """Returns what `make` returns, once all workers make another strategy."""
     this_round, secs = len(_rounds) + 1, patience.timeout_secs
     _wait_for_others(cluster, f"distlab/round {this_round} begins", secs)
     _rounds.append(this_round)

@@ -31,13 +31,7 @@ class Coordinator(coordinator.Coordinator):  # type: ignore[misc]
     """TensorFlow's coordinator of threads, whose `join` returns as soon as they have ended."""
 
     def join(self, threads: Sequence[threading.Thread] | None = None, **options: Any) -> None:
-        """Waits until the threads have ended, or one asked all to stop.
-
-        Args:
-            threads: The threads.
-            options: Those of TensorFlow's `join`, which is called at the end: it raises the error
-                of a thread that failed.
-        """
+        """Waits until the threads have ended, or one asked all to stop."""
         for thread in threads or ():
             while thread.is_alive() and not self.should_stop():
                 thread.join(_LOOK_SECS)

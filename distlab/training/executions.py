@@ -29,14 +29,7 @@ def make_execution(
     steps: Callable[[], int],
     see: Callable[[Read], None] | None = None,
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
-    """Returns what `fit` or `evaluate` calls with an iterator over batches.
-
-    Args:
-        model: A compiled model, built in its strategy's scope.
-        step: Runs one step on all replicas.
-        steps: Returns how many steps the next execution is to take.
-        see: Takes what each execution has read.
-    """
+    """Returns what `fit` or `evaluate` calls with an iterator over batches."""
     strategy, noted = model.distribute_strategy, step.noted
     several_workers = workers_of(strategy).count > 1
 

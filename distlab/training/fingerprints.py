@@ -15,9 +15,6 @@ def mark_of(batch: Any) -> tf.Tensor:
     """Returns 8 bytes that follow from a batch's targets; where there are none, from its inputs.
 
     Inputs may differ in a harmless way: augmentation that each worker draws for itself.
-
-    Args:
-        batch: Of a data set.
     """
     x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
     parts = tf.nest.flatten(x if y is None else y, expand_composites=True)

@@ -17,13 +17,7 @@ _MESSAGE = re.compile(rf"\[({_BEFORE}|{_AFTER})\] \[(-?\d+)\] \[(-?\d+)\] \[(.*?
 
 
 def assert_finite(loss: tf.Tensor, *, step: tf.Tensor, replica: tf.Tensor) -> tf.Operation | None:
-    """Returns the operation that fails where the loss is not finite.
-
-    Args:
-        loss: A number.
-        step: How many steps the optimizer has taken.
-        replica: Which replica's loss it is; -1 of a loss that all have.
-    """
+    """Returns the operation that fails where the loss is not finite."""
     # The bare operation: tf.debugging.Assert costs a condition more.
     return tf.raw_ops.Assert(
         condition=tf.math.is_finite(loss), data=[_BEFORE, step, replica, loss], summarize=1
@@ -34,32 +28,20 @@ def is_compiled_by_xla(model: keras.Model) -> bool:
     """Whether `jit_compile` lets XLA compile the steps of a model; on a TPU it always does.
 
     XLA cannot place variables of several logical devices; Keras leaves it off there too.
-
-    Args:
-        model: A compiled model.
     """
     one_replica = model.distribute_strategy.num_replicas_in_sync == 1
     return bool(one_replica and model.jit_compile and not model.run_eagerly)
 
 
 class NotedLoss:
-    """The first loss of a step that is not finite, held for a look after the step.
-
-    Args:
-        strategy: One of one replica.
-    """
+    """The first loss of a step that is not finite, held for a look after the step."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         with strategy.scope():  # [the step's number from 1, or 0 for no such loss; the loss]
             self._held = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
 
     def note(self, loss: tf.Tensor, *, step: tf.Tensor) -> tf.Tensor:
-        """Notes the loss if it is not finite; returns what makes sure of it.
-
-        Args:
-            loss: A number.
-            step: How many steps the optimizer has taken.
-        """
+        """Notes the loss if it is not finite; returns what makes sure of it."""
         this = tf.stack([tf.cast(step, tf.float64) + 1, tf.cast(loss, tf.float64)])
         keeps = tf.math.is_finite(loss) | (self._held[0] > 0)
         return self._held.assign(tf.where(keeps, self._held, this))
@@ -75,11 +57,7 @@ class NotedLoss:
 
 
 def told_in(message: str) -> tuple[int, int, str, bool] | None:
-    """Returns step, replica, loss, and whether its update was applied; None of another error.
-
-    Args:
-        message: Of TensorFlow's error.
-    """
+    """Returns step, replica, loss, and whether its update was applied; None of another error."""
     found = _MESSAGE.search(message)
     if found is None:
         return None

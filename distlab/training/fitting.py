@@ -65,15 +65,7 @@ class Fitting:
 
     @contextlib.contextmanager
     def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
-        """What `evaluate` runs in, and all that the others run in, too.
-
-        Args:
-            method: Its name.
-            arguments: What it was called with, by name; may be changed.
-
-        Raises:
-            DatasetError: The parts of a batch cannot be divided, or workers cannot share the files.
-        """
+        """What `evaluate` runs in, and all that the others run in, too."""
         with ended_together(self._workers, method, at=self._at), files_explained():
             # Keras distributes a data set before it asks for a step: `on_data` would be too late.
             for name in {"x", "validation_data"} & set(arguments):
@@ -91,12 +83,7 @@ class Fitting:
 
     @contextlib.contextmanager
     def around_predict(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
-        """What `predict` runs in.
-
-        Args:
-            method: Its name.
-            arguments: What it was called with, by name; may be changed.
-        """
+        """What `predict` runs in."""
         callbacks = _callbacks_in(arguments)
         whole_batches = WholeBatches(self._workers)
         whole_batches.set_model(self._model)
@@ -111,12 +98,7 @@ class Fitting:
 
     @contextlib.contextmanager
     def around_fit(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
-        """What `fit` runs in.
-
-        Args:
-            method: Its name.
-            arguments: What it was called with, by name; may be changed.
-        """
+        """What `fit` runs in."""
         callbacks = _callbacks_in(arguments)
         with (
             self.around(method, arguments),
@@ -159,16 +141,7 @@ class Fitting:
             self._model.train_function = None  # it was traced with the other
 
     def on_data(self, iterator: Any) -> None:
-        """Looks at the data of `fit` and `evaluate` before Keras builds the model for them.
-
-        Args:
-            iterator: Keras's iterator over epochs.
-
-        Raises:
-            DatasetError: There is no batch, there are too few, or they do not fit the model.
-            InvalidArgument: `steps_per_execution` is more than an epoch has.
-            ModelError: A loss is not one number.
-        """
+        """Looks at the data of `fit` and `evaluate` before Keras builds the model for them."""
         check_scope(self._model, self._model.distribute_strategy)
         batches = models.batches_in(iterator)
         if self._pace is None:
@@ -191,28 +164,16 @@ class Fitting:
             self.test_steps = self._pace.validate(iterator)
 
     def see(self, read: Read) -> None:
-        """Takes note of what `fit` has read, for workers to compare.
-
-        Args:
-            read: What an execution has read here.
-        """
+        """Takes note of what `fit` has read, for workers to compare."""
         if self._agreement is not None:
             self._agreement.see(read)
 
     def see_tested(self, read: Read) -> None:
-        """Takes note of what `evaluate` has read, for workers to compare.
-
-        Args:
-            read: What an execution has read here.
-        """
+        """Takes note of what `evaluate` has read, for workers to compare."""
         self._tested.see(read)
 
     def see_predicted(self, batch: Any) -> None:
-        """Compares what `predict` has read.
-
-        Args:
-            batch: A global batch.
-        """
+        """Compares what `predict` has read."""
         if self._predicting is not None:
             self._predicting.see(batch)
 

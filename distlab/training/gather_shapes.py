@@ -18,13 +18,7 @@ _GATHER = "CollectiveGatherV2"
 
 
 def gathers(strategy: tf.distribute.Strategy, step: Any, *args: Any) -> bool:
-    """Whether a step gathers rows by a collective.
-
-    Args:
-        strategy: Under which it runs.
-        step: A `tf.function`; it is traced if these arguments are new to it.
-        args: What it is called with, or specs of that.
-    """
+    """Whether a step gathers rows by a collective."""
     if not isinstance(getattr(strategy.extended, "_cross_device_ops", None), CollectiveAllReduce):
         return False
     graph = step.get_concrete_function(*args).graph.as_graph_def()

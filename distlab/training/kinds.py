@@ -43,11 +43,7 @@ PARAMETER_SERVERS = Kind(
 
 
 def kind_of(strategy: tf.distribute.Strategy) -> Kind:
-    """Returns the kind of training of Keras's models under a strategy.
-
-    Args:
-        strategy: Any strategy.
-    """
+    """Returns the kind of training of Keras's models under a strategy."""
     if describe(strategy).kind == "parameter_server":
         return PARAMETER_SERVERS
     return WORKERS if workers_of(strategy).count > 1 else ONE_PROCESS

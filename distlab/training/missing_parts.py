@@ -16,15 +16,7 @@ from distlab.errors import DatasetError
 
 
 def without_none(data: Any) -> Any:
-    """Returns data whose batches do not end in None.
-
-    Args:
-        data: What `fit`, `evaluate` or `predict` was given. A generator or a `tf.data.Dataset` is
-            changed if its batches end in None; anything else stays.
-
-    Raises:
-        DatasetError: None stands before a part that is there, as in (x, None, weights).
-    """
+    """Returns data whose batches do not end in None."""
     if isinstance(data, GeneratorType):
         return (batch[: _kept(batch)] if isinstance(batch, tuple) else batch for batch in data)
     if not isinstance(data, tf.data.Dataset) or not isinstance(data.element_spec, tuple):

@@ -24,16 +24,7 @@ _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
 
 
 def check_model(model: Any, strategy: tf.distribute.Strategy) -> None:
-    """Raises where a model cannot be trained under a strategy.
-
-    Args:
-        model: What `build` returned.
-        strategy: The strategy that is to train it.
-
-    Raises:
-        ModelError: It is no compiled model, was made outside the strategy's scope, or brings a
-            method, a layer or an optimizer that does not work there.
-    """
+    """Raises where a model cannot be trained under a strategy."""
     check_compiled(model, asked="distribute(build, strategy)")
     check_scope(model, strategy)
     check_methods(model, strategy)
@@ -41,15 +32,7 @@ def check_model(model: Any, strategy: tf.distribute.Strategy) -> None:
 
 
 def check_compiled(model: Any, *, asked: str) -> None:
-    """Raises where something is no compiled Keras model.
-
-    Args:
-        model: What `build` returned.
-        asked: What was asked for.
-
-    Raises:
-        ModelError: It is none.
-    """
+    """Raises where something is no compiled Keras model."""
     if isinstance(model, keras.Model) and model.compiled and model.optimizer is not None:
         return
     if _is_legacy(model):
@@ -74,15 +57,7 @@ def _is_legacy(model: Any) -> bool:
 
 
 def check_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    """Raises where the model, or its optimizer, was made outside the strategy's scope.
-
-    Args:
-        model: A compiled model.
-        strategy: The strategy that is to train it.
-
-    Raises:
-        ModelError: It was.
-    """
+    """Raises where the model, or its optimizer, was made outside the strategy's scope."""
     outside = scopes.made_outside(model, strategy)
     if outside == "":
         raise ModelError(
@@ -106,15 +81,7 @@ def check_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
 
 
 def check_methods(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    """Raises where the model's class brings something that `distribute` would pass over.
-
-    Args:
-        model: A compiled model.
-        strategy: The strategy that is to train it.
-
-    Raises:
-        ModelError: It does.
-    """
+    """Raises where the model's class brings something that `distribute` would pass over."""
     own = [name for name in _MAKERS if models.has_own(model, name)]
     if own:
         raise ModelError(
@@ -134,14 +101,7 @@ def check_methods(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
 
 
 def refused_step(model: Any, own: list[str], where: str, *, do: str) -> ModelError:
-    """Returns the error of a model whose own step cannot be run.
-
-    Args:
-        model: A model of Keras or tf_keras.
-        own: The methods that it brings.
-        where: Under what they cannot be run.
-        do: What to do.
-    """
+    """Returns the error of a model whose own step cannot be run."""
     return ModelError(
         asked=f"distribute(build, strategy) with a {type(model).__name__}",
         found=f"a custom {' and '.join(own)}, which distribute cannot run under {where}",
@@ -154,12 +114,6 @@ def check_optimizer(model: keras.Model) -> None:
 
     With the one copy of each variable that CentralStorageStrategy keeps, an optimizer can only
     update the weights and its slots for them.
-
-    Args:
-        model: A compiled model.
-
-    Raises:
-        ModelError: The optimizer has an option, or is of a kind, that does not work there.
     """
     strategy = model.distribute_strategy
     replicas = strategy.num_replicas_in_sync

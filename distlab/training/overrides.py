@@ -35,12 +35,7 @@ Table = dict[str, Replacement]
 
 
 def install(model: Any, table: Table) -> Any:
-    """Replaces methods of one model, and returns the model.
-
-    Args:
-        model: A compiled model.
-        table: By the methods' names.
-    """
+    """Replaces methods of one model, and returns the model."""
     install_rule()
     for name, replacement in table.items():
         setattr(model, name, replacement(getattr(model, name)))
@@ -50,11 +45,7 @@ def install(model: Any, table: Table) -> Any:
 
 
 def of_one_process(model: keras.Model) -> Table:
-    """Returns the table for replicas of this process.
-
-    Args:
-        model: A compiled model, built in its strategy's scope.
-    """
+    """Returns the table for replicas of this process."""
     fitting = Fitting(model)
     return _of_replicas(fitting, together=False) | {
         "evaluate": within(fitting.around),
@@ -63,11 +54,7 @@ def of_one_process(model: keras.Model) -> Table:
 
 
 def of_workers(model: keras.Model) -> Table:
-    """Returns the table for replicas that are spread over several workers.
-
-    Args:
-        model: A compiled model, built in its strategy's scope.
-    """
+    """Returns the table for replicas that are spread over several workers."""
     fitting, workers = Fitting(model), workers_of(model.distribute_strategy)
     as_chief = functools.partial(writing_as_chief, workers=workers)
     return _of_replicas(fitting, together=True) | {
@@ -81,11 +68,7 @@ def of_workers(model: keras.Model) -> Table:
 
 
 def of_parameter_servers(model: keras.Model) -> Table:
-    """Returns the table for steps that a coordinator sends to workers.
-
-    Args:
-        model: A compiled model, built in its strategy's scope.
-    """
+    """Returns the table for steps that a coordinator sends to workers."""
     from distlab.training.parameter_server.server_fit import ServerFitting
 
     fitting = ServerFitting(model)
@@ -101,11 +84,7 @@ def of_parameter_servers(model: keras.Model) -> Table:
 
 
 def within(around: Callable[..., Any]) -> Replacement:
-    """Returns what makes a method run in a context.
-
-    Args:
-        around: Makes the context, of the method's name and its arguments.
-    """
+    """Returns what makes a method run in a context."""
 
     def replace(method: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(method)

@@ -15,21 +15,12 @@ _ATTRIBUTE = "_distlab_settle"
 
 
 def on_settle(model: keras.Model, wait: Callable[[], None]) -> None:
-    """Keeps what waits for the model's steps.
-
-    Args:
-        model: A model.
-        wait: Returns once none is under way.
-    """
+    """Keeps what waits for the model's steps."""
     model.__dict__[_ATTRIBUTE] = wait
 
 
 def settle(model: keras.Model) -> None:
-    """Waits until no step of the model is under way; returns at once for most models.
-
-    Args:
-        model: Any model.
-    """
+    """Waits until no step of the model is under way; returns at once for most models."""
     wait = model.__dict__.get(_ATTRIBUTE)
     if wait is not None:
         wait()

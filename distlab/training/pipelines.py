@@ -71,11 +71,7 @@ class Pipeline:
 
 
 def inspect(dataset: Any) -> Pipeline:
-    """Looks at each stage of a pipeline.
-
-    Args:
-        dataset: A `tf.data.Dataset`; anything else cannot be looked into.
-    """
+    """Looks at each stage of a pipeline."""
     if not isinstance(dataset, tf.data.Dataset):
         complaint = f"{type(dataset).__name__} cannot be looked into"
         return Pipeline(
@@ -110,11 +106,7 @@ def _walk(stage: Any, *, reopened: bool) -> Iterator[tuple[Any, bool]]:
 
 
 def name_of(stage: tf.data.Dataset) -> str:
-    """Returns what a data set's last stage does, as "Batch" or "ParallelMap".
-
-    Args:
-        stage: A data set.
-    """
+    """Returns what a data set's last stage does, as "Batch" or "ParallelMap"."""
     return type(stage).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
 
 

@@ -27,12 +27,7 @@ from distlab.training.workers.same_state import check_weights, first_difference
 def make_predict_function(
     model: keras.Model, *, see: Callable[[Any], None] | None = None
 ) -> Callable[[list[Any]], Any]:
-    """Returns what `predict` calls, with the batches of one execution.
-
-    Args:
-        model: A compiled model.
-        see: Called with the first batch of each execution.
-    """
+    """Returns what `predict` calls, with the batches of one execution."""
     strategy = model.distribute_strategy
     steps: list[ReplicaSteps] = []
 
@@ -56,11 +51,7 @@ def _concatenated(*parts: Any) -> Any:
 
 
 class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
-    """Lets `predict` read whole batches on every worker.
-
-    Args:
-        workers: Those that predict together.
-    """
+    """Lets `predict` read whole batches on every worker."""
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()
@@ -68,13 +59,7 @@ class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
         self._seen = 0
 
     def on_predict_begin(self, logs: Any = None) -> None:
-        """Takes the place of TensorFlow's distribution, which gives each worker its part only.
-
-        Raises:
-            DatasetError: The data have no one order, not the same length on all workers, or
-                batches that cannot be cut.
-            ModelError: Workers have different weights.
-        """
+        """Takes the place of TensorFlow's distribution, which gives each worker its part only."""
         iterator = epochs.running_iterator(self.model, "predict")
         data = models.undistributed(iterator)
         if data is None or not can_be_split(data.element_spec):
@@ -92,14 +77,7 @@ class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
         models.iterate(iterator, data)
 
     def see(self, batch: Any) -> None:
-        """Compares the batches 1, 2, 4, 8 and so on with what the others have read.
-
-        Args:
-            batch: A global batch.
-
-        Raises:
-            DatasetError: They have read something else.
-        """
+        """Compares the batches 1, 2, 4, 8 and so on with what the others have read."""
         self._seen += 1
         if self._seen & (self._seen - 1):
             return

@@ -28,9 +28,6 @@ def choose_sharding(dataset: tf.data.Dataset) -> tf.data.Dataset:
     which examples form a global batch. Data that claim a length (`assert_cardinality`) then give
     that many batches, though the worker with the most files may need more. Ask for it by
     `dataset.with_options`.
-
-    Args:
-        dataset: Batches of the global size.
     """
     if _policy_of(dataset) != _POLICIES.AUTO:
         return dataset
@@ -40,24 +37,12 @@ def choose_sharding(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def is_shared_by_example(dataset: tf.data.Dataset) -> bool:
-    """Whether each worker is to read all examples and keep its part of each batch.
-
-    Args:
-        dataset: Batches of the global size.
-    """
+    """Whether each worker is to read all examples and keep its part of each batch."""
     return _policy_of(dataset) in (_POLICIES.AUTO, _POLICIES.DATA)
 
 
 def check_order(dataset: tf.data.Dataset, workers: Workers) -> None:
-    """Raises if each worker would read the examples in a different order.
-
-    Args:
-        dataset: What all workers read. With the policy OFF each may have data of its own.
-        workers: These.
-
-    Raises:
-        DatasetError: A shuffle has no seed, or a stage gives up the order.
-    """
+    """Raises if each worker would read the examples in a different order."""
     if workers.count == 1 or _policy_of(dataset) == _POLICIES.OFF:
         return
     unordered = pipelines.inspect(dataset).unordered
@@ -73,11 +58,7 @@ def check_order(dataset: tf.data.Dataset, workers: Workers) -> None:
 
 
 def order_seeds(dataset: tf.data.Dataset | None) -> tuple[tuple[int, int], ...]:
-    """Returns the seeds that must be the same on all workers: they give the order of the examples.
-
-    Args:
-        dataset: What all workers read; None if it came distributed already.
-    """
+    """Returns the seeds that must be the same on all workers: they give the examples' order."""
     if dataset is None or not is_shared_by_example(dataset):
         return ()
     return pipelines.inspect(dataset).order_seeds

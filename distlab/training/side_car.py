@@ -61,23 +61,6 @@ def evaluate_checkpoints(
 
     It has ended with the checkpoint of its last epoch, or of the one in which a callback stopped
     it. Checkpoints that `Resume` removes before they are read (`keep`) are passed over.
-
-    Args:
-        build: What the training was given: returns a compiled model.
-        data: What to evaluate on.
-        folder: The folder of the training's `Resume`; it need not be there yet.
-        epochs: How many epochs the training takes; None for what its checkpoints say. They cannot
-            know that a training which had ended goes on to more.
-        strategy: What to evaluate under; None for TensorFlow's default.
-        timeout_secs: How long to wait for another checkpoint before giving up, with a warning.
-        verbose: Whether to print a line for each.
-
-    Returns:
-        The evaluations, in the order of the checkpoints.
-
-    Raises:
-        InvalidArgument: `timeout_secs` is not above 0, or a checkpoint is of another version.
-        ModelError: A checkpoint is of another model.
     """
     if not timeout_secs > 0:
         raise InvalidArgument(

@@ -23,11 +23,7 @@ _MESSAGE = re.compile(rf"\[{_UNEQUAL}\] \[([\d ]+)\]")
 
 
 def splits(strategy: tf.distribute.Strategy) -> bool:
-    """Whether batches are to be split in the step: one process, replicas on CPUs only.
-
-    Args:
-        strategy: A strategy.
-    """
+    """Whether batches are to be split in the step: one process, replicas on CPUs only."""
     kind = describe(strategy).kind
     if kind == "default":
         return True  # nothing to split, and no devices to ask for
@@ -38,11 +34,7 @@ def splits(strategy: tf.distribute.Strategy) -> bool:
 
 
 def can_be_split(element_spec: Any) -> bool:
-    """Whether every part of a batch has examples along its first dimension, to slice there.
-
-    Args:
-        element_spec: What a data set says of its batches.
-    """
+    """Whether every part of a batch has examples along its first dimension, to slice there."""
     parts = tf.nest.flatten(element_spec)
     dense = all(isinstance(part, tf.TensorSpec | tf.RaggedTensorSpec) for part in parts)
     if not dense or not all(part.shape.rank for part in parts):
@@ -51,15 +43,7 @@ def can_be_split(element_spec: Any) -> bool:
 
 
 def check_parts(batch: Any, replicas: int) -> None:
-    """Raises if the known shapes of a batch show a part that does not have a row per example.
-
-    Args:
-        batch: Tensors or specs, or a structure of them; what has no shape is left alone.
-        replicas: Among how many the batch is divided. One replica takes the batch as it is.
-
-    Raises:
-        DatasetError: A part has no first dimension, or one that differs from those of the others.
-    """
+    """Raises if the known shapes of a batch show a part that does not have a row per example."""
     shapes = [getattr(part, "shape", None) for part in tf.nest.flatten(batch)]
     known = [one for one in shapes if isinstance(one, tf.TensorShape) and one.rank is not None]
     if replicas == 1:
@@ -72,14 +56,7 @@ def check_parts(batch: Any, replicas: int) -> None:
 
 @contextlib.contextmanager
 def parts_explained(replicas: int) -> Iterator[None]:
-    """Inside the block, parts of a batch that turn out to be unequal in a step are explained.
-
-    Args:
-        replicas: Among how many the batch is divided.
-
-    Raises:
-        DatasetError: The parts have different first dimensions.
-    """
+    """Inside the block, parts of a batch that turn out to be unequal in a step are explained."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
@@ -103,16 +80,7 @@ def _indivisible(found: str, replicas: int) -> DatasetError:
 
 
 def check_batch(batch: Any, replicas: int) -> None:
-    """Raises, or lets the step fail, where parts of a batch do not have as many rows.
-
-    Args:
-        batch: Tensors, or values of which each replica has one.
-        replicas: Among how many the batch is divided.
-
-    Raises:
-        DatasetError: The parts have different first dimensions. If their shapes are known only when
-            the step runs, the step fails, and `parts_explained` raises this error.
-    """
+    """Raises, or lets the step fail, where parts of a batch do not have as many rows."""
     parts = [part for part in tf.nest.flatten(batch) if part is not None]
     if not any(isinstance(part, tf.distribute.DistributedValues) for part in parts):
         check_parts(parts, replicas)
@@ -132,13 +100,7 @@ def _assert_equal_rows(parts: list[Any]) -> None:
 
 
 def share_of(replica: Any, replicas: int, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the first example of a replica, and the one behind its last.
-
-    Args:
-        replica: Its number, from 0.
-        replicas: How many there are.
-        examples: How many examples the batch has.
-    """
+    """Returns the first example of a replica, and the one behind its last."""
     size, more = examples // replicas, examples % replicas
     first = replica * size + tf.minimum(replica, more)
     return first, first + size + tf.cast(replica < more, examples.dtype)

@@ -43,16 +43,7 @@ _SIZES = re.compile("ncompatible shapes|size-incompatible|must have the same|dif
 
 @contextlib.contextmanager
 def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterator[None]:
-    """Inside the block, what a step cannot do is told as a `ModelError`.
-
-    Args:
-        model: The model that is trained.
-        doing: What was asked, to be followed by "the model".
-
-    Raises:
-        ModelError: A loss is not finite, or a layer does what no step under a strategy can.
-        DatasetError: The parts of a batch cannot be divided among the replicas.
-    """
+    """Inside the block, what a step cannot do is told as a `ModelError`."""
     asked = f"{doing} the model {model.name!r}"
     several = model.distribute_strategy.num_replicas_in_sync > 1
     try:
@@ -100,11 +91,7 @@ def _line_that_says(text: re.Pattern[str], error: Exception) -> str:
 
 @contextlib.contextmanager
 def files_explained() -> Iterator[None]:
-    """Inside the block, data of which workers cannot share the files are told as `DatasetError`.
-
-    Raises:
-        DatasetError: There are fewer files than workers, or none.
-    """
+    """Inside the block, data of which workers cannot share the files are told as `DatasetError`."""
     try:
         yield
     except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
@@ -125,15 +112,7 @@ def files_explained() -> Iterator[None]:
 
 
 def check_inputs(model: keras.Model, spec: Any) -> None:
-    """Names the input that the data do not fit, of a model whose inputs are known.
-
-    Args:
-        model: A model.
-        spec: What one replica gets of a batch, as specs.
-
-    Raises:
-        DatasetError: A dimension differs.
-    """
+    """Names the input that the data do not fit, of a model whose inputs are known."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
     inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
     if isinstance(x, dict) and {tensor.name for tensor in inputs} <= set(x):
@@ -155,15 +134,7 @@ def check_inputs(model: keras.Model, spec: Any) -> None:
 
 
 def check_targets(model: keras.Model, spec: Any) -> None:
-    """Raises where a loss compares with targets, and the data have none.
-
-    Args:
-        model: A compiled model.
-        spec: What one replica gets of a batch, as specs.
-
-    Raises:
-        DatasetError: There are no targets.
-    """
+    """Raises where a loss compares with targets, and the data have none."""
     _, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
     own = models.has_own(model, "train_step", "test_step", "compute_loss")
     if y is None and model.loss is not None and not own:
@@ -176,15 +147,7 @@ def check_targets(model: keras.Model, spec: Any) -> None:
 
 @contextlib.contextmanager
 def targets_explained(model: keras.Model, spec: Any) -> Iterator[None]:
-    """Inside the block, targets that a loss or metric cannot take are told with the outputs.
-
-    Args:
-        model: A model.
-        spec: What one replica gets of a batch, as specs.
-
-    Raises:
-        DatasetError: Keras's loss or metrics refuse the targets.
-    """
+    """Inside the block, targets that a loss or metric cannot take are told with the outputs."""
     try:
         yield
     except ValueError as error:

@@ -40,13 +40,7 @@ class _Again(Exception):
 
 
 class ReplicaSteps:
-    """A model's `train_step`, `test_step` or `predict_step` on all replicas.
-
-    Args:
-        model: A built model.
-        method: The step's name.
-        check_finite: Whether to stop before an update where a loss is not finite.
-    """
+    """A model's `train_step`, `test_step` or `predict_step` on all replicas."""
 
     def __init__(self, model: keras.Model, method: str, *, check_finite: bool = False) -> None:
         self.strategy = model.distribute_strategy
@@ -182,11 +176,7 @@ class ReplicaSteps:
 
     @contextlib.contextmanager
     def _written_once(self) -> Iterator[dict[str, tf.Tensor]]:
-        """Inside the block, what replicas write to the one copy that they share is kept for later.
-
-        Yields:
-            The values, by the variables' numbers; there when the block ends.
-        """
+        """Inside the block, what replicas write to the copy that they share is kept for later."""
         written: dict[str, tf.Tensor] = {}
         if not self._one_copy:
             yield written

@@ -69,19 +69,11 @@ class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
         self._secs_per_step: float | None = None
 
     def begin(self, iterator: Any) -> None:
-        """Takes the data that `fit` trains on from now on.
-
-        Args:
-            iterator: Keras's iterator over epochs.
-        """
+        """Takes the data that `fit` trains on from now on."""
         self._iterator = iterator
 
     def validate(self, iterator: Any) -> int:
-        """Returns how many steps an execution takes over other data, within this `fit`.
-
-        Args:
-            iterator: Keras's iterator over epochs.
-        """
+        """Returns how many steps an execution takes over other data, within this `fit`."""
         return self._for(iterator, self.steps) if self._free else self.steps
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -105,11 +97,7 @@ class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
         self._last_batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Keeps what a step took in the first epoch, if it had more than one.
-
-        Raises:
-            DatasetError: The epoch had no batch.
-        """
+        """Keeps what a step took in the first epoch, if it had more than one."""
         if not logs:  # only now is it known of data whose length is not
             raise no_batch()
         steps = self._last_batch - self._first_batch
@@ -128,22 +116,13 @@ def no_batch() -> DatasetError:
 
 
 def choose(most: int, multiple: int) -> int:
-    """Returns the largest number of steps, at least 1, that is at most `most`.
-
-    Args:
-        most: Limit, 0 or more.
-        multiple: If not 0, what the number must divide.
-    """
+    """Returns the largest number of steps, at least 1, that is at most `most`."""
     candidates = range(1, max(most, 1) + 1)
     return max(n for n in candidates if not multiple or multiple % n == 0)
 
 
 def listens(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback is to be called after every single batch.
-
-    Args:
-        callback: Any Keras callback.
-    """
+    """Whether a callback is to be called after every single batch."""
     if getattr(callback, "listens_to_executions", False):
         return False
     own, none = type(callback), keras.callbacks.Callback

@@ -35,11 +35,7 @@ _GROUPS = ("model", "optimizer", "metrics")
 
 
 def read(model: keras.Model) -> tuple[list[Entry], dict[str, np.ndarray]]:
-    """Returns what describes each variable, and the values by key.
-
-    Args:
-        model: A built model with a built optimizer. Random seeds count as its variables.
-    """
+    """Returns what describes each variable, and the values by key."""
     workers = workers_of(model.distribute_strategy)
     variables = [
         (f"{group}/{index:03d}/{variable.path}", group, variable)
@@ -57,17 +53,7 @@ def read(model: keras.Model) -> tuple[list[Entry], dict[str, np.ndarray]]:
 
 
 def check(model: keras.Model, entries: list[Entry], *, optimizer: str, metrics: bool) -> None:
-    """Raises where the entries are those of another model, optimizer or (if asked) metrics.
-
-    Args:
-        model: A built model.
-        entries: As `read` returned them.
-        optimizer: What `name_optimizer` returned then.
-        metrics: Whether the metrics have to be the same.
-
-    Raises:
-        ModelError: They differ; the first variable that does is named.
-    """
+    """Raises where the entries are those of another model, optimizer or (if asked) metrics."""
     ours = name_optimizer(model)
     if ours != optimizer:
         raise ModelError(
@@ -92,14 +78,7 @@ def check(model: keras.Model, entries: list[Entry], *, optimizer: str, metrics: 
 def write(
     model: keras.Model, entries: list[Entry], values: dict[str, np.ndarray], *, metrics: bool
 ) -> None:
-    """Gives the variables the values.
-
-    Args:
-        model: A model that passed `check`.
-        entries: As `read` returned them.
-        values: As `read` returned them.
-        metrics: Whether to write the metrics too.
-    """
+    """Gives the variables the values."""
     workers = workers_of(model.distribute_strategy)
     for group in _GROUPS if metrics else _GROUPS[:2]:
         stored = [entry for entry in entries if entry["group"] == group]
@@ -119,11 +98,7 @@ def write(
 
 
 def name_optimizer(model: keras.Model) -> str:
-    """Returns "Adam", "LossScaleOptimizer around Adam", or "Adam and RMSprop".
-
-    Args:
-        model: A compiled model.
-    """
+    """Returns "Adam", "LossScaleOptimizer around Adam", or "Adam and RMSprop"."""
 
     def name_of(optimizer: keras.optimizers.Optimizer) -> str:
         own, name = inner(optimizer), type(optimizer).__name__
@@ -133,11 +108,7 @@ def name_optimizer(model: keras.Model) -> str:
 
 
 def options_of(model: keras.Model) -> dict[str, str]:
-    """Returns what the model's optimizers were made with, as text, by "Adam.learning_rate".
-
-    Args:
-        model: A compiled model.
-    """
+    """Returns what the model's optimizers were made with, as text, by "Adam.learning_rate"."""
     return {
         f"{type(one).__name__}.{name}": str(value)
         for one in held.optimizers_of(model)
@@ -186,11 +157,7 @@ def _of_all(values: np.ndarray, workers: Workers) -> np.ndarray:
 
 
 def is_summed(variable: keras.Variable) -> bool:
-    """Whether each replica counts for itself, and the value is the sum of all, as of a metric.
-
-    Args:
-        variable: A variable that was made under a strategy, or none.
-    """
+    """Whether each replica counts for itself, and the value is the sum of all, as of a metric."""
     value = variable.value
     on_read = getattr(value, "synchronization", None) == tf.VariableSynchronization.ON_READ
     return bool(on_read and value.aggregation == tf.VariableAggregation.SUM)

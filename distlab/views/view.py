@@ -176,16 +176,7 @@ def _renderer_for(figure: Figure, renderer: RendererAgg | None) -> RendererAgg:
 
 
 def _put(figure: Any, places: list[Any], renderer: RendererAgg | None = None) -> list[Any]:
-    """Puts axes where they were: laying out takes as long as drawing, and nothing may jump.
-
-    Args:
-        figure: It is laid out again if it has more or fewer axes, or if labels need more room.
-        places: Where the axes of the figure before were; empty for the first one.
-        renderer: What the figure will be drawn with; None for the renderer of its canvas.
-
-    Returns:
-        Where the axes are now.
-    """
+    """Puts axes where they were: laying out takes as long as drawing, and nothing may jump."""
     engine = figure.get_layout_engine()
     if engine is None:  # `draw` has placed the axes
         return []

@@ -60,11 +60,7 @@ class ForkedProcess:
             return self._code
 
     def wait(self, timeout_secs: float | None = None) -> int:
-        """Returns the exit code once the task has ended.
-
-        Raises:
-            TimeoutError: It still runs after `timeout_secs`.
-        """
+        """Returns the exit code once the task has ended."""
         deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
         while (code := self.poll()) is None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -77,12 +73,7 @@ class ForkedProcess:
         return code
 
     def send_signal(self, number: int, *, to_group: bool = True) -> None:
-        """Sends a signal to the task; nothing if it has ended.
-
-        Args:
-            number: The signal.
-            to_group: Whether the processes that it started get it too.
-        """
+        """Sends a signal to the task; nothing if it has ended."""
         if self.poll() is None:
             try:
                 wire.send(self._connection, {"signal": int(number), "to_group": to_group})
@@ -99,12 +90,7 @@ class ForkedProcess:
 
 
 class WarmClient:
-    """Spawns tasks from the warm process at an address.
-
-    Args:
-        address: The path of its socket (`WarmProcess.address`); any process of the same user
-            may use it.
-    """
+    """Spawns tasks from the warm process at an address."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -124,27 +110,7 @@ class WarmClient:
         network_of: int | None = None,
         timeout_secs: float = 120,
     ) -> ForkedProcess:
-        """Forks a task and returns it once it runs.
-
-        Args:
-            argv: What would follow `python` on a command line: `["-m", module, ...]`,
-                `["-c", code, ...]` or `[script, ...]`.
-            call: Instead of `argv`, a function to call, as `"module:function"`.
-            args: The function's positional arguments, as JSON can carry them.
-            env: The task's whole environment; by default this process's.
-            cwd: Where it starts, and what its `sys.path` begins with; by default here.
-            stdin: A file, a descriptor, `subprocess.DEVNULL`, or None for this process's own.
-            stdout: Likewise.
-            stderr: Likewise, or `subprocess.STDOUT`.
-            fresh: Whether the task is a new Python, which imports for itself; it is kept by the
-                warm process all the same.
-            network_of: A process in whose network namespace the task runs (Linux only).
-            timeout_secs: How long the warm process may take, its warming included.
-
-        Raises:
-            ForkRefused: `env` sets something that was read when the warm process started.
-            ProcessError: The warm process is gone, cannot fork or does not answer.
-        """
+        """Forks a task and returns it once it runs."""
         asked = f"a task {call or argv!r} from the warm process"
         folder = Path(cwd or ".").resolve()
         if (argv is None) == (call is None) or (argv is not None and not _known(argv)):

@@ -44,13 +44,7 @@ def differing_settings(ours: Mapping[str, str], env: Mapping[str, str]) -> list[
 
 
 def become(request: Mapping[str, Any], fds: Sequence[int], *, parent_pid: int) -> None:
-    """Turns this forked process into the one that a request describes.
-
-    Args:
-        request: `env`, `cwd`, and what `run` needs.
-        fds: What becomes standard input, output and error.
-        parent_pid: The warm process; this one ends with it, whatever ends it.
-    """
+    """Turns this forked process into the one that a request describes."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it ended before the line above

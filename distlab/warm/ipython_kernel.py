@@ -13,11 +13,7 @@ from typing import Any
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the kernel until it is shut down.
-
-    Args:
-        arguments: Those of the command line; by default this process's.
-    """
+    """Runs the kernel until it is shut down."""
     # IPython adds the folder again once all is loaded; a file in it must not shadow a package.
     if Path(sys.path[0]).resolve() == Path.cwd():
         del sys.path[0]

@@ -35,12 +35,7 @@ _MAKING = threading.Lock()
 
 
 class Keeper:
-    """Starts tasks outside of this process, and ends them with it.
-
-    Args:
-        client: Where to ask.
-        can_fork: Whether tasks are forked from what was imported there.
-    """
+    """Starts tasks outside of this process, and ends them with it."""
 
     def __init__(self, client: WarmClient, *, can_fork: bool) -> None:
         self._client, self._can_fork = client, can_fork
@@ -58,13 +53,7 @@ class Keeper:
     def spawn(
         self, argv: list[str] | None = None, *, env: Mapping[str, str], **options: Any
     ) -> ForkedProcess:
-        """Starts a task: forked where that is the same as a new Python, else a new Python.
-
-        Args:
-            argv: What would follow `python` on a command line; None with `call=`.
-            env: The task's whole environment.
-            options: As for `WarmClient.spawn`.
-        """
+        """Starts a task: forked where that is the same as a new Python, else a new Python."""
         options.setdefault("timeout_secs", _WARMING_SECS)
         if not self._can_fork:
             return self._client.spawn(argv, env=env, fresh=True, **options)
@@ -78,9 +67,6 @@ def shared_keeper() -> Keeper:
     """Returns this process's keeper; started with the first call, it answers once it is warm.
 
     A warm process that was named to this process by `DISTLAB_WARM_ADDRESS` is taken, if it answers.
-
-    Raises:
-        UnsupportedEnvironment: No process can be forked on this system (Windows).
     """
     here = os.getpid()
     with _MAKING:
@@ -90,11 +76,7 @@ def shared_keeper() -> Keeper:
 
 
 def task_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns the environment for a task: this process's, with some variables changed.
-
-    Args:
-        changes: Variables to set; those that are None are taken out.
-    """
+    """Returns the environment for a task: this process's, with some variables changed."""
     env = dict(os.environ)
     environment.prepare(env)
     return {name: value for name, value in {**env, **changes}.items() if value is not None}

@@ -50,17 +50,7 @@ def can_fork() -> bool:
 
 
 class WarmProcess:
-    """A process that has imported what tasks need; it ends with its owner, and all tasks too.
-
-    Args:
-        preload: The modules to import; those that cannot be are left out. With none it only
-            keeps tasks, which are then to be asked for with `fresh=True`.
-        env: The environment it imports them in; by default this process's. Tasks whose
-            environment differs in what is read only once are refused (`ForkRefused`).
-
-    Raises:
-        UnsupportedEnvironment: From `start`: forking is not possible here, or switched off.
-    """
+    """A process that has imported what tasks need; it ends with its owner, and all tasks too."""
 
     def __init__(
         self, *, preload: Sequence[str] = PRELOAD, env: Mapping[str, str] | None = None

@@ -80,11 +80,7 @@ def outcome_of(report: Report) -> AnswerOutcome:
 
 
 def tasks_in(graded: Iterable[Graded]) -> list[CheckCounts]:
-    """Returns the tasks of one exercise, in their order.
-
-    Args:
-        graded: Notebooks of that exercise.
-    """
+    """Returns the tasks of one exercise, in their order."""
     counts: dict[str, Counter[AnswerOutcome]] = {}
     titles: dict[str, str] = {}
     held: Counter[str] = Counter()
@@ -100,11 +96,7 @@ def tasks_in(graded: Iterable[Graded]) -> list[CheckCounts]:
 
 
 def mistakes_in(graded: Sequence[Graded]) -> list[CommonMistake]:
-    """Returns the mistakes that learners were caught in, the most common first.
-
-    Args:
-        graded: All submissions.
-    """
+    """Returns the mistakes that learners were caught in, the most common first."""
     caught: dict[tuple[str, str, str], set[tuple[str, str]]] = {}
     says: dict[tuple[str, str, str], str] = {}
     for one in graded:

@@ -27,12 +27,7 @@ _HALF = 0.5
 
 
 def class_page(scored: Scored, lessons: Lessons | None = None) -> str:
-    """Returns the page.
-
-    Args:
-        scored: All submissions, each with what it earned.
-        lessons: Whose sections it may name; by default distlab's own.
-    """
+    """Returns the page."""
     checks = (lessons or Lessons()).checks
     stems = sorted({one.stem for one, _ in scored if one.stem})
     parts = [
@@ -54,12 +49,7 @@ def class_page(scored: Scored, lessons: Lessons | None = None) -> str:
 
 
 def histogram(earned: Sequence[float], most: float) -> str:
-    """Returns a picture (SVG) of how many learners earned how many points.
-
-    Args:
-        earned: The points of each; what is below 0 or above `most` counts in the outer bars.
-        most: The points that can be earned.
-    """
+    """Returns a picture (SVG) of how many learners earned how many points."""
     width = next((one for one in _WIDTHS if most < one * _MOST_BARS), most / _MOST_BARS)
     count = math.floor(most / width) + 1
     bars = Counter(min(max(math.floor(one / width), 0), count - 1) for one in earned)

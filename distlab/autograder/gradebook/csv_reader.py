@@ -41,16 +41,7 @@ class Sheet:
 
 
 def read_sheet(path: Path, *, needs: Sequence[str], begins: str) -> Sheet:
-    """Returns a table.
-
-    Args:
-        path: Of the file.
-        needs: Names of columns, in small letters, without which it cannot be used.
-        begins: The first line that it should have, for the message.
-
-    Raises:
-        InvalidArgument: It is no such table: what it is instead.
-    """
+    """Returns a table."""
 
     def refuse(found: str, do: str) -> InvalidArgument:
         return InvalidArgument(asked=f"read {path}", found=found, do=do)
@@ -91,11 +82,7 @@ def read_sheet(path: Path, *, needs: Sequence[str], begins: str) -> Sheet:
 
 
 def number_in(cell: str) -> float | None:
-    """Returns the number in a cell, None for none in an empty one, NaN for anything else.
-
-    Args:
-        cell: As it was saved, such as "2.5" or "2,5".
-    """
+    """Returns the number in a cell, None for none in an empty one, NaN for anything else."""
     text = cell.strip()
     try:
         number = float(text.replace(",", ".")) if text else None

@@ -19,11 +19,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
 
 
 def safe(cell: Cell) -> Cell:
-    """Returns a cell that a spreadsheet shows as it is; numbers stay numbers, 7.0 as 7.
-
-    Args:
-        cell: A text or a number.
-    """
+    """Returns a cell that a spreadsheet shows as it is; numbers stay numbers, 7.0 as 7."""
     if not isinstance(cell, str):
         return f"{cell:.10g}" if isinstance(cell, float) else cell
     text = "".join(letter if letter.isprintable() else " " for letter in cell)
@@ -31,23 +27,12 @@ def safe(cell: Cell) -> Cell:
 
 
 def write_table(path: Path, rows: Iterable[Sequence[Cell]]) -> None:
-    """Writes a table in which nothing runs, whole or not at all.
-
-    Args:
-        path: Where; what is there already is replaced.
-        rows: The first has the names of the columns.
-    """
+    """Writes a table in which nothing runs, whole or not at all."""
     write_rows(path, ([safe(cell) for cell in row] for row in rows))
 
 
 def write_rows(path: Path, rows: Iterable[Sequence[Cell]], *, delimiter: str = ",") -> None:
-    """Writes a table as it is, whole or not at all.
-
-    Args:
-        path: Where; what is there already is replaced.
-        rows: The first has the names of the columns.
-        delimiter: The character between cells.
-    """
+    """Writes a table as it is, whole or not at all."""
     text = io.StringIO(newline="")
     csv.writer(text, delimiter=delimiter).writerows(rows)
     write_atomically(path, text.getvalue().encode("utf-8-sig"))  # the mark tells Excel UTF-8

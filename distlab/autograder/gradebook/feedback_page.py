@@ -36,14 +36,7 @@ _AGAIN = (
 def write_feedback(
     graded: Graded, score: Score, folder: Path, *, policy: Policy | None = None
 ) -> Path:
-    """Writes the page of one submission, and returns where.
-
-    Args:
-        graded: The submission.
-        score: What it earned.
-        folder: Where the learners' folders are.
-        policy: How points were counted.
-    """
+    """Writes the page of one submission, and returns where."""
     handed = graded.submission
     path = folder / folder_of(handed) / f"{file_name(graded.stem or handed.name)}.html"
     write_page(path, page_of(graded, score, policy=policy))
@@ -51,22 +44,12 @@ def write_feedback(
 
 
 def folder_of(handed: Submission) -> str:
-    """Returns the name of a learner's folder; two learners of one name have two folders.
-
-    Args:
-        handed: What was handed in.
-    """
+    """Returns the name of a learner's folder; two learners of one name have two folders."""
     return file_name("_".join(part for part in (handed.learner, handed.user) if part))
 
 
 def page_of(graded: Graded, score: Score, *, policy: Policy | None = None) -> str:
-    """Returns the page of one submission.
-
-    Args:
-        graded: The submission.
-        score: What it earned.
-        policy: How points were counted.
-    """
+    """Returns the page of one submission."""
     policy = policy or Policy()
     checks = {one.name: one for one in policy.lessons.checks.get(graded.stem, ())}
     sections: dict[str, str] = {}  # the HTML of each section, by its heading

@@ -19,13 +19,7 @@ from distlab.checks.registry import stems
 def write_gradebook(
     scored: Sequence[tuple[Graded, Score]], folder: Path, *, left_out: Sequence[Problem] = ()
 ) -> None:
-    """Writes what was earned, by learner and by check, what is to be looked at, and what to teach.
-
-    Args:
-        scored: All submissions, each with what it earned.
-        folder: Where to.
-        left_out: What was handed in and does not count, and why.
-    """
+    """Writes what was earned by learner and by check, what to look at, and what to teach."""
     write_table(folder / "gradebook.csv", _gradebook(scored))
     write_table(folder / "details.csv", _details(scored))
     write_table(folder / "review.csv", _review(scored, left_out))

@@ -52,32 +52,18 @@ _OTHER = re.compile(r"[^\w.-]+")
 
 
 def page(title: str, body: str) -> str:
-    """Returns a page.
-
-    Args:
-        title: A text.
-        body: HTML in which every text is escaped.
-    """
+    """Returns a page."""
     return _PAGE.format(title=escape(title), body=body)
 
 
 def write_page(path: Path, text: str) -> None:
-    """Writes a page, whatever letters are in it, and the folders above it.
-
-    Args:
-        path: Where to.
-        text: The page.
-    """
+    """Writes a page, whatever letters are in it, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def file_name(text: str) -> str:
-    """Returns a name for a file, without any folder in it; different texts have different names.
-
-    Args:
-        text: The name of a learner or an exercise, with any characters in it.
-    """
+    """Returns a name for a file, without any folder in it; different texts have different names."""
     name = _OTHER.sub("_", text).strip(".")[:80]
     if name == text:
         return name

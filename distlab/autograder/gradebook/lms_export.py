@@ -43,20 +43,7 @@ def give_back(
     exercise: str | None = None,
     say: Callable[[str], None],
 ) -> None:
-    """Writes `canvas.csv` and the folder `gradescope`, whichever is asked.
-
-    Args:
-        scored: All submissions, each with what it earned.
-        out: The folder of the results.
-        canvas: An exported gradebook, and the assignment's title in it.
-        gradescope: Whether to write what Gradescope takes.
-        exercise: Whose points; None if all notebooks are of one.
-        say: Takes a line for whatever did not fit.
-
-    Raises:
-        InvalidArgument: There is no such exercise, there are several and none is named, or the
-            export is none.
-    """
+    """Writes `canvas.csv` and the folder `gradescope`, whichever is asked."""
     if exercise:
         scored = _of_exercise(exercise, scored, say)
     if gradescope:
@@ -95,19 +82,6 @@ def fill_canvas(exported: Path, scored: Scored, *, column: str, to: Path) -> lis
 
     Only that assignment's cells change, and only of learners whose number is among the
     submissions: what is written can be imported as it is. The export itself stays as it was.
-
-    Args:
-        exported: What Canvas exported (Grades > Export).
-        scored: The submissions, each with what it earned.
-        column: The assignment's title there, with or without its number.
-        to: Where to write.
-
-    Returns:
-        The learners that the export does not have, by name.
-
-    Raises:
-        InvalidArgument: It is no such export, it has no such assignment, `to` is the export, or the
-            submissions are of several exercises.
     """
     if to.resolve() == exported.resolve():
         raise InvalidArgument(
@@ -137,15 +111,7 @@ def fill_canvas(exported: Path, scored: Scored, *, column: str, to: Path) -> lis
 
 
 def most_in_canvas(exported: Path, *, column: str) -> float | None:
-    """Returns the most points that an assignment has in Canvas; None if the export has none.
-
-    Args:
-        exported: What Canvas exported.
-        column: The assignment's title there, with or without its number.
-
-    Raises:
-        InvalidArgument: It is no such export, or it has no such assignment.
-    """
+    """Returns the most points that an assignment has in Canvas; None if the export has none."""
     rows = _rows_of(exported)
     place, name = _place_of(column, rows[0], exported), rows[0].index(_NAME)
     for row in rows[1:]:
@@ -175,15 +141,7 @@ def _rows_of(exported: Path) -> list[list[str]]:
 
 
 def write_gradescope(folder: Path, scored: Scored) -> None:
-    """Writes for each learner what Gradescope's autograder takes as its results.json.
-
-    Args:
-        folder: Where the learners' folders are.
-        scored: The submissions, each with what it earned.
-
-    Raises:
-        InvalidArgument: They are of several exercises.
-    """
+    """Writes for each learner what Gradescope's autograder takes as its results.json."""
     for one, score in _best(scored, asked=f"write {folder}"):
         path = folder / folder_of(one.submission) / "results.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -192,12 +150,7 @@ def write_gradescope(folder: Path, scored: Scored) -> None:
 
 
 def gradescope_results(graded: Graded, score: Score) -> dict[str, Any]:
-    """Returns what Gradescope's autograder reads as results.json.
-
-    Args:
-        graded: One submission.
-        score: What it earned.
-    """
+    """Returns what Gradescope's autograder reads as results.json."""
     if graded.problem:
         return {"score": 0.0, "output": _text(f"Not graded: {graded.problem}"), "tests": []}
     return {
@@ -247,11 +200,7 @@ def _text(text: str) -> str:
 
 
 def _best(scored: Scored, *, asked: str) -> Scored:
-    """Returns the best notebook of each learner.
-
-    Raises:
-        InvalidArgument: They are of several exercises.
-    """
+    """Returns the best notebook of each learner."""
     stems = Counter(one.stem for one, _ in scored if one.stem)
     if len(stems) > 1:
         counted = ", ".join(f"{stem} ({number})" for stem, number in stems.most_common())

@@ -22,13 +22,7 @@ from distlab.checks.report import Report
 def given_by_hand(
     graded: Sequence[Graded], overrides: Collection[OverrideKey], lessons: Lessons
 ) -> list[Graded]:
-    """Returns what became of each notebook, those for which a teacher gives points graded too.
-
-    Args:
-        graded: What became of each.
-        overrides: For which learner and which check the teacher gives points.
-        lessons: What can be graded.
-    """
+    """Returns what became of each notebook, those for which a teacher gives points graded too."""
     found = list(graded)
     for learner, user, check in overrides:
         theirs = [

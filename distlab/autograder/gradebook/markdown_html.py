@@ -28,20 +28,12 @@ _PUT_ASIDE = re.compile(f"{_ASIDE}(\\d+){_ASIDE}")
 
 
 def to_html(text: str) -> str:
-    """Returns the HTML of a Markdown text.
-
-    Args:
-        text: From any author: nothing of it becomes more than text.
-    """
+    """Returns the HTML of a Markdown text."""
     return "\n".join(_html_of(block) for block in blocks_of(text))
 
 
 def blocks_of(text: str) -> list[str]:
-    """Returns the blocks of a Markdown text: the parts between blank lines, and fences as a whole.
-
-    Args:
-        text: Of a cell.
-    """
+    """Returns the blocks of a Markdown text: what is between blank lines, and fences as a whole."""
     blocks: list[list[str]] = [[]]
     fence = ""
     for line in text.splitlines():

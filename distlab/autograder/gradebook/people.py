@@ -16,11 +16,7 @@ Person = tuple[str, str]
 
 
 class People:
-    """The learners of a folder.
-
-    Args:
-        submissions: All that were handed in.
-    """
+    """The learners of a folder."""
 
     def __init__(self, submissions: Iterable[Submission]) -> None:
         self._users: dict[str, list[Person]] = {}
@@ -30,17 +26,7 @@ class People:
                 self._users.setdefault(name, []).append(person)
 
     def find(self, learner: str, user: str, *, asked: str) -> Person:
-        """Returns the learner of a row.
-
-        Args:
-            learner: The name.
-            user: The number in Canvas. It matters only where two have the same name: spreadsheets
-                round long numbers.
-            asked: What the row is, for the message.
-
-        Raises:
-            InvalidArgument: There is no such learner, or it may be two.
-        """
+        """Returns the learner of a row."""
         named = self._users.get(learner.strip(), [])
         exact = [person for person in named if person[1] == user.strip()]
         if len(exact) == 1 or len(named) == 1:

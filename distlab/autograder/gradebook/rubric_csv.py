@@ -52,16 +52,7 @@ class RubricMarks:
 
 
 def read_marks(path: Path, people: People, lessons: Lessons | None = None) -> RubricMarks:
-    """Returns what a teacher has filled in; nothing if there is no such file yet.
-
-    Args:
-        path: Of the file.
-        people: Whom it may name.
-        lessons: Whose reports it may name; by default distlab's own.
-
-    Raises:
-        InvalidArgument: A row is wrong: which line, and what is wrong with it.
-    """
+    """Returns what a teacher has filled in; nothing if there is no such file yet."""
     if not path.exists():
         return RubricMarks()
     sheet = read_sheet(path, needs=_NEEDS, begins=",".join(COLUMNS))
@@ -88,13 +79,7 @@ def read_marks(path: Path, people: People, lessons: Lessons | None = None) -> Ru
 
 
 def write_marks(path: Path, scored: Sequence[tuple[Graded, Score]], marks: RubricMarks) -> None:
-    """Writes the table with a row for all that is to be read; nothing if there is nothing.
-
-    Args:
-        path: Of the file.
-        scored: All submissions.
-        marks: As the file has them.
-    """
+    """Writes the table with a row for all that is to be read; nothing if there is nothing."""
     told = _told(scored)
     kept = [key for key in marks.rows if key in told or key in marks.given]
     new = [key for key in told if key not in marks.rows]

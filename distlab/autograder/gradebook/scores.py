@@ -159,12 +159,7 @@ class Score:
 
 
 def score_of(graded: Graded, policy: Policy) -> Score:
-    """Returns what a submission earned.
-
-    Args:
-        graded: The submission.
-        policy: How points become a mark.
-    """
+    """Returns what a submission earned."""
     handed = graded.submission
     given = {
         report.name: policy.overrides.get((handed.learner, handed.user, report.name), Given())

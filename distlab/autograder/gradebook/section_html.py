@@ -26,11 +26,7 @@ _PREDICTION = {"predict", "reveal"}  # tags of cells whose code is not for readi
 
 
 def section_html(section: Section) -> str:
-    """Returns the HTML of a section; "" if the lesson has no such heading.
-
-    Args:
-        section: Which one.
-    """
+    """Returns the HTML of a section; "" if the lesson has no such heading."""
     cells = _cells(course_root() / "notebooks" / f"{section.stem}.ipynb")
     return "\n".join(html for cell in _of_section(cells, section.heading) for html in _html(cell))
 

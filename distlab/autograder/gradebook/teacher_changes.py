@@ -21,15 +21,7 @@ COLUMNS = ("learner", "check", "points", "comment")
 
 
 def read_overrides(path: Path, people: People) -> dict[OverrideKey, Given]:
-    """Returns what a teacher has decided.
-
-    Args:
-        path: Of a CSV file.
-        people: Whom it may name.
-
-    Raises:
-        InvalidArgument: It is no such table: which line, and what is wrong with it.
-    """
+    """Returns what a teacher has decided."""
     overrides: dict[OverrideKey, Given] = {}
     for line, row in read_sheet(path, needs=COLUMNS[:3], begins=",".join(COLUMNS)).rows:
         asked = f"overrides of {path}, line {line}"
@@ -49,16 +41,7 @@ def read_overrides(path: Path, people: People) -> dict[OverrideKey, Given]:
 
 
 def check_overrides(overrides: Mapping[OverrideKey, Given], graded: Sequence[Graded]) -> None:
-    """Raises where an override meets nothing: the name of a check is misspelt.
-
-    Args:
-        overrides: As they were read.
-        graded: Submissions, with those that are `given_by_hand`; of learners without any nothing
-            is known.
-
-    Raises:
-        InvalidArgument: Which one.
-    """
+    """Raises where an override meets nothing: the name of a check is misspelt."""
     checks: dict[tuple[str, str], set[str]] = {}
     for one in graded:
         person = (one.submission.learner, one.submission.user)

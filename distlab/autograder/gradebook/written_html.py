@@ -16,12 +16,7 @@ _NOTHING = '<p class="quiet">Nothing is written here.</p>'
 
 
 def written_html(text: str, *, handed_out: Set[str]) -> str:
-    """Returns the HTML of a report's text. Instructions of the exercise are left out.
-
-    Args:
-        text: What was handed in, with the questions in it.
-        handed_out: The lines of text that the exercise itself has.
-    """
+    """Returns the HTML of a report's text. Instructions of the exercise are left out."""
     parts: list[str] = []
     own: list[str] = []
     is_asked = False

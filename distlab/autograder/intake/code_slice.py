@@ -65,11 +65,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def python_of(source: str) -> str:
-    """Returns a cell's Python: magics and shell commands are left out, lines stay where they are.
-
-    Args:
-        source: As a notebook has it.
-    """
+    """Returns a cell's Python: without magics and shell commands, lines stay where they are."""
     above, _, rest = source.lstrip().partition("\n")
     if above.startswith("%%"):
         if above.split()[0] not in _PYTHON_BELOW:
@@ -87,11 +83,7 @@ def _python_line(line: str) -> str:
 
 
 def statements_of(source: str) -> list[ast.stmt]:
-    """Returns the top-level statements of a cell's Python; none if it is no Python.
-
-    Args:
-        source: As `python_of` returns it.
-    """
+    """Returns the top-level statements of a cell's Python; none if it is no Python."""
     try:
         return ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # as ast says of too deep ones
@@ -101,15 +93,7 @@ def statements_of(source: str) -> list[ast.stmt]:
 def slice_of(
     cells: Sequence[Cell], *, wanted: Iterable[str], until: int, whole: int | None = None
 ) -> tuple[Cell, ...]:
-    """Returns what must run so that some names are there.
-
-    Args:
-        cells: All code cells, in order. One that is no Python gives nothing.
-        wanted: The names.
-        until: The index of the last cell that has run by then. A name that no cell until then
-            binds is looked for after it.
-        whole: The index of a cell of which everything runs, even if it is not Python.
-    """
+    """Returns what must run so that some names are there."""
     statements = [
         statement
         for index, cell in enumerate(cells)

@@ -62,9 +62,6 @@ class Answers:
         """Returns what must run before a check's function can be called.
 
         The cell of the answer runs whole, and of the others what it needs.
-
-        Args:
-            check: The check's name.
         """
         (answer,) = (one for one in self.answers if one.check == check)
         if answer.cell is None:
@@ -75,11 +72,7 @@ class Answers:
         )
 
     def source(self, check: str) -> str:
-        """Returns the code of the cell that answers a check; "" if no cell does.
-
-        Args:
-            check: The check's name.
-        """
+        """Returns the code of the cell that answers a check; "" if no cell does."""
         (answer,) = (one for one in self.answers if one.check == check)
         return "" if answer.cell is None else self.cells[answer.cell].source
 
@@ -93,16 +86,7 @@ class Answers:
 def find_answers(
     cells: Sequence[Cell], lessons: Mapping[str, Sequence[Check]], *, asked: str = "this notebook"
 ) -> Answers:
-    """Returns the answers in code cells, of the lesson whose tasks they are.
-
-    Args:
-        cells: The code cells.
-        lessons: The checks of each lesson, by stem.
-        asked: What they are of, for the message.
-
-    Raises:
-        InvalidArgument: No lesson's tasks are there.
-    """
+    """Returns the answers in code cells, of the lesson whose tasks they are."""
     scores = {stem: _score(cells, checks) for stem, checks in lessons.items()}
     stem = max(scores, key=lambda one: scores[one])
     if not scores[stem][1]:
@@ -125,12 +109,7 @@ def find_answers(
 
 
 def misplaced(cells: Sequence[dict[str, Any]], answers: Answers) -> list[str]:
-    """Returns a note for each task whose line is not in a code cell.
-
-    Args:
-        cells: All cells of the notebook.
-        answers: What was found in its code.
-    """
+    """Returns a note for each task whose line is not in a code cell."""
     missing = {one.check for one in answers.answers if one.cell is None}
     return [
         f"cell {number} has the line '# task: {name}', and is not a code cell"

@@ -53,11 +53,7 @@ class Lessons:
         return (*stems(), *[self._own] * (self._own not in ("", *stems())))
 
     def questions(self, stem: str) -> Iterator[tuple[Check, str]]:
-        """Yields checks, each with the one whose answer it asks; a teacher's own come last.
-
-        Args:
-            stem: Of the lesson.
-        """
+        """Yields checks, each with the one whose answer it asks; a teacher's own come last."""
         checks = self.checks[stem]
         asked_of = {check.function: check.name for check in checks}
         for check in checks:
@@ -67,40 +63,24 @@ class Lessons:
                 yield check, asked_of[check.function]
 
     def stem_of(self, check: str) -> str:
-        """Returns the stem of the lesson that has a check; "" if none has it.
-
-        Args:
-            check: The check's name.
-        """
+        """Returns the stem of the lesson that has a check; "" if none has it."""
         having = (s for s in self.checks if any(check == c.name for c, _ in self.questions(s)))
         return next(having, "")
 
     def reports_of(self, stem: str) -> tuple[WrittenReport, ...]:
-        """Returns the reports that an exercise asks for; none of one that is not known.
-
-        Args:
-            stem: Of the lesson.
-        """
+        """Returns the reports that an exercise asks for; none of one that is not known."""
         if stem == self._own:
             return self._reports
         return reports_of(stem) if stem in stems() else ()
 
     def exercise_of(self, stem: str) -> Path:
-        """Returns where an exercise is, as it was handed out; the file may not be there.
-
-        Args:
-            stem: Of the lesson.
-        """
+        """Returns where an exercise is, as it was handed out; the file may not be there."""
         if stem != self._own or self._file is None:
             return exercise_of(stem)
         return self._file.resolve().parent.parent / "exercises" / f"{stem}.ipynb"
 
     def handed_out(self, stem: str) -> frozenset[str]:
-        """Returns the lines of text of an exercise as it was handed out, as far as it is found.
-
-        Args:
-            stem: Of the lesson.
-        """
+        """Returns the lines of text of an exercise as it was handed out, as far as it is found."""
         if stem != self._own or self._file is None:
             return handed_out(stem)
         source = self._file.with_name(f"{stem}.py")

@@ -33,14 +33,7 @@ class Notebook:
 
 
 def open_notebook(path: Path) -> Notebook:
-    """Returns what a notebook holds.
-
-    Args:
-        path: Of the file.
-
-    Raises:
-        InvalidArgument: It is no notebook: what it is instead.
-    """
+    """Returns what a notebook holds."""
 
     def refuse(found: str, do: str) -> InvalidArgument:
         return InvalidArgument(asked=f"read {path.name}", found=found, do=do)
@@ -84,21 +77,12 @@ def _lines_of_python(source: str) -> str:
 
 
 def source_of(cell: dict[str, Any], kind: str) -> str:
-    """Returns the text of a cell, "" if it is of a different kind.
-
-    Args:
-        cell: As the file has it.
-        kind: "code" or "markdown".
-    """
+    """Returns the text of a cell, "" if it is of a different kind."""
     return text_of(cell.get("source")) if cell.get("cell_type") == kind else ""
 
 
 def text_of(value: Any) -> str:
-    """Returns a text that notebooks also write as a list of lines; "" for anything else.
-
-    Args:
-        value: As the file has it.
-    """
+    """Returns a text that notebooks also write as a list of lines; "" for anything else."""
     if isinstance(value, list):
         value = "".join(line for line in value if isinstance(line, str))
     return value if isinstance(value, str) else ""

@@ -16,15 +16,7 @@ from distlab.errors import InvalidArgument
 
 
 def check_named(name: str, extra_checks: Path | None) -> Check:
-    """Returns the check of this name; a teacher's own comes before one of distlab's.
-
-    Args:
-        name: The check's name.
-        extra_checks: A teacher's file of checks, if there is one.
-
-    Raises:
-        InvalidArgument: There is no such check, or the file cannot be used.
-    """
+    """Returns the check of this name; a teacher's own comes before one of distlab's."""
     if extra_checks is not None:
         for check in load_checks(extra_checks):
             if check.name == name:
@@ -33,14 +25,7 @@ def check_named(name: str, extra_checks: Path | None) -> Check:
 
 
 def load_checks(path: Path) -> tuple[Check, ...]:
-    """Returns the checks of a file.
-
-    Args:
-        path: A Python file with a tuple `CHECKS`, as the modules of `distlab.checks` have it.
-
-    Raises:
-        InvalidArgument: It cannot be read or run, or has no such tuple.
-    """
+    """Returns the checks of a file."""
     checks = _names_of(path).get("CHECKS")
     if not isinstance(checks, tuple) or not all(isinstance(check, Check) for check in checks):
         raise _refusal(path, "no tuple CHECKS of checks")
@@ -48,14 +33,7 @@ def load_checks(path: Path) -> tuple[Check, ...]:
 
 
 def load_reports(path: Path) -> tuple[WrittenReport, ...]:
-    """Returns the reports that a teacher's own exercise asks for; of most none.
-
-    Args:
-        path: A file of checks, which may have a tuple `REPORTS` besides.
-
-    Raises:
-        InvalidArgument: It cannot be read or run, or its `REPORTS` is something else.
-    """
+    """Returns the reports that a teacher's own exercise asks for; of most none."""
     names = _names_of(path)
     reports = names.get("REPORTS", ())
     if not isinstance(reports, tuple) or not all(isinstance(r, WrittenReport) for r in reports):

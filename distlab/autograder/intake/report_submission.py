@@ -56,31 +56,17 @@ class Written:
 def find_written(
     cells: Cells, reports: Iterable[WrittenReport], *, handed_out: Set[str]
 ) -> tuple[Written, ...]:
-    """Returns what a learner handed in for each report.
-
-    Args:
-        cells: All cells of the notebook.
-        reports: The reports of its exercise.
-        handed_out: The lines of text that the exercise itself has.
-    """
+    """Returns what a learner handed in for each report."""
     return tuple(_written(cells, report.name, handed_out) for report in reports)
 
 
 def handed_out(stem: str) -> frozenset[str]:
-    """Returns the lines of text of an exercise as it was handed out.
-
-    Args:
-        stem: Of the lesson.
-    """
+    """Returns the lines of text of an exercise as it was handed out."""
     return text_lines(course_root() / "exercises" / f"{stem}.ipynb")
 
 
 def text_lines(notebook: Path) -> frozenset[str]:
-    """Returns the lines of text of a notebook; none if there is no such one.
-
-    Args:
-        notebook: Its path.
-    """
+    """Returns the lines of text of a notebook; none if there is no such one."""
     try:
         cells = open_notebook(notebook).cells
     except (InvalidArgument, OSError):  # as in a clone in which no notebook was built

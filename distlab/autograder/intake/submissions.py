@@ -91,14 +91,7 @@ class Found:
 
 
 def find_submissions(folder: str | os.PathLike[str]) -> Found:
-    """Returns what is to be graded in a folder.
-
-    Args:
-        folder: As it was downloaded and unpacked.
-
-    Raises:
-        InvalidArgument: There is no such folder, it has no notebooks, or far too many files.
-    """
+    """Returns what is to be graded in a folder."""
     root = Path(folder)
     asked = f"grade {folder}"
     if not root.is_dir():

@@ -61,14 +61,7 @@ Note = Callable[[str], None]
 def observe(
     note: Note, *, is_theirs: Callable[[str], bool], folder: Path, private: Path | None
 ) -> None:
-    """Begins to look on; there is no end to it.
-
-    Args:
-        note: Takes a reason, with the line.
-        is_theirs: Whether a file name in a traceback is one of the learner's.
-        folder: Where they may write.
-        private: A file that they must not read.
-    """
+    """Begins to look on; there is no end to it."""
     where = str(folder.resolve())
     secret = (*_CLOSED_FOLDERS, *([str(private.resolve())] if private else []))
 
@@ -159,11 +152,7 @@ def _outside(full: str, where: str) -> str:
 
 
 def _asking(through: str) -> FrameType | None:
-    """Returns the innermost frame that is neither ours nor of the standard library.
-
-    Args:
-        through: The one module of the standard library that is passed over; "" for all of it.
-    """
+    """Returns the innermost frame that is neither ours nor of the standard library."""
     try:
         raise LookupError
     except LookupError as error:
@@ -185,11 +174,7 @@ def _is_library(file: str) -> bool:
 
 
 def patched(before: dict[str, dict[str, Any]]) -> list[str]:
-    """Returns which functions of libraries are others than they were.
-
-    Args:
-        before: From `functions_of_libraries`, before the learner's code ran.
-    """
+    """Returns which functions of libraries are others than they were."""
     now = functions_of_libraries()
     return [
         f"it replaced {module}.{name}"

@@ -39,11 +39,6 @@ class ForkServer:
         self.owner, self._owned = os.pipe()
 
     def serve(self, listener: int, owner: int) -> None:
-        """Makes this process a warm process; it returns only in a task.
-
-        Args:
-            listener: The socket, as it is numbered here.
-            owner: The pipe, likewise.
-        """
+        """Makes this process a warm process; it returns only in a task."""
         sys.argv = ["tasks", str(listener), str(owner), str(self._folder)]
         server.main()

@@ -43,12 +43,7 @@ _LONGEST = 500
 
 
 class Judge:
-    """Judges one answer after the other; threads may share it.
-
-    Args:
-        extra_checks: A teacher's own file of checks.
-        limit_secs: How long it may take over one answer.
-    """
+    """Judges one answer after the other; threads may share it."""
 
     def __init__(self, *, extra_checks: Path | None = None, limit_secs: float = 60.0) -> None:
         self._extra_checks, self._limit_secs = extra_checks, limit_secs
@@ -61,13 +56,6 @@ class Judge:
 
         If the judging process ends or takes too long, the report says so
         (`COULD_NOT_JUDGE`), and the next answer gets a new one.
-
-        Args:
-            check: The check's name.
-            called: What `ask` returned.
-
-        Raises:
-            InvalidArgument: There is no such check, or nothing to judge.
         """
         asked = check_named(check, self._extra_checks)
         if not called:
@@ -143,11 +131,7 @@ class Judge:
 
 
 def serve(extra_checks: str) -> None:
-    """Judges what comes through standard input, a socket; runs in the judging process.
-
-    Args:
-        extra_checks: The file of a teacher's own checks; "" for none.
-    """
+    """Judges what comes through standard input, a socket; runs in the judging process."""
     hold_memory(_MEMORY_BYTES)
     connection = socket.socket(fileno=0)
     records = Records(largest_bytes=_LARGEST_BYTES)

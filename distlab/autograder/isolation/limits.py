@@ -37,18 +37,7 @@ _MOST_OPEN_FILES = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the answer to one question may use, with all processes that it starts.
-
-    Args:
-        secs: Time by the clock.
-        memory_bytes: Memory; what processes share is counted once.
-        processes: Processes at once.
-        printed_bytes: What it may print.
-        written_bytes: What it may write into files.
-
-    Raises:
-        InvalidArgument: One of them is not above 0.
-    """
+    """What the answer to one question may use, with all processes that it starts."""
 
     secs: float = 60.0
     memory_bytes: int = 4 * 2**30
@@ -121,12 +110,7 @@ def _threads_of_user() -> int:
 
 
 class Sampler:
-    """Counts what all processes below this one use.
-
-    Args:
-        limits: What they may use.
-        folder: Where they work.
-    """
+    """Counts what all processes below this one use."""
 
     def __init__(self, limits: Limits, folder: Path) -> None:
         self._limits, self._folder = limits, folder

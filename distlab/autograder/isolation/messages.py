@@ -37,12 +37,7 @@ class TooLarge(BadRecord):
 
 
 def pack(head: Head, payload: bytes = b"") -> bytes:
-    """Returns a record as bytes.
-
-    Args:
-        head: What JSON can carry.
-        payload: Bytes that go with it.
-    """
+    """Returns a record as bytes."""
     text = json.dumps(head, default=_plain_number).encode()
     return _LENGTHS.pack(len(text), len(payload)) + text + payload
 
@@ -52,11 +47,7 @@ def _plain_number(value: Any) -> Any:
 
 
 class Records:
-    """What has arrived, whole records or not.
-
-    Args:
-        largest_bytes: The longest payload that is taken.
-    """
+    """What has arrived, whole records or not."""
 
     def __init__(self, *, largest_bytes: int = LARGEST_BYTES) -> None:
         self._bytes = bytearray()
@@ -67,12 +58,7 @@ class Records:
         self._bytes += data
 
     def pop(self) -> tuple[Head, bytes] | None:
-        """Returns the next record, or None while there is no whole one.
-
-        Raises:
-            TooLarge: The record is too large.
-            BadRecord: The bytes are no record.
-        """
+        """Returns the next record, or None while there is no whole one."""
         if len(self._bytes) < _LENGTHS.size:
             return None
         head, payload = _LENGTHS.unpack_from(self._bytes)
@@ -100,11 +86,7 @@ def head_of(called: Called) -> Head:
 
 
 def called_of(head: Any, payload: bytes) -> Called:
-    """Returns the call that a record describes.
-
-    Raises:
-        BadRecord: It describes none.
-    """
+    """Returns the call that a record describes."""
     try:
         failure = None if head["failure"] is None else _failure(head["failure"])
         seed, printed = head["seed"], head["printed"]
@@ -127,14 +109,7 @@ def _failure(told: Any) -> Failure:
 
 
 def report_of(told: dict[str, Any]) -> Report:
-    """Returns a report as `dataclasses.asdict` told it, in this version or in 0.1.0.
-
-    Args:
-        told: From JSON.
-
-    Raises:
-        ValueError: The codes of the report are not known.
-    """
+    """Returns a report as `dataclasses.asdict` told it, in this version or in 0.1.0."""
     parts = dict(told)
     # Version 0.1.0 stored the label of the ending, as "status".
     parts["ending"] = stored_ending(parts.pop("status" if "status" in parts else "ending"))

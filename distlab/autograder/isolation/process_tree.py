@@ -29,12 +29,7 @@ def adopt_orphans() -> None:
 
 
 def end_with_parent(number: int, *, parent_pid: int) -> None:
-    """Asks the kernel to send this process a signal when its parent ends, whatever ends that.
-
-    Args:
-        number: The signal.
-        parent_pid: The parent as it was before the fork.
-    """
+    """Asks the kernel to send this process a signal when its parent ends, whatever ends that."""
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:  # it ended before the line above
         os._exit(1)
@@ -51,12 +46,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def below(pid: int, *, most: int | None = None) -> list[int]:
-    """Returns the processes below a process, those that ended and were not waited for included.
-
-    Args:
-        pid: The process.
-        most: Stops there: a process that forks for ever may be faster than the count.
-    """
+    """Returns the processes below a process, those that ended and were not waited for included."""
     found: list[int] = []
     todo = [pid]
     while todo and (most is None or len(found) < most):
@@ -82,9 +72,6 @@ def end_all_below(group: int | None = None) -> None:
     """Kills every process below this one and waits for their ends.
 
     They are all stopped first: what forks for ever would else be ahead of the kills.
-
-    Args:
-        group: A process group that is killed too, as a leader's process id.
     """
     deadline = time.monotonic() + _PATIENCE_SECS
     if group is not None:

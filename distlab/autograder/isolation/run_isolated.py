@@ -40,17 +40,7 @@ _LOOK_SECS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a submission is asked.
-
-    Args:
-        check: The check's name.
-        cells: The name and the source of each cell to run, in their order, the answer last.
-        seeds: The draws of inputs.
-        extra_checks: A teacher's own file of checks.
-
-    Raises:
-        InvalidArgument: There are no seeds.
-    """
+    """What a submission is asked."""
 
     check: str
     cells: tuple[tuple[str, str], ...]
@@ -96,20 +86,7 @@ def ask(
     allow_root: bool = False,
     give_up: threading.Event | None = None,
 ) -> Outcome:
-    """Runs a submission's answer to a question and returns what came of it.
-
-    Args:
-        question: What is asked.
-        limits: What the answer may use.
-        folder: An empty folder for it to work in, which is left as the answer leaves it; by
-            default one that is removed.
-        allow_root: Whether root may ask.
-        give_up: Ends the answer when another thread sets it.
-
-    Raises:
-        InvalidArgument: There is no such check, or the folder is not empty.
-        UnsupportedEnvironment: This is root, for whom limits do not hold.
-    """
+    """Runs a submission's answer to a question and returns what came of it."""
     if os.geteuid() == 0 and not allow_root:
         raise UnsupportedEnvironment(
             asked="run submissions as root",

@@ -39,10 +39,6 @@ class Sender:
     """Sends records to the process that watches; each bears a token that only these two know.
 
     They are numbered, so that none can be held back: where one cannot be sent, the process ends.
-
-    Args:
-        fd: Where to.
-        token: The token.
     """
 
     def __init__(self, fd: int, token: str) -> None:
@@ -90,13 +86,7 @@ class _Counted(io.StringIO):
 
 
 def answer(job: dict[str, Any], sender: Sender, folder: Path) -> NoReturn:
-    """Runs the cells, calls the function, sends what comes of it, and ends this process.
-
-    Args:
-        job: What was asked, as `distlab.autograder.isolation.run_isolated` writes it.
-        sender: Where the records go.
-        folder: Where the answer works.
-    """
+    """Runs the cells, calls the function, sends what comes of it, and ends this process."""
     code = 1
     try:
         seed, cells = job["seeds"][0], [(str(name), str(text)) for name, text in job["cells"]]
@@ -124,13 +114,7 @@ def answer(job: dict[str, Any], sender: Sender, folder: Path) -> NoReturn:
 
 
 def look_on_tasks(job: dict[str, Any], fd: int, folder: Path) -> None:
-    """Looks on in all tasks that this process will fork; each reason is sent as a line.
-
-    Args:
-        job: What was asked.
-        fd: Where the lines go.
-        folder: Where the answer works.
-    """
+    """Looks on in all tasks that this process will fork; each reason is sent as a line."""
     private = Path(job["extra_checks"]) if job["extra_checks"] else None
     check_named(job["check"], private)  # what it imports is to be watched
     noted: set[str] = set()

@@ -32,12 +32,7 @@ def ask_for_lines(pid: int) -> None:
 
 
 def lines_in(printed: bytes, cells: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the innermost line of the learner's in what a process printed; none if it has none.
-
-    Args:
-        printed: What it printed last.
-        cells: The name and the source of each cell.
-    """
+    """Returns the innermost line of the learner's in what a process printed, if there is one."""
     sources = {name: source.splitlines() for name, source in cells}
     for file, number, function in _LINE.findall(printed):
         lines = sources.get(file.decode(errors="replace"), [])

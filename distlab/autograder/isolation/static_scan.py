@@ -12,8 +12,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
-from distlab.old_module_names import current_name
-
 Cells = Sequence[tuple[str, str]]
 
 CHECKS, FRAMES = "it reaches for the checks", "it looks into Python's own frames and objects"
@@ -52,11 +50,7 @@ _METHODS = {"__eq__", "__array__", "__array_ufunc__", "__array_function__"}
 
 
 def suspicions(cells: Cells) -> list[str]:
-    """Returns what looks odd in cells, each with its line.
-
-    Args:
-        cells: The name and the source of each.
-    """
+    """Returns what looks odd in cells, each with its line."""
     trees = [(name, source, tree) for name, source in cells if (tree := _parsed(source))]
     libraries = {alias for _, _, tree in trees for alias in _aliases(tree)}
     found = [
@@ -114,7 +108,7 @@ def _of_text(text: str) -> Iterator[str]:
 
 def is_of_checks(module: str) -> bool:
     """Returns whether a module belongs to a room that no answer needs."""
-    return f"{current_name(module)}.".startswith(_CLOSED)
+    return f"{module}.".startswith(_CLOSED)
 
 
 def _of_import(module: str) -> str:

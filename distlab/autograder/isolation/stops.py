@@ -54,12 +54,7 @@ TIMED_OUT = "It was stopped after {} seconds."
 
 @dataclass(frozen=True)
 class Stop:
-    """Why an answer was ended.
-
-    Args:
-        reason: The reason's code.
-        detail: What the sentence says with it, such as the limit or the signal.
-    """
+    """Why an answer was ended."""
 
     reason: StopReason
     detail: str = ""
@@ -68,11 +63,7 @@ class Stop:
         return SENTENCES[self.reason].format(self.detail)
 
     def failure(self, lines: tuple[str, ...] = ()) -> Failure:
-        """Returns the failure of the call that was ended.
-
-        Args:
-            lines: Where the learner's code was when its time was over.
-        """
+        """Returns the failure of the call that was ended."""
         if self.reason is StopReason.TIME:
             return Failure(FailureKind.TIMED_OUT, TIMED_OUT.format(self.detail), lines)
         return Failure(FailureKind.ERROR, STOPPED.format(self))
@@ -83,14 +74,5 @@ class Stop:
 
 
 def stop_of(told: Any) -> Stop | None:
-    """Returns the stop that a message holds; None if the answer was not ended.
-
-    Args:
-        told: What `Stop.told` returned, or None.
-
-    Raises:
-        ValueError: No such reason.
-        KeyError: No reason.
-        TypeError: The message holds something else.
-    """
+    """Returns the stop that a message holds; None if the answer was not ended."""
     return None if told is None else Stop(StopReason(told["reason"]), str(told["detail"]))

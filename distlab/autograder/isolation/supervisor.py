@@ -50,10 +50,6 @@ def main(work: str, tasks: str) -> None:
     """Reads the job from standard input, has it watched, and writes what came to standard output.
 
     It returns only in a task of the answer, which then ends as a Python does.
-
-    Args:
-        work: Where the answer works.
-        tasks: An empty folder, for the process that starts its tasks.
     """
     with open(0, "rb", closefd=False) as stdin:
         job = json.loads(stdin.read())
@@ -171,10 +167,6 @@ def scrub(folder: Path, tasks: str) -> None:
     """Takes out of the environment all that is not for a learner's code.
 
     Nothing leads to the grader's own keeper: what that starts is outside of every limit.
-
-    Args:
-        folder: What is home and the place of temporary files.
-        tasks: Where clusters get their tasks.
     """
     kept = settings(os.environ) | {
         name: value

@@ -18,11 +18,7 @@ _FILE = ".last_run.json"
 
 
 class LastRun:
-    """The options of the last run into a folder.
-
-    Args:
-        out: The folder of the results, which need not be there yet.
-    """
+    """The options of the last run into a folder."""
 
     def __init__(self, out: Path) -> None:
         self._path = out / _FILE
@@ -33,11 +29,7 @@ class LastRun:
         self._given = {k: v for k, v in told.items() if v} if isinstance(told, dict) else {}
 
     def forgotten(self, options: Mapping[str, str]) -> list[str]:
-        """Returns a line for each option that the last run had and this one has not.
-
-        Args:
-            options: Their values by name; "" for one that is not given.
-        """
+        """Returns a line for each option that the last run had and this one has not."""
         return [
             f"the last run had {name} {value}, and this one has not: its effect is gone from "
             "every table and page; if you want it, give it each time"
@@ -46,9 +38,5 @@ class LastRun:
         ]
 
     def keep(self, options: Mapping[str, str]) -> None:
-        """Notes the options of this run.
-
-        Args:
-            options: As for `forgotten`.
-        """
+        """Notes the options of this run."""
         self._path.write_text(json.dumps(dict(options)), encoding="utf-8")

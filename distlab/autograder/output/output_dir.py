@@ -21,18 +21,7 @@ _RUN = "run.json"
 def take_place(
     out: Path, folder: Path, submissions: Sequence[Submission], *, seed: int | None
 ) -> int:
-    """Makes a folder the place of the results, and returns the seed to grade with.
-
-    Args:
-        out: A new folder, or that of an earlier run.
-        folder: Of the submissions.
-        submissions: What is there.
-        seed: Asked for; by default that of the earlier run, or one that is drawn.
-
-    Raises:
-        InvalidArgument: It is no such place, it cannot be written, or the earlier run was of other
-            submissions or had another seed.
-    """
+    """Makes a folder the place of the results, and returns the seed to grade with."""
     before = _earlier(out, folder)
     known = before.get("seed")
     if known is not None and seed not in (None, known):

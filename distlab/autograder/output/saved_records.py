@@ -25,24 +25,14 @@ from distlab.autograder.isolation.messages import report_of
 
 
 class Saved:
-    """The records of a folder.
-
-    Args:
-        folder: Where they are; it is made.
-        key: What else they depend on.
-    """
+    """The records of a folder."""
 
     def __init__(self, folder: Path, *, key: str) -> None:
         self._folder, self._key = folder, key
         folder.mkdir(parents=True, exist_ok=True)
 
     def find(self, submission: Submission, *, of_any_key: bool = False) -> Graded | None:
-        """Returns what became of a submission; None if it must be graded.
-
-        Args:
-            submission: What was handed in.
-            of_any_key: Whether what was graded otherwise counts too.
-        """
+        """Returns what became of a submission; None if it must be graded."""
         try:
             told = json.loads(self._path(submission).read_text(encoding="utf-8"))
             if told["key"] != self._key and not of_any_key:
@@ -61,11 +51,7 @@ class Saved:
             return None
 
     def keep(self, graded: Graded) -> None:
-        """Writes a record, whole or not at all.
-
-        Args:
-            graded: What became of a submission.
-        """
+        """Writes a record, whole or not at all."""
         told = dataclasses.asdict(graded) | {"key": self._key}
         del told["submission"]
         path = self._path(graded.submission)

@@ -17,12 +17,7 @@ _LIST = Path("records", "pages.json")
 
 
 def take_away_stale(out: Path, written: Collection[Path]) -> None:
-    """Removes the pages of the last run that are not among those of this one, and notes these.
-
-    Args:
-        out: The folder of the results.
-        written: The pages of this run, below `out`.
-    """
+    """Removes the pages of the last run that are not among those of this one, and notes these."""
     now = sorted(path.relative_to(out).as_posix() for path in written)
     try:
         before = json.loads((out / _LIST).read_text(encoding="utf-8"))

@@ -11,14 +11,7 @@ from distlab.checks import Inputs
 
 
 def sizes(seed: int) -> tuple[np.random.Generator, dict[str, int]]:
-    """Draws how many replicas, and a data set whose last batch is a partial one.
-
-    Args:
-        seed: Of the draw.
-
-    Returns:
-        What draws on, and the numbers of "replicas", of examples in a "batch", of "examples".
-    """
+    """Draws how many replicas, and a data set whose last batch is a partial one."""
     draw = np.random.default_rng(seed)
     replicas = int(draw.integers(2, 5))
     batch = int(draw.integers(2, 4)) * replicas + 1
@@ -27,12 +20,7 @@ def sizes(seed: int) -> tuple[np.random.Generator, dict[str, int]]:
 
 
 def places_of(inputs: Inputs, batches: slice = slice(None)) -> list[list[int]]:
-    """For each replica the places in the data set that it sees in these batches, in order.
-
-    Args:
-        inputs: With the numbers that `sizes` drew.
-        batches: Which batches; by default all.
-    """
+    """For each replica the places in the data set that it sees in these batches, in order."""
     seen: list[list[int]] = [[] for _ in range(inputs["replicas"])]
     for start in range(0, inputs["examples"], inputs["batch"])[batches]:
         size = min(inputs["batch"], inputs["examples"] - start)

@@ -12,13 +12,7 @@ from distlab.coursework.replicas import MOST_REPLICAS, mirrored
 
 
 def summed_gradient(loss_of: Callable[..., Any], weights: Any, arrays: tuple[Any, ...]) -> Any:
-    """The sum over replicas of each replica's loss and gradients, as an optimizer sees it.
-
-    Args:
-        loss_of: The loss on one replica, given its part of each array.
-        weights: The variables.
-        arrays: With one row an example; shared out in pieces of ceil(examples / replicas).
-    """
+    """The sum over replicas of each replica's loss and gradients, as an optimizer sees it."""
     import tensorflow as tf
 
     strategy = mirrored(MOST_REPLICAS)

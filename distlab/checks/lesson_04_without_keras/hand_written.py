@@ -19,13 +19,7 @@ def made(*values: Any) -> list[Any]:
 
 
 def on_replicas(step: Callable[..., Any], variables: Sequence[Any], *shares: Any) -> None:
-    """Runs `step(*variables, *one share of each)` once, on four replicas.
-
-    Args:
-        step: Takes the variables and one array of each of `shares`.
-        variables: Mirrored variables.
-        shares: For each further argument, one float32 array for each replica.
-    """
+    """Runs `step(*variables, *one share of each)` once, on four replicas."""
     import tensorflow as tf
 
     strategy = mirrored(MOST_REPLICAS)

@@ -80,14 +80,7 @@ def _error_of_training(model: Any, inputs: Inputs) -> str:
 def _reference(
     given: Inputs, *, steps: int = _STEPS, averages: bool = True, slower: bool = True
 ) -> Plain:
-    """Linear regression by Adam, over the same batches before and after the move.
-
-    Args:
-        given: Of a draw.
-        steps: Those that the optimizer knows of after the move.
-        averages: Whether Adam's averages move along.
-        slower: Whether the new rate holds after the move.
-    """
+    """Linear regression by Adam, over the same batches before and after the move."""
     kernel = given["kernel"].astype(np.float64)
     first = second = np.zeros_like(kernel)
     for batch, known in enumerate((*range(_STEPS), *range(steps, steps + _STEPS))):

@@ -52,16 +52,7 @@ def train(
     epochs: int = EPOCHS,
     log: str = "of examples",
 ) -> Plain:
-    """Softmax regression by SGD, in float64, as both workers should have it.
-
-    Args:
-        given: The check's inputs: `x`, `y` and the first `kernel`.
-        per_worker: Examples that a worker takes in a full step.
-        weigh: The weight of each example in a step, from how many its worker has.
-        partial: Whether the last batch of an epoch is used if it is not full.
-        epochs: How many.
-        log: What the losses of the epochs are: one of the words below.
-    """
+    """Softmax regression by SGD, in float64, as both workers should have it."""
     kernel, bias = given["kernel"].astype("float64"), np.zeros(3)
     examples, global_batch = len(given["y"]), WORKERS * per_worker
     used = examples if partial else examples - examples % global_batch

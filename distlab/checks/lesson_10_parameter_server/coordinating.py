@@ -135,11 +135,7 @@ class _Counting:
 
 
 def quiet_join(coordinator: Any) -> None:
-    """Leaves nothing under way for the next check; errors of steps were reported already.
-
-    Args:
-        coordinator: Whose steps are waited for.
-    """
+    """Leaves nothing under way for the next check; errors of steps were reported already."""
     try:
         coordinator.join()
     except Exception:
@@ -148,11 +144,7 @@ def quiet_join(coordinator: Any) -> None:
 
 
 def plain_losses(losses: Any) -> Plain:
-    """Returns what a function returned, with a text for each promise; tensors as what they hold.
-
-    Args:
-        losses: Numbers, promises or lists of them, or anything else.
-    """
+    """Returns what a function returned, with a text for each promise; tensors as what they hold."""
     if hasattr(losses, "fetch"):
         return "a promise"
     if hasattr(losses, "numpy"):

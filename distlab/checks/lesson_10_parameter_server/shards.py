@@ -67,14 +67,7 @@ def _reference(
     most: int | None = None,
     write: Callable[[list[int], Inputs], list[int]] = _as_it_is,
 ) -> Plain:
-    """The rows of each shard; the first ones have a row more, as TensorFlow does it.
-
-    Args:
-        given: Of a draw.
-        fit: How many shards fit into a table.
-        most: How many there may be, if not as many as servers.
-        write: How the answer is given.
-    """
+    """The rows of each shard; the first ones have a row more, as TensorFlow does it."""
     found = {}
     for kind, rows in zip(_KINDS, given["tables"], strict=True):
         shards = max(1, min(most or given["servers"], fit(rows, given)))

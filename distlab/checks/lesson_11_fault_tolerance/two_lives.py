@@ -21,12 +21,7 @@ _TIMEOUT_SECS = 30.0
 
 
 def train_twice(train: Callable[..., Any], inputs: Inputs) -> Plain:
-    """Returns how a training went without a kill, and with one.
-
-    Args:
-        train: The learner's.
-        inputs: Those of the check.
-    """
+    """Returns how a training went without a kill, and with one."""
     undisturbed = _trained(train, {**inputs, "killed": None})
     return {"undisturbed": undisturbed, "recovered": _trained(train, inputs)}
 

@@ -11,12 +11,7 @@ from distlab.checks.verdict import Criterion, Inputs, Plain
 
 @dataclass(frozen=True)
 class AsUndisturbed(Close):
-    """Equal to the bit; no reference in NumPy draws the masks of dropout.
-
-    Args:
-        key: As for every comparison; also `label` and `points`.
-        of: `of(inputs, outputs)` returns what the undisturbed training has, by the same keys.
-    """
+    """Equal to the bit; no reference in NumPy draws the masks of dropout."""
 
     of: Callable[[Inputs, Plain], Plain] = field(kw_only=True)
     atol: float = field(default=0, kw_only=True)

@@ -32,11 +32,7 @@ def _call(numbers_sent: Callable[..., Any], inputs: Inputs) -> Plain:
 
 
 def half_frozen(inputs: Inputs) -> Any:
-    """Returns a compiled model, some layers of which are frozen.
-
-    Args:
-        inputs: `features`, the `widths` of the blocks, `classes`, and the names of `frozen` layers.
-    """
+    """Returns a compiled model, some layers of which are frozen."""
     import keras
 
     layers: list[Any] = [keras.Input((inputs["features"],))]

@@ -31,12 +31,7 @@ def strategy_of(kind: str, replicas: int) -> Any:
 
 
 def compared_model(kind: str, kernel: Any) -> Any:
-    """Returns a compiled model, with or without layers that see their batch as a whole.
-
-    Args:
-        kind: One of `APART`.
-        kernel: Of its first dense layer, of shape [4, 2].
-    """
+    """Returns a compiled model, with or without layers that see their batch as a whole."""
     import keras
 
     class Watches(keras.layers.Layer):  # type: ignore[misc]

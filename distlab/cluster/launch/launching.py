@@ -55,21 +55,7 @@ class LaunchOptions(RestartPolicy):
 
 
 def launch(command: Sequence[str], options: LaunchOptions) -> int:
-    """Runs a command of Python on every task, and waits for the end.
-
-    Args:
-        command: What would follow `python`: `["train.py", ...]` or `["-m", "package.train", ...]`.
-        options: How.
-
-    Returns:
-        0 when all that train have ended well, else the exit code of the first failure; 130 and
-        143 when this process was interrupted or told to end, 124 when the time was over.
-
-    Raises:
-        InvalidArgument: Numbers cannot be meant, or there is no such script.
-        ProcessError: No processes or ports can be had.
-        UnsupportedEnvironment: No process can be forked on this system.
-    """
+    """Runs a command of Python on every task, and waits for the end."""
     _check_numbers(options)
     _check_devices(options)
     _check_command(command)

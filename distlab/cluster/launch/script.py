@@ -52,11 +52,7 @@ def main() -> None:
 
 
 def run(command: Sequence[str]) -> None:
-    """Runs a script or a module as `__main__`, in this process.
-
-    Args:
-        command: What would follow `python`: `["train.py", ...]` or `["-m", "package.train", ...]`.
-    """
+    """Runs a script or a module as `__main__`, in this process."""
     sys.modules["__main__"] = main = ModuleType("__main__")
     if command[0] == "-m":
         sys.argv = list(command[1:])

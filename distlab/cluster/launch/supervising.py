@@ -58,13 +58,7 @@ class _PortLostError(Exception):
 
 
 class Supervisor:
-    """Runs a cluster to its end.
-
-    Args:
-        cluster: Makes the group of tasks, none of them started.
-        output: Where they say what they say.
-        policy: What is done when one ends.
-    """
+    """Runs a cluster to its end."""
 
     def __init__(
         self,
@@ -82,11 +76,7 @@ class Supervisor:
         self._started_at: dict[TaskName, float] = {}
 
     def run(self) -> int:
-        """Starts all tasks and returns the exit code once there is nothing left to do.
-
-        Raises:
-            ProcessError: No processes or ports can be had.
-        """
+        """Starts all tasks and returns the exit code once there is nothing left to do."""
         with _heard(self._hear):
             while True:
                 with contextlib.suppress(_PortLostError), self._cluster() as self._group:

@@ -41,22 +41,14 @@ _MOVES = re.compile(rb"\x1b\[[0-9;?]*[@-ln-~]|\x08")
 
 
 class Lines:
-    """Cuts what one stream says into whole lines, as a terminal would show them in the end.
-
-    Args:
-        clock: Tells the time in seconds.
-    """
+    """Cuts what one stream says into whole lines, as a terminal would show them in the end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._open, self._shown_at = b"", clock()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Returns the lines that these bytes end; of a progress bar now and then what it shows.
-
-        Args:
-            data: What was read.
-        """
+        """Returns the lines that these bytes end; of a progress bar now and then what it shows."""
         *whole, rest = (self._open + data).split(b"\n")
         lines = [_shown(line) for line in whole]
         # What is behind the last return is all that counts; the return may be part of an end.
@@ -83,15 +75,7 @@ def _shown(line: bytes) -> bytes:
 
 
 class TaskOutput:
-    """Passes on what tasks say, to this process's stdout and stderr.
-
-    Args:
-        names: The tasks, in the order of their colours.
-        log_dir: A folder for a file of each task too, without the names and colours.
-
-    Raises:
-        InvalidArgument: `log_dir` cannot be written to.
-    """
+    """Passes on what tasks say, to this process's stdout and stderr."""
 
     def __init__(self, names: Sequence[str], *, log_dir: Path | None) -> None:
         width = max(map(len, names))
@@ -109,11 +93,7 @@ class TaskOutput:
         self.hurry = False  # whether a reader that has stopped to read is not waited for
 
     def streams(self, name: str) -> tuple[int, int]:
-        """Returns the descriptors that a task gets as stdout and stderr.
-
-        Args:
-            name: The task; what an earlier process of that name said is forgotten.
-        """
+        """Returns the descriptors that a task gets as stdout and stderr."""
         self.finish(name)
         self._tails[name] = b""
         writers = []
@@ -127,28 +107,16 @@ class TaskOutput:
         return writers[0], writers[1]
 
     def started(self, name: str) -> None:
-        """Leaves a task's streams to the task; call it once it has them.
-
-        Args:
-            name: The task.
-        """
+        """Leaves a task's streams to the task; call it once it has them."""
         for writer in self._writers.pop(name, []):
             os.close(writer)
 
     def said(self, name: str) -> str:
-        """Returns what a task said last, a few thousand letters.
-
-        Args:
-            name: The task.
-        """
+        """Returns what a task said last, a few thousand letters."""
         return self._tails[name].decode(errors="replace")
 
     def say(self, text: str) -> None:
-        """Writes a line of the launcher's own to stderr.
-
-        Args:
-            text: The line.
-        """
+        """Writes a line of the launcher's own to stderr."""
         # Also while a task's line waits for a reader that has stopped.
         held = self._lock.acquire(timeout=1)
         self._write(sys.stderr, f"{text}\n".encode())
@@ -156,11 +124,7 @@ class TaskOutput:
             self._lock.release()
 
     def finish(self, name: str) -> None:
-        """Waits until all that a task said is out; call it when the task has ended.
-
-        Args:
-            name: The task.
-        """
+        """Waits until all that a task said is out; call it when the task has ended."""
         for thread in self._threads[name]:
             deadline = time.monotonic() + _LEFT_BEHIND_SECS
             while thread.is_alive() and time.monotonic() < deadline:

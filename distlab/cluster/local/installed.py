@@ -12,9 +12,5 @@ _FOLDERS = (
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file is not the user's own.
-
-    Args:
-        file: Its path, as a traceback has it.
-    """
+    """Whether a file is not the user's own."""
     return file.startswith(_FOLDERS)

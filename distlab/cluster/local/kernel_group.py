@@ -41,13 +41,7 @@ _LAST_LOOK_SECS = 2.0
 
 
 class KernelGroup:
-    """The kernels of a cluster.
-
-    Args:
-        layout: Which tasks there are.
-        env: Variables of the tasks' environment besides TF_CONFIG; None takes one out.
-        network_of: A process in whose network namespace all run.
-    """
+    """The kernels of a cluster."""
 
     def __init__(
         self,
@@ -98,14 +92,6 @@ class KernelGroup:
         """Starts tasks that do not run, and returns when each of their kernels answers.
 
         Where a task finds that another program was first on its port, all get other ports.
-
-        Args:
-            tasks: Which; by default all.
-            timeout_secs: How long it may take once the process stands that starts them.
-
-        Raises:
-            TaskTimeout: Some did not answer in time.
-            TaskFailed: Some ended.
         """
         for left in reversed(range(_TIMES_OTHER_PORTS)):
             try:
@@ -176,11 +162,7 @@ class KernelGroup:
         )
 
     def stacks(self, task: TaskName) -> str:
-        """Returns where the threads of a task are.
-
-        Args:
-            task: One that runs.
-        """
+        """Returns where the threads of a task are."""
         return read_stacks(
             self.by_task[task].stacks,
             ask=lambda: self.group.send_signal([task], signal.SIGUSR1, to_group=False),
@@ -201,11 +183,7 @@ class KernelGroup:
         return silent if len(silent) < len(asked) else {}
 
     def last_words(self, task: TaskName) -> str:
-        """Returns the last lines of a task's log, indented.
-
-        Args:
-            task: Which.
-        """
+        """Returns the last lines of a task's log, indented."""
         lines = self.group.log_of(task).read_text(errors="replace").splitlines()
         return "\n".join(f"    {line}" for line in lines[-_LOG_LINES:])
 

@@ -35,11 +35,7 @@ _CALL = (
 
 
 class Runner:
-    """Runs code on the kernels of a cluster.
-
-    Args:
-        kernels: The cluster's.
-    """
+    """Runs code on the kernels of a cluster."""
 
     def __init__(self, kernels: KernelGroup) -> None:
         self._kernels = kernels
@@ -49,18 +45,7 @@ class Runner:
     def run_cell(
         self, code: str, tasks: Sequence[TaskName], *, timeout_secs: float, show: bool
     ) -> dict[TaskName, list[Output]]:
-        """Runs a cell on tasks and returns the outputs of each.
-
-        Args:
-            code: The cell's text.
-            tasks: Where.
-            timeout_secs: How long it may take.
-            show: Whether its outputs are shown here as they come.
-
-        Raises:
-            TaskFailed: It failed on a task.
-            TaskTimeout: It did not finish in time.
-        """
+        """Runs a cell on tasks and returns the outputs of each."""
 
         def judge(task: TaskName, reply: dict[str, Any]) -> TaskFailure | None:
             return failure_from_reply(task, reply, is_shown=show)
@@ -85,21 +70,7 @@ class Runner:
         tend: Callable[[], object],
         grace_secs: Callable[[TaskFailed], float],
     ) -> list[Any]:
-        """Calls a function on tasks and returns its results, in the order of tasks.
-
-        Args:
-            function: The function.
-            args: Its arguments.
-            tasks: Where.
-            timeout_secs: How long it may take.
-            tend: Called now and then meanwhile.
-            grace_secs: How long tasks that are stopped after a failure may take to end.
-
-        Raises:
-            InvalidArgument: It cannot be sent.
-            TaskFailed: It failed on a task, or a result cannot come back.
-            TaskTimeout: It did not finish in time.
-        """
+        """Calls a function on tasks and returns its results, in the order of tasks."""
         packed = pack_call(function, args)
         name = getattr(function, "__name__", type(function).__name__)
         asked = f"{name}() on {_listed(tasks)}"

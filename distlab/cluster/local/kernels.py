@@ -28,14 +28,7 @@ _AT_ONCE = 100
 
 
 class TaskKernel:
-    """The kernel of one task; a task that is started again gets a new one under the same name.
-
-    Args:
-        task: Whose kernel it is.
-        folder: A private folder for its sockets; its path must leave room for 20 bytes.
-        context: ZeroMQ's, shared by the kernels of a cluster.
-        number: Tells this kernel from the task's earlier ones.
-    """
+    """The kernel of one task; a task that is started again gets a new one under the same name."""
 
     def __init__(self, task: TaskName, *, folder: Path, context: zmq.Context[Any], number: int):
         self.task = task
@@ -80,12 +73,7 @@ class TaskKernel:
         return self.reply is not None and self._is_idle
 
     def send(self, code: str, *, store_history: bool = True) -> None:
-        """Sends code to run.
-
-        Args:
-            code: The text of a cell.
-            store_history: Whether it counts as a cell of its own.
-        """
+        """Sends code to run."""
         content = {
             "code": code,
             "silent": not store_history,

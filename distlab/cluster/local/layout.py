@@ -50,11 +50,7 @@ class ClusterLayout:
             )
 
     def spec(self, ports: Sequence[int]) -> ClusterSpec:
-        """Returns the cluster on these ports.
-
-        Args:
-            ports: `addresses` of them.
-        """
+        """Returns the cluster on these ports."""
         return local_spec(
             workers=self.workers,
             parameter_servers=self.parameter_servers,
@@ -70,14 +66,7 @@ class ClusterLayout:
 
 
 def check_count(name: str, value: int, *, least: int, most: int) -> None:
-    """Raises where an argument of `LocalCluster` is no number that can be meant.
-
-    Args:
-        name: The argument.
-        value: What was given.
-        least: The smallest that can be meant.
-        most: The largest.
-    """
+    """Raises where an argument of `LocalCluster` is no number that can be meant."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidArgument(
             asked=f"LocalCluster({name}={value!r})",

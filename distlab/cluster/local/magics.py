@@ -24,11 +24,7 @@ _USAGE = "%%workers [TASK ...] [--timeout SECS] [--cluster NAME]"
 
 
 def register(shell: Any) -> None:
-    """Gives an IPython shell the magic, and lets the process warm that tasks are forked from.
-
-    Args:
-        shell: The shell, as `%load_ext` hands it over.
-    """
+    """Gives an IPython shell the magic, and lets the process warm that tasks are forked from."""
 
     def workers(line: str, cell: str) -> None:
         """Runs the cell on tasks of a `LocalCluster`: %%workers [TASK ...] [--timeout SECS].

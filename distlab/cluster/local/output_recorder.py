@@ -29,12 +29,7 @@ _HERE_ONLY = "application/vnd.jupyter.widget-view+json"
 
 
 class Recorder:
-    """Turns a kernel's messages into outputs.
-
-    Args:
-        task: The task's name.
-        log: Where text goes that is not shown.
-    """
+    """Turns a kernel's messages into outputs."""
 
     def __init__(self, task: str, *, log: Path) -> None:
         self._outputs: list[Output] = []
@@ -49,11 +44,7 @@ class Recorder:
         return [{k: v for k, v in output.items() if k != "transient"} for output in self._outputs]
 
     def add(self, message: dict[str, Any]) -> list[Output]:
-        """Records a message and returns the outputs that it adds.
-
-        Args:
-            message: As a kernel publishes it.
-        """
+        """Records a message and returns the outputs that it adds."""
         kind, content = message["msg_type"], message["content"]
         if kind == "stream":
             return self._add_text(content["name"], content["text"])

@@ -24,14 +24,7 @@ _TIMES_OTHER_PORTS = 3
 
 
 class Persistence:
-    """Calls functions, and starts tasks again that are lost.
-
-    Args:
-        runner: What calls them.
-        kernels: The cluster's.
-        restarts: How often within one call.
-        start_timeout_secs: How long tasks may take to start.
-    """
+    """Calls functions, and starts tasks again that are lost."""
 
     def __init__(
         self, runner: Runner, kernels: KernelGroup, *, restarts: int, start_timeout_secs: float
@@ -48,19 +41,7 @@ class Persistence:
         timeout_secs: float,
         may_move: bool,
     ) -> list[Any]:
-        """Calls a function on tasks and returns its results.
-
-        Args:
-            function: As for `Runner.call`.
-            args: Likewise.
-            tasks: Likewise.
-            timeout_secs: Likewise; for each time that it is called.
-            may_move: Whether the tasks hold nothing yet, so that all may start on other ports
-                where another program was first on one.
-
-        Raises:
-            TaskFailed: As for `Runner.call`.
-        """
+        """Calls a function on tasks and returns its results."""
         lives = _Lives(self._restarts)
         moves = _TIMES_OTHER_PORTS if may_move else 0
 

@@ -52,15 +52,7 @@ class CallResult:
 
 
 def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """Returns a call as bytes that a task can be sent.
-
-    Args:
-        function: What to call.
-        args: Its positional arguments.
-
-    Raises:
-        InvalidArgument: It cannot be sent, and what in it is why.
-    """
+    """Returns a call as bytes that a task can be sent."""
     name = getattr(function, "__name__", type(function).__name__)
     if not callable(function):
         raise InvalidArgument(
@@ -84,12 +76,7 @@ def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 
 def answer(call_file: str, result_file: str) -> None:
-    """Calls a function as it was sent, and writes what it returned or raised; runs in the task.
-
-    Args:
-        call_file: What `pack_call` returned.
-        result_file: Where the answer goes.
-    """
+    """Calls a function as it was sent, and writes what it returned or raised; runs in the task."""
     path, sources, packed = pickle.loads(Path(call_file).read_bytes())
     # First of all, for the function may need modules that are found there.
     sys.path += [folder for folder in path if folder not in sys.path]
@@ -111,11 +98,7 @@ def answer(call_file: str, result_file: str) -> None:
 
 
 def read_answer(result_file: Path) -> CallResult:
-    """Returns what a call came to.
-
-    Args:
-        result_file: Where the task wrote it.
-    """
+    """Returns what a call came to."""
     answer: CallResult = pickle.loads(result_file.read_bytes())
     return answer
 

@@ -68,14 +68,7 @@ class TaskFailure:
 
 
 class Round:
-    """A piece of code that runs on tasks, from its sending to its end.
-
-    Args:
-        kernels: Those of the whole cluster.
-        group: Their processes.
-        show: Where outputs are shown as they come; None shows none.
-        judge: Makes the failure of a task from its kernel's reply to the code, if it is one.
-    """
+    """A piece of code that runs on tasks, from its sending to its end."""
 
     def __init__(
         self,
@@ -93,12 +86,7 @@ class Round:
         self._failures: list[TaskFailure] = []
 
     def send(self, code: Mapping[TaskName, str], *, store_history: bool) -> None:
-        """Sends each task its code, the first one a moment before the others.
-
-        Args:
-            code: By task.
-            store_history: Whether it counts as a cell.
-        """
+        """Sends each task its code, the first one a moment before the others."""
         for number, (task, text) in enumerate(code.items()):
             if number == 1:
                 time.sleep(_HEAD_START_SECS)
@@ -115,12 +103,7 @@ class Round:
         return list(self._kernels).index(failure.task)
 
     def wait(self, deadline: float, *, tend: Callable[[], object] = lambda: None) -> bool:
-        """Listens until all tasks have ended well (True), one has failed, or time is over.
-
-        Args:
-            deadline: By `time.monotonic()`.
-            tend: Called now and then meanwhile.
-        """
+        """Listens until all tasks have ended well (True), one has failed, or time is over."""
         failed_at = float("inf")
         while self.open and time.monotonic() < min(deadline, failed_at + self._patience_secs()):
             self._listen()
@@ -140,11 +123,7 @@ class Round:
         return 0.0 if first.code is not None else _ALL_FAIL_SECS
 
     def stop(self, *, grace_secs: float = GRACE_SECS) -> None:
-        """Ends the code where it still runs: by SIGINT, and what does not heed it by SIGKILL.
-
-        Args:
-            grace_secs: How long it may take to heed it.
-        """
+        """Ends the code where it still runs: by SIGINT, and what does not heed it by SIGKILL."""
         if not self.open:
             return
         self._stopping = True
@@ -205,13 +184,7 @@ class Round:
 def failure_from_reply(
     task: TaskName, reply: dict[str, Any], *, is_shown: bool
 ) -> TaskFailure | None:
-    """Returns the failure that a kernel's reply tells of, if it does.
-
-    Args:
-        task: Whose reply it is.
-        reply: To code that it ran.
-        is_shown: Whether its traceback was shown already.
-    """
+    """Returns the failure that a kernel's reply tells of, if it does."""
     if reply["status"] == "ok":
         return None
     traceback = "\n".join(reply.get("traceback", ()))

@@ -18,11 +18,7 @@ from distlab.cluster.local.output_recorder import Output
 
 
 class InTurn:
-    """Shows outputs in the order of tasks: live for one of them, then the next.
-
-    Args:
-        tasks: In the order in which they are shown. One that writes nothing is left out.
-    """
+    """Shows outputs in the order of tasks: live for one of them, then the next."""
 
     def __init__(self, tasks: Iterable[str]) -> None:
         self._waiting: dict[str, list[Output]] = {task: [] for task in tasks}
@@ -30,21 +26,12 @@ class InTurn:
         self._named, self._line_is_open = "", False
 
     def add(self, task: str, outputs: Iterable[Output]) -> None:
-        """Shows outputs once the task's turn has come.
-
-        Args:
-            task: Whose they are.
-            outputs: As `Recorder` returns them.
-        """
+        """Shows outputs once the task's turn has come."""
         self._waiting[task] += outputs
         self._show()
 
     def end(self, task: str) -> None:
-        """Lets the next task have its turn.
-
-        Args:
-            task: The one that will write no more.
-        """
+        """Lets the next task have its turn."""
         self._ended.add(task)
         self._show()
 
@@ -64,11 +51,7 @@ class InTurn:
 
 
 def show(output: Output) -> None:
-    """Shows one output in this process: in the cell that runs, or on its standard streams.
-
-    Args:
-        output: As `Recorder` returns it.
-    """
+    """Shows one output in this process: in the cell that runs, or on its standard streams."""
     kind = output["output_type"]
     if kind == "stream":
         stream = sys.stderr if output["name"] == "stderr" else sys.stdout

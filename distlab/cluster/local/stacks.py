@@ -24,13 +24,7 @@ _QUIET_SECS = 0.05
 
 
 def read_stacks(file: Path, *, ask: Callable[[], object], timeout_secs: float = 1.0) -> str:
-    """Returns the stacks of a task's threads, each with the most recent call first.
-
-    Args:
-        file: Where the task writes them.
-        ask: Sends it the signal.
-        timeout_secs: How long it may take; what is there by then is returned.
-    """
+    """Returns the stacks of a task's threads, each with the most recent call first."""
     before = file.stat().st_size if file.exists() else 0
     ask()
     deadline = time.monotonic() + timeout_secs
@@ -50,11 +44,7 @@ def read_stacks(file: Path, *, ask: Callable[[], object], timeout_secs: float = 
 
 
 def main_stack(text: str) -> str:
-    """Returns the frames of a task's main thread, from the most recent to the reader's own.
-
-    Args:
-        text: From `read_stacks`.
-    """
+    """Returns the frames of a task's main thread, from the most recent to the reader's own."""
     starts = [match.start() for match in _THREAD.finditer(text)]
     if not starts:
         return ""

@@ -66,11 +66,7 @@ class ClusterStatus:
 
 
 def status_of(kernels: KernelGroup) -> ClusterStatus:
-    """Returns what each task of a cluster is doing.
-
-    Args:
-        kernels: The cluster's.
-    """
+    """Returns what each task of a cluster is doing."""
     ended = kernels.group.ended()
     states = {
         task: "busy" if kernel.is_busy else "idle" for task, kernel in kernels.by_task.items()

@@ -44,13 +44,7 @@ class PortTaken(TaskFailed):
 
 
 def failed(asked: str, failures: Sequence[TaskFailure], kernels: KernelGroup) -> TaskFailed:
-    """Returns the error for code that failed on a task.
-
-    Args:
-        asked: The code and the tasks.
-        failures: Those of all tasks, the cause first.
-        kernels: The cluster's.
-    """
+    """Returns the error for code that failed on a task."""
     first = failures[0]
     if is_port_taken(first.text):
         return PortTaken(
@@ -81,14 +75,7 @@ def failed(asked: str, failures: Sequence[TaskFailure], kernels: KernelGroup) ->
 def late(
     asked: str, timeout_secs: float, tasks: Sequence[TaskName], kernels: KernelGroup
 ) -> TaskTimeout:
-    """Returns the error for code that did not finish in time; the tasks are still to be asked.
-
-    Args:
-        asked: The code and the tasks.
-        timeout_secs: How long it ran.
-        tasks: Those that did not finish.
-        kernels: The cluster's.
-    """
+    """Returns the error for code that did not finish in time; the tasks are still to be asked."""
     stacks = {task: kernels.stacks(task) for task in tasks}
     found = f"{_listed(tasks)} did not finish"
     for task, text in stacks.items():

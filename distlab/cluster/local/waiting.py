@@ -56,12 +56,7 @@ class Wait:
 
 
 def read_waits(error: TaskTimeout, tasks: Iterable[str]) -> tuple[Wait, ...]:
-    """Returns where each task is.
-
-    Args:
-        error: What `LocalCluster.run` raised when time was over.
-        tasks: All that took part.
-    """
+    """Returns where each task is."""
     names = list(tasks)
     parts = re.split(rf"^({'|'.join(map(re.escape, names))})$", error.traceback, flags=re.MULTILINE)
     stacks = dict(zip(parts[1::2], parts[2::2], strict=True))

@@ -24,12 +24,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 class ClusterMistake(Exception):
-    """A mistake in a description; whoever read it says in an error where it was.
-
-    Args:
-        found: What was found, with the value.
-        do: What to do.
-    """
+    """A mistake in a description; whoever read it says in an error where it was."""
 
     def __init__(self, found: str, do: str) -> None:
         self.found, self.do = found, do
@@ -58,14 +53,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Splits "host:port".
-
-    Args:
-        text: The address.
-
-    Raises:
-        ClusterMistake: It is none.
-    """
+    """Splits "host:port"."""
     if _SCHEME.match(text.strip()):
         raise ClusterMistake(f"the address {shown(text)} has a scheme", _advice(text))
     if "/" in text:
@@ -91,11 +79,7 @@ def parse_address(text: str) -> Address:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host means "this machine" on every machine: localhost, 127.0.0.1, 0.0.0.0.
-
-    Args:
-        host: A name or an IP address.
-    """
+    """Whether a host means "this machine" on every machine: localhost, 127.0.0.1, 0.0.0.0."""
     name = host.lower().rstrip(".")
     if name in ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"):
         return True
@@ -107,11 +91,7 @@ def is_local(host: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Returns a value as an error shows it: in quotes, and short.
-
-    Args:
-        value: Anything that JSON can hold.
-    """
+    """Returns a value as an error shows it: in quotes, and short."""
     return _SHORT.repr(value)
 
 

@@ -42,11 +42,7 @@ class Description:
 
 
 def check_job(job: str) -> None:
-    """Raises ClusterMistake for a job that TensorFlow does not know.
-
-    Args:
-        job: Its name.
-    """
+    """Raises ClusterMistake for a job that TensorFlow does not know."""
     if job not in JOBS:
         known = _RENAMED.get(job.lower().replace("-", "_"), job.lower())
         cure = f"call it {known!r}" if known in JOBS else did_you_mean(job, JOBS)
@@ -54,12 +50,7 @@ def check_job(job: str) -> None:
 
 
 def check_cluster(addresses: Mapping[str, tuple[str, ...]], task: tuple[str, int] | None) -> None:
-    """Raises ClusterMistake for jobs, addresses or a task that do not go together.
-
-    Args:
-        addresses: As in `Description`.
-        task: As in `Description`.
-    """
+    """Raises ClusterMistake for jobs, addresses or a task that do not go together."""
     _check_jobs(addresses, task)
     _check_addresses(addresses)
     if task is not None:

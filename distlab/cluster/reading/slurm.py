@@ -25,14 +25,7 @@ _MOST_NODES = 10_000
 
 
 def parse_slurm(environ: Mapping[str, str]) -> Description | None:
-    """Reads Slurm's variables; None outside of a step, and in a step of one task.
-
-    Args:
-        environ: Environment variables.
-
-    Raises:
-        UnsupportedEnvironment: They do not describe a cluster.
-    """
+    """Reads Slurm's variables; None outside of a step, and in a step of one task."""
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
     if not (tasks.isascii() and tasks.isdigit()) or int(tasks[:9]) < 2:
         return None

@@ -25,12 +25,6 @@ def parse_tf_config(text: str) -> Description | None:
     """Reads the value of TF_CONFIG; None where it describes no cluster.
 
     What TensorFlow does not read is passed over: "environment" and the like.
-
-    Args:
-        text: The value.
-
-    Raises:
-        UnsupportedEnvironment: There is a mistake in it; the first is explained.
     """
     try:
         return _parse(text)

@@ -12,12 +12,7 @@ import keras
 
 @contextlib.contextmanager
 def backup_elsewhere(callback: keras.callbacks.BackupAndRestore, folder: Path) -> Iterator[None]:
-    """Inside the block it restores from its own folder and then writes to another.
-
-    Args:
-        callback: Of a `fit` that begins inside the block.
-        folder: The other.
-    """
+    """Inside the block it restores from its own folder and then writes to another."""
     elsewhere = keras.callbacks.BackupAndRestore(str(folder))
     places = {
         name: getattr(callback, name)
@@ -46,10 +41,6 @@ def backup_elsewhere(callback: keras.callbacks.BackupAndRestore, folder: Path) -
 
 
 def restored_epoch(model: keras.Model) -> int | None:
-    """Returns the epoch at which a callback lets `fit` begin; None if no callback has chosen.
-
-    Args:
-        model: The model that is trained.
-    """
+    """Returns the epoch at which a callback lets `fit` begin; None if no callback has chosen."""
     epoch: int | None = model._initial_epoch
     return epoch

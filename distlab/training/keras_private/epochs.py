@@ -45,9 +45,6 @@ def running_fit(model: keras.Model) -> RunningFit | None:
 
     Keras hands callbacks neither the iterator nor each other, so it is read from the variables of
     `fit`, further up the stack. This holds for any model, also one that `distribute` never saw.
-
-    Args:
-        model: The model that is trained.
     """
     kept = _variables_of(model, "fit")
     if kept is None:
@@ -60,12 +57,7 @@ def running_fit(model: keras.Model) -> RunningFit | None:
 
 
 def running_iterator(model: keras.Model, *methods: str) -> Any:
-    """Returns the `TFEpochIterator` of the innermost of these methods that runs, None outside.
-
-    Args:
-        model: The model whose methods they are.
-        methods: Their names: "fit", "evaluate", "predict".
-    """
+    """Returns the `TFEpochIterator` of the innermost of these methods that runs, None outside."""
     kept = _variables_of(model, *methods)
     return None if kept is None else kept["epoch_iterator"]
 
@@ -81,32 +73,19 @@ def _variables_of(model: keras.Model, *methods: str) -> dict[str, Any] | None:
 
 
 def start_at_epoch(model: keras.Model, epoch: int) -> None:
-    """Lets a `fit` that is about to begin its first epoch begin with this one.
-
-    Args:
-        model: The model that is trained.
-        epoch: Counted from 0.
-    """
+    """Lets a `fit` that is about to begin its first epoch begin with this one."""
     _EPOCH_BEFORE.setdefault(model, model._initial_epoch)
     model._initial_epoch = epoch
 
 
 def start_as_told(model: keras.Model) -> None:
-    """Takes `start_at_epoch` back: the next `fit` begins where it is told to.
-
-    Args:
-        model: The model that is trained.
-    """
+    """Takes `start_at_epoch` back: the next `fit` begins where it is told to."""
     if model in _EPOCH_BEFORE:
         model._initial_epoch = _EPOCH_BEFORE.pop(model)
 
 
 def validation(model: keras.Model) -> tuple[Any, int | None]:
-    """Returns what the running `fit` has validated on, or None, and its `validation_steps`.
-
-    Args:
-        model: The model that is trained.
-    """
+    """Returns what the running `fit` has validated on, or None, and its `validation_steps`."""
     iterator = getattr(model, "_eval_epoch_iterator", None)
     return (
         (None, None) if iterator is None else (_undistributed(iterator), iterator.steps_per_epoch)
@@ -117,10 +96,6 @@ def build(model: keras.Model, iterator: Any) -> None:
     """Makes every variable of the model, its optimizer and its metrics that is not there yet.
 
     Keras does it in the first step where no strategy is set, and that is too late.
-
-    Args:
-        model: A compiled model.
-        iterator: Keras's `TFEpochIterator`.
     """
     spec = models.spec_of_replica(iterator)
     try:
@@ -135,9 +110,6 @@ def log_metrics_without_batches(model: keras.Model) -> None:
     """Lets an epoch of which no batch is left have the logs that the metrics hold.
 
     `fit` takes the last step's logs to see which names there are, and would log nothing.
-
-    Args:
-        model: The model that is trained.
     """
     logs_of = type(model)._get_metrics_result_or_logs
     model.__dict__["_get_metrics_result_or_logs"] = lambda logs: logs_of(
@@ -146,11 +118,7 @@ def log_metrics_without_batches(model: keras.Model) -> None:
 
 
 def log_as_keras_does(model: keras.Model) -> None:
-    """Takes `log_metrics_without_batches` back.
-
-    Args:
-        model: The model that is trained.
-    """
+    """Takes `log_metrics_without_batches` back."""
     model.__dict__.pop("_get_metrics_result_or_logs", None)
 
 
@@ -160,11 +128,7 @@ def _undistributed(iterator: Any) -> Any:
 
 
 class Place:
-    """Where a `fit` is in its data: which iterators it made, and how far it read each.
-
-    Args:
-        iterator: Keras's `TFEpochIterator`, from which nothing was read yet.
-    """
+    """Where a `fit` is in its data: which iterators it made, and how far it read each."""
 
     def __init__(self, iterator: Any) -> None:
         self.read: list[int] = []  # batches, by iterator over the data
@@ -208,11 +172,7 @@ class Place:
             self.read[-1] = min(self.read[-1], self._length)
 
     def really_done(self, batch: int) -> int:
-        """Returns how many steps of the epoch were taken, where the last was not a full one.
-
-        Args:
-            batch: Batches as Keras counts them.
-        """
+        """Returns how many steps of the epoch were taken, where the last was not a full one."""
         known = self._length if self._iterator.steps_per_epoch is None else None
         return batch if known is None else min(batch, known)
 
@@ -226,16 +186,7 @@ class Place:
         }
 
     def move_to(self, state: dict[str, Any], *, batch: int, read: bool) -> None:
-        """Goes to where another `fit` was, without training and without calling callbacks.
-
-        Args:
-            state: As `state` returned it.
-            batch: Batches of the running epoch that were trained on, 0 between epochs.
-            read: Whether iterators of earlier epochs are read, and not only made.
-
-        Raises:
-            DatasetError: The data end before that place.
-        """
+        """Goes to where another `fit` was, without training and without calling callbacks."""
         it = self._iterator
         self.read, self._slack = list(state["read"]), state["slack"]
         current = None

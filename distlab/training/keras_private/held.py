@@ -12,11 +12,7 @@ from distlab.training.keras_private import models
 
 
 def is_variable(thing: Any) -> bool:
-    """Whether something is a variable, of Keras or of TensorFlow.
-
-    Args:
-        thing: What a gradient is taken of, for one.
-    """
+    """Whether something is a variable, of Keras or of TensorFlow."""
     return isinstance(thing, keras.Variable | tf.Variable)
 
 
@@ -25,9 +21,6 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
     A model inside this one may have been compiled, too. Keras ignores its optimizer, unless a
     `train_step` uses it.
-
-    Args:
-        model: A Keras model.
     """
     kind = keras.optimizers.Optimizer
     found = [model.optimizer, *(one for one in _held(model) if isinstance(one, kind))]
@@ -35,11 +28,7 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
 
 def metrics_of(model: keras.Model) -> Iterator[keras.metrics.Metric]:
-    """Yields the model's metrics, its layers' and those that these are made of.
-
-    Args:
-        model: A compiled model.
-    """
+    """Yields the model's metrics, its layers' and those that these are made of."""
     waiting = [*model.metrics, *(one for layer in models.layers(model) for one in layer._metrics)]
     seen: set[int] = set()
     while waiting:

@@ -16,15 +16,7 @@ from distlab.training.keras_private.held import metrics_of
 
 
 def check(model: keras.Model) -> None:
-    """Raises where a metric's variables cannot hold what one device counts.
-
-    Args:
-        model: A built model.
-
-    Raises:
-        ModelError: Workers of parameter servers would write to a `tf.Variable` at once, or replicas
-            do not have a copy each: it was made outside of the scope.
-    """
+    """Raises where a metric's variables cannot hold what one device counts."""
     strategy = model.distribute_strategy
     kind = describe(strategy).kind
     several = strategy.num_replicas_in_sync > 1 and kind != "central_storage"

@@ -16,52 +16,27 @@ from distlab.training.rule import gradients
 
 
 def overrides(model: keras.Model, method: str) -> bool:
-    """Whether the model's class brings its own `train_step`, `compute_loss` and the like.
-
-    Args:
-        model: A Keras model.
-        method: The method's name.
-    """
+    """Whether the model's class brings its own `train_step`, `compute_loss` and the like."""
     return getattr(type(model), method) is not getattr(keras.Model, method)
 
 
 def has_own(model: keras.Model, *methods: str) -> bool:
-    """Whether the model's class, or the model, brings one of these methods itself.
-
-    Args:
-        model: A Keras model.
-        methods: Their names.
-    """
+    """Whether the model's class, or the model, brings one of these methods itself."""
     return any(name in vars(model) or overrides(model, name) for name in methods)
 
 
 def layers(model: keras.Model) -> Iterator[keras.layers.Layer]:
-    """Yields the model and every layer in it, also layers of layers.
-
-    Args:
-        model: A Keras model.
-    """
+    """Yields the model and every layer in it, also layers of layers."""
     yield from model._flatten_layers()
 
 
 def predict(model: keras.Model, x: Any, *, training: bool) -> Any:
-    """Calls the model as Keras's own steps do.
-
-    Args:
-        model: A compiled model.
-        x: Inputs of one replica.
-        training: Whether layers behave as in training.
-    """
+    """Calls the model as Keras's own steps do."""
     return model(x, training=training) if model._call_has_training_arg else model(x)
 
 
 def with_mask(tensor: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor, carrying a mask for the losses and metrics that get it.
-
-    Args:
-        tensor: A prediction.
-        mask: Which of its entries count.
-    """
+    """Returns the tensor, carrying a mask for the losses and metrics that get it."""
     tensor._keras_mask = mask
     return tensor
 
@@ -71,9 +46,6 @@ def as_tensors(own: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]
 
     A metric may return its variable. Keras before 3.12 keeps that in its history, where it would
     have later values.
-
-    Args:
-        own: Keras's.
     """
 
     def get_metrics_result() -> dict[str, Any]:
@@ -94,10 +66,6 @@ def making(function: str, make: Callable[[keras.Model], Any]) -> Callable[..., A
 
     They are replaced rather than their products, because `compile` throws the products away
     and `fit` asks for new ones.
-
-    Args:
-        function: The attribute that holds the product, "train_function" for one.
-        make: Takes the model and returns the product, which `fit` calls with an iterator.
     """
 
     def replace(own: types.MethodType) -> types.MethodType:
@@ -118,11 +86,6 @@ def building_without_drawing(
 
     Drawing shifts the order of later epochs against one device's, and hands the batch to
     `strategy.reduce`. The replacement asks the data set's own description.
-
-    Args:
-        on_data: Called with Keras's iterator over epochs, before the model is built for it.
-        explain: Makes a context to build the model in, of the model and of the data's specs. It
-            raises a `DatasetError` for data that the model cannot take.
     """
 
     def symbolic_build(self: keras.Model, iterator: Any = None, data_batch: Any = None) -> None:
@@ -146,12 +109,7 @@ def building_without_drawing(
 
 
 def build(model: keras.Model, spec: Any) -> None:
-    """Makes the variables of the model, its metrics and, unless its own step does, its optimizer.
-
-    Args:
-        model: A compiled model.
-        spec: What one replica gets of a batch, as specs.
-    """
+    """Makes the variables of model, metrics and, unless its own step does, optimizer."""
     parts = (model.optimizer, model._compile_loss, model._compile_metrics)
     own = has_own(model, "train_step")
     waiting = [one for one in parts if own and one is not None and not one.built]
@@ -171,12 +129,7 @@ def build(model: keras.Model, spec: Any) -> None:
 
 
 def build_for_own_step(model: keras.Model, spec: Any) -> None:
-    """Makes what a step of the model's own makes when it runs, which replicas cannot.
-
-    Args:
-        model: A built model.
-        spec: What one replica gets of a batch, as specs.
-    """
+    """Makes what a step of the model's own makes when it runs, which replicas cannot."""
     if not has_own(model, "train_step") or "_distlab_step_built" in vars(model):
         return
     vars(model)["_distlab_step_built"] = True
@@ -200,11 +153,6 @@ def make_predict_function(
     """Returns Keras's own function for `predict`, which first builds a model that is not built.
 
     Keras would make the variables inside the replicas' function.
-
-    Args:
-        model: A model.
-        prepare: What is done to each batch first.
-        strategy: Where the variables are made; None is where the function runs.
     """
     type(model).make_predict_function(model, force=True)
     function = model.predict_function
@@ -217,13 +165,7 @@ def make_predict_function(
 
 
 def build_for(model: keras.Model, batch: Any, strategy: tf.distribute.Strategy) -> None:
-    """Makes the weights of a model that is not built.
-
-    Args:
-        model: A model.
-        batch: What it is to predict, as `predict` reads it.
-        strategy: Where the variables are made.
-    """
+    """Makes the weights of a model that is not built."""
     if model.built:
         return
     spec = one_replica(tf.nest.map_structure(tf.type_spec_from_value, batch))
@@ -236,58 +178,33 @@ def build_for(model: keras.Model, batch: Any, strategy: tf.distribute.Strategy) 
 
 
 def batches_in(iterator: Any) -> int | None:
-    """Returns how many batches the data of an iterator over epochs have; None if unknown.
-
-    Args:
-        iterator: Keras's `TFEpochIterator`.
-    """
+    """Returns how many batches the data of an iterator over epochs have; None if unknown."""
     return iterator.data_adapter.num_batches  # type: ignore[no-any-return]
 
 
 def undistributed(iterator: Any) -> tf.data.Dataset | None:
-    """Returns the data set of an iterator over epochs; None if it came distributed already.
-
-    Args:
-        iterator: Keras's `TFEpochIterator`.
-    """
+    """Returns the data set of an iterator over epochs; None if it came distributed already."""
     data = iterator.data_adapter.get_tf_dataset()
     return data if isinstance(data, tf.data.Dataset) else None
 
 
 def iterate(iterator: Any, data: Any) -> None:
-    """Lets an iterator over epochs take its batches from here.
-
-    Args:
-        iterator: Keras's `TFEpochIterator`.
-        data: A data set, distributed or not.
-    """
+    """Lets an iterator over epochs take its batches from here."""
     iterator._distributed_dataset = data
 
 
 def spec_of_replica(iterator: Any) -> Any:
-    """Returns what one replica gets of an iterator over epochs, as specs.
-
-    Args:
-        iterator: Keras's `TFEpochIterator`.
-    """
+    """Returns what one replica gets of an iterator over epochs, as specs."""
     return one_replica(iterator._distributed_dataset.element_spec)
 
 
 def one_replica(element_spec: Any) -> Any:
-    """Returns what one replica gets of a distributed data set, as specs.
-
-    Args:
-        element_spec: The `element_spec` of a distributed data set.
-    """
+    """Returns what one replica gets of a distributed data set, as specs."""
     return tf.nest.map_structure(
         lambda spec: getattr(spec, "_value_specs", [spec])[0], element_spec
     )
 
 
 def profiles(callback: keras.callbacks.TensorBoard) -> bool:
-    """Whether a TensorBoard callback is to profile some of the batches.
-
-    Args:
-        callback: The callback.
-    """
+    """Whether a TensorBoard callback is to profile some of the batches."""
     return bool(callback._start_batch > 0)

@@ -6,9 +6,5 @@ import keras
 
 
 def inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Returns the optimizer that makes the step: what a `LossScaleOptimizer` holds, or itself.
-
-    Args:
-        optimizer: The optimizer a model was compiled with.
-    """
+    """Returns the optimizer that makes the step: what a `LossScaleOptimizer` holds, or itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)

@@ -18,10 +18,6 @@ def end_data(model: keras.Model, *, taken: int) -> None:
     """Ends the running epoch as the step after the last batch would; in `fit` and `evaluate`.
 
     Data that know their length end by it, and so does an epoch of all of them.
-
-    Args:
-        model: The model that is trained or evaluated.
-        taken: How many batches the execution found, fewer than it has steps.
     """
     iterator = epochs.running_iterator(model, "fit", "evaluate")
     if iterator is None:

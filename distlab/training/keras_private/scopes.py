@@ -16,16 +16,7 @@ from distlab.training.keras_private.optimizers import inner
 
 
 def made_outside(model: keras.Model, strategy: tf.distribute.Strategy) -> str | None:
-    """Returns what of a model was not made inside `strategy.scope()`, None if all was.
-
-    Args:
-        model: A compiled model.
-        strategy: The strategy that is to train it.
-
-    Returns:
-        "" for the model itself or one of its optimizers, or the name of a layer whose trainable
-        weights are not the strategy's.
-    """
+    """Returns what of a model was not made inside `strategy.scope()`, None if all was."""
     if not strategy_matters(strategy):
         return None
     inside = model._distribute_strategy is strategy
@@ -45,11 +36,7 @@ def _is_of(strategy: tf.distribute.Strategy, optimizer: keras.optimizers.Optimiz
 
 
 def strategy_matters(strategy: tf.distribute.Strategy) -> bool:
-    """Whether variables must be made inside the scope: not under TensorFlow's default.
-
-    Args:
-        strategy: Any strategy.
-    """
+    """Whether variables must be made inside the scope: not under TensorFlow's default."""
     return type(strategy).__name__ != "_DefaultDistributionStrategy"
 
 
@@ -68,11 +55,7 @@ def kept_graph() -> Iterator[None]:
 
 
 def compiling_in_scope(keras_compile: types.MethodType) -> Callable[..., None]:
-    """Returns a `compile` that makes optimizer and metrics where the model's variables are.
-
-    Args:
-        keras_compile: That of a model which was built in its strategy's scope.
-    """
+    """Returns a `compile` that makes optimizer and metrics where the model's variables are."""
     model: Any = keras_compile.__self__
 
     @functools.wraps(keras_compile)

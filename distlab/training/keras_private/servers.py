@@ -12,11 +12,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 @contextlib.contextmanager
 def without_strategy(model: keras.Model) -> Iterator[None]:
-    """Inside the block the model takes itself for one that no strategy distributes.
-
-    Args:
-        model: A built model.
-    """
+    """Inside the block the model takes itself for one that no strategy distributes."""
     strategy, model._distribute_strategy = model._distribute_strategy, None
     try:
         yield
@@ -25,29 +21,16 @@ def without_strategy(model: keras.Model) -> Iterator[None]:
 
 
 def given_as_dataset(iterator: Any) -> bool:
-    """Whether the data of an iterator over epochs are a `tf.data.Dataset` of the caller's own.
-
-    Args:
-        iterator: Keras's `TFEpochIterator`.
-    """
+    """Whether the data of an iterator over epochs are a `tf.data.Dataset` of the caller's own."""
     return isinstance(iterator.data_adapter, TFDatasetAdapter)
 
 
 def iterated(iterator: Any) -> Any:
-    """Returns what an iterator over epochs takes its batches from.
-
-    Args:
-        iterator: Keras's `TFEpochIterator`.
-    """
+    """Returns what an iterator over epochs takes its batches from."""
     return iterator._distributed_dataset
 
 
 def build(model: keras.Model, element_spec: Any) -> None:
-    """Makes every variable of the model, its optimizer and its metrics that is not there yet.
-
-    Args:
-        model: A compiled model.
-        element_spec: What its data say of their batches.
-    """
+    """Makes every variable of the model, its optimizer and its metrics that is not there yet."""
     with model.distribute_strategy.scope():
         model._symbolic_build(data_batch=element_spec)

@@ -21,10 +21,5 @@ TURN_MIN_DELTA = ("EarlyStopping", "MonitorCallback")
 
 
 def last_batch(batch: int, iterator: Any) -> int:
-    """Returns the number of the last batch of an execution that has ended.
-
-    Args:
-        batch: What `on_train_batch_end` was told: up to Keras 3.10 the first of the execution.
-        iterator: Keras's `TFEpochIterator`.
-    """
+    """Returns the number of the last batch of an execution that has ended."""
     return batch if KERAS >= (3, 11) else batch + int(iterator.steps_per_execution) - 1

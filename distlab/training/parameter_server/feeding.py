@@ -20,12 +20,7 @@ from distlab.training.parameter_server.worker_feeding import WorkerFeed
 
 
 class ChiefFeed:
-    """A data set that the coordinator reads.
-
-    Args:
-        dataset: The data set.
-        reasons: Why workers do not read it.
-    """
+    """A data set that the coordinator reads."""
 
     def __init__(self, dataset: tf.data.Dataset, *, reasons: tuple[str, ...]) -> None:
         self.reasons = reasons
@@ -46,10 +41,6 @@ def feed_of(
 
     They read it themselves where each of them reads the same batches in the same order. Else the
     coordinator reads, and says why.
-
-    Args:
-        dataset: Batches.
-        coordinator: The coordinator of the workers.
     """
     reasons = list(_reasons_to_hand_out(dataset))
     if not reasons:

@@ -67,13 +67,7 @@ class Flight:
         self._trained: int | None = None  # steps, those on their way included
 
     def send(self, steps: Steps, work: Work, *, trains: bool) -> None:
-        """Sends work to the worker that is free first.
-
-        Args:
-            steps: What to run.
-            work: On what.
-            trains: Whether these are steps of the optimizer, which are counted.
-        """
+        """Sends work to the worker that is free first."""
         number = work.first
         if trains:
             if self._trained is None:
@@ -91,12 +85,7 @@ class Flight:
         return self._tally.logs()
 
     def settle(self) -> None:
-        """Waits for all that was sent.
-
-        Raises:
-            ProcessError: A task was lost and did not come back.
-            DatasetError: No worker found a batch.
-        """
+        """Waits for all that was sent."""
         with self._ended_on_error():
             self._collect_all()
             for _ in range(_ROUNDS):

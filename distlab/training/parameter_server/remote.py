@@ -22,17 +22,7 @@ def make_on_workers(
     spec: tf.TypeSpec,
     args: tuple[Any, ...] = (),
 ) -> Any:
-    """Makes something on every worker, and again on a worker that comes back after a loss.
-
-    Args:
-        coordinator: The coordinator of the workers.
-        make: Called for each worker, on which its operations then run.
-        spec: What it returns.
-        args: Its arguments; of what was made on workers, each worker gets its own.
-
-    Returns:
-        What a scheduled function takes as an argument, and what `args` may hold.
-    """
+    """Makes something on every worker, and again on a worker that comes back after a loss."""
     made = coordinator._create_per_worker_resources(make, args=args)
     for one in made._values:
         one._type_spec = spec  # a function that is called with it is traced by this
@@ -40,21 +30,12 @@ def make_on_workers(
 
 
 def is_ready(remote: Any, *, timeout_secs: float) -> bool:
-    """Whether a scheduled function has ended, or has failed for good.
-
-    Args:
-        remote: What `schedule` returned.
-        timeout_secs: How long to wait for it.
-    """
+    """Whether a scheduled function has ended, or has failed for good."""
     return bool(remote._status_available_event.wait(timeout_secs))
 
 
 def addresses_of(strategy: tf.distribute.Strategy) -> dict[str, str]:
-    """Returns "host:port" of each worker and parameter server, by name as in "worker:1".
-
-    Args:
-        strategy: A `ParameterServerStrategy`.
-    """
+    """Returns "host:port" of each worker and parameter server, by name as in "worker:1"."""
     jobs = strategy._cluster_resolver.cluster_spec().as_dict()
     return {
         f"{job}:{index}": address

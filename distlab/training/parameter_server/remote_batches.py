@@ -26,11 +26,7 @@ class Work:
     batch: Any = None
 
     def rest(self, done: int) -> Work:
-        """Returns the work without its first batches.
-
-        Args:
-            done: How many.
-        """
+        """Returns the work without its first batches."""
         return Work(reading=self.reading, first=self.first + done, count=self.count - done)
 
 
@@ -45,12 +41,7 @@ class Reading(abc.ABC):
 
     @abc.abstractmethod
     def take(self, batches: int, *, at_once: int) -> list[Work]:
-        """Returns the next batches; fewer, or none, at the end of the data.
-
-        Args:
-            batches: How many.
-            at_once: How many of them one scheduled function takes at most.
-        """
+        """Returns the next batches; fewer, or none, at the end of the data."""
 
     @abc.abstractmethod
     def __next__(self) -> Any:
@@ -61,11 +52,7 @@ class Reading(abc.ABC):
 
 
 class HandedOut(Reading):
-    """Batches that the coordinator reads itself, and sends to workers one by one.
-
-    Args:
-        batches: They.
-    """
+    """Batches that the coordinator reads itself, and sends to workers one by one."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = enumerate(batches)

@@ -32,11 +32,7 @@ from distlab.training.steps_per_execution import listens
 
 
 class ServerFitting(Fitting):
-    """Keras's `fit` of one model, whose steps workers run.
-
-    Args:
-        model: A compiled model.
-    """
+    """Keras's `fit` of one model, whose steps workers run."""
 
     def __init__(self, model: keras.Model) -> None:
         super().__init__(model)
@@ -47,30 +43,18 @@ class ServerFitting(Fitting):
         on_settle(model, self._flight.settle)
 
     def make_train_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
-        """Returns what `fit` calls to train.
-
-        Args:
-            model: The model.
-        """
+        """Returns what `fit` calls to train."""
         check_model(model)  # here too: a later compile may have brought another optimizer
         metric_variables.check(model)
         on_batch = stepping.training(model, check_finite=self.check_finite)
         return self._function(on_batch, self.train_steps, trains=True)
 
     def make_test_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
-        """Returns what `evaluate`, and validation in `fit`, call.
-
-        Args:
-            model: The model.
-        """
+        """Returns what `evaluate`, and validation in `fit`, call."""
         return self._function(stepping.evaluating(model), lambda: self.test_steps, trains=False)
 
     def make_predict_function(self, model: keras.Model) -> Callable[[list[Any]], Any]:
-        """Returns what `predict` calls.
-
-        Args:
-            model: The model.
-        """
+        """Returns what `predict` calls."""
         return models.make_predict_function(model, lambda batch: batch, strategy=self._strategy)
 
     def _function(
@@ -127,12 +111,7 @@ class ServerFitting(Fitting):
 
     @contextlib.contextmanager
     def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
-        """What `evaluate` and `predict` run in, and `fit`, too.
-
-        Args:
-            method: Its name.
-            arguments: What it was called with, by name.
-        """
+        """What `evaluate` and `predict` run in, and `fit`, too."""
         flight = self._flight
         if isinstance(arguments.get("x"), tf.distribute.DistributedDataset):
             raise DatasetError(
@@ -158,11 +137,7 @@ class ServerFitting(Fitting):
             yield
 
     def results(self, results: Callable[[], Any]) -> Callable[[], dict[str, Any]]:
-        """Returns a `get_metrics_result` that waits for all steps.
-
-        Args:
-            results: Keras's.
-        """
+        """Returns a `get_metrics_result` that waits for all steps."""
         read = models.as_tensors(results)
 
         def get_metrics_result() -> dict[str, Any]:
@@ -173,11 +148,7 @@ class ServerFitting(Fitting):
         return get_metrics_result
 
     def reset(self, reset: Callable[[], None]) -> Callable[[], None]:
-        """Returns a `reset_metrics` that forgets what steps under way bring.
-
-        Args:
-            reset: Keras's.
-        """
+        """Returns a `reset_metrics` that forgets what steps under way bring."""
 
         def reset_metrics() -> None:
             self._flight.forget()

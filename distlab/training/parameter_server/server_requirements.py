@@ -16,15 +16,7 @@ from distlab.training.keras_private.optimizers import inner
 
 
 def check_strategy(strategy: tf.distribute.Strategy) -> None:
-    """Raises where no Keras model can be built or trained under the strategy.
-
-    Args:
-        strategy: A `ParameterServerStrategy`.
-
-    Raises:
-        ModelError: It splits variables into shards.
-        DeviceError: Its workers have several GPUs each.
-    """
+    """Raises where no Keras model can be built or trained under the strategy."""
     partitioner = getattr(strategy.extended, "_variable_partitioner", None)
     if partitioner is not None:
         raise ModelError(
@@ -45,14 +37,7 @@ def check_strategy(strategy: tf.distribute.Strategy) -> None:
 
 
 def check_model(model: keras.Model) -> None:
-    """Raises where workers cannot share the model's training.
-
-    Args:
-        model: A compiled model.
-
-    Raises:
-        ModelError: They cannot.
-    """
+    """Raises where workers cannot share the model's training."""
     several = describe(model.distribute_strategy).workers > 1
     optimizer = inner(model.optimizer)
     inside = [layer for layer in models.layers(model) if layer is not model]

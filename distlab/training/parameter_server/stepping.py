@@ -28,13 +28,7 @@ OnBatch = Callable[[Any, tf.Tensor], tf.Tensor]
 
 
 def training(model: keras.Model, *, check_finite: bool) -> OnBatch:
-    """Returns the step that learns.
-
-    Args:
-        model: A built model.
-        check_finite: Whether to stop where the loss is not finite. Under a
-            `LossScaleOptimizer`, which skips such steps, it never does.
-    """
+    """Returns the step that learns."""
     scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     check = None
     if check_finite and not scales:
@@ -51,11 +45,7 @@ def training(model: keras.Model, *, check_finite: bool) -> OnBatch:
 
 
 def evaluating(model: keras.Model) -> OnBatch:
-    """Returns the step that evaluates.
-
-    Args:
-        model: A built model.
-    """
+    """Returns the step that evaluates."""
     return _on_worker(model, lambda batch: model.test_step(batch))
 
 
@@ -93,12 +83,7 @@ def _on_worker(model: keras.Model, step: Callable[[Any], Any]) -> OnBatch:
 
 
 class Steps:
-    """A step as functions that can be scheduled.
-
-    Args:
-        model: A prepared model.
-        on_batch: The step.
-    """
+    """A step as functions that can be scheduled."""
 
     def __init__(self, model: keras.Model, on_batch: OnBatch) -> None:
         nothing, none = tf.zeros([size_of_part(model)], tf.float64), tf.constant(0, tf.int64)
@@ -138,13 +123,7 @@ class Steps:
     def schedule(
         self, coordinator: tf.distribute.coordinator.ClusterCoordinator, work: Work, *, number: int
     ) -> Any:
-        """Sends work to whichever worker is free first, and returns what is to come back.
-
-        Args:
-            coordinator: The coordinator.
-            work: What to do.
-            number: Number of its first step, which random layers draw by.
-        """
+        """Sends work to whichever worker is free first, and returns what is to come back."""
         if work.batch is not None:
             step = tf.constant(number, tf.int64)
             return coordinator.schedule(self._handed_out, args=(work.batch, step))
@@ -153,11 +132,7 @@ class Steps:
 
 
 def ended(values: tf.Tensor) -> tuple[int, np.ndarray]:
-    """Returns how many batches scheduled work took, and what they add to the metrics.
-
-    Args:
-        values: What came back.
-    """
+    """Returns how many batches scheduled work took, and what they add to the metrics."""
     array = values.numpy()
     return int(array[0]), array[1:]
 

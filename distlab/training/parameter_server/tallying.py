@@ -30,12 +30,7 @@ _RELATIVE_TOLERANCE = 1e-3
 
 @contextlib.contextmanager
 def noted_doubts(model: keras.Model) -> Iterator[list[tf.Tensor]]:
-    """Inside the block each metric that isn't Keras's counts twice, to see whether it adds up.
-
-    Yields:
-        A number for each such metric, which is 1 if what was counted on top of the first count did
-        not give twice as much; there when the block ends.
-    """
+    """Inside the block each metric that isn't Keras's counts twice, to see whether it adds up."""
     doubts: list[tf.Tensor] = []
     seen = {id(one): tf.constant(0.0) for one in _own_metrics(model)}
 
@@ -81,11 +76,7 @@ def _wide(value: Any) -> tf.Tensor:
 
 
 def size_of_part(model: keras.Model) -> int:
-    """Returns the length of what a step returns.
-
-    Args:
-        model: A compiled model.
-    """
+    """Returns the length of what a step returns."""
     return _size(model) + len(_own_metrics(model))
 
 
@@ -94,11 +85,7 @@ def _size(model: keras.Model) -> int:
 
 
 class Tally:
-    """What steps have seen, before it is in the metrics' variables.
-
-    Args:
-        model: A compiled model.
-    """
+    """What steps have seen, before it is in the metrics' variables."""
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
@@ -106,14 +93,7 @@ class Tally:
         self._added: np.ndarray | None = None
 
     def add(self, part: np.ndarray) -> None:
-        """Adds what steps have seen.
-
-        Args:
-            part: As a step returned it.
-
-        Raises:
-            ModelError: A metric does not add up over batches.
-        """
+        """Adds what steps have seen."""
         part, doubts = np.split(part, [_size(self._model)])
         for metric, doubt in zip(_own_metrics(self._model), doubts, strict=True):
             if doubt:

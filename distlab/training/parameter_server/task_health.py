@@ -37,14 +37,7 @@ _SERVER = re.compile(r"/job:ps/(?:replica:0/)?task:(\d+)")
 
 @contextlib.contextmanager
 def explained(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Inside the block a lost parameter server is told as a `ProcessError`.
-
-    Args:
-        strategy: The strategy of which it is a task.
-
-    Raises:
-        ProcessError: One was lost.
-    """
+    """Inside the block a lost parameter server is told as a `ProcessError`."""
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
@@ -56,11 +49,7 @@ def explained(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 class TaskHealth:
-    """Looks after the tasks of a strategy while the coordinator waits for a result.
-
-    Args:
-        strategy: The strategy.
-    """
+    """Looks after the tasks of a strategy while the coordinator waits for a result."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._addresses = remote.addresses_of(strategy)
@@ -72,11 +61,7 @@ class TaskHealth:
         self._silent_since.clear()
 
     def look(self) -> None:
-        """Asks every task whether it is there, at most every other second.
-
-        Raises:
-            ProcessError: One has been silent for too long, and no result came in that time.
-        """
+        """Asks every task whether it is there, at most every other second."""
         now = time.monotonic()
         if now - self._looked < _BETWEEN_LOOKS_SECS:
             return
@@ -96,12 +81,7 @@ class TaskHealth:
 
 
 def server_lost(name: str, address: str) -> ProcessError:
-    """Returns the error of a parameter server that is gone.
-
-    Args:
-        name: As in "ps:0".
-        address: Its "host:port".
-    """
+    """Returns the error of a parameter server that is gone."""
     return ProcessError(
         asked="train on parameter servers",
         found=f"the parameter server {name} at {address} was lost, and with it the variables "

@@ -30,16 +30,7 @@ _TAKEN: WeakKeyDictionary[tf.data.Dataset, list[int]] = WeakKeyDictionary()
 
 
 class WorkerFeed:
-    """A data set as workers read it. Each `iter` opens another iterator.
-
-    Args:
-        dataset: One that gives the same batches in the same order in every process.
-        coordinator: The coordinator of the workers.
-        batches: How many batches an iterator gives; None where there is no end.
-
-    Raises:
-        tf.errors.OpError: The data set cannot be sent to another process.
-    """
+    """A data set as workers read it. Each `iter` opens another iterator."""
 
     def __init__(
         self,
@@ -72,21 +63,11 @@ class WorkerFeed:
         return _ReadByWorkers(self, opening=len(self._taken) - 1)
 
     def note(self, opening: int, batches: int) -> None:
-        """Notes how far an iterator was read.
-
-        Args:
-            opening: Its number.
-            batches: How many batches were taken of it.
-        """
+        """Notes how far an iterator was read."""
         self._taken[opening] = batches
 
     def open_on_workers(self, opening: int, *, anew: bool) -> Any:
-        """Returns an iterator for each worker, as an argument of scheduled functions.
-
-        Args:
-            opening: Its number.
-            anew: Whether workers make new copies of the data set for it.
-        """
+        """Returns an iterator for each worker, as an argument of scheduled functions."""
         unread = opening - self._opened if self._reshuffles else 0
         if anew or self._copies is None or self._must_be_read or unread < 0:
             self._opened, unread = opening, 0

@@ -40,11 +40,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def observe(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, dict[str, Any]]:
-    """Returns a fingerprint of every attribute.
-
-    Args:
-        callbacks: The callbacks of a `fit`, in order.
-    """
+    """Returns a fingerprint of every attribute."""
     return {
         name: {attribute: _fingerprint(value) for attribute, value in _attributes(callback)}
         for name, callback in _named(callbacks)
@@ -59,11 +55,6 @@ def changes(
     """Returns the attributes that are not what they were, by callback, fit for JSON.
 
     An attribute of a callback that is not Keras's, and that cannot be stored, is warned of.
-
-    Args:
-        callbacks: The callbacks of a `fit`, in order.
-        before: What `observe` returned.
-        values: Takes the arrays.
     """
     states: dict[str, dict[str, Any]] = {}
     for name, callback in _named(callbacks):
@@ -94,13 +85,7 @@ def restore(
     states: dict[str, dict[str, Any]],
     values: Arrays,
 ) -> None:
-    """Gives callbacks their attributes back; warns of a state whose callback is not there.
-
-    Args:
-        callbacks: The callbacks of a `fit`, in order.
-        states: What `changes` returned.
-        values: Holds the arrays.
-    """
+    """Gives callbacks their attributes back; warns of a state whose callback is not there."""
     there = dict(_named(callbacks))
     for name, state in states.items():
         if name not in there:
@@ -118,12 +103,7 @@ def restore(
 def known(
     callbacks: Iterable[keras.callbacks.Callback], states: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Returns the states of those callbacks that are there.
-
-    Args:
-        callbacks: The callbacks of a `fit`, in order.
-        states: What `changes` returned.
-    """
+    """Returns the states of those callbacks that are there."""
     there = dict(_named(callbacks))
     return {name: state for name, state in states.items() if name in there}
 

@@ -63,11 +63,6 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
 
     It is written beside the others, brought to disk, and only then gets its name: whoever is
     stopped in the middle finds the checkpoints that were there before.
-
-    Args:
-        folder: Where checkpoints are; made if need be.
-        checkpoint: What to write.
-        keep: How many to keep, this one included.
     """
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"{_UNFINISHED}{checkpoint.name}"
@@ -95,15 +90,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """Returns the newest whole checkpoint, or None where there is none at all.
-
-    Args:
-        folder: Where checkpoints are.
-
-    Raises:
-        InvalidArgument: There are checkpoints, and none is whole, or the newest has a format
-            that this version does not know.
-    """
+    """Returns the newest whole checkpoint, or None where there is none at all."""
     damaged = []
     for path in reversed(_checkpoints(folder)):
         try:
@@ -131,15 +118,7 @@ def newest(folder: Path) -> Checkpoint | None:
 
 
 def newer(folder: Path, than: Checkpoint | None) -> Iterator[Checkpoint]:
-    """Yields whole checkpoints as they come, the oldest first.
-
-    Args:
-        folder: Where checkpoints are, or will be.
-        than: Only what comes after this one; None for all.
-
-    Raises:
-        InvalidArgument: One has a format that this version does not know.
-    """
+    """Yields whole checkpoints as they come, the oldest first."""
     for path in _checkpoints(folder):
         if than is None or _place_of(path) > (than.epoch, than.step):
             try:
@@ -151,16 +130,7 @@ def newer(folder: Path, than: Checkpoint | None) -> Iterator[Checkpoint]:
 
 
 def newest_of_all(folder: Path, workers: Workers) -> Checkpoint | None:
-    """Returns on every worker the newest whole checkpoint that the chief finds.
-
-    Args:
-        folder: Where checkpoints are, for all workers.
-        workers: Those that call this together.
-
-    Raises:
-        InvalidArgument: As `newest` raises it on the chief, or a worker cannot read what the
-            chief has found.
-    """
+    """Returns on every worker the newest whole checkpoint that the chief finds."""
     found = workers.attempt(lambda: newest(folder) if workers.is_chief else None)
     name = workers.from_chief(None if found is None else found.name)
     if name is None:

@@ -41,12 +41,7 @@ class Interval:
     secs: float | None
 
     def is_over(self, steps: tuple[int, int], *, secs: float) -> bool:
-        """Whether it is time to save again.
-
-        Args:
-            steps: Steps done when it was saved last, and now.
-            secs: Seconds that have passed since.
-        """
+        """Whether it is time to save again."""
         before, now = steps
         by_steps = self.steps is not None and now // self.steps > before // self.steps
         return by_steps or (self.secs is not None and secs >= self.secs)

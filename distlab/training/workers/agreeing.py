@@ -43,11 +43,7 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
         self._workers = workers
 
     def listen(self, is_running: Callable[[], bool]) -> None:
-        """From here on SIGTERM is a request to leave, on which all agree.
-
-        Args:
-            is_running: Whether `fit` still runs.
-        """
+        """From here on SIGTERM is a request to leave, on which all agree."""
         self._notice = Notice(is_running)
         self._notice.listen()
 
@@ -60,23 +56,11 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
                 signal.raise_signal(signal.SIGTERM)
 
     def see(self, read: Read) -> None:
-        """Takes note of what an execution has read, to compare it with what the others have.
-
-        Args:
-            read: What it has read here.
-        """
+        """Takes note of what an execution has read, to compare it with what the others have."""
         self._read = read
 
     def agree(self, rates: list[float] | None = None) -> None:
-        """Asks the others.
-
-        Args:
-            rates: The learning rates here, if they are to be compared.
-
-        Raises:
-            DatasetError: They have read something else.
-            ModelError: They have other learning rates.
-        """
+        """Asks the others."""
         given = self._notice is not None and self._notice.given
         stops = bool(self.model.stop_training)
         said = self._workers.exchange([stops, given, monotonic(), asdict(self._read), rates or []])

@@ -39,11 +39,7 @@ class Read:
 
 
 class ReadTogether:
-    """What all executions of one `evaluate` have read, to compare it once.
-
-    Args:
-        workers: Those that call it together.
-    """
+    """What all executions of one `evaluate` have read, to compare it once."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -51,23 +47,12 @@ class ReadTogether:
         self._more = False
 
     def see(self, read: Read) -> None:
-        """Takes note of an execution.
-
-        Args:
-            read: What it has read here.
-        """
+        """Takes note of an execution."""
         self._marks.update(read.mark.encode())
         self._more |= read.more
 
     def compare(self, method: str) -> None:
-        """Asks the others, if there are any.
-
-        Args:
-            method: What they have done.
-
-        Raises:
-            DatasetError: They have read something else.
-        """
+        """Asks the others, if there are any."""
         if self._workers.count > 1:
             said = self._workers.exchange([self._marks.hexdigest(), self._more])
             read = [Read(mark=mark, more=more) for mark, more in said]
@@ -77,16 +62,7 @@ class ReadTogether:
 def check_arguments(
     workers: Workers, arguments: dict[str, Any], callbacks: list[keras.callbacks.Callback]
 ) -> None:
-    """Raises on all workers where one was given other arguments than the chief.
-
-    Args:
-        workers: Those that call `fit` together.
-        arguments: What `fit` was given, by name. Of data only their kind is compared.
-        callbacks: Those of `fit`.
-
-    Raises:
-        InvalidArgument: It was.
-    """
+    """Raises on all workers where one was given other arguments than the chief."""
     given = {name: _plain(value) for name, value in arguments.items() if name not in _OWN}
     given["dl.Resume"] = sum(type(one).__name__ == "Resume" for one in callbacks)
     chief, *others = workers.exchange(given)
@@ -108,17 +84,7 @@ def check_lengths(
     steps: int | None,
     seeds: Sequence[tuple[int, int]] = (),
 ) -> None:
-    """Raises on all workers where one has more or fewer batches than the chief, or other seeds.
-
-    Args:
-        workers: Those that train or evaluate together.
-        batches: How many batches the data have here, None where they do not know.
-        steps: How many steps are asked for, None where that is left to the data.
-        seeds: Those of the data's shuffles.
-
-    Raises:
-        DatasetError: It has.
-    """
+    """Raises on all workers where one has more or fewer batches than the chief, or other seeds."""
     asked = f"train or evaluate on {workers.count} workers"
     (*chief, order), *others = workers.exchange([batches, steps, list(seeds)])
     for name, (*other, other_order) in zip(workers.names[1:], others, strict=True):
@@ -143,16 +109,7 @@ def check_lengths(
 
 
 def check_read(workers: Workers, read: list[Read], *, method: str = "train") -> None:
-    """Raises where workers have read different batches.
-
-    Args:
-        workers: Those that train together.
-        read: What each of them has read.
-        method: What they do with it.
-
-    Raises:
-        DatasetError: They have.
-    """
+    """Raises where workers have read different batches."""
     by_name = dict(zip(workers.names, read, strict=True))
     longer = [name for name, one in by_name.items() if one.more]
     if longer:
@@ -169,14 +126,7 @@ def check_read(workers: Workers, read: list[Read], *, method: str = "train") -> 
 
 
 def other_batch(workers: Workers, name: str, *, method: str, what: str) -> DatasetError:
-    """Returns the error of workers that have read different batches.
-
-    Args:
-        workers: Those that have.
-        name: The first of them that has not read what the chief has.
-        method: What they do with it.
-        what: The part of the batch that differs.
-    """
+    """Returns the error of workers that have read different batches."""
     return DatasetError(
         asked=f"{method} on {workers.count} workers",
         found=f"a batch whose {what} are others on {name} than on {workers.names[0]}: each takes "

@@ -57,14 +57,6 @@ def ended_together(workers: Workers, method: str, *, at: Callable[[], str] = str
 
     Where all fail within a second, each keeps its own exception. A block within a block is a part
     of it.
-
-    Args:
-        workers: Those that enter the block together.
-        method: What all workers do in the block.
-        at: Returns how far it has come, for messages.
-
-    Raises:
-        ProcessError: Another worker failed, was lost, or does something else.
     """
     if workers.count == 1 or getattr(_INSIDE, "block", False):
         with doing(method):

@@ -40,11 +40,7 @@ _FIRST = 248
 
 @contextlib.contextmanager
 def doing(method: str) -> Iterator[None]:
-    """Inside the block, all workers must be at the same method.
-
-    Args:
-        method: Its name.
-    """
+    """Inside the block, all workers must be at the same method."""
     before = _DOING.set(method)
     try:
         yield
@@ -82,14 +78,7 @@ class Workers:
         return self.names[self.index]
 
     def exchange(self, value: Any) -> list[Any]:
-        """Returns what all workers gave, in order.
-
-        Args:
-            value: What JSON can hold, of any length.
-
-        Raises:
-            ProcessError: The workers are not `doing` the same.
-        """
+        """Returns what all workers gave, in order."""
         if self.count == 1:
             return [value]
         said = self.gather(json.dumps([_DOING.get(), value]).encode())
@@ -106,24 +95,11 @@ class Workers:
         return list(values)
 
     def from_chief(self, value: Any) -> Any:
-        """Returns what the chief gave.
-
-        Args:
-            value: What JSON can hold. Only the chief's counts.
-        """
+        """Returns what the chief gave."""
         return self.exchange(value if self.is_chief else None)[0]
 
     def attempt(self, work: Callable[[], _Result]) -> _Result:
-        """Returns what `work` returns here, once it has gone well on all workers.
-
-        Args:
-            work: What is done without the others.
-
-        Raises:
-            Exception: What `work` raised here.
-            DistlabError: What it raised on the first worker on which it failed: of the same kind
-                and with the same text, or a `ProcessError` that holds it.
-        """
+        """Returns what `work` returns here, once it has gone well on all workers."""
         if self.count == 1:
             return work()
         try:
@@ -139,11 +115,7 @@ class Workers:
         return result
 
     def gather(self, payload: bytes) -> list[bytes]:
-        """Returns the bytes of all workers, in order.
-
-        Args:
-            payload: This worker's, of any length.
-        """
+        """Returns the bytes of all workers, in order."""
         if self.count == 1:
             return [payload]
         head = len(payload).to_bytes(8, "little") + payload[:_FIRST]
@@ -190,11 +162,7 @@ def _retold(told: tuple[str, dict[str, Any]], name: str) -> errors.DistlabError:
 
 
 def workers_of(strategy: tf.distribute.Strategy) -> Workers:
-    """Returns the workers of a strategy.
-
-    Args:
-        strategy: Any; one that does not span several processes has one worker.
-    """
+    """Returns the workers of a strategy."""
     extended = strategy.extended
     if describe(strategy).kind != "multi_worker" or extended._num_workers == 1:
         return Workers(names=("worker:0",), addresses=(), index=0)

@@ -22,11 +22,7 @@ from distlab.training.variables import is_summed
 
 
 def reading_together(own: types.MethodType) -> Callable[[], Any]:
-    """Returns a `get_metrics_result` that asks the other workers once.
-
-    Args:
-        own: That of a model which all workers have.
-    """
+    """Returns a `get_metrics_result` that asks the other workers once."""
     model, logs_of = own.__self__, as_tensors(own)
 
     @functools.wraps(own)

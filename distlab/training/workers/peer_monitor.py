@@ -28,12 +28,7 @@ _PAUSE_SECS = 0.05
 
 
 class PeerMonitor:
-    """Watches the other workers until it is closed.
-
-    Args:
-        workers: All of them.
-        on_loss: Called in a thread, with name and address of the first that is lost.
-    """
+    """Watches the other workers until it is closed."""
 
     def __init__(self, workers: Workers, on_loss: Callable[[str], None]) -> None:
         there = enumerate(zip(workers.names, workers.addresses, strict=True))
@@ -90,11 +85,7 @@ def _connection_to(address: str) -> socket.socket:
 
 
 def is_gone(address: str) -> bool:
-    """Whether nobody listens there any more; what cannot be known is not taken for it.
-
-    Args:
-        address: "host:port".
-    """
+    """Whether nobody listens there any more; what cannot be known is not taken for it."""
     try:
         _connection_to(address).close()
     except ConnectionError:

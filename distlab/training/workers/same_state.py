@@ -41,11 +41,7 @@ Named = tuple[str, np.ndarray]
 
 
 class SameState(keras.callbacks.Callback):  # type: ignore[misc]
-    """Compares the workers where `fit` begins and ends. It comes after the user's callbacks.
-
-    Args:
-        workers: Those that train together.
-    """
+    """Compares the workers where `fit` begins and ends. It comes after the user's callbacks."""
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()
@@ -53,11 +49,7 @@ class SameState(keras.callbacks.Callback):  # type: ignore[misc]
         self._is_compared = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Compares what callbacks have restored: without the same epochs, workers wait for ever.
-
-        Raises:
-            ModelError: Workers begin at different epochs.
-        """
+        """Compares what callbacks have restored: without the same epochs, workers wait for ever."""
         self._is_compared = False
         epochs = self._workers.exchange(restored_epoch(self.model))
         for name, epoch in zip(self._workers.names, epochs, strict=True):
@@ -72,11 +64,7 @@ class SameState(keras.callbacks.Callback):  # type: ignore[misc]
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Compares weights and optimizers before the first step, after `Resume` has restored them.
-
-        Raises:
-            ModelError: They differ.
-        """
+        """Compares weights and optimizers before the first step, after `Resume` restored them."""
         if not self._is_compared:
             self._is_compared = True
             check_weights(self._workers, self.model, method="fit", optimizers=True)
@@ -94,28 +82,14 @@ class SameState(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def check_weights(workers: Workers, model: keras.Model, *, method: str, optimizers: bool) -> None:
-    """Raises on all workers if one has different weights than the chief.
-
-    Args:
-        workers: Those that use the model together.
-        model: Their model.
-        method: What they are about to do.
-        optimizers: Whether to compare the optimizers' variables, too.
-
-    Raises:
-        ModelError: One has.
-    """
+    """Raises on all workers if one has different weights than the chief."""
     differs = _differing_weight(workers, model, optimizers=optimizers)
     if differs:
         raise ModelError(asked=f"{method} on {workers.count} workers", found=differs, do=_DO)
 
 
 def learning_rates(model: keras.Model) -> list[float]:
-    """Returns the present learning rate of each optimizer.
-
-    Args:
-        model: A compiled model.
-    """
+    """Returns the present learning rate of each optimizer."""
     return [
         float(keras.ops.convert_to_numpy(optimizer.learning_rate))
         for optimizer in held.optimizers_of(model)
@@ -123,15 +97,7 @@ def learning_rates(model: keras.Model) -> list[float]:
 
 
 def check_learning_rates(workers: Workers, rates: list[list[float]]) -> None:
-    """Raises if workers have different learning rates.
-
-    Args:
-        workers: Those that train together.
-        rates: What `learning_rates` returned on each of them.
-
-    Raises:
-        ModelError: They have.
-    """
+    """Raises if workers have different learning rates."""
     for name, others in zip(workers.names, rates, strict=True):
         for one, other in zip(rates[0], others, strict=True):
             if not math.isclose(one, other, rel_tol=_ROUNDING_OF_RATES):
@@ -145,12 +111,7 @@ def check_learning_rates(workers: Workers, rates: list[list[float]]) -> None:
 
 
 def first_difference(workers: Workers, arrays: Iterable[Named]) -> tuple[str, str] | None:
-    """Returns the name of the first array that differs by more than rounding, and a worker's name.
-
-    Args:
-        workers: Those that call this together.
-        arrays: On each worker the same number of them, in the same order.
-    """
+    """Returns the first array that differs by more than rounding, and a worker, by their names."""
     here = list(arrays)
     described = [
         [name, str(array.dtype), array.shape, zlib.crc32(_bytes_of(array))] for name, array in here

@@ -34,12 +34,7 @@ _PLACES = {
 
 
 def writing_as_chief(method: Callable[..., Any], workers: Workers) -> Callable[..., Any]:
-    """Returns a `save`, `save_weights` or `export` that writes one file for all workers.
-
-    Args:
-        method: That of a model which all workers have.
-        workers: These.
-    """
+    """Returns a `save`, `save_weights` or `export` that writes one file for all workers."""
     # A method of the user's may name its first parameter as it likes.
     first = next(iter(inspect.signature(method).parameters), "")
 
@@ -69,12 +64,7 @@ def writing_as_chief(method: Callable[..., Any], workers: Workers) -> Callable[.
 def callbacks_elsewhere(
     callbacks: list[keras.callbacks.Callback], workers: Workers
 ) -> Iterator[None]:
-    """Inside the block, Keras's callbacks of all workers but the chief write to another place.
-
-    Args:
-        callbacks: Those of a `fit`.
-        workers: Those that call it.
-    """
+    """Inside the block, Keras's callbacks of all workers but the chief write to another place."""
     if workers.is_chief:
         yield
         return
