@@ -10,7 +10,6 @@ from distlab.checks.registry import checks_of
 from distlab.checks.run_check import run_check
 from distlab.devices import split_devices
 from distlab.strategy.factory import make_strategy
-from distlab.training.distributing import distribute
 from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
@@ -26,7 +25,7 @@ SLICES, FILE_SLICES, BRIGHTNESS, WHO_SAW = checks_of(STEM)
 
 def test_what_the_judges_expect_is_what_tensorflow_does():
     strategy = make_strategy("mirrored", devices=split_devices(4)[:3])
-    for batch in (1, 5, 10, 13):
+    for batch in (5, 10):
         examples = 2 * batch + batch // 2
         dataset = tf.data.Dataset.range(examples).batch(batch)
         for step, shared in enumerate(strategy.experimental_distribute_dataset(dataset)):
@@ -75,9 +74,6 @@ def test_mistakes_of_slices_are_named():
         "negative_share": lambda examples, replicas: pieces(
             examples, math.ceil(examples / replicas), replicas
         ),
-        "replica_left_out": lambda examples, replicas: [
-            share for share in split_by_taking(examples, replicas) if share
-        ],
     }
     assert_mistakes_are_caught(SLICES, wrong)
     report = run_check(SLICES, even_split)
@@ -112,18 +108,12 @@ def below_zero(examples, replicas, batch_size):
     return [min(piece, examples - i * piece) for i in range(replicas)]
 
 
-def empty_left_out(examples, replicas, batch_size):
-    piece = batch_size // replicas
-    return [min(piece, examples - start) for start in range(0, examples, piece)]
-
-
 def test_mistakes_of_file_slices_are_named():
     wrong = {
         "as_from_memory": lambda examples, replicas, size: split_by_taking(examples, replicas),
         "as_equal_as_possible": lambda examples, replicas, size: even_split(examples, replicas),
         "whole_pieces_only": whole_pieces,
-        "below_zero": below_zero,
-        "empty_left_out": empty_left_out,
+        "negative_share": below_zero,
     }
     assert_mistakes_are_caught(FILE_SLICES, wrong)
 
@@ -203,22 +193,8 @@ def test_mistakes_of_brightness_are_named():
         "one_replica_only": brightness_by(distributed, first_replica),
         "mean_for_sum": brightness_by(distributed, averaged),
         "batch_distributed": brightness_by(each_batch_distributed, summed),
-        "hard_coded_four": four_entries,
-        "images_divided": images_divided,
     }
-    earned = {"hard_coded_four": 0, "images_divided": 0}
-    assert_mistakes_are_caught(BRIGHTNESS, wrong, earned=earned)
-
-
-def four_entries(strategy, dataset):
-    answer = brightness_by(distributed, summed)(strategy, dataset)
-    return {**answer, "images": (answer["images"] + [0] * 4)[:4]}
-
-
-def images_divided(strategy, dataset):
-    images = np.concatenate(list(dataset))
-    replicas = strategy.num_replicas_in_sync
-    return {"images": [len(images) // replicas] * replicas, "total": images.sum()}
+    assert_mistakes_are_caught(BRIGHTNESS, wrong)
 
 
 def test_a_brightness_of_another_form_is_told_what_to_return():
@@ -278,36 +254,21 @@ def shares_appended(strategy, dataset):
     return [list(mine) for mine in zip(*shares_of(strategy, dataset), strict=True)]
 
 
-def lists_of_batches(strategy, dataset):
-    return list(shares_of(strategy, dataset))
-
-
-def one_list(strategy, dataset):
-    return [number for shares in shares_of(strategy, dataset) for number in np.concatenate(shares)]
-
-
 def shared_in_turns(strategy, dataset):
     batches, replicas = list(dataset), strategy.num_replicas_in_sync
     return [np.concatenate([batch[i::replicas] for batch in batches]) for i in range(replicas)]
 
 
-def four_lists(strategy, dataset):
-    return (who_saw_by_columns(strategy, dataset) + [[]] * 4)[:4]
-
-
-def order_lost(strategy, dataset):
-    return [sorted(numbers.numpy()) for numbers in who_saw_by_columns(strategy, dataset)]
+def first_batch_only(strategy, dataset):
+    return next(shares_of(strategy, dataset))
 
 
 def test_mistakes_of_who_saw_are_named():
     wrong = {
         "every_replica_saw_all": every_replica_saw_all,
-        "order_lost": order_lost,
         "shares_appended": shares_appended,
-        "lists_of_batches": lists_of_batches,
-        "one_list": one_list,
+        "only_first_batch": first_batch_only,
         "shared_by_hand": shared_in_turns,
-        "hard_coded_four": four_lists,
     }
     assert_mistakes_are_caught(WHO_SAW, wrong, seeds=ONE_DRAW)
     said = {"is there a `return`?": lambda *_: None, "yours returned [11, 11]": lambda *_: [11, 11]}
@@ -348,24 +309,12 @@ def zeros_then_ones():
 def test_fit_with_an_empty_share_and_batch_normalization_ends_with_nan():
     """The mean over no example is NaN, and the sum of the gradients carries it to all replicas."""
     data, strategy = zeros_then_ones()
-
-    def build():
+    with strategy.scope():
         layers = [keras.layers.BatchNormalization(), keras.layers.Dense(1)]
         model = keras.Sequential([keras.Input((1,)), *layers])
         model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
-        return model
-
-    def trained(model):
-        losses = model.fit(data, epochs=2, shuffle=False, verbose=0).history["loss"]
-        return losses, model.trainable_weights
-
-    with strategy.scope():
-        own = build()
-    losses, weights = trained(own)
+    losses = model.fit(data, epochs=2, shuffle=False, verbose=0).history["loss"]
     assert np.isfinite(losses).tolist() == [True, False]
-    for weight in weights:
+    for weight in model.trainable_weights:
         for copy in strategy.experimental_local_results(weight.value):
             assert np.isnan(copy.numpy()).all()
-    losses, weights = trained(distribute(build, strategy))
-    assert np.isfinite(losses).all()
-    assert all(np.isfinite(weight.numpy()).all() for weight in weights)

@@ -53,19 +53,15 @@ def means(way, *, weigh=False):
     return step
 
 
-def sums(*, way="SUM", divide_by="all", factor=2.0):
+def sums(*, divide_by="all"):
+    """A step from the sums over the examples of all replicas."""
+
     def step(slope, offset, x, y, rate):
         error, count = slope * x + offset - y, tf.cast(tf.size(x), tf.float32)
-        total = {
-            "all": lambda: all_reduce("SUM", count),
-            "mean": lambda: all_reduce("MEAN", count),
-            "own": lambda: count,
-            "nothing": lambda: 1.0,
-        }[divide_by]()
-        own = [factor * tf.reduce_sum(error * x), factor * tf.reduce_sum(error)]
-        own = all_reduce(way, own) if way else own
-        slope.assign_sub(rate * own[0] / total)
-        offset.assign_sub(rate * own[1] / total)
+        whole = all_reduce("SUM", [2 * tf.reduce_sum(error * x), 2 * tf.reduce_sum(error), count])
+        divisor = whole[2] if divide_by == "all" else count
+        slope.assign_sub(rate * whole[0] / divisor)
+        offset.assign_sub(rate * whole[1] / divisor)
 
     return step
 
@@ -79,15 +75,8 @@ def test_a_wrong_step_is_named():
     wrong = {
         "no_all_reduce": means(None),
         "mean_of_means": means("MEAN"),
-        "sum_of_means": means("SUM"),
         "nan_of_nothing": means("SUM", weigh=True),
-        "own_sum": sums(way=None),
-        "mean_for_sum": sums(way="MEAN"),
-        "divided_by_mean_count": sums(divide_by="mean"),
         "own_count": sums(divide_by="own"),
-        "not_divided": sums(divide_by="nothing"),
-        "half_the_gradient": sums(factor=1.0),
-        "uphill": sums(factor=-2.0),
         "all_reduce_in_a_condition": sgd_in_a_condition,
     }
     assert_mistakes_are_caught(REGRESSION, wrong, seeds=ONE_DRAW)
@@ -96,7 +85,7 @@ def test_a_wrong_step_is_named():
 # adagrad_step
 
 
-def adagrad(order="reduce clip total change", *, way="SUM", sign=1):
+def adagrad(order="reduce clip total change", *, way="SUM"):
     """Adagrad with its lines in the given order; a line that is not named is left out."""
 
     def step(weight, total, gradient, rate, limit):
@@ -111,7 +100,7 @@ def adagrad(order="reduce clip total change", *, way="SUM", sign=1):
             elif line == "reduce_change":
                 change = all_reduce(way, change)
             else:
-                change = sign * rate * gradient / tf.sqrt(total)
+                change = rate * gradient / tf.sqrt(total)
         weight.assign_sub(change)
 
     return step
@@ -133,9 +122,6 @@ def test_a_wrong_adagrad_is_named():
         "state_before_reduce": adagrad("total reduce clip change"),
         "changes_reduced": load_stub(STEM)["adagrad_step"],
         "mean_for_sum": adagrad(way="MEAN"),
-        "not_limited": adagrad("reduce total change"),
-        "total_too_late": adagrad("reduce clip change total"),
-        "uphill": adagrad(sign=-1),
     }
     assert_mistakes_are_caught(ADAGRAD, wrong, seeds=ONE_DRAW)
 
@@ -143,19 +129,12 @@ def test_a_wrong_adagrad_is_named():
 # local_step
 
 
-def local(
-    *,
-    averages=lambda t, every: t % every == 0,
-    moves=lambda t, every: True,
-    way="MEAN",
-    sign=1,
-    lines="move average",
-):
+def local(*, averages=lambda t, every: t % every == 0, way="MEAN", lines="move average"):
     def step(weight, gradient, rate, step, every):
         for line in lines.split():
-            if line == "move" and moves(step, every):
-                weight.assign_sub(sign * rate * gradient)
-            if line == "average" and averages(step, every):
+            if line == "move":
+                weight.assign_sub(rate * gradient)
+            elif averages(step, every):
                 weight.assign(all_reduce(way, weight.read_value()))
 
     return step
@@ -178,9 +157,6 @@ def test_a_wrong_local_step_is_named():
         "sum_of_copies": local(way="SUM"),
         "averages_before_the_step": local(lines="average move"),
         "off_by_one": local(averages=lambda t, every: (t - 1) % every == 0),
-        "moves_at_averages_only": local(moves=lambda t, every: t % every == 0),
-        "stands_still_at_averages": local(moves=lambda t, every: t % every != 0),
-        "uphill": local(sign=-1),
     }
     assert_mistakes_are_caught(LOCAL, wrong, seeds=ONE_DRAW)
 
@@ -198,38 +174,36 @@ def lesson():
     return names
 
 
-def gradients_in_numpy(weights, x, labels, count):
+def hidden_and_chances(weights, x):
     hidden = np.maximum(x @ weights[0] + weights[1], 0)
-    scores = hidden @ weights[2] + weights[3]
-    chances = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-    losses = -np.log(chances[range(len(labels)), labels])
-    wrong = (chances - np.eye(10)[labels]) / count
-    before = (wrong @ weights[2].T) * (hidden > 0)
-    return losses, [x.T @ before, before.sum(0), hidden.T @ wrong, wrong.sum(0)]
+    raised = np.exp(hidden @ weights[2] + weights[3])
+    return hidden, raised / raised.sum(axis=1, keepdims=True)
 
 
-def losses_in_numpy(lesson, *, epochs, rate, replica=None):
-    """The losses on the test digits after training on all shares of each batch, or on one."""
-    batches = [(x.numpy().reshape(-1, 64), y.numpy()) for x, y in lesson["train"]]
-    weights = lesson["start"]()
-    for x, y in batches * epochs:
+def loss_in_numpy(lesson, *, epochs, rate, replica=None):
+    """The loss on the test digits after training on all shares of each batch, or on one."""
+    batches = []
+    for x, y in lesson["train"]:
         share = -(-len(x) // 4)
         own = slice(None) if replica is None else slice(replica * share, (replica + 1) * share)
-        _, gradients = gradients_in_numpy(weights, x[own], y[own], len(x))
-        weights = [w - rate * g for w, g in zip(weights, gradients, strict=True)]
+        digits = np.eye(10, dtype=np.float32)[y]
+        batches.append((x.numpy().reshape(-1, 64)[own], digits[own], np.float32(rate / len(x))))
+    weights = lesson["start"]()
+    for x, digits, rate_of_each in batches * epochs:
+        hidden, chances = hidden_and_chances(weights, x)
+        wrong = (chances - digits) * rate_of_each
+        before = (wrong @ weights[2].T) * (hidden > 0)
+        changes = x.T @ before, before.sum(axis=0), hidden.T @ wrong, wrong.sum(axis=0)
+        weights = [weight - change for weight, change in zip(weights, changes, strict=True)]
     x, y = next(iter(lesson["test"].unbatch().batch(360)))
-    return gradients_in_numpy(weights, x.numpy().reshape(-1, 64), y.numpy(), 1)[0].mean()
+    _, chances = hidden_and_chances(weights, x.numpy().reshape(-1, 64))
+    return -np.log(chances[range(len(y)), y]).mean()
 
 
 def test_in_a_long_run_a_quarter_of_the_digits_costs_more_than_short_steps(lesson):
-    def losses(epochs):
-        few = [losses_in_numpy(lesson, epochs=epochs, rate=2, replica=n) for n in range(4)]
-        return losses_in_numpy(lesson, epochs=epochs, rate=0.125), np.mean(few)
-
-    short, few = losses(2)
-    assert short > 1.2 * few
-    alone = losses_in_numpy(lesson, epochs=32, rate=0.5)
-    assert [alone, *losses(32)] == pytest.approx([0.10, 0.12, 0.18], abs=0.01)
+    few = [loss_in_numpy(lesson, epochs=32, rate=2, replica=n) for n in range(4)]
+    alone, short = (loss_in_numpy(lesson, epochs=32, rate=rate) for rate in (0.5, 0.125))
+    assert [alone, short, np.mean(few)] == pytest.approx([0.10, 0.12, 0.18], abs=0.01)
 
 
 def test_a_checkpoint_holds_one_copy(lesson, tmp_path):

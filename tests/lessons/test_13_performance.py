@@ -105,11 +105,6 @@ def by_step_times(examples_per_sec, batch, replicas):
     }
 
 
-def upside_down(examples_per_sec, batch, replicas):
-    right = scaling()(examples_per_sec, batch, replicas)
-    return {kind: [1 / part for part in parts] for kind, parts in right.items()}
-
-
 def test_other_right_efficiencies_pass():
     assert_right_answers_pass(EFFICIENCIES, scaling(), by_step_times)
 
@@ -120,7 +115,6 @@ def test_wrong_efficiencies_are_named():
         "strong_with_growing_batch": scaling(strong_batch=lambda b, k: b * k),
         "speedup_for_efficiency": scaling(weak=lambda more, k: more),
         "baseline_of_one": scaling(first=lambda replicas: 1),
-        "upside_down": upside_down,
     }
     earned = {"speedup_for_efficiency": 1.5}  # each kind of scaling earns half
     assert_mistakes_are_caught(EFFICIENCIES, wrong, earned=earned)
@@ -146,7 +140,6 @@ def line(
     tested=lambda known, unseen: unseen,
     below_0=through_0,
     error=lambda said, measured: abs(said - measured) / measured,
-    of_all=max,
 ):
     def fit_and_test(known, unseen):
         points = fitted(known, unseen)
@@ -154,7 +147,7 @@ def line(
         if alpha < 0:
             alpha, beta = below_0(points)
         errors = [error(alpha + beta * size, time) for size, time in tested(known, unseen)]
-        return {"latency_ms": alpha, "ms_per_mb": beta, "largest_error": of_all(errors)}
+        return {"latency_ms": alpha, "ms_per_mb": beta, "largest_error": max(errors)}
 
     return fit_and_test
 
@@ -183,7 +176,6 @@ def test_wrong_lines_are_named():
         "negative_alpha": line(below_0=least_squares),
         "alpha_cut_off": line(below_0=cut_off),
         "signed_error": line(error=lambda said, measured: said / measured - 1),
-        "mean_error": line(of_all=statistics.mean),
     }
     earned = {"negative_alpha": 2}
     assert_mistakes_are_caught(ALPHA_BETA, wrong, earned=earned, seeds=range(8))
@@ -194,11 +186,10 @@ def test_wrong_lines_are_named():
 # --- predict_knee
 
 
-def ring(*, rounds=lambda n: 2 * (n - 1), moved=lambda n, mb: 2 * (n - 1) / n * mb, shared=True):
+def ring(*, rounds=lambda n: 2 * (n - 1), moved=lambda n, mb: 2 * (n - 1) / n * mb):
     def fastest(compute_ms, latency_ms, gradient_mb, mb_per_ms, counts):
         def step_ms(n):
-            compute = compute_ms / n if shared else compute_ms
-            return compute + rounds(n) * latency_ms + moved(n, gradient_mb) / mb_per_ms
+            return compute_ms / n + rounds(n) * latency_ms + moved(n, gradient_mb) / mb_per_ms
 
         return min((step_ms(n), n) for n in counts)[::-1]
 
@@ -221,7 +212,6 @@ def test_wrong_knees_are_named():
         "n_times_bytes": ring(moved=lambda n, mb: n * mb),
         "half_of_the_ring": ring(rounds=lambda n: n - 1, moved=lambda n, mb: (n - 1) / n * mb),
         "one_latency": ring(rounds=lambda n: min(1, n - 1)),
-        "compute_not_shared": ring(shared=False),
     }
     assert_mistakes_are_caught(KNEE, wrong)
 

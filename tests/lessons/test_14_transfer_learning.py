@@ -28,12 +28,12 @@ ONE_DRAW = (1,)
 # unfreeze_from
 
 
-def unfreezing(*, norms=False, old=False):
+def unfreezing(*, old=False):
     def unfreeze_from(model, first, rate):
         names = [layer.name for layer in model.layers]
         for place, layer in enumerate(model.layers):
             is_norm = isinstance(layer, keras.layers.BatchNormalization)
-            layer.trainable = place >= names.index(first) and (norms or not is_norm)
+            layer.trainable = place >= names.index(first) and not is_norm
         optimizer = model.optimizer if old else keras.optimizers.SGD(rate)
         model.compile(optimizer, model.loss)
 
@@ -58,7 +58,6 @@ def test_other_right_ways_to_unfreeze_pass():
 def test_a_wrong_way_to_unfreeze_is_named():
     wrong = {
         "no_recompile": load_stub(STEM)[UNFREEZE.function],
-        "bn_in_training_mode": unfreezing(norms=True),
         "same_optimizer": unfreezing(old=True),
     }
     assert_mistakes_are_caught(UNFREEZE, wrong, earned={"no_recompile": 0}, seeds=ONE_DRAW)
@@ -67,17 +66,13 @@ def test_a_wrong_way_to_unfreeze_is_named():
 # numbers_sent
 
 
-def numbers_by(*, kinds=(keras.layers.Layer,), moves=True, biases=True, each=12):
-    """Adds up by kinds of weights; `moves` says whether statistics count, or all of them."""
+def numbers_by(*, norms=lambda layer: layer.trainable, each=12):
+    """All gradients, and `each` number of a feature's statistics in the `norms` that count."""
 
     def numbers_sent(model):
-        total = 0
+        total = sum(weight.numpy().size for weight in model.trainable_weights)
         for layer in model.layers:
-            norm = isinstance(layer, keras.layers.BatchNormalization)
-            weights = layer.weights[: 2 if biases or norm else 1]
-            counted = list(weights) if layer.trainable and isinstance(layer, kinds) else []
-            total += sum(weight.numpy().size for weight in counted)
-            if norm and (moves is None or (moves and layer.trainable)):
+            if isinstance(layer, keras.layers.BatchNormalization) and norms(layer):
                 total += each * layer.gamma.shape[0]
         return total
 
@@ -99,15 +94,10 @@ def test_other_right_numbers_pass():
 def test_wrong_numbers_are_named():
     wrong = {
         "whole_model": lambda model: model.count_params(),
-        "gradients_only": numbers_by(moves=False),
-        "frozen_statistics": numbers_by(moves=None),
+        "gradients_only": numbers_by(each=0),
+        "frozen_statistics": numbers_by(norms=lambda layer: True),
         "moving_statistics": numbers_by(each=2),
         "one_way": numbers_by(each=6),
-        "no_normalization": numbers_by(moves=False, kinds=(keras.layers.Dense,)),
-        "no_biases": numbers_by(biases=False),
-        "arrays_counted": lambda model: len(model.trainable_weights),
-        "bytes_counted": lambda model: 4 * numbers_of_layers(model),
-        "all_replicas": lambda model: 2 * numbers_of_layers(model),
     }
     assert_mistakes_are_caught(NUMBERS, wrong, seeds=ONE_DRAW)
 
@@ -132,20 +122,14 @@ def test_the_check_expects_what_a_step_sends():
 # pretraining_rows
 
 
-def rows_by(*, new_out=True, copies="all"):
+def rows_by(*, new_out=True, copies_of=lambda labels, new, tests: tests):
     def pretraining_rows(images, labels, new_classes, test_rows):
         out = set(test_rows)
         if new_out:
             out |= set(np.flatnonzero(np.isin(labels, new_classes)))
-        for row in range(len(labels)) if copies == "of all" else test_rows:
-            if copies == "of all" and labels[row] not in new_classes:
-                continue
-            same = [
-                other
-                for other in range(len(labels))
-                if labels[other] not in new_classes and np.array_equal(images[row], images[other])
-            ]
-            out |= set(same[: {"none": 0, "first": 1}.get(copies)])
+        for row in copies_of(labels, new_classes, test_rows):
+            same = [other for other in range(len(labels)) if (images[row] == images[other]).all()]
+            out |= {other for other in same if labels[other] not in new_classes}
         return [row for row in range(len(labels)) if row not in out]
 
     return pretraining_rows
@@ -162,12 +146,13 @@ def test_other_right_rows_pass():
 
 
 def test_wrong_rows_are_named():
+    def of_new_classes(labels, new, tests):
+        return np.flatnonzero(np.isin(labels, new))
+
     wrong = {
         "targets_in_pretraining": rows_by(new_out=False),
-        "copies_in_pretraining": rows_by(copies="none"),
-        "first_copy_only": rows_by(copies="first"),
-        "too_careful": rows_by(copies="of all"),
-        "test_rows_returned": lambda images, *_: list(range(len(images))),
+        "copies_in_pretraining": rows_by(copies_of=lambda *_: ()),
+        "too_careful": rows_by(copies_of=of_new_classes),
     }
     assert_mistakes_are_caught(LEAK, wrong)
 

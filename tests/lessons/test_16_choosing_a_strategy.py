@@ -122,14 +122,15 @@ def test_every_name_that_the_exercise_lists_is_one_the_check_knows():
 # --- compare_strategies
 
 
-def all_apart(alone, model, *, weights="weights", allowed=1e-5):
-    """The paths of all weights that differ, as an answer with these habits sees them."""
-    pairs = zip(getattr(alone, weights), getattr(model, weights), strict=True)
-    return [a.path for a, b in pairs if np.abs(np.subtract(a, b)).max() > allowed]
+def first_of(*, weights="weights", allowed=1e-5):
+    """Finds the path of the first weight that differs, as an answer with these habits sees them."""
 
+    def first(alone, model):
+        pairs = zip(getattr(alone, weights), getattr(model, weights), strict=True)
+        apart = (a.path for a, b in pairs if np.abs(np.subtract(a, b)).max() > allowed)
+        return next(apart, None)
 
-def first_of(**habits):
-    return lambda alone, model: next(iter(all_apart(alone, model, **habits)), None)
+    return first
 
 
 first_apart = first_of()
@@ -229,23 +230,15 @@ def test_wrong_trainings_are_named():
 
 
 def test_wrong_comparisons_are_named():
-    """Each is asked of the model that shows it: 1 watches, 2 centres, 3 does neither."""
-    wrong = {
-        1: {
-            "all_that_differ": all_apart,
-            "differs_later": lambda *given: [None, *all_apart(*given)][-1],
-            "compares_losses_only": first_of(weights="trainable_weights"),
-        },
-        2: {"too_tolerant": first_of(allowed=1e-2)},
-        3: {"exact_equality": first_of(allowed=0)},
-    }
-    for seed, habits in wrong.items():
-        answers = {mistake: looker(differs) for mistake, differs in habits.items()}
-        assert_mistakes_are_caught(LOOK, answers, earned=0, seeds=(seed,))
-    never = {"never_differs": looker(lambda alone, model: first_apart(alone, alone))}
-    assert_mistakes_are_caught(LOOK, never, earned=0, seeds=(1, 2))
+    """Each is asked of the model that shows it: 1 watches, 3 does not, 2 centres."""
+    losses_only = {"compares_losses_only": looker(first_of(weights="trainable_weights"))}
+    assert_mistakes_are_caught(LOOK, losses_only, earned=0, seeds=(1,))
+    exact = {"exact_equality": looker(first_of(allowed=0))}
+    assert_mistakes_are_caught(LOOK, exact, earned=0, seeds=(3,))
     of_replicas = looker(copies=lambda strategy: strategy.num_replicas_in_sync)
     assert_mistakes_are_caught(LOOK, {"counts_replicas": of_replicas}, earned=3, seeds=(3,))
+    for differs in (lambda alone, model: first_apart(alone, alone), first_of(allowed=1e-2)):
+        assert run_check(LOOK, looker(differs), seeds=(2,)).earned == 0
 
 
 def test_tables_in_a_different_form_earn_nothing_and_are_shown_as_they_are():
@@ -295,24 +288,16 @@ def test_other_right_readers_pass():
     assert_right_answers_pass(WORTH, reader(of_steps=middle), by_rates, seeds=range(20))
 
 
-def asked_last(measured):
-    """The weights are looked at when the fastest is found."""
-    best = reader(equal_only=False)(measured)
-    return best if measured[best]["equal"] else "one_device"
-
-
 def test_measurements_that_are_misread_are_named():
     wrong = {
-        "as_handed_out": load_stub(STEM)["worth_it"],
         "wrong_weights_win": reader(equal_only=False),
         "steps_for_examples": reader(examples=False),
         "lucky_step": reader(of_steps=min),
-        "equal_asked_last": asked_last,
-        "one_step": reader(of_steps=lambda times: times[0]),
         "mean_of_steps": reader(of_steps=np.mean),
         "speedup_within_noise": reader(worth=1.0),
     }
-    assert_mistakes_are_caught(WORTH, wrong, earned={"as_handed_out": 0})
+    assert_mistakes_are_caught(WORTH, wrong)
+    assert run_check(WORTH, load_stub(STEM)["worth_it"]).earned == 0
 
 
 # --- what the lesson says and does not run

@@ -26,17 +26,13 @@ def _call(brightness: Callable[..., Any], inputs: Inputs) -> Plain:
     return brightness(mirrored(inputs["replicas"]), dataset)
 
 
-def _reference(given: Inputs, *, images: str = "shared", total: str = "of all") -> Plain:
+def _reference(given: Inputs, *, each_sees_all: bool = False, total: str = "of all") -> Plain:
+    """The images of each replica, and the total of all pixels or what is taken for it."""
     places, replicas, pixels = places_of(given), given["replicas"], given["pixels"]
-    shared = [len(mine) for mine in places]
+    shares = [len(mine) for mine in places]
     all_pixels = float(pixels.sum())
     return {
-        "images": {
-            "shared": shared,
-            "all to each": [given["examples"]] * replicas,
-            "divided": [given["examples"] // replicas] * replicas,
-            "for four": (shared + [0] * 4)[:4],
-        }[images],
+        "images": [given["examples"]] * replicas if each_sees_all else shares,
         "total": {
             "of all": all_pixels,
             "once for each replica": all_pixels * replicas,
@@ -75,24 +71,15 @@ BRIGHTNESS = Check(
             "data set. It stopped with an error. Where does the data set appear in your "
             "function, before the loop takes it apart?"
         ),
-        Fault("whole_batch_to_run", images="all to each", total="once for each replica").feedback(
+        Fault("whole_batch_to_run", each_sees_all=True, total="once for each replica").feedback(
             "You gave each batch to `run` as an ordinary tensor, so every replica worked on "
             "all images. Each pixel was counted once for every replica. What does `run` do "
             "with a tensor that has not been cut into shares?"
         ),
-        Fault("mean_hides_it", sees=("images", "total"), images="all to each").feedback(
+        Fault("mean_hides_it", sees=("images", "total"), each_sees_all=True).feedback(
             "Your total is right, but every replica still worked on all images. A mean, a "
             "division or the result of one replica hides that. Which step of your function "
             "gives each replica images of its own?"
-        ),
-        Fault("images_divided", images="divided").feedback(
-            "You divided the number of images by the number of replicas. That is not what "
-            "each replica worked on, because the last batch does not divide evenly. What does "
-            "`look` return on each replica?"
-        ),
-        Fault("hard_coded_four", images="for four").feedback(
-            "Your list always has four entries, and this strategy has a different number of "
-            "replicas. Which property of the strategy tells how many it has?"
         ),
         Fault("one_replica_only", total="replica 0's part").feedback(
             "The replicas share the images now, but your total holds the part of replica 0 "

@@ -36,27 +36,14 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
 
 def _is_lists_of_numbers(seen: Plain) -> bool:
     def is_flat(each: Plain) -> bool:
-        return isinstance(each, (list, np.ndarray)) and all(np.size(one) == 1 for one in each)
+        return isinstance(each, (list, np.ndarray)) and all(np.size(entry) == 1 for entry in each)
 
     return isinstance(seen, list) and all(is_flat(each) for each in seen)
 
 
-def _reference(
-    given: Inputs,
-    *,
-    batches: slice = slice(None),
-    arrange: Callable[[list[Any]], list[Any]] | None = None,
-    lists: int = 0,
-) -> Plain:
-    """The numbers of some batches; `arrange` orders the shares of each batch otherwise."""
-
-    def seen_in(some: slice) -> list[list[int]]:
-        return [given["numbers"][places].tolist() for places in places_of(given, some)]
-
-    count = -(-given["examples"] // given["batch"])
-    seen = seen_in(batches) + [[] for _ in range(lists - given["replicas"])]
-    if arrange is not None:
-        seen = arrange([seen_in(slice(step, step + 1)) for step in range(count)])
+def _reference(given: Inputs, *, batches: slice = slice(None)) -> Plain:
+    """What each replica sees of all batches, or of some."""
+    seen = [given["numbers"][places].tolist() for places in places_of(given, batches)]
     return {"seen": seen, "lists": len(seen)}
 
 
@@ -66,6 +53,19 @@ def _numbers(out: Plain) -> list[int]:
 
 def _each_once(given: Inputs, out: Plain) -> bool:
     return _numbers(out) == list(range(given["examples"]))
+
+
+def _appended(given: Inputs, out: Plain) -> bool:
+    """Whether each share became one entry, with the right numbers."""
+    joined = [list(chain(*shares)) for shares in out["seen"]]
+    return bool(joined == _reference(given)["seen"])
+
+
+def _shared_otherwise(given: Inputs, out: Plain) -> bool:
+    """Whether replicas have other numbers than TensorFlow gives them, each number once."""
+    is_complete = out["lists"] == given["replicas"] and _each_once(given, out)
+    right = _reference(given)["seen"]
+    return bool(is_complete and list(map(sorted, out["seen"])) != list(map(sorted, right)))
 
 
 WHO_SAW = Check(
@@ -111,30 +111,9 @@ WHO_SAW = Check(
             "distributed, or your lists are one and the same list: `[[]] * n` shows one list "
             "n times. Which of the two is it?"
         ),
-        Fault(
-            "shares_appended",
-            arrange=lambda batches: [list(mine) for mine in zip(*batches, strict=True)],
-        ).feedback(
+        Observed("shares_appended", _appended).feedback(
             "You appended each share as one entry, so your lists hold lists. Which method of "
             "a list adds the numbers of a share one by one?"
-        ),
-        Fault("lists_of_batches", arrange=list).feedback(
-            "Your outer list has an entry for each batch, so it says what each batch held. "
-            "What should the outer list have an entry for?"
-        ),
-        Observed(
-            "one_list", lambda given, out: sorted(out["seen"]) == list(range(given["examples"]))
-        ).feedback(
-            "You put all numbers into one list, so it no longer tells which replica saw "
-            "which. How many lists do you need?"
-        ),
-        Fault("hard_coded_four", lists=4).feedback(
-            "You always return four lists, and this strategy has a different number of "
-            "replicas. Which property of the strategy tells how many it has?"
-        ),
-        Fault("last_batch_dropped", batches=slice(None, -1)).feedback(
-            "You left out the last batch, which is smaller, so some numbers are missing. Does "
-            "an example count less because its batch is small?"
         ),
         Fault("only_last_batch", batches=slice(-1, None)).feedback(
             "Your lists hold the last batch only, so each batch replaces the one before. "
@@ -144,20 +123,7 @@ WHO_SAW = Check(
             "Your lists hold the first batch only, so the function ends too early. Is the "
             "`return` inside the loop?"
         ),
-        Observed(
-            "order_lost",
-            lambda given, out: (
-                [sorted(mine) for mine in out["seen"]]
-                == [sorted(mine) for mine in _reference(given)["seen"]]
-            ),
-        ).feedback(
-            "Each replica has the right numbers, but in a different order from the one in "
-            "which they came. What changes the order in your function?"
-        ),
-        Observed(
-            "shared_by_hand",
-            lambda given, out: _each_once(given, out) and out["lists"] == given["replicas"],
-        ).feedback(
+        Observed("shared_by_hand", _shared_otherwise).feedback(
             "Each number was seen once, but you dealt the numbers out yourself, in a "
             "different way from TensorFlow. Which call lets the strategy share a data set?"
         ),

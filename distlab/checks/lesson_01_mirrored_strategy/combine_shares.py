@@ -21,10 +21,10 @@ def _inputs(seed: int) -> Inputs:
     }
 
 
-def _with_an_empty_share(given: Inputs) -> tuple[Any, Any]:
-    """The means and the examples, where one replica had none: a mean over nothing is NaN."""
+def _with_an_empty_share(given: Inputs, *, mean_of_nothing: float) -> tuple[Any, Any]:
+    """The means and the examples, where one replica had none."""
     means, examples = given["means"].copy(), given["examples"].copy()
-    means[given["empty"]], examples[given["empty"]] = np.nan, 0
+    means[given["empty"]], examples[given["empty"]] = mean_of_nothing, 0
     return means, examples
 
 
@@ -38,44 +38,36 @@ def _call(combine: Callable[..., Any], inputs: Inputs) -> Plain:
             give_each(strategy, [tf.constant(each) for each in some]) for some in (means, examples)
         ]
         answer = strategy.run(combine, args=tuple(values))
-        found = list(strategy.experimental_local_results(answer))
-        if found == [None]:
+        results = list(strategy.experimental_local_results(answer))
+        if results == [None]:
             return None
-        return found * (MOST_REPLICAS // len(found))  # where all return one object
+        return results * (MOST_REPLICAS // len(results))  # where all return one object
 
     return {
         "on_replicas": answers(inputs["means"], inputs["examples"]),
-        "with_empty": answers(*_with_an_empty_share(inputs)),
+        "with_empty": answers(*_with_an_empty_share(inputs, mean_of_nothing=np.nan)),
     }
 
 
-def _only_mine(means: Any, axis: int) -> Any:
-    """No all-reduce: each replica keeps its own."""
-    return means
+def _weighted_mean(means: Any, examples: Any) -> Any:
+    return examples @ means / examples.sum()
 
 
 def _reference(
     given: Inputs,
     *,
-    weigh: Callable[[Any], Any] = lambda examples: examples,
-    reduce: Callable[..., Any] = np.sum,
-    divide_by: Callable[[Any], Any] = np.sum,
-    empty: str = "left out",
+    combine: Callable[[Any, Any], Any] = _weighted_mean,
+    mean_of_nothing: float = 0.0,
 ) -> Plain:
-    """Weighs each replica's means, reduces over the replicas, and divides."""
+    """What `combine` makes of all means and examples, on every replica."""
+    empty = _with_an_empty_share(given, mean_of_nothing=mean_of_nothing)
 
-    def combined(means: Any, examples: Any) -> Any:
-        counts = examples[:, None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            parts = means * weigh(counts)
-            if empty == "left out":
-                parts = np.where(counts > 0, parts, 0)
-            reduced = reduce(parts, axis=0) / divide_by(counts)
-        return np.broadcast_to(reduced, means.shape)
+    def on_all(means: Any, examples: Any) -> Any:
+        return np.broadcast_to(combine(means, examples), means.shape)
 
     return {
-        "on_replicas": combined(given["means"], given["examples"]),
-        "with_empty": combined(*_with_an_empty_share(given)),
+        "on_replicas": on_all(given["means"], given["examples"]),
+        "with_empty": on_all(*empty),
     }
 
 
@@ -109,67 +101,24 @@ COMBINE = Check(
         Fault(
             "mean_of_means",
             sees="on_replicas",
-            weigh=np.ones_like,
-            reduce=np.mean,
-            divide_by=np.ones_like,
+            combine=lambda means, examples: means.mean(axis=0),
         ).feedback(
             "You averaged the replicas' means. A replica with one example then counts as much "
             "as a replica with eight. How much should one example count, and on which replica "
             "does it count more here?"
         ),
         Fault(
-            "sum_of_means", sees="on_replicas", weigh=np.ones_like, divide_by=np.ones_like
+            "mean_for_sum",
+            sees="on_replicas",
+            combine=lambda *values: _weighted_mean(*values) / MOST_REPLICAS,
         ).feedback(
-            "You added up the replicas' means. With N replicas, the result is about N times "
-            "too large. What turns a sum over examples into a mean?"
-        ),
-        Fault("not_divided", sees="on_replicas", divide_by=np.ones_like).feedback(
-            "You gave each mean the right weight and added them up, but you divided by "
-            "nothing. The result grows with the batch. How many examples does the sum "
-            "contain?"
-        ),
-        Fault("own_count", sees="on_replicas", divide_by=lambda examples: examples)
-        .or_with(divide_by=lambda examples: examples, reduce=np.mean)
-        .feedback(
-            "You divided by the number of this replica's own examples, so the replicas return "
-            "different results. How does a replica learn how many examples all of them have?"
-        ),
-        Fault("divided_again", sees="on_replicas", weigh=np.reciprocal, divide_by=np.ones_like)
-        .or_with(weigh=np.reciprocal, divide_by=np.ones_like, reduce=np.mean)
-        .feedback(
-            "You divided each mean by the number of its replica's examples. A mean over these "
-            "examples was divided by them already. What turns a mean back into a sum?"
-        ),
-        Fault("not_weighted", sees="on_replicas", weigh=np.ones_like).feedback(
-            "You divided by the number of examples in the global batch, but you added up "
-            "means. A replica with many examples then counts too little. What turns each mean "
-            "into a sum over its own examples?"
-        ),
-        Fault("mean_for_sum", sees="on_replicas", reduce=np.mean).feedback(
             "You divided by the number of all examples, and the all-reduce with MEAN divided "
             "by the number of replicas as well. The result is N times too small. Which of the "
             "two divisions should stay?"
         ),
-        Fault("divided_by_replicas", sees="on_replicas", divide_by=len).feedback(
-            "You added up what all examples say, and divided by the number of replicas. The "
-            "result grows with the shares. How many things did you add up?"
-        ),
         Fault(
-            "no_all_reduce",
-            sees="on_replicas",
-            weigh=np.ones_like,
-            reduce=_only_mine,
-            divide_by=np.ones_like,
+            "nan_of_nothing", sees=("on_replicas", "with_empty"), mean_of_nothing=np.nan
         ).feedback(
-            "You returned each replica's own means, so nothing was combined, and every "
-            "replica would log different numbers. Which call lets a replica use the values of "
-            "the others?"
-        ),
-        Fault("not_summed", sees="on_replicas", reduce=_only_mine).feedback(
-            "You weighed each replica's means rightly and returned them. The replicas still "
-            "hold different values. What is missing between the weighted parts and their sum?"
-        ),
-        Fault("nan_of_nothing", empty="kept").feedback(
             "Your result is right while every replica has an example. A replica without one has "
             "the mean over nothing, NaN, and NaN times 0 is still NaN, so every replica gets NaN. "
             "How can such a replica take part in the all-reduce with 0?"
@@ -180,10 +129,6 @@ COMBINE = Check(
         ).feedback(
             "Your `if` lets only some replicas reach an all-reduce, so they never meet. What could "
             "a replica without examples give to the all-reduce instead of staying away?"
-        ),
-        Raises("arguments_swapped", "'str' object has no attribute 'dtype'").feedback(
-            "You gave `all_reduce` the value first. It takes the way to combine first, so it "
-            'tried to add up the text. What is the order in `all_reduce("SUM", value)`?'
         ),
         # The second is what TensorFlow says of the strategy of the notebook, which is not this one.
         Raises("reduce_on_a_replica", "cross-replica context|Mixing different tf.dist").feedback(

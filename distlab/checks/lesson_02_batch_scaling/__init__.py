@@ -2,8 +2,8 @@
 
 from distlab.checks.lesson_02_batch_scaling.noise_scale import NOISE
 from distlab.checks.lesson_02_batch_scaling.plans import PLAN
-from distlab.checks.lesson_02_batch_scaling.reports import REPORTS as REPORTS
 from distlab.checks.lesson_02_batch_scaling.sweeps import COMPARE
+from distlab.checks.lesson_02_batch_scaling.sweeps import REPORTS as REPORTS
 from distlab.checks.lesson_02_batch_scaling.warm_up import WARM_UP
 
 CHECKS = (PLAN, WARM_UP, NOISE, COMPARE)

@@ -27,20 +27,15 @@ def _call(noise_parts: Callable[..., Any], inputs: Inputs) -> Plain:
     import tensorflow as tf
 
     strategy = mirrored(MOST_REPLICAS)
-    found = []
+    steps = []
     for gradients in inputs["gradients"]:
         given = give_each(strategy, [tf.constant(each) for each in gradients])
         answer = strategy.run(noise_parts, args=(given, inputs["per_replica"]))
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            return {"a different form": _to_show(answer)}
+            return {"a different form": None if answer is None else type(answer).__name__}
         parts = [strategy.experimental_local_results(part) for part in answer]
-        found.append([[float(np.sum(one)) for one in part] for part in parts])
-    return {"parts": [[(part * MOST_REPLICAS)[:MOST_REPLICAS] for part in two] for two in found]}
-
-
-def _to_show(answer: Any) -> str | None:
-    """A word for an answer of a different form; None for none."""
-    return None if answer is None else type(answer).__name__
+        steps.append([[float(np.sum(copy)) for copy in copies] for copies in parts])
+    return {"parts": [[(part * MOST_REPLICAS)[:MOST_REPLICAS] for part in two] for two in steps]}
 
 
 def _read(given: Inputs, outputs: Plain) -> Plain:
@@ -54,24 +49,23 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
 def _reference(
     given: Inputs,
     *,
-    swapped: bool = False,
-    signal_of: str = "",
-    power: float = 1.0,
+    norm_as_signal: str = "",
     summed: bool = False,
-    big_batch: Callable[[int], float] = lambda per_replica: per_replica * MOST_REPLICAS,
-    replicas_for_batches: bool = False,
+    batches_of: Callable[[Inputs], tuple[int, int]] = lambda given: (
+        given["per_replica"],
+        given["per_replica"] * MOST_REPLICAS,
+    ),
 ) -> Plain:
     """Noise and signal, the same on every replica."""
     gradients = np.asarray(given["gradients"], dtype="float64")
     together = gradients.sum(axis=1) if summed else gradients.mean(axis=1)
-    small = ((gradients**2).sum(axis=-1) ** power).mean(axis=1)
-    big = (together**2).sum(axis=-1) ** power
-    few = 1 if replicas_for_batches else given["per_replica"]
-    many = MOST_REPLICAS if replicas_for_batches else big_batch(given["per_replica"])
-    few, many = (many, few) if swapped else (few, many)
+    small = (gradients**2).sum(axis=-1).mean(axis=1)
+    big = (together**2).sum(axis=-1)
+    few, many = batches_of(given)
     noise = (small - big) / (1 / few - 1 / many)
-    signal = {"": (many * big - few * small) / (many - few), "big": big, "small": small}[signal_of]
-    return {"noise": noise, "signal": signal, "same": True}
+    signal = (many * big - few * small) / (many - few)
+    signals = {"": signal, "big": big, "small": small}
+    return {"noise": noise, "signal": signals[norm_as_signal], "same": True}
 
 
 NOISE = Check(
@@ -104,12 +98,8 @@ NOISE = Check(
             "You used each replica's own gradient without the others, so the replicas return "
             "different numbers. Which call gives every replica the mean of all?"
         ),
-        Fault("swapped_batches", swapped=True).feedback(
-            "You gave the small norm the global batch, and the large one the replica's batch. "
-            "The noise comes out negative. Which gradient is a mean over more examples?"
-        ),
-        Fault("biased_norms", signal_of="big")
-        .or_with(signal_of="small")
+        Fault("biased_norms", norm_as_signal="big")
+        .or_with(norm_as_signal="small")
         .feedback(
             "You took a norm as it is for the signal. Noise makes every norm longer, so the signal "
             "is too large and the noise scale too small. How much noise is left in the global "
@@ -119,11 +109,7 @@ NOISE = Check(
             "You added up the replicas' gradients. Each is a mean over its own share, so their "
             "sum is four times too long. What makes them the gradient of the global batch?"
         ),
-        Fault("not_squared", power=0.5).feedback(
-            "You put the norms into the formula without squaring them. Variances add up, and "
-            "lengths do not. Which quantity does the formula ask for?"
-        ),
-        Fault("replicas_for_batches", replicas_for_batches=True).feedback(
+        Fault("replicas_for_batches", batches_of=lambda given: (1, MOST_REPLICAS)).feedback(
             "You counted replicas in place of examples. Your noise is that of a whole share, and "
             "not of one example. How many examples are in each of the two gradients?"
         ),

@@ -41,9 +41,9 @@ def _has_parts(given: Inputs, out: Plain) -> bool:
 
 
 def _read(given: Inputs, outputs: Plain) -> Plain:
-    for found in outputs.values():
-        if not isinstance(found, dict) or not set(_PARTS) <= found.keys():
-            return {"a different form": found}
+    for plan in outputs.values():
+        if not isinstance(plan, dict) or not set(_PARTS) <= plan.keys():
+            return {"a different form": plan}
     sgd, adam = outputs["sgd"], outputs["adam"]
     return {
         "global_batch": sgd["global_batch"],
@@ -56,23 +56,19 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
 def _reference(
     given: Inputs,
     *,
-    batch_of: Callable[[Inputs], int] = lambda g: (
-        g["per_replica"] * g["replicas"] * g["accumulate"]
-    ),
-    steps_by: str = "",
-    ratio_of: Callable[[Inputs, int], float] = lambda g, batch: batch / g["found_batch"],
-    steps_of: Callable[[int, int, int], int] = lambda n, b, epochs: epochs * math.ceil(n / b),
-    again: Callable[[Inputs], float] = lambda g: 1,
-    sgd: Callable[[float], float] = float,
+    counted: tuple[str, ...] = ("per_replica", "replicas", "accumulate"),
+    ratio_of: Callable[[Inputs, int], float] = lambda given, batch: batch / given["found_batch"],
     adam: Callable[[float], float] = math.sqrt,
+    steps_by: str = "",
 ) -> Plain:
-    batch = batch_of(given)
+    """The plan for a batch that is the product of what is `counted`."""
+    batch = math.prod(given[name] for name in counted)
     ratio = ratio_of(given, batch)
     return {
         "global_batch": batch,
-        "rate": given["found_rate"] * sgd(ratio) * again(given),
-        "adam rate": given["found_rate"] * adam(ratio) * again(given),
-        "steps": steps_of(given["examples"], given.get(steps_by, batch), given["epochs"]),
+        "rate": given["found_rate"] * ratio,
+        "adam rate": given["found_rate"] * adam(ratio),
+        "steps": given["epochs"] * math.ceil(given["examples"] / given.get(steps_by, batch)),
     }
 
 
@@ -100,27 +96,17 @@ PLAN = Check(
     "times math.sqrt(k) for Adam. Each epoch has math.ceil(examples / batch) steps.",
     revisit='"A rule for the learning rate" in lesson 02',
     mistakes=(
-        Fault("batch_per_replica", batch_of=lambda g: g["per_replica"])
-        .or_with(batch_of=lambda g: g["per_replica"] * g["accumulate"])
+        Fault("batch_per_replica", counted=("per_replica",))
+        .or_with(counted=("per_replica", "accumulate"))
         .feedback(
             "You planned for the examples of one replica. All replicas add their gradients into "
             "the same update, so rate and steps are those of a smaller job. How many examples "
             "reach one update?"
         ),
-        Fault(
-            "accumulation_forgotten", batch_of=lambda g: g["per_replica"] * g["replicas"]
-        ).feedback(
+        Fault("accumulation_forgotten", counted=("per_replica", "replicas")).feedback(
             "You counted one micro-batch of each replica. The weights wait until `accumulate` of "
             "them are added up, so an update has more examples than you planned for. When does "
             "the optimizer move the weights?"
-        ),
-        Fault("lr_scaled_twice", again=lambda g: g["replicas"])
-        .or_with(ratio_of=lambda g, batch: batch / g["found_batch"] * g["replicas"])
-        .or_with(again=lambda g: g["accumulate"])
-        .feedback(
-            "You scaled the rate by the batch, and then by the replicas or micro-batches as well. "
-            "They are in the batch already, so this rate is several times too high. By which one "
-            "number did the batch grow?"
         ),
         Fault("steps_of_one_device", sees=("steps", "global_batch"), steps_by="per_replica")
         .or_with(steps_by="found_batch")
@@ -129,7 +115,7 @@ PLAN = Check(
             "that is planned for so many steps never comes to its end. How many examples does one "
             "step use now?"
         ),
-        Fault("scaled_by_replicas", ratio_of=lambda g, batch: g["replicas"]).feedback(
+        Fault("scaled_by_replicas", ratio_of=lambda given, batch: given["replicas"]).feedback(
             "You scaled the rate by the number of replicas. That is right only if the rate was "
             "found for the batch of one replica. For how many examples was `found_rate` found?"
         ),
@@ -137,23 +123,6 @@ PLAN = Check(
             "You multiplied Adam's rate by the growth of the batch. Adam divides each gradient by "
             "its usual size, which shrinks with the noise, so this rate is too high. Which rule "
             "did the lesson give for Adam?"
-        ),
-        Fault("root_for_sgd", sgd=math.sqrt).feedback(
-            "You took the square root for SGD. One step then moves less than the small steps that "
-            "it replaces. How far do k small steps move together?"
-        ),
-        Fault("partial_batch_dropped", steps_of=lambda n, b, epochs: epochs * (n // b)).feedback(
-            "You rounded the steps of an epoch down. The last examples of each epoch then never "
-            "make a step. What happens to a batch that is not full?"
-        ),
-        Fault("one_long_epoch", steps_of=lambda n, b, epochs: math.ceil(n * epochs / b)).feedback(
-            "You divided the examples of all epochs together. But a batch never holds digits of "
-            "two epochs here, so each epoch ends with a partial batch. How many steps has one "
-            "epoch?"
-        ),
-        Fault("one_epoch", steps_of=lambda n, b, epochs: math.ceil(n / b)).feedback(
-            "You returned the steps of one epoch. A schedule over so many steps ends after the "
-            "first epoch. How many epochs does the job have?"
         ),
     ),
 )

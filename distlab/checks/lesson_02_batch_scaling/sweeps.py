@@ -1,13 +1,15 @@
-"""A check of lesson 02: what a larger batch costs, from runs that share their seeds."""
+"""A check and a report of lesson 02: what a larger batch costs, from runs that share seeds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from distlab.checks import Check, Close, Cost, Fault, Form, Inputs, Plain, Then
+from distlab.checks.rubric import RubricRow, WrittenReport
 from distlab.coursework.batch_sweeps import TRAINING, Runs
 
 _PAIRS, _STEPS, _RATES, _SEEDS, _EPOCHS = ((16, 32), (16, 64)), 128, 4, 5, 1
@@ -50,16 +52,16 @@ def _call(compare_batches: Callable[..., Any], inputs: Inputs) -> Plain:
 
 
 def _read(given: Inputs, outputs: Plain) -> Plain:
-    for found in outputs:
-        if not isinstance(found, (tuple, list)) or len(found) != 3 or np.size(found[0]) != 2:
-            return found
+    for answer in outputs:
+        if not isinstance(answer, (tuple, list)) or len(answer) != 3 or np.size(answer[0]) != 2:
+            return answer
     rates, differences, errors = zip(*outputs, strict=True)
     pairs = [list(pair) for pair in rates]
     return {"rates": pairs, "differences": list(differences), "errors": list(errors)}
 
 
-def _error(values: Any, ddof: int = 1) -> float:
-    return float(np.std(values, ddof=ddof) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+def _error(values: Any) -> float:
+    return float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
 def _reference(
@@ -67,41 +69,22 @@ def _reference(
     *,
     look_at: Callable[[Runs], int] = lambda runs: _EPOCHS * TRAINING // runs.batch,
     picked_on: str = "validation",
-    one_rate: bool = False,
-    told_of: str = "test",
-    seeds: int = _SEEDS,
-    told: str = "mean",
-    error: str = "paired",
+    difference: Callable[[Any, Any], float] = lambda small, large: (large - small).mean(),
+    error: Callable[[Any, Any], float] = lambda small, large: _error(large - small),
 ) -> Plain:
-    found: dict[str, list[Any]] = {"rates": [], "differences": [], "errors": []}
+    """The comparison of each pair, by the accuracies of all seeds with the best rates."""
+    outcome: dict[str, list[Any]] = {"rates": [], "differences": [], "errors": []}
     for pair in _PAIRS:
-        rates: list[float] = []
-        accuracies = []
+        rates, accuracies = [], []
         for runs in (_runs(given, batch) for batch in pair):
             look = int(np.flatnonzero(runs.steps == look_at(runs))[0])
-            best = int(getattr(runs, picked_on)[look, :, :seeds].mean(axis=-1).argmax())
-            best = runs.rates.index(rates[0]) if one_rate and rates else best
+            best = int(getattr(runs, picked_on)[look].mean(axis=-1).argmax())
             rates.append(runs.rates[best])
-            accuracies.append(getattr(runs, told_of)[look, best, :seeds])
-        small, large = accuracies
-        apart = large - small
-        differences = {
-            "mean": apart.mean(),
-            "best": large.max() - small.max(),
-            "best difference": apart.max(),
-            "reversed": -apart.mean(),
-        }
-        errors = {
-            "paired": _error(apart),
-            "unpaired": np.hypot(_error(small), _error(large)),
-            "spread": _error(apart) * len(apart) ** 0.5,
-            "spread without ddof": _error(apart, 0) * len(apart) ** 0.5,
-            "without ddof": _error(apart, 0),
-        }
-        found["rates"].append(rates)
-        found["differences"].append(float(differences[told]))
-        found["errors"].append(float(errors[error]))
-    return found
+            accuracies.append(runs.test[look, best])
+        outcome["rates"].append(rates)
+        outcome["differences"].append(float(difference(*accuracies)))
+        outcome["errors"].append(float(error(*accuracies)))
+    return outcome
 
 
 COMPARE = Check(
@@ -147,42 +130,62 @@ COMPARE = Check(
             "You chose the rates by the test digits. The accuracy there is then too good, because "
             "you kept the luckiest of several. Which digits are there for choosing?"
         ),
-        Fault("one_rate_for_both", one_rate=True).feedback(
-            "You gave the larger batch the best rate of the smaller one. Some of the difference is "
-            "then the wrong rate, and not the batch. Which rate may the larger batch have?"
-        ),
-        Fault("one_seed", sees="differences", seeds=1).feedback(
-            "You used one seed. Two seeds of the same training can differ by more than two "
-            "batch sizes do. What do the five seeds tell you together?"
-        ),
-        Fault("best_seed", sees="differences", told="best")
-        .or_with(told="best difference")
+        Fault(
+            "best_seed",
+            sees="differences",
+            difference=lambda small, large: large.max() - small.max(),
+        )
+        .or_with(difference=lambda small, large: (large - small).max())
         .feedback(
             "You reported the best of five seeds. The next training will usually do worse. Which "
             "number says what to expect?"
         ),
-        Fault("validation_told", sees="differences", told_of="validation").feedback(
-            "You reported the accuracy on the digits that chose the rates. The chosen rates were "
-            "lucky there. Which digits have had no influence so far?"
-        ),
-        Fault("small_minus_large", sees="differences", told="reversed").feedback(
-            "Your difference has the opposite sign: a batch that loses accuracy seems to win some. "
-            "From which of the two is the other subtracted?"
-        ),
-        Fault("unpaired_error", error="unpaired").feedback(
+        Fault(
+            "unpaired_error",
+            error=lambda small, large: math.hypot(_error(small), _error(large)),
+        ).feedback(
             "You combined the errors of the two means as if their seeds were different. A seed "
             "that is lucky with one batch is often lucky with the other, and that cancels in a "
             "difference. How much do the five differences themselves scatter?"
         ),
-        Fault("spread_for_error", error="spread")
-        .or_with(error="spread without ddof")
+        Fault("spread_for_error", error=lambda small, large: np.std(large - small, ddof=1))
+        .or_with(error=lambda small, large: np.std(large - small))
         .feedback(
             "You returned the spread of single differences. A mean of five is surer than one. By "
             "what do you divide the spread?"
         ),
-        Fault("one_seed_too_many", error="without ddof").feedback(
-            "You divided the squared distances by the number of seeds. Their mean was computed "
-            "from the same seeds, so that is a little too small. What does `ddof` do in `std`?"
+    ),
+)
+
+REPORTS = (
+    WrittenReport(
+        name="where_the_rule_ends",
+        title="Where a rule for Adam ends",
+        rubric=(
+            RubricRow(
+                "which_rule",
+                2,
+                "names the batch size up to which each rule keeps the accuracy (1); compares the "
+                "losses with the error bars and with the one point of 360 digits (1)",
+            ),
+            RubricRow(
+                "steps_or_epochs",
+                1,
+                "says that equal epochs are 64 times fewer steps at a batch of 512, and that equal "
+                "steps would compare different amounts of data",
+            ),
+            RubricRow(
+                "sixteen_replicas",
+                2,
+                "advises a global batch below the bend, or more epochs (1); says what the other "
+                "replicas could do instead, or that they save no steps (1)",
+            ),
+            RubricRow(
+                "edge_of_the_grid",
+                1,
+                "names the batch whose best rate is at the edge of the grid, and says what that "
+                "does to the differences",
+            ),
         ),
     ),
 )

@@ -23,10 +23,6 @@ def _inputs(seed: int) -> Inputs:
     }
 
 
-def _without(given: Inputs) -> Inputs:
-    return {**given, "warmup_epochs": 0}
-
-
 def _call(rate_at: Callable[..., Any], inputs: Inputs) -> Plain:
     def rates(given: Inputs) -> list[Any]:
         return [
@@ -35,33 +31,29 @@ def _call(rate_at: Callable[..., Any], inputs: Inputs) -> Plain:
             for batch in range(given["steps_per_epoch"])
         ]
 
-    return {"rates": rates(inputs), "without": rates(_without(inputs))}
+    return {"rates": rates(inputs), "without": rates({**inputs, "warmup_epochs": 0})}
 
 
 def _reference(
     given: Inputs,
     *,
     counted: Callable[[int, int, int], float] = lambda epoch, batch, per: epoch * per + batch,
-    length: Callable[[int], float] = float,
-    clamp: bool = True,
-    floor: float = 1.0,
-    add: bool = False,
+    longer_by: int = 0,
+    stops: bool = True,
 ) -> Plain:
     """The rate of each step for a climb with these properties."""
+    per, first, full = given["steps_per_epoch"], given["first_rate"], given["full_rate"]
+    steps = given["warmup_epochs"] * per + longer_by
 
-    def rates(case: Inputs) -> list[float]:
-        per, first, full = case["steps_per_epoch"], case["first_rate"] * floor, case["full_rate"]
-        found = []
-        for epoch in range(case["warmup_epochs"] + _AFTER):
-            for batch in range(per):
-                steps = length(case["warmup_epochs"] * per)
-                part = counted(epoch, batch, per) / steps if case["warmup_epochs"] else 1.0
-                part = min(1.0, part) if clamp else part
-                found.append(first + (full if add else full - first) * part)
-        return found
+    def rate(epoch: int, batch: int) -> float:
+        part = counted(epoch, batch, per) / steps
+        return float(first + (full - first) * (min(1.0, part) if stops else part))
 
-    without = [given["full_rate"]] * (_AFTER * given["steps_per_epoch"])
-    return {"rates": rates(given), "without": without}
+    epochs = range(given["warmup_epochs"] + _AFTER)
+    return {
+        "rates": [rate(epoch, batch) for epoch in epochs for batch in range(per)],
+        "without": [full] * (_AFTER * per),
+    }
 
 
 WARM_UP = Check(
@@ -97,11 +89,11 @@ WARM_UP = Check(
             sees="rates",
             counted=lambda epoch, batch, per: epoch * per + batch + 1,
         )
-        .or_with(length=lambda steps: steps - 1)
-        .or_with(length=lambda steps: steps + 1)
+        .or_with(longer_by=-1)
+        .or_with(longer_by=1)
         .or_with(
             counted=lambda epoch, batch, per: epoch * per + batch + 1,
-            length=lambda steps: steps + 1,
+            longer_by=1,
         )
         .feedback(
             "Your climb is one step too early, too late, too short or too long. In a short "
@@ -115,17 +107,9 @@ WARM_UP = Check(
             "gradual warm-up should avoid. What else do you know about the step, besides its "
             "epoch?"
         ),
-        Fault("starts_at_zero", sees="rates", floor=0.0).feedback(
-            "Your climb begins at 0, so the first step of the training moves nothing. From which "
-            "rate did the lesson's warm-up start?"
-        ),
-        Fault("climbs_on", sees="rates", clamp=False).feedback(
+        Fault("climbs_on", sees="rates", stops=False).feedback(
             "Your rate climbs on after the warm-up, past the full rate. Such a rate diverges "
             "sooner or later. What should be returned when the climb is over?"
-        ),
-        Fault("added_on_top", sees="rates", add=True).feedback(
-            "You added the full rate on top of the first one, so the climb ends too high. How far "
-            "is it from the first rate to the full one?"
         ),
     ),
 )

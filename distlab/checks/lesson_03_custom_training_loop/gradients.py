@@ -58,25 +58,20 @@ def softmax(logits: Any) -> Any:
     return raised / raised.sum(axis=1, keepdims=True)
 
 
-def on_own_replica(counts: Any) -> Any:
-    """For each example, what all examples of its replica count together."""
-    shares = split_batch(len(counts), MOST_REPLICAS)
-    ends = np.cumsum(shares)
-    sums = [counts[end - share : end].sum() for end, share in zip(ends, shares, strict=True)]
-    columns = [1] * (counts.ndim - 1)
-    return np.repeat(sums, shares).astype("float64").reshape(-1, *columns)
-
-
 def one_device(counts: Any) -> Any:
     """The weight of each example on one device; `counts` is 0 where there is nothing to count."""
     return counts / counts.sum()
 
 
+def own_mean(counts: Any) -> Any:
+    """The weight of each example where replicas' means are added."""
+    shares = split_batch(len(counts), MOST_REPLICAS)
+    ends = np.cumsum(shares)
+    sums = [counts[end - share : end].sum() for end, share in zip(ends, shares, strict=True)]
+    columns = [1] * (counts.ndim - 1)
+    return counts / np.repeat(sums, shares).astype("float64").reshape(-1, *columns)
+
+
 def mean_of_means(counts: Any) -> Any:
     """The weight of each example where replicas' means are averaged."""
     return own_mean(counts) / MOST_REPLICAS
-
-
-def own_mean(counts: Any) -> Any:
-    """The weight of each example where replicas' means are added."""
-    return counts / on_own_replica(counts)

@@ -13,7 +13,6 @@ from distlab.checks.example_sharing import SEEN, Counter, not_distributed, share
 from distlab.checks.lesson_03_custom_training_loop.gradients import (
     mean_of_means,
     one_device,
-    own_mean,
     softmax,
 )
 from distlab.coursework.replicas import MOST_REPLICAS, mirrored
@@ -77,15 +76,12 @@ def _reference(
     *,
     weigh: Callable[[Any], Any] = one_device,
     penalties: int = 1,
-    epochs: int = _EPOCHS,
-    examples: int = _EXAMPLES,
-    rate: float = _RATE,
 ) -> Plain:
     """Softmax regression by SGD on one device; `weigh` gives the weight of each example."""
     weights = {"kernel": given["kernel"].astype("float64"), "bias": np.zeros(3)}
     speed = {name: np.zeros_like(weight) for name, weight in weights.items()}
-    for _ in range(epochs):
-        for start in range(0, examples, _BATCH):
+    for _ in range(_EPOCHS):
+        for start in range(0, _EXAMPLES, _BATCH):
             x, y, has_label = (
                 given[name][start : start + _BATCH] for name in ("x", "y", "has_label")
             )
@@ -97,9 +93,9 @@ def _reference(
                 "bias": error.sum(axis=0),
             }
             for name, gradient in gradients.items():
-                speed[name] = _MOMENTUM * speed[name] - rate * gradient
+                speed[name] = _MOMENTUM * speed[name] - _RATE * gradient
                 weights[name] = weights[name] + speed[name]
-    return {**weights, SEEN: [11 * epochs] * 3 + [9 * epochs], _BUILT_LATE: False}
+    return {**weights, SEEN: [11 * _EPOCHS] * 3 + [9 * _EPOCHS], _BUILT_LATE: False}
 
 
 def _keras_mean(has_label: Any) -> Any:
@@ -142,37 +138,12 @@ TRAIN = Check(
     "runs inside strategy.run and calls model.optimizer.apply.",
     revisit="The right loss",
     mistakes=(
-        Fault("nominal_batch", weigh=lambda has_label: has_label / _BATCH).feedback(
-            "You divided by the batch size of the data set. Some examples have no label, and the "
-            "last batch is smaller, so the steps are too short. How many examples count in each "
-            "batch?"
-        ),
-        Fault("counts_unlabelled", weigh=lambda has_label: has_label / len(has_label)).feedback(
-            "You divided by all examples of the batch. Those without a label add nothing to the "
-            "loss, so the steps are too short. What should the divisor count?"
-        ),
-        Fault("unlabelled_weigh", weigh=lambda has_label: one_device(np.ones_like(has_label)))
-        .or_with(weigh=lambda has_label: _keras_mean(np.ones_like(has_label)))
-        .feedback(
-            "You trained on all examples. Those without a label have an arbitrary `y`, and the "
-            "model learns it. What does `has_label` do to the loss of such an example?"
-        ),
         Fault("mean_of_means", weigh=mean_of_means)
         .or_with(weigh=_keras_mean)
         .feedback(
             "You averaged the replicas' means. An example then weighs more on a replica that has "
             "few labels. What would each replica have to know to give every example the same "
             "weight?"
-        ),
-        Fault("divided_twice", weigh=lambda has_label: one_device(has_label) / MOST_REPLICAS)
-        .or_with(weigh=lambda has_label: _keras_mean(has_label) / MOST_REPLICAS)
-        .feedback(
-            "Your loss is divided by the number of replicas once too often. The steps are four "
-            "times too short. Where else is it divided?"
-        ),
-        Fault("not_divided", weigh=own_mean).feedback(
-            "You took the mean over each replica's own examples. The optimizer adds four such "
-            "means, so the steps are about four times too long. What should each replica divide by?"
         ),
         Fault(
             "reduced_twice",
@@ -186,22 +157,6 @@ TRAIN = Check(
         Fault("l2_unscaled", penalties=MOST_REPLICAS).feedback(
             "Every replica adds the whole penalty. It counts four times, and pulls the weights too "
             "hard towards zero. What part of it should each replica add?"
-        ),
-        Fault("no_penalty", penalties=0).feedback(
-            "Your loss has no penalty. The kernel grows larger than one device's. Where does Keras "
-            "keep what a regularizer adds?"
-        ),
-        Fault("one_epoch", epochs=1).feedback(
-            "Your weights are those after one epoch. An iterator ends with the data. What must "
-            "each epoch begin with?"
-        ),
-        Fault("last_batch_dropped", examples=_EXAMPLES // _BATCH * _BATCH).feedback(
-            "You left out the last batch of each epoch. `fit` on one device trains on it, although "
-            "it is smaller. How many steps has one epoch?"
-        ),
-        Fault("never_applied", rate=0).feedback(
-            "The weights have not changed. Your gradients never reach the optimizer. Which call "
-            "updates the weights?"
         ),
         not_distributed(_examples_of),
         Observed("optimizer_built_late", lambda given, out: out[_BUILT_LATE]).feedback(

@@ -59,15 +59,13 @@ def _reference(
     clip: Callable[[Any], Any] = _clip,
     squares: Callable[[Any, Any], Any] = lambda gradient, parts: gradient**2,
     change: Callable[[Any], Any] = _same,
-    total_first: bool = True,
 ) -> Plain:
     """All copies after the steps; each argument is one part of the step."""
     weight, total = (np.array(to_all(given[key]), "float64") for key in ("weight", "total"))
     for parts in given["parts"].astype("float64"):
         gradient = clip(reduce(before(parts)))
-        new = total + squares(gradient, parts)
-        weight -= change(_RATE * gradient / np.sqrt(new if total_first else total))
-        total = new
+        total = total + squares(gradient, parts)
+        weight -= change(_RATE * gradient / np.sqrt(total))
     return {"weight": weight, "total": total}
 
 
@@ -116,18 +114,6 @@ ADAGRAD = Check(
         Fault("mean_for_sum", reduce=lambda parts: to_all(parts.mean(axis=0))).feedback(
             "You took the mean of the parts, which is a quarter of the gradient. The task says "
             "what gives the gradient of one device. Which reduction is it?"
-        ),
-        Fault("not_limited", clip=_same).feedback(
-            "A large gradient passed your limit unchanged. The first steps can then be as long as "
-            "they like. Which line of the three is missing?"
-        ),
-        Fault("total_too_late", sees="weight", total_first=False).feedback(
-            "You divided by the root of the total before this step's square was added. The first "
-            "steps are too long. In which order does one device run the two lines?"
-        ),
-        Fault("uphill", sees="weight", change=np.negative).feedback(
-            "You added the step instead of subtracting it, so the loss grows. In which direction "
-            "does the loss fall?"
         ),
     ),
 )

@@ -23,7 +23,9 @@ def on_replicas(step: Callable[..., Any], variables: Sequence[Any], *shares: Any
     import tensorflow as tf
 
     strategy = mirrored(MOST_REPLICAS)
-    given = [give_each(strategy, [tf.constant(one, tf.float32) for one in each]) for each in shares]
+    given = [
+        give_each(strategy, [tf.constant(own, tf.float32) for own in share]) for share in shares
+    ]
     strategy.run(lambda *own: step(*variables, *own), args=tuple(given))
 
 

@@ -31,13 +31,13 @@ def _inputs(seed: int) -> Inputs:
 def _call(local_step: Callable[..., Any], inputs: Inputs) -> Plain:
     def copies_by(every: int, steps: int) -> Plain:
         (weight,) = made(inputs["weight"])
-        found = []
+        after_steps = []
         for step, parts in enumerate(inputs["gradients"][:steps], 1):
             on_replicas(
                 lambda *given, at=step: local_step(*given, _RATE, at, every), [weight], parts
             )
-            found.append(copies_of(weight))
-        return np.stack(found)
+            after_steps.append(copies_of(weight))
+        return np.stack(after_steps)
 
     return {"copies": copies_by(inputs["every"], _STEPS), "always": copies_by(1, 2)}
 
@@ -46,32 +46,27 @@ def _mean(copies: Any) -> Any:
     return to_all(copies.mean(axis=0))
 
 
-def _is_multiple(step: int, every: int) -> bool:
-    return step % every == 0
-
-
 def _reference(
     given: Inputs,
     *,
-    averages: Callable[[int, int], bool] = _is_multiple,
-    moves: Callable[[int, int], bool] = lambda step, every: True,
+    averages: Callable[[int, int], bool] = lambda step, every: step % every == 0,
     combine: Callable[[Any], Any] = _mean,
-    rate: float = _RATE,
     average_first: bool = False,
 ) -> Plain:
     """The copies [steps, replicas, 3] after each step."""
 
     def copies_by(every: int, steps: int) -> Any:
-        copies, found = np.array(to_all(given["weight"]), "float64"), []
+        copies, after_steps = np.array(to_all(given["weight"]), "float64"), []
         for step, gradient in enumerate(given["gradients"][:steps], 1):
-            if average_first and averages(step, every):
-                copies = combine(copies)
-            if moves(step, every):
-                copies = copies - rate * gradient
-            if not average_first and averages(step, every):
-                copies = combine(copies)
-            found.append(copies)
-        return np.stack(found)
+            change = _RATE * gradient
+            if not averages(step, every):
+                copies = copies - change
+            elif average_first:
+                copies = combine(copies) - change
+            else:
+                copies = combine(copies - change)
+            after_steps.append(copies)
+        return np.stack(after_steps)
 
     return {"copies": copies_by(given["every"], _STEPS), "always": copies_by(1, 2)}
 
@@ -115,20 +110,6 @@ LOCAL = Check(
         ).feedback(
             "You averaged in steps 1, `every` + 1 and so on. Steps are counted from 1, so the "
             "first round has `every` steps. For which numbers is the remainder 0?"
-        ),
-        Fault("moves_at_averages_only", sees="copies", moves=_is_multiple).feedback(
-            "Your replicas moved only in the steps in which you averaged. All gradients between "
-            "them are lost. Which line should run in every step?"
-        ),
-        Fault(
-            "stands_still_at_averages", sees="copies", moves=lambda step, every: step % every != 0
-        ).feedback(
-            "In the steps in which you averaged, the replicas did not subtract their gradients. "
-            "Those gradients are lost. Which line should run in every step?"
-        ),
-        Fault("uphill", rate=-_RATE).feedback(
-            "You added the gradient instead of subtracting it, so the loss grows. In which "
-            "direction does the loss fall?"
         ),
     ),
 )

@@ -52,7 +52,6 @@ def _reference(
     given: Inputs,
     *,
     gradient: Callable[[Any, Any], Any] = _one_device,
-    scale: float = 1.0,
     of_nothing: float = 0.0,
 ) -> Plain:
     """The copies [replicas, 2] after a step; `gradient` combines sums [replicas, 2] and counts."""
@@ -67,7 +66,7 @@ def _reference(
         ]
         with np.errstate(divide="ignore", invalid="ignore"):
             combined = gradient(np.where(counts > 0, sums, of_nothing), counts)
-        return to_all(start) - scale * _RATE * combined
+        return to_all(start) - _RATE * combined
 
     return {key: after(given[key]) for key in ("full", "with_empty")}
 
@@ -101,43 +100,13 @@ REGRESSION = Check(
             "copies now differ, and nothing will bring them together. Which call lets a replica "
             "use what the others know?"
         ),
-        _combined("own_sum", lambda sums, counts: sums / counts.sum()).feedback(
-            "You divided by the number of all examples, but each replica subtracted only its own "
-            "sum. The copies now differ. What else has to travel between the replicas?"
-        ),
         _combined("mean_of_means", lambda sums, counts: (sums / counts).mean(axis=0)).feedback(
             "You averaged the replicas' means. The example that is alone on its replica counts "
             "seven times as much as each of seven. How much should one example count?"
         ),
-        _combined("sum_of_means", lambda sums, counts: (sums / counts).sum(axis=0)).feedback(
-            "You added up the replicas' means, so the step is about four times too long. What "
-            "turns a sum over all examples into their mean?"
-        ),
-        _combined("mean_for_sum", lambda sums, counts: sums.mean(axis=0) / counts.sum()).feedback(
-            "You divided by the number of all examples and let the all-reduce take a mean as well. "
-            "The step is four times too short. Which of the two divisions belongs there?"
-        ),
-        _combined(
-            "divided_by_mean_count", lambda sums, counts: sums.sum(0) / counts.mean()
-        ).feedback(
-            "You divided the sum over all examples by the mean number of examples on a replica. "
-            "The step is four times too long. How many examples does the sum contain?"
-        ),
         _combined("own_count", lambda sums, counts: sums.sum(axis=0) / counts).feedback(
             "You added up the gradients and divided by the replica's own number of examples, so "
             "each copy moved by a different amount. Whose examples does the sum contain?"
-        ),
-        _combined("not_divided", lambda sums, counts: sums.sum(axis=0)).feedback(
-            "You added up over all examples and did not divide. The step grows with the batch. "
-            "What makes a mean of this sum?"
-        ),
-        Fault("half_the_gradient", sees="full", scale=0.5).feedback(
-            "Your step is half as long as it should be. The derivative of a square has a factor "
-            "that is missing. What is the derivative of error ** 2?"
-        ),
-        Fault("uphill", sees="full", scale=-1.0).feedback(
-            "You added the gradient. The loss grows with each step. In which direction does the "
-            "loss fall?"
         ),
         Fault("nan_of_nothing", sees=("full", "with_empty"), of_nothing=np.nan).feedback(
             "Your step is right while every replica has an example. A replica without one took a "

@@ -59,7 +59,6 @@ def _call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
         and {len(batch) for each in batches for batch in each} == {inputs["batch"]},
         "reads": reads,
         "versions": len({int(n) for each in epochs for batch in each for n in batch[:, 1]}),
-        "given order": all(order == numbers.tolist() for order in orders),
         "one order": all(order == orders[0] for order in orders),
         "one mix": all(_mix(each) == _mix(batches[0]) for each in batches),
         "repeats": [batch[:, 0].tolist() for batch in epoch(made())] == batches[0],
@@ -148,24 +147,12 @@ ORDER = Check(
             "disk as long as the first one. Which stage keeps what was read?"
         ),
         Observed(
-            "never_shuffled",
-            lambda given, out: out["given order"],
-        ).feedback(
-            "Your epochs all have the order in which the numbers were given. So each batch always "
-            "has the same examples. Which stage draws a new order in each epoch?"
-        ),
-        Observed(
             "cache_after_shuffle",
             lambda given, out: out["one order"] and out["cache behind shuffle"],
         ).feedback(
             "Your cache comes after `shuffle` and keeps the order of the first epoch. So the model "
             "sees the same batches in each epoch. Which stages should run again in each epoch, and "
             "on which side of the cache are they?"
-        ),
-        Observed("one_order", lambda given, out: out["one order"]).feedback(
-            "You shuffle once, and all epochs have this order, although no cache keeps it. So each "
-            "batch always has the same examples. Which argument of `shuffle` decides whether it "
-            "draws a new order in each epoch?"
         ),
         Observed(
             "augmentation_cached", lambda given, out: out["versions"] == len(given["numbers"])
@@ -174,13 +161,11 @@ ORDER = Check(
             "example in every epoch, and the augmentation does nothing. What must not be before "
             "the cache?"
         ),
-        Observed("shuffle_after_batch", lambda given, out: out["one mix"]).feedback(
+        Observed(
+            "shuffle_after_batch", lambda given, out: out["one mix"] and not out["one order"]
+        ).feedback(
             "You shuffle whole batches. So the same examples come together in each epoch, only at "
             "a different time. What must be shuffled so that batches get new examples?"
-        ),
-        Observed("no_seed", lambda given, out: not out["repeats"]).feedback(
-            "You shuffle without `seed`. So you cannot repeat a run, and two workers would have "
-            "different orders. Which argument of `shuffle` decides the order?"
         ),
         Observed(
             "prefetch_first",
@@ -189,16 +174,6 @@ ORDER = Check(
             "Your `prefetch` is before other stages and keeps ready only what comes before it. So "
             "the slow stages run no further ahead than the one batch that TensorFlow adds. Which "
             "stages should run ahead of the step?"
-        ),
-        Observed("no_prefetch", lambda given, out: not out["prefetch last"]).feedback(
-            "Nothing in your pipeline keeps finished batches ready, except for the one that "
-            "TensorFlow reads ahead by itself. So one slow batch makes a step wait. Which stage "
-            "keeps several?"
-        ),
-        Observed("one_at_a_time", lambda given, out: not out["at once"]).feedback(
-            "Your pipeline calls `read` for one number after the other. So in the first epoch each "
-            "batch waits for the disk as often as it has examples. Which argument of `map` lets "
-            "several calls wait at the same time?"
         ),
     ),
 )

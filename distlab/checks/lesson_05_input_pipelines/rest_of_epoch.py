@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distlab.checks import Check, Cost, Equal, Fault, Inputs, Plain, Raises, Then
+from distlab.checks import Check, Cost, Equal, Fault, Inputs, Plain, Then
 
 _STEPS = 7
 
@@ -60,29 +60,27 @@ def _noted(given: Inputs, workers: list[list[list[int]]], decodes: int) -> Plain
     return {"size": max(map(len, steps), default=0), "steps": steps, "decodes": decodes}
 
 
-def _trained(given: Inputs) -> int:
-    return int(given["done"] * given["global_batch"])
-
-
-def _nothing(given: Inputs) -> int:
-    return 0
-
-
 def _reference(
     given: Inputs,
     *,
-    replicas: Callable[[Inputs], int] = lambda given: given["workers"] * given["each"],
+    replicas_divide: bool = True,
     part: Callable[[Any, int, int], Any] = lambda numbers, workers, n: numbers[n::workers],
-    skip: Callable[[Inputs], int] = _trained,
-    skip_later: Callable[[Inputs], int] = _nothing,
-    decodes: Callable[[Inputs, int], int] = lambda given, own: own,
+    skips_own: bool = False,
+    decodes_by_each: bool = False,
 ) -> Plain:
     """Each worker takes its part of the numbers that are left, in batches."""
-    left, size = given["numbers"].tolist()[skip(given) :], given["global_batch"] // replicas(given)
-    parts = [part(left, given["workers"], worker) for worker in range(given["workers"])]
-    parts = [mine[skip_later(given) :] for mine in parts]
-    batches = [[mine[at : at + size] for at in range(0, len(mine), size)] for mine in parts]
-    return _noted(given, batches, decodes(given, sum(map(len, parts))))
+    workers, size = given["workers"], given["global_batch"]
+    trained = given["done"] * size
+    if replicas_divide:
+        size //= workers * given["each"]
+    numbers = given["numbers"].tolist()
+    left = numbers if skips_own else numbers[trained:]
+    parts = [part(left, workers, worker) for worker in range(workers)]
+    if skips_own:
+        parts = [own[trained:] for own in parts]
+    batches = [[own[at : at + size] for at in range(0, len(own), size)] for own in parts]
+    decodes = sum(map(len, parts)) * (workers if decodes_by_each else 1)
+    return _noted(given, batches, decodes)
 
 
 def _consecutive(numbers: Any, workers: int, worker: int) -> Any:
@@ -114,35 +112,10 @@ REST = Check(
     "`context.get_per_replica_batch_size(global_batch)`.",
     revisit="Shard before the work",
     mistakes=(
-        Raises("shard_arguments", "Number of shards must be|Index must be between").feedback(
-            "You gave `shard` a number of parts or an index that is not possible, so TensorFlow "
-            "refused it. The first argument is the number of parts. Which value of `context` "
-            "counts the workers, and which one numbers this worker from 0?"
-        ),
-        Raises("not_batched", "batches of numbers were asked for").feedback(
-            "Your data set gives single numbers. Each replica would take one example in a step. "
-            "How many examples does one replica take, according to `context`?"
-        ),
-        Fault("global_batch_per_replica", sees="size", replicas=lambda given: 1).feedback(
+        Fault("global_batch_per_replica", sees="size", replicas_divide=False).feedback(
             "Your batches have the size of the global batch, and each replica takes one of them. "
             "So a step takes as many times more examples as there are replicas. How many examples "
             "of a global batch belong to one replica?"
-        ),
-        Fault("batch_per_worker", sees="size", replicas=lambda given: given["workers"]).feedback(
-            "You divided the global batch by the number of workers. Each worker has two replicas, "
-            "and each of them takes a whole batch, so a step takes twice as many examples. By "
-            "which number must the global batch be divided?"
-        ),
-        Fault("both_read_all", sees="steps", part=lambda numbers, workers, n: numbers).feedback(
-            "Every worker takes all numbers. So each example counts once for each worker in an "
-            "epoch. Which values of `context` let a worker take only its own part?"
-        ),
-        Fault(
-            "same_part", sees="steps", part=lambda numbers, workers, n: numbers[::workers]
-        ).feedback(
-            "All workers take the same part of the numbers, and no worker takes the other parts. "
-            "So some examples are never used. Which value of `context` differs from worker to "
-            "worker?"
         ),
         Fault(
             "shard_by_replica",
@@ -153,23 +126,9 @@ REST = Check(
             "one part. A worker feeds two replicas, so half of the numbers are read by no worker. "
             "How many parts are there, if your function is called once on each worker?"
         ),
-        Fault("starts_again", sees="steps", skip=_nothing).feedback(
-            "Your epoch starts again with the first batch. So the examples that were trained "
-            "before the interruption count twice. How many numbers have `steps_done` steps used?"
-        ),
-        Fault("skipped_on_each_worker", sees="steps", skip=_nothing, skip_later=_trained).feedback(
+        Fault("skipped_on_each_worker", sees="steps", skips_own=True).feedback(
             "Each worker drops as many numbers as all workers together have trained. So some "
             "numbers are never trained. How many of the trained numbers are in one worker's part?"
-        ),
-        Fault(
-            "one_batch_for_a_step",
-            sees="steps",
-            skip=_nothing,
-            skip_later=lambda given: _trained(given) // (given["workers"] * given["each"]),
-        ).feedback(
-            "Each worker drops one batch for each step that was done. In a step, two replicas "
-            "take a batch each from every worker, so half of the trained examples come again. "
-            "What could you drop before you make batches?"
         ),
         Fault("consecutive_parts", sees="steps", part=_consecutive).feedback(
             "Each worker takes a consecutive piece of the numbers, as if it were a file of its "
@@ -177,18 +136,9 @@ REST = Check(
             "batch. In which order would you deal out cards, so that the first ones go to all?"
         ),
         Fault(
-            "decodes_trained",
-            sees=("steps", "decodes"),
-            decodes=lambda given, own: own + _trained(given),
-        ).feedback(
-            "Your steps are right, but the workers also decode the numbers that were trained "
-            "before, and drop them. So the job waits before its first step. What can you drop "
-            "before you decode?"
-        ),
-        Fault(
             "decodes_everything",
             sees=("steps", "decodes"),
-            decodes=lambda given, own: given["workers"] * own,
+            decodes_by_each=True,
         ).feedback(
             "Your steps are right, but every worker decodes the numbers of all workers and drops "
             "most of them, as DATA does. So the slow stage is no faster with more workers. Where "

@@ -11,8 +11,6 @@ import numpy as np
 from distlab.checks import Check, Close, Cost, Fault, Inputs, Plain, Then
 
 _CASES = ("FILE", "DATA")
-# Two mistakes are only named if the times without reading ahead are right.
-_KEYS = ("in turns", "ahead")
 
 
 def _inputs(seed: int) -> Inputs:
@@ -47,17 +45,16 @@ def _reference(
     ahead: Callable[..., float] = max,
     in_turns: Callable[..., float] = lambda a, b: a + b,
     shares: tuple[str, ...] = ("FILE",),
-    rounds: Callable[[float], float] = math.ceil,
-    at_once: bool = True,
+    rounds: Callable[[int, int], float] = lambda calls, at_once: math.ceil(calls / at_once),
 ) -> Plain:
     """The input of a worker's examples, in rounds of calls, joined with the computation."""
 
     def joined(join: Callable[..., float]) -> list[float]:
         times = []
         for policy in _CASES:
-            part = given["workers"] if policy in shares else 1
-            calls = given["global_batch"] / part / (given["at_once"] if at_once else 1)
-            times.append(join(rounds(calls) * given["read_ms"], given["compute_ms"]))
+            calls = given["global_batch"] // (given["workers"] if policy in shares else 1)
+            read_ms = rounds(calls, given["at_once"]) * given["read_ms"]
+            times.append(join(read_ms, given["compute_ms"]))
         return times
 
     return {"ahead": joined(ahead), "in turns": joined(in_turns)}
@@ -89,31 +86,21 @@ PREDICT = Check(
             "Under DATA your worker reads only its share of a batch. So your prediction is too "
             "short if reading is slow. What does a worker do with the examples that it drops?"
         ),
-        Fault("file_reads_all", shares=()).feedback(
-            "Under FILE your worker reads the whole global batch. So more workers never help in "
-            "your prediction. How many of its examples are in this worker's files?"
-        ),
-        Fault("one_call_at_a_time", at_once=False).feedback(
+        Fault("one_call_at_a_time", rounds=lambda calls, at_once: calls).feedback(
             "You added up the time of all calls, as if each waited for the one before it. How many "
             "rounds of calls does a batch need if several run at once?"
         ),
-        Fault("part_of_a_round", rounds=lambda calls: calls).feedback(
+        Fault("part_of_a_round", rounds=lambda calls, at_once: calls / at_once).feedback(
             "You divided the calls and kept the fraction. The last round may have fewer calls, but "
             "it takes as long as any other. How many whole rounds does the batch need?"
-        ),
-        Fault("rounded_down", rounds=math.floor).feedback(
-            "You left out the last round, which has fewer calls than the others. So some examples "
-            "of the batch are missing. How do you round if no example may be missing?"
         ),
         Fault("always_ahead", in_turns=max).feedback(
             "You took the larger of the two times even if nothing is read ahead. Who works on the "
             "next batch while the step computes?"
         ),
-        Fault("prefetch_changes_nothing", sees=_KEYS, ahead=lambda a, b: a + b).feedback(
-            "You added input and computation even if batches are read ahead. So your prediction "
-            "is too long. What happens at the same time?"
-        ),
-        Fault("prefetch_hides_input", sees=_KEYS, ahead=lambda read, compute: compute).feedback(
+        Fault(
+            "prefetch_hides_input", sees=("in turns", "ahead"), ahead=lambda read, compute: compute
+        ).feedback(
             "You left out the input if batches are read ahead. That is right only while the input "
             "is the shorter part. How long does a step take if reading a batch takes longer than "
             "computing it?"

@@ -1,26 +1,31 @@
-"""The last check of lesson 11: a pipeline that recovers, on two workers of which one is killed."""
+"""The last check of lesson 11, a pipeline that recovers, and the rubric of its report.
+
+The learner's training runs on two workers, twice: undisturbed, and with one of them killed.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from distlab.checks import Check, Cost, Equal, Gate, Holds, Inputs, Observed, Plain, Raises
-from distlab.checks.lesson_11_fault_tolerance.two_lives import (
-    BATCH,
-    EPOCHS,
-    EXAMPLES,
-    KEEP,
-    train_twice,
-)
-from distlab.checks.lesson_11_fault_tolerance.undisturbed import AsUndisturbed
+from distlab.checks.lesson_11_fault_tolerance.state import AsUndisturbed
 from distlab.checks.matchers import same_plain
-from distlab.coursework.cluster_calls import WORKERS
+from distlab.checks.rubric import RubricRow, WrittenReport
+from distlab.coursework.cluster_calls import WORKERS, call_on_workers
+from distlab.coursework.worker_kill import killing
 
-_BATCHES = EXAMPLES // BATCH
-_STEPS = EPOCHS * _BATCHES
+_EXAMPLES, _BATCH, _EPOCHS, _KEEP = 24, 4, 3, 2
+_STEPS = _EPOCHS * _EXAMPLES // _BATCH
+# A life takes one or two seconds; a machine may be slow, or busy.
+_TIMEOUT_SECS = 30.0
 
 
 def _inputs(seed: int) -> Inputs:
@@ -29,9 +34,9 @@ def _inputs(seed: int) -> Inputs:
     saved = 2 * every  # in the middle of the second epoch
     # A step is whole on all workers when they are in the next: so the save is, two steps later.
     return {
-        "x": draw.normal(size=(EXAMPLES, 4)).astype("float32"),
-        "y": draw.integers(0, 3, size=EXAMPLES).astype("int32"),
-        "orders": [draw.permutation(EXAMPLES).tolist() for _ in range(EPOCHS)],
+        "x": draw.normal(size=(_EXAMPLES, 4)).astype("float32"),
+        "y": draw.integers(0, 3, size=_EXAMPLES).astype("int32"),
+        "orders": [draw.permutation(_EXAMPLES).tolist() for _ in range(_EPOCHS)],
         "every": every,
         "killed": seed % WORKERS,
         "killed in": int(draw.integers(saved + 2, saved + every + 1)),
@@ -39,12 +44,144 @@ def _inputs(seed: int) -> Inputs:
     }
 
 
+def _train_twice(train: Callable[..., Any], inputs: Inputs) -> Plain:
+    """Returns how a training went without a kill, and with one."""
+    undisturbed = _trained(train, {**inputs, "killed": None})
+    return {"undisturbed": undisturbed, "recovered": _trained(train, inputs)}
+
+
+def _trained(train: Callable[..., Any], inputs: Inputs) -> Plain:
+    index = inputs["killed"]
+    with tempfile.TemporaryDirectory() as place:
+        last_step = Path(place, f"seen-{index}-0", str(inputs["killed in"]))
+        order = (train, inputs, place)
+        with killing(Path(place, f"process-{index}"), when=last_step):
+            workers = call_on_workers(_train, *order, timeout_secs=_TIMEOUT_SECS, restarts=1)
+        return {"workers": workers, "lives": _lives(Path(place))}
+
+
+def _train(strategy: Any, train: Callable[..., Any], inputs: Inputs, place: str) -> Plain:
+    import tensorflow as tf
+
+    import distlab as dl
+
+    index = strategy.cluster_resolver.task_id
+    of_chief, mine = Path(place, "worker-0"), Path(place, f"worker-{index}")
+    life = len(list(Path(place).glob(f"seen-{index}-*")))
+    # Each has its own folder, with what the chief saved: so it shows which worker has written.
+    wrote = [] if index == 0 else _files(mine)
+    if index and life:
+        shutil.rmtree(mine, ignore_errors=True)
+        shutil.copytree(of_chief, mine)
+    mine.mkdir(exist_ok=True)
+    given = set(_files(mine))
+    strategy.reduce("SUM", tf.constant(0.0), axis=None)  # no worker saves before all have copied
+    dl.set_seed(inputs["seed"] + life, deterministic=True)
+    seen = Path(place, f"seen-{index}-{life}")
+    seen.mkdir()
+    Path(place, f"process-{index}").write_text(str(os.getpid()))
+    is_killed = life == 0 and inputs["killed"] == index
+    build = _builder(inputs, seen, killed_in=inputs["killed in"] if is_killed else -1)
+    built: list[Any] = []
+
+    def noting() -> Any:
+        model = build()
+        built.append(_weights_of(model))
+        return model
+
+    model = train(strategy, noting, _batches_of(inputs), _EPOCHS, str(mine), inputs["every"], _KEEP)
+    if not hasattr(model, "get_weights"):
+        raise TypeError(f"the model was asked for; yours is {model!r}"[:200])
+    now, weights = _files(mine), _weights_of(model)
+    return {
+        "weights": weights,
+        "trained": not any(np.array_equal(weights, before) for before in built),
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "seeds": model.layers[1].seed_generator.state.numpy(),
+        "wrote": [*wrote, *(name for name in now if index and name not in given)],
+        "files": now,
+    }
+
+
+def _weights_of(model: Any) -> Any:
+    return np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+
+def _files(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def _builder(inputs: Inputs, seen: Path, *, killed_in: int) -> Callable[[], Any]:
+    import keras
+    import tensorflow as tf
+
+    step = tf.Variable(0)  # on this worker alone
+
+    def note(ids: Any) -> Any:
+        """Once a step on this worker; in its last one it waits in the middle, to be killed."""
+        now = step.assign_add(1)
+        numbers = tf.strings.reduce_join(tf.as_string(tf.cast(ids, tf.int32)), separator=" ")
+        path = tf.strings.join([str(seen), "/", tf.as_string(now)])
+        with tf.control_dependencies([tf.io.write_file(path, numbers)]):
+            return tf.while_loop(lambda n: tf.equal(now, killed_in), lambda n: [n], [now])
+
+    class Watch(keras.layers.Layer):  # type: ignore[misc]
+        """Takes the number of each example off, and notes it in training."""
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            if not training:
+                return x[:, 1:]
+            with tf.control_dependencies(note(x[:, 0])):
+                return tf.identity(x[:, 1:])
+
+    def build() -> Any:
+        # Named as in every new process: a worker that lives on counts its layers further.
+        dropout = keras.layers.Dropout(0.4, seed=inputs["seed"], name="dropout")
+        layers = [Watch(name="watch"), dropout, keras.layers.Dense(3, name="dense")]
+        model = keras.Sequential([keras.Input((5,)), *layers])
+        model.compile(keras.optimizers.Adam(0.05))
+        return model
+
+    return build
+
+
+def _batches_of(inputs: Inputs) -> Callable[[int], Any]:
+    numbered = np.concatenate([np.arange(_EXAMPLES)[:, None], inputs["x"]], axis=1)
+
+    def batches_of(epoch: int) -> Any:
+        import tensorflow as tf
+
+        order = inputs["orders"][epoch]
+        examples = (numbered[order].astype("float32"), inputs["y"][order])
+        return tf.data.Dataset.from_tensor_slices(examples).batch(_BATCH)
+
+    return batches_of
+
+
+def _lives(place: Path) -> list[list[list[int]]]:
+    """For each life, for each of its steps, the examples that any worker has seen."""
+    lives: list[list[list[int]]] = []
+    while folders := sorted(place.glob(f"seen-*-{len(lives)}")):
+        of_workers = [_steps_in(folder) for folder in folders]
+        # The step in which one is killed is not noted by all: it never was.
+        whole = min(map(len, of_workers))
+        lives.append([sorted(i for steps in of_workers for i in steps[n]) for n in range(whole)])
+    return lives
+
+
+def _steps_in(folder: Path) -> list[list[int]]:
+    files = sorted(folder.iterdir(), key=lambda file: int(file.name))
+    return [[int(number) for number in file.read_text().split()] for file in files]
+
+
 def _order(inputs: Inputs) -> list[list[int]]:
     """The examples of each step."""
     return [
-        sorted(order[start : start + BATCH])
+        sorted(order[start : start + _BATCH])
         for order in inputs["orders"]
-        for start in range(0, EXAMPLES, BATCH)
+        for start in range(0, _EXAMPLES, _BATCH)
     ]
 
 
@@ -54,31 +191,33 @@ def _saved(inputs: Inputs) -> int:
 
 
 def _read(given: Inputs, out: Plain) -> Plain:
-    calm, recovered = out["undisturbed"], out["recovered"]
-    chief, calm_chief = recovered["workers"][0], calm["workers"][0]
-    first, *later = recovered["lives"]
-    order, first_again = _order(given), (later or [[]])[0][:1]
+    calm, recovered = out["undisturbed"]["workers"], out["recovered"]["workers"]
+    before_kill, *after_kill = out["recovered"]["lives"]
+    order, first_again = _order(given), (after_kill or [[]])[0][:1]
     # The step that is done first after the kill, or -1 if no step has these examples.
     begins = order.index(first_again[0]) if first_again and first_again[0] in order else -1
-    pairs = tuple(zip(recovered["workers"], calm["workers"], strict=True))
-    checkpoints = [n.removesuffix(".index") for n in chief["files"] if n.endswith(".index")]
-    known = (*checkpoints, "checkpoint")
+    files = recovered[0]["files"]
+    checkpoints = [name.removesuffix(".index") for name in files if name.endswith(".index")]
+    expected_files = (*checkpoints, "checkpoint")
     return {
-        "trained": all(worker["trained"] for worker in calm["workers"]),
-        "lives": calm["lives"],
-        "lived": [*first[: max(begins, 0)], *itertools.chain(*later)],
+        "trained": all(worker["trained"] for worker in calm),
+        "lives": out["undisturbed"]["lives"],
+        "lived": [*before_kill[: max(begins, 0)], *itertools.chain(*after_kill)],
         "begins": begins,
-        "twice": any(worker["iterations"] > _STEPS for worker in recovered["workers"]),
-        "weights": chief["weights"],
-        "calm": {"weights": calm_chief["weights"]},
-        "alike": all(same_plain(chief["weights"], one["weights"]) for one, _ in pairs),
-        "wrote": [worker["wrote"] for worker in (calm["workers"][1], recovered["workers"][1])],
+        "twice": any(worker["iterations"] > _STEPS for worker in recovered),
+        "weights": recovered[0]["weights"],
+        "calm": {"weights": calm[0]["weights"]},
+        "alike": all(
+            same_plain(recovered[0]["weights"], worker["weights"]) for worker in recovered
+        ),
+        "state_kept": all(
+            same_plain(worker[part], calm_worker[part])
+            for part in ("iterations", "seeds")
+            for worker, calm_worker in zip(recovered, calm, strict=True)
+        ),
+        "wrote": [workers[1]["wrote"] for workers in (calm, recovered)],
         "count": len(checkpoints),
-        "others": [name for name in chief["files"] if name.partition(".")[0] not in known],
-        **{
-            key: all(same_plain(one[key], other[key]) for one, other in pairs)
-            for key in ("iterations", "seeds")
-        },
+        "others": [name for name in files if name.partition(".")[0] not in expected_files],
     }
 
 
@@ -86,8 +225,8 @@ def _reference(given: Inputs) -> Plain:
     """What is compared of a training that recovers; its weights no reference knows."""
     order, weights = _order(given), np.zeros(1)
     steps = {"lives": [order], "lived": order, "begins": _saved(given), "twice": False}
-    files = {"wrote": [[], []], "count": KEEP, "others": []}
-    same = {"trained": True, "alike": True, "iterations": True, "seeds": True}
+    files = {"wrote": [[], []], "count": _KEEP, "others": []}
+    same = {"trained": True, "alike": True, "state_kept": True}
     return {**steps, **files, **same, "weights": weights, "calm": {"weights": weights}}
 
 
@@ -100,10 +239,6 @@ def _accounting(given: Inputs, out: Plain) -> str:
         if begins != saved
         else "the steps after the kill are not those of the data set, in their order"
     )
-
-
-def _back_to(place: Callable[[int], int]) -> Callable[[Inputs, Plain], bool]:
-    return lambda given, out: out["begins"] == place(_saved(given))
 
 
 _GOES_ON = "it resumes with the step that follows the last checkpoint, one every `every_steps`"
@@ -119,7 +254,7 @@ RECOVERS = Check(
     ),
     cost=Cost.CLUSTER,
     inputs=_inputs,
-    call=train_twice,
+    call=_train_twice,
     read=_read,
     reference=_reference,
     criteria=(
@@ -133,7 +268,7 @@ RECOVERS = Check(
         Holds(
             "undisturbed: the workers share each batch, and each example comes once an epoch",
             lambda given, out: out["lives"] == [_order(given)],
-            f"{_STEPS} steps of {BATCH} examples were asked for, in their order",
+            f"{_STEPS} steps of {_BATCH} examples were asked for, in their order",
         ),
         Gate(Holds(_GOES_ON, lambda given, out: out["begins"] > 0, _accounting)),
         Holds(
@@ -142,7 +277,7 @@ RECOVERS = Check(
             _accounting,
             points=1.5,
         ),
-        Holds(_GOES_ON, _back_to(int), _accounting),
+        Holds(_GOES_ON, lambda given, out: out["begins"] == _saved(given), _accounting),
         AsUndisturbed(
             "weights",
             "the weights at the end: bit for bit those of the undisturbed run",
@@ -176,15 +311,6 @@ RECOVERS = Check(
             "You called `build` outside of the strategy's scope, and ran its step inside. "
             "TensorFlow refuses to update such variables. Where must the model be made?"
         ),
-        Raises("int_of_mirrored_variable", r"^TypeError: int\(\).*MirroredVariable").feedback(
-            "You called `int(step)` on a variable that was made in the scope. Each replica has "
-            "a copy of it, so Python does not know which one to read. Which method of a "
-            "variable gives its value as a number?"
-        ),
-        Observed("never_trained", lambda given, out: not out["trained"]).feedback(
-            "Your `train` returns the model with the weights that it began with, so there is "
-            "nothing to recover. Does each step apply its gradients?"
-        ),
         Observed(
             "both_read_all",
             lambda given, out: [sorted(2 * step) for step in _order(given)] == out["lives"][0],
@@ -192,46 +318,52 @@ RECOVERS = Check(
             "Each worker trained on the whole of each batch. So every example counted twice, "
             "and no work was shared. Which call gives each worker its share of a batch?"
         ),
-        Observed("starts_again", _back_to(lambda saved: 0)).feedback(
-            "After the kill your training started from the beginning. So all work before the "
-            "kill was lost. Does it look for a checkpoint before its first step, and is one in "
-            "the folder?"
-        ),
-        Observed("restarts_epoch", _back_to(lambda saved: saved // _BATCHES * _BATCHES)).feedback(
-            "After the kill your training went back to the first batch of the epoch, with "
-            "weights that already know these batches. So they were trained on twice. How many "
-            "batches of this epoch are done?"
-        ),
-        Observed("repeats_step", _back_to(lambda saved: saved - 1)).feedback(
-            "After the kill one batch was trained on twice. It was saved before it was "
-            "counted. In which order do you count and save?"
-        ),
         Observed(
-            "saves_at_other_steps",
+            "state_lost",
             lambda given, out: (
-                out["begins"] not in (-1, _saved(given))
-                and same_plain(out["weights"], out["calm"]["weights"])
+                out["begins"] == _saved(given) and not (out["twice"] or out["state_kept"])
             ),
         ).feedback(
-            "After the kill your training resumed from a checkpoint that was not asked for. So it "
-            "saves too often or too rarely. From which number follows when to save?"
-        ),
-        Observed("weights_only", lambda given, out: not out["iterations"]).feedback(
-            "You trained each step once, but the optimizer started from zero after the kill. "
-            "So its next steps were too long. Is its state in your checkpoint?"
-        ),
-        Observed("seed_state_lost", lambda given, out: not out["seeds"]).feedback(
-            "You trained each step once, but dropout drew different masks after the kill. So "
-            "the weights differ from the undisturbed run. Is the state of its seeds in your "
-            "checkpoint?"
+            "You trained each step once, but after the kill Adam or dropout started from the "
+            "beginning. So the steps were too long, or the masks differ from the undisturbed "
+            "run's. Which of the four parts of task 1 is not in your checkpoint?"
         ),
         Observed("both_write", lambda given, out: out["wrote"][1]).feedback(
             "Both workers wrote into the folder. In a real run it is the same folder for both, "
             "so one removes what the other is about to read. Which worker should write?"
         ),
-        Observed("keeps_all", lambda given, out: out["count"] > KEEP).feedback(
-            "Your folder has more than `keep` checkpoints at the end. A long training would "
-            "fill the disk. Which argument of a `CheckpointManager` limits them?"
+    ),
+)
+
+REPORTS = (
+    WrittenReport(
+        name="what_comes_back",
+        title="What comes back after a kill",
+        rubric=(
+            RubricRow(
+                "trained_twice",
+                1,
+                "names the steps between the checkpoint and the kill (46 to 48), and says that "
+                "their first time is in no checkpoint",
+            ),
+            RubricRow(
+                "what_jumps",
+                2,
+                "names the curve of the weights only and about how high it jumps (1); explains it "
+                "by the averages that a fresh Adam lacks (1)",
+            ),
+            RubricRow(
+                "not_with_sgd",
+                1,
+                "says that plain SGD would show no jump, although the place in the data and the "
+                "seeds are lost",
+            ),
+            RubricRow(
+                "proof",
+                1,
+                "asks for the weights at the end, compared bit for bit with an undisturbed run; a "
+                "smooth curve is no proof",
+            ),
         ),
     ),
 )

@@ -5,16 +5,28 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from distlab.checks import Check, Cost, Inputs, Observed, Plain
-from distlab.checks.lesson_11_fault_tolerance.undisturbed import AsUndisturbed
+from distlab.checks import Check, Close, Cost, Criterion, Inputs, Observed, Plain
 from distlab.checks.matchers import same_plain
 
 _STEPS, _BATCH = 10, 4
+
+
+@dataclass(frozen=True)
+class AsUndisturbed(Close):
+    """Equal to the bit to an undisturbed training, whose dropout masks no reference draws."""
+
+    of: Callable[[Inputs, Plain], Plain] = field(kw_only=True)
+    atol: float = field(default=0, kw_only=True)
+
+    def look(self, inputs: Inputs, outputs: Plain, right: Plain) -> Criterion:
+        """Compares with the undisturbed training instead of the reference."""
+        return super().look(inputs, outputs, self.of(inputs, outputs))
 
 
 def _inputs(seed: int) -> Inputs:

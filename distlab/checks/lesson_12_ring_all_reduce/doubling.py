@@ -21,41 +21,33 @@ def _inputs(seed: int) -> Inputs:
 def _call(all_gather: Callable[..., Any], inputs: Inputs) -> Plain:
     network = Network(len(inputs["mine"]))
     have = all_gather(network, [row.copy() for row in inputs["mine"]])
-    if not isinstance(have, (list, tuple)) or not all(isinstance(one, dict) for one in have):
+    if not isinstance(have, (list, tuple)) or not all(isinstance(arrays, dict) for arrays in have):
         return {"other": have}
     return {
         "other": "",
-        "who": [sorted(int(rank) for rank in one) for one in have],
-        "values": [[one[rank] for rank in sorted(one)] for one in have],
+        "who": [sorted(int(rank) for rank in arrays) for arrays in have],
+        "values": [[arrays[rank] for rank in sorted(arrays)] for arrays in have],
         "steps": network.steps,
         "sent": int(network.bytes_sent.max()),
     }
 
 
-def _reference(
-    given: Inputs,
-    *,
-    sends: str = "all",
-    steps_left_out: int = 0,
-    partner: Callable[[int, int], int] = lambda rank, apart: rank ^ apart,
-) -> Plain:
+def _reference(given: Inputs, *, sends: str = "all", steps_left_out: int = 0) -> Plain:
     """What each rank has in the end; `sends` is "all", its "own" or the "last" received."""
     ranks = len(given["mine"])
     have: list[dict[int, Any]] = [{rank: row} for rank, row in enumerate(given["mine"])]
-    first, last = [dict(one) for one in have], [dict(one) for one in have]
+    first, last = [dict(own) for own in have], [dict(own) for own in have]
     network = Network(ranks)
     for step in range(round(log2(ranks)) - steps_left_out):
         outgoing = {"all": have, "own": first, "last": last}[sends]
-        received = network.step(
-            {(rank, partner(rank, 2**step)): outgoing[rank] for rank in range(ranks)}
-        )
+        received = network.step({(rank, rank ^ 2**step): outgoing[rank] for rank in range(ranks)})
         for rank, arrays in received.items():
             have[rank] |= arrays
             last[rank] = arrays
     return {
         "other": "",
-        "who": [sorted(one) for one in have],
-        "values": [[one[rank] for rank in sorted(one)] for one in have],
+        "who": [sorted(arrays) for arrays in have],
+        "values": [[arrays[rank] for rank in sorted(arrays)] for arrays in have],
         "steps": network.steps,
         "sent": int(network.bytes_sent.max()),
     }
@@ -127,10 +119,6 @@ GATHER = Check(
         Fault("last_received_only", sees="who", sends="last").feedback(
             "Each rank passed on what it had received last, as in a ring. By doubling, the partner "
             "lacks the rank's earlier arrays, too. Which of its arrays does the partner need?"
-        ),
-        Fault("same_partner", sees="who", partner=lambda rank, apart: rank ^ 1).feedback(
-            "Each rank exchanged with the same partner in every step. After the first step the two "
-            "have nothing new for each other. Who has what both of them lack?"
         ),
         Observed(
             "ring_again",

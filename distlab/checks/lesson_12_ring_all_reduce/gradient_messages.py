@@ -24,7 +24,7 @@ def _call(pack: Callable[..., Any], inputs: Inputs) -> Plain:
 
 def _read(given: Inputs, outputs: Plain) -> Plain:
     messages = outputs["messages"]
-    if not isinstance(messages, list) or not all(isinstance(one, list) for one in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, list) for message in messages):
         return {"messages": messages, "form": False}
     return _judged(given, messages)
 
@@ -45,13 +45,10 @@ def _reference(
     backward: bool = True,
     together: str = "up to the limit",
     last_is_sent: bool = True,
-    by_size: bool = False,
 ) -> Plain:
     """Gradients in the order in which they are ready; a new message if the next does not fit."""
     sizes, limit = given["sizes"], given["limit"]
     names = list(sizes)[::-1] if backward else list(sizes)
-    if by_size:
-        names = sorted(names, key=lambda name: sizes[name])
     messages: list[list[str]] = [[]]
     for name in names:
         full = sum(sizes[other] for other in messages[-1])
@@ -120,10 +117,6 @@ MESSAGES = Check(
             "You packed the gradients from the first layer on. The backward pass computes the "
             "first layer's gradient last, so the first message has to wait for it. Which gradient "
             "is ready first?"
-        ),
-        Fault("sorted_by_size", sees=("order", "bytes"), by_size=True).feedback(
-            "You sorted the gradients by size. A message then waits for gradients from all over "
-            "the model. In which order does the backward pass compute them?"
         ),
         Fault("closed_too_late", sees=("order", "bytes"), together="beyond the limit").feedback(
             "You closed a message only after it had grown beyond the limit. The buffer that it is "

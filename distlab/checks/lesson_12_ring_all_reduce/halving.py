@@ -158,9 +158,5 @@ SCATTER = Check(
             "ranks these are 63 waits instead of 6. With whom must a rank exchange so that what "
             "it still has to finish is halved?"
         ),
-        Observed("sends_too_much", lambda given, out: sum(out["sent"]) > _enough(given)).feedback(
-            "Your ranks sent more than each chunk once. The link then carries more bytes than the "
-            "sum needs. Which chunks does the partner still need in this step, and in which dtype?"
-        ),
     ),
 )

@@ -66,12 +66,9 @@ def _reference(
     given: Inputs,
     *,
     passes: tuple[int, int, int] = (2, 2, 2),
-    link_gpus: bool = True,
     cut: bool = True,
-    slowest: bool = True,
     bits: float = 8,
     latency: bool = True,
-    swapped: bool = False,
 ) -> Plain:
     """The quicker route of each case; `passes` through the flat ring, inside and between."""
     words = []
@@ -80,13 +77,11 @@ def _reference(
         def secs(network: list[float], steps: int, message: float) -> float:
             return steps * (network[0] * latency + message * bits / (network[1] * 1e9))
 
-        ranks, shared = servers * gpus, 1 if link_gpus else gpus
-        flat = secs(
-            between if slowest else inside, passes[0] * (ranks - 1), size / (ranks if cut else 1)
-        )
-        local = secs(inside, passes[1] * (gpus - 1), size / gpus)
-        levels = local + secs(between, passes[2] * (servers - 1), size / servers / shared)
-        words.append(_WORDS[int((flat > levels) is not swapped)])
+        ranks = servers * gpus
+        flat = secs(between, passes[0] * (ranks - 1), size / (ranks if cut else 1))
+        levels = secs(inside, passes[1] * (gpus - 1), size / gpus)
+        levels += secs(between, passes[2] * (servers - 1), size / servers)
+        words.append("two levels" if flat > levels else "flat")
     return _read(given, {"chosen": words})
 
 
@@ -124,23 +119,15 @@ ROUTE = Check(
     "servers, in which the link carries size / servers. Bytes per second: gbit_per_s * 1e9 / 8.",
     revisit="What a message costs",
     mistakes=(
-        Fault("flat_always", sees=("far", "near"), latency=False)
-        .or_with(slowest=False)
-        .feedback(
+        Fault("flat_always", sees=("far", "near"), latency=False).feedback(
             "You chose one ring in every case. On 16 servers with 8 GPUs it has 254 steps, and in "
             "each of them some message goes from one server to the next. What does a step cost if "
             "the message is tiny?"
         ),
-        Fault("two_levels_always", sees=("far", "near"), link_gpus=False)
-        .or_with(cut=False)
-        .feedback(
+        Fault("two_levels_always", sees=("far", "near"), cut=False).feedback(
             "You chose two levels in every case. All GPUs of a server use its one link at the same "
             "time, and the flat ring cuts the vector into as many chunks as there are GPUs. How "
             "many bytes does that link carry in one step of each route?"
-        ),
-        Fault("swapped", sees=("far", "near"), swapped=True).feedback(
-            "You named the slower route in every case. The formulas seem to be right. Which of the "
-            "two times should be the smaller one?"
         ),
         Fault("bits_as_bytes", sees=("far", "near"), bits=1).feedback(
             "You took gigabits for gigabytes. Each message then seems 8 times quicker than it is, "

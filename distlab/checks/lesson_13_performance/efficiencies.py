@@ -1,4 +1,4 @@
-"""A check of lesson 13: strong and weak scaling from the throughput that a benchmark reports."""
+"""A check of lesson 13, strong and weak scaling from throughput, and the rubric of its report."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distlab.checks import Check, Close, Cost, Fault, Form, Inputs, Plain
+from distlab.checks.rubric import RubricRow, WrittenReport
 
 
 def _inputs(seed: int) -> Inputs:
@@ -41,19 +42,15 @@ def _reference(
     grows: tuple[str, ...] = ("weak",),
     divided: tuple[str, ...] = ("strong", "weak"),
     of_one: tuple[str, ...] = (),
-    inverted: str = "",
 ) -> Plain:
     """Efficiencies; `of_one` takes the baseline's "batch" or "count" for that of one replica."""
     batch, first = given["batch"], given["replicas"][0]
 
     def efficiency(kind: str, n: int) -> float:
         times = n / (1 if "batch" in of_one else first)
-        more = _per_sec(given, n, batch * times if kind in grows else batch)
-        more /= _per_sec(given, first, batch)
-        if inverted == "throughput":
-            more = 1 / more
         counts = n / (1 if "count" in of_one else first) if kind in divided else 1
-        return counts / more if inverted == "efficiency" else more / counts
+        grown = batch * times if kind in grows else batch
+        return _per_sec(given, n, grown) / _per_sec(given, first, batch) / counts
 
     return {kind: [efficiency(kind, n) for n in given["replicas"]] for kind in ("strong", "weak")}
 
@@ -89,16 +86,12 @@ EFFICIENCIES = Check(
     "examples_per_sec(n, batch) / n / base. Weak: the same with a batch of batch // first * n.",
     revisit='"Strong and weak scaling" in lesson 13',
     mistakes=(
-        Fault("weak_with_fixed_global", grows=())
-        .or_with(grows=(), divided=("strong",))
-        .feedback(
+        Fault("weak_with_fixed_global", grows=()).feedback(
             "In your weak scaling the global batch stays the same, so each replica gets less and "
             "less to do. That is strong scaling. What stays the same on each replica in weak "
             "scaling, and what does `examples_per_sec` take?"
         ),
-        Fault("strong_with_growing_batch", grows=("strong", "weak"))
-        .or_with(grows=("strong", "weak"), divided=("weak",))
-        .feedback(
+        Fault("strong_with_growing_batch", grows=("strong", "weak")).feedback(
             "In your strong scaling the global batch grows with the replicas, so the work is not "
             "the same for all of them. What stays the same in strong scaling?"
         ),
@@ -112,16 +105,36 @@ EFFICIENCIES = Check(
         ),
         Fault("speedup_for_efficiency", divided=("weak",))
         .or_with(divided=("strong",))
-        .or_with(divided=())
         .feedback(
             "Your numbers are speedups: 2 for twice as many perfect replicas. An efficiency says "
             "which part of the replicas' time is used. What is it for perfect replicas?"
         ),
-        Fault("upside_down", inverted="efficiency")
-        .or_with(inverted="throughput", divided=("strong",))
-        .feedback(
-            "You divided the baseline's examples per second by the others', so slower "
-            "replicas get a higher number. Which of the two throughputs belongs on top?"
+    ),
+)
+
+REPORTS = (
+    WrittenReport(
+        name="one_against_many",
+        title="One device against many, for a CNN",
+        rubric=(
+            RubricRow(
+                "what_differs",
+                2,
+                "names a pair of steps whose difference is larger than their spread (1), and calls "
+                "no difference a speedup that lies within it (1: speedup_within_noise)",
+            ),
+            RubricRow(
+                "which_part",
+                2,
+                "says which part grows with the replicas, with a figure (1), and why it does on "
+                "this machine (1)",
+            ),
+            RubricRow(
+                "what_to_change",
+                2,
+                "says what a device of its own for each replica changes (1), and what it does not "
+                "change (1)",
+            ),
         ),
     ),
 )

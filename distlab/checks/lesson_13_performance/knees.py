@@ -31,7 +31,7 @@ def _cases(given: Inputs) -> dict[str, Inputs]:
 
 def _call(fastest: Callable[..., Any], inputs: Inputs) -> Plain:
     answers = {case: fastest(**given) for case, given in _cases(inputs).items()}
-    if not all(isinstance(one, (tuple, list)) and len(one) == 2 for one in answers.values()):
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in answers.values()):
         return {"form": answers["usual"]}
     return {
         f"{what} {case}": answer[place]
@@ -49,15 +49,12 @@ def _reference(
     *,
     rounds: Callable[[int], float] = lambda replicas: 2 * (replicas - 1),
     moved: Callable[[int, float], float] = _ring_mb,
-    shared: bool = True,
 ) -> Plain:
     def fastest(case: Inputs) -> tuple[int, float]:
         def step_ms(replicas: int) -> float:
-            compute = case["compute_ms"] / (replicas if shared else 1)
             latency = rounds(replicas) * case["latency_ms"]
-            return float(
-                compute + latency + moved(replicas, case["gradient_mb"]) / case["mb_per_ms"]
-            )
+            transfer = moved(replicas, case["gradient_mb"]) / case["mb_per_ms"]
+            return float(case["compute_ms"] / replicas + latency + transfer)
 
         best = min(case["counts"], key=step_ms)
         return best, step_ms(best)
@@ -123,11 +120,6 @@ KNEE = Check(
         .feedback(
             "You added the latency once for the whole all-reduce. A message goes from neighbour to "
             "neighbour, and each round waits for the one before. How many rounds are there?"
-        ),
-        Fault("compute_not_shared", shared=False).feedback(
-            "Your compute does not shrink with more replicas, so one replica is always the "
-            "fastest. `compute_ms` belongs to the whole global batch. Which part of it does each "
-            "replica compute?"
         ),
     ),
 )

@@ -89,14 +89,11 @@ TIMER = Check(
     mistakes=(
         Fault("includes_tracing", traced=True)
         .or_with(traced=True, waits=False)
-        .or_with(traced=True, divided=False)
         .feedback(
             "Your clock was running during the first call. That call also traces the function, "
             "which takes as long as many steps. When may the clock start?"
         ),
-        Fault("no_sync", waits=False)
-        .or_with(waits=False, divided=False)
-        .feedback(
+        Fault("no_sync", waits=False).feedback(
             "You read the clock when the last call returned. By then the device had only been "
             "given its work, so you timed how fast Python hands it over. How do you learn that "
             "the device is done?"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distlab.checks import Check, Cost, Equal, Fault, Form, Inputs, Observed, Plain
+from distlab.checks import Check, Cost, Equal, Fault, Form, Inputs, Plain
 
 _CLASSES = 6
 
@@ -50,17 +50,12 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
 def _reference(given: Inputs, *, classes: str = "out", copies: str = "out") -> Plain:
     images, labels, tests = given["images"], given["labels"], given["test_rows"]
     new = np.isin(labels, given["new_classes"])
-    flat = images.reshape(len(images), -1)
     out = np.isin(np.arange(len(labels)), tests)
     if classes == "out":
         out |= new
-    if copies != "in":
-        for row in tests:
-            same = np.flatnonzero((flat == flat[row]).all(axis=1) & ~new)
-            out[same[:1] if copies == "first" else same] = True
-    if copies == "of all":
-        for row in np.flatnonzero(new):
-            out |= (flat == flat[row]).all(axis=1)
+    flat = images.reshape(len(images), -1)
+    for row in {"out": tests, "of all": np.flatnonzero(new), "in": []}[copies]:
+        out |= (flat == flat[row]).all(axis=1) & ~new
     return {"form": [], "good": True, "rows": np.flatnonzero(~out).tolist()}
 
 
@@ -87,7 +82,6 @@ LEAK = Check(
     mistakes=(
         Fault("targets_in_pretraining", classes="in")
         .or_with(classes="in", copies="in")
-        .or_with(classes="in", copies="first")
         .feedback(
             "You let the new classes into the pretraining, and only their test rows are left out. "
             "The body then learns from labels that the new task is not supposed to have. What "
@@ -98,20 +92,9 @@ LEAK = Check(
             "old class. The body has seen these test images. What besides a label can tell you "
             "that two rows are one photo?"
         ),
-        Fault("first_copy_only", copies="first").feedback(
-            "You found one copy of a test image and stopped looking. This data has an image under "
-            "three rows. How do you find all of them?"
-        ),
         Fault("too_careful", copies="of all").feedback(
             "You also left out copies of images that are not in the test. They do no harm to the "
             "test, and without them the body has fewer examples. Which images must stay unseen?"
-        ),
-        Observed(
-            "test_rows_returned",
-            lambda given, out: bool(out["good"]) and set(given["test_rows"]) <= set(out["rows"]),
-        ).feedback(
-            "You kept the rows of the test in the pretraining. An accuracy on them says how well "
-            "the model remembers. Which rows may it never have seen?"
         ),
     ),
 )

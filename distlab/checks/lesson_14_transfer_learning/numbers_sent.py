@@ -58,28 +58,25 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
 def _reference(
     given: Inputs,
     *,
-    gradients: str = "learn",
-    statistics: str = "move",
+    frozen_gradients: bool = False,
+    statistics: str = "of trainable",
     each: int = _OF_A_FEATURE,
-    biases: bool = True,
-    arrays: bool = False,
-    times: int = 1,
 ) -> Plain:
-    def counted(sizes: list[int]) -> int:
-        return len(sizes) if arrays else sum(sizes)
+    """The numbers of gradients and of statistics; `each` is how many a normalized feature sends."""
+
+    def counts(name: str, frozen: bool) -> bool:
+        return frozen or name not in given["frozen"]
 
     widths, total = [given["features"], *given["widths"], given["classes"]], 0
     names = [f"dense_{number}" for number in range(1, _BLOCKS + 1)] + ["head"]
     for name, below, width in zip(names, widths[:-1], widths[1:], strict=True):
-        if gradients == "all" or name not in given["frozen"]:
-            total += counted([below * width, *[width] * biases])
+        total += (below + 1) * width * counts(name, frozen_gradients)
     for number, width in enumerate(given["widths"], 1):
-        free = f"norm_{number}" not in given["frozen"]
-        if gradients == "all" or (gradients == "learn" and free):
-            total += counted([width, width])
-        if statistics == "all" or (statistics == "move" and free):
-            total += counted([each // 2 * width] * 2)  # there and back
-    return {"form": 0, "whole": True, "sent": total * times}
+        name = f"norm_{number}"
+        total += 2 * width * counts(name, frozen_gradients)
+        if statistics != "none":
+            total += each * width * counts(name, statistics == "of all")
+    return {"form": 0, "whole": True, "sent": total}
 
 
 NUMBERS = Check(
@@ -103,8 +100,8 @@ NUMBERS = Check(
     "12 numbers more for each feature. The size of a weight is the product of its `shape`.",
     revisit='"A new head on a frozen body" in lesson 14',
     mistakes=(
-        Fault("whole_model", gradients="all", statistics="all", each=2)
-        .or_with(gradients="all", statistics="all")
+        Fault("whole_model", frozen_gradients=True, statistics="of all", each=2)
+        .or_with(frozen_gradients=True, statistics="of all")
         .feedback(
             "You counted every weight of the model. Each replica keeps a copy of a frozen weight, "
             "and no step changes it. Which weights do the replicas have to agree on after a step?"
@@ -124,37 +121,9 @@ NUMBERS = Check(
             "variance have a gradient, too, and all replicas' outputs depend on them. What is sent "
             "on the way back?"
         ),
-        Fault("frozen_statistics", statistics="all").feedback(
+        Fault("frozen_statistics", statistics="of all").feedback(
             "You counted the statistics of every BatchNormalization. A frozen one is in inference "
             "mode. Do its statistics move in a step?"
-        ),
-        Fault("no_normalization", gradients="dense", statistics="none").feedback(
-            "You left out the BatchNormalizations. One that is trainable scales and shifts by "
-            "weights that learn. How many numbers does it have for each feature, and which of "
-            "them does a step change?"
-        ),
-        Fault("no_biases", biases=False).feedback(
-            "You counted the kernels of the dense layers, without their biases. A bias has a "
-            "gradient, too. How do you find all weights of a layer?"
-        ),
-        Fault("arrays_counted", arrays=True)
-        .or_with(arrays=True, statistics="none")
-        .feedback(
-            "You counted arrays. A kernel is one array of many numbers, and all of them are sent. "
-            "Which attribute of an array says how many numbers are in it?"
-        ),
-        Fault("bytes_counted", times=4)
-        .or_with(times=4, statistics="none")
-        .feedback(
-            "You counted bytes. A float32 number has four of them, so the result is four times as "
-            "large. What did the task ask for?"
-        ),
-        Fault("all_replicas", times=_REPLICAS)
-        .or_with(times=_REPLICAS, statistics="none")
-        .feedback(
-            "You counted what both replicas send together. With more replicas, this number grows "
-            "even though each of them sends the same. How many of these numbers are one "
-            "replica's?"
         ),
     ),
 )

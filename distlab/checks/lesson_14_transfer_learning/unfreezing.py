@@ -95,7 +95,6 @@ def _reference(
     given: Inputs,
     *,
     first: int | None = None,
-    head: bool = True,
     normalizations: str = "none",
     rate: float | None = None,
 ) -> Plain:
@@ -104,7 +103,7 @@ def _reference(
     norms = {"none": (), "upper": blocks, "all": range(1, _BLOCKS + 1)}[normalizations]
     return {
         "error": "",
-        "kernels": [f"block_{number}" for number in blocks] + ["head"] * head,
+        "kernels": [*(f"block_{number}" for number in blocks), "head"],
         "normalizations": [f"norm_{number}" for number in norms],
         "rate": given["rate"] if rate is None else rate,
     }
@@ -153,10 +152,6 @@ UNFREEZE = Check(
         Fault("all_layers_unfrozen", sees="kernels", first=1).feedback(
             "You unfroze every layer, so the lowest layers move as well. They were meant to stay "
             "as the old data made them. From which layer on should the model learn?"
-        ),
-        Fault("head_frozen", sees="kernels", head=False).feedback(
-            "You froze the head together with the lower layers. What reads the features of the "
-            "layers that now change?"
         ),
         Fault("bn_in_training_mode", sees="normalizations", normalizations="upper")
         .or_with(normalizations="all")

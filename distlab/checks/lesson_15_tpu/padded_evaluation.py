@@ -66,21 +66,14 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
     }
 
 
-def _reference(
-    given: Inputs,
-    *,
-    kept: str = "all",
-    places: bool = False,
-    of_batches: bool = False,
-) -> Plain:
+def _reference(given: Inputs, *, drops_partial: bool = False, of_batches: bool = False) -> Plain:
     size, rows = given["size"], len(given["images"])
     both = np.array(_losses_and_hits(given["images"], given["labels"], given["kernel"]))
     full = both[:, : 2 * size].mean(axis=1)
     pieces = [both[:, at : at + size] for at in range(0, rows, size)]
-    if kept == "full":
+    if drops_partial:
         pieces = pieces[:-1]
-    count = size * len(pieces) if places else sum(piece.shape[1] for piece in pieces)
-    mean = np.sum([piece.sum(axis=1) for piece in pieces], axis=0) / count
+    mean = np.concatenate(pieces, axis=1).mean(axis=1)
     if of_batches:
         mean = np.mean([piece.mean(axis=1) for piece in pieces], axis=0)
     return {
@@ -136,7 +129,7 @@ EVALUATION = Check(
     "`hits[:count]` of what `step` returns, add them up, and divide once by `len(images)`.",
     revisit='"Pad, and count what is there" in lesson 15',
     mistakes=(
-        Fault("remainder_dropped_in_eval", kept="full").feedback(
+        Fault("remainder_dropped_in_eval", drops_partial=True).feedback(
             "You left out the last, partial batch. That is usual in training, where the next epoch "
             "shuffles again. Here some examples are never tested. Which share of the examples does "
             "your accuracy describe?"
@@ -144,10 +137,6 @@ EVALUATION = Check(
         Fault("mean_of_batch_means", of_batches=True).feedback(
             "You averaged the means of the batches. An example of the partial batch counts more "
             "than the others. How much should each example count?"
-        ),
-        Fault("divided_by_places", places=True).feedback(
-            "You took the padding out of the sums, and divided by all places of the batches. The "
-            "loss and the accuracy are both too small. How many numbers do your sums contain?"
         ),
         Observed(
             "padding_in_loss",

@@ -12,11 +12,6 @@ import numpy as np
 
 from distlab.checks import Check, Cost, Inputs, Plain
 from distlab.checks.criteria import Equal, Form, Then
-from distlab.checks.lesson_16_choosing_a_strategy.compared_models import (
-    APART,
-    compared_model,
-    strategy_of,
-)
 from distlab.checks.mistakes import Fault, Observed
 
 # Each draw's model, and the replicas of each strategy.
@@ -27,6 +22,13 @@ _DRAWS: tuple[tuple[str, dict[str, int]], ...] = (
 )
 _EXAMPLES, _BATCH = 36, 12  # which 2, 3 and 4 replicas share equally
 _ROUNDED = 1e-6
+_RATE, _SMALL_RATE = 0.2, 1e-3  # with the small one even what is wrong ends near one device
+# Which weights differ where Keras's `fit` shares, in the model's order; only a kernel is trained.
+_APART: dict[str, list[str]] = {
+    "plain": [],
+    "watches": ["model/watch/seen", "model/second_watch/seen"],
+    "centres": ["model/watch/seen", "model/first/kernel"],
+}
 
 
 def _inputs(seed: int) -> Inputs:
@@ -47,16 +49,66 @@ def _call(compare_strategies: Callable[..., Any], inputs: Inputs) -> Plain:
     built: list[tuple[int, Any]] = []
 
     def build() -> Any:
-        model = compared_model(inputs["model"], inputs["kernel"])
+        model = _compared_model(inputs["model"], inputs["kernel"])
         built.append((tf.distribute.get_strategy().num_replicas_in_sync, model))
         return model
 
     data = tf.data.Dataset.from_tensor_slices((inputs["x"], inputs["y"])).batch(_BATCH)
-    strategies = {name: strategy_of(name, count) for name, count in inputs["strategies"].items()}
+    strategies = {name: _strategy_of(name, count) for name, count in inputs["strategies"].items()}
     table = compare_strategies(build, data, strategies)
     # How far from one device the weights are of each model that several replicas built.
     shared = [_apart(model, built[0][1]) for replicas, model in built if replicas > 1]
     return {"table": table, "shared": shared}
+
+
+def _strategy_of(kind: str, replicas: int) -> Any:
+    """Returns a strategy of this kind with so many replicas."""
+    from distlab.coursework.replicas import MOST_REPLICAS, mirrored
+    from distlab.devices import split_devices
+    from distlab.strategy.factory import make_strategy
+
+    if kind == "mirrored":
+        return mirrored(replicas)
+    return make_strategy(kind, devices=split_devices(MOST_REPLICAS)[:replicas])  # type: ignore[arg-type]
+
+
+def _compared_model(kind: str, kernel: Any) -> Any:
+    """Returns a compiled model, with or without layers that see their batch as a whole."""
+    import keras
+
+    class Watches(keras.layers.Layer):  # type: ignore[misc]
+        """Remembers the least input of the last batch; no loss and no gradient knows of it."""
+
+        def __init__(self, name: str, times: float) -> None:
+            super().__init__(name=name)
+            self.times = times
+
+        def build(self, shape: Any) -> None:
+            self.seen = self.add_weight((), name="seen", trainable=False, aggregation="mean")
+
+        def call(self, inputs: Any) -> Any:
+            self.seen.assign(self.times * keras.ops.min(inputs))
+            return inputs
+
+    class Centres(keras.layers.Layer):  # type: ignore[misc]
+        """Subtracts the batch's mean. Each replica subtracts the mean of its own share."""
+
+        def call(self, inputs: Any) -> Any:
+            return inputs - keras.ops.mean(inputs, axis=0)
+
+    first, last = (keras.layers.Dense(2, use_bias=False, name=name) for name in ("first", "last"))
+    # Their signs make a difference below zero and one above it.
+    layers = {
+        "plain": [first],
+        "watches": [first, Watches("watch", 1.0), last, Watches("second_watch", -10.0)],
+        "centres": [Watches("watch", -1e-3), Centres(), first],
+    }[kind]
+    model = keras.Sequential([keras.Input((4,)), *layers], name="model")
+    model.compile(keras.optimizers.SGD(_SMALL_RATE if kind == "centres" else _RATE), loss="mse")
+    first.set_weights([kernel])
+    if last.built:
+        last.set_weights([np.eye(2)])
+    return model
 
 
 def _apart(model: Any, other: Any) -> float:
@@ -76,36 +128,27 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
     return {**outputs, "is_table": True, **columns}
 
 
-def _reference(given: Inputs, *, copies: str = "of a weight", named: str = "path") -> Plain:
+def _reference(given: Inputs, *, counts_replicas: bool = False) -> Plain:
     """The first path that differs under each strategy with several replicas; None under others."""
-    apart, strategies = APART[given["model"]], given["strategies"]
-    first = next(iter(apart), None)
-    if first and named == "name":
-        first = first.rsplit("/", 1)[1]
-    counts = {
-        "of a weight": {name: n if name == "mirrored" else 1 for name, n in strategies.items()},
-        "of its name": dict.fromkeys(strategies, 1),
-        "of the replicas": strategies,
-    }
+    strategies, first = given["strategies"], next(iter(_APART[given["model"]]), None)
+    copies = {name: n if name == "mirrored" else 1 for name, n in strategies.items()}
     return {
         "differs": {name: first if n > 1 else None for name, n in strategies.items()},
-        "copies": counts[copies],
+        "copies": strategies if counts_replicas else copies,
         "shared": [1.0 if first else 0.0],
         "is_table": True,
     }
 
 
-def _wrong(given: Inputs, out: Plain) -> list[Any]:
-    """What a table says of the strategies about which it is wrong."""
-    right = _reference(given)["differs"]
-    return [found for name, found in out["differs"].items() if found != right.get(name)]
+def _names_wrongly(condition: Callable[[Any, list[str]], bool]) -> Callable[[Inputs, Plain], bool]:
+    """Whether this holds of a wrong entry of the table and the paths of what differs."""
 
+    def when(given: Inputs, out: Plain) -> bool:
+        right, apart = _reference(given)["differs"], _APART[given["model"]]
+        wrong = [path for name, path in out["differs"].items() if path != right.get(name)]
+        return any(condition(path, apart) for path in wrong)
 
-def _says(what: Callable[[Any, list[str]], bool]) -> Callable[[Inputs, Plain], bool]:
-    """Whether this holds of a wrong answer and of the paths that differ."""
-    return lambda given, out: any(
-        what(found, APART[given["model"]]) for found in _wrong(given, out)
-    )
+    return when
 
 
 COMPARE = Check(
@@ -143,60 +186,31 @@ COMPARE = Check(
         ),
         Observed(
             "by_distribute",
-            lambda given, out: bool(APART[given["model"]]) and max(out["shared"]) < _ROUNDED,
+            lambda given, out: bool(_APART[given["model"]]) and max(out["shared"]) < _ROUNDED,
         ).feedback(
             "You trained by `dl.distribute`. There a layer that looks at the whole batch gets the "
             "whole batch, so every model ends with one device's weights and your table has nothing "
             "to find. Whose `fit` does the task ask about?"
         ),
-        Fault("name_for_path", named="name").feedback(
-            "You returned a weight's name. Several layers have a weight of this name, so it does "
-            "not say where to look. Which attribute of a weight names its layer as well?"
-        ),
-        Observed("all_that_differ", _says(lambda found, _: isinstance(found, list))).feedback(
-            "You returned a list. The task asks for one path, or `None`. Which of the weights that "
-            "differ comes first in `model.weights`?"
-        ),
         Observed(
             "exact_equality",
-            _says(lambda found, apart: found not in apart and str(found).endswith("/kernel")),
+            _names_wrongly(lambda path, apart: path not in apart and str(path).endswith("/kernel")),
         ).feedback(
             "You named a weight that is one device's but for its last digits. Two replicas add up "
             "in a different order, so these differ by some 1e-7. Which difference does the task "
             "allow?"
         ),
-        Observed("differs_later", _says(lambda found, apart: found in apart[1:])).feedback(
-            "You named a weight that differs, but an earlier one differs as well. You would look "
-            "for the cause in a later layer. Does your function stop at the first, and would it "
-            "see a difference below zero, or in a weight that is not trained?"
-        ),
         Observed(
             "compares_losses_only",
-            _says(
-                lambda found, apart: found == next((p for p in apart if p.endswith("kernel")), None)
+            _names_wrongly(
+                lambda path, apart: path == next((p for p in apart if p.endswith("kernel")), None)
             ),
         ).feedback(
             "You compared a part of what the model keeps. The losses and the trained weights agree "
             "here, but one weight that is not trained differs, and a saved model would have it. "
             "Which attribute has every weight?"
         ),
-        Observed(
-            "too_tolerant", _says(lambda found, apart: found is None and apart == APART["centres"])
-        ).feedback(
-            "Your comparison lets too large a difference pass. This model is apart by more than "
-            "1e-5, and more steps would increase that. How do you compare each weight's largest "
-            "difference with 1e-5?"
-        ),
-        Observed("never_differs", _says(lambda found, _: found is None)).feedback(
-            "Your table finds no difference in any model, and some differ. A model that is "
-            "compared with itself never does. With which model do you compare, and how was that "
-            "one trained?"
-        ),
-        Fault("counts_the_name", sees=("differs", "copies"), copies="of its name").feedback(
-            "You counted Keras's variables. Keras shows one variable, however many copies it has. "
-            "Where does a Keras variable keep the TensorFlow variable with the copies?"
-        ),
-        Fault("counts_replicas", sees=("differs", "copies"), copies="of the replicas").feedback(
+        Fault("counts_replicas", sees=("differs", "copies"), counts_replicas=True).feedback(
             "You counted the replicas. CentralStorage has several replicas and one copy of each "
             "weight. Which function of a strategy lists the copies themselves?"
         ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distlab.checks import Check, Cost, Equal, Fault, Inputs, Observed, Plain, Then
+from distlab.checks import Check, Cost, Equal, Fault, Inputs, Plain, Then
 
 _STEPS, _BATCH, _WORTH = 7, 64, 1.1
 _Row = dict[str, Any]
@@ -66,7 +66,7 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
 def _reference(
     given: Inputs,
     *,
-    equal: str = "asked first",
+    equal_only: bool = True,
     by_examples: bool = True,
     of_steps: Callable[[Any], Any] = np.median,
     worth: float = _WORTH,
@@ -78,17 +78,10 @@ def _reference(
             examples = table[name]["global_batch"] if by_examples else 1
             return float(examples / of_steps(table[name]["step_ms"]))
 
-        names = [n for n, row in table.items() if row["equal"] or equal != "asked first"]
-        best = max(names, key=speed)
-        if equal == "asked last" and not table[best]["equal"]:
-            return "one_device"
+        best = max((n for n, row in table.items() if row["equal"] or not equal_only), key=speed)
         return best if speed(best) >= worth * speed("one_device") else "one_device"
 
     return _read(given, [best_of(table) for table in given["tables"]])
-
-
-def _is_as_handed_out(given: Inputs, out: Plain) -> bool:
-    return bool(out == _reference(given, equal="never asked", by_examples=False, of_steps=min))
 
 
 WORTH_IT = Check(
@@ -117,28 +110,13 @@ WORTH_IT = Check(
     "np.median(step_ms), so that no single step decides.",
     revisit="Your model under each strategy",
     mistakes=(
-        Observed("as_handed_out", _is_as_handed_out).feedback(
-            "Your function still reads every table wrongly, as it was handed out. Print one table, "
-            "and choose by hand. Which number made you choose?"
-        ),
-        Fault("wrong_weights_win", equal="never asked").feedback(
+        Fault("wrong_weights_win", equal_only=False).feedback(
             "You chose the fastest, although its weights are wrong. It may be fast because it does "
             "less than it should. Which column says whether a strategy may win at all?"
-        ),
-        Fault("equal_asked_last", sees=tuple(_TABLES), equal="asked last").feedback(
-            "You looked for the fastest, found that its weights are wrong, and went back to one "
-            "device. The second fastest may be right and worth it. When should the wrong rows go?"
         ),
         Fault("steps_for_examples", by_examples=False).feedback(
             "You compared steps per second. One strategy has four times as many examples in each "
             "step, so it looks slower than it is. What should be counted for each second?"
-        ),
-        Fault("one_step", sees=tuple(_TABLES), of_steps=lambda times: times[0])
-        .or_with(of_steps=lambda times: times[_STEPS // 2])
-        .or_with(of_steps=lambda times: times[-1])
-        .feedback(
-            "You let one step of the seven decide, at a fixed place. The steps are in no order, so "
-            "chance chooses it. What must you do before the middle one means anything?"
         ),
         Fault("lucky_step", of_steps=min).feedback(
             "You let the quickest of seven steps decide. If the clock is wrong once, that strategy "
@@ -146,7 +124,6 @@ WORTH_IT = Check(
         ),
         Fault("mean_of_steps", sees=("single", "noise"), of_steps=np.mean)
         .or_with(of_steps=lambda times: np.mean(times[1:]))
-        .or_with(of_steps=lambda times: np.mean(times[:-1]))
         .feedback(
             "You let one disturbed step decide. It took twelve times as long, so it dominates a "
             "mean or a maximum, and it is no property of the strategy. Which number of the seven "

@@ -57,27 +57,23 @@ def _call(split_gated: Callable[..., Any], inputs: Inputs) -> Plain:
 def _reference(
     given: Inputs,
     *,
-    cut: tuple[int | None, int | None] = (1, 0),
+    cut: tuple[int, int] = (1, 0),
     combine: str = "sum",
     bias: str = "once",
 ) -> Plain:
     """The pieces' shapes and each device's output, cut along these axes and combined like this."""
     devices, (first, second) = given["devices"], cut
-
-    def pieces(kernel: Any, axis: int | None) -> list[Any]:
-        return [kernel] * devices if axis is None else np.split(kernel, devices, axis=axis)
-
     axes = zip(_KERNELS, (first, first, second), strict=True)
-    own = list(zip(*(pieces(given[name], axis) for name, axis in axes), strict=True))
-    shapes = [[list(kernel.shape) for kernel in piece] for piece in own]
+    kernels = (np.split(given[name], devices, axis=axis) for name, axis in axes)
+    pieces = list(zip(*kernels, strict=True))
+    shapes = [[list(kernel.shape) for kernel in piece] for piece in pieces]
     if cut != (1, 0):
         return {"form": "", "shapes": shapes, "output": None}
-    partial = np.stack([_gated(given["x"], *piece) for piece in own])
+    partial = np.stack([_gated(given["x"], *piece) for piece in pieces])
     partial += given["bias"] if bias == "on each" else 0
     summed = {
         "sum": [partial.sum(axis=0)] * devices,
         "mean": [partial.mean(axis=0)] * devices,
-        "gather": [np.concatenate(partial)] * devices,
         "none": list(partial),
     }[combine]
     output = [each + (given["bias"] if bias == "once" else 0) for each in summed]
@@ -126,14 +122,6 @@ SPLIT = Check(
             "hidden unit, and silu of a part is not a part of silu. Which cut gives a device "
             "whole hidden units?"
         ),
-        Fault("split_twice_by_row", sees="shapes", cut=(0, 0)).feedback(
-            "You cut all three kernels by row. The rows of `gate` belong to inputs, and the rows "
-            "of `down` to hidden units. Which axis of `gate` belongs to hidden units?"
-        ),
-        Fault("not_split", sees="shapes", cut=(None, None)).feedback(
-            "You gave every device all three kernels, so no device holds less than before. Which "
-            "part of each kernel does device 0 need for its hidden units?"
-        ),
         Fault("all_reduce_forgotten", combine="none")
         .or_with(combine="none", bias="on each")
         .feedback(
@@ -148,10 +136,6 @@ SPLIT = Check(
         Fault("bias_on_each", bias="on each").feedback(
             "You added the bias on each device before the sum, so the output has it as many times "
             "as there are devices. Where in your function is there only one output left?"
-        ),
-        Fault("gathered_for_summed", combine="gather").feedback(
-            "You put the devices' outputs one below the other, so there are more rows than "
-            "examples. Each device has a part of the same outputs. Which collective adds?"
         ),
     ),
 )

@@ -57,8 +57,6 @@ def _reference(
     activations: bool = True,
     parts: Callable[[int], int] = lambda least: 2 ** math.ceil(math.log2(least)),
     tensor: Callable[[int, Inputs], int] = lambda parts, given: min(parts, given["per_host"]),
-    copies: Callable[[int], int] = lambda count: count,
-    order: tuple[int, ...] = (0, 1, 2),
 ) -> Plain:
     """The sizes (batch, pipeline, tensor) for each model, chosen with these habits."""
     devices = given["hosts"] * given["per_host"]
@@ -68,8 +66,7 @@ def _reference(
         count = parts(math.ceil(model["parameters"] * bytes_each / 1e9 / room))
         inside = tensor(count, given)
         pipeline = math.ceil(count / inside)
-        mesh = [copies(devices // (inside * pipeline)), pipeline, inside]
-        return [mesh[place] for place in order]
+        return [devices // (inside * pipeline), pipeline, inside]
 
     return {name: sizes(model) for name, model in given["models"].items()}
 
@@ -102,11 +99,6 @@ MESH = Check(
     "number that divides hosts and is enough. The devices that are left make `batch`.",
     revisit='"A mesh of data and model" in lesson 17',
     mistakes=(
-        Fault("data_parallel_always", parts=lambda least: 1).feedback(
-            "You gave every device a copy of the whole model, and three of these four do not fit. "
-            "The memory of several devices does not add up if each holds a copy. With whose "
-            "memory must you compare the gigabytes of a model?"
-        ),
         Fault("weights_only", bytes_each=2)
         .or_with(bytes_each=4)
         .feedback(
@@ -130,20 +122,6 @@ MESH = Check(
         Fault("whole_host_always", tensor=lambda parts, given: given["per_host"]).feedback(
             "You cut every model over all devices of a host. A small model then waits for links "
             "that it does not need, and has fewer copies. How many devices must hold it together?"
-        ),
-        Fault(
-            "pipeline_first", tensor=lambda parts, given: max(1, parts // given["hosts"])
-        ).feedback(
-            "You cut a model over several hosts that one host could hold. Each copy then has a "
-            "bubble and slow links. What would you use up before you go to a second host?"
-        ),
-        Fault("one_copy", copies=lambda count: 1).feedback(
-            "You made one copy of the model and left all other devices without work. What could "
-            "they train at the same time?"
-        ),
-        Fault("axes_reversed", order=(2, 1, 0)).feedback(
-            "Your sizes are right, and their order is that of the task reversed. In DTensor, the "
-            "last axis of a mesh runs over neighbouring devices. Which kind needs the neighbours?"
         ),
     ),
 )

@@ -62,32 +62,27 @@ def _call(sharded_adam: Callable[..., Any], inputs: Inputs) -> Plain:
 def _reference(
     given: Inputs,
     *,
-    reduce: str = "sum",
-    state: str = "own piece",
+    summed: bool = True,
+    whole_state: bool = False,
     weights: str = "gathered",
     piece: str = "own",
 ) -> Plain:
     """What each replica returns, if gradients, state and weights are combined in these ways."""
-    replicas = given["replicas"]
-    total = {
-        "sum": np.broadcast_to(given["gradient"].sum(axis=0), given["gradient"].shape),
-        "mean": np.broadcast_to(given["gradient"].mean(axis=0), given["gradient"].shape),
-        "none": given["gradient"],
-    }[reduce]
+    replicas, gradient = given["replicas"], given["gradient"]
+    total = np.broadcast_to(gradient.sum(axis=0), gradient.shape) if summed else gradient
     old = given["weights"].reshape(replicas, -1)
     mine = [0] * replicas if piece == "first" else list(range(replicas))
     cut = np.stack([total[n].reshape(replicas, -1)[mine[n]] for n in range(replicas)])
     new, m, v = _update(old[mine], cut, given["m"], given["v"])
-    placed = [np.concatenate([*old[:n], new[n], *old[n + 1 :]]) for n in range(replicas)]
     after = {
         "gathered": [new.ravel()] * replicas,
         "own piece": list(new),
-        "own piece in place": placed,
+        "own piece in place": [
+            np.concatenate([*old[:n], new[n], *old[n + 1 :]]) for n in range(replicas)
+        ],
         "summed": [new.sum(axis=0)] * replicas,
     }[weights]
-    if state == "gathered after":
-        m, v = ([each.ravel()] * replicas for each in (m, v))
-    updated = [_MORE if state == "gathered before" else _PIECE]
+    updated = [_MORE if whole_state else _PIECE]
     return {"form": "", "updated": updated, "state": [list(m), list(v)], "weights": after}
 
 
@@ -113,20 +108,14 @@ SHARDED = Check(
     "weights. Call update with these pieces. all_gather the new piece of the weights.",
     revisit='"Divide Adam\'s state" in lesson 17',
     mistakes=(
-        Fault("state_gathered", state="gathered before")
-        .or_with(state="gathered after")
-        .feedback(
+        Fault("state_gathered", whole_state=True).feedback(
             "You gathered Adam's state. Each replica then holds as much as before it was divided, "
             "and has sent more. Which of the three vectors must be whole for the next forward pass?"
         ),
-        Fault("own_gradient_only", reduce="none").feedback(
+        Fault("own_gradient_only", summed=False).feedback(
             "You updated with the gradient of the replica's own examples, so each piece of the "
             "weights learns from a different part of the batch. Which collective gives a "
             "piece the gradient of all examples?"
-        ),
-        Fault("mean_for_sum", reduce="mean").feedback(
-            "You averaged the gradients. Here each replica has already divided its loss by the "
-            "number of all examples. What do the replicas' gradients add up to?"
         ),
         Fault("params_not_gathered", weights="own piece")
         .or_with(weights="own piece in place")

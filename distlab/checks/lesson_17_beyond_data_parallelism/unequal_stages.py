@@ -43,7 +43,6 @@ def _reference(
     pace: Callable[[Any], Any] = max,
     whole_each: bool = False,
     of_the_work: bool = False,
-    busy: bool = False,
 ) -> Plain:
     """The idle share of each case, by these habits of counting."""
 
@@ -52,10 +51,7 @@ def _reference(
         took = sum(stage_ms) + (count - 1) * float(pace(stage_ms))
         took = took if whole_each else took / count
         available = len(stage_ms) * took
-        idle = available - sum(stage_ms)
-        if busy:
-            return 1 - idle / available
-        return idle / (sum(stage_ms) if of_the_work else available)
+        return (available - sum(stage_ms)) / (sum(stage_ms) if of_the_work else available)
 
     return {kind: [share(**case) for case in cases] for kind, cases in given.items()}
 
@@ -90,12 +86,6 @@ IDLE = Check(
             "micro-batches queue in front of it. Which stage's time lies between two micro-batches "
             "that leave the pipeline?"
         ),
-        Fault("first_stage_paces", pace=lambda stage_ms: stage_ms[0])
-        .or_with(pace=lambda stage_ms: stage_ms[-1])
-        .feedback(
-            "You let the first or the last stage set the pace. Micro-batches queue in front of the "
-            "slowest stage, wherever it is. How do you find its time?"
-        ),
         Fault("whole_batch_each", whole_each=True).feedback(
             "You let each micro-batch take as long as the whole batch. It has only a part of the "
             "examples. How long does a stage take for one of m micro-batches?"
@@ -104,10 +94,6 @@ IDLE = Check(
             "You divided the idle time by the time of work. That is how Megatron-LM's authors "
             "state the bubble, and it can be above 1. The task asks for a share of all time. What "
             "must be below the line?"
-        ),
-        Fault("busy_share", busy=True).feedback(
-            "You returned the share of time in which stages work. The task asks for the time in "
-            "which they wait. What do both add up to?"
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""A check of lesson 11: save so that a kill does no harm."""
+"""Checks of lesson 11: checkpoints that a kill leaves whole, and the newest of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from distlab.checks import Check, Cost, Equal, Fault, Gate, Holds, Inputs, Observed, Plain
+from distlab.checks import (
+    Check,
+    Cost,
+    Equal,
+    Fault,
+    Gate,
+    Holds,
+    Inputs,
+    Observed,
+    Plain,
+    Raises,
+    Then,
+)
 from distlab.checks.matchers import shown
 from distlab.coursework.process_calls import call_in_process
+
+# --- save_atomically
 
 _BYTES, _KILLED_AT = 900, 500
 _WHOLE, _TORN = "whole", "other bytes"
@@ -25,7 +39,7 @@ def _name(step: int) -> str:
     return f"step-{step}.ckpt"
 
 
-def _inputs(seed: int) -> Inputs:
+def _saves(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     first = int(draw.integers(6, 9))  # names of one digit, then of two
     steps = [int(step) for step in first + np.cumsum([0, *draw.integers(1, 3, size=4)])]
@@ -37,7 +51,8 @@ def _inputs(seed: int) -> Inputs:
     }
 
 
-def _call(save: Callable[..., Any], inputs: Inputs) -> Plain:
+def _save_often(save: Callable[..., Any], inputs: Inputs) -> Plain:
+    """What is in the folder after some saves, after a killed save, and after the save behind it."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
 
@@ -48,15 +63,15 @@ def _call(save: Callable[..., Any], inputs: Inputs) -> Plain:
 
         *before, last, other = range(len(inputs["steps"]))
         seen = save_in_process(list(before)).result or {"in place": False, "too early": False}
-        found = {"before": _look(folder, inputs), **seen}
-        found["was killed"] = save_in_process([last], _KILLED_AT).code < 0
-        found["killed"] = _look(folder, inputs)
+        result = {"before": _contents(folder, inputs), **seen}
+        result["was killed"] = save_in_process([last], _KILLED_AT).code < 0
+        result["killed"] = _contents(folder, inputs)
         save_in_process([other])
-        return {**found, "again": _look(folder, inputs)}
+        return {**result, "again": _contents(folder, inputs)}
 
 
 def _save_all(save: Callable[..., Any], folder: str, saves: list[Any], keep: int) -> Plain:
-    """Saves, and returns what a kill between two lines would have found: see `_Watch`."""
+    """Saves, and returns what a kill between two lines would have shown: see `_Watch`."""
     watch = _Watch(Path(folder), keep)
     sys.addaudithook(watch.hear)
     for step, data in saves:
@@ -85,7 +100,7 @@ class _Watch:
             self.seen["too early"] |= others < self._keep
 
 
-def _look(folder: Path, inputs: Inputs) -> dict[str, Plain]:
+def _contents(folder: Path, inputs: Inputs) -> dict[str, Plain]:
     """By name, what is in a file: the data of its step, of a different step, or torn data."""
     by_data = {
         data.tobytes(): step for step, data in zip(inputs["steps"], inputs["data"], strict=True)
@@ -101,12 +116,12 @@ def _look(folder: Path, inputs: Inputs) -> dict[str, Plain]:
     return {str(file.relative_to(folder)): content(file) for file in sorted(files)}
 
 
-def _reference(given: Inputs, *, by: Callable[[str], Any] = len, holds: str = _WHOLE) -> Plain:
-    """The newest are kept, by the number in their names: longer ones are newer."""
+def _saved(given: Inputs, *, order: Callable[[int], Any] = int) -> Plain:
+    """The `keep` newest by the number in their names."""
 
     def newest(steps: list[int]) -> dict[str, str]:
-        kept = sorted(map(_name, sorted(steps)), key=by)[-given["keep"] :]
-        return dict.fromkeys(sorted(kept), holds)
+        kept = sorted(steps, key=order)[-given["keep"] :]
+        return dict.fromkeys(sorted(map(_name, kept)), _WHOLE)
 
     *before, _, other = given["steps"]
     older = newest(before)
@@ -114,33 +129,28 @@ def _reference(given: Inputs, *, by: Callable[[str], Any] = len, holds: str = _W
     return {"before": older, "killed": older, "again": newest([*before, other]), **seen}
 
 
-def _checkpoints(found: Plain) -> dict[str, str]:
-    return {name: content for name, content in found.items() if fnmatch(name, _PATTERN)}
-
-
 def _torn(out: Plain) -> list[str]:
     """Names of checkpoints that a kill has left with a part of the data."""
-    killed = _checkpoints(out["killed"]).items()
-    return [name for name, content in killed if content == _TORN and name not in out["before"]]
+    return [
+        name
+        for name, content in out["killed"].items()
+        if fnmatch(name, _PATTERN) and content == _TORN and name not in out["before"]
+    ]
 
 
 def _is_lost(given: Inputs, out: Plain) -> bool:
     """Whether a checkpoint was removed that a kill would have needed."""
-    older = _reference(given)["before"]
+    older = _saved(given)["before"]
     return bool(out["too early"] or not older.items() <= out["killed"].items())
 
 
 def _loss(given: Inputs, out: Plain) -> str:
-    older = _reference(given)["before"]
+    older = _saved(given)["before"]
     if not out["was killed"]:
         return f"no file got longer than {_KILLED_AT} bytes: were all {_BYTES} written?"
     if older.items() <= out["killed"].items():
         return "a checkpoint is removed before the new one has its name"
     return f"there were {list(older)}; after the kill there are {list(out['killed'])}"
-
-
-def _counts(out: Plain) -> list[int]:
-    return [len(_checkpoints(out[name])) for name in ("before", "again")]
 
 
 def _others_left(out: Plain, when: str) -> bool:
@@ -161,9 +171,9 @@ SAVE = Check(
         "final name at every moment?"
     ),
     cost=Cost.TENSORFLOW,  # it needs none, and takes as long: each save is a process
-    inputs=_inputs,
-    call=_call,
-    reference=_reference,
+    inputs=_saves,
+    call=_save_often,
+    reference=_saved,
     criteria=(
         Gate(  # where nothing is saved, a kill does no harm
             Holds(
@@ -198,25 +208,6 @@ SAVE = Check(
     "all but the `keep` newest, sorted by their number.",
     revisit="Killed while it saves",
     mistakes=(
-        Observed("nothing_saved", lambda given, out: not out["before"]).feedback(
-            "Your function left no file in `folder`. So there is nothing to resume from. "
-            "`folder` is a `Path`: how do you name a file in it?"
-        ),
-        Fault("other_bytes", holds=_TORN).feedback(
-            "Your files have the right names, but they do not hold the bytes that were given. "
-            "So they cannot be restored. `data` is already bytes: which method writes it "
-            "unchanged?"
-        ),
-        Observed(
-            "other_names",
-            lambda given, out: (
-                any(content.startswith("data of") for content in out["before"].values())
-                and _WHOLE not in out["before"].values()
-            ),
-        ).feedback(
-            "You saved the data under different names. So a script that looks for "
-            "`step-*.ckpt` with its step does not find it. What is the file of step 12 called?"
-        ),
         Observed(
             "unfinished_looks_finished",
             lambda given, out: _torn(out) and not set(_torn(out)) & {*map(_name, given["steps"])},
@@ -232,35 +223,109 @@ SAVE = Check(
         ),
         Observed(
             "removes_first",
-            lambda given, out: (
-                out["before"] == _reference(given)["before"] and _is_lost(given, out)
-            ),
+            lambda given, out: out["before"] == _saved(given)["before"] and _is_lost(given, out),
         ).feedback(
             "You removed an older checkpoint before the new one was complete. A kill between "
             "the two leaves one checkpoint less, or none. In which order are you safe at every "
             "moment?"
         ),
-        Observed("keeps_too_many", lambda given, out: max(_counts(out)) > given["keep"]).feedback(
-            "Your function left more than `keep` checkpoints. A long training would fill the "
-            "disk. How can a new process find out which checkpoints are in the folder? (Steps "
-            "are not evenly spaced.)"
-        ),
-        Observed("keeps_too_few", lambda given, out: max(_counts(out)) < given["keep"]).feedback(
-            "Your function left fewer than `keep` checkpoints. So you have fewer to go back to "
-            "than you asked for. Which part of a sorted list does [:-keep] select?"
-        ),
-        Fault("sorts_as_text", by=str).feedback(
+        Fault("sorts_as_text", order=str).feedback(
             "You sorted the names as text, where step-9 comes after step-10. So you removed "
             "the wrong checkpoints. By what should they be sorted?"
         ),
-        Observed("leaves_unfinished", lambda given, out: _others_left(out, "before")).feedback(
-            "Your function leaves files that are no checkpoints. With every save there are "
-            "more of them. Did you copy the finished file where you could move it?"
-        ),
-        Observed("leaves_what_a_kill_left", lambda given, out: _others_left(out, "again")).feedback(
+        Observed(
+            "leaves_what_a_kill_left",
+            lambda given, out: _others_left(out, "again") and not _others_left(out, "before"),
+        ).feedback(
             "A killed save left its unfinished file, and your next save did not remove it. So "
             "each kill leaves one file more. Which name would the next save overwrite by "
             "itself?"
+        ),
+    ),
+)
+
+# --- newest_checkpoint
+
+_COPIED = "step-10.ckpt"  # neither the last as text nor the highest nor the lowest number
+_UNFINISHED, _NOTES = "step-20.ckpt.unfinished", "notes.txt"
+
+
+def _folder_names(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    names = [f"step-{step}.ckpt" for step in range(8, int(draw.integers(11, 14)) + 1)]
+    # Somebody has copied them: an old one is the last that was written.
+    others = [*draw.permutation([name for name in names if name != _COPIED]), _UNFINISHED, _NOTES]
+    return {"names": [str(name) for name in (*others, _COPIED)], "newest": names[-1]}
+
+
+def _look_for_newest(newest: Callable[..., Any], inputs: Inputs) -> Plain:
+    with tempfile.TemporaryDirectory() as place:
+        folder, empty = Path(place, "checkpoints"), Path(place, "empty")
+        folder.mkdir()
+        empty.mkdir()
+        for seconds, name in enumerate(inputs["names"]):
+            (folder / name).write_bytes(b"data")
+            os.utime(folder / name, (1e9 + seconds, 1e9 + seconds))
+        return {"found": _name_of(newest(folder)), "none": _name_of(newest(empty))}
+
+
+def _name_of(answer: Any) -> Plain:
+    """A file's name, of a path or a text; anything else as it is."""
+    if isinstance(answer, list | tuple):
+        return [_name_of(path) for path in answer]
+    return Path(answer).name if answer and isinstance(answer, str | os.PathLike) else answer
+
+
+NEWEST = Check(
+    name="newest_checkpoint",
+    function="newest",
+    title="Find the newest",
+    question="Which of two names does your function call newer, `step-9.ckpt` or `step-10.ckpt`?",
+    direction=(
+        "Look at which files your function considers, and at what it compares: texts or numbers."
+    ),
+    cost=Cost.PURE,
+    inputs=_folder_names,
+    call=_look_for_newest,
+    reference=lambda given, *, found="": {"found": found or given["newest"], "none": None},
+    criteria=(
+        Equal("found", "the newest checkpoint", points=1.5),
+        Then(Equal("none", "in an empty folder", points=0.5)),
+    ),
+    hint="Take max over folder.glob('step-*.ckpt'), with the number in the name as key, and "
+    "default=None.",
+    revisit="Killed while it saves",
+    mistakes=(
+        Raises(
+            "reads_every_name",
+            r"invalid literal for int|could not convert string|'NoneType' object has no "
+            r"attribute 'group'",
+        ).feedback(
+            "You looked for a number in the name of every file. The folder also has files "
+            "without one, such as what a killed save left. Which files match step-*.ckpt?"
+        ),
+        Raises(
+            "none_there", r"IndexError|is an empty sequence|iterable argument is empty"
+        ).feedback(
+            "Your function raised an error in an empty folder. At the first start of every "
+            "training there is no checkpoint yet. What should it return then, and which "
+            "argument of `max` gives it?"
+        ),
+        Fault("picks_unfinished", found=_UNFINISHED)
+        .or_with(found=_NOTES)
+        .feedback(
+            "You returned a file that is no whole checkpoint: a save was killed while it wrote "
+            "it. A restore would fail, or read half of the data. How does the end of its name "
+            "tell?"
+        ),
+        Fault("by_time", found=_COPIED).feedback(
+            "You returned the file that was written last. It is an old checkpoint that was "
+            "copied later, and clocks can be wrong, too. Where else does a checkpoint say its "
+            "step?"
+        ),
+        Fault("sorts_as_text", found="step-9.ckpt").feedback(
+            "You compared the names as text, where step-9 comes after step-10. So you would "
+            "resume from an older step. What do you have to compare?"
         ),
     ),
 )

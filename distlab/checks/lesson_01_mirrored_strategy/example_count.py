@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distlab.checks import Check, Close, Cost, Fault, Holds, Inputs, Observed, Plain, Raises, Then
+from distlab.checks import Check, Close, Cost, Fault, Holds, Inputs, Plain, Raises, Then
 from distlab.coursework.replicas import give_each, mirrored
 
 _REPLICAS = 3
@@ -43,14 +43,10 @@ def _call(count_examples: Callable[..., Any], inputs: Inputs) -> Plain:
     return {"kept": "a variable", "totals": totals}
 
 
-def _reference(
-    given: Inputs, *, added: Callable[[Any], Any] = np.sum, old_counts: int = 1
-) -> Plain:
+def _reference(given: Inputs, *, added: Callable[[Any], Any] = np.sum) -> Plain:
     """Each batch adds `added` of the shares (one number, or one for each replica) to the total."""
-    totals = [np.zeros(_REPLICAS, int)]
-    for shares in given["shares"]:
-        totals.append(old_counts * totals[-1] + added(shares))
-    return {"kept": "a variable", "totals": np.array(totals[1:])}
+    of_batches = [np.broadcast_to(added(shares), _REPLICAS) for shares in given["shares"]]
+    return {"kept": "a variable", "totals": np.cumsum(of_batches, axis=0)}
 
 
 def _has_copies(given: Inputs, out: Plain) -> bool:
@@ -60,8 +56,8 @@ def _has_copies(given: Inputs, out: Plain) -> bool:
 def _what_was_kept(given: Inputs, out: Plain) -> str:
     if "totals" in out:
         return "after a step there is one without copies"
-    there = "there is none" if out["kept"] == "NoneType" else f"it is none: {out['kept']}"
-    return f"after a step {there}"
+    kept = "there is none" if out["kept"] == "NoneType" else f"it is none: {out['kept']}"
+    return f"after a step {kept}"
 
 
 COUNT = Check(
@@ -100,60 +96,19 @@ COUNT = Check(
             "over the replicas. It combines tensors only. Which operation returns the number "
             "of labels as a tensor?"
         ),
-        Raises("other_dtype", "Tensor conversion requested dtype").feedback(
-            "Your variable and the value that you add have different dtypes: a variable made "
-            "from `0.0` holds floats, and `tf.shape` gives whole numbers. What should the "
-            "variable start from?"
-        ),
-        Raises("replicas_do_otherwise", "different number of replica_context").feedback(
-            "The replica that makes the variable takes a different path from those that find "
-            "it, so they never meet at the same assignment. Which of your lines belongs under "
-            "the `if`, and which is for every replica?"
-        ),
         Raises("variable_replaced", "is out of scope and cannot be used here").feedback(
             'You put a tensor or a number into `kept["total"]`, in place of the variable: '
             "`+=` on an entry of a dictionary does that. The next trace cannot use it. Which "
             "method of the variable adds to it?"
-        ),
-        # The second is what TensorFlow says of the strategy of the notebook, which is not this one.
-        Raises("reduce_on_a_replica", "cross-replica context|Mixing different tf.dist").feedback(
-            "You called `strategy.reduce` on a replica, and it works only outside "
-            "`strategy.run`. Which of two things should add up here: the aggregation of the "
-            "variable, or `all_reduce` of the replica context?"
-        ),
-        Observed(
-            "no_variable", lambda _, out: out["kept"] not in ("NoneType", "a variable")
-        ).feedback(
-            "You kept a Python number or a tensor. A `tf.function` runs Python's lines only "
-            "while it is traced, so the number stays as it was. Which TensorFlow object keeps "
-            "a value that each step changes?"
         ),
         Fault("own_share_only", added=lambda shares: shares).feedback(
             "Each copy counts the examples of its own replica, so the copies drift apart. "
             "Without an aggregation, each replica assigns to its own copy. Which aggregation "
             "gives every copy the total?"
         ),
-        Fault("mean_for_sum", added=np.mean).feedback(
-            "All copies agree on the mean of what the replicas have. Four replicas with 10 "
-            "examples in all would count 2.5. Which aggregation answers the question how many "
-            "there are together?"
-        ),
-        Fault("old_total_added_too", old_counts=_REPLICAS).feedback(
-            "You assign the old total plus the new examples, and the aggregation adds up what "
-            "all replicas assign. The old total is then counted once for each replica. What "
-            "should a replica hand over: the new total, or the new examples?"
-        ),
-        Fault("first_replica_only", added=lambda shares: shares[0]).feedback(
-            "All copies agree on the examples of replica 0, and those of the other replicas "
-            "are lost. Which aggregation uses what every replica adds?"
-        ),
         Fault("added_twice", added=lambda shares: shares.sum() * _REPLICAS).feedback(
             "You added up the replicas with an all-reduce, and the aggregation added them up "
             "again. The total is N times too large. Which of the two do you keep?"
-        ),
-        Fault("last_batch_only", old_counts=0).feedback(
-            "Your total holds the last batch only, because `assign` replaces the value. Which "
-            "method adds to it?"
         ),
     ),
 )

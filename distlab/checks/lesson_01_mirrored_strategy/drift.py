@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distlab.checks import Check, Cost, Equal, Fault, Holds, Inputs, Observed, Plain, Then
+from distlab.checks import Check, Cost, Equal, Fault, Holds, Inputs, Plain, Then
 from distlab.coursework.replicas import MOST_REPLICAS, mirrored
 
 _NAMES = ("weights", "bias", "velocity", "moving_mean", "last_loss", "steps")
@@ -72,10 +72,6 @@ def _unchanged(given: Inputs, out: Plain) -> bool:
     return np.array_equal(given["copies"], out["after"])
 
 
-def _right(given: Inputs) -> list[str]:
-    return list(_reference(given)["drifted"])
-
-
 DRIFT = Check(
     name="find_drifted",
     title="Find the variables whose copies drifted apart",
@@ -103,10 +99,6 @@ DRIFT = Check(
             "same copy, and a copy never differs from itself. How do you list the copies of "
             "all replicas?"
         ),
-        Fault("first_two_copies", named=lambda copies, rule: _drifted(copies[:2], rule)).feedback(
-            "You compared the copies of replicas 0 and 1 only, so a drift on replica 2 or 3 "
-            "goes unseen. How many copies does each variable have?"
-        ),
         Fault(
             "whole_copy_only", named=lambda copies, rule: (copies != copies[0]).all(axis=1).any()
         ).feedback(
@@ -118,29 +110,9 @@ DRIFT = Check(
             "that agree are equal in every bit, and a small difference grows with each step. "
             "Which comparison allows none?"
         ),
-        Observed(
-            "named_twice",
-            lambda given, out: out["drifted"] != sorted(set(out["drifted"])) == _right(given),
-        ).feedback(
-            "You named the right variables, but one of them once for each copy that differs. "
-            "When can you stop looking at the copies of one variable?"
-        ),
-        Observed(
-            "changed_by_looking",
-            lambda given, out: out["drifted"] == _right(given) and not _unchanged(given, out),
-        ).feedback(
-            "You named the right variables, but your function changed some copies: assigning "
-            "to a variable sets all of them. Which line of yours assigns?"
-        ),
         Fault("aggregation_for_drift", named=lambda copies, rule: rule == "NONE").feedback(
             "You named every variable without an aggregation. Such a variable can drift, but "
             "most have not. What does only a comparison of the copies tell you?"
-        ),
-        Fault(
-            "named_the_equal_ones", named=lambda copies, rule: not _drifted(copies, rule)
-        ).feedback(
-            "You named the variables whose copies agree. Which way round does your comparison "
-            "have to be?"
         ),
     ),
 )

@@ -74,19 +74,15 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
 
 
 def _reference(
-    given: Inputs, *, digit: str = "right", odd: str = "right", penalty: str = "right"
+    given: Inputs,
+    *,
+    digit: float = 1.0,
+    odd: float = 1.0,
+    penalty: Callable[[int], float] = lambda examples: 1.0,
 ) -> Plain:
-    """How often each loss counts; each is scaled as one of the words below says."""
-    counts = {
-        "right": 1.0,
-        "divided twice": 1 / MOST_REPLICAS,
-        "not divided": float(MOST_REPLICAS),
-        "a sum": float(len(given["y"])),
-        "by examples": MOST_REPLICAS / len(given["y"]),
-        "missing": 0.0,
-    }
+    """How often each loss counts."""
     nothing = np.zeros(sum(weight.size for weight in given["weights"]))
-    factors = {"digit": counts[digit], "odd": counts[odd], "penalty": counts[penalty]}
+    factors = {"digit": digit, "odd": odd, "penalty": penalty(len(given["y"]))}
     return {**factors, "else": nothing}
 
 
@@ -104,9 +100,9 @@ class _Count(Close):
 
     def compare(self, yours: Plain, expected: Plain) -> Criterion:
         """As for every number, with a question for a factor that has a known cause."""
-        found = super().compare(yours, expected)
+        row = super().compare(yours, expected)
         known = (ask for factor, ask in _ASK.items() if self.agrees(yours, factor))
-        return found if found.passed else replace(found, message=next(known, _ASK_OTHERWISE))
+        return row if row.passed else replace(row, message=next(known, _ASK_OTHERWISE))
 
 
 REPAIR = Check(
@@ -135,42 +131,27 @@ REPAIR = Check(
     "works.",
     revisit="The right loss",
     mistakes=(
-        Fault("divided_twice", digit="divided twice").feedback(
+        Fault("divided_twice", digit=1 / MOST_REPLICAS).feedback(
             "Your digit loss is divided by the number of replicas twice. It counts a quarter, so "
             "its steps are four times too short. One division is in your code: where is the "
             "other one?"
         ),
-        Fault("odd_divided_twice", odd="divided twice").feedback(
+        Fault("odd_divided_twice", odd=1 / MOST_REPLICAS).feedback(
             "Your odd loss is divided by `global_batch` and by the number of replicas as well. It "
             "counts a quarter. Which of the two divisions gives each example its weight?"
         ),
-        Fault("not_divided", odd="not divided").feedback(
-            "You took the mean over the replica's own examples for the odd loss. The optimizer "
-            "adds four such means, so this loss counts four times. What would each example have "
-            "to be divided by?"
-        ),
-        Fault("digit_not_divided", digit="not divided").feedback(
+        Fault("digit_not_divided", digit=MOST_REPLICAS).feedback(
             "You took the mean over the replica's own examples for the digit loss. The optimizer "
             "adds four such means, so this loss counts four times. Which reduction divides by the "
             "number of replicas, and which one does not?"
         ),
-        Fault("summed_only", digit="a sum")
-        .or_with(odd="a sum")
-        .feedback(
-            "You added up the losses of the examples and did not divide. The loss counts once for "
-            "each example, so the step grows with the batch. What is `global_batch` for?"
-        ),
-        Fault("l2_unscaled", penalty="not divided").feedback(
+        Fault("l2_unscaled", penalty=lambda examples: MOST_REPLICAS).feedback(
             "Every replica adds the whole penalty. It counts four times, and pulls the weights too "
             "hard towards zero. What part of it should each replica add?"
         ),
-        Fault("l2_by_examples", penalty="by examples").feedback(
+        Fault("l2_by_examples", penalty=lambda examples: MOST_REPLICAS / examples).feedback(
             "You divided the penalty by `global_batch`. The larger the batch, the weaker the "
             "penalty. Is it added once for each example, or once for each replica?"
-        ),
-        Fault("no_penalty", penalty="missing").feedback(
-            "Your loss has no penalty. Nothing keeps the weights of the body small. Where does "
-            "Keras keep what a regularizer adds?"
         ),
     ),
 )
