@@ -2,7 +2,6 @@
 
     python tools/portable.py                        # `make portable`: all settings, both stages
     python tools/portable.py --only SSE4.1 busy     # some settings
-    python tools/portable.py --stages regression    # one stage
 
 Another processor takes other kernels, which round differently: oneDNN can be held to older
 instructions, or left out. In the last setting two busy loops run beside the tests. What each stage
@@ -29,7 +28,6 @@ SETTINGS = {
     "AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
     "busy": {},
 }
-STAGES = ("tests", "regression")
 # It ends with the process that started it, also if that one is killed.
 BUSY_LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
@@ -70,13 +68,12 @@ def main() -> int:
     """Reads the command line, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS))
-    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     asked = parser.parse_args()
     LOGS.mkdir(parents=True, exist_ok=True)
     print("| setting | stage | result | time |\n|---|---|---|---|", flush=True)
     all_passed = True
     for setting in asked.only:
-        for stage in asked.stages:
+        for stage in ("tests", "regression"):
             passed, row = run(setting, stage)
             all_passed &= passed
             print(row, flush=True)

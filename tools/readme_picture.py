@@ -8,74 +8,52 @@ replicas by a loop with a common mistake, and on four replicas by `dl.distribute
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PICTURE = ROOT / "docs" / "_static" / "one_mistake.svg"
-README = ROOT / "README.md"
+import keras
+import numpy as np
+import tensorflow as tf
+
+import distlab as dl
+
+PICTURE = Path(__file__).resolve().parent.parent / "docs" / "_static" / "one_mistake.svg"
 REPLICAS, BATCH, EPOCHS, RATE, MOMENTUM = 4, 64, 4, 0.3, 0.8
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training.
-
-    Attributes:
-        losses: The loss of each step, over the whole batch.
-        weights: All weights after each step, in one row each.
-        accuracy: The share of test digits that are named right at the end.
-    """
+    """A training: each step's loss and weights (a row), and the share of test digits right."""
 
     losses: Any
     weights: Any
     accuracy: float
 
 
-def main(argv: list[str]) -> int:
-    """Trains, draws and writes the picture. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=PICTURE, help="where to write the picture")
-    options = parser.parse_args(argv)
-    runs = measure()
-    print(json.dumps(numbers(runs), indent=1))
-    draw(runs, options.out)
-    print(f"{options.out} has this alternative text, which README must have, too:\n{alt(runs)}")
-    return 0
-
-
 def measure() -> dict[str, Run]:
     """Trains three times, on the CPU split in four."""
-    import distlab as dl
-
     devices = dl.split_devices(REPLICAS)
-    import numpy as np
-
     train, test = dl.load_dataset("digits", batch_size=BATCH)
     batches = [(x.numpy(), y.numpy()) for x, y in train if len(x) == BATCH]
     data = tuple(np.concatenate(part) for part in zip(*batches, strict=True))
     strategy = dl.make_strategy("mirrored", devices=devices)
     return {
-        "one device": _by_fit(_build, data, test),
-        "mistake": _by_hand(strategy, data, test),
-        "distribute": _by_fit(lambda: dl.distribute(_build, strategy), data, test),
+        "one device": by_fit(build(), data, test),
+        "mistake": by_hand(strategy, data, test),
+        "distribute": by_fit(dl.distribute(build, strategy), data, test),
     }
 
 
 def numbers(runs: dict[str, Run]) -> dict[str, float]:
     """Returns what the picture shows: accuracies, and largest differences at the end."""
-    import numpy as np
+    accuracies = {f"accuracy, {name}": run.accuracy for name, run in runs.items()}
+    return accuracies | {f"distance, {name}": distances(runs, name)[-1] for name in runs}
 
-    one = runs["one device"]
-    return {f"accuracy, {name}": run.accuracy for name, run in runs.items()} | {
-        f"distance, {name}": float(np.abs(run.weights - one.weights).max(axis=1)[-1])
-        for name, run in runs.items()
-    }
+
+def distances(runs: dict[str, Run], name: str) -> Any:
+    """Returns how far, after each step, a weight is from one device's at most."""
+    return np.abs(runs[name].weights - runs["one device"].weights).max(axis=1)
 
 
 def alt(runs: dict[str, Run]) -> str:
@@ -93,9 +71,8 @@ def alt(runs: dict[str, Run]) -> str:
     )
 
 
-def _build() -> Any:
-    import keras
-
+def build() -> Any:
+    """Returns the model."""
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Flatten(), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
@@ -104,34 +81,27 @@ def _build() -> Any:
     return model
 
 
-def _by_fit(build: Any, data: Any, test: Any) -> Run:
-    import keras
-    import numpy as np
-
-    kept: list[Any] = []
+def by_fit(model: Any, data: Any, test: Any) -> Run:
+    """Trains by the model's own `fit`."""
     losses: list[float] = []
+    weights: list[Any] = []
 
-    class Keep(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            # Keras logs the mean since the epoch began; the loss of this batch follows from two.
-            total = logs["loss"] * (batch + 1)
-            losses.append(total - (self.total if batch else 0.0))
-            self.total = total
-            kept.append(_flat(self.model))
+    def keep(batch: int, logs: dict[str, float]) -> None:
+        # Keras logs the mean since the epoch began; the loss of this batch follows from it.
+        of_epoch = losses[len(losses) - batch :]
+        losses.append(logs["loss"] * (batch + 1) - sum(of_epoch))
+        weights.append(flat(model))
 
-    model = build()
-    model.fit(*data, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[Keep()])
+    kept = keras.callbacks.LambdaCallback(on_train_batch_end=keep)
+    model.fit(*data, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[kept])
     accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
-    return Run(np.array(losses), np.array(kept), float(accuracy))
+    return Run(np.array(losses), np.array(weights), float(accuracy))
 
 
-def _by_hand(strategy: Any, data: Any, test: Any) -> Run:
-    """A common mistake: each replica takes the mean over its own examples."""
-    import numpy as np
-    import tensorflow as tf
-
+def by_hand(strategy: Any, data: Any, test: Any) -> Run:
+    """Trains with a common mistake: each replica takes the mean over its own examples."""
     with strategy.scope():
-        model = _build()
+        model = build()
         model.optimizer.build(model.trainable_variables)
 
     def replica_step(images: Any, labels: Any) -> Any:
@@ -140,7 +110,7 @@ def _by_hand(strategy: Any, data: Any, test: Any) -> Run:
             each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
             loss = tf.reduce_mean(each)  # the mistake: the mean over a quarter of the batch
         variables = model.trainable_variables
-        model.optimizer.apply(tape.gradient(loss, variables), variables)  # adds up four gradients
+        model.optimizer.apply(tape.gradient(loss, variables), variables)  # sums four gradients
         return loss
 
     @tf.function
@@ -148,78 +118,76 @@ def _by_hand(strategy: Any, data: Any, test: Any) -> Run:
         return strategy.reduce("MEAN", strategy.run(replica_step, args=(images, labels)), axis=None)
 
     batches = tf.data.Dataset.from_tensor_slices(data).batch(BATCH)
-    losses, kept = [], []
+    losses, weights = [], []
     for _ in range(EPOCHS):
         for batch in strategy.experimental_distribute_dataset(batches):
             losses.append(float(step(*batch)))
-            kept.append(_flat(model))
+            weights.append(flat(model))
     right = [np.argmax(model(x).numpy(), axis=1) == y.numpy() for x, y in test]
-    return Run(np.array(losses), np.array(kept), float(np.concatenate(right).mean()))
+    return Run(np.array(losses), np.array(weights), float(np.concatenate(right).mean()))
 
 
-def _flat(model: Any) -> Any:
-    import numpy as np
-
+def flat(model: Any) -> Any:
+    """Returns all weights in one row."""
     return np.concatenate([weight.ravel() for weight in model.get_weights()])
 
 
-def draw(runs: dict[str, Run], path: Path) -> None:
+def draw(runs: dict[str, Run]) -> None:
     """Draws the picture as SVG, the same bytes for the same runs."""
     import matplotlib as mpl
 
     mpl.use("svg")
     import matplotlib.pyplot as plt
-    import numpy as np
 
     from distlab.pictures.palette import NOTE, ONE_DEVICE, RIGHT, WRONG, label_axes
 
     mpl.rcParams.update({"svg.hashsalt": "distlab", "font.size": 11})
-    found = numbers(runs)
-    one, wrong, right = (runs[name] for name in ("one device", "mistake", "distribute"))
-    steps = np.arange(1, len(one.losses) + 1)
-    figure, (left, far) = plt.subplots(1, 2, figsize=(10.4, 3.9), layout="constrained")
-
-    left.plot(steps, one.losses, color=ONE_DEVICE.colour, linewidth=7, alpha=0.3)
-    left.plot(steps, wrong.losses, color=WRONG.colour, linewidth=1.6)
-    left.plot(steps, right.losses, color=RIGHT.colour, linewidth=1.8)
-    left.set(xlim=(0, steps[-1] + 1), ylim=(0, 3.5))
-    label_axes(left, x="step", y="training loss")
-    left.set_title(
-        "No error message, and a different model", loc="left", fontsize=12, weight="bold"
-    )
-    names = {
-        "mistake": ("4 replicas, a common mistake", wrong),
-        "distribute": ("4 replicas, dl.distribute", right),
-        "one device": ("1 device", one),
-    }
+    title = {"loc": "left", "fontsize": 12, "weight": "bold"}
     looks = {
+        "one device": {"color": ONE_DEVICE.colour, "linewidth": 7, "alpha": 0.3},
         "mistake": {"color": WRONG.colour, "linewidth": 1.6},
         "distribute": {"color": RIGHT.colour, "linewidth": 1.8},
-        "one device": {"color": ONE_DEVICE.colour, "linewidth": 7, "alpha": 0.3},
     }
-    lines = [mpl.lines.Line2D([], [], **look) for look in looks.values()]
-    labels = [
-        f"{name}: {found[f'accuracy, {key}']:.0%} of test digits right"
-        for key, (name, _) in names.items()
-    ]
-    left.legend(lines, labels, frameon=False, fontsize=10, loc="upper right", borderaxespad=0)
+    labels = {
+        "mistake": "4 replicas, a common mistake",
+        "distribute": "4 replicas, dl.distribute",
+        "one device": "1 device",
+    }
+    steps = np.arange(1, len(runs["mistake"].losses) + 1)
+    figure, (left, far) = plt.subplots(1, 2, figsize=(10.4, 3.9), layout="constrained")
 
-    for key, look in (("mistake", WRONG), ("distribute", RIGHT)):
-        distance = np.abs(runs[key].weights - one.weights).max(axis=1)
-        far.semilogy(steps, distance, color=look.colour, linewidth=1.8)
+    lines = {name: left.plot(steps, runs[name].losses, **looks[name])[0] for name in looks}
+    left.set(xlim=(0, steps[-1] + 1), ylim=(0, 3.5))
+    label_axes(left, x="step", y="training loss")
+    left.set_title("No error message, and a different model", **title)
+    left.legend(
+        [lines[name] for name in labels],
+        [
+            f"{text}: {runs[name].accuracy:.0%} of test digits right"
+            for name, text in labels.items()
+        ],
+        frameon=False,
+        fontsize=10,
+        loc="upper right",
+        borderaxespad=0,
+    )
+
+    for name in ("mistake", "distribute"):
+        far.semilogy(steps, distances(runs, name), color=looks[name]["color"], linewidth=1.8)
     far.set(xlim=(0, steps[-1] + 1), ylim=(1e-9, 100))
     label_axes(far, x="step", y="largest difference of a weight")
-    far.set_title("How far from one device's weights", loc="left", fontsize=12, weight="bold")
-    far.text(steps[-1], 9, "a common mistake", color=WRONG.colour, ha="right", fontsize=10)
-    far.text(steps[-1], 1.3e-6, "dl.distribute", color=RIGHT.colour, ha="right", fontsize=10)
+    far.set_title("How far from one device's weights", **title)
     far.axhline(6e-8, color=NOTE, linewidth=0.8, linestyle=":")
-    far.text(steps[-1], 1.6e-8, "rounding of a float32 of 1", color=NOTE, ha="right", fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
-    plt.close(figure)
+    for height, text, colour, size in (
+        (9, "a common mistake", WRONG.colour, 10),
+        (1.3e-6, "dl.distribute", RIGHT.colour, 10),
+        (1.6e-8, "rounding of a float32 of 1", NOTE, 9),
+    ):
+        far.text(steps[-1], height, text, color=colour, ha="right", fontsize=size)
+    figure.savefig(PICTURE, metadata={"Date": None, "Creator": None}, facecolor="white")
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.path.insert(0, str(ROOT))
-    sys.exit(main(sys.argv[1:]))
+    found = measure()
+    draw(found)
+    print(f"{PICTURE} has this alternative text, which README must have, too:\n{alt(found)}")

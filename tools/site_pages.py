@@ -12,16 +12,14 @@ import shutil
 import sys
 from pathlib import Path
 
+from distlab.course_map import read_map
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ("CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md")
 
 
 def lay_pages(folder: Path) -> None:
-    """Adds what the Makefile did not copy.
-
-    Args:
-        folder: With docs/, notebooks/ and exercises/.
-    """
+    """Adds what the Makefile did not copy."""
     first = folder / "docs" / "index.md"
     text = first.read_text(encoding="utf-8")
     first.unlink()
@@ -35,8 +33,6 @@ def _order(folder: Path) -> str:
     sys.path.insert(0, str(ROOT / "docs"))
     from course_sidebar import SECTIONS
 
-    from distlab.course_map import read_map
-
     course = [path for entry in read_map(ROOT) for path in (entry.lesson, entry.exercise)]
     pages = [path.removesuffix(".ipynb") for path in course if path]
     pages += [page for section in SECTIONS.values() for page in section]
@@ -45,5 +41,4 @@ def _order(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     lay_pages(Path(sys.argv[1]))

@@ -4,169 +4,424 @@
     python tools/support_matrix.py --write      # and writes docs/support_matrix.md
     python tools/support_matrix.py --check      # and fails where what is written is not so any more
 
-Cells are measured in processes of their own (`support_group`), two at a time.
+A cell compares a training with that of plain Keras on one device: the same model, data and global
+batch. The models are small, for what is asked is only whether numbers agree. All cells are measured
+on the tasks of a `LocalCluster`; the words around the tables are the page's own.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
-import itertools
 import json
 import os
 import platform
 import re
-import subprocess
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distlab.cluster.ports import reserved_ports
-from distlab.cluster.spec import local_spec
-from distlab.warm.process import WarmProcess, can_fork
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, losses, ops, optimizers
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "support_matrix.md"
-SINGLE = ("features", "more features", "keras", "tf_keras")
-# Groups that are measured on a cluster: its tasks, and how many ports these need.
-CLUSTERS: dict[str, tuple[dict[str, Any], int]] = {
-    "workers": ({"workers": 2}, 2),
-    "servers": ({"workers": 1, "parameter_servers": 1, "chief": True}, 3),
+import distlab as dl
+from distlab.errors import DistlabError
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "support_matrix.md"
+TABLE = re.compile(r"(?:^\|.*\|\n)+", re.MULTILINE)
+# Where Keras or TensorFlow stops, in few words: a pattern of the error's text, and the words.
+CAUSES = {
+    "PerReplica": "PerReplica to Tensor",
+    "must feed a value for placeholder": "placeholder without a value",
+    "merge_call": "merge_call in a condition",
+    "create_per_worker_dataset": "wants create_per_worker_dataset",
+    "must have the same size and shape": "adds up shares of different shapes",
 }
-TIMEOUT_SECS = 300
+BATCH = 32
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(73, 8)).astype("float32")
+Y = DRAW.integers(0, 4, 73)
+TWO_BATCHES = (X[:64], Y[:64])
+TOKENS = DRAW.integers(0, 5, (64, 6))  # 0 is padding, of a different length in each
+TOKENS[np.arange(6) >= DRAW.integers(1, 7, 64)[:, None]] = 0
+OUTLIER = X[:64].copy()
+OUTLIER[30] *= 1e4  # on the second replica, in the first batch
+CPUS = ["CPU:0", "CPU:1"]
 
-STRATEGY_COLUMNS = (
-    "Keras 3 `fit`",
-    "Keras 3 own loop",
-    "`distribute`",
-    "tf_keras `fit`",
-)
-FEATURE_COLUMNS = (
-    "Keras 3 `fit`, mirrored",
-    "`distribute`, mirrored",
-    "`distribute`, central_storage",
-)
-GOOD = ("equal", "kept")
-
+Build = Callable[[], Any]
 Cells = dict[str, dict[str, str]]
-
-PAGE_TEXT = """# Support matrix
-
-Every cell of this page is the result of a run, and each night `python tools/support_matrix.py
---check` runs all of them again. It fails, and names the cells, if an upgrade of TensorFlow or Keras
-changes any. `python tools/support_matrix.py --write` then writes the page again.
-
-## Which strategy trains with what
-
-Each cell trains for two epochs with SGD and momentum on logical CPUs. A strategy that can have
-several replicas has two, with equal shares; `parameter_server` has one worker. `default` is
-TensorFlow's strategy for code that asks for none. The cells mean:
-
-- **equal**: no weight differs from plain training on one device by more than 1e-6, and no log by
-  more than 1e-5 plus 1e-5 of its value.
-- **named error**: distlab raises an error before it trains, and the error says what to do.
-- **differs**: a weight is off by more.
-- **weights right, log wrong**: the weights agree, and a log is off by more.
-- **crashes**: TensorFlow or Keras raises an error in training. The words after the colon are ours.
-
-A cell in bold is not as it should be.
-
-{strategies}
-
-The parameter-server row has one worker, whose steps follow one another. Several workers do not
-wait for each other. They take their steps in a different order in each run, so there is no training
-on one device to compare with. `tpu` was not measured.
-
-## Which features of a model and its data work
-
-Each cell compares two replicas with plain training on one device, to the same limits. The row names
-the optimizer, the data or the layer that is different from the table above. The strategies come
-from `make_strategy`, except in the row that names TensorFlow's own all-reduce.
-
-The last two rows compare what `predict` returns with that of one device, to 1e-6 plus 1e-5 of its
-value.
-
-{features}
-
-Measured with {versions}.
-"""
+Run = tuple[dict[str, Any], list[Any]]  # logs, and weights or predictions
 
 
-def measure() -> tuple[Cells, Cells]:
-    """Returns both tables, by row and column.
-
-    Raises:
-        RuntimeError: A process ended without an answer; the end of what it wrote is in the text.
-    """
-    environ = os.environ | {"CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": "tensorflow"}
-    for name in ("TF_CONFIG", "TF_USE_LEGACY_KERAS"):
-        environ.pop(name, None)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        warm = None
-        if can_fork():
-            warm = stack.enter_context(WarmProcess(preload=("tensorflow", "keras"), env=environ))
-        two = stack.enter_context(ThreadPoolExecutor(2))
-        jobs = [
-            two.submit(_measure_group, group, folder, warm, environ)
-            for group in (*SINGLE, *CLUSTERS)
-        ]
-        some, others, keras, tf_keras, workers, servers = (job.result() for job in jobs)
-    rows = itertools.zip_longest(some.items(), others.items())
-    features = dict(pair for pairs in rows for pair in pairs if pair)
-    strategies = {name: keras[name] | tf_keras[name] for name in keras}
-    return strategies | workers | servers, features
+def cell(run: Callable[[], Run], expected: Run) -> str:
+    """Returns how a training ends: against one device's, weights to 1e-6 and logs to 1e-5."""
+    try:
+        logs, weights = run()
+    except DistlabError:
+        return "named error"
+    except Exception as error:  # whatever a library stops with is a finding
+        text = str(error)
+        known = [cause for pattern, cause in CAUSES.items() if pattern in text]
+        print(f"{type(error).__name__}: {text}", file=sys.stderr)
+        return f"crashes: {known[0] if known else type(error).__name__}"
+    pairs = zip(weights, expected[1], strict=True)
+    if not all(np.allclose(*pair, rtol=0, atol=1e-6) for pair in pairs):
+        return "differs"
+    pairs = ((values, expected[0][name]) for name, values in logs.items())
+    is_logged = all(np.allclose(*pair, rtol=1e-5, atol=1e-5) for pair in pairs)
+    return "equal" if is_logged else "weights right, log wrong"
 
 
-def _measure_group(group: str, folder: Path, warm: WarmProcess | None, environ: Any) -> Cells:
-    with ExitStack() as stack:
-        if group in CLUSTERS:
-            layout, ports = CLUSTERS[group]
-            spec = local_spec(**layout, ports=stack.enter_context(reserved_ports(ports)))
-            tasks = {f"{group} {task}": spec.tf_config(task) for task in spec.tasks_in_order()}
-            environs = {name: environ | {"TF_CONFIG": config} for name, config in tasks.items()}
-            serve = len(tasks) - 1 if spec.has_parameter_servers else 0
-        else:
-            environs, serve = {group: environ}, 0
-        running = []
-        for name, env in environs.items():
-            running.append((name, _start(group, folder / name, warm, env)))
-            stack.callback(running[-1][1].kill)
-        measuring = running[: len(running) - serve]  # the chief comes first
-        codes = {name: task.wait(TIMEOUT_SECS) for name, task in measuring}
-    for name, code in codes.items():
-        if code:
-            said = (folder / f"{name}.err").read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"the cells of {name!r} ended with {code}:\n{said}")
-    found: Cells = json.loads((folder / next(iter(environs))).read_text(encoding="utf-8"))
-    return found
+def in_order(x: Any, y: Any, batch: int = BATCH) -> tf.data.Dataset:
+    """Returns the data in batches; workers share the examples of each."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(batch).with_options(options)
 
 
-def _start(group: str, path: Path, warm: WarmProcess | None, env: dict[str, str]) -> Any:
-    argv = ["-m", "tools.support_group", group, str(path)]
-    with path.with_name(f"{path.name}.err").open("wb") as err:
-        streams: dict[str, Any] = {"env": env, "cwd": ROOT, "stdout": err, "stderr": err}
-        if warm:
-            return warm.spawn(argv, **streams)
-        return subprocess.Popen([sys.executable, *argv], **streams)
+def fit(model: Any, data: tf.data.Dataset, **options: Any) -> Run:
+    """Trains two epochs by the model's own `fit`, of Keras 3 or of tf_keras."""
+    history = model.fit(data, epochs=2, verbose=0, shuffle=False, **options).history
+    return history, [weight.numpy() for weight in model.weights]
 
 
-def table(cells: Cells, corner: str, columns: tuple[str, ...]) -> str:
-    """Returns the cells in Markdown; what is not as it should be is bold."""
-    lines = [[corner, *columns], ["---"] * (len(columns) + 1)]
-    for name, row in cells.items():
-        texts = [row[column] for column in columns]
-        lines.append([name, *(text if text in GOOD else f"**{text}**" for text in texts)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def own_loop(build: Build, strategy: tf.distribute.Strategy) -> Run:
+    """Trains two epochs by a loop as tutorials have it, on servers by scheduling its steps."""
+    with strategy.scope():
+        model = build()
+        model.optimizer.build(model.trainable_variables)
+
+    def replica_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            each = tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x, training=True))
+            loss = tf.reduce_sum(each) / BATCH
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function
+    def step(batches: Any) -> tf.Tensor:
+        return strategy.reduce("SUM", strategy.run(replica_step, args=next(batches)), axis=None)
+
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        data = coordinator.create_per_worker_dataset(lambda: in_order(*TWO_BATCHES).repeat())
+        batches = iter(data)
+        scheduled = [coordinator.schedule(step, args=(batches,)) for _ in range(4)]
+        by_step = [loss.fetch() for loss in scheduled]
+    else:
+        batches = iter(strategy.experimental_distribute_dataset(in_order(*TWO_BATCHES).repeat()))
+        by_step = [step(batches).numpy() for _ in range(4)]
+    of_epochs = np.reshape(by_step, (2, 2)).mean(axis=1)
+    return {"loss": of_epochs}, [weight.numpy() for weight in model.weights]
+
+
+def in_scope(build: Build, strategy: tf.distribute.Strategy) -> Any:
+    """Returns the model as Keras's documentation says to make it."""
+    with strategy.scope():
+        return build()
+
+
+def sequential(
+    layers_of: Callable[[], list[Any]] | None = None,
+    *,
+    library: Any = keras,
+    kind: Any = None,
+    shape: tuple[int, ...] = (8,),
+    optimizer: Callable[[], Any] | None = None,
+    **compiled: Any,
+) -> Build:
+    """Returns a function that builds and compiles a small model."""
+
+    def build() -> Any:
+        library.utils.set_random_seed(3)
+        dense = library.layers.Dense
+        own = layers_of() if layers_of else [dense(6, activation="tanh"), dense(4)]
+        model = (kind or library.Sequential)([library.Input(shape), *own])
+        model.compile(
+            optimizer() if optimizer else library.optimizers.SGD(0.1, momentum=0.9),
+            **{
+                "loss": library.losses.SparseCategoricalCrossentropy(from_logits=True),
+                "metrics": None if kind else ["accuracy"],
+                "jit_compile": False,  # it is off under a strategy: alike for one device
+                **compiled,
+            },
+        )
+        return model
+
+    return build
+
+
+# The first table: which strategy trains with what.
+
+STRATEGIES: dict[str, Callable[[], tf.distribute.Strategy]] = {
+    "default": lambda: dl.make_strategy("default"),
+    "one_device": lambda: dl.make_strategy("one_device"),
+    "mirrored, TensorFlow's all-reduce": lambda: tf.distribute.MirroredStrategy(CPUS),
+    "mirrored, of `make_strategy`": lambda: dl.make_strategy("mirrored", devices=2),
+    "central_storage": lambda: dl.make_strategy("central_storage", devices=2),
+    "multi_worker, 2 processes": lambda: dl.make_strategy("multi_worker"),
+    "parameter_server, 1 worker": lambda: dl.make_strategy("parameter_server"),
+}
+
+
+def strategy_row(name: str) -> dict[str, str]:
+    """Measures a row: each way of training under one strategy."""
+    import tf_keras
+
+    strategy = STRATEGIES[name]()
+    data, build, of_tf_keras = in_order(*TWO_BATCHES), sequential(), sequential(library=tf_keras)
+    repeated = {"data": data.repeat(), "steps_per_epoch": 2}  # as parameter servers want it
+    expected, by_tf_keras = fit(build(), data), fit(of_tf_keras(), data)
+    loop = cell(lambda: own_loop(build, strategy), expected)
+    ours = cell(lambda: fit(dl.distribute(build, strategy), data), expected)
+    theirs = cell(lambda: fit(in_scope(of_tf_keras, strategy), **repeated), by_tf_keras)
+    return {
+        # It is measured last: where it crashes, several processes are not in step any more.
+        "Keras 3 `fit`": cell(lambda: fit(in_scope(build, strategy), data), expected),
+        "Keras 3 own loop": loop,
+        "`distribute`": ours,
+        "tf_keras `fit`": theirs,
+    }
+
+
+# The second table: which features of a model and its data work.
+
+
+def parity(
+    build: Build,
+    x: Any = TWO_BATCHES[0],
+    y: Any = TWO_BATCHES[1],
+    *,
+    batch: int = BATCH,
+    mirrored: Any = STRATEGIES["mirrored, of `make_strategy`"],
+    central: Any = STRATEGIES["central_storage"],
+    predict: bool = False,
+    **options: Any,
+) -> Callable[[], dict[str, str]]:
+    """Returns what measures a row: does each way agree with one device?"""
+
+    def run(make: Callable[..., Any], strategy: Callable[[], Any] | None) -> Run:
+        model = make(build, strategy()) if strategy else build()
+        if predict:
+            return {}, [model.predict(x, batch_size=batch, verbose=0)]
+        return fit(model, in_order(x, y, batch), **options)
+
+    def row() -> dict[str, str]:
+        expected = run(build, None)
+        return {
+            "Keras 3 `fit`, mirrored": cell(lambda: run(in_scope, mirrored), expected),
+            "`distribute`, mirrored": cell(lambda: run(dl.distribute, mirrored), expected),
+            "`distribute`, central_storage": cell(lambda: run(dl.distribute, central), expected),
+        }
+
+    return row
+
+
+class AddsLoss(layers.Layer):
+    """Adds the mean of its inputs' squares to the loss."""
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns its inputs."""
+        self.add_loss(0.1 * ops.mean(x**2))
+        return x
+
+
+class Positions(layers.Layer):
+    """Adds to each token a vector of its place, which is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = layers.Embedding(6, 6)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the sum."""
+        return x + self.places(ops.arange(6))
+
+
+class OwnStep(keras.Sequential):
+    """Trains by a step of its own, and keeps the loss as Keras's guide does."""
+
+    def __init__(self, own: list[Any]) -> None:
+        super().__init__(own)
+        self.seen, self.second = keras.metrics.Mean(name="seen"), optimizers.RMSprop(1e-2)
+
+    def gradients(self, data: Any) -> tuple[tf.Tensor, list[tuple[tf.Tensor, Any]]]:
+        """Returns a batch's loss, and the gradient of each weight with it."""
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=data[1], y_pred=self(data[0], training=True))
+        weights = self.trainable_weights
+        return loss, list(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Trains on a batch."""
+        loss, gradients = self.gradients(data)
+        self.optimizer.apply_gradients(gradients)
+        self.seen.update_state(loss)
+        return {"seen": self.seen.result()}
+
+
+class TwoOptimizers(OwnStep):
+    """Has one optimizer for each layer."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Trains on a batch."""
+        loss, gradients = self.gradients(data)
+        self.optimizer.apply_gradients(gradients[:2])
+        self.second.apply_gradients(gradients[2:])
+        return {"last": loss}
+
+
+def two_outputs() -> keras.Model:
+    """Returns a model of two outputs, whose losses are logged one by one."""
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((8,))
+    heads = [layers.Dense(4, name="class"), layers.Dense(1, name="size")]
+    model = keras.Model(inputs, {head.name: head(inputs) for head in heads})
+    model.compile(optimizers.SGD(0.1), {"class": ENTROPY, "size": "mse"}, jit_compile=False)
+    return model
+
+
+def one_number(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """Returns a loss that takes the mean itself."""
+    return 0.1 * ops.mean((y_pred - ops.cast(y_true, y_pred.dtype)) ** 2)
+
+
+def nested(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """Returns a loss that calls a loss of Keras."""
+    return ENTROPY(y_true, y_pred) + 0.01 * ops.mean(y_pred**2)
+
+
+def added_up(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """Returns a loss that is a sum over the batch."""
+    return 0.01 * ops.sum((ops.one_hot(y_true, 4) - y_pred) ** 2)
+
+
+Dense, Norm = layers.Dense, layers.BatchNormalization
+SGD, Adam = functools.partial(optimizers.SGD, 0.1), functools.partial(optimizers.Adam, 1e-2)
+EMA = functools.partial(SGD, use_ema=True, ema_momentum=0.5)
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "SGD with momentum": lambda: SGD(momentum=0.9),
+    "Adam": Adam,
+    "AdamW": lambda: optimizers.AdamW(1e-2, weight_decay=0.1),
+    "`clipnorm`": lambda: SGD(clipnorm=0.1),
+    "`global_clipnorm`": lambda: SGD(global_clipnorm=0.1),
+    "gradient accumulation": lambda: SGD(gradient_accumulation_steps=2),
+    "EMA of weights": EMA,
+    "EMA that overwrites weights": lambda: EMA(ema_overwrite_frequency=2),
+}
+ENTROPY = losses.SparseCategoricalCrossentropy(from_logits=True)
+IGNORES = losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1)
+MODEL, SEVERAL = sequential(), sequential(steps_per_execution=2)
+ROWS = {name: parity(sequential(optimizer=make)) for name, make in OPTIMIZERS.items()} | {
+    "`LossScaleOptimizer`, overflow on one replica": parity(
+        sequential(
+            lambda: [Dense(4)],
+            optimizer=lambda: optimizers.LossScaleOptimizer(SGD(), initial_scale=2.0**122),
+        ),
+        OUTLIER,
+    ),
+    "`steps_per_execution` > 1, TensorFlow's all-reduce": parity(
+        SEVERAL,
+        mirrored=STRATEGIES["mirrored, TensorFlow's all-reduce"],
+        central=lambda: tf.distribute.experimental.CentralStorageStrategy(CPUS),
+    ),
+    "`steps_per_execution` > 1, of `make_strategy`": parity(SEVERAL),
+    "partial last batch": parity(MODEL, X, Y),
+    "first batch that the replicas cannot share equally": parity(MODEL, X[:66], Y[:66], batch=33),
+    "class weights": parity(MODEL, class_weight={0: 1.0, 1: 2.0, 2: 0.5, 3: 3.0}),
+    "masked loss": parity(
+        sequential(lambda: [layers.Embedding(5, 6, mask_zero=True), Dense(5)], shape=(6,)),
+        TOKENS,
+        TOKENS,
+    ),
+    "loss that ignores a class": parity(sequential(loss=IGNORES)),
+    "loss that returns one number": parity(sequential(loss=one_number), y=Y[:64, None]),
+    "loss that calls a Keras loss": parity(sequential(loss=nested)),
+    "loss that adds up over the batch": parity(sequential(loss=added_up, optimizer=SGD)),
+    "embedding of positions under Adam": parity(
+        sequential(
+            lambda: [layers.Embedding(5, 6), Positions(), layers.Flatten(), Dense(4)],
+            shape=(6,),
+            optimizer=Adam,
+        ),
+        TOKENS,
+    ),
+    "own `train_step`": parity(sequential(kind=OwnStep, optimizer=Adam)),
+    "own `train_step`, `clipnorm`, partial last batch": parity(
+        sequential(kind=OwnStep, optimizer=lambda: Adam(clipnorm=0.1)), X, Y
+    ),
+    "own `train_step` with two optimizers": parity(sequential(kind=TwoOptimizers, optimizer=Adam)),
+    "two outputs": parity(two_outputs, y={"class": Y[:64], "size": X[:64, :1]}),
+    "regularisers": parity(
+        sequential(lambda: [Dense(4, kernel_regularizer=keras.regularizers.L2(0.1))])
+    ),
+    "`add_loss` of a layer": parity(sequential(lambda: [Dense(4), AddsLoss()])),
+    "`BatchNormalization(synchronized=True)`": parity(
+        sequential(lambda: [Dense(6, use_bias=False), Norm(synchronized=True), Dense(4)])
+    ),
+    "plain `BatchNormalization`": parity(sequential(lambda: [Dense(6), Norm(), Dense(4)])),
+    "dropout": parity(sequential(lambda: [Dense(6), layers.Dropout(0.5, seed=1), Dense(4)])),
+    "order of `predict`": parity(MODEL, X, predict=True),
+    "`predict` of one image by a convolution": parity(
+        sequential(
+            lambda: [layers.Reshape((4, 2, 1)), layers.Conv2D(4, 2), layers.Flatten(), Dense(4)]
+        ),
+        X[:1],
+        predict=True,
+    ),
+}
+
+
+# Measuring, and the page.
+
+
+def measure_half() -> list[Cells]:
+    """Measures every second row of both tables, in one of two tasks that have two CPUs."""
+    task: int = json.loads(os.environ.pop("TF_CONFIG"))["task"]["index"]
+    on_one_machine = list(STRATEGIES)[:-2]
+    return [
+        {name: strategy_row(name) for name in on_one_machine[task::2]},
+        {name: ROWS[name]() for name in list(ROWS)[task::2]},
+    ]
+
+
+def in_task(function: str, *args: Any) -> Any:
+    """Calls a function of this module in a task, which imports the module there."""
+    return getattr(importlib.import_module("tools.support_matrix"), function)(*args)
+
+
+def measure() -> list[Cells]:
+    """Returns both tables, by row and column."""
+    env = {"CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": None}
+    *_, workers, servers = STRATEGIES
+    with dl.LocalCluster(workers=2, devices_per_worker=2, env=env) as cluster:
+        some, others = cluster.run(in_task, "measure_half", timeout_secs=1800)
+    with dl.LocalCluster(workers=2, env=env) as cluster:
+        some[0][workers] = cluster.run(in_task, "strategy_row", workers)[0]
+    with dl.LocalCluster(workers=1, parameter_servers=1, env=env) as cluster:
+        (some[0][servers],) = cluster.run(in_task, "strategy_row", servers, tasks="chief")
+    return [
+        {name: (half | other)[name] for name in order}
+        for half, other, order in zip(some, others, (STRATEGIES, ROWS), strict=True)
+    ]
+
+
+def table(cells: Cells, corner: str) -> str:
+    """Returns the cells in Markdown."""
+    rows = [[corner, *next(iter(cells.values()))]]
+    rows += [["---"] * len(rows[0]), *([name, *row.values()] for name, row in cells.items())]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def read_tables(text: str) -> list[Cells]:
-    """Returns the tables in a Markdown text: what `table` made of them."""
+    """Returns the tables of a page, without what makes some of their cells bold."""
     tables = []
-    for block in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
+    for block in TABLE.findall(text):
         lines = [
             [part.strip().strip("*") for part in line.strip().strip("|").split(" | ")]
             for line in block.splitlines()
@@ -176,35 +431,41 @@ def read_tables(text: str) -> list[Cells]:
     return tables
 
 
-def page(strategies: Cells, features: Cells, versions: str) -> str:
-    """Returns docs/support_matrix.md."""
-    return PAGE_TEXT.format(
-        strategies=table(strategies, "strategy", STRATEGY_COLUMNS),
-        features=table(features, "feature", FEATURE_COLUMNS),
-        versions=versions,
+def with_tables(text: str, *tables: str) -> str:
+    """Returns a page with other tables."""
+    new = iter(tables)
+    return TABLE.sub(lambda _: next(new), text)
+
+
+def changes(stored: Cells, found: Cells) -> list[str]:
+    """Returns a line for each cell that differs, by its row and column."""
+    was, now = (
+        {f"{row} | {column}": text for row in cells for column, text in cells[row].items()}
+        for cells in (stored, found)
     )
+    return [
+        f"{name}: {was.get(name)!r} is written, {now.get(name)!r} was found"
+        for name in was | now
+        if was.get(name) != now.get(name)
+    ]
 
 
-def versions() -> str:
-    """Returns what the cells are measured with."""
+def page(*found: Cells) -> str:
+    """Returns docs/support_matrix.md with these tables; what is not equal is bold."""
+    marked = [
+        {
+            name: {key: text if text == "equal" else f"**{text}**" for key, text in row.items()}
+            for name, row in cells.items()
+        }
+        for cells in found
+    ]
+    text = PAGE.read_text(encoding="utf-8")
+    text = with_tables(text, *map(table, marked, ("strategy", "feature")))
     of = importlib.metadata.version
     packages = {"TensorFlow": "tensorflow", "Keras": "keras", "tf_keras": "tf_keras"}
-    named = [f"{name} {of(package)}" for name, package in packages.items()]
-    return f"{', '.join(named)} and Python {platform.python_version()}"
-
-
-def changes(stored: list[Cells], found: list[Cells]) -> list[str]:
-    """Returns a line for each cell that differs, by its row and column."""
-    lines: list[str] = []
-    for old, new in zip(stored, found, strict=True):
-        for row in old | new:
-            was, now = old.get(row, {}), new.get(row, {})
-            lines += [
-                f"{row} | {column}: {was.get(column)!r} is written, {now.get(column)!r} was found"
-                for column in was | now
-                if was.get(column) != now.get(column)
-            ]
-    return lines
+    named = ", ".join(f"{name} {of(package)}" for name, package in packages.items())
+    measured = f"Measured with {named} and Python {platform.python_version()}."
+    return re.sub(r"^Measured with .*", measured, text, flags=re.MULTILINE)
 
 
 def main(argv: list[str]) -> int:
@@ -215,15 +476,14 @@ def main(argv: list[str]) -> int:
     action.add_argument("--check", action="store_true")
     arguments = parser.parse_args(argv)
     found = measure()
-    text = page(*found, versions())
-    if not arguments.check:
-        print(text)
-    if arguments.write:
-        PAGE.write_text(text, encoding="utf-8")
     if arguments.check:
-        changed = changes(read_tables(PAGE.read_text(encoding="utf-8")), list(found))
+        stored = read_tables(PAGE.read_text(encoding="utf-8"))
+        changed = [line for pair in zip(stored, found, strict=True) for line in changes(*pair)]
         print("\n".join(changed) or "every cell is as it is written")
-        return bool(changed)
+        return int(bool(changed))
+    print(page(*found))
+    if arguments.write:
+        PAGE.write_text(page(*found), encoding="utf-8")
     return 0
 
 

@@ -90,9 +90,7 @@ def main() -> int:
     failed = set(re.findall(r"^(?:FAILED|ERROR) \S*?([^/\s]+\.ipynb)", done.stdout, re.MULTILINE))
     wrong = [name for name, passes in expected.items() if passes == (name in failed)]
     for name in wrong:
-        print(
-            f"{name}: {'failed, though as it is' if expected[name] else 'passed, though tampered'}"
-        )
+        print(f"{name}: {'failed' if expected[name] else 'passed'}")
     tampered = sum(not passes for passes in expected.values())
     print(f"{tampered} tampered copies of {len(expected) - tampered} notebooks, {len(wrong)} wrong")
     if done.returncode not in (0, 1):

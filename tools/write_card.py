@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "decision_card.md"
+from distlab.coursework.strategy_card import card_table
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "decision_card.md"
 BEGIN, END = "<!-- the card -->", "<!-- end of the card -->"
 
 
 def with_card(text: str) -> str:
-    """Returns the page's text with the card as it is now.
-
-    Args:
-        text: The page, with both marks.
-    """
-    from distlab.coursework.strategy_card import card_table
-
+    """Returns the page's text with the card as it is now."""
     part = f"{BEGIN}\n\n{card_table()}\n\n{END}"
     return re.sub(f"{BEGIN}.*?{END}", lambda _: part, text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     PAGE.write_text(with_card(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,9 +1,11 @@
 """`--check` of the two measured pages fails, and names the cell, where a measurement differs."""
 
 import types
+from unittest import mock
 
 import pytest
 
+from distlab.errors import ModelError
 from tools import support_matrix, zoo
 
 STORED = support_matrix.PAGE.read_text(encoding="utf-8")
@@ -11,7 +13,7 @@ STORED = support_matrix.PAGE.read_text(encoding="utf-8")
 
 def test_the_support_matrix_is_checked_cell_by_cell(monkeypatch, capsys):
     strategies, features = support_matrix.read_tables(STORED)
-    monkeypatch.setattr(support_matrix, "measure", lambda: (strategies, features))
+    monkeypatch.setattr(support_matrix, "measure", lambda: [strategies, features])
     assert support_matrix.main(["--check"]) == 0
     support_matrix.main([])
     assert support_matrix.read_tables(capsys.readouterr().out) == [strategies, features]
@@ -19,7 +21,7 @@ def test_the_support_matrix_is_checked_cell_by_cell(monkeypatch, capsys):
     row, column = "gradient accumulation", "`distribute`, mirrored"
     changed = features | {row: features[row] | {column: "differs"}, "new": features[row]}
     del changed["two outputs"]
-    monkeypatch.setattr(support_matrix, "measure", lambda: (strategies, changed))
+    monkeypatch.setattr(support_matrix, "measure", lambda: [strategies, changed])
     assert support_matrix.main(["--check"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert f"{row} | {column}: 'equal' is written, 'differs' was found" in lines
@@ -28,15 +30,24 @@ def test_the_support_matrix_is_checked_cell_by_cell(monkeypatch, capsys):
     assert len(lines) == 7  # one cell, and the three of each row
 
 
-def test_a_group_of_cells_that_gives_no_answer_is_named_with_its_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(support_matrix, "_start", ended_with_an_error)
-    with pytest.raises(RuntimeError, match=r"(?s)the cells of 'keras' ended with 1:.*KeyError"):
-        support_matrix._measure_group("keras", tmp_path, None, {})
+CELLS = {
+    "equal": ({"loss": [1.000001]}, [[1.0000005]]),
+    "weights right, log wrong": ({"loss": [1.1]}, [[1.0]]),
+    "differs": ({"loss": [1.0]}, [[1.00001]]),
+    "named error": ModelError(asked="a", found="b", do="c"),
+    "crashes: merge_call in a condition": RuntimeError("`merge_call` called while defining"),
+    "crashes: OSError": OSError("something else"),
+}
 
 
-def ended_with_an_error(group, path, warm, env):
-    path.with_name(f"{path.name}.err").write_text("KeyError")
-    return types.SimpleNamespace(wait=lambda timeout_secs: 1, kill=lambda: None)
+@pytest.mark.parametrize("words", CELLS)
+def test_a_cell_says_how_a_training_ended(words):
+    ended = mock.Mock(side_effect=[CELLS[words]])
+    assert support_matrix.cell(ended, ({"loss": [1.0], "other": [2.0]}, [[1.0]])) == words
+
+
+def test_a_row_is_measured_on_two_replicas():
+    assert list(support_matrix.ROWS["`clipnorm`"]().values()) == ["differs", "equal", "equal"]
 
 
 ROWS = {
@@ -46,15 +57,23 @@ ROWS = {
 }
 
 
+def cells_of(row):
+    return dict(zip(zoo.COLUMNS, row, strict=True))
+
+
 def test_the_zoo_is_checked_by_its_words(monkeypatch, capsys, tmp_path):
     families = {name: types.SimpleNamespace(like=f"the {name}") for name in ROWS}
     monkeypatch.setattr(zoo, "families", lambda: families)
     monkeypatch.setattr(zoo, "PAGE", tmp_path / "zoo.md")
-    zoo.PAGE.write_text(zoo.page(ROWS))
+    zoo.PAGE.write_text("Equal to one device, of 9 models: all.\n\n| family |\n")
+    zoo.PAGE.write_text(zoo.page({name: cells_of(row) for name, row in ROWS.items()}))
+    assert zoo.PAGE.read_text().startswith("Equal to one device, of 3 models: 2 (`distribute`, ")
 
     def check(*only, **measured):
         rows = ROWS | measured
-        monkeypatch.setattr(zoo, "measure_all", lambda names: {name: rows[name] for name in names})
+        monkeypatch.setattr(
+            zoo, "measure_all", lambda names: {name: cells_of(rows[name]) for name in names}
+        )
         code = zoo.main(["--check", *(["--only", *only] if only else [])])
         return code, capsys.readouterr().out.splitlines()
 
