@@ -115,7 +115,7 @@ def _grade(options: argparse.Namespace) -> int:
     from distlab.autograder.grade_one import GradingOptions
     from distlab.autograder.gradebook.lms_export import give_back
     from distlab.autograder.isolation.limits import Limits
-    from distlab.autograder.output.last_options import LastRun
+    from distlab.autograder.output.output_dir import LastRun
     from distlab.autograder.run import MARKS, grade
 
     if options.exercise and not (options.canvas or options.gradescope):

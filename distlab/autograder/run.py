@@ -33,9 +33,7 @@ from distlab.autograder.gradebook.scores import Graded, Policy, Score, score_of
 from distlab.autograder.gradebook.teacher_changes import check_overrides, read_overrides
 from distlab.autograder.intake.gradable_exercises import Lessons
 from distlab.autograder.intake.submissions import Problem, Submission, find_submissions
-from distlab.autograder.output.output_dir import take_place
-from distlab.autograder.output.saved_records import Saved
-from distlab.autograder.output.stale_pages import take_away_stale
+from distlab.autograder.output.output_dir import Saved, take_away_stale, take_place
 from distlab.errors import InvalidArgument, did_you_mean
 
 MARKS = "reports.csv"

@@ -7,11 +7,18 @@ distlab bench --build my_project.models:build_small
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib
+import json
+import runpy
+import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distlab.errors import InvalidArgument
+from distlab.errors import InvalidArgument, ProcessError
+from distlab.measure.scaling_runs import MeasuredStep, time_step
 
 if TYPE_CHECKING:
     from distlab.measure.scaling_runs import MeasuredStep
@@ -44,7 +51,7 @@ def add_bench(commands: Any) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from distlab.bench.measuring import measure_scaling
+    from distlab.bench.bench_command import measure_scaling
 
     if bool(options.script) == bool(options.build):
         raise InvalidArgument(
@@ -98,3 +105,119 @@ def table_of(kind: str, steps: list[MeasuredStep]) -> list[str]:
         ]
         lines.append("".join(f"{text:>12}" for text in shown))
     return lines
+
+
+_MARK = "distlab-bench:"
+KINDS = ("strong", "weak")
+
+
+def measure_scaling(
+    target: str,
+    *,
+    replicas: Sequence[int],
+    batch: int,
+    blocks: int = 9,
+    tell: Callable[[int], None] = lambda count: None,
+) -> dict[str, list[MeasuredStep]]:
+    """Returns the measured steps by kind of scaling, in the order of `replicas`.
+
+    Each count has a process of its own: logical devices are fixed once TensorFlow runs.
+    """
+    uneven = [count for count in replicas if count < 1 or batch % count]
+    if uneven:
+        raise InvalidArgument(
+            asked=f"distlab bench {target} with --batch {batch}",
+            found=f"{batch} examples, which {uneven[0]} replicas cannot share equally",
+            do=f"give a multiple of {uneven[0]}",
+            pitfall="Empty shares: the last step is too short",
+        )
+    rows = []
+    for count in replicas:
+        tell(count)
+        rows.append(_in_own_process(target, count, batch, blocks))
+    return {kind: [row[place] for row in rows] for place, kind in enumerate(KINDS)}
+
+
+def _in_own_process(target: str, replicas: int, batch: int, blocks: int) -> list[MeasuredStep]:
+    call = [target, str(replicas), str(batch), str(blocks)]
+    command = [sys.executable, "-m", "distlab.bench.bench_command", *call]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
+    if done.returncode or not found:
+        raise ProcessError(
+            asked=f"distlab bench {target} on {replicas} replicas",
+            found=f"a process that ended with exit code {done.returncode}: "
+            + "\n".join(done.stderr.strip().splitlines()[-3:]),
+            do="run the model on one device first, and see its whole error there",
+        )
+    stored: list[dict[str, Any]] = json.loads(found[-1].removeprefix(_MARK))
+    return [
+        MeasuredStep(**{**row, "middle_half_secs": tuple(row["middle_half_secs"])})
+        for row in stored
+    ]
+
+
+def _measure_here(target: str, replicas: int, batch: int, blocks: int) -> list[MeasuredStep]:
+    """A strong and a weak step, in this process."""
+    from distlab.bench.bench_command import own_functions
+    from distlab.devices import split_devices
+    from distlab.strategy.factory import make_strategy
+
+    devices = split_devices(replicas)
+    build, data = own_functions(target)
+    strategy = make_strategy("mirrored", devices=devices)
+    steps = {}
+    for global_batch in dict.fromkeys((batch, replicas * batch)):
+        step = time_step(build, strategy, data(global_batch), blocks=blocks)
+        if step.global_batch != global_batch:
+            raise InvalidArgument(
+                asked=f"data({global_batch})",
+                found=f"a first batch of {step.global_batch} examples",
+                do="return batches of batch_size examples",
+            )
+        steps[global_batch] = step
+    return [steps[batch], steps[replicas * batch]]
+
+
+if __name__ == "__main__":
+    what, *numbers = sys.argv[1:]
+    measured = _measure_here(what, *(int(number) for number in numbers))
+    print(_MARK + json.dumps([dataclasses.asdict(step) for step in measured]))
+
+
+def own_functions(target: str) -> tuple[Callable[[], Any], Callable[[int], Any]]:
+    """Returns `build` and `data` of a reader's own file or module.
+
+    `build()` returns a compiled Keras model. `data(batch_size)` returns a `tf.data.Dataset` of
+    batches `(x, y)` with so many examples. It is in the same file or module as `build`.
+    """
+    path, name = Path(target), "build"
+    if target.endswith(".py"):
+        if not path.is_file():
+            raise _refusal(target, "no such file", "give the path of a Python file")
+        sys.path.insert(0, str(path.resolve().parent))
+        names = runpy.run_path(str(path))
+    else:
+        module, colon, name = target.partition(":")
+        if not (colon and name.isidentifier()):
+            raise _refusal(target, "no file and no function", "give train.py or module:function")
+        sys.path.insert(0, "")
+        try:
+            names = vars(importlib.import_module(module))
+        except ModuleNotFoundError as error:
+            do = "run the command in the folder from which the module can be imported"
+            raise _refusal(target, f"no module named {error.name!r}", do) from error
+    missing = [wanted for wanted in (name, "data") if not callable(names.get(wanted))]
+    if missing:
+        wanted = "a compiled Keras model" if missing[0] == name else "a dataset of (x, y) batches"
+        arguments = "" if missing[0] == name else "batch_size"
+        raise _refusal(
+            target,
+            f"no function {missing[0]!r}",
+            f"define {missing[0]}({arguments}), which returns {wanted}",
+        )
+    return names[name], names["data"]
+
+
+def _refusal(target: str, found: str, do: str) -> InvalidArgument:
+    return InvalidArgument(asked=f"distlab bench {target}", found=found, do=do)

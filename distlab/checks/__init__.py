@@ -53,14 +53,7 @@ from distlab.checks.criteria import Form as Form
 from distlab.checks.criteria import Gate as Gate
 from distlab.checks.criteria import Holds as Holds
 from distlab.checks.criteria import Then as Then
-
-# Teachers' files of version 0.1.0 use these five; everything else states criteria and mistakes.
-from distlab.checks.matchers import expect_close as expect_close
-from distlab.checks.matchers import expect_equal as expect_equal
-from distlab.checks.matchers import expect_shape as expect_shape
-from distlab.checks.matchers import expect_true as expect_true
 from distlab.checks.mistakes import Fault as Fault
-from distlab.checks.mistakes import Mistake as Mistake
 from distlab.checks.mistakes import Observed as Observed
 from distlab.checks.mistakes import Raises as Raises
 from distlab.checks.verdict import Criterion as Criterion

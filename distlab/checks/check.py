@@ -21,7 +21,6 @@ from typing import Any
 
 from distlab.checks.cost import Cost
 from distlab.checks.criteria import Stated, expectations_in, judge_by
-from distlab.checks.mistakes import Mistake as Mistake
 from distlab.checks.mistakes import NamedMistake
 from distlab.checks.verdict import Criterion as Criterion
 from distlab.checks.verdict import Inputs as Inputs
@@ -48,8 +47,6 @@ class Check:
         reference: `reference(inputs, **changes)` returns what is judged for a right answer, or,
             with changed arguments, for a wrong one. It needs no TensorFlow.
         criteria: What is expected, with points, the essence first.
-        judge: `judge(inputs, outputs)` returns a `Verdict`: the form of version 0.1.0, for a check
-            without `criteria`.
         question: Points at the concept. The first failed try shows it if no mistake is named.
         direction: Where to look. The second failed try shows it.
         hint: The way to the answer. The third failed try shows it; without a `direction`, the
@@ -68,13 +65,12 @@ class Check:
     call: Callable[[Callable[..., Any], Inputs], Any]
     read: Callable[[Inputs, Plain], Plain] | None = None
     reference: Callable[..., Plain] | None = None
-    criteria: tuple[Stated, ...] = ()
-    judge: Callable[[Inputs, Plain], Verdict] | None = None
+    criteria: tuple[Stated, ...]
     question: str = ""
     direction: str = ""
     hint: str
     revisit: str
-    mistakes: tuple[NamedMistake | Mistake, ...] = ()
+    mistakes: tuple[NamedMistake, ...] = ()
 
     def __post_init__(self) -> None:
         def refuse(found: str, do: str) -> None:
@@ -89,7 +85,7 @@ class Check:
             refuse("a name that is not an identifier", "use letters, digits and underscores")
         if not self.function.isidentifier():
             refuse(f"function={self.function!r}", "name the function that the learner writes")
-        if not self.criteria and self.judge is None:
+        if not self.criteria:
             refuse("no criteria", "state what is expected, for example with Equal")
         if not self.points > 0:
             refuse(f"points={self.points!r}", "give points above 0")
@@ -115,12 +111,10 @@ class Check:
             inputs: Of a draw.
             outputs: Of the call, made plain.
         """
-        if self.judge is not None:
-            return self.judge(inputs, outputs)
         outputs = outputs if self.read is None else self.read(inputs, outputs)
         return judge_by(self.criteria, inputs, outputs, self.expected(inputs))
 
-    def looks_like(self, mistake: NamedMistake | Mistake, inputs: Inputs, outputs: Plain) -> bool:
+    def looks_like(self, mistake: NamedMistake, inputs: Inputs, outputs: Plain) -> bool:
         """Returns whether what the call returned is what a mistake gives.
 
         Args:

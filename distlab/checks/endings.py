@@ -64,34 +64,3 @@ ENDING_OF_FAILURE: dict[FailureKind, Ending] = {
     FailureKind.TIMED_OUT: Ending.TIMED_OUT,
     FailureKind.UNUSABLE: Ending.NOT_YET,
 }
-
-# Version 0.1.0 stored these labels in records and in notebooks. The table never changes.
-OLD_LABELS: dict[str, Ending] = {
-    "passed": Ending.PASSED,
-    "not yet": Ending.NOT_YET,
-    "not started": Ending.NOT_STARTED,
-    "error in your code": Ending.ERROR,
-    "did not come to an end": Ending.TIMED_OUT,
-}
-
-
-def stored_ending(text: str) -> Ending:
-    """Returns the ending that a record holds: a code, or a label of version 0.1.0.
-
-    Args:
-        text: As stored.
-
-    Raises:
-        ValueError: The text is neither a code nor a label of version 0.1.0.
-    """
-    return OLD_LABELS[text] if text in OLD_LABELS else Ending(text)
-
-
-def labelled_ending(label: str) -> Ending | None:
-    """Returns the ending that a heading shows, in words of today or of version 0.1.0.
-
-    Args:
-        label: What the heading says.
-    """
-    today = {wording.label: ending for ending, wording in WORDINGS.items()}
-    return today.get(label) or OLD_LABELS.get(label)

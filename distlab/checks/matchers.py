@@ -1,9 +1,6 @@
-"""Matchers for judges: each compares a value with the expected value and returns a `Criterion`.
+"""Matchers of criteria: each compares a value with the expected one and returns a `Criterion`.
 
-    Verdict.of(
-        expect_shape("one gradient per weight", yours=outputs["gradient"], shape=(3,)),
-        expect_close("the mean", yours=outputs["mean"], expected=mean, atol=1e-6, weight=2),
-    )
+    expect_close("the mean", yours=outputs["mean"], expected=mean, atol=1e-6, weight=2)
 
 `yours` may be anything plain: of the wrong kind or shape, None, NaN; a matcher never raises.
 """
@@ -45,17 +42,6 @@ def expect_equal(label: str, *, yours: Plain, expected: Plain, weight: float = 1
     else:
         message = "" if same_plain(yours, expected) else "the values differ"
     return _criterion(label, message, yours, expected, weight)
-
-
-def expect_shape(
-    label: str, *, yours: Plain, shape: tuple[int, ...], weight: float = 1.0
-) -> Criterion:
-    """An array, number or nested list of this shape."""
-    got = _numbers(yours)
-    found = _kind(yours) if got is None else _shape(got)
-    passed = got is not None and got.shape == tuple(shape)
-    message = "" if passed else "the shape differs"
-    return Criterion(label, passed, message, found, _shape(np.empty(shape)), weight)
 
 
 def expect_true(label: str, holds: object, *, message: str, weight: float = 1.0) -> Criterion:

@@ -12,14 +12,10 @@ what the call has noted: an exit code, a file that was left behind, a count.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from distlab.checks.criteria import Stated, comparisons_in
-from distlab.checks.matchers import same_plain
 from distlab.checks.verdict import Inputs, Plain
-from distlab.errors import InvalidArgument
-from distlab.results.plain_values import to_plain
 
 
 class Statement(Protocol):
@@ -122,48 +118,3 @@ class Observed(NamedMistake):
     def explains(self, check: Statement, inputs: Inputs, outputs: Plain) -> bool:
         """Returns whether the condition holds."""
         return bool(self.when(inputs, outputs))
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A plausible wrong answer, in the form of version 0.1.0; use the three classes above.
-
-    Exactly one of `yields`, `when` and `error` says how it is recognised. Mistakes are only
-    looked for in answers that fail, in their order: put the more particular one first.
-
-    Args:
-        name: Its code, like `mean_of_means`, unique within its check.
-        says: The feedback.
-        yields: `yields(inputs)` returns the outputs this mistake gives; of a dict, only the
-            keys it names are compared.
-        when: `when(inputs, outputs)` is true for outputs that this mistake gives.
-        error: A regular expression found in `TypeName: message` of the learner's error.
-        atol: How near `yields` must come (absolute and relative).
-    """
-
-    name: str
-    says: str
-    yields: Callable[[Inputs], Plain] | None = None
-    when: Callable[[Inputs, Plain], bool] | None = None
-    error: str = ""
-    atol: float = 1e-5
-
-    def __post_init__(self) -> None:
-        ways = [self.yields is not None, self.when is not None, bool(self.error)]
-        if sum(ways) != 1:
-            raise InvalidArgument(
-                asked=f"Mistake({self.name!r})",
-                found=f"{sum(ways)} ways to recognise it",
-                do="give exactly one of yields, when and error",
-            )
-
-    def explains(self, check: Statement, inputs: Inputs, outputs: Plain) -> bool:
-        """Returns whether outputs are those that this mistake gives."""
-        if self.when is not None:
-            return bool(self.when(inputs, outputs))
-        if self.yields is None:
-            return False
-        wrong = to_plain(self.yields(inputs), at=f"mistake {self.name}")
-        if isinstance(wrong, dict) and isinstance(outputs, dict):
-            outputs = {key: value for key, value in outputs.items() if key in wrong}
-        return same_plain(outputs, wrong, atol=self.atol)

@@ -11,16 +11,18 @@ dl.check()                       # where you are in the whole course
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, overload
 
 from distlab.checks.check import Check
 from distlab.checks.endings import Ending
 from distlab.checks.handed_out import is_untouched
 from distlab.checks.help_steps import as_handed_out, with_help
-from distlab.checks.nbgrader_report import autograded, is_autograded, without_stderr
 from distlab.checks.progress import Progress, note, progress
 from distlab.checks.registry import find_check
 from distlab.checks.report import Report
@@ -125,3 +127,45 @@ def _shell() -> Any:
     # Asked for only where it is loaded: a plain script need not have IPython.
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None
+
+
+_VARIABLE = "NBGRADER_EXECUTION"  # nbgrader sets it for "autograde" and for "validate"
+_STDERR_FD = 2
+
+
+class AutogradedReport(Report):
+    """A report whose text is the points that it earned.
+
+    nbgrader gives the cell of a check the number that it shows, nothing where the cell raised or
+    wrote to stderr, and all points where it shows anything else.
+    """
+
+    def __repr__(self) -> str:
+        return f"{self.earned:g}"
+
+
+def is_autograded() -> bool:
+    """Returns whether nbgrader runs this notebook."""
+    return bool(os.environ.get(_VARIABLE))
+
+
+def autograded(report: Report) -> Report:
+    """Returns the report as nbgrader reads it."""
+    return AutogradedReport(**vars(report))
+
+
+@contextlib.contextmanager
+def without_stderr(shell: Any) -> Iterator[None]:
+    """Keeps stderr out of a cell, where a remark of TensorFlow would cost a right answer points."""
+    sys.stderr.flush()
+    kept, null = os.dup(_STDERR_FD), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, _STDERR_FD)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        os.dup2(kept, _STDERR_FD)
+        os.close(kept)
+        os.close(null)
+        if shell is not None:  # a logger that was made before writes past the redirection
+            shell.display_pub.clear_output()

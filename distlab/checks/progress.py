@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from distlab.checks.check import Check
-from distlab.checks.endings import Ending, labelled_ending, stored_ending
+from distlab.checks.endings import WORDINGS, Ending
 from distlab.checks.registry import checks_of, reports_of, stems
 from distlab.checks.report import OUTPUT_METADATA
 from distlab.errors import InvalidArgument
 
-# What a report shows first; notebooks that version 0.1.0 saved hold nothing else.
+# What a report shows first; an output that was stored without its metadata holds nothing else.
 _HEADING = re.compile(
     r"^(?P<name>\w+): (?P<label>.+) \((?P<earned>[\d.]+) of (?P<points>[\d.]+) points?\)"
 )
@@ -182,7 +182,7 @@ def _kept(output: dict[str, Any]) -> tuple[str, Ending, float] | None:
     """What an output keeps of a report beside what it shows."""
     try:
         kept = output["metadata"][OUTPUT_METADATA]
-        return str(kept["check"]), stored_ending(kept["ending"]), float(kept["earned"])
+        return str(kept["check"]), Ending(kept["ending"]), float(kept["earned"])
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -191,7 +191,8 @@ def _shown(output: dict[str, Any]) -> tuple[str, Ending | None, float] | None:
     """What an output shows of a report."""
     try:
         told = _HEADING.match("".join(output["data"]["text/plain"]))
-        return told and (told["name"], labelled_ending(told["label"]), float(told["earned"]))
+        endings = {wording.label: ending for ending, wording in WORDINGS.items()}
+        return told and (told["name"], endings.get(told["label"]), float(told["earned"]))
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -186,17 +186,10 @@ def _fresh_inputs(check: Check, seed: int) -> Inputs:
 
 def _judge(check: Check, seed: int, outputs: Plain) -> Verdict:
     try:
-        verdict = check.verdict(_fresh_inputs(check, seed), outputs)
+        return check.verdict(_fresh_inputs(check, seed), outputs)
     except Exception as error:  # a judge may fail on an answer of a different form
         unread = f"the check cannot read it ({type(error).__name__}: {error})"
         return Verdict.of(Criterion("the form of the answer", False, unread, shown(outputs)))
-    if not isinstance(verdict, Verdict):
-        raise InvalidArgument(
-            asked=f"the verdict of check {check.name!r}",
-            found=f"a {type(verdict).__name__}",
-            do="return Verdict.of(...) from judge",
-        )
-    return verdict
 
 
 def _merged(verdicts: Sequence[Verdict]) -> tuple[Criterion, ...]:

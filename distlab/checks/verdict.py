@@ -56,7 +56,7 @@ class Verdict:
             raise InvalidArgument(
                 asked="Verdict(criteria=())",
                 found="no criterion, so anything would pass",
-                do="judge at least one thing, for example with expect_close",
+                do="state at least one criterion",
             )
 
     @classmethod

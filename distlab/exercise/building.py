@@ -8,20 +8,24 @@ All are built before the first is written, so that an error leaves nothing half 
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from distlab.atomic_write import write_atomically
-from distlab.errors import InvalidArgument
+from distlab.autograder.intake.code_slice import python_of
+from distlab.errors import InvalidArgument, NotebookError
 from distlab.exercise.pages import OwnPage, check_folder, own_page
-from distlab.exercise.proofing import proofread
+from distlab.markup import CODE, TASK
 from distlab.notebooks.build import run_draft
-from distlab.notebooks.source import Draft, Edition, draft_page
+from distlab.notebooks.editions import Answer
+from distlab.notebooks.source import Draft, Edition, Page, draft_page
 from distlab.notebooks.storing import stored_text
 
 if TYPE_CHECKING:
@@ -133,3 +137,37 @@ def _outcome(path: Path, text: str, *, force: bool) -> BuiltFile:
             do="give another --out, or overwrite it with --force",
         )
     return BuiltFile(path, "overwritten")
+
+
+def proofread(draft: Draft, page: Page) -> None:
+    """Raises where a page cannot be meant so."""
+    for cell, line, parts in zip(draft.notebook.cells, draft.lines, draft.parts, strict=True):
+        if cell.cell_type == "code":
+            asked = f"the cell at {page.source}, line {line}"
+            _refuse_answer(parts, asked)
+            _refuse_no_python(cell.source, asked)
+
+
+def _refuse_answer(parts: Sequence[str | Answer], asked: str) -> None:
+    is_task = parts and isinstance(parts[0], str) and TASK.match(parts[0])
+    if is_task and not any(isinstance(part, Answer) for part in parts):
+        raise NotebookError(
+            asked=asked,
+            found=f"a task without '{CODE.begin}': students would get all of it",
+            do=f"write '{CODE.begin}' above the answer, and '{CODE.end}' below it",
+        )
+
+
+def _refuse_no_python(source: str, asked: str) -> None:
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as of an escape that is none
+            compile(python_of(source), asked, "exec", flags=flags)
+    except (SyntaxError, ValueError) as error:
+        text = error.text if isinstance(error, SyntaxError) else None
+        where = f": {text.strip()}" if text else ""
+        says = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise NotebookError(
+            asked=asked, found=f"no Python: {says}{where}", do="repair the line, then build again"
+        ) from error

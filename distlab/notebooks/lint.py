@@ -7,17 +7,20 @@ for finding in report.findings:
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
+from distlab.course import FOLDERS, PAGES
+from distlab.course_map import read_map
 from distlab.errors import NotebookError
 from distlab.notebooks import lint_code, lint_predictions, lint_text
 from distlab.notebooks.claims import lint_claims
 from distlab.notebooks.editions import leaking_lines
-from distlab.notebooks.lint_links import links_resolve
-from distlab.notebooks.notebook_text import Finding, code_cells
-from distlab.notebooks.reading_time import lint_reading_time
+from distlab.notebooks.notebook_text import Finding, anchors_of, code_cells, links_of, tags_of
 from distlab.notebooks.source import (
     EDITIONS,
     Draft,
@@ -108,3 +111,112 @@ def no_leak(exercise: NotebookNode, draft: Draft) -> list[Finding]:
             if secret in shown or any(secret in text for text in written):
                 found.append(Finding(number, f"gives the solution away: {secret!r}"))
     return found
+
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
+
+
+def links_resolve(notebook: NotebookNode, *, edition: Edition, root: Path) -> list[Finding]:
+    """Relative links lead to a file, '#' links to a heading; web addresses are not visited."""
+    found = []
+    for number, target in links_of(notebook):
+        message = _problem(notebook, unquote(target), edition, root.resolve())
+        if message:
+            found.append(Finding(number, f"link {target!r} {message}"))
+    return found
+
+
+def _problem(notebook: NotebookNode, target: str, edition: Edition, root: Path) -> str:
+    if _SCHEME.match(target):
+        local = target.lower().startswith(("file:", "attachment:"))
+        return "is no web address and no path" if local else ""
+    if target.startswith("/"):
+        return "is absolute; write it from the notebook's own folder"
+    path, _, anchor = target.partition("#")
+    if not path:
+        known = anchors_of(notebook)
+    else:
+        there = (root / EDITIONS[edition][0] / path).resolve()
+        # A solution is read in the repository, where everything is.
+        # `distlab lab` lays these folders and pages, and nothing else, into a learner's copy.
+        laid = [root] if edition == "solution" else [root / name for name in (*FOLDERS, *PAGES)]
+        if not any(there.is_relative_to(place) for place in laid):
+            return "leaves notebooks/, exercises/ and the pages that a learner's copy has"
+        if not there.exists():
+            return "leads nowhere"
+        if not anchor or there.suffix not in (".ipynb", ".md"):
+            return ""
+        is_page = there.suffix == ".md"
+        known = _anchors_of_page(there) if is_page else anchors_of(_read(there))
+    if anchor and anchor not in known:
+        return f"names no heading; they are written as {sorted(known)[:3]}"
+    return "" if anchor or path else "is empty"
+
+
+def _anchors_of_page(page: Path) -> set[str]:
+    """Returns the anchors of a Markdown page, as GitHub and the site make them of its headings."""
+    headings = re.findall(r"^#+ +(.+?) *$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _read(path: Path) -> NotebookNode:
+    import nbformat
+
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call,no-any-return]
+
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+WORDS_A_MINUTE = 200
+SECS_A_LINE = 20
+MINUTES_A_PREDICTION = 1
+_MOST_APART = 5  # minutes: lessons state round numbers
+
+_FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
+_ADDRESS = re.compile(r"\]\([^)]*\)")
+# Lines that ask for no thought: imports, comments, what only shows a result.
+_PASSED_OVER = re.compile(r"#|import |from |%%|display\(|dl\.show\(|\W*$")
+
+
+def lint_reading_time(root: Path) -> list[Finding]:
+    """Returns the lessons whose stated minutes are far from what their text takes.
+
+    Folded text doesn't count, nor does code that the course has shown before.
+    """
+    import nbformat
+
+    found = []
+    shown: set[str] = set()  # the lines of code of the lessons so far
+    for entry in read_map(root):
+        if not entry.lesson:
+            continue
+        notebook = nbformat.read(root / entry.lesson, as_version=4)  # type: ignore[no-untyped-call]
+        minutes = minutes_of(notebook, shown=shown)
+        stated = entry.lesson_minutes
+        if stated is None or abs(stated - minutes) > _MOST_APART:
+            message = f"states {stated} minutes; by its words, code and predictions {minutes:.0f}"
+            found.append(Finding(None, message, entry.lesson))
+    return found
+
+
+def minutes_of(notebook: NotebookNode, *, shown: set[str]) -> float:
+    """Returns the minutes that a lesson takes."""
+    text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    words = len(_ADDRESS.sub("]", _FOLDED.sub("", text)).split())
+    predictions = sum("predict" in tags_of(cell) for _, cell in code_cells(notebook))
+    lines = set(_lines_to_read(notebook)) - shown
+    shown.update(lines)
+    return (
+        words / WORDS_A_MINUTE + len(lines) * SECS_A_LINE / 60 + predictions * MINUTES_A_PREDICTION
+    )
+
+
+def _lines_to_read(notebook: NotebookNode) -> Iterator[str]:
+    for _, cell in code_cells(notebook):
+        if not {"predict", "reveal", "hide-input"} & set(tags_of(cell)):
+            lines = (line.partition("  #")[0].strip() for line in cell.source.splitlines())
+            yield from (line for line in lines if not _PASSED_OVER.match(line))

@@ -10,7 +10,6 @@ In JupyterLab a question is a control, and the kernel keeps the answer. Where no
 answer (a build, a test, a terminal) questions and answers are text, the same bytes each time.
 """
 
-from distlab.predictions.prediction import Prediction, predict
-from distlab.predictions.tally import recap
+from distlab.predictions.prediction import Prediction, predict, recap
 
 __all__ = ["Prediction", "predict", "recap"]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distlab.environment import explain_missing
 from distlab.errors import InvalidArgument
 from distlab.predictions import wording
-from distlab.predictions.control import Control
 from distlab.predictions.frontend import can_answer, show, text_bundle
 from distlab.predictions.question import Answer, Question, agree
 
@@ -154,3 +153,101 @@ class Prediction:
             opening, _ = wording.kept(self.question, None)
             markdown, plain = f"{opening}\n\n{markdown}", f"{opening}\n{plain}"
         show(markdown, plain)
+
+
+_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class Control:
+    """A button for each choice or a box for a number, and a button that keeps the answer."""
+
+    def __init__(self, question: Question, keep: Callable[[Any], None]) -> None:
+        import ipywidgets
+
+        self._question, self._keep = question, keep
+        self._answer = _answer_widget(ipywidgets, question)
+        self._said = ipywidgets.Label()
+        button = ipywidgets.Button(description="Keep my prediction", layout={"width": "auto"})
+        button.on_click(lambda _: self._keep_it())
+        unit = [ipywidgets.Label(question.unit)] if question.unit else []
+        row = ipywidgets.HBox([self._answer, *unit])
+        self._box = ipywidgets.VBox([row, ipywidgets.HBox([button, self._said])])
+
+    @property
+    def bundle(self) -> dict[str, Any]:
+        """The control as an output, with the choices as text where there are no widgets."""
+        view = {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}
+        return {_VIEW: view, **text_bundle(*wording.offered(self._question))}
+
+    def chosen(self) -> Any:
+        """Returns what is chosen and perhaps not kept; None for nothing."""
+        return self._answer.value or None
+
+    def close(self) -> None:
+        """Takes the control away, so that nothing more can be kept."""
+        self._box.close()
+
+    def _keep_it(self) -> None:
+        if self.chosen() is None:
+            self._said.value = "Choose an answer first." if self._question.choices else _NUMBER
+            return
+        try:
+            self._keep(self.chosen())
+        except InvalidArgument as error:
+            self._said.value = f"{error.found}: {error.do}"
+        else:
+            said = _label(self._question.said(self._question.read(self.chosen(), asked="keep")))
+            self._said.value = f"Kept: {said}. You can change it until you see the answer."
+
+
+_NUMBER = "Type a number first."
+
+
+def _answer_widget(ipywidgets: Any, question: Question) -> Any:
+    if not question.choices:
+        return ipywidgets.Text(placeholder="a number", layout={"width": "10em"})
+    labels = [(_label(choice), choice) for choice in question.choices]
+    # Not radio buttons: JupyterLab takes the arrow keys, which move among them, for its cells.
+    return ipywidgets.ToggleButtons(
+        options=labels, value=None, style={"button_width": "max-content"}
+    )
+
+
+def _label(markdown: str) -> str:
+    """A label shows no Markdown, so the marks of code would be in the way."""
+    return markdown.replace("`", "")
+
+
+def recap() -> None:
+    """Says how many predictions came true, and which to think about again.
+
+    What you predicted before you saw an answer for the first time counts.
+    """
+    predictions = asked_so_far()
+    if not predictions:
+        text = "Nothing was asked yet. Run the cells above first."
+    elif can_answer() or any(prediction.guess is not None for prediction in predictions):
+        text = _counted(predictions)
+    else:
+        text = (
+            "In your own copy, this cell says how many of your predictions came true, and which "
+            "to think about again."
+        )
+    show(text, text.replace("*", ""))
+
+
+def _counted(predictions: list[Prediction]) -> str:
+    right = sum(prediction.came_true is True for prediction in predictions)
+    opening = f"**{right} of {len(predictions)} predictions came true.**"
+    again = [_line(prediction) for prediction in predictions if not prediction.came_true]
+    if not again:
+        return opening
+    return "\n".join([f"{opening} Think about these again:", "", *again])
+
+
+def _line(prediction: Prediction) -> str:
+    question = prediction.question
+    if prediction.answer is None:
+        return f"- {question.text} The answer was not shown yet."
+    guess, _ = wording.kept(question, prediction.guess)
+    return f"- {question.text} {guess} It was **{question.said(prediction.answer)}**."

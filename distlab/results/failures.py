@@ -39,25 +39,12 @@ class FailureKind(StrEnum):
     UNUSABLE = "unusable"
 
 
-# Version 0.1.0 stored these words in the autograder's records. The table never changes.
-OLD_KINDS: dict[str, FailureKind] = {
-    "not started": FailureKind.NOT_STARTED,
-    "error": FailureKind.ERROR,
-    "did not come to an end": FailureKind.TIMED_OUT,
-    "unusable": FailureKind.UNUSABLE,
-}
-
 _MOST_LINES = 4
 _MOST_TEXT = 500
 _OUR_FOLDER = str(Path(__file__).resolve().parents[1])
 _GENERATED = "__autograph_generated_file"
 # How AutoGraph writes a frame of converted code into the message of an error.
 _AUTOGRAPH_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)[ *]*\n\s*(.*)\n?')
-
-
-def stored_kind(text: str) -> FailureKind:
-    """Returns the kind that a record holds: a code, or the words of version 0.1.0."""
-    return OLD_KINDS[text] if text in OLD_KINDS else FailureKind(text)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from distlab import errors
 from distlab.autograder.intake.code_slice import Cell, python_of, slice_of
 from distlab.autograder.intake.extract_answers import find_answers
 from distlab.autograder.intake.notebook_file import open_notebook
-from distlab.checks.check import Check, Verdict
+from distlab.checks import Check, Holds
 from distlab.checks.registry import checks_of, stems
 from tests.support.repository import ROOT
 
@@ -22,7 +22,7 @@ def check(name, function):
         points=1,
         inputs=lambda seed: {},
         call=lambda function, inputs: None,
-        judge=lambda inputs, outputs: Verdict(()),
+        criteria=(Holds("it", lambda given, out: True, ""),),
         hint="",
         revisit="",
     )

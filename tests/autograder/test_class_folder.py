@@ -34,16 +34,19 @@ RIGHT = f"# task: slices{SPLIT}"
 # A check that shows what it asked with.
 PRIVATE = """
 import numpy as np
-from distlab.checks import Check, Criterion, Verdict
+from distlab.checks import Check, Criterion
+from distlab.checks.criteria import Expectation
+
+class Shown(Expectation):
+    def look(self, inputs, outputs, right):
+        return Criterion("drawn", False, yours=str(outputs), expected=str([inputs["drawn"]]))
 
 CHECKS = (
     Check(
         name="drawn", function="split", title="Drawn", points=1, hint="", revisit="",
         inputs=lambda seed: {"drawn": int(np.random.default_rng(seed).integers(2**40))},
         call=lambda split, inputs: split(inputs["drawn"], 1),
-        judge=lambda inputs, outputs: Verdict.of(
-            Criterion("drawn", False, yours=str(outputs), expected=str([inputs["drawn"]]))
-        ),
+        criteria=(Shown(),),
     ),
 )
 """

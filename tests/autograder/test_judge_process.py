@@ -19,26 +19,29 @@ pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked he
 # Checks whose judges show where they are, and do what a broken one might.
 STRANGE = """
 import os, sys, time
-from distlab.checks import Check, Mistake, Verdict, expect_true
+from distlab.checks import Check, Criterion, Observed
+from distlab.checks.criteria import Expectation
 
-def judge(inputs, outputs):
-    what = outputs["what"]
-    if what == "hang": time.sleep(600)
-    if what == "end": os._exit(0)
-    if what == "leave": sys.exit(3)
-    if what == "nothing": return None
-    if what == "grow": bytearray(16 * 2**30)
-    if what == "print": print("for the pipe", flush=True); os.write(1, b"more")
-    if what == "long": return Verdict.of(expect_true("x" * 2_000_000, False, message=""))
-    names = [repr(module) for module in sys.modules.values()]
-    told = f"{os.getpid()} {any('handed_in' in name for name in names)} {os.environ}"
-    return Verdict.of(expect_true(told, what != "fail", message="no"))
+class Strange(Expectation):
+    def look(self, inputs, outputs, right):
+        what = outputs["what"]
+        if what == "hang": time.sleep(600)
+        if what == "end": os._exit(0)
+        if what == "leave": sys.exit(3)
+        if what == "nothing": return None
+        if what == "grow": bytearray(16 * 2**30)
+        if what == "print": print("for the pipe", flush=True); os.write(1, b"more")
+        if what == "long": return Criterion("x" * 2_000_000, False)
+        names = [repr(module) for module in sys.modules.values()]
+        told = f"{os.getpid()} {any('handed_in' in name for name in names)} {os.environ}"
+        return Criterion(told, what != "fail")
 
 CHECKS = (
     Check(
         name="strange", function="f", title="Strange", points=2, hint="", revisit="",
-        inputs=lambda seed: {"seed": seed}, call=lambda f, inputs: f(inputs), judge=judge,
-        mistakes=(Mistake("failing", "It fails.", when=lambda i, o: o["what"] == "fail"),),
+        inputs=lambda seed: {"seed": seed}, call=lambda f, inputs: f(inputs),
+        criteria=(Strange(points=2),),
+        mistakes=(Observed("failing", lambda i, o: o["what"] == "fail").feedback("It fails."),),
     ),
 )
 """
@@ -134,9 +137,7 @@ def test_what_a_judge_raises_or_prints_or_takes_ends_nothing(strange):
     before = judged_in(strange("pass"))
     raised = strange("nothing")
     assert raised.earned == 0
-    assert raised.message.startswith(
-        f"{COULD_NOT_JUDGE} (InvalidArgument: the verdict of check 'strange'\n  found: a NoneType"
-    )
+    assert raised.message.startswith(f"{COULD_NOT_JUDGE} (AttributeError: 'NoneType'")
     grown = strange("grow")
     assert grown.earned == 0
     assert grown.criteria[0].message == "the check cannot read it (MemoryError: )"

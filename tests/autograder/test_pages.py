@@ -7,10 +7,9 @@ from pathlib import Path
 
 from distlab.autograder.gradebook.class_counts import mistakes_in, tasks_in
 from distlab.autograder.gradebook.class_page import class_page
-from distlab.autograder.gradebook.feedback_page import page_of, write_feedback
+from distlab.autograder.gradebook.feedback_page import page_of, section_html, write_feedback
 from distlab.autograder.gradebook.markdown_html import to_html
 from distlab.autograder.gradebook.scores import Given, Graded, Held, Policy, score_of
-from distlab.autograder.gradebook.section_html import section_html
 from distlab.autograder.intake.notebook_file import open_notebook
 from distlab.autograder.intake.report_submission import find_written, handed_out
 from distlab.autograder.intake.submissions import Submission

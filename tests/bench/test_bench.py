@@ -3,8 +3,7 @@
 import pytest
 
 from distlab import cli
-from distlab.bench.bench_command import efficiency_of, table_of
-from distlab.bench.own_code import own_functions
+from distlab.bench.bench_command import efficiency_of, own_functions, table_of
 from distlab.measure.scaling_runs import MeasuredStep
 from distlab.warm.process import can_fork
 from tests.support.forked_python import write_forked_python

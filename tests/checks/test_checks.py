@@ -18,11 +18,10 @@ import distlab.checks
 from distlab import errors
 from distlab.checks import (
     Check,
+    Close,
     Criterion,
-    Mistake,
+    Holds,
     Verdict,
-    expect_close,
-    expect_shape,
     notebook_check,
     registry,
 )
@@ -231,8 +230,6 @@ def test_what_goes_wrong_in_the_check_is_not_told_as_the_learners():
 
     with pytest.raises(errors.DeviceError, match="restart the kernel"):
         check(dataclasses.replace(CHECK, call=without_devices), combine)
-    with pytest.raises(errors.InvalidArgument, match=r"return Verdict\.of"):
-        check(dataclasses.replace(CHECK, judge=lambda inputs, outputs: True), combine)
 
 
 def test_an_answer_that_changes_its_inputs_is_judged_on_the_true_ones():
@@ -246,14 +243,11 @@ def test_an_answer_that_changes_its_inputs_is_judged_on_the_true_ones():
 
 
 def test_partial_credit_is_weighted_and_must_hold_in_every_draw():
-    def judge(inputs, outputs):
-        mean = inputs["sums"].sum() / inputs["counts"].sum()
-        return Verdict.of(
-            expect_shape("one number", yours=outputs["mean"], shape=()),
-            expect_close("the mean", yours=outputs["mean"], expected=mean, atol=1e-6, weight=3),
-        )
-
-    weighted = dataclasses.replace(CHECK, judge=judge)
+    criteria = (
+        Holds("one number", lambda given, out: np.ndim(out["mean"]) == 0, "no number", points=0.5),
+        Close("mean", "the mean", atol=1e-6, points=1.5),
+    )
+    weighted = dataclasses.replace(CHECK, criteria=criteria)
     report = check(weighted, lambda sums, counts: 1.0)
     assert report.earned == 0.5
     assert "[x] one number\n  [ ] not yet: the mean" in repr(report)
@@ -427,14 +421,12 @@ def test_checking_needs_no_tensorflow(run_python):
 def test_what_makes_no_check_is_refused():
     row = RubricRow("what_jumps", 2, "says what jumps")
     replace = functools.partial(dataclasses.replace, CHECK)
-    two_ways = {"error": "x", "when": lambda inputs, outputs: True}
     cases = {
         "not an identifier": lambda: replace(name="two words"),
         "function='my function'": lambda: replace(function="my function"),
         "points=0": lambda: replace(points=0),
         "name each mistake once": lambda: replace(mistakes=CHECK.mistakes * 2),
-        "exactly one of yields, when and error": lambda: Mistake("name", "says"),
-        "exactly one of yields, when and error ": lambda: Mistake("name", "says", **two_ways),
+        "no criteria": lambda: replace(criteria=()),
         "no criterion": lambda: Verdict.of(),
         "weight=0": lambda: Criterion("x", True, weight=0),
         "a name that is not an identifier": lambda: RubricRow("two words", 1, "says it"),

@@ -6,8 +6,8 @@ import io
 import numpy as np
 import pytest
 
-from distlab.checks import Check, Verdict, expect_close, expect_equal, expect_shape, expect_true
-from distlab.checks.matchers import same_plain
+from distlab.checks import Check, Close, Holds
+from distlab.checks.matchers import expect_close, expect_equal, same_plain
 from distlab.checks.run_check import call_check, judge_called, report_on, run_check
 from distlab.errors import InvalidArgument
 from distlab.results.plain_values import decode, encode, to_plain
@@ -19,9 +19,9 @@ CHECK = Check(
     points=1,
     inputs=lambda seed: {},
     call=lambda function, inputs: function(),
-    judge=lambda inputs, outputs: Verdict.of(
-        expect_close("it", yours=outputs, expected=2.0, atol=1e-6)
-    ),
+    read=lambda inputs, outputs: {"it": outputs},
+    reference=lambda inputs: {"it": 2.0},
+    criteria=(Close("it", "it", atol=1e-6),),
     hint="",
     revisit="",
 )
@@ -78,13 +78,13 @@ def test_a_subclass_that_equals_everything_becomes_what_it_holds():
 def test_call_and_judge_meet_in_bytes_only():
     judged, kept = [], np.ones(3)
 
-    def judge(inputs, outputs):
-        judged.append(outputs)
-        return Verdict.of(expect_true("fine", True, message=""))
+    def holds(inputs, outputs):
+        judged.append(outputs["it"])
+        return True
 
     called = call_check(CHECK, lambda: kept, 5)
     assert isinstance(called.payload, bytes)
-    without_call = dataclasses.replace(CHECK, call=None, judge=judge)
+    without_call = dataclasses.replace(CHECK, call=None, criteria=(Holds("fine", holds, ""),))
     assert report_on(without_call, [judge_called(without_call, called)]).passed
     assert type(judged[0]) is np.ndarray
     assert not np.shares_memory(judged[0], kept)
@@ -171,6 +171,3 @@ def test_equal_values_pass_across_arrays_and_lists_but_not_across_kinds():
     for yours, expected in ((True, 1), ([1, 1], 1), ("1", 1), ({"a": 1}, {"a": 1, "b": 2})):
         assert not expect_equal("x", yours=yours, expected=expected).passed
     assert "is there a `return`?" in expect_equal("x", yours=None, expected=1).message
-    assert expect_shape("x", yours=np.ones((2, 3)), shape=(2, 3)).passed
-    wrong = expect_shape("x", yours=np.ones(6), shape=(2, 3))
-    assert (wrong.passed, wrong.yours, wrong.expected) == (False, "[6]", "[2, 3]")

@@ -10,10 +10,9 @@ from nbformat import v4
 
 import distlab as dl
 from distlab import cli, errors
+from distlab.checks import Check, Holds
 from distlab.checks import progress as module
-from distlab.checks.check import Check, Verdict
 from distlab.checks.endings import WORDINGS, Ending
-from distlab.checks.matchers import expect_equal
 from distlab.checks.progress import progress
 from distlab.checks.registry import all_checks, checks_of
 from distlab.checks.report import Report
@@ -104,7 +103,7 @@ def test_what_was_checked_in_this_kernel_counts_before_it_is_saved(tmp_path, mon
         points=FIRST.points,
         inputs=lambda seed: {},
         call=lambda function, inputs: function(),
-        judge=lambda inputs, outputs: Verdict.of(expect_equal("it", yours=outputs, expected=1)),
+        criteria=(Holds("it", lambda given, out: out == 1, "not 1"),),
         hint="",
         revisit="",
     )

@@ -94,15 +94,15 @@ def test_the_points_of_each_exercise_are_those_of_its_checks():
 
 CHECKS = """\
 import logging
-from distlab.checks import Check, Verdict, expect_true
+from distlab.checks import Check, Holds
 import distlab as dl
 logging.basicConfig()  # its handler writes past what is redirected later
 half = Check(
     name="half", function="answer", title="t", points=3, hint="", revisit="",
     inputs=lambda seed: {}, call=lambda answer, inputs: answer(),
-    judge=lambda inputs, outputs: Verdict.of(
-        expect_true("it is even", outputs % 2 == 0, message="odd", weight=1),
-        expect_true("it is large", outputs > 10, message="small", weight=2),
+    criteria=(
+        Holds("it is even", lambda given, out: out % 2 == 0, "odd", points=1),
+        Holds("it is large", lambda given, out: out > 10, "small", points=2),
     ),
 )
 """

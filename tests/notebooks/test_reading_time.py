@@ -5,7 +5,7 @@ import json
 import pytest
 from nbformat import v4
 
-from distlab.notebooks.reading_time import lint_reading_time, minutes_of
+from distlab.notebooks.lint import lint_reading_time, minutes_of
 
 
 def lesson(*, words=0, code="", predictions=0, folded=0, tags=()):

@@ -15,10 +15,10 @@ import struct
 from typing import Any
 
 from distlab.checks.check import Criterion
-from distlab.checks.endings import stored_ending
+from distlab.checks.endings import Ending
 from distlab.checks.report import Report
 from distlab.checks.run_check import Called
-from distlab.results.failures import Failure, FailureKind, stored_kind
+from distlab.results.failures import Failure, FailureKind
 
 Head = dict[str, Any]
 
@@ -109,12 +109,11 @@ def _failure(told: Any) -> Failure:
 
 
 def report_of(told: dict[str, Any]) -> Report:
-    """Returns a report as `dataclasses.asdict` told it, in this version or in 0.1.0."""
+    """Returns a report as `dataclasses.asdict` told it."""
     parts = dict(told)
-    # Version 0.1.0 stored the label of the ending, as "status".
-    parts["ending"] = stored_ending(parts.pop("status" if "status" in parts else "ending"))
+    parts["ending"] = Ending(parts["ending"])
     if (failure := parts["failure"]) is not None:
-        kind = stored_kind(failure["kind"])
+        kind = FailureKind(failure["kind"])
         parts["failure"] = Failure(kind, failure["error"], tuple(failure["lines"]))
     parts["criteria"] = tuple(Criterion(**criterion) for criterion in parts["criteria"])
     return Report(**parts)

@@ -24,7 +24,8 @@ from distlab.autograder.isolation.audit_hook import functions_of_libraries, obse
 from distlab.autograder.isolation.messages import Head, head_of, pack
 from distlab.autograder.isolation.stack_dump import show_lines_on_demand
 from distlab.autograder.isolation.static_scan import LONGEST_REASON, MOST_REASONS, Cells, suspicions
-from distlab.checks.check import Check, Inputs, Plain, Verdict
+from distlab.checks.check import Check
+from distlab.checks.criteria import Holds
 from distlab.checks.run_check import Called, call_check
 from distlab.coursework.replicas import MOST_REPLICAS
 from distlab.devices import split_devices
@@ -91,7 +92,7 @@ def answer(job: dict[str, Any], sender: Sender, folder: Path) -> NoReturn:
     try:
         seed, cells = job["seeds"][0], [(str(name), str(text)) for name, text in job["cells"]]
         private = Path(job["extra_checks"]) if job["extra_checks"] else None
-        check = _without_judge(check_named(job["check"], private))
+        check = _without_criteria(check_named(job["check"], private))
         for reason in suspicions(cells):
             sender.note(reason)
         show_lines_on_demand()
@@ -132,14 +133,11 @@ def look_on_tasks(job: dict[str, Any], fd: int, folder: Path) -> None:
     observe(note, is_theirs=_theirs(cells, folder), folder=folder, private=private)
 
 
-def _without_judge(check: Check) -> Check:
-    def judge(inputs: Inputs, outputs: Plain) -> Verdict:
-        raise AssertionError("nothing is judged where learners' code runs")
-
+def _without_criteria(check: Check) -> Check:
+    nothing = Holds("nothing is judged where learners' code runs", lambda given, out: False, "")
     return dataclasses.replace(
         check,
-        judge=judge,
-        criteria=(),
+        criteria=(nothing,),
         read=None,
         reference=None,
         mistakes=(),

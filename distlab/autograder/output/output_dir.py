@@ -1,4 +1,4 @@
-"""Prepares the folder for results, and refuses a folder with other people's files.
+"""The folder of results: whose it is, what the last run into it was asked and what it wrote.
 
 seed = take_place(out, folder, submissions, seed=None)
 # run.json there says which seed, and whose submissions these results are of
@@ -6,13 +6,20 @@ seed = take_place(out, folder, submissions, seed=None)
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distlab.atomic_write import write_atomically
+from distlab.autograder.gradebook.scores import Graded, Held
+from distlab.autograder.intake.report_submission import Written
 from distlab.autograder.intake.submissions import Submission
+from distlab.autograder.isolation.messages import report_of
 from distlab.errors import InvalidArgument
 
 _RUN = "run.json"
@@ -81,3 +88,106 @@ def _earlier(out: Path, folder: Path) -> dict[str, Any]:
             do="give a new folder, or that of an earlier run",
         )
     return {}
+
+
+_FILE = ".last_run.json"
+
+
+class LastRun:
+    """The options of the last run into a folder.
+
+    Nothing is taken from them silently: points that come back unasked, or are gone unasked, are
+    both wrong.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._path = out / _FILE
+        try:
+            told = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            told = {}
+        self._given = {k: v for k, v in told.items() if v} if isinstance(told, dict) else {}
+
+    def forgotten(self, options: Mapping[str, str]) -> list[str]:
+        """Returns a line for each option that the last run had and this one has not."""
+        return [
+            f"the last run had {name} {value}, and this one has not: its effect is gone from "
+            "every table and page; if you want it, give it each time"
+            for name, value in self._given.items()
+            if name in options and not options[name]
+        ]
+
+    def keep(self, options: Mapping[str, str]) -> None:
+        """Notes the options of this run."""
+        self._path.write_text(json.dumps(dict(options)), encoding="utf-8")
+
+
+class Saved:
+    """The records of a folder, by which a run resumes where one stopped.
+
+    A record counts for the very bytes of the notebook, and for the seed, the checks and the version
+    of distlab that it was made with.
+    """
+
+    def __init__(self, folder: Path, *, key: str) -> None:
+        self._folder, self._key = folder, key
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def find(self, submission: Submission, *, of_any_key: bool = False) -> Graded | None:
+        """Returns what became of a submission; None if it must be graded."""
+        try:
+            told = json.loads(self._path(submission).read_text(encoding="utf-8"))
+            if told["key"] != self._key and not of_any_key:
+                return None
+            return Graded(
+                submission=submission,
+                stem=told["stem"],
+                reports=tuple(report_of(one) for one in told["reports"]),
+                written=tuple(_written_of(one) for one in told["written"]),
+                code=dict(told["code"]),
+                held=tuple(Held(**one) for one in told["held"]),
+                notes=tuple(told["notes"]),
+                problem=told["problem"],
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def keep(self, graded: Graded) -> None:
+        """Writes a record, whole or not at all."""
+        told = dataclasses.asdict(graded) | {"key": self._key}
+        del told["submission"]
+        path = self._path(graded.submission)
+        write_atomically(path, json.dumps(told))
+
+    def _path(self, submission: Submission) -> Path:
+        names = f"{submission.learner}\0{submission.user}\0{submission.path.name}\0"
+        digest = hashlib.sha256(names.encode(errors="surrogateescape"))
+        with contextlib.suppress(OSError):  # a file that cannot be read is reported, not kept
+            digest.update(submission.path.read_bytes())
+        return self._folder / f"{digest.hexdigest()}.json"
+
+
+def _written_of(told: dict[str, Any]) -> Written:
+    return Written(**{**told, "pictures": tuple(told["pictures"]), "notes": tuple(told["notes"])})
+
+
+_LIST = Path("records", "pages.json")
+
+
+def take_away_stale(out: Path, written: Collection[Path]) -> None:
+    """Removes the pages of the last run that are not among those of this one, and notes these.
+
+    Files that the grader did not write stay.
+    """
+    now = sorted(path.relative_to(out).as_posix() for path in written)
+    try:
+        before = json.loads((out / _LIST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = []
+    for name in before if isinstance(before, list) else []:
+        path = Path(str(name))
+        if name not in now and path.parts[:1] == ("feedback",) and ".." not in path.parts:
+            with contextlib.suppress(OSError):
+                (out / path).unlink()
+                (out / path).parent.rmdir()  # where nothing else is in it
+    (out / _LIST).write_text(json.dumps(now), encoding="utf-8")
