@@ -32,6 +32,7 @@ CHAOS_ARGS ?=
 MARKS_ARGS ?=
 VERSIONS_ARGS ?=
 PORTABLE_ARGS ?=
+MODELS_ARGS ?=
 
 # $(call stage,name,command): says what runs, and what it took.
 stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
@@ -39,7 +40,7 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
-	tests regression regression-cold regression-tampered portable nbgrader support-matrix zoo tables \
+	tests regression regression-cold regression-tampered portable nbgrader support-matrix zoo random-models tables \
 	bench chaos full-marks versions format docs map constraints clean
 
 help:  ## list these targets
@@ -60,7 +61,7 @@ check: env  ## what CI runs: the suite, all notebooks run again, the site
 
 nightly: env  ## what takes hours: many seeds, kills, other processors and versions, every table
 	@start=$$(date +%s); $(MAKE) --no-print-directory --keep-going full-marks chaos regression-cold \
-		regression-tampered nbgrader tables portable versions \
+		regression-tampered nbgrader tables random-models portable versions \
 	&& printf '\n== the night passed in %s s\n' $$(( $$(date +%s) - start ))
 
 env:  ## make .venv with everything the checks need
@@ -128,6 +129,9 @@ tables: env  ## measure the support matrix and the zoo again, and compare with t
 
 zoo: env  ## train every model family of the zoo on one device and on replicas, and write docs/zoo.md
 	$(call stage,zoo,$(PY) -m tools.zoo --write)
+
+random-models: env  ## train 200 models that a seed draws, in float64, on one device and on replicas
+	$(call stage,random models,$(PY) tools/random_models.py $(MODELS_ARGS))
 
 bench: env  ## time training against its peers, and weigh its memory (about 20 minutes, quiet machine)
 	$(call stage,benchmarks,$(PY) benchmarks/fit.py && $(PY) benchmarks/memory.py)

@@ -7,6 +7,7 @@ batches.single(0)               # a data set of the first one only
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument
+from distlab.training.workers.exchanging import Workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,22 @@ class Batches:
             for element, share in zip(self.elements, shares, strict=True)
         ]
         return Batches(elements=tuple(elements), spec=self.spec)
+
+
+def check_alike(batches: Batches, workers: Workers) -> None:
+    """Raises where a worker reads other batches than the chief."""
+    digest = hashlib.blake2b()
+    for part in tf.nest.flatten(batches.elements, expand_composites=True):
+        digest.update(np.asarray(part.numpy()).tobytes())
+    told = workers.exchange([len(batches.elements), digest.hexdigest()])
+    others = [name for name, one in zip(workers.names, told, strict=True) if one != told[0]]
+    if others:
+        raise DatasetError(
+            asked=f"check_parity on {workers.count} workers",
+            found=f"other batches on {others[0]} than on {workers.names[0]}",
+            do="give all workers the same global batches, in the same order: shuffle with a seed, "
+            "and let distribute share them out",
+        )
 
 
 def read(data: tf.data.Dataset, steps: int) -> Batches:

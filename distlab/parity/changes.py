@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 
 from distlab.parity.structure import layers_of
-from distlab.training.keras_private.optimizers import inner
+from distlab.training.keras_private.held import inner
 
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from distlab.errors import InvalidArgument, ModelError, did_you_mean
-from distlab.parity.batches import Batches, read
+from distlab.parity.batches import Batches, check_alike, read
 from distlab.parity.causes import find_cause
 from distlab.parity.comparing import Comparison, compare
 from distlab.parity.noise import NOISE_FACTOR, ROUNDINGS_A_STEP
@@ -26,7 +26,8 @@ from distlab.parity.parity_result import Parity, StepDifference
 from distlab.parity.scaling import Factor, loss_factor
 from distlab.parity.sides import Case, Train
 from distlab.parity.structure import ASKED
-from distlab.strategy.describing import CLUSTER_KINDS, describe
+from distlab.strategy.describing import describe
+from distlab.training.workers.exchanging import doing, workers_of
 
 
 def check_parity(
@@ -54,7 +55,8 @@ def check_parity(
     Args:
         build: Takes nothing, returns a new compiled `keras.Model`, as for one device.
         data: Global batches.
-        strategy: Any strategy of one process.
+        strategy: Any strategy but parameter servers. Of several workers each calls this at the
+            same place, with the same data, and is told the same.
         steps: Batches to train on; fewer where the data end.
         train: Who takes the steps under the strategy: "distribute" (distlab's), "keras" (Keras's
             own `fit`), or a loop of your own: a function of a model, built and compiled in the
@@ -73,8 +75,9 @@ def check_parity(
     """
     _check_arguments(build, strategy, steps, train, tolerance)
     batches = read(data, steps)
+    check_alike(batches, workers_of(strategy))
     case = Case(build=build, strategy=strategy, train=train, batches=batches)
-    with _nothing_left_behind():
+    with _nothing_left_behind(), doing("check_parity"):
         found = compare(case, tolerance=tolerance)
         replicas = strategy.num_replicas_in_sync
         own_loop = callable(train) and replicas > 1
@@ -183,10 +186,10 @@ def _check_arguments(
             found=f"a {type(strategy).__name__} where a strategy should be",
             do='make one: strategy=distlab.make_strategy("mirrored")',
         )
-    if (kind := describe(strategy).kind) in CLUSTER_KINDS:
+    if describe(strategy).kind == "parameter_server":
         raise InvalidArgument(
-            asked=f"check_parity with a strategy of kind {kind!r}",
-            found="a strategy that spans more than this process",
+            asked="check_parity with a strategy of kind 'parameter_server'",
+            found="workers that each take steps on batches of their own",
             do='check with "mirrored" and as many replicas: distlab.make_strategy("mirrored")',
         )
     if tf.distribute.has_strategy():

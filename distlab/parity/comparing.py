@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distlab.parity.noise import Noise, Path, Table, difference, measure, only, wide
+from distlab.parity.noise import Noise, Path, Table, difference, largest, measure, only, wide
 from distlab.parity.randomness import Randomness
 from distlab.parity.sides import Case, Copies, Side, one_device, under_strategy
 from distlab.parity.structure import plain_names
@@ -87,14 +87,14 @@ def compare(
         )
 
     other = under_strategy(case, one.start, note)
-    allowed = noise.allowed(one, path)
+    allowed = largest(case, noise.allowed(one, path))
     finite = [all(np.isfinite(wide(value)).all() for value in values) for values in path]
     return Comparison(
         names=tuple(plain_names(one.start.paths, other.start.paths)),
         one=one,
         other=other,
-        far=np.array(far),
-        apart=np.array(apart),
+        far=largest(case, far),
+        apart=largest(case, apart),
         allowed=allowed if tolerance is None else np.full_like(allowed, tolerance),
         path=path,
         noise=noise,

@@ -9,11 +9,13 @@ weights that are changed in their last digit.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from distlab.parity.sides import Case, Copies, Side, one_device, rounding_of
 from distlab.parity.structure import Start
+from distlab.training.workers.exchanging import workers_of
 
 ROUNDINGS_A_STEP = 4  # in units of the last digit
 NOISE_FACTOR = 8  # the probe is one sample of the noise, the strategy's steps are another
@@ -57,7 +59,7 @@ class Noise:
 
 def measure(case: Case, one: Side, path: Path) -> Noise:
     """Measures it."""
-    moved, _ = distances(path, [list(one.start.values)] * len(path))
+    moved = largest(case, distances(path, [list(one.start.values)] * len(path))[0])
     table, noisy = moves(case, one, path, start=_last_digits_changed(one.start))
     trains = np.array([weight.trainable for weight in one.start.weights]) & (moved[-1] > 0)
     everywhere = bool(trains.any() and noisy[trains].mean() >= 0.5)
@@ -73,8 +75,14 @@ def moves(
     other: Path = []
     one_device(case, lambda weights: other.append(only(weights)), start=start or one.start)
     _, moved = distances(path, [list(one.start.values)] * len(path))
-    table, apart = distances(path, other)
+    table, apart = (largest(case, part) for part in distances(path, other))
     return table, apart[-1] > share * np.maximum(moved[-1], np.finfo(np.float32).eps)
+
+
+def largest(case: Case, table: Any) -> Table:
+    """Returns the largest numbers of all workers: they go by the same, whatever they compute on."""
+    told = workers_of(case.strategy).exchange(np.asarray(table).tolist())
+    return np.asarray(np.max(np.array(told, dtype=float), axis=0))
 
 
 def _last_digits_changed(start: Start) -> Start:

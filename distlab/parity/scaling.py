@@ -16,6 +16,7 @@ from distlab.parity import changes
 from distlab.parity.noise import wide
 from distlab.parity.sides import Case, Copies, Note, one_device, under_strategy
 from distlab.parity.structure import Start
+from distlab.training.workers.exchanging import workers_of
 
 # Relative; what SGD(1.0) leaves of float32 after one step is far below.
 _SAME = 0.02
@@ -50,14 +51,14 @@ def loss_factor(case: Case, start: Start) -> Factor:
         one, other = _updates(_bare(case, changes.zero_regularisers), start)
     except Exception:  # a user's loop may need what is taken out of the model here
         return Factor(value=float("nan"), fits=False)
-    return _fit(one, other)
+    return _fit(case, one, other)
 
 
 def regulariser_factor(case: Case, start: Start) -> Factor:
     """Returns the factor of the regularisers alone: steps with them less steps without."""
     one, other = _updates(_bare(case), start)
     one_without, other_without = _updates(_bare(case, changes.zero_regularisers), start)
-    return _fit(one - one_without, other - other_without)
+    return _fit(case, one - one_without, other - other_without)
 
 
 def _bare(case: Case, *more: Callable[[keras.Model], None]) -> Case:
@@ -92,7 +93,13 @@ def _updates(case: Case, start: Start) -> tuple[np.ndarray, np.ndarray]:
     return rows[0], rows[1]
 
 
-def _fit(one: np.ndarray, other: np.ndarray) -> Factor:
+def _fit(case: Case, one: np.ndarray, other: np.ndarray) -> Factor:
+    found = _factor(one, other)
+    value, fits = workers_of(case.strategy).from_chief([found.value, found.fits])
+    return Factor(value=value, fits=fits)
+
+
+def _factor(one: np.ndarray, other: np.ndarray) -> Factor:
     size = float(one @ one)
     if not np.isfinite(size) or not np.isfinite(other).all() or size == 0:
         return Factor(value=float("nan"), fits=False)

@@ -9,6 +9,7 @@ under_strategy(case, one.start, note)
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from distlab.strategy.describing import describe, short_name
 from distlab.training.distributing import distribute
 from distlab.training.keras_private import models
 from distlab.training.model_requirements import check_compiled
+from distlab.training.workers.exchanging import workers_of
 
 Train = Literal["distribute", "keras"] | Callable[[keras.Model, tf.data.Dataset], Any]
 Copies = tuple[np.ndarray, ...]
@@ -131,6 +133,8 @@ def _build(case: Case, start: Start | None) -> Side:
     own = Start.of(model)
     if start is not None:
         check_same(start, own)
+    start = start or _of_chief(case, own)
+    if start is not None:
         for variables, values in ((own.weights, start.values), (own.seeds, start.drawn)):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
@@ -145,6 +149,22 @@ def _build(case: Case, start: Start | None) -> Side:
     model.jit_compile = False
     model.steps_per_execution = 1
     return Side(model=model, start=own, randomness=randomness)
+
+
+def _of_chief(case: Case, own: Start) -> Start | None:
+    """What the chief's build() drew, for all workers to start from; None without others."""
+    workers = workers_of(case.strategy)
+    if workers.count == 1:
+        return None
+    values = (*own.values, *own.drawn)
+    told = workers.gather(b"".join(value.tobytes() for value in values))[0]
+    ends = itertools.accumulate(value.nbytes for value in values)
+    parts = [
+        np.frombuffer(told[end - value.nbytes : end], value.dtype).reshape(value.shape)
+        for value, end in zip(values, ends, strict=True)
+    ]
+    count = len(own.values)
+    return replace(own, values=tuple(parts[:count]), drawn=tuple(parts[count:]))
 
 
 def _build_optimizer(model: keras.Model) -> None:

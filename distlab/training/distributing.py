@@ -19,9 +19,11 @@ import tensorflow as tf
 
 from distlab.errors import InvalidArgument, ModelError, did_you_mean
 from distlab.strategy import collective_keys
+from distlab.strategy.describing import describe
+from distlab.training import model_requirements, overrides
 from distlab.training.keras_private import scopes
-from distlab.training.kinds import kind_of
 from distlab.training.overrides import install
+from distlab.training.parameter_server import server_requirements
 from distlab.training.rule.rows import BATCH_NORM
 from distlab.training.workers.ending import ended_together
 from distlab.training.workers.exchanging import workers_of
@@ -69,14 +71,19 @@ def distribute(
             `evaluate`, `predict` and `save` raise it too.
     """
     _check_arguments(build, strategy, batch_norm)
-    kind = kind_of(strategy)
-    kind.check_strategy(strategy)
+    on_servers, workers = describe(strategy).kind == "parameter_server", workers_of(strategy)
+    if on_servers:
+        server_requirements.check_strategy(strategy)
     collective_keys.separate(strategy)
-    with ended_together(workers_of(strategy), "build"), strategy.scope(), scopes.kept_graph():
+    with ended_together(workers, "build"), strategy.scope(), scopes.kept_graph():
         model = build()
-    kind.check_model(model, strategy)
+    model_requirements.check_model(model, strategy)
     vars(model)[BATCH_NORM] = batch_norm
-    return install(model, kind.table(model))
+    if on_servers:
+        server_requirements.check_model(model)
+        return install(model, overrides.of_parameter_servers(model))
+    several = workers.count > 1
+    return install(model, (overrides.of_workers if several else overrides.of_one_process)(model))
 
 
 def _check_arguments(build: Any, strategy: Any, batch_norm: Any) -> None:

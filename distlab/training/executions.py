@@ -12,10 +12,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 
-from distlab.training.fingerprints import mark_of, no_mark
-from distlab.training.gather_shapes import gathers
-from distlab.training.keras_private.running_out import end_data
+from distlab.training.keras_private.epochs import end_data
 from distlab.training.step_errors import explained
 from distlab.training.stepping import ReplicaSteps, as_tensor, traced
 from distlab.training.workers.consistency import Read
@@ -58,14 +57,14 @@ def make_execution(
             batch = tf.cond(done < most, iterator.get_next_as_optional, lambda: batch)
             return done, is_there(batch), batch, logs
 
-        first, mark = iterator.get_next_as_optional(), no_mark()
+        first, mark = iterator.get_next_as_optional(), _no_mark()
         nothing = {}
         if not model.run_eagerly:
             nothing = tf.nest.map_structure(
                 lambda spec: tf.zeros(spec.shape, spec.dtype), step.shapes(first.element_spec)
             )
         if see is not None and _is_whole(iterator):
-            mark = tf.cond(first.has_value(), lambda: mark_of(first.get_value()), no_mark)
+            mark = tf.cond(first.has_value(), lambda: _mark_of(first.get_value()), _no_mark)
         eager_logs: dict[str, tf.Tensor] = {}
         begin = (tf.constant(0), is_there(first), first, nothing)
         done, there, last, logs = tf.while_loop(more, take, begin)
@@ -110,7 +109,7 @@ def make_execution(
 
     def gathers_rows(element_spec: Any) -> bool:
         if not known:
-            known.append(traced(lambda: gathers(strategy, step.function, element_spec)))
+            known.append(traced(lambda: _gathers(strategy, step.function, element_spec)))
         return known[0]
 
     return execute
@@ -124,3 +123,36 @@ def _is_whole(iterator: Any) -> bool:
 def _may_end_anywhere(iterator: Any) -> bool:
     """Whether the data do not know their length, so that one worker's may be another's or not."""
     return bool(iterator._dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY)
+
+
+def _gathers(strategy: tf.distribute.Strategy, step: Any, *args: Any) -> bool:
+    """Whether a step gathers rows by a collective: slices of sparse gradients, or outputs.
+
+    A collective has a number, which it gets when a `tf.function` is called, and TensorFlow wants
+    one shape for each number. In a loop of several steps a smaller last batch is then an error.
+    """
+    if not isinstance(getattr(strategy.extended, "_cross_device_ops", None), CollectiveAllReduce):
+        return False
+    graph = step.get_concrete_function(*args).graph.as_graph_def()
+    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+    return any(node.op == "CollectiveGatherV2" for nodes in bodies for node in nodes)
+
+
+def _mark_of(batch: Any) -> tf.Tensor:
+    """Returns 8 bytes that follow from a batch's targets; where there are none, from its inputs.
+
+    Inputs may differ in a harmless way: augmentation that each worker draws for itself.
+    """
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    parts = tf.nest.flatten(x if y is None else y, expand_composites=True)
+    marks = [_fingerprint(part) for part in parts if part is not None]
+    return tf.reshape(_fingerprint(tf.concat(marks, 0)), [8])
+
+
+def _no_mark() -> tf.Tensor:
+    """Returns the mark of no batch."""
+    return tf.zeros([8], tf.uint8)
+
+
+def _fingerprint(part: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.Fingerprint(data=tf.reshape(part, [1, -1]), method=tf.constant("farmhash64"))

@@ -17,8 +17,8 @@ import tensorflow as tf
 from distlab.errors import DatasetError, InvalidArgument
 from distlab.training import pipelines
 from distlab.training.keras_private import epochs, models
-from distlab.training.missing_parts import without_none
 from distlab.training.model_requirements import check_scope
+from distlab.training.pipelines import without_none
 from distlab.training.predicting import WholeBatches
 from distlab.training.sharding import (
     check_order,

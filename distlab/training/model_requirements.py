@@ -16,7 +16,7 @@ import tensorflow as tf
 from distlab.errors import ModelError
 from distlab.strategy.describing import describe
 from distlab.training.keras_private import held, models, scopes
-from distlab.training.keras_private.optimizers import inner
+from distlab.training.keras_private.held import inner
 
 # What a model's class may override. The first are run on every replica; the others are replaced.
 _STEPS = ("train_step", "test_step", "compute_loss")

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,14 +21,15 @@ import tensorflow as tf
 
 from distlab.training.executions import make_execution
 from distlab.training.fitting import Fitting
-from distlab.training.keras_private import held, metric_variables, models, scopes
+from distlab.training.keras_private import held, models, scopes
+from distlab.training.keras_private.models import as_tensors
 from distlab.training.model_requirements import check_optimizer, check_scope
 from distlab.training.predicting import make_predict_function
 from distlab.training.rule.keras_private import install as install_rule
 from distlab.training.step_errors import targets_explained
 from distlab.training.stepping import ReplicaSteps
+from distlab.training.variables import is_summed
 from distlab.training.workers.exchanging import workers_of
-from distlab.training.workers.logs import reading_together
 from distlab.training.workers.writing import writing_as_chief
 
 # Takes the model's own bound method, and returns what stands in its place.
@@ -122,7 +125,7 @@ def _of_replicas(fitting: Fitting, *, together: bool) -> Table:
     def train(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
         check_optimizer(model)  # here too: a later compile may have brought another
         check_scope(model, model.distribute_strategy)
-        metric_variables.check(model)
+        held.check_metrics(model)
         optimizers = held.optimizers_of(model)
         scales = any(isinstance(one, keras.optimizers.LossScaleOptimizer) for one in optimizers)
         # A loss scale skips steps whose loss is not finite.
@@ -131,7 +134,7 @@ def _of_replicas(fitting: Fitting, *, together: bool) -> Table:
         return make_execution(model, step, steps=fitting.train_steps, see=see)
 
     def test(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
-        metric_variables.check(model)
+        held.check_metrics(model)
         see = fitting.see_tested if together else None
         step = ReplicaSteps(model, "test_step")
         return make_execution(model, step, steps=lambda: fitting.test_steps, see=see)
@@ -144,3 +147,39 @@ def _of_replicas(fitting: Fitting, *, together: bool) -> Table:
         "make_test_function": models.making("test_function", test),
         "make_predict_function": models.making("predict_function", predict),
     }
+
+
+def reading_together(own: types.MethodType) -> Callable[[], Any]:
+    """Returns a `get_metrics_result` that asks the other workers once, not for each variable."""
+    model, logs_of = own.__self__, as_tensors(own)
+
+    @functools.wraps(own)
+    def get_metrics_result() -> Any:
+        if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+            return logs_of()  # one replica's own
+        with keras.StatelessScope(state_mapping=_summed(model)):
+            return logs_of()
+
+    return get_metrics_result
+
+
+def _summed(model: keras.Model) -> list[tuple[keras.Variable, tf.Tensor]]:
+    """The variables that count on each replica by itself, with the sum of all."""
+    strategy = model.distribute_strategy
+    of_dtype = defaultdict(list)  # a message holds numbers of one type
+    for variable in model.metrics_variables:
+        if is_summed(variable):
+            of_dtype[variable.value.dtype].append(variable)
+    sums = []
+    for variables in of_dtype.values():
+        here = [
+            tf.add_n([tf.reshape(copy, [-1]) for copy in strategy.experimental_local_results(v)])
+            for v in (variable.value for variable in variables)
+        ]
+        message = strategy.reduce(tf.distribute.ReduceOp.SUM, tf.concat(here, 0), axis=None)
+        parts = tf.split(message, [variable.value.shape.num_elements() for variable in variables])
+        sums += [
+            (variable, tf.reshape(part, variable.value.shape))
+            for variable, part in zip(variables, parts, strict=True)
+        ]
+    return sums

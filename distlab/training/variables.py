@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from distlab.errors import ModelError
 from distlab.training.keras_private import held
-from distlab.training.keras_private.optimizers import inner
+from distlab.training.keras_private.held import inner
 from distlab.training.rule.keras_private import global_seed
 from distlab.training.workers.exchanging import Workers, workers_of
 

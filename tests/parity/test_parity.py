@@ -167,6 +167,18 @@ def test_low_precision_is_allowed_more_and_policies_stay_as_they_were():
     assert keras.config.dtype_policy().name == "float32"
 
 
+def test_in_float64_rounding_is_far_below_any_fault():
+    def build():
+        keras.config.set_dtype_policy("float64")
+        layers = [keras.layers.Dense(6, "tanh"), keras.layers.Dropout(0.5), keras.layers.Dense(4)]
+        model = keras.Sequential([keras.Input((8,)), *layers])
+        model.compile(ADAM(), LOSS())
+        return model
+
+    parity = check(build, steps=3)
+    assert parity.equal and parity.tolerance < 1e-12
+
+
 def test_weights_that_are_not_finite_on_one_device_either():
     x = X.copy()
     x[20] = np.nan
@@ -273,7 +285,6 @@ def test_a_wrong_scale_that_adam_hides_is_noted():
 
 
 def test_what_cannot_be_checked_is_refused_with_its_reason(monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
     calls, model, optimizer = itertools.count(), builder()(), SGD()
 
     def growing():
@@ -283,9 +294,10 @@ def test_what_cannot_be_checked_is_refused_with_its_reason(monkeypatch):
     batches = (X, Y)
     no_batch = "a data set without a batch"
     single = "a data set of single examples"
-    kind = "with a strategy of kind 'multi_worker'"
+    kind = "with a strategy of kind 'parameter_server'"
     uncompiled = "a model that was not compiled"
-    workers = dl.make_strategy("multi_worker")
+    servers = dl.make_strategy("one_device")
+    monkeypatch.setattr(servers, "_distlab_origin", ("parameter_server", "asked for"))
     cases = [
         (ModelError, "build() makes models of different structure: ", growing, {}),
         (ModelError, same.format("weights"), lambda: model, {}),
@@ -294,7 +306,7 @@ def test_what_cannot_be_checked_is_refused_with_its_reason(monkeypatch):
         (ModelError, uncompiled, lambda: keras.Sequential([keras.layers.Dense(1)]), {}),
         (ModelError, "not a function that builds a model", model, {}),
         (InvalidArgument, "where a strategy should be", builder(), {"strategy": None}),
-        (InvalidArgument, kind, builder(), {"strategy": workers}),
+        (InvalidArgument, kind, builder(), {"strategy": servers}),
         (InvalidArgument, "no whole number of steps from 1 on", builder(), {"steps": 2.0}),
         (InvalidArgument, "did you mean 'keras'", builder(), {"train": "kears"}),
         (InvalidArgument, "no size of a difference", builder(), {"tolerance": -1.0}),

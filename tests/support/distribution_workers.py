@@ -425,7 +425,39 @@ def apart(strategy, folder):
     return text_of(lambda: fit(model, batches(), callbacks=callbacks))
 
 
+def parity(strategy, folder):
+    """What `check_parity` says on each worker, of weights that each would draw otherwise."""
+
+    def build():
+        hidden = keras.layers.Dense(6, "tanh", kernel_regularizer="l2")
+        model = keras.Sequential([keras.Input((8,)), hidden, keras.layers.Dropout(0.5)])
+        model.add(keras.layers.Dense(4))
+        model.compile(keras.optimizers.Adam(1e-2), LOSS())
+        return model
+
+    def by_hand(model, dataset):
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                losses = keras.losses.sparse_categorical_crossentropy(y, model(x), True)
+                loss = tf.reduce_mean(losses) + tf.add_n(model.losses) / 2
+            weights = model.trainable_variables
+            model.optimizer.apply(tape.gradient(loss, weights), weights)
+
+        run = tf.function(lambda batch: strategy.run(step, args=batch))
+        for batch in strategy.experimental_distribute_dataset(dataset):
+            run(batch)
+
+    def other_data():
+        mine = X + 1 if is_second(strategy) else X
+        dl.check_parity(build, batches(mine, Y), strategy=strategy)
+
+    found = dl.check_parity(build, batches(), strategy=strategy, steps=3)
+    wrong = dl.check_parity(build, batches(), strategy=strategy, train=by_hand, steps=1)
+    return repr(found), repr(wrong), text_of(other_data)
+
+
 ON_WORKERS = {
+    "parity": parity,
     "alike": alike,
     "stopped": stopped,
     "written": written,

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras import layers
+from keras import layers, ops
 
 import distlab as dl
 from distlab.training import fitting
@@ -83,6 +83,20 @@ def test_other_strategies_take_the_steps_of_one_device(kind):
     same_fit(plain, model, validation_data=(X[:9], Y[:9], WEIGHTS[:9]))
     assert model.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), 1e-5)
     np.testing.assert_allclose(model.predict(X, verbose=0), plain.predict(X, verbose=0), atol=1e-5)
+
+
+def test_variables_that_all_replicas_share_decay_once_and_layers_add_losses():
+    class Penalised(layers.Layer):
+        def call(self, inputs):
+            self.add_loss(0.1 * ops.mean(inputs**2))
+            return inputs
+
+    def penalised():
+        optimizer = keras.optimizers.AdamW(1e-2, weight_decay=0.1)
+        return network(layers.Dense(6), Penalised(), layers.Dense(4), optimizer=optimizer)
+
+    make = seeded(penalised)
+    same_fit(alone(make), dl.distribute(make, strategy_of("central_storage", 3)))
 
 
 def test_a_strategy_made_elsewhere_with_tensorflows_own_all_reduce():

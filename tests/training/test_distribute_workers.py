@@ -67,6 +67,15 @@ def test_workers_start_from_the_chiefs_weights_and_pace_themselves_by_its_clock(
         np.testing.assert_array_equal(weight, same)
 
 
+def test_all_workers_are_told_the_same_of_parity(two):
+    (equal, wrong, refused), others = (worker["parity"] for worker in two)
+    assert others == (equal, wrong, refused)
+    assert equal.startswith("Equal: 2 replicas (distlab.distribute) took the 3 steps of one")
+    assert "NOT equal: 2 replicas (by_hand)" in wrong
+    assert "every update is 2 times one device's" in wrong
+    assert "found: other batches on worker:1 than on worker:0" in refused
+
+
 def test_what_stops_one_worker_stops_all_in_the_same_step(two):
     assert [worker["stopped"] for worker in two] == [[2, 2]] * 2
 

@@ -10,7 +10,16 @@ import distlab as dl
 from distlab.errors import InvalidArgument
 from distlab.training.rule.keras_private import REPLACED
 from tests.support.distribution import alone, strategy_of
-from tests.training.cases.case import ONE_LEFT, SGD, X, Y, batches, network
+from tests.training.cases.case import (
+    ONE_LEFT,
+    SGD,
+    CrossEntropy,
+    X,
+    Y,
+    batches,
+    compile_model,
+    network,
+)
 from tests.training.cases.steps import Net, net
 
 TRAINS_BEFORE_AND_AFTER = """
@@ -87,6 +96,52 @@ def test_another_choice_is_refused():
         dl.distribute(normalised, strategy_of("mirrored", 3), batch_norm="globl")
 
 
+def squares(y, y_pred):
+    return ops.square(y_pred - ops.cast(ops.reshape(y, (-1, 1)), "float32"))
+
+
+INNER = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+SCALE = np.arange(12, dtype="float32")[:, None]
+# Losses, and whether they get own rows.
+LOSSES = {
+    "a value for each row": (lambda y, p: ops.mean(squares(y, p), -1), True),
+    "several for each row": (squares, True),
+    "a mean": (lambda y, p: ops.mean(squares(y, p)), True),
+    "of means and constants": (
+        lambda y, p: 3 - 2 * ops.mean(-squares(y, p)) / 4 + ops.mean(p),
+        True,
+    ),
+    "a root of a mean": (lambda y, p: ops.sqrt(ops.mean(squares(y, p))), False),
+    "a product of means": (lambda y, p: ops.mean(squares(y, p)) * ops.mean(p**2), False),
+    "a sum": (lambda y, p: ops.sum(squares(y, p)) / 100, False),
+    "of the batch's mean": (lambda y, p: squares(y, p - ops.mean(p, 0)), False),
+    "of what Keras gives": (lambda y, p: INNER(y, p) ** 2, False),
+    "of other tensors": (lambda y, p: SCALE * squares(y, p), False),
+    "of a size that is known": (lambda y, p: squares(y, ops.reshape(p, (12, 4))), False),
+}
+
+
+def test_a_loss_of_ones_own_gets_own_rows_where_it_adds_up():
+    """One model with an output for each loss, which is its metric too."""
+    losses = {f"loss_{number}": loss for number, (loss, _) in enumerate(LOSSES.values())}
+
+    def build():
+        inputs = keras.Input((8,))
+        outputs = {name: layers.Dense(4, name=name)(inputs) for name in losses}
+        metrics = {name: [loss] for name, loss in losses.items()}
+        return compile_model(keras.Model(inputs, outputs), loss=losses, weighted_metrics=metrics)
+
+    plain, model = pair(build)
+    data = tf.data.Dataset.from_tensor_slices((X[:24], dict.fromkeys(losses, Y[:24])))
+    expected = fit(plain, data.batch(12, drop_remainder=True))
+    found = fit(model, data.batch(12, drop_remainder=True))
+    assert difference(plain, model) < 1e-6
+    assert {name: pytest.approx(values, rel=1e-5) for name, values in expected.items()} == found
+    compiled = [each.loss for each in model._compile_loss._flat_losses]
+    own = [not vars(loss).get("_distlab_sees_whole", False) for loss in compiled]
+    assert dict(zip(LOSSES, own, strict=True)) == {name: rows for name, (_, rows) in LOSSES.items()}
+
+
 class Centred(layers.Layer):
     def call(self, x):
         return x - ops.mean(x, axis=0)
@@ -109,6 +164,33 @@ def test_a_layer_is_believed_what_it_says_of_itself(eager):
 
 
 INTERRUPTS = []
+
+
+class Summarised(Net):
+    """Writes what TensorBoard shows."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        step = tf.cast(self.optimizer.iterations, tf.int64)
+        with self.writer.as_default():
+            tf.summary.scalar("loss", logs["loss"], step)
+        return logs
+
+
+def test_a_summary_in_a_step_is_written_once_with_the_number_of_the_whole_batch(tmp_path):
+    def events(folder, model):
+        model.writer = tf.summary.create_file_writer(str(folder))
+        fit(model)
+        model.writer.close()
+        (file,) = folder.iterdir()
+        _, *written = tf.compat.v1.train.summary_iterator(str(file))
+        losses = [float(tf.make_ndarray(each.summary.value[0].tensor)) for each in written]
+        return [each.step for each in written], losses
+
+    plain, model = pair(lambda: net(Summarised, loss=CrossEntropy()))
+    (steps, losses), found = events(tmp_path / "one", plain), events(tmp_path / "three", model)
+    assert len(steps) > 4
+    assert found == (steps, pytest.approx(losses, rel=1e-5))
 
 
 class Interrupted(Net):

@@ -244,3 +244,23 @@ class Place:
             yield from executions
 
         it._enumerate_iterator = rest_of_epoch
+
+
+def end_data(model: keras.Model, *, taken: int) -> None:
+    """Ends the running epoch as the step after the last batch would; in `fit` and `evaluate`.
+
+    With one step after another, the step that finds no batch ends the epoch: Keras warns, and opens
+    the data again for the next epoch. An execution of several steps that finds some has no such
+    step. Data that know their length end by it, and so does an epoch of all of them.
+    """
+    iterator = running_iterator(model, "fit", "evaluate")
+    if iterator is None:
+        return
+    if models.batches_in(iterator) is not None:
+        if iterator.steps_per_epoch:
+            iterator._interrupted_warning()
+        return
+    iterator._steps_seen += taken + 1 - iterator.steps_per_execution
+    iterator._epoch_iterator = iter(())
+    with iterator.catch_stop_iteration():
+        raise StopIteration

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from distlab.training.keras_private import held, models
-from distlab.training.keras_private.optimizers import inner
+from distlab.training.keras_private.held import inner
 
 
 def made_outside(model: keras.Model, strategy: tf.distribute.Strategy) -> str | None:

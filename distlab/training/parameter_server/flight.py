@@ -23,7 +23,7 @@ import tensorflow as tf
 from distlab.errors import DatasetError, ProcessError
 from distlab.strategy.describing import describe
 from distlab.training.parameter_server import remote, task_health
-from distlab.training.parameter_server.remote_batches import Work
+from distlab.training.parameter_server.remote import Work
 from distlab.training.parameter_server.stepping import Steps, ended
 from distlab.training.parameter_server.tallying import Tally
 

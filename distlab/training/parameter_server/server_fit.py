@@ -18,14 +18,13 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError
 from distlab.training.fitting import Fitting
-from distlab.training.keras_private import metric_variables, models, servers
-from distlab.training.keras_private.running_out import end_data
+from distlab.training.keras_private import held, models, servers
+from distlab.training.keras_private.epochs import end_data
 from distlab.training.parameter_server import stepping, task_health
-from distlab.training.parameter_server.feeding import ChiefFeed, feed_of
+from distlab.training.parameter_server.feeding import ChiefFeed, WorkerFeed, feed_of
 from distlab.training.parameter_server.flight import Flight
-from distlab.training.parameter_server.remote_batches import HandedOut, Reading
+from distlab.training.parameter_server.remote import HandedOut, Reading
 from distlab.training.parameter_server.server_requirements import check_model
-from distlab.training.parameter_server.worker_feeding import WorkerFeed
 from distlab.training.pending_steps import on_settle
 from distlab.training.step_errors import explained
 from distlab.training.steps_per_execution import listens
@@ -45,7 +44,7 @@ class ServerFitting(Fitting):
     def make_train_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
         """Returns what `fit` calls to train."""
         check_model(model)  # here too: a later compile may have brought another optimizer
-        metric_variables.check(model)
+        held.check_metrics(model)
         on_batch = stepping.training(model, check_finite=self.check_finite)
         return self._function(on_batch, self.train_steps, trains=True)
 

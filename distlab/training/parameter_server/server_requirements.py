@@ -12,7 +12,7 @@ import tensorflow as tf
 from distlab.errors import DeviceError, ModelError
 from distlab.strategy.describing import describe
 from distlab.training.keras_private import models
-from distlab.training.keras_private.optimizers import inner
+from distlab.training.keras_private.held import inner
 
 
 def check_strategy(strategy: tf.distribute.Strategy) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.training.finite_losses import assert_finite
-from distlab.training.parameter_server.remote_batches import Work
+from distlab.training.parameter_server.remote import Work
 from distlab.training.parameter_server.tallying import noted_doubts, size_of_part
 from distlab.training.rule import gradients
 from distlab.training.rule.keras_private import Writes

@@ -16,7 +16,7 @@ from distlab.training import pipelines, variables
 from distlab.training.keras_private import epochs, versions
 from distlab.training.pending_steps import settle
 from distlab.training.resume import callback_states, checkpoints
-from distlab.training.resume.positions import Interval, Position
+from distlab.training.resume.checkpoints import Interval, Position
 from distlab.training.resume.preemption import EXIT_CODE
 from distlab.training.workers.agreeing import Agreement
 from distlab.training.workers.exchanging import workers_of

@@ -15,7 +15,7 @@ from distlab.cluster.spec import read_cluster
 from distlab.errors import InvalidArgument, ModelError, UnsupportedEnvironment
 from distlab.training.keras_private import epochs
 from distlab.training.resume.checkpointing import Checkpointing
-from distlab.training.resume.positions import Interval, Position
+from distlab.training.resume.checkpoints import Interval, Position
 from distlab.training.workers.agreeing import Agreement
 from distlab.training.workers.exchanging import workers_of
 

@@ -207,11 +207,31 @@ def update_own_copies(original: Callable[..., Any]) -> Callable[..., Any]:
             original(self, grads, variables, rate)
             return
         for grad, variable in zip(grads, variables, strict=True):
-            variable = getattr(variable, "value", variable)
-            own = getattr(variable, "_get_on_device_or_primary", lambda v=variable: v)
-            self.update_step(grad, own(), rate)
+            self.update_step(grad, _own_copy(variable), rate)
 
     return update
+
+
+def decay_own_copies(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of optimizers, `_apply_weight_decay`: a replica does it to its own copies."""
+
+    def decay(self: Any, variables: Any) -> None:
+        if current() is None:
+            original(self, variables)
+            return
+        for variable in () if self.weight_decay is None else variables:
+            if self._use_weight_decay(variable):
+                own = _own_copy(variable)
+                rate = tf.cast(self.learning_rate, own.dtype)
+                own.assign_sub(own * tf.cast(self.weight_decay, own.dtype) * rate)
+
+    return decay
+
+
+def _own_copy(variable: Any) -> Any:
+    """TensorFlow's variable of this replica, or the one that all share."""
+    value = getattr(variable, "_value", variable)
+    return getattr(value, "_get_on_device_or_primary", lambda: value)()
 
 
 def as_on_one_device(general: Callable[..., Any]) -> Callable[..., Any]:

@@ -105,6 +105,7 @@ REPLACED: list[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]
     # Layers compute own rows.
     (keras.layers.Layer, "__call__", layers.call),
     (keras.layers.Layer, "add_loss", layers.add_loss),
+    (keras.layers.Layer, "_get_own_losses", layers.own_losses),
     (keras.layers.BatchNormalization, "_moments", layers.moments),
     (gen_array_ops, "shape", shape_of_promise),
     (_Function, "__call__", inlined),
@@ -145,10 +146,10 @@ REPLACED: list[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]
     (keras.optimizers.LossScaleOptimizer, "apply", gradients.apply),
     (keras.optimizers.LossScaleOptimizer, "_tf_apply", gradients.apply_here),
     (TFOptimizer, "_backend_update_step", gradients.update_own_copies),
+    (TFOptimizer, "_apply_weight_decay", gradients.decay_own_copies),
     *(
         (TFOptimizer, name, gradients.as_on_one_device(getattr(BaseOptimizer, name)))
         for name in (
-            "_apply_weight_decay",
             "_backend_increment_gradient_accumulators",
             "_overwrite_model_variables_with_average_value",
         )

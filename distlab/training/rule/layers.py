@@ -141,12 +141,20 @@ def add_loss(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def add_loss(self: Any, loss: Any) -> None:
         step = current()
-        if step is not None and step.rows is not None:
+        if step is None:
+            original(self, loss)
+            return
+        if step.rows is not None:
             change = step.rows.part if step.own_losses else step.rows.whole
             loss = tf.nest.map_structure(change, loss)
-        original(self, loss)
+        self._losses.extend(tf.nest.flatten(loss))
 
     return add_loss
+
+
+def own_losses(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of layers, `_get_own_losses`: those of the step, also where Keras keeps them elsewhere."""
+    return lambda self: original(self) if current() is None else list(self._losses)
 
 
 def _bring_together(step: Step, layer: keras.layers.BatchNormalization) -> None:
@@ -167,20 +175,27 @@ def moments(original: Callable[..., Any]) -> Callable[..., Any]:
         if step.batch_norm == "replica" and not self.synchronized:
             step.own_statistics.append(self)
             return original(self, inputs, mask)
-        rows, axes, kind = step.rows, self._reduction_axes, inputs.dtype
-        counts = tf.ones_like(inputs)
-        if mask is not None:
-            counts = tf.broadcast_to(tf.cast(mask, kind)[..., None], tf.shape(inputs))
-        count = tf.reduce_sum(counts, axes)
-        mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * counts, axes), count)
-        shape = [1] * inputs.shape.rank
-        shape[self.axis] = -1
-        squares = tf.square(inputs - tf.reshape(mean, shape)) * counts
-        each = rows.of_each(tf.stack([mean, tf.reduce_sum(squares, axes), count]))
-        means, squares, counts = each[:, 0], each[:, 1], each[:, 2]
+        rows, axes = step.rows, self._reduction_axes
+        if mask is None:
+            mean, variance = tf.nn.moments(inputs, axes)
+            count = tf.cast(tf.size(inputs) / tf.size(mean), inputs.dtype) * tf.ones_like(mean)
+        else:
+            counted = tf.broadcast_to(mask[..., None], tf.shape(inputs))
+            count = tf.reduce_sum(tf.cast(counted, inputs.dtype), axes)
+
+            def mean_of(values: tf.Tensor) -> tf.Tensor:
+                total = tf.reduce_sum(tf.where(counted, values, tf.zeros_like(values)), axes)
+                return tf.math.divide_no_nan(total, count)
+
+            mean = mean_of(inputs)
+            shape = [1] * inputs.shape.rank
+            shape[self.axis] = -1
+            variance = mean_of(tf.square(inputs - tf.reshape(mean, shape)))
+        each = rows.of_each(tf.stack([mean, variance, count]))
+        means, variances, counts = each[:, 0], each[:, 1], each[:, 2]
         in_all = tf.reduce_sum(counts, 0) + (0.0 if mask is None else keras.config.epsilon())
         mean = tf.reduce_sum(means * counts, 0) / in_all
-        variance = tf.reduce_sum(squares + counts * tf.square(means - mean), 0) / in_all
+        variance = tf.reduce_sum(counts * (variances + tf.square(means - mean)), 0) / in_all
         return mean, variance
 
     return moments

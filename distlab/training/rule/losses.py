@@ -1,7 +1,8 @@
 """Losses and metrics in a step: of own rows where they add up over examples, else of all.
 
-What does not add up, and all that isn't Keras's, gets the whole batch, as on one device. What does
-add up takes own rows, so that nothing as large as the outputs is put together. In Keras's own step
+What does not add up gets the whole batch, as on one device. What does add up takes own rows, so
+that nothing as large as the outputs is put together; of a user's, it is seen in what TensorFlow
+traces whether it gives a value for each row, or a mean over them. In Keras's own step
 (`step.own_losses`) a replica's loss may be its part of the mean over replicas; elsewhere the step
 is given the number that one device has.
 """
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from distlab.training.rule.rows import MEAN, Rows, current
+from distlab.training.rule.mixing import Mark
+from distlab.training.rule.rows import MEAN, Rows, Step, current
 
 # Of Keras's losses, those of the batch as a whole.
 _OF_BATCH = [
@@ -24,6 +26,10 @@ _OF_BATCH = [
     for name in ("Dice", "Tversky", "Circle", "dice", "tversky", "circle")
     if hasattr(keras.losses, name)
 ]
+
+
+# The attribute of a loss or a metric that was seen to look at the batch as a whole.
+_SEES_WHOLE = "_distlab_sees_whole"
 
 
 def is_keras(thing: Any) -> bool:
@@ -39,6 +45,57 @@ def adds_up(thing: Any) -> bool:
     of_batch = type(thing) in _OF_BATCH or function in _OF_BATCH
     ours = is_keras(thing) and (function is None or is_keras(function))
     return ours and not of_batch and axis == -1
+
+
+def _may_add_up(thing: Any) -> bool:
+    """Whether it may be seen in a graph that a loss or a metric adds up over examples."""
+    if tf.executing_eagerly() or vars(thing).get(_SEES_WHOLE) or type(thing) in _OF_BATCH:
+        return False
+    kind = type(thing)
+    is_mean = isinstance(thing, keras.metrics.MeanMetricWrapper) and is_keras(kind.update_state)
+    return is_mean or isinstance(thing, keras.losses.Loss)
+
+
+@contextlib.contextmanager
+def _looking(step: Step, thing: Any, given: Any) -> Iterator[None]:
+    """Inside the block own rows are given to what is not known to add up, and `_see` is to come."""
+    if adds_up(thing):
+        yield
+        return
+    before, step.mark = step.mark, Mark.now()
+    step.looking = step.mark, thing, given
+    try:
+        yield
+        seen = step.looking is None
+    except Exception:
+        seen = False  # such as for want of a number of rows that is known
+        raise
+    finally:
+        step.mark, step.looking = before, None
+        if not seen:
+            vars(thing)[_SEES_WHOLE] = step.again = True
+
+
+@contextlib.contextmanager
+def _not_looking(step: Step) -> Iterator[None]:
+    """Inside the block, in a loss that a loss calls, the inner one's values are no outer one's."""
+    before, step.looking = step.looking, None
+    try:
+        yield
+    finally:
+        step.looking = before
+
+
+def _see(step: Step, values: tf.Tensor, *, may_be_mean: bool) -> None:
+    """Looks whether the values that a loss or a metric gave add up."""
+    if step.looking is None:
+        return
+    mark, thing, given = step.looking
+    step.looking = None
+    dense = all(isinstance(part, tf.Tensor) for part in tf.nest.flatten(given))
+    fits = bool(values.shape.rank) or may_be_mean
+    if not (dense and fits and mark.adds_up(given, values)):
+        vars(thing)[_SEES_WHOLE] = step.again = True
 
 
 def set_counting(metric: keras.metrics.Metric, *, of_own_rows: bool) -> None:
@@ -59,11 +116,11 @@ def loss(original: Callable[..., Any]) -> Callable[..., Any]:
         if step is None:
             return original(self, y_true, y_pred, sample_weight)
         if rows is None:
-            with step.in_loss():
+            with step.in_loss(), _not_looking(step):
                 return original(self, y_true, y_pred, sample_weight)
         y_true, sample_weight = rows.labels((y_true, sample_weight))
         y_pred, own_losses = rows.own(y_pred), step.own_losses
-        with step.on(rows):
+        with step.on(rows), _looking(step, self, (y_true, y_pred)):
             found = original(self, y_true, y_pred, sample_weight)
             if found.shape.rank:
                 return rows.whole(found)
@@ -83,9 +140,14 @@ def reduced(original: Callable[..., Any], apply_mask: Callable[..., Any]) -> Cal
         dtype: Any = None,
     ) -> tf.Tensor:
         step = current()
-        if step is None or step.rows is None or reduction in (None, "none"):
+        if step is None or step.rows is None:
+            return original(values, sample_weight, mask, reduction, dtype)
+        _see(step, values, may_be_mean=sample_weight is None and mask is None)
+        if reduction in (None, "none"):
             return original(values, sample_weight, mask, reduction, dtype)
         dtype = dtype or values.dtype
+        if values.shape.rank == 0:
+            return step.rows.part(tf.cast(values, dtype))
         rows, size = step.rows, tf.cast(tf.size(values), dtype)
         total = original(values, sample_weight, mask, "sum", dtype)
         weighs = reduction == "mean_with_sample_weight" and (sample_weight, mask) != (None, None)
@@ -119,7 +181,8 @@ def metrics(original: Callable[..., Any]) -> Callable[..., Any]:
             own = *rows.labels((y_true, sample_weight)), rows.own(y_pred)
             with step.on(rows):
                 labels, weights, outputs = rows.real(own)
-                metric.update_state(labels, outputs, sample_weight=weights)
+                with _looking(step, metric, (labels, outputs)):
+                    metric.update_state(labels, outputs, sample_weight=weights)
 
     return update_state
 
@@ -129,6 +192,8 @@ def mean_of_parts(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
         step = current()
+        if step is not None and step.looking is not None:
+            _see(step, tf.convert_to_tensor(values), may_be_mean=False)
         if step is not None and step.rows is None and any(self is one for one in step.of_parts):
             weight = 1.0 if sample_weight is None else tf.cast(sample_weight, self.dtype)
             sample_weight = weight / step.batch.replicas
@@ -147,7 +212,10 @@ def mean_metric(original: Callable[..., Any], apply_mask: Callable[..., Any]) ->
         mask = getattr(y_pred, "_keras_mask", None)
         y_true, y_pred = rows.labels(y_true), rows.own(y_pred)
         with step.on(rows):
-            values = rows.whole(self._fn(y_true, y_pred, **self._fn_kwargs))
+            with _looking(step, self, (y_true, y_pred)):
+                values = self._fn(y_true, y_pred, **self._fn_kwargs)
+                _see(step, values, may_be_mean=False)
+            values = rows.whole(values)
         weights = apply_mask(sample_weight, mask, dtype=self.dtype, reduction="sum")
         return keras.metrics.Mean.update_state(self, values, sample_weight=weights)
 
@@ -190,7 +258,7 @@ def average_loss(original: Callable[..., Any]) -> Callable[..., Any]:
 def _rows_for(thing: Any, y_pred: Any) -> Rows | None:
     """The rows of which a loss or a metric takes own ones; None where it takes all."""
     step = current()
-    if step is None or step.rows is not None or not adds_up(thing):
+    if step is None or step.rows is not None or not (adds_up(thing) or _may_add_up(thing)):
         return None
     # The mean over the last axis of a vector is over the examples: it doesn't add up.
     vectors = any(part.shape.rank == 1 for part in tf.nest.flatten(y_pred) if tf.is_tensor(part))

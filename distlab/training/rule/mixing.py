@@ -3,6 +3,7 @@
     mark = Mark.now()
     outputs = call(inputs)
     mixes = mark.mixes(inputs)        # Whether a row of an output may depend on another row
+    adds_up = mark.adds_up(inputs, values)        # Whether these are of rows, or a mean over them
 
 Each operation is looked up in a table: what it does to rows, which are a tensor's first axis. What
 isn't there counts as mixing, so that nothing is missed; a layer then gets the whole batch, which is
@@ -91,13 +92,22 @@ class Mark:
 
     def mixes(self, inputs: Any) -> bool:
         """Whether what was called since mixes rows of what it was given."""
+        return self._flow(inputs, means=False) is None
+
+    def adds_up(self, inputs: Any, values: tf.Tensor) -> bool:
+        """Whether what was called since gives a value for each row, or a mean over all of them."""
+        flow = self._flow(inputs, means=True)
+        return flow is not None and values.ref() in flow.rows.keys() | flow.means
+
+    def _flow(self, inputs: Any, *, means: bool) -> _Flow | None:
+        """What became of rows; None where they were mixed."""
         graph = tf.compat.v1.get_default_graph()
         operations = graph.get_operations()[self.start :]
         skipped = {i for a, b, _ in self.inside for i in range(a - self.start, b - self.start)}
         given = _symbolic(inputs) + [part for _, _, found in self.inside for part in found]
-        flow = _Flow([part for part in given if has_rows(part)])
+        flow = _Flow([part for part in given if has_rows(part)], may_be_mean=means)
         own = (op for i, op in enumerate(operations) if i not in skipped)
-        return not all(map(flow.keeps, own))
+        return flow if all(map(flow.keeps, own)) else None
 
 
 def _operations() -> int:
@@ -112,8 +122,10 @@ def _symbolic(tree: Any) -> list[Any]:
 class _Flow:
     """Which tensors have rows, and which are made of the number of rows."""
 
-    def __init__(self, inputs: Iterable[Any]) -> None:
+    def __init__(self, inputs: Iterable[Any], *, may_be_mean: bool) -> None:
         self.rows: Rows = {part.ref(): 1 for part in inputs}
+        self.may_be_mean = may_be_mean
+        self.means: set[Any] = set()  # numbers: a mean over rows, times and plus constants
         self.shapes: set[Any] = set()  # of a tensor with rows
         self.sizes: set[Any] = set()  # made of the number of rows
 
@@ -122,7 +134,13 @@ class _Flow:
         inputs = list(op.inputs)
         rows = [one for one in inputs if one.ref() in self.rows]
         sizes = [one for one in inputs if one.ref() in self.sizes | self.shapes]
-        if op.type in _SILENT or not (rows or sizes):
+        means = [one for one in inputs if one.ref() in self.means]
+        if op.type in _SILENT or not (rows or sizes or means):
+            return True
+        if means:
+            return not rows and not sizes and self._of_means(op, inputs)
+        if op.type == "Mean" and self.may_be_mean and not sizes and op.outputs[0].shape.rank == 0:
+            self.means.add(op.outputs[0].ref())
             return True
         if op.type in ("Shape", "Size", "ShapeN"):
             kept = self.sizes if op.type == "Size" else self.shapes
@@ -142,6 +160,15 @@ class _Flow:
             times = _times(op, self.rows) or times
         self.rows |= {output.ref(): times for output in op.outputs}
         return True
+
+    def _of_means(self, op: Any, inputs: list[Any]) -> bool:
+        is_mean = [one.ref() in self.means for one in inputs]
+        if op.type in ("RealDiv", "Div", "Mul"):
+            linear = sum(is_mean) == 1 and (is_mean[0] or op.type == "Mul")
+        else:
+            linear = op.type in ("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast")
+        self.means |= {output.ref() for output in op.outputs}
+        return linear and op.outputs[0].shape.rank == 0
 
     def _of_sizes(self, op: Any, inputs: list[Any]) -> bool:
         outputs = {output.ref() for output in op.outputs}
@@ -177,8 +204,7 @@ def _elementwise(op: Any, inputs: list[Any], rows: Rows) -> bool:
     (rank,) = ranks
     others = [one.shape for one in inputs if one.ref() not in rows]
     return all(
-        shape.rank is not None
-        and (shape.rank < rank or (shape.rank == rank and shape[0] in (1, None)))
+        shape.rank is not None and (shape.rank < rank or (shape.rank == rank and shape[0] == 1))
         for shape in others
     )
 

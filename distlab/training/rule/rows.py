@@ -228,9 +228,10 @@ class Step:
         rows: Those of the layer that runs, None outside of layers.
         layer: The innermost layer that runs.
         mark: Where it was called, if it is to be seen whether it looks at other rows.
+        looking: That of a loss or a metric, with what it is and what it was given.
         batch_norm: Whose rows BatchNormalization takes statistics of, "global" or "replica".
         own_statistics: BatchNormalization layers that took those of a replica.
-        again: Whether a layer turned out to look at other rows: trace the step again.
+        again: Whether a layer, loss or metric was seen to look at other rows: trace it again.
     """
 
     def __init__(
@@ -253,6 +254,7 @@ class Step:
         self.rows: Rows | None = None
         self.layer: Any = None
         self.mark: Any = None
+        self.looking: Any = None
         self.again = self.backward = False
         self.losses: dict[int, list[tf.Tensor]] = {}  # what layers gave to add_loss, by layer
         self.alike: set[Any] = set()  # tensors that are the same on all replicas
