@@ -24,7 +24,7 @@ from tests.support.lesson_checks import (
 
 STEM = "08_save_and_load"
 CHECKS = {check.name: check for check in checks_of(STEM)}
-MOVE, RESTORE, EXPORT, PLACES = CHECKS.values()
+MOVE, RESTORE, EXPORT, PATHS = CHECKS.values()
 load_model = keras.saving.load_model
 ONE_DRAW = (1,)
 
@@ -89,16 +89,6 @@ def test_a_move_that_ends_in_an_error_of_fit_is_shown_without_addresses():
     assert "0x" not in repr(report)
 
 
-def test_weights_of_another_model_do_not_pass():
-    def move(path, strategy, rate):
-        model = slowed(loaded_in_scope(path, strategy), rate)
-        model.set_weights([weight + 1 for weight in model.get_weights()])
-        return model
-
-    report = run_check(MOVE, move, seeds=(1,))
-    assert (report.earned, report.mistake) == (1.5, "")
-
-
 # --- partial_restore
 
 
@@ -152,13 +142,12 @@ def test_other_ways_to_refuse_pass():
 def test_restores_that_say_nothing_are_named():
     wrong = {
         "nothing_asserted": reads(),
-        "half_is_enough": reads(asserts="assert_nontrivial_match"),
         "consumed_asserted": reads(asserts="assert_consumed"),
         "nothing_restored": compares,
         "name_missed": reads(network=True, asserts="assert_existing_objects_matched"),
         "restore_for_read": restores,
     }
-    earned = dict.fromkeys(wrong, 0) | {"nothing_asserted": 1, "half_is_enough": 1.5}
+    earned = dict.fromkeys(wrong, 0) | {"nothing_asserted": 1}
     assert_mistakes_are_caught(RESTORE, wrong, earned=earned, seeds=ONE_DRAW)
 
 
@@ -271,7 +260,7 @@ def names_beside_it(folder, job, index, jobs):
 
 
 def test_other_right_places_pass():
-    assert_right_answers_pass(PLACES, folders_of_the_system, names_beside_it)
+    assert_right_answers_pass(PATHS, folders_of_the_system, names_beside_it)
 
 
 def test_workers_in_each_others_way_are_named():
@@ -280,20 +269,22 @@ def test_workers_in_each_others_way_are_named():
         "second_chief": writes(lambda job, index, jobs: index == 0),
         "no_task_is_chief": writes(lambda job, index, jobs: job == "chief"),
         "shared_temporary": writes(other="temporary/model.keras"),
-        "ending_lost": writes(other="model.keras.{job}-{index}"),
-        "chiefs_path_elsewhere": lambda folder, *task: writes()(".", *task),
         "others_without_path": lambda folder, *task: (
             path if (path := writes()(folder, *task)) == f"{folder}/model.keras" else None
         ),
     }
-    earned = {"same_path": 0, "second_chief": 1.5, "shared_temporary": 1, "ending_lost": 2}
-    assert_mistakes_are_caught(PLACES, wrong, earned=earned)
+    earned = {"same_path": 0, "second_chief": 1.5, "shared_temporary": 1}
+    assert_mistakes_are_caught(PATHS, wrong, earned=earned)
 
 
 def test_places_of_another_form_earn_nothing_or_are_explained():
-    assert_feedback_says(PLACES, {"is there a `return`?": lambda *given: None})
-    report = run_check(PLACES, writes(other="model.keras/{job}-{index}.keras"))
-    assert "a path leads through the chief's file" in repr(report)
+    assert_feedback_says(PATHS, {"is there a `return`?": lambda *given: None})
+    said = {
+        "a path leads through the chief's file": "model.keras/{job}-{index}.keras",
+        "Keras refuses to save a model under a different ending": "model.keras.{job}-{index}",
+    }
+    for text, other in said.items():
+        assert text in repr(run_check(PATHS, writes(other=other)))
 
 
 # --- what the lesson claims
@@ -532,7 +523,7 @@ def test_a_chief_alone_saves_a_model_and_waits_for_ever_with_a_counter(saved):
         folder = saved.file.parent
         assert cluster.run(save_alone, folder, False, timeout_secs=120) == [True, True]
         with pytest.raises(TaskTimeout) as error:  # a save that does not wait takes no second
-            cluster.run(save_alone, folder, True, timeout_secs=25)
+            cluster.run(save_alone, folder, True, timeout_secs=10)
     assert error.value.task == "worker:0"
 
 

@@ -154,12 +154,6 @@ EQUAL_RUNS = Check(
             "draw?"
         ),
         Observed(
-            "tensorflow_seed_only", lambda given, out: out["seeded"] == ["tensorflow"]
-        ).feedback(
-            "You seeded TensorFlow's stream only. The order of the data is the same twice, but the "
-            "noise and the weights are not. From which stream does Keras 3 draw weights?"
-        ),
-        Observed(
             "seeded_after_data",
             lambda given, out: not out["same"]["order"] and "tensorflow" in out["seeded"],
         ).feedback(

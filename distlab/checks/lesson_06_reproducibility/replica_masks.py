@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from distlab.checks import Check, Cost, Gate, Holds, Inputs, Observed, Plain, Raises, Then
+from distlab.checks import Check, Cost, Gate, Holds, Inputs, Observed, Plain, Then
 from distlab.coursework.replicas import mirrored
 
 _STEPS, _LAYERS, _UNITS = 3, 3, 64
@@ -44,21 +44,21 @@ def _generators(replicas: int) -> tuple[list[Any], list[Any]]:
 
 
 def _call(seed_layers: Callable[..., Any], inputs: Inputs) -> Plain:
-    first, (one, two, three, four, at) = inputs["first step"], inputs["elsewhere"]
+    first, (*global_seeds, at) = inputs["first step"], inputs["elsewhere"]
     steps, base = range(first, first + _STEPS), inputs["base"]
     # The second is the same, compiled again; only the global streams are elsewhere.
     draw, draw_again, draw_other = (
         _compiled(seed_layers, inputs["shared"], seed, inputs["replicas"])
         for seed in (base, base, inputs["other base"])
     )
-    masks, states = draw(steps, before=one, at=at)
+    masks, states = draw(steps, before=global_seeds[0], at=at)
     return {
         "first": masks,
         "states": states,
-        "again": draw_again(steps, before=two, at=at)[0],
+        "again": draw_again(steps, before=global_seeds[1], at=at)[0],
         # The last step alone, by generators that were used otherwise.
-        "resumed": draw_again(steps[-1:], before=three, at=at + 1)[0],
-        "other": draw_other(steps, before=four, at=at)[0],
+        "resumed": draw_again(steps[-1:], before=global_seeds[2], at=at + 1)[0],
+        "other": draw_other(steps, before=global_seeds[3], at=at)[0],
     }
 
 
@@ -115,7 +115,8 @@ def _meet(states: Any, draws: int) -> bool:
     """Whether two states of a list come to the same numbers within some draws."""
     seen = sorted((int(key) % _KEY, int(count) % _KEY) for key, count in states)
     return any(
-        one[0] == other[0] and other[1] - one[1] < draws for one, other in itertools.pairwise(seen)
+        key == next_key and next_count - count < draws
+        for (key, count), (next_key, next_count) in itertools.pairwise(seen)
     )
 
 
@@ -132,7 +133,6 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
         "resumed": np.array_equal(first[-1], outputs["resumed"][0]),
         "replicas": _apart_along(firsts[:, :, ~shared], 1),
         "shared": bool((first[:, :, shared] == first[:, :1, shared]).all()),
-        "first layer": _apart_along(firsts[:, :, :1], 1),
         "steps": _apart_along(firsts, 0),
         "layers": _apart_along(firsts, 2),
         "all": _differ(first[:, once].reshape(-1, _UNITS)) and not _meet(states, _MOST_DRAWS),
@@ -143,6 +143,12 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
 
 def _repeats(given: Inputs, out: Plain) -> bool:
     return bool(out["again"] and out["resumed"])
+
+
+def _collides(given: Inputs, out: Plain) -> bool:
+    """Whether states meet although each layer, replica and step has masks of its own."""
+    has_own = all(out[key] for key in ("replicas", "shared", "layers", "steps"))
+    return bool(_repeats(given, out) and has_own and not out["all"])
 
 
 def _differing(key: str, label: str, message: str) -> Holds:
@@ -208,18 +214,6 @@ REPLICA_MASKS = Check(
     "the replica. Assign the result to `generator.state`.",
     revisit='"Compute the state" in lesson 06',
     mistakes=(
-        Raises("state_replaced", "`generator.state` is a different object").feedback(
-            "You replaced `generator.state` by a different object. Keras still draws from the "
-            "variable that was there, and your numbers have no effect. How do you change the value "
-            "of a variable?"
-        ),
-        Observed(
-            "only_first_layer", lambda given, out: out["first layer"] and not out["replicas"]
-        ).feedback(
-            "You seeded the first generator, and at least one of the others is the same on every "
-            "replica, although it is not shared. Its layer drops the same units everywhere. How "
-            "many generators does the list hold?"
-        ),
         Observed(
             "same_mask", lambda given, out: not out["replicas"] and _repeats(given, out)
         ).feedback(
@@ -227,43 +221,29 @@ REPLICA_MASKS = Check(
             "replicas drop the same units. Which number does a replica know that the others do "
             "not have?"
         ),
-        Observed("untouched_state", lambda given, out: not out["replicas"]).feedback(
-            "You left the states as they were, so all replicas draw the same masks, and these "
-            "depend on what was drawn before. To what must your function assign?"
-        ),
-        Observed("unseeded_mask", lambda given, out: not out["again"]).feedback(
-            "You gave each replica its own masks, but a second run draws different ones. Something "
-            "in your state is itself random. Which numbers are the same in both runs?"
-        ),
-        Observed("depends_on_history", lambda given, out: not out["resumed"]).feedback(
+        Observed(
+            "depends_on_history",
+            lambda given, out: out["replicas"] and out["again"] and not out["resumed"],
+        ).feedback(
             "You computed the new state from the state before. A run that resumes at this step has "
             "a different state before, and draws different masks. What does a resumed run know "
             "for certain?"
         ),
-        Observed("shared_ignored", lambda given, out: not out["shared"]).feedback(
+        Observed(
+            "shared_ignored", lambda given, out: not out["shared"] and _repeats(given, out)
+        ).feedback(
             "You gave each replica its own masks in a shared layer, too. Some replicas then skip a "
             "block that others compute. Which number must not change the state of a shared layer?"
         ),
-        Observed("same_in_all_layers", lambda given, out: not out["layers"]).feedback(
-            "You gave all layers of a replica the same state. So two layers of the same width drop "
-            "the same units. Which number tells one layer from the next?"
-        ),
-        Observed("same_every_step", lambda given, out: not out["steps"]).feedback(
-            "You left the step out of the state. Each replica then drops the same units in every "
-            "step, as if the layer did not have them. What must change from step to step?"
-        ),
-        Observed("base_ignored", lambda given, out: not out["bases"]).feedback(
-            "You left the base seed out of the state. Every run then draws the same masks, so you "
-            "could not repeat an experiment with new ones. Where does `base_seed` go in?"
-        ),
         Observed(
-            "collides_on_next_draw", lambda given, out: not out["all"] and out["first draws"]
+            "collides_on_next_draw",
+            lambda given, out: _collides(given, out) and out["first draws"],
         ).feedback(
             "You gave every layer, replica and step a state of its own, but some of these states "
             "are neighbours. Keras adds 1 to the second number after each draw, and comes to a "
             "neighbour's. What should be in the second number when a step begins?"
         ),
-        Observed("collides", lambda given, out: not out["all"]).feedback(
+        Observed("collides", _collides).feedback(
             "You combined the numbers so that two of them give the same state: 1 + 0 = 0 + 1. A "
             "mask of one step then comes again in a different place. Which function keeps the "
             "numbers apart?"

@@ -81,16 +81,19 @@ def _reference(
     features, kernel, bias = (
         given[name].astype("float64") for name in ("features", "kernel", "bias")
     )
-    by = {divided: given["temperature"]}
-    scores = (features @ kernel / by.get("features", 1) + bias) / by.get("scores", 1)
-    raised = scores - scores.max(axis=1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        of_scores = np.log(scores)
-    logarithms = raised - np.log(np.exp(raised).sum(axis=1, keepdims=True))
+    temperature = given["temperature"]
+    scores = features @ kernel + bias
+    scores = scores / temperature if divided == "scores" else scores
+    if softmax:
+        raised = scores - scores.max(axis=1, keepdims=True)
+        logarithms = raised - np.log(np.exp(raised).sum(axis=1, keepdims=True))
+    else:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logarithms = np.log(scores)
+    if divided == "softmax":
+        logarithms = logarithms - np.log(temperature)
     return {
-        "logarithms": _two_decimals(
-            logarithms - np.log(by.get("softmax", 1)) if softmax else of_scores
-        ),
+        "logarithms": _two_decimals(logarithms),
         "dtype": dtype,
         "went through float16": False,
     }
@@ -139,10 +142,6 @@ HEAD = Check(
         Fault("temperature_after_softmax", divided="softmax").feedback(
             "You divided the probabilities by the temperature, so they no longer sum to 1. On "
             "which side of the softmax does the division belong?"
-        ),
-        Fault("temperature_on_features", divided="features").feedback(
-            "You divided the features. The bias is added after that, so it is not divided. Which "
-            "numbers does the temperature divide?"
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""A check of lesson 07: the dynamic loss scale, on four replicas."""
+"""Checks of lesson 07: a dynamic loss scale on four replicas, and a loop with a fixed scale."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from distlab.checks import Check, Close, Cost, Fault, Holds, Inputs, Observed, Plain, Then
+from distlab.checks import Check, Close, Cost, Fault, Holds, Inputs, Observed, Plain, Raises, Then
+from distlab.checks.example_sharing import SEEN, Counter, shares_work
+from distlab.checks.rubric import RubricRow, WrittenReport
 from distlab.coursework.replicas import MOST_REPLICAS, give_each, mirrored
+
+# --- scaled_update
 
 _STEPS, _START, _CLIP, _GROW_EVERY = 11, 1024.0, 1.0, 3
 _OVERFLOWS = [2, 8]  # the steps to leave out
@@ -53,7 +57,7 @@ def _call(scaled_update: Callable[..., Any], inputs: Inputs) -> Plain:
         answer = strategy.run(scaled_update, args=(*given, _CLIP, _GROW_EVERY))
         three = isinstance(answer, (tuple, list)) and len(answer) == 3
         parts = [_each(strategy, part) for part in answer] if three else []
-        if [{np.size(one) for one in part} for part in parts] != [{3}, {1}, {1}]:
+        if [{np.size(copy) for copy in part} for part in parts] != [{3}, {1}, {1}]:
             raise TypeError(
                 "return three things: the step, a vector; the scale and the good steps, a number "
                 "each"
@@ -83,7 +87,6 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
         "scales": scales[:, 0],
         "finite": bool(np.isfinite(steps).all()),
         "stood still": bool((steps[lost] == 0).all()),
-        "reduced": bool(alike[0]),
         "same steps": all(alike),
         "same scales": bool((scales == scales[:, :1]).all()),
     }
@@ -95,35 +98,25 @@ def _reference(
     parts: int = 1,
     unscale: bool = True,
     clip: str = "after",
-    grow_after: int = _GROW_EVERY,
-    shrink: float = 0.5,
-    reset: bool = True,
-    restart: bool = True,
-    by_next: bool = False,
 ) -> Plain:
-    """What a loss scale with these properties gives, the same on every replica."""
+    """What a loss scale gives on every replica; `clip` is before or after unscaling, or never."""
     scale, good = _START, 0
     steps, scales = [], []
     for gradients in given["gradients"]:
         with np.errstate(invalid="ignore"):
-            rounded = _in_float16(gradients, scale).astype("float64")
-            if clip == "own":
-                rounded = np.array([_clipped(each / scale) * scale for each in rounded])
-            total = rounded.sum(axis=0) / parts
+            total = _in_float16(gradients, scale).astype("float64").sum(axis=0) / parts
         if np.isfinite(total).all():
             total = _clipped(total) if clip == "before" else total
-            doubles = 2 if by_next and good + 1 == grow_after else 1
-            step = total / (scale * doubles) if unscale else total
+            step = total / scale if unscale else total
             step = _clipped(step) if clip == "after" else step
             good += 1
         else:
-            step, scale = np.zeros(3), scale * shrink
-            good = 0 if reset else good
-        if good >= grow_after:
-            scale, good = scale * 2, 0 if restart else good
+            step, scale, good = np.zeros(3), scale / 2, 0
+        if good == _GROW_EVERY:
+            scale, good = scale * 2, 0
         steps.append(step)
         scales.append(scale)
-    right = ("finite", "stood still", "reduced", "same steps", "same scales")
+    right = ("finite", "stood still", "same steps", "same scales")
     taken = np.delete(steps, _OVERFLOWS, axis=0)
     return {"steps": taken, "scales": scales, **dict.fromkeys(right, True)}
 
@@ -174,10 +167,6 @@ UPDATE = Check(
     "tf.clip_by_norm, and then tf.where(finite, ..., ...) for each of the three things you return.",
     revisit='"One replica overflows" in lesson 07',
     mistakes=(
-        Observed("not_reduced", lambda given, out: not out["reduced"]).feedback(
-            "You did not add the gradients up, so each replica takes its own step and the copies "
-            "of the weights drift apart. Which call of the replica context adds them up?"
-        ),
         Observed("local_finite_check", lambda given, out: not out["same scales"]).feedback(
             "You checked each replica's own gradient. Only the replica that overflowed skips and "
             "halves, and the copies drift apart. Which gradient is the same on every replica?"
@@ -186,28 +175,10 @@ UPDATE = Check(
             "You applied a gradient that is infinite or NaN, and one such step destroys the "
             "weights. Dividing or clipping does not make it finite. What should `step` be then?"
         ),
-        Observed("only_partly_left_out", lambda given, out: not out["stood still"]).feedback(
-            "You left out the numbers that are not finite, and stepped with the others. Such a "
-            "step goes in a different direction from the gradient. How much of the step should be "
-            "zero after an overflow?"
-        ),
-        Fault("clipped_before_the_sum", sees="steps", clip="own").feedback(
-            "You clipped each replica's gradient, and then added them up. The sum can be four "
-            "times as long as the limit, and points in a different direction. To which gradient "
-            "does `clip_norm` apply?"
-        ),
-        Fault("divided_by_next_scale", sees="steps", by_next=True).feedback(
-            "You divided by the new scale in a step that doubles it, so this step is half as long "
-            "as it should be. By which scale was this gradient multiplied?"
-        ),
         Observed("clip_before_unscale", _shorter_than_the_scale).feedback(
             "You clipped the scaled gradient, and divided by the scale afterwards. No step is "
             "longer than clip_norm / scale, and training stands still. For which gradient was "
             "`clip_norm` chosen?"
-        ),
-        Fault("never_clipped", sees="steps", clip="never").feedback(
-            "You left long steps as long as they are, so one bad batch can undo many good steps. "
-            "What is `clip_norm` for?"
         ),
         Fault("never_unscaled", unscale=False)
         .or_with(unscale=False, clip="never")
@@ -220,29 +191,152 @@ UPDATE = Check(
             "global batch, so your steps are four times too small. How do four shares become a "
             "whole?"
         ),
-        Fault("never_halved", sees="scales", shrink=1.0).feedback(
-            "You kept the scale after an overflow. The next gradient is about as large, so the "
-            "next step overflows, too. What should the scale do?"
+    ),
+)
+
+
+# --- train_float16
+
+# So small that a gradient is about 2^-27, which float16 rounds to 0. The rate makes up for it.
+_SIZE, _BATCH, _BATCHES, _FEATURES = 2.0**-13, 16, 3, 3
+_RATE, _SCALE = 2.0**24, 2.0**15
+_IN_PLAIN_SIGHT = 1e8  # losses are shown times this
+
+
+def _draw_examples(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    examples = _BATCH * _BATCHES
+    x = draw.uniform(0.5, 1.0, size=(examples, _FEATURES)) * _SIZE
+    x *= draw.choice([-1, 1], size=x.shape)
+    x = x.astype("float16").astype("float32")
+    wanted = draw.uniform(0.5, 1.0, size=_FEATURES) * draw.choice([-1, 1], size=_FEATURES)
+    return {"x": x, "y": (x @ wanted).astype("float32")[:, None]}
+
+
+def _train_on_replicas(train: Callable[..., Any], inputs: Inputs) -> Plain:
+    import keras
+    import tensorflow as tf
+
+    from distlab.precision import mixed_precision
+
+    strategy = mirrored(MOST_REPLICAS)
+    with mixed_precision("mixed_float16"), strategy.scope():
+        dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        as_float32 = keras.layers.Activation("linear", dtype="float32")
+        counter = Counter(strategy)
+        layers = [keras.Input((_FEATURES,)), counter.layer(), dense, as_float32]
+        model = keras.Sequential(layers)
+        optimizer = keras.optimizers.SGD(_RATE)
+        optimizer.build(model.trainable_variables)
+    data = tf.data.Dataset.from_tensor_slices((inputs["x"], inputs["y"])).batch(_BATCH)
+    losses = train(strategy, model, optimizer, data, _SCALE)
+    kernel = dense.kernel.numpy().ravel()
+    return {"kernel": kernel, "losses": losses, SEEN: counter.on_replicas()}
+
+
+def _shown_losses(given: Inputs, outputs: Plain) -> Plain:
+    try:
+        losses = np.multiply(outputs["losses"], _IN_PLAIN_SIGHT)
+    except TypeError:  # None, or words
+        return outputs
+    return {**outputs, "losses": losses}
+
+
+def _right_training(given: Inputs, *, factor: float = 1.0, logged: float = 1.0) -> Plain:
+    """Linear regression by SGD in float64, the gradient and the losses times a factor."""
+    kernel, losses = np.zeros((_FEATURES, 1)), []
+    for start in range(0, len(given["x"]), _BATCH):
+        x, y = (given[name][start : start + _BATCH].astype("float64") for name in ("x", "y"))
+        error = x @ kernel - y
+        losses.append(float(np.mean(error**2)) * logged * _IN_PLAIN_SIGHT)
+        kernel = kernel - _RATE * factor * 2 * x.T @ error / _BATCH
+    share = _BATCH * _BATCHES // MOST_REPLICAS
+    return {"kernel": kernel.ravel(), "losses": losses, SEEN: [share] * MOST_REPLICAS}
+
+
+def _exploded(given: Inputs, out: Plain) -> bool:
+    return not (np.abs(out["kernel"]) < 100).all()  # of weights below 1; NaN as well
+
+
+def _examples_of(given: Inputs) -> int:
+    return len(given["x"])
+
+
+TRAIN = Check(
+    name="train_float16",
+    function="train",
+    title="A loop in float16, with SGD on four replicas",
+    question="Which of your numbers are small enough to become 0 in float16?",
+    direction=(
+        "Follow the scale through one step: where it comes in, where it must be gone again, and "
+        "which loss you return."
+    ),
+    cost=Cost.TENSORFLOW,
+    inputs=_draw_examples,
+    call=_train_on_replicas,
+    read=_shown_losses,
+    reference=_right_training,
+    criteria=(
+        Close("kernel", "the weights, float32's on one device", atol=5e-3, points=2),
+        # Losses of other weights are no losses to compare.
+        Then(
+            Close("losses", f"the losses, times {_IN_PLAIN_SIGHT:g}", atol=0.03, points=0.5),
+            shares_work(_examples_of, points=0.5),
         ),
-        Fault("never_grows", sees="scales", grow_after=10**6).feedback(
-            "You never raise the scale. After one unusual batch it stays too low, and small "
-            "gradients become 0. When is it safe to try a higher one?"
+    ),
+    hint="Multiply the loss by `scale` inside the tape. After tape.gradient, divide each gradient "
+    "by `scale`. Return the loss from before the multiplication.",
+    revisit='"Scale the loss" in lesson 07',
+    mistakes=(
+        Raises(
+            "scaled_outside_tape",
+            "'NoneType' and|No gradients provided|NoneType.* to (a )?[Tt]ensor",
+        ).feedback(
+            "You asked the tape for the gradient of a number that it has not seen being computed, "
+            "so a gradient is None. Which of your lines belongs inside the `with`?"
         ),
-        Fault("counter_not_reset", sees="scales", reset=False).feedback(
-            "You kept the count after an overflow. The scale then doubles too early and overflows "
-            'again. What does "in a row" mean for the count?'
+        Fault("never_scaled", sees="kernel", factor=0.0).feedback(
+            "You did not scale the loss before the gradient was taken. Every gradient was 0 in "
+            "float16, and the weights did not move. Where must the loss be multiplied?"
         ),
-        Fault("count_goes_on", sees="scales", restart=False).feedback(
-            "You kept the count after a doubling, so the scale doubles in every step that follows. "
-            "With which count does the next row begin?"
+        Observed("never_unscaled", _exploded).feedback(
+            "You gave the optimizer the gradients of the scaled loss. With SGD this is a learning "
+            "rate 32768 times too high, and the weights exploded. What must happen to each "
+            "gradient first?"
         ),
-        Fault("one_step_early", sees="scales", grow_after=_GROW_EVERY - 1).feedback(
-            "You doubled the scale one step too early. With `grow_every` of 3 it doubled after two "
-            "good steps. Do you compare before or after you count this step?"
+        Fault("not_divided", sees="kernel", factor=float(MOST_REPLICAS)).feedback(
+            "You took the mean over each replica's own examples. The optimizer adds the four "
+            "gradients up, so your steps are four times too long. By how many examples must each "
+            "replica divide?"
         ),
-        Fault("one_step_late", sees="scales", grow_after=_GROW_EVERY + 1).feedback(
-            "You doubled the scale one step too late. With `grow_every` of 3 it doubled after four "
-            "good steps. Do you compare before or after you count this step?"
+        Fault("scaled_loss_logged", logged=_SCALE).feedback(
+            "You trained correctly and returned the scaled losses, which are 32768 times too "
+            "large. Which loss does a reader of your log expect?"
+        ),
+    ),
+)
+
+REPORTS = (
+    WrittenReport(
+        name="what_float16_loses",
+        title="What float16 loses, and what a loss scale saves",
+        rubric=(
+            RubricRow(
+                "lost_where",
+                2,
+                "says that the gradients become 0, not the loss or the predictions (1); compares "
+                "their size with float16's smallest number (1)",
+            ),
+            RubricRow(
+                "skipped_steps",
+                2,
+                "explains the first skipped steps by a start that is too high, and the later ones "
+                "by the doubling (1); names their price and what lowers it (1)",
+            ),
+            RubricRow("which_device", 1, "T4 yes, H200 and TPU no, because bfloat16 is fast there"),
+            RubricRow(
+                "why_bfloat16", 1, "says that bfloat16 has float32's exponents, and fewer digits"
+            ),
         ),
     ),
 )

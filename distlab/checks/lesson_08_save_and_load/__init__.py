@@ -3,9 +3,9 @@
 What the checks save goes to temporary folders, which are gone when a check ends.
 """
 
-from distlab.checks.lesson_08_save_and_load.exporting import EXPORT
-from distlab.checks.lesson_08_save_and_load.moving import MOVE
-from distlab.checks.lesson_08_save_and_load.places import PLACES
-from distlab.checks.lesson_08_save_and_load.restoring import RESTORE
+from distlab.checks.lesson_08_save_and_load.exports import EXPORT
+from distlab.checks.lesson_08_save_and_load.moves import MOVE
+from distlab.checks.lesson_08_save_and_load.paths import PATHS
+from distlab.checks.lesson_08_save_and_load.restores import RESTORE
 
-CHECKS = (MOVE, RESTORE, EXPORT, PLACES)
+CHECKS = (MOVE, RESTORE, EXPORT, PATHS)

@@ -51,22 +51,27 @@ def _part(config: Any, *keys: str) -> Any:
     return config
 
 
+def _all_workers(addresses: list[str], index: int) -> list[str]:
+    return addresses
+
+
 def _reference(
-    given: Inputs, *, cluster: str = "whole", index: Callable[[int], Any] = lambda n: n
+    given: Inputs,
+    *,
+    workers: Callable[[list[str], int], list[str]] = _all_workers,
+    index: Callable[[int], Any] = lambda n: n,
 ) -> Plain:
-    """What is read in the texts; each task names the cluster as one of the words below says."""
-    addresses, texts = given["addresses"], []
-    for n, own in enumerate(addresses):
-        others = addresses[:n] + addresses[n + 1 :]
-        workers = {
-            "whole": addresses,
-            "itself": [own],
-            "others": others,
-            "itself first": [own, *others],
-            "from itself on": addresses[n:] + addresses[:n],
-        }[cluster]
-        task = {"type": "worker", "index": index(n)}
-        texts.append(json.dumps({"cluster": {"worker": workers}, "task": task}))
+    """What is read in the texts, by the workers and the index that the n-th one names."""
+    addresses = given["addresses"]
+    texts = [
+        json.dumps(
+            {
+                "cluster": {"worker": workers(addresses, n)},
+                "task": {"type": "worker", "index": index(n)},
+            }
+        )
+        for n in range(len(addresses))
+    ]
     return _read(given, texts)
 
 
@@ -81,15 +86,6 @@ def _no_json(given: Inputs, out: Plain) -> str:
         return f"JSON texts were asked for; in yours is {what}: {wrong[0]}"[:160]
     workers = len(given["addresses"])
     return f"{workers} texts were asked for, one for each worker; yours are {len(out['texts'])}"
-
-
-def _all(texts: Any, holds: Callable[[Any], bool]) -> bool:
-    return isinstance(texts, list) and bool(texts) and all(map(holds, texts))
-
-
-def _lacks_keys(config: Any) -> bool:
-    kinds, task = _part(config, "cluster") or {}, _part(config, "task") or {}
-    return not ({"worker", "chief"} & set(kinds) and {"type", "index"} <= set(task))
 
 
 TF_CONFIGS = Check(
@@ -114,42 +110,12 @@ TF_CONFIGS = Check(
     "to json.dumps. Only the index differs.",
     revisit="Who is who: TF_CONFIG",
     mistakes=(
-        Observed(
-            "not_json",
-            lambda given, out: _all(out["texts"], lambda t: isinstance(t, str) and "'" in t),
-        ).feedback(
+        Observed("not_json", lambda given, out: "'" in "".join(out["texts"])).feedback(
             "Your strings are how Python writes a dictionary, with single quotes. TensorFlow "
             "reads TF_CONFIG as JSON, so it would stop at the first quote. Which function "
             "turns a dictionary into JSON?"
         ),
-        Observed(
-            "no_text", lambda given, out: _all(out["texts"], lambda t: isinstance(t, dict))
-        ).feedback(
-            "You returned dictionaries. An environment variable can only hold a string, so "
-            "TF_CONFIG could not be set to them. Which function writes a dictionary as a JSON "
-            "string?"
-        ),
-        Observed("one_for_all", lambda given, out: isinstance(out["returned"], str)).feedback(
-            "You returned one string for all workers. With the same TF_CONFIG every process "
-            "would take itself for the same worker. What must differ from one worker to the "
-            "next?"
-        ),
-        Observed(
-            "other_keys",
-            lambda given, out: _all(out["configs"], lambda c: c is not None and _lacks_keys(c)),
-        ).feedback(
-            "Your JSON does not have the keys that TensorFlow looks for, so it would find no "
-            "cluster or no task. Which two keys does TF_CONFIG have at the top, and which keys "
-            "are inside them?"
-        ),
-        Observed(
-            "names_a_chief", lambda given, out: any(kind == "chief" for kind, _ in out["tasks"])
-        ).feedback(
-            "You gave a task the type `chief`. Then the workers are numbered without it, and "
-            "an address is missing among them. Which worker acts as the chief if no task has "
-            "that type?"
-        ),
-        Fault("only_itself", cluster="itself").feedback(
+        Fault("only_itself", workers=lambda addresses, n: [addresses[n]]).feedback(
             "Each of your configs names only its own worker. So each worker would train alone, "
             "and would never meet the others. What must the list under `cluster` have in "
             "common on all workers?"
@@ -158,28 +124,20 @@ TF_CONFIGS = Check(
             "Your index is a string, in quotes. TensorFlow uses it as a position in the list, "
             "so it must be a number. Where does your code turn the index into a string?"
         ),
-        Fault("own_address_missing", cluster="others").feedback(
-            "Each of your configs names only the other workers. So no two workers have the "
-            "same list, and an index means a different worker on each. Whose address is "
-            "missing?"
-        ),
-        Fault("own_address_first", cluster="itself first")
-        .or_with(cluster="from itself on")
+        Fault(
+            "own_address_first",
+            workers=lambda addresses, n: [addresses[n], *addresses[:n], *addresses[n + 1 :]],
+        )
+        .or_with(workers=lambda addresses, n: addresses[n:] + addresses[:n])
         .feedback(
             "Each of your configs has its own worker at the front of the list. So index 1 "
             "means a different worker in each config. What must be true of the list's order on "
             "all workers?"
         ),
-        Fault("same_index", index=lambda n: 0)
-        .or_with(index=lambda n: 1)
-        .feedback(
+        Fault("same_index", index=lambda n: 0).feedback(
             "All your configs have the same index. So every process would take itself for the "
             "same worker, and the others would be missing. From what can you compute each "
             "worker's own index?"
-        ),
-        Fault("index_from_one", index=lambda n: n + 1).feedback(
-            "Your first worker has the index 1. An index is a position in the list, so the "
-            "last worker would look past the list's end. At which number do positions start?"
         ),
     ),
 )

@@ -9,18 +9,14 @@ import numpy as np
 
 from distlab.checks import Check, Close, Cost, Inputs, Plain
 from distlab.checks.criteria import Holds, Then
-from distlab.checks.lesson_09_multi_worker import one_device
-from distlab.checks.lesson_09_multi_worker.one_device import (
-    EPOCHS,
-    GLOBAL_BATCH,
-    PER_WORKER,
-    RATE,
-    own_mean,
-)
+from distlab.checks.lesson_03_custom_training_loop.gradients import softmax
 from distlab.checks.matchers import same_plain
-from distlab.checks.mistakes import Fault, Observed, Raises
+from distlab.checks.mistakes import Fault, Raises
+from distlab.checks.rubric import RubricRow, WrittenReport
 from distlab.coursework.cluster_calls import WORKERS, call_on_workers
 
+_RATE, _PER_WORKER, _EPOCHS = 0.3, 4, 2
+_GLOBAL_BATCH = _PER_WORKER * WORKERS
 _WEIGHTS = ("kernel", "bias")  # a loss may be NaN for a worker without examples
 
 
@@ -40,7 +36,7 @@ def _call(train: Callable[..., Any], inputs: Inputs) -> Plain:
     return {
         **{key: chief[key] for key in _WEIGHTS},
         **{f"other {key}": other[key] for key in _WEIGHTS},
-        **{f"losses of worker:{index}": one["losses"] for index, one in enumerate(workers)},
+        **{f"losses of worker:{index}": worker["losses"] for index, worker in enumerate(workers)},
         "trained on": [worker["trained on"] for worker in workers],
     }
 
@@ -68,10 +64,10 @@ def _train_on_worker(strategy: Any, train: Callable[..., Any], inputs: Inputs) -
         model = keras.Sequential([keras.Input((4,)), dense, Count()])
         model.set_weights([inputs["kernel"], np.zeros(3)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(RATE), loss)
+        model.compile(keras.optimizers.SGD(_RATE), loss)
         return model
 
-    result = train(strategy, build, inputs["x"], inputs["y"], PER_WORKER, EPOCHS)
+    result = train(strategy, build, inputs["x"], inputs["y"], _PER_WORKER, _EPOCHS)
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise TypeError(f"two things were asked for, model and losses; yours is {result!r}"[:200])
     model, losses = result
@@ -91,9 +87,9 @@ def _train_on_worker(strategy: Any, train: Callable[..., Any], inputs: Inputs) -
 
 
 def _is_shared(given: Inputs, out: Plain) -> bool:
-    steps = EPOCHS * -(-len(given["y"]) // GLOBAL_BATCH)
+    steps = _EPOCHS * -(-len(given["y"]) // _GLOBAL_BATCH)
     # A worker that has none of the last batch may fill it up with examples of no weight.
-    return bool(min(out["trained on"]) > 0 and max(out["trained on"]) <= steps * PER_WORKER)
+    return bool(min(out["trained on"]) > 0 and max(out["trained on"]) <= steps * _PER_WORKER)
 
 
 def _is_trained(given: Inputs, out: Plain) -> bool:
@@ -104,15 +100,58 @@ def _are_alike(out: Plain, atol: float) -> bool:
     return all(same_plain(out[key], out[f"other {key}"], atol=atol) for key in _WEIGHTS)
 
 
-def _own_losses(given: Inputs, out: Plain) -> bool:
-    right = one_device.train(given)
-    ends_right = all(same_plain(out[key], right[key], atol=1e-4) for key in _WEIGHTS)
-    first, second = (out[f"losses of worker:{index}"] for index in range(WORKERS))
-    return ends_right and not same_plain(first, second, atol=1e-4)
+def _one_device(worker_sizes: Any) -> Any:
+    """The weight of each example on one device."""
+    return np.full(len(worker_sizes), 1 / len(worker_sizes))
 
 
-def _weights(name: str, **changes: Any) -> Fault:
-    return Fault(name, sees=_WEIGHTS, **changes)
+def _nominal_batch(worker_sizes: Any) -> Any:
+    """The weight of each example where a partial batch is divided like a full one."""
+    return np.full(len(worker_sizes), 1 / _GLOBAL_BATCH)
+
+
+def _mean_of_means(worker_sizes: Any) -> Any:
+    """The weight of each example where workers' means are averaged."""
+    return 1 / (WORKERS * worker_sizes)
+
+
+def _nan_of_nothing(worker_sizes: Any) -> Any:
+    """As `_mean_of_means`, and NaN where a worker has no example."""
+    return _mean_of_means(worker_sizes) if len(worker_sizes) >= WORKERS else np.nan * worker_sizes
+
+
+def _worker_sizes(examples: int, per_worker: int) -> Any:
+    """For each example of a global batch, how many its worker has."""
+    shares = [min(examples, per_worker), max(examples - per_worker, 0)]
+    if examples < WORKERS * per_worker:  # a partial batch is halved
+        shares = [-(-examples // WORKERS), examples // WORKERS]
+    return np.repeat(shares, shares).astype("float64")
+
+
+def _reference(
+    given: Inputs, *, per_worker: int = _PER_WORKER, weigh: Callable[[Any], Any] = _one_device
+) -> Plain:
+    """Softmax regression by SGD, in float64, as both workers should have it."""
+    kernel, bias = given["kernel"].astype("float64"), np.zeros(3)
+    examples, global_batch = len(given["y"]), WORKERS * per_worker
+    losses = []
+    for _ in range(_EPOCHS):
+        total = 0.0
+        for start in range(0, examples, global_batch):
+            x, y = (given[name][start : start + global_batch] for name in ("x", "y"))
+            chances = softmax(x @ kernel + bias)
+            error = (chances - np.eye(3)[y]) * weigh(_worker_sizes(len(y), per_worker))[:, None]
+            kernel, bias = kernel - _RATE * x.T @ error, bias - _RATE * error.sum(axis=0)
+            total -= np.log(chances[np.arange(len(y)), y]).sum()
+        losses.append(total / examples)
+    return {
+        "kernel": kernel,
+        "bias": bias,
+        "other kernel": kernel,
+        "other bias": bias,
+        **{f"losses of worker:{index}": losses for index in range(WORKERS)},
+        "trained on": [_EPOCHS * (-(-examples // WORKERS)), _EPOCHS * (examples // WORKERS)],
+    }
 
 
 TRAIN = Check(
@@ -127,13 +166,13 @@ TRAIN = Check(
     cost=Cost.CLUSTER,
     inputs=_inputs,
     call=_call,
-    reference=one_device.train,
+    reference=_reference,
     criteria=(
         Holds(
             "the workers share each batch",
             _is_shared,
             lambda given, out: (
-                f"of {EPOCHS * len(given['y'])} examples in {EPOCHS} epochs they trained on "
+                f"of {_EPOCHS * len(given['y'])} examples in {_EPOCHS} epochs they trained on "
                 f"{out['trained on']}"
             ),
         ),
@@ -179,86 +218,55 @@ TRAIN = Check(
             "of its own, and TensorFlow refuses to update them in a step of the strategy. "
             "Where must variables be made?"
         ),
-        Raises("keras_own_fit", r"convert a value \(PerReplica").feedback(
-            "You called Keras's own `fit`, which cannot take the data of several workers. So "
-            "no step was taken. How does the loop of the lesson run a step on each worker?"
-        ),
-        Observed(
-            "both_read_all",
-            lambda given, out: min(out["trained on"]) >= EPOCHS * len(given["y"]),
+        Fault(
+            "per_worker_batch_as_global", sees=_WEIGHTS, per_worker=_PER_WORKER // WORKERS
         ).feedback(
-            "Both workers trained on all examples. So no work was shared, and each example "
-            "counted twice. Which call gives each worker its share of every batch?"
-        ),
-        Observed(
-            "one_trains_for_all",
-            lambda given, out: min(out["trained on"]) == 0 < max(out["trained on"]),
-        ).feedback(
-            "One worker trained, and the other took no step: it only received the weights. So "
-            "two workers are no faster than one. Which call gives each worker its part of "
-            "every batch?"
-        ),
-        Observed("trained_alone", lambda given, out: not _are_alike(out, 1e-4)).feedback(
-            "Each worker trained a model of its own, and the two ended with different weights. "
-            "Their gradients were never added up. Through which call must a step run so that "
-            "the optimizer sums over workers?"
-        ),
-        _weights("remainder_dropped", partial=False).feedback(
-            "You left out the last, partial batch of each epoch. So some examples never count. "
-            "Which argument of `batch` drops it?"
-        ),
-        _weights("per_worker_batch_as_global", per_worker=PER_WORKER // WORKERS).feedback(
             "You distributed batches of `per_worker_batch` examples. Each worker took a part "
             "of them, so a step had only half of the intended examples. How large is a global "
             "batch?"
         ),
-        _weights("twice_the_global_batch", per_worker=GLOBAL_BATCH).feedback(
-            "You distributed batches of twice the global size. So there were half as many "
-            "steps. Does `num_replicas_in_sync` count the replicas of one worker, or of all?"
-        ),
-        _weights("sum_for_mean", weigh=np.ones_like).feedback(
-            "You added up the losses of a batch and did not divide. So the steps are as many "
-            "times too long as the batch has examples. What does `fit` on one device divide "
-            "by?"
-        ),
-        _weights("nominal_batch", weigh=lambda company: 0 * company + 1 / GLOBAL_BATCH).feedback(
+        Fault("nominal_batch", sees=_WEIGHTS, weigh=_nominal_batch).feedback(
             "You divided by the size of a full batch, even in the last, partial one. So its "
             "examples weigh too little. How can a worker find out how many examples all "
             "workers have in this batch?"
         ),
-        _weights("mean_of_means", weigh=one_device.mean_of_means)
-        .or_with(weigh=one_device.nan_of_nothing)
+        Fault("mean_of_means", sees=_WEIGHTS, weigh=_mean_of_means)
+        .or_with(weigh=_nan_of_nothing)
         .feedback(
             "You averaged the workers' means. In the last batch one worker has fewer examples, "
             "so each of those weighs more (and the mean of none is NaN). By which number must "
             "every example be divided?"
         ),
-        _weights("not_divided", weigh=own_mean)
-        .or_with(weigh=lambda company: 0 * company + 1 / PER_WORKER)
-        .feedback(
-            "Each worker took the mean of its own examples, and the optimizer added the two "
-            "gradients up. So the steps are twice too long. How many examples does one step "
-            "have on all workers together?"
-        ),
-        _weights("one_epoch", epochs=1).feedback(
-            "You stopped after one epoch. So the weights are not those of the whole training. "
-            "Which loop should go around your loop over batches?"
-        ),
-        Fault("never_reset", log="never reset").feedback(
-            "Your second loss is the mean over both epochs. What counts the losses was never "
-            "set back. When must a `Mean` start from zero?"
-        ),
-        Fault("batches_for_examples", log="mean of batches")
-        .or_with(log="last batch")
-        .feedback(
-            "Your weights are right, but your losses are those of batches. A partial batch "
-            "then counts as much as a full one. By what must each batch's loss be weighted in "
-            "the epoch's mean?"
-        ),
-        Observed("own_losses", _own_losses).feedback(
-            "Your weights are right, but each worker returned the mean loss of its own "
-            "examples. So the two logs differ. What must be added up over the workers before "
-            "you divide?"
+    ),
+)
+
+REPORTS = (
+    WrittenReport(
+        name="who_read_what",
+        title="Two workers and one device",
+        rubric=(
+            RubricRow(
+                "same_loss",
+                1,
+                "says that both log the mean over all examples, because counts or gradients are "
+                "added up over the workers",
+            ),
+            RubricRow(
+                "own_losses",
+                1,
+                "says that two curves would be seen, of about half of the digits each",
+            ),
+            RubricRow(
+                "last_batch",
+                2,
+                "reads 2 and 1 digits off the picture (1); gives 1/4 and 1/2 in place of 1/3 (1)",
+            ),
+            RubricRow(
+                "bytes_sent",
+                2,
+                "computes 2,600 bytes in a step and 15,600 in an epoch (1); says that the size of "
+                "the batch does not change a step (1)",
+            ),
         ),
     ),
 )

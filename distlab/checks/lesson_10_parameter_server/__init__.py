@@ -3,9 +3,9 @@
 Where steps are sent, real workers take them, and one of them is really killed.
 """
 
-from distlab.checks.lesson_10_parameter_server.coordinating import COORDINATE
+from distlab.checks.lesson_10_parameter_server.coordinator_loop import COORDINATE
 from distlab.checks.lesson_10_parameter_server.shards import SHARD_ROWS
 from distlab.checks.lesson_10_parameter_server.staleness import STALENESS
-from distlab.checks.lesson_10_parameter_server.surviving import SURVIVE_KILL
+from distlab.checks.lesson_10_parameter_server.survived_kill import SURVIVE_KILL
 
 CHECKS = (COORDINATE, STALENESS, SHARD_ROWS, SURVIVE_KILL)

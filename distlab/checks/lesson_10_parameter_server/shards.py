@@ -56,40 +56,18 @@ def _rounded_up(rows: int, given: Inputs) -> int:
     return -(-rows * int(given["row_bytes"]) // int(given["least_bytes"]))
 
 
-def _as_it_is(rows: list[int], given: Inputs) -> list[int]:
-    return rows
-
-
 def _reference(
     given: Inputs,
     *,
     fit: Callable[[int, Inputs], int] = _rounded_down,
     most: int | None = None,
-    write: Callable[[list[int], Inputs], list[int]] = _as_it_is,
 ) -> Plain:
     """The rows of each shard; the first ones have a row more, as TensorFlow does it."""
-    found = {}
+    rows_of_shards = {}
     for kind, rows in zip(_KINDS, given["tables"], strict=True):
         shards = max(1, min(most or given["servers"], fit(rows, given)))
-        even = [rows // shards + (shard < rows % shards) for shard in range(shards)]
-        found[kind] = write(even, given)
-    return found
-
-
-def _shared_otherwise(given: Inputs, out: Plain) -> bool:
-    """Whether there are as many shards as asked for, with all rows."""
-    right = _reference(given)
-    return all(
-        len(out[kind]) == len(right[kind])
-        and sum(out[kind]) == sum(right[kind])
-        and not any(rows % 1 for rows in out[kind])
-        for kind in _KINDS
-    )
-
-
-def _order_lost(given: Inputs, out: Plain) -> bool:
-    right = _reference(given)
-    return all(sorted(out[kind]) == sorted(right[kind]) for kind in _KINDS)
+        rows_of_shards[kind] = [rows // shards + (shard < rows % shards) for shard in range(shards)]
+    return rows_of_shards
 
 
 def _rest_is_lost(given: Inputs, out: Plain) -> bool:
@@ -131,38 +109,6 @@ SHARD_ROWS = Check(
         Fault("always_all_servers", fit=lambda rows, given: given["servers"]).feedback(
             "You cut every table for all servers. A small table then has tiny shards, and each "
             "step must ask every server. What does `least_bytes` say about such a table?"
-        ),
-        Observed("in_a_different_order", _order_lost).feedback(
-            "Your shards have the right sizes in a different order. Which shards get the extra row?"
-        ),
-        Observed("one_takes_the_rest", _shared_otherwise).feedback(
-            "You gave the whole remainder to one shard. That shard differs from the others by more "
-            "than one row. How many shards can get one extra row each?"
-        ),
-        Fault("rows_for_bytes", fit=lambda rows, given: rows // given["least_bytes"]).feedback(
-            "You compared a number of rows with `least_bytes`, a number of bytes. The table then "
-            "looks smaller than it is. How many bytes does it have?"
-        ),
-        Fault(
-            "one_too_few",
-            sees=("more", "exact"),
-            fit=lambda rows, given: _rounded_up(rows, given) - 1,
-        ).feedback(
-            "You made one shard too few for a table into which the shards fit to the byte. What "
-            "does your rounding do if nothing is left over?"
-        ),
-        Fault(
-            "for_each_server_a_number",
-            write=lambda rows, given: rows + [0] * (given["servers"] - len(rows)),
-        ).feedback(
-            "You returned one number for each server, and some are 0. A shard without rows is no "
-            "shard. How long should the list be?"
-        ),
-        Fault(
-            "bytes_for_rows", write=lambda rows, given: [given["row_bytes"] * n for n in rows]
-        ).feedback(
-            "You returned bytes. The task asks for the rows of each shard. How many bytes has one "
-            "row?"
         ),
         Raises(
             "no_shard", "ZeroDivisionError|division by zero|number sections must be larger than 0"

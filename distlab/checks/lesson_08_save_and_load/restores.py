@@ -149,10 +149,5 @@ RESTORE = Check(
             "You restored the right file. From two wrong files you restored nothing or a half, and "
             "no error came out of your function. Which object knows what was found?"
         ),
-        Observed("half_is_enough", lambda given, out: out["renamed"] and not out["short"]).feedback(
-            "You asked whether anything was found. A file with only the first layer passes, and "
-            "the second layer keeps its random values. Which question covers every variable of "
-            "`body`?"
-        ),
     ),
 )

@@ -39,13 +39,13 @@ def _call(move: Callable[..., Any], inputs: Inputs) -> Plain:
             return {"returned": type(model).__name__}
         optimizer = getattr(model, "optimizer", None)  # none where it was not compiled
         variables = (model.variables, optimizer.variables if optimizer else ())
-        found = {
+        moved = {
             "returned": "a model",
             "copies": [_fewest_copies(strategy, each) for each in variables],
             "steps": int(optimizer.iterations.numpy()) if optimizer else None,
             "error": _error_of_training(model, inputs),
         }
-        return found | {"kernel": np.array(model.get_weights()[0])}
+        return moved | {"kernel": np.array(model.get_weights()[0])}
 
 
 def _save_trained(path: str, inputs: Inputs) -> None:
@@ -77,25 +77,30 @@ def _error_of_training(model: Any, inputs: Inputs) -> str:
     return ""
 
 
-def _reference(
-    given: Inputs, *, steps: int = _STEPS, averages: bool = True, slower: bool = True
-) -> Plain:
+def _reference(given: Inputs, *, same_optimizer: bool = True, slower: bool = True) -> Plain:
     """Linear regression by Adam, over the same batches before and after the move."""
     kernel = given["kernel"].astype(np.float64)
     first = second = np.zeros_like(kernel)
-    for batch, known in enumerate((*range(_STEPS), *range(steps, steps + _STEPS))):
-        if batch == _STEPS and not averages:
-            first = second = np.zeros_like(kernel)
+    steps = 0
+    for batch in range(2 * _STEPS):
+        if batch == _STEPS and not same_optimizer:
+            steps, first, second = 0, np.zeros_like(kernel), np.zeros_like(kernel)
         start = batch % _STEPS * _BATCH
         x, y = (given[name][start : start + _BATCH].astype(np.float64) for name in ("x", "y"))
         gradient = 2 * x.T @ (x @ kernel - y) / y.size
+        steps += 1
         first = 0.9 * first + 0.1 * gradient
         second = 0.999 * second + 0.001 * gradient**2
         rate = given["rate"] if slower and batch >= _STEPS else _RATE
-        length = rate * np.sqrt(1 - 0.999 ** (known + 1)) / (1 - 0.9 ** (known + 1))
+        length = rate * np.sqrt(1 - 0.999**steps) / (1 - 0.9**steps)
         kernel = kernel - length * first / (np.sqrt(second) + 1e-7)
-    copies = [given["replicas"]] * 2
-    return {"returned": "a model", "error": "", "copies": copies, "steps": steps, "kernel": kernel}
+    return {
+        "returned": "a model",
+        "error": "",
+        "copies": [given["replicas"]] * 2,
+        "steps": _STEPS if same_optimizer else 0,
+        "kernel": kernel,
+    }
 
 
 def _no_model(given: Inputs, out: Plain) -> str:
@@ -159,13 +164,9 @@ MOVE = Check(
             "You loaded the model without its optimizer, so it cannot train. Which part of the "
             "file did you leave out?"
         ),
-        Fault("optimizer_lost", sees="steps", steps=0, averages=False).feedback(
+        Fault("optimizer_lost", sees="steps", same_optimizer=False).feedback(
             "Your model has a new optimizer: it knows of 0 steps and has no averages. So its first "
             "steps are as long as at the very start. Which of your lines made a new optimizer?"
-        ),
-        Fault("averages_lost", averages=False).feedback(
-            "Your optimizer has the right number of steps, but its averages are new. So its next "
-            "steps have wrong lengths. What else did Adam learn in the steps before the move?"
         ),
         Fault("rate_kept", slower=False).feedback(
             "Your model continues with the old learning rate. So it takes longer steps than you "

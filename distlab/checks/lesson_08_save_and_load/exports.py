@@ -75,27 +75,23 @@ def _answers(signature: Any, pixels: Any) -> Plain:
     }
 
 
-def _softmax(scores: Any) -> Any:
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
-
-
 def _reference(
-    given: Inputs,
-    *,
-    prepared: bool = True,
-    over: float = 1.0,
-    of: Callable[[Any], Any] = _softmax,
+    given: Inputs, *, prepared: bool = True, over: float = 1.0, softmax: bool = True
 ) -> Plain:
+    """What the export answers, of pixels divided by `over`."""
     images = given["pixels"].astype(np.float64) / over
     if prepared:
         images = given["slope"] * images / 255 + given["offset"]
-    scores = images.reshape(len(images), -1) @ given["kernel"]
+    answers = images.reshape(len(images), -1) @ given["kernel"]
+    if softmax:
+        powers = np.exp(answers - answers.max(axis=1, keepdims=True))
+        answers = powers / powers.sum(axis=1, keepdims=True)
+    highest = answers.max(axis=1)
     return {
         "dtype": "uint8",
-        "probabilities": of(scores).max(axis=1),
-        "digits": of(scores).argmax(axis=1),
-        "one": of(scores[:1]).max(axis=1),
+        "probabilities": highest,
+        "digits": answers.argmax(axis=1),
+        "one": highest[:1],
     }
 
 
@@ -112,10 +108,6 @@ class _Answers(Close):
     def agrees(self, yours: Plain, other: Plain) -> bool:
         """Returns whether two values are near: raw pixels give large scores, and these round."""
         return same_plain(yours, other, atol=1e-3)
-
-
-def _scores(scores: Any) -> Any:
-    return scores
 
 
 EXPORT = Check(
@@ -154,20 +146,14 @@ EXPORT = Check(
     mistakes=(
         Fault("preprocessing_lost", prepared=False)
         .or_with(prepared=False, over=255)
-        .or_with(prepared=False, of=_scores)
-        .or_with(prepared=False, over=255, of=_scores)
         .feedback(
             "Your export gives the model raw pixels. In training it saw only what `prepare` "
             "returned, so its answers mean nothing. Inside which function must `prepare` be called?"
         ),
-        Fault("scores_served", of=_scores).feedback(
+        Fault("scores_served", softmax=False).feedback(
             "Your export returns a score as the probability. A score can be negative or above 1, "
             "so a client cannot read it as a probability. Which function is missing between the "
             "two?"
-        ),
-        Fault("softmax_over_images", of=lambda scores: _softmax(scores.T).T).feedback(
-            "Your softmax goes over the images. An image's answer then depends on which images are "
-            "sent with it. Over which axis should the ten numbers add up to 1?"
         ),
         Observed(
             "fixed_batch",

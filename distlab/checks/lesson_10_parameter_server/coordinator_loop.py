@@ -9,14 +9,9 @@ import numpy as np
 
 from distlab.checks import Check, Cost, Equal, Inputs, Plain
 from distlab.checks.criteria import Holds, Then
-from distlab.checks.mistakes import Fault, Observed, Raises
+from distlab.checks.mistakes import Observed, Raises
 from distlab.coursework.cluster_calls import WORKERS, Stage, call_on_coordinator
 
-_MADE_HERE = (
-    "You made the data set in the coordinator's process. A worker cannot read from that process's "
-    "memory, and if the coordinator sent the batches, it would read all data alone. What does "
-    "`create_per_worker_dataset` take, and where is that called?"
-)
 # Looks at a variable of the server, some milliseconds each: at least so many in a step; as many as
 # this while a loop that keeps to its limit sends no more; and for a second step to be sent.
 _LOOKS, _PATIENCE, _LONGEST_LOOKS = 15, 40, 400
@@ -88,7 +83,6 @@ def _train_here(stage: Stage, train: Callable[..., Any], inputs: Inputs) -> Plai
         quiet_join(coordinator)
     return {
         "losses": plain_losses(losses),
-        "sent": int(sent),
         "taken at return": at_return,
         "taken": int(taken),
         "under way": counting.under_way,
@@ -164,23 +158,17 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
     return {**outputs, "losses": sorted(losses) if _are_numbers(losses) else losses}
 
 
-def _reference(given: Inputs, *, at_once: int = WORKERS, times: int = 1) -> Plain:
-    taken = times * given["steps"]
+def _reference(given: Inputs) -> Plain:
+    steps = given["steps"]
     return {
-        "losses": [number / 4 for number in range(1, taken + 1)],
-        "sent": taken,
-        "taken at return": taken,
-        "taken": taken,
+        "losses": [number / 4 for number in range(1, steps + 1)],
+        "taken at return": steps,
+        "taken": steps,
         "under way": given["ahead"],
-        "at once": at_once,
-        "seen": [1] * taken,
+        "at once": WORKERS,
+        "seen": [1] * steps,
         "made here": False,
     }
-
-
-def _only_promises(given: Inputs, out: Plain) -> bool:
-    losses = out["losses"]
-    return isinstance(losses, list) and bool(losses) and set(map(str, losses)) == {"a promise"}
 
 
 def _is_too_far_ahead(given: Inputs, out: Plain) -> bool:
@@ -235,32 +223,23 @@ COORDINATE = Check(
     "`schedule`. After the loop, fetch the promises that are left.",
     revisit="Fetch a result",
     mistakes=(
-        Raises("no_iterator", r"PerWorkerDataset\w*' object is not an iterator").feedback(
-            "You gave the steps a data set. A step calls `next`, and a data set has no place at "
-            "which it goes on. What makes an iterator of it, and how many iterators do you need?"
-        ),
         Raises("step_called_here", "IteratorSpec' object has no attribute").feedback(
             "You called the step in the coordinator's process. Its iterator is on the workers, so "
             "the call cannot read from it. Which two things does `schedule` need, so that a worker "
             "makes the call?"
         ),
-        Raises("args_is_no_tuple", r"argument after \* must be an iterable").feedback(
-            "You gave `args` a single thing. `schedule` unpacks `args` as a call does with "
-            "`*args`. How do you write a tuple of one?"
-        ),
         Raises(
             "dataset_on_coordinator",
             r"Unable to parse tensor proto|Expects 1 arguments|Tensor'? .*not an iterator"
             r"|create_per_worker_dataset",
-        ).feedback(_MADE_HERE),
-        Observed("nothing_sent", lambda given, out: out["sent"] == 0).feedback(
-            "You called `step` in the coordinator's own process, and sent nothing. So no worker "
-            "had anything to do. Which method of the coordinator puts a step into the queue?"
+        ).feedback(
+            "You made the data set in the coordinator's process. A worker cannot read from that "
+            "process's memory, and if the coordinator sent the batches, it would read all data "
+            "alone. What does `create_per_worker_dataset` take, and where is that called?"
         ),
-        Observed("data_through_coordinator", lambda given, out: out["made here"]).feedback(
-            _MADE_HERE
-        ),
-        Fault("fetch_each_step", at_once=1).feedback(
+        Observed(
+            "fetch_each_step", lambda given, out: out["at once"] == 1 and not out["made here"]
+        ).feedback(
             "You waited for each step before you sent the next one. So one worker had a step, and "
             "the other one had none. How many steps may be under way while you wait?"
         ),
@@ -274,20 +253,6 @@ COORDINATE = Check(
         ).feedback(
             "Your function returned while steps were under way. Their losses do not exist yet. "
             "What must happen after the last `schedule`?"
-        ),
-        Observed("not_fetched", _only_promises).feedback(
-            "You returned the promises that `schedule` gives. A promise is not a number that you "
-            "can compare or print. How do you get the number of a step that is done?"
-        ),
-        Observed(
-            "new_iterator_each_step", lambda given, out: out["seen"][0] == out["taken"]
-        ).feedback(
-            "You made an iterator for each step. Each one starts at the beginning, so every step "
-            "saw the first batch. How often should `iter` be called?"
-        ),
-        Fault("steps_for_each_worker", sees="taken", times=WORKERS).feedback(
-            "You sent `steps` steps for each worker. Together they took twice as many as were "
-            "asked for. Who decides which worker takes a step?"
         ),
     ),
 )

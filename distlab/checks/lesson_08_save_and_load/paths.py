@@ -19,22 +19,22 @@ def _inputs(seed: int) -> Inputs:
     return {
         "folder": f"/results/run-{draw.integers(100)}",
         "clusters": {
-            "without a chief": {"worker": workers[0]},
-            "with a chief": {"chief": 1, "worker": workers[1]},
+            _WITHOUT: {"worker": workers[0]},
+            _WITH: {"chief": 1, "worker": workers[1]},
         },
     }
 
 
 def _call(where: Callable[..., Any], inputs: Inputs) -> Plain:
     def path(job: str, index: int, jobs: dict[str, int]) -> str | None:
-        found = where(inputs["folder"], job, index, dict(jobs))
-        return None if found is None else posixpath.normpath(str(found))
+        answer = where(inputs["folder"], job, index, dict(jobs))
+        return None if answer is None else posixpath.normpath(str(answer))
 
-    found = {
+    paths = {
         name: [path(job, index, jobs) for job, count in jobs.items() for index in range(count)]
         for name, jobs in inputs["clusters"].items()
     }
-    return found | {f"chief {name}": paths[0] for name, paths in found.items()}
+    return paths | {f"chief {name}": tasks[0] for name, tasks in paths.items()}
 
 
 def _reference(given: Inputs) -> Plain:
@@ -53,11 +53,10 @@ def _all(out: Plain) -> list[str | None]:
     return [*out[_WITHOUT], *out[_WITH]]
 
 
-def _sharing(given: Inputs, out: Plain, name: str) -> tuple[int, int]:
-    """How many of the other tasks write to the chief's path, and how many share a path."""
-    others = out[name][1:]
-    rest = [path for path in others if path not in (None, _chiefs(given))]
-    return others.count(_chiefs(given)), len(rest) - len(set(rest))
+def _shares_temporary(given: Inputs, out: Plain, name: str) -> bool:
+    """Whether tasks that are not the chief share a path of their own."""
+    others = [path for path in out[name][1:] if path not in (None, _chiefs(given))]
+    return len(set(others)) < len(others)
 
 
 def _chiefs_path(name: str) -> Equal:
@@ -81,7 +80,7 @@ def _apart(name: str) -> Holds:
     )
 
 
-PLACES = Check(
+PATHS = Check(
     name="where_to_write",
     function="where",
     title="Who writes which file",
@@ -139,13 +138,8 @@ PLACES = Check(
             "them. What can they do with a file that is not needed?"
         ),
         Observed(
-            "chiefs_path_elsewhere",
-            lambda given, out: not {None, _chiefs(given)} & {*_all(out)},
+            "second_chief", lambda given, out: out[_WITH][1:].count(_chiefs(given)) == 1
         ).feedback(
-            "In your answer no task writes `model.keras` into `folder` itself. Then the model is "
-            "not where it is looked for. Which task should get that path?"
-        ),
-        Observed("second_chief", lambda given, out: _sharing(given, out, _WITH)[0] == 1).feedback(
             "In a cluster with a chief, you gave the chief's path to worker 0 as well. Both write "
             "to one file. In which clusters is worker 0 the chief?"
         ),
@@ -158,18 +152,12 @@ PLACES = Check(
         ),
         Observed(
             "shared_temporary",
-            lambda given, out: any(_sharing(given, out, name)[1] for name in (_WITHOUT, _WITH)),
+            lambda given, out: any(
+                _shares_temporary(given, out, name) for name in (_WITHOUT, _WITH)
+            ),
         ).feedback(
             "Your chief has a file of its own, but the other tasks share one and overwrite each "
             "other. Which two arguments tell them apart?"
-        ),
-        Observed(
-            "ending_lost",
-            lambda given, out: not all(p is None or p.endswith(".keras") for p in _all(out)),
-        ).feedback(
-            "Your tasks have different paths, but some do not end with `.keras`. `model.save` "
-            "refuses such a path, even for a file that is deleted later. Where in the path can the "
-            "job and the index go instead?"
         ),
     ),
 )
