@@ -121,11 +121,33 @@ def build(model: keras.Model, spec: Any) -> None:
             # Keras has made its variables by then, and goes on with the next if it is asked again.
             for _ in range(2 if model.run_eagerly else 0):
                 with contextlib.suppress(AttributeError, NotImplementedError):
-                    model._symbolic_build(data_batch=spec)
-            model._symbolic_build(data_batch=spec)
+                    _build_symbolically(model, spec)
+            _build_symbolically(model, spec)
     finally:
         for one in waiting:
             one.built = False
+
+
+def _build_symbolically(model: keras.Model, spec: Any) -> None:
+    """Makes variables as Keras does, which would take sparse inputs for dense ones."""
+    if not any(isinstance(part, tf.SparseTensorSpec) for part in tf.nest.flatten(spec)):
+        model._symbolic_build(data_batch=spec)
+        return
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(_symbolic, spec))
+    outputs = backend.compute_output_spec(model, x, training=False)
+    for part, use in (
+        (model._compile_metrics, model.compute_metrics),
+        (model._compile_loss, model._compute_loss),
+    ):
+        if part is not None and not part.built:
+            backend.compute_output_spec(use, x, y, outputs, weights)
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def _symbolic(spec: Any) -> Any:
+    sparse = isinstance(spec, tf.SparseTensorSpec)
+    return None if spec is None else keras.KerasTensor(spec.shape, spec.dtype.name, sparse=sparse)
 
 
 def build_for_own_step(model: keras.Model, spec: Any) -> None:
@@ -133,9 +155,7 @@ def build_for_own_step(model: keras.Model, spec: Any) -> None:
     if not has_own(model, "train_step") or "_distlab_step_built" in vars(model):
         return
     vars(model)["_distlab_step_built"] = True
-    batch = keras.tree.map_structure(
-        lambda one: None if one is None else keras.KerasTensor(one.shape, one.dtype.name), spec
-    )
+    batch = keras.tree.map_structure(_symbolic, spec)
     with (
         model.distribute_strategy.scope(),
         gradients.building(),

@@ -324,6 +324,27 @@ def table_that_is_looked_into_twice():
     return regression(features)
 
 
+def sparse_rows():
+    return batches(tf.sparse.from_dense(np.where(X > 0.5, X, 0)), Y)
+
+
+class OnSparseRows(keras.Model):
+    """Takes sparse rows, for which no `keras.Input` says so."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(8, 4), name="kernel")
+
+    def call(self, rows):
+        return tf.sparse.sparse_dense_matmul(rows, tf.convert_to_tensor(self.kernel))
+
+
+@case(sparse_rows)
+def a_model_of_ones_own_on_sparse_rows():
+    model = OnSparseRows()
+    model.build((None, 8))
+    return compile_model(model, metrics=["accuracy"])
+
+
 @case((TOKENS, NUMBERS))
 def several_hot_rows():
     lookup = {"vocabulary": list(range(5)), "output_mode": "multi_hot", "sparse": True}
