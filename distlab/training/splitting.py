@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from distlab.errors import DatasetError
@@ -44,14 +45,27 @@ def can_be_split(element_spec: Any) -> bool:
 
 def check_parts(batch: Any, replicas: int) -> None:
     """Raises if the known shapes of a batch show a part that does not have a row per example."""
-    shapes = [getattr(part, "shape", None) for part in tf.nest.flatten(batch)]
-    known = [one for one in shapes if isinstance(one, tf.TensorShape) and one.rank is not None]
+    shapes = {
+        _name_of(path): part.shape
+        for path, part in keras.tree.flatten_with_path(batch)
+        if isinstance(getattr(part, "shape", None), tf.TensorShape)
+    }
+    known = {name: shape for name, shape in shapes.items() if shape.rank is not None}
     if replicas == 1:
         return
-    if any(shape.rank == 0 for shape in known):
-        raise _indivisible("a part of shape (), which has no examples", replicas)
-    if len({shape[0] for shape in known} - {None}) > 1:
-        raise _unequal([str(shape[0]) for shape in known], replicas)
+    if single := [name for name, shape in known.items() if shape.rank == 0]:
+        raise _indivisible(f"{single[0]} of shape (), which has no examples", replicas)
+    if len({shape[0] for shape in known.values()} - {None}) > 1:
+        raise _unequal([f"{shape[0]} ({name})" for name, shape in known.items()], replicas)
+
+
+def _name_of(path: tuple[Any, ...]) -> str:
+    """What a part of a batch is called, as in "inputs['age']"."""
+    first, *keys = path or (0,)
+    if not isinstance(first, int):
+        first, keys = 0, list(path)
+    name = ("inputs", "targets", "sample weights")[first] if first < 3 else f"part {first}"
+    return name + "".join(f"[{key!r}]" for key in keys)
 
 
 @contextlib.contextmanager

@@ -375,8 +375,8 @@ def beside(prototypes):
 def test_parts_of_a_batch_without_a_row_for_each_example_are_refused(use):
     wrong = {
         "found: parts whose first dimensions are": beside(tf.zeros([10, 8])),
-        r"found: a part of shape \(\), which has no": beside(2.0),
-        r"a part of shape \(\), which": batches(X, Y).unbatch(),
+        r"found: inputs\['prototypes'\] of shape \(\), which has no": beside(2.0),
+        r"targets of shape \(\), which": batches(X, Y).unbatch(),
     }
     model = distribute(with_prototypes)
     for text, data in wrong.items():
