@@ -121,7 +121,8 @@ class ReplicaSteps:
 
     def _on_one(self, batch: Any) -> Any:
         def step(batch: Any) -> Any:
-            with gradients.watched(self._finite_alone if self._checks else None):
+            check = self._finite_alone if self._checks else None
+            with gradients.watched(check, alone=tf.distribute.has_strategy()):
                 found = getattr(self._model, self._method)(batch)
                 return found if self._method == "predict_step" else self._logs(found)
 

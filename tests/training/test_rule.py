@@ -21,6 +21,7 @@ from tests.training.cases.case import (
     network,
 )
 from tests.training.cases.steps import Net, net
+from tests.training.cases.whole_batches import Conditional
 
 TRAINS_BEFORE_AND_AFTER = """
 import keras, numpy as np, tensorflow as tf
@@ -168,6 +169,16 @@ def test_a_layer_is_believed_what_it_says_of_itself(eager):
 
 
 INTERRUPTS = []
+
+
+def test_the_one_replica_of_a_mirrored_strategy_updates_in_a_condition_too():
+    def build():
+        keras.utils.set_random_seed(3)
+        return net(Conditional, optimizer=keras.optimizers.AdamW(1e-2, weight_decay=0.1))
+
+    plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 1))
+    fit(plain), fit(model)
+    assert difference(plain, model) < 1e-6
 
 
 class Summarised(Net):

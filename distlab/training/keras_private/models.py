@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src import backend
+from keras.src.models.functional import Functional
 
 from distlab.errors import DatasetError
 from distlab.training.rule import gradients
@@ -129,12 +130,18 @@ def build(model: keras.Model, spec: Any) -> None:
 
 
 def _build_symbolically(model: keras.Model, spec: Any) -> None:
-    """Makes variables as Keras does, which would take sparse inputs for dense ones."""
-    if not any(isinstance(part, tf.SparseTensorSpec) for part in tf.nest.flatten(spec)):
+    """Makes variables as Keras does, which would call a model that is built, and take all as dense.
+
+    A call costs a trace, and can fail where the step does not: if a layer assigns in a condition.
+    """
+    outputs = _known_outputs(model)
+    sparse = any(isinstance(part, tf.SparseTensorSpec) for part in tf.nest.flatten(spec))
+    if outputs is None and not sparse:
         model._symbolic_build(data_batch=spec)
         return
     x, y, weights = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(_symbolic, spec))
-    outputs = backend.compute_output_spec(model, x, training=False)
+    if outputs is None:
+        outputs = backend.compute_output_spec(model, x, training=False)
     for part, use in (
         (model._compile_metrics, model.compute_metrics),
         (model._compile_loss, model._compute_loss),
@@ -143,6 +150,15 @@ def _build_symbolically(model: keras.Model, spec: Any) -> None:
             backend.compute_output_spec(use, x, y, outputs, weights)
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
+
+
+def _known_outputs(model: keras.Model) -> Any:
+    """What a model gives, as symbols, if it is built and says so; else None."""
+    if not all(layer.built for layer in model._flatten_layers()):
+        return None
+    if type(model).call is keras.Sequential.call:
+        return model.outputs[0] if model._functional else None
+    return model.output if type(model).call is Functional.call else None
 
 
 def _symbolic(spec: Any) -> Any:

@@ -39,13 +39,27 @@ def building() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watched(check: Callable[[tf.Tensor], list[Any]] | None) -> Iterator[None]:
-    """Inside the block, where no other replica is, a check comes before the gradients of a loss."""
+def watched(
+    check: Callable[[tf.Tensor], list[Any]] | None, *, alone: bool = False
+) -> Iterator[None]:
+    """Inside the block, where no other replica is, a check comes before the gradients of a loss.
+
+    If there is no other anywhere, what is updated need not be brought together.
+    """
     before, _NOW.check = getattr(_NOW, "check", None), check
+    was_alone, _NOW.alone = _is_alone(), alone
     try:
         yield
     finally:
-        _NOW.check = before
+        _NOW.check, _NOW.alone = before, was_alone
+
+
+def _is_alone() -> bool:
+    return getattr(_NOW, "alone", False)
+
+
+def _updates_own_copies() -> bool:
+    return current() is not None or _is_alone()
 
 
 def is_building() -> bool:
@@ -203,7 +217,7 @@ def update_own_copies(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of optimizers, `_backend_update_step`: a replica updates its own copies of the variables."""
 
     def update(self: Any, grads: Any, variables: Any, rate: Any) -> None:
-        if current() is None:
+        if not _updates_own_copies():
             original(self, grads, variables, rate)
             return
         for grad, variable in zip(grads, variables, strict=True):
@@ -216,7 +230,7 @@ def decay_own_copies(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of optimizers, `_apply_weight_decay`: a replica does it to its own copies."""
 
     def decay(self: Any, variables: Any) -> None:
-        if current() is None:
+        if not _updates_own_copies():
             original(self, variables)
             return
         for variable in () if self.weight_decay is None else variables:
@@ -238,21 +252,23 @@ def as_on_one_device(general: Callable[..., Any]) -> Callable[..., Any]:
     """Of optimizers: does what Keras does where no strategy is, in place of TensorFlow's way."""
 
     def replace(original: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda self, *args: (original if current() is None else general)(self, *args)
+        return lambda self, *args: (general if _updates_own_copies() else original)(self, *args)
 
     return replace
 
 
 def apply_here(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of loss scales, `_tf_apply`: what is applied is the same on all replicas."""
-    return lambda self, *args: self._common_apply(*args) if current() else original(self, *args)
+    return lambda self, *args: (
+        self._common_apply(*args) if _updates_own_copies() else original(self, *args)
+    )
 
 
 def assign_on_first(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of variables of which all replicas share one copy: what replicas assign is alike."""
 
     def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if current() is None:
+        if not _updates_own_copies():
             return original(self, *args, **kwargs)
         change = kwargs.pop("f")
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -266,7 +282,7 @@ def assign_own_copy(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of variables that have a copy for each replica: what replicas assign is alike."""
 
     def update(variable: Any, change: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
-        if current() is None:
+        if not _updates_own_copies():
             return original(variable, change, value, **kwargs)
         return change(variable._get_on_device_or_primary(), value, **kwargs)
 

@@ -324,6 +324,29 @@ def table_that_is_looked_into_twice():
     return regression(features)
 
 
+class Counting(layers.Layer):
+    """Assigns in a condition, for which Keras's symbolic calls have no place."""
+
+    def build(self, shape):
+        self.count = self.add_weight(shape=(), trainable=False, initializer="zeros")
+
+    def compute_output_shape(self, shape):
+        return shape
+
+    def call(self, inputs):
+        ops.cond(
+            self.count < 2, lambda: self.count.assign_add(1.0), lambda: self.count.assign_add(0.0)
+        )
+        return inputs * (1 + self.count / 10)
+
+
+@case()
+def a_layer_that_assigns_in_a_condition():
+    model = keras.Sequential([Counting(), layers.Dense(4)])
+    model.build((None, 8))
+    return compile_model(model)
+
+
 def sparse_rows():
     return batches(tf.sparse.from_dense(np.where(X > 0.5, X, 0)), Y)
 
