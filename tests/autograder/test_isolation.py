@@ -132,7 +132,7 @@ def probe():
     assert got["keeper"] != shared_keeper().address
     # A teacher's own check is not there to be read.
     assert not [name for name in got["modules"] if "private" in name and str(tmp_path) in name]
-    assert check_named("probe", tmp_path / "private.py").judge({}, 42).passed
+    assert check_named("probe", tmp_path / "private.py").verdict({}, 42).passed
     assert probed(code, tmp_path)[0]["drawn"] != got["drawn"]
 
 

@@ -20,7 +20,7 @@ def split(examples, replicas):
 
 # A check that hands over whatever `probe` returns.
 PROBE = """
-from distlab.checks import Check, Verdict, expect_true
+from distlab.checks import Check, Holds
 
 SECRET = 42
 
@@ -29,7 +29,7 @@ CHECKS = (
         name="probe", function="probe", title="Anything", points=1, hint="", revisit="",
         inputs=lambda seed: {"seed": seed},
         call=lambda probe, inputs: probe(),
-        judge=lambda inputs, outputs: Verdict.of(expect_true("42", outputs == SECRET, message="")),
+        criteria=(Holds("42", lambda given, out: out == SECRET, ""),),
     ),
 )
 """
