@@ -105,8 +105,28 @@ def _by_newer_names(found: Logs, logs: Logs) -> tuple[Logs, Logs]:
     return found, {renamed.get(name, name): values for name, values in logs.items()}
 
 
+def beyond_rounding(
+    family: Family, found: dict[str, float], replicas: int, *, epochs: int = 2
+) -> dict[str, float]:
+    """Returns what `distribute` left further from one device than rounding explains.
+
+    Processors round otherwise, so what is too far in float32 is trained in float64 again.
+
+    Args:
+        family: The family.
+        found: What `differences` returned.
+        replicas: As they were.
+        epochs: As they were.
+    """
+    far = too_far(family, found)
+    if far and not family.in_16_bits:
+        with _in_float64():
+            far = too_far(family, differences(family, replicas, epochs=epochs))
+    return far
+
+
 @contextlib.contextmanager
-def in_float64() -> Iterator[None]:
+def _in_float64() -> Iterator[None]:
     """Inside the block models compute with twice the digits, in which a fault stays as it is."""
 
     def choose(dtype: str) -> None:

@@ -9,7 +9,7 @@ import gc
 import pytest
 import tensorflow as tf
 
-from tests.zoo.harness import differences, families, in_float64, too_far
+from tests.zoo.harness import beyond_rounding, differences, families
 
 FAMILIES = families()
 
@@ -30,8 +30,5 @@ def test_a_family_takes_the_steps_of_one_device(name):
     """With its dropout, its noise and all other random layers as they are."""
     family = FAMILIES[name]
     epochs = 2 if "callbacks" in family.fit() else 1
-    far = too_far(family, differences(family, 3, epochs=epochs))
-    if far and not family.in_16_bits:
-        with in_float64():  # other processors round otherwise
-            far = too_far(family, differences(family, 3, epochs=epochs))
-    assert far == {}
+    found = differences(family, 3, epochs=epochs)
+    assert beyond_rounding(family, found, 3, epochs=epochs) == {}
