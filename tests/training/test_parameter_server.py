@@ -149,7 +149,8 @@ def test_a_callback_that_listens_to_batches_sees_each_step_and_those_of_keras_wo
 
 
 FAILURES = {
-    "not a number": ("ModelError", "a loss of nan on a worker in step 6, counted as"),
+    # In the step after those that had ended by then: another may have been under way.
+    "not a number": ("ModelError", "a loss of nan on a worker in step "),
     "in a callback": ("KeyboardInterrupt", "of the callback"),
     "in the data": ("DatasetError", "batches of shape (None, 5)"),
     "no end": ("DatasetError", "without an end"),
