@@ -275,7 +275,7 @@ def shuffled_by_two(coordinator, global_seed):
     numbers = iter(coordinator.create_per_worker_dataset(make_data))
     step = tf.function(lambda numbers: next(numbers))
     read = {}
-    for _ in range(1000):  # mostly they take turns
+    for _ in range(100_000):  # mostly they take turns, but not on a busy machine
         made, number = coordinator.schedule(step, args=(numbers,)).fetch()
         read.setdefault(float(made), []).append(int(number))
         if len(read) == 2 and min(map(len, read.values())) >= 20:
