@@ -226,3 +226,18 @@ def test_an_interrupt_while_a_step_is_traced_ends_fit():
         fit(model)
     assert INTERRUPTS == []
     assert len(fit(model)["loss"]) == 2, "and the next one trains"
+
+
+def test_an_interrupt_in_a_loss_of_ones_own_ends_fit():
+    def interrupted(y, y_pred):
+        if tf.distribute.has_strategy() and tf.distribute.get_replica_context() and INTERRUPTS:
+            raise INTERRUPTS.pop()
+        return squares(y, y_pred)
+
+    model = dl.distribute(
+        lambda: network(layers.Dense(4), loss=interrupted), strategy_of("mirrored", 3)
+    )
+    INTERRUPTS.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        fit(model)
+    assert len(fit(model)["loss"]) == 2, "and the next one trains"

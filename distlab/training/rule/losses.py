@@ -63,7 +63,7 @@ def _looking(step: Step, thing: Any, given: Any) -> Iterator[None]:
         yield
         return
     before, step.mark = step.mark, Mark.now()
-    step.looking = step.mark, thing, given
+    step.looking, seen = (step.mark, thing, given), True  # also if an interrupt ends it
     try:
         yield
         seen = step.looking is None
