@@ -114,6 +114,12 @@ LOSSES = {
     ),
     "with noise": (lambda y, p: squares(y, p + keras.random.normal(ops.shape(p))), False),
     "a root of a mean": (lambda y, p: ops.sqrt(ops.mean(squares(y, p))), False),
+    "a mean in whole numbers": (
+        lambda y, p: (
+            ops.mean(squares(y, p)) * 0.1 + ops.cast(ops.cast(ops.mean(p) * 9, "int32"), "float32")
+        ),
+        False,
+    ),
     "a product of means": (lambda y, p: ops.mean(squares(y, p)) * ops.mean(p**2), False),
     "a sum": (lambda y, p: ops.sum(squares(y, p)) / 100, False),
     "of the batch's mean": (lambda y, p: squares(y, p - ops.mean(p, 0)), False),

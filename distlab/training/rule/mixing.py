@@ -139,7 +139,7 @@ class _Flow:
             return True
         if means:
             return not rows and not sizes and self._of_means(op, inputs)
-        if op.type == "Mean" and self.may_be_mean and not sizes and op.outputs[0].shape.rank == 0:
+        if op.type == "Mean" and self.may_be_mean and not sizes and _is_number(op.outputs[0]):
             self.means.add(op.outputs[0].ref())
             return True
         if op.type in ("Shape", "Size", "ShapeN"):
@@ -168,7 +168,7 @@ class _Flow:
         else:
             linear = op.type in ("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast")
         self.means |= {output.ref() for output in op.outputs}
-        return linear and op.outputs[0].shape.rank == 0
+        return linear and _is_number(op.outputs[0])
 
     def _of_sizes(self, op: Any, inputs: list[Any]) -> bool:
         outputs = {output.ref() for output in op.outputs}
@@ -188,6 +188,11 @@ class _Flow:
             self.sizes |= outputs
             return True
         return False
+
+
+def _is_number(output: Any) -> bool:
+    """Whether it is one number that isn't rounded to a whole one."""
+    return bool(output.shape.rank == 0 and output.dtype.is_floating)
 
 
 Keeping = Callable[[Any, list[Any], Rows], bool]
