@@ -20,10 +20,10 @@ TESTS = -m pytest tests $(PARALLEL) --no-loadscope-reorder
 NO_BROWSER = build/no_browser.txt
 NOTEBOOKS = notebooks exercises solutions
 # Tests that train nothing and start no cluster: `make quick`.
-QUICK = test_architecture test_batching test_course_map test_errors \
-	test_printing docs/test_teaching_page landing/test_landing \
-	checks/test_checks_vocabulary checks/test_faults checks/test_plain_values checks/test_progress \
-	cluster/test_spec notebooks/test_compare notebooks/test_lint \
+QUICK = test_architecture test_batching test_errors docs/test_teaching_page \
+	course/test_course_map course/test_course_page course/test_show course/checks/test_checks_vocabulary \
+	course/checks/test_faults course/checks/test_plain_values course/checks/test_progress \
+	cluster/test_spec authoring/test_compare authoring/test_lint \
 	autograder/test_answers autograder/test_gradebook autograder/test_pages autograder/test_submissions
 # Further arguments for pytest, for `distlab lab`, and for the tools of these names.
 TEST_ARGS ?=
@@ -82,11 +82,11 @@ types: env  ## mypy, strict
 	$(call stage,types,$(PY) -m mypy)
 
 notebooks: env  ## build and execute the notebooks whose sources changed
-	$(call stage,notebooks,$(PY) -m distlab.notebooks build)
+	$(call stage,notebooks,$(PY) -m distlab.authoring build)
 
 notebooks-check: env  ## every notebook is what its source builds, and keeps the rules of notebooks
-	$(call stage,notebooks against their sources,$(PY) -m distlab.notebooks check \
-		&& $(PY) -m distlab.notebooks lint)
+	$(call stage,notebooks against their sources,$(PY) -m distlab.authoring check \
+		&& $(PY) -m distlab.authoring lint)
 
 tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
 	$(call stage,tests,$(PY) $(TESTS) $(TEST_ARGS))
@@ -96,7 +96,7 @@ quick: env  ## rules, types, and the tests that train nothing: under a minute
 		$(QUICK:%=tests/%.py) $(TEST_ARGS))
 
 regression: env  ## run all notebooks again and compare every output
-	$(call stage,regression of the notebooks,$(PY) -m pytest -p distlab.notebooks.regression \
+	$(call stage,regression of the notebooks,$(PY) -m pytest -p distlab.authoring.regression \
 		--nbval $(PARALLEL) $(NOTEBOOKS) $(TEST_ARGS))
 
 regression-cold:  ## the same, each notebook in a process of its own making
@@ -110,7 +110,7 @@ portable: env  ## the suite and all notebooks, as other processors and a busy ma
 
 nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over two exercises
 	$(call stage,nbgrader,DISTLAB_NBGRADER=.venv-nbgrader/bin/python \
-		$(PY) -m pytest tests/notebooks/test_nbgrader_autograde.py $(TEST_ARGS))
+		$(PY) -m pytest tests/authoring/test_nbgrader_autograde.py $(TEST_ARGS))
 
 # Its own environment: distlab needs nothing of what nbgrader brings.
 .venv-nbgrader/bin/nbgrader: | env

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import nbformat
 
-from distlab.checks.registry import stems
+from distlab.course.checks.registry import stems
 from distlab.warm.keeper import shared_keeper, task_environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,8 +54,8 @@ _train({secs})
 """
 BARE = """
 import json, pathlib, sys
-from distlab.checks.registry import find_check
-from distlab.checks.run_check import call_check
+from distlab.course.checks.registry import find_check
+from distlab.course.checks.run_check import call_check
 source, check, function, seeds = json.loads(pathlib.Path(sys.argv[1]).read_text())
 found = {}
 exec(source, found)

@@ -4,7 +4,7 @@
 
 An example waits for a disk that answers after some milliseconds, and waiting costs no processor.
 So the times of the input hardly depend on the machine; those of the computation do. `--write`
-keeps them in distlab/pictures/input_times.json, which the lesson draws.
+keeps them in distlab/course/lesson_05_input_pipelines/figures.json, which the lesson draws.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 import tensorflow as tf
 
 import distlab as dl
-from distlab.measure.step_split import StepSplit, split_step
-from distlab.pictures.input_times import RECORDED
+from distlab.course.lesson_05_input_pipelines.figures import RECORDED
+from distlab.course.measure.step_split import StepSplit, split_step
 
 REPLICAS, BATCH, BATCHES, DISK_MS, AT_ONCE = 2, 32, 16, 4, 16
 ROUNDS = 10  # on a machine with other work the rounds differ

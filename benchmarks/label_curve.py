@@ -2,11 +2,11 @@
 
     python benchmarks/label_curve.py --write      # about eight minutes on two cores
 
-Lesson 14 draws the result (`distlab/pictures/label_curve.json`). The model and the tasks are the
-functions of the lesson's own cells. For each seed, one body is pretrained on the digits 0 to 4 and
-one on all ten digits. Then, for each number of labels a class, seven models learn the digits 5 to 9
-on two replicas, which normalize by their own rows. Each takes 100 steps; four of them continue from
-the frozen body's head.
+Lesson 14 draws the result (`distlab/course/lesson_14_transfer_learning/figures.json`). The model
+and the tasks are the functions of the lesson's own cells. For each seed, one body is pretrained on
+the digits 0 to 4 and one on all ten digits. Then, for each number of labels a class, seven models
+learn the digits 5 to 9 on two replicas, which normalize by their own rows. Each takes 100 steps;
+four of them continue from the frozen body's head.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 import distlab as dl
-from distlab.pictures.label_curve import RECORDED
+from distlab.course.lesson_14_transfer_learning.figures import RECORDED
 
-LESSON = Path(__file__).parents[1] / "lessons" / "14_transfer_learning" / "lesson.py"
+LESSON = Path(__file__).parents[1] / "distlab/course/lesson_14_transfer_learning/lesson.py"
 LABELS = (1, 3, 10, 30, 140)
 SEEDS = range(10)
 BATCH, STEPS = 16, 100

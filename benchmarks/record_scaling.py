@@ -27,7 +27,7 @@ def measure(replicas: int) -> dict[str, Any]:
     import tensorflow as tf
 
     import distlab as dl
-    from distlab.measure.own_machine import measure_here
+    from distlab.course.lesson_13_performance.own_machine import measure_here
 
     devices = dl.split_devices(replicas, kind="cpu")
     tf.get_logger().setLevel("ERROR")

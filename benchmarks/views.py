@@ -15,11 +15,11 @@ from collections.abc import Iterator
 
 import matplotlib
 
-from distlab.views.batch_plan import explore_batch_plan
-from distlab.views.memory import explore_memory
-from distlab.views.ring import explore_ring
-from distlab.views.scaling_cost import explore_cost
-from distlab.views.view import View, _Moved
+from distlab.course.lesson_02_batch_scaling.view import explore_batch_plan
+from distlab.course.lesson_12_ring_all_reduce.view import explore_ring
+from distlab.course.lesson_13_performance.view import explore_cost
+from distlab.course.lesson_17_beyond_data_parallelism.view import explore_memory
+from distlab.course.view import View, _Moved
 
 
 def moves(view: View) -> Iterator[tuple[str, float]]:

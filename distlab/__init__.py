@@ -15,15 +15,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from distlab.batching import plan_batch as plan_batch
-    from distlab.checks.notebook_check import check as check
     from distlab.cluster.local.cluster import LocalCluster as LocalCluster
+    from distlab.course.checks.notebook_check import check as check
+    from distlab.course.predictions.prediction import predict as predict
+    from distlab.course.show import show as show
     from distlab.datasets.loader import load_dataset as load_dataset
     from distlab.devices import split_devices as split_devices
     from distlab.diagnostics import doctor as doctor
     from distlab.parity.check_parity import check_parity as check_parity
     from distlab.precision import mixed_precision as mixed_precision
-    from distlab.predictions.prediction import predict as predict
-    from distlab.printing import show as show
     from distlab.seeding import set_seed as set_seed
     from distlab.strategy.describing import describe as describe
     from distlab.strategy.factory import make_strategy as make_strategy
@@ -36,7 +36,7 @@ _ROOMS = {
     "LocalCluster": "cluster.local.cluster",
     "Resume": "training.resume.resuming",
     "all_gather": "training.rule.rows",
-    "check": "checks.notebook_check",
+    "check": "course.checks.notebook_check",
     "check_parity": "parity.check_parity",
     "describe": "strategy.describing",
     "distribute": "training.distributing",
@@ -45,9 +45,9 @@ _ROOMS = {
     "make_strategy": "strategy.factory",
     "mixed_precision": "precision",
     "plan_batch": "batching",
-    "predict": "predictions.prediction",
+    "predict": "course.predictions.prediction",
     "set_seed": "seeding",
-    "show": "printing",
+    "show": "course.show",
     "split_devices": "devices",
 }
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from distlab import __version__
+from distlab.authoring.exercise.exercise_command import add_exercise
 from distlab.autograder.grade_command import add_grade
-from distlab.bench.bench_command import add_bench
+from distlab.course.bench_command import add_bench
 from distlab.errors import DistlabError, UnsupportedEnvironment
-from distlab.exercise.exercise_command import add_exercise
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -169,9 +169,9 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _lab(options: argparse.Namespace) -> int:
-    from distlab.course import lay_course, lay_page
-    from distlab.lab import check_jupyterlab, open_lab
-    from distlab.landing.course_page import PAGE, course_page
+    from distlab.course.course_page import PAGE, course_page
+    from distlab.course.lab import check_jupyterlab, open_lab
+    from distlab.course.learner_folder import lay_course, lay_page
 
     if not options.lay_only:
         check_jupyterlab()
@@ -189,7 +189,7 @@ def _lab(options: argparse.Namespace) -> int:
 
 
 def _progress(options: argparse.Namespace) -> int:
-    from distlab.checks.progress import progress
+    from distlab.course.checks.progress import progress
 
     print(progress(options.folder))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from distlab.course_map import read_map
+from distlab.course.course_map import read_map
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -19,7 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The rooms whose files take longest begin, so that two processes end at about the same time.
-LONGEST = ("zoo", "training", "lessons", "checks", "cluster")
+LONGEST = ("zoo", "training", "course", "cluster")
 # What `make test` says in its last line.
 NO_BROWSER = Path(__file__).parents[1] / "build" / "no_browser.txt"
 

@@ -41,7 +41,7 @@ def test_version_help_and_unknown_options_are_answered_by_the_command_that_was_m
 def test_an_error_of_ours_is_text_without_a_traceback_and_loads_no_tensorflow(tmp_path):
     (tmp_path / "taken").touch()
     code = (
-        "import sys, distlab.cli, distlab.lab, distlab.course\n"
+        "import sys, distlab.cli, distlab.course.lab, distlab.course.learner_folder\n"
         "early = {'numpy', 'jupyterlab'} & set(sys.modules)\n"
         "code = distlab.cli.main(sys.argv[1:])\n"
         "print(code, early | {'tensorflow', 'keras'} & set(sys.modules))"
@@ -64,9 +64,9 @@ def test_doctor_ends_with_1_where_there_are_problems(monkeypatch):
 def test_lab_lays_the_course_and_then_opens_it(monkeypatch, tmp_path, capsys):
     seen = []
     laid = SimpleNamespace(lines=lambda command: ["laid"])
-    monkeypatch.setattr("distlab.course.lay_course", lambda *_, **__: laid)
+    monkeypatch.setattr("distlab.course.learner_folder.lay_course", lambda *_, **__: laid)
     monkeypatch.setattr(
-        "distlab.lab.open_lab", lambda folder, **options: seen.append((folder, options))
+        "distlab.course.lab.open_lab", lambda folder, **options: seen.append((folder, options))
     )
     assert cli.main(["lab", str(tmp_path), "--no-browser", "--port", "8899", "--", "--debug"]) == 0
     assert capsys.readouterr().out == "laid\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import distlab
-from distlab.course import PAGES, without_outputs
+from distlab.course.learner_folder import PAGES, without_outputs
 from tests.support.repository import ROOT
 
 
@@ -53,7 +53,8 @@ def test_the_wheel_carries_the_course_and_nothing_else(built):
     assert any(name.endswith("licenses/LICENSE") for name in names)
     information = f"distlab-{distlab.__version__}.dist-info/"
     files = r"distlab/.*\.(py|ipynb|json|typed|tfrecord|npz|csv|css|js|md)"
-    never = r"solution|/tests?/|__pycache__|\.ipynb_checkpoints|\.part$"
+    sources = r"/(lesson|exercise)\.py$|/claims\.md$"
+    never = rf"solution|{sources}|/tests?/|__pycache__|\.ipynb_checkpoints|\.part$"
     code = {name for name in names if not name.startswith(information)}
     assert [name for name in code if not re.fullmatch(files, name)] == []
     assert [name for name in names if re.search(never, name)] == []
@@ -64,7 +65,7 @@ def test_the_sdist_carries_the_sources_and_nothing_made(built):
     with tarfile.open(path) as sdist:
         names = [name.split("/", 1)[1] for name in sdist.getnames() if "/" in name]
     tops = {name.split("/")[0] for name in names}
-    assert {"distlab", "lessons", "notebooks", "exercises", "tests", "pyproject.toml"} <= tops
+    assert {"distlab", "notebooks", "exercises", "tests", "pyproject.toml"} <= tops
     assert not tops & {".venv", "my-lab", "build", "dist", ".git"}
     assert not [name for name in names if "__pycache__" in name]
 

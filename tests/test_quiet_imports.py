@@ -8,7 +8,7 @@ import os
 from jupyter_client.manager import start_new_kernel
 
 from distlab import quiet_imports
-from distlab.lab import lab_environ
+from distlab.course.lab import lab_environ
 
 # The reader's own imports come before any helper of distlab.
 CELLS = [

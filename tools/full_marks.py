@@ -3,8 +3,8 @@
     python tools/full_marks.py                     # `make full-marks`: all checks, 20 seeds
     python tools/full_marks.py 16 --seeds 100      # those of one lesson, on more seeds
 
-tests/checks/test_exercises.py does this where nothing is trained, on a few seeds. A check that runs
-clusters stops after `--secs`: how many seeds each one had stands in its line.
+tests/course/checks/test_exercises.py does this where nothing is trained, on a few seeds. A check
+that runs clusters stops after `--secs`: how many seeds each one had stands in its line.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from distlab.checks.check import Check
-from distlab.checks.registry import checks_of, lesson_modules
-from distlab.checks.run_check import run_check
+from distlab.authoring.edition_loader import load_edition
+from distlab.authoring.source import Page
+from distlab.course.checks.check import Check
+from distlab.course.checks.registry import checks_of, stems
+from distlab.course.checks.run_check import run_check
 from distlab.devices import split_devices
-from distlab.notebooks.edition_loader import load_edition
-from distlab.notebooks.source import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -56,8 +56,7 @@ def _do_nothing(*given: Any) -> None:
 
 def _answers(lessons: list[str]) -> Iterator[tuple[Check, Callable[..., Any], Callable[..., Any]]]:
     """For each check the solution's function and the exercise's."""
-    for module in lesson_modules():
-        stem = module.removeprefix("lesson_")
+    for stem in stems():
         if lessons and stem[:2] not in lessons:
             continue
         solution = load_edition(Page(ROOT, stem, "solution"))

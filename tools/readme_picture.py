@@ -139,7 +139,7 @@ def draw(runs: dict[str, Run]) -> None:
     mpl.use("svg")
     import matplotlib.pyplot as plt
 
-    from distlab.pictures.palette import NOTE, ONE_DEVICE, RIGHT, WRONG, label_axes
+    from distlab.course.palette import NOTE, ONE_DEVICE, RIGHT, WRONG, label_axes
 
     mpl.rcParams.update({"svg.hashsalt": "distlab", "font.size": 11})
     title = {"loc": "left", "fontsize": 12, "weight": "bold"}

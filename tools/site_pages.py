@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from distlab.course_map import read_map
+from distlab.course.course_map import read_map
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ("CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md")

@@ -23,7 +23,7 @@ import nbformat
 from nbformat import NotebookNode
 from PIL import Image, ImageDraw
 
-from distlab.notebooks.compare import Tolerance
+from distlab.authoring.compare import Tolerance
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("notebooks", "exercises", "solutions")
@@ -84,7 +84,7 @@ def main() -> int:
                 name = f"{path.parent.name}-{path.stem}-{what}.ipynb"
                 nbformat.write(changed, Path(folder, name))
                 expected[name] = change is None
-        command = [sys.executable, "-m", "pytest", "-p", "distlab.notebooks.regression", "--nbval"]
+        command = [sys.executable, "-m", "pytest", "-p", "distlab.authoring.regression", "--nbval"]
         command += ["-n", "2", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", folder]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     failed = set(re.findall(r"^(?:FAILED|ERROR) \S*?([^/\s]+\.ipynb)", done.stdout, re.MULTILINE))

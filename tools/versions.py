@@ -27,7 +27,7 @@ from tools.make_environment import Trouble, pick_python
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "versions"
-REGRESSION = ["-p", "distlab.notebooks.regression", "--nbval", "--other-versions"]
+REGRESSION = ["-p", "distlab.authoring.regression", "--nbval", "--other-versions"]
 PARTS = {
     "parity": ["tests/parity", "tests/training"],
     "zoo": ["tests/zoo"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from distlab.coursework.strategy_card import card_table
+from distlab.course.lesson_16_choosing_a_strategy.strategy_card import card_table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "decision_card.md"
 BEGIN, END = "<!-- the card -->", "<!-- end of the card -->"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from distlab.course_map import map_table, read_map, total_minutes
+from distlab.course.course_map import map_table, read_map, total_minutes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md")

@@ -25,11 +25,10 @@ from distlab.autograder.intake.submissions import Submission
 from distlab.autograder.isolation.judge_process import Judge
 from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.isolation.run_isolated import Outcome, Question, ask
-from distlab.checks.check import Check
-from distlab.checks.endings import UNCHANGED, Ending
-from distlab.checks.handed_out import is_handed_out
-from distlab.checks.help_steps import with_help, with_section
-from distlab.checks.report import Report
+from distlab.course.checks.check import Check
+from distlab.course.checks.handed_out import is_handed_out
+from distlab.course.checks.help_steps import with_help, with_section
+from distlab.course.checks.report import UNCHANGED, Ending, Report
 from distlab.errors import DistlabError, InvalidArgument
 
 DRAWS = 3

@@ -9,8 +9,8 @@ from distlab import errors
 from distlab.autograder.intake.code_slice import Cell, python_of, slice_of
 from distlab.autograder.intake.extract_answers import find_answers
 from distlab.autograder.intake.notebook_file import open_notebook
-from distlab.checks import Check, Holds
-from distlab.checks.registry import checks_of, stems
+from distlab.course.checks import Check, Holds
+from distlab.course.checks.registry import checks_of, stems
 from tests.support.repository import ROOT
 
 

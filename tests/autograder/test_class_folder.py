@@ -12,14 +12,14 @@ import threading
 import pytest
 
 from distlab import cli
+from distlab.authoring.exercise.building import BuildOptions, build_editions
+from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.autograder import grade_one
 from distlab.autograder import run as run_module
 from distlab.autograder.grade_one import GradingOptions
 from distlab.autograder.intake.notebook_file import open_notebook
 from distlab.autograder.run import grade
-from distlab.checks.registry import checks_of
-from distlab.exercise.building import BuildOptions, build_editions
-from distlab.exercise.new_exercise import make_exercise
+from distlab.course.checks.registry import checks_of
 from distlab.warm.process import can_fork
 from tests.support.questions import SPLIT, are_gone, pids_in, wait_until
 from tests.support.repository import ROOT
@@ -34,8 +34,8 @@ RIGHT = f"# task: slices{SPLIT}"
 # A check that shows what it asked with.
 PRIVATE = """
 import numpy as np
-from distlab.checks import Check, Criterion
-from distlab.checks.criteria import Expectation
+from distlab.course.checks import Check, Criterion
+from distlab.course.checks.criteria import Expectation
 
 class Shown(Expectation):
     def look(self, inputs, outputs, right):

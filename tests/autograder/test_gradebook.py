@@ -18,10 +18,9 @@ from distlab.autograder.gradebook.teacher_changes import check_overrides, read_o
 from distlab.autograder.intake.report_submission import Written
 from distlab.autograder.intake.submissions import Problem, Submission
 from distlab.autograder.output.output_dir import take_place
-from distlab.checks import lesson_00_start_here
-from distlab.checks.endings import Ending
-from distlab.checks.report import Report
-from distlab.checks.rubric import RubricRow, WrittenReport
+from distlab.course.checks.report import Ending, Report
+from distlab.course.checks.rubric import RubricRow, WrittenReport
+from distlab.course.lesson_00_start_here import checks as lesson_00_start_here
 
 STEM = "00_start_here"
 

@@ -12,9 +12,9 @@ from distlab.autograder.isolation.judge_process import Judge
 from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.isolation.run_isolated import Question, ask
 from distlab.autograder.isolation.static_scan import suspicions
+from distlab.course.results.failures import Failure, FailureKind
+from distlab.course.results.plain_values import decode
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
-from distlab.results.failures import Failure, FailureKind
-from distlab.results.plain_values import decode
 from distlab.warm.keeper import shared_keeper
 from distlab.warm.process import can_fork
 from tests.support.questions import (

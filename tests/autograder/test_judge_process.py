@@ -7,10 +7,10 @@ import psutil
 import pytest
 
 from distlab.autograder.isolation.judge_process import COULD_NOT_JUDGE, Judge
-from distlab.checks.registry import find_check
-from distlab.checks.run_check import Called, call_check, run_check
-from distlab.results.failures import Failure, FailureKind
-from distlab.results.plain_values import encode
+from distlab.course.checks.registry import find_check
+from distlab.course.checks.run_check import Called, call_check, run_check
+from distlab.course.results.failures import Failure, FailureKind
+from distlab.course.results.plain_values import encode
 from distlab.warm.process import can_fork
 from tests.support.questions import wait_until
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked he
 # Checks whose judges show where they are, and do what a broken one might.
 STRANGE = """
 import os, sys, time
-from distlab.checks import Check, Criterion, Observed
-from distlab.checks.criteria import Expectation
+from distlab.course.checks import Check, Criterion, Observed
+from distlab.course.checks.criteria import Expectation
 
 class Strange(Expectation):
     def look(self, inputs, outputs, right):

@@ -13,13 +13,12 @@ from distlab.autograder.gradebook.scores import Given, Graded, Held, Policy, sco
 from distlab.autograder.intake.notebook_file import open_notebook
 from distlab.autograder.intake.report_submission import find_written, handed_out
 from distlab.autograder.intake.submissions import Submission
-from distlab.checks.check import Criterion
-from distlab.checks.endings import Ending
-from distlab.checks.registry import all_checks, checks_of, find_check, reports_of, stems
-from distlab.checks.report import Report
-from distlab.checks.rubric import RubricRow, WrittenReport
-from distlab.checks.sections import section_to_revisit
-from distlab.results.failures import Failure, FailureKind
+from distlab.course.checks.check import Criterion
+from distlab.course.checks.help_steps import section_to_revisit
+from distlab.course.checks.registry import all_checks, checks_of, find_check, reports_of, stems
+from distlab.course.checks.report import Ending, Report
+from distlab.course.checks.rubric import RubricRow, WrittenReport
+from distlab.course.results.failures import Failure, FailureKind
 from tests.support.repository import ROOT
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"

@@ -3,8 +3,8 @@
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from distlab.notebooks.execute import execute
-from distlab.notebooks.kernel_environment import kernel_environment
+from distlab.authoring.execute import execute
+from distlab.authoring.kernel_environment import kernel_environment
 from distlab.warm import keeper
 from distlab.warm.process import ADDRESS_VARIABLE, WarmProcess, can_fork
 

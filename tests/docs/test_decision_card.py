@@ -4,11 +4,16 @@ import itertools
 
 import pytest
 
-from distlab.checks.lesson_16_choosing_a_strategy.cases import CHOOSE
-from distlab.coursework.strategy_card import CARD, OTHERWISE, card_table, choose
+from distlab.course.lesson_16_choosing_a_strategy.checks.cases import CHOOSE
+from distlab.course.lesson_16_choosing_a_strategy.strategy_card import (
+    CARD,
+    OTHERWISE,
+    card_table,
+    choose,
+)
 from distlab.errors import InvalidArgument
 from tests.support.lesson_checks import run_check
-from tests.support.repository import ROOT
+from tests.support.repository import lesson_text
 from tools.write_card import PAGE, with_card
 
 # What a reader answers yes to in each case of the exercise, and the reason that decides.
@@ -107,5 +112,5 @@ def test_the_page_prints_the_card_that_the_lesson_draws():
     text = PAGE.read_text(encoding="utf-8")
     assert with_card(text) == text
     assert all(question in card_table() for question, _ in CARD.values())
-    lesson = (ROOT / "lessons" / "16_choosing_a_strategy" / "lesson.py").read_text(encoding="utf-8")
-    assert "from distlab.coursework.strategy_card import" in lesson
+    lesson = lesson_text("16_choosing_a_strategy")
+    assert "from distlab.course.lesson_16_choosing_a_strategy.strategy_card import" in lesson

@@ -3,10 +3,10 @@
 import functools
 import importlib.util
 
-from distlab.checks.registry import all_checks
-from distlab.checks.sections import section_to_revisit
-from distlab.notebooks.notebook_text import anchors_of
-from distlab.notebooks.source import Page, draft_page
+from distlab.authoring.notebook_text import anchors_of
+from distlab.authoring.source import Page, draft_page
+from distlab.course.checks.help_steps import section_to_revisit
+from distlab.course.checks.registry import all_checks
 from tests.support.repository import ROOT
 
 spec = importlib.util.spec_from_file_location("output_links", ROOT / "docs" / "output_links.py")

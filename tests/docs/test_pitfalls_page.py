@@ -4,16 +4,17 @@ import ast
 import functools
 import re
 
+from distlab.authoring.lint.claims import cells_of, pointer_problems
+from distlab.authoring.source import lesson_folder
 from distlab.cluster.local.task_errors import PITFALLS
 from distlab.errors import PITFALLS_PAGE
-from distlab.notebooks.claims import cells_of, pointer_problems
-from tests.support.repository import ROOT
+from tests.support.repository import ROOT, lesson_text
 
 PAGE = (ROOT / PITFALLS_PAGE).read_text(encoding="utf-8")
 LESSON = re.compile(r"\]\(\.\./notebooks/(\d\d_\w+)\.ipynb\)")
 PARTS = ["You see", "Cause", "Cure", "Lesson", "Shown by"]
 OPTIONAL = "Reported as"  # issues of TensorFlow, Keras and others
-cells_in = functools.cache(lambda stem: cells_of(ROOT / "lessons" / stem))
+cells_in = functools.cache(lambda stem: cells_of(lesson_folder(ROOT, stem)))
 
 
 def entries_of(page):
@@ -31,7 +32,7 @@ def problems_of(parts):
         return [f"has the parts {list(parts)}"]
     stems = LESSON.findall(parts["Lesson"])
     cells = [cell for stem in stems for cell in cells_in(stem)]
-    sources = [(ROOT / "lessons" / stem / "lesson.py").read_text("utf-8") for stem in stems]
+    sources = [lesson_text(stem) for stem in stems]
     lacking = [
         f"no lesson has the section {section!r}"
         for section in re.findall(r'"([^"]+)"', parts["Lesson"])

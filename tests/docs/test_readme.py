@@ -53,7 +53,7 @@ def test_the_first_screen_has_the_two_commands_and_they_do_what_it_says():
     assert all(any(line.startswith(command) for line in above) for command in asked)
     lab, suite = (dry_run(command) for command in asked)
     assert "distlab lab my-lab" in lab
-    of_notebooks = [f"distlab.notebooks {command}" for command in ("check", "lint")]
+    of_notebooks = [f"distlab.authoring {command}" for command in ("check", "lint")]
     stages = ["ruff check", "mypy", *of_notebooks, "pytest tests"]
     assert [stage for stage in stages if stage not in suite] == []
     assert not re.search(r"--deselect|--ignore| -[km] ", suite.rpartition("pytest tests")[2])
@@ -127,7 +127,7 @@ def test_the_readme_counts_the_zoo_as_the_zoo_does():
 def test_the_question_in_the_readme_is_one_of_lesson_00():
     text = " ".join(read(README).split())
     asked, answers = re.search(r'lesson 00 asks: ("[^"]+") Is it (.+?)\?', text).groups()
-    lesson = read(ROOT / "lessons/00_start_here/lesson.py")
+    lesson = read(ROOT / "distlab/course/lesson_00_start_here/lesson.py")
     choices = [f'"{answer}"' for answer in answers.split(", or ")]
     assert f"{asked},\n    [{', '.join(choices)}]" in lesson
 

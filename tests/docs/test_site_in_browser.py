@@ -18,7 +18,7 @@ from playwright.sync_api import expect
 from sphinx.cmd.build import build_main
 
 import distlab
-from distlab.course_map import read_map
+from distlab.course.course_map import read_map
 from tests.support.browser import open_browser, open_page
 from tests.support.repository import ROOT
 

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from distlab import cli
+from distlab.authoring.exercise.building import BuildOptions, build_editions
+from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.autograder.intake.private_checks import load_reports
-from distlab.checks.registry import checks_of, reports_of, stems
-from distlab.course_map import read_map
-from distlab.exercise.building import BuildOptions, build_editions
-from distlab.exercise.new_exercise import make_exercise
+from distlab.course.checks.registry import checks_of, reports_of, stems
+from distlab.course.course_map import read_map
 from tests.support.repository import ROOT
 
 TEXT = (ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Helpers for the tests of a lesson's checks (tests/lessons/test_NN_slug.py).
+"""Helpers for the tests of a lesson's checks (tests/course/test_NN_slug.py).
 
 solution, stub = load_solution("01_mirrored_strategy"), load_stub("01_mirrored_strategy")
 
@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from distlab.checks.check import Check
-from distlab.checks.cost import Cost
-from distlab.checks.matchers import same_plain
-from distlab.checks.report import Report, Status
-from distlab.checks.run_check import DEFAULT_SEEDS, run_check
-from distlab.notebooks.edition_loader import load_edition
-from distlab.notebooks.source import Page
-from distlab.results.plain_values import to_plain
+from distlab.authoring.edition_loader import load_edition
+from distlab.authoring.source import Page
+from distlab.course.checks.check import Check, Cost
+from distlab.course.checks.matchers import same_plain
+from distlab.course.checks.report import Report, Status
+from distlab.course.checks.run_check import DEFAULT_SEEDS, run_check
+from distlab.course.results.plain_values import to_plain
 from tests.support.repository import ROOT
 
 # What was asked, by the name of the check; functions by their ids, and kept, so that ids last.

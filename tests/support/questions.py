@@ -9,7 +9,7 @@ import psutil
 
 from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.isolation.run_isolated import Question, ask
-from distlab.results.plain_values import decode
+from distlab.course.results.plain_values import decode
 from tests.support.repository import ROOT
 
 SPLIT = """
@@ -20,7 +20,7 @@ def split(examples, replicas):
 
 # A check that hands over whatever `probe` returns.
 PROBE = """
-from distlab.checks import Check, Holds
+from distlab.course.checks import Check, Holds
 
 SECRET = 42
 

@@ -1,6 +1,6 @@
 """`make full-marks` says on how many seeds each check held, and names what is wrong."""
 
-from distlab.checks.registry import checks_of
+from distlab.course.checks.registry import checks_of
 from tools import full_marks
 
 NAMES = [check.name for check in checks_of("00_start_here")]

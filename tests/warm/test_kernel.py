@@ -7,9 +7,9 @@ import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from distlab.authoring.execute import execute
+from distlab.authoring.kernel_environment import kernel_environment
 from distlab.errors import NotebookError
-from distlab.notebooks.execute import execute
-from distlab.notebooks.kernel_environment import kernel_environment
 from distlab.warm.process import ADDRESS_VARIABLE, WarmProcess, can_fork
 
 LIGHT = ("ipykernel.kernelapp", "ipykernel.ipkernel", "ipykernel.zmqshell", "matplotlib.pyplot")

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from distlab.autograder.gradebook.scores import Graded
-from distlab.checks.endings import WORDINGS, Ending
-from distlab.checks.report import Report
+from distlab.course.checks.report import WORDINGS, Ending, Report
 
 
 class AnswerOutcome(StrEnum):

@@ -14,9 +14,9 @@ from distlab.autograder.gradebook.class_counts import AnswerOutcome, mistakes_in
 from distlab.autograder.gradebook.html_page import page
 from distlab.autograder.gradebook.scores import Graded, Score
 from distlab.autograder.intake.gradable_exercises import Lessons
-from distlab.checks.check import Check
-from distlab.checks.report import with_code
-from distlab.checks.sections import section_to_revisit
+from distlab.course.checks.check import Check
+from distlab.course.checks.help_steps import section_to_revisit
+from distlab.course.checks.report import with_code
 
 Scored = Sequence[tuple[Graded, Score]]
 

@@ -22,11 +22,10 @@ from distlab.autograder.gradebook.reading_status import READING_WORDINGS, Readin
 from distlab.autograder.gradebook.scores import Given, Graded, Policy, ReportScore, Score
 from distlab.autograder.gradebook.written_html import written_html
 from distlab.autograder.intake.submissions import Submission
-from distlab.checks.check import Check
-from distlab.checks.endings import Ending
-from distlab.checks.report import Report
-from distlab.checks.sections import Section, section_to_revisit
-from distlab.course import course_root
+from distlab.course.checks.check import Check
+from distlab.course.checks.help_steps import Section, section_to_revisit
+from distlab.course.checks.report import Ending, Report
+from distlab.course.learner_folder import course_root
 
 _HELD = (
     "<p><b>Held for review.</b> These {points:g} points do not count yet. The code does something "

@@ -13,7 +13,7 @@ from distlab.autograder.gradebook.csv_writer import Cell, write_table
 from distlab.autograder.gradebook.reading_status import READING_WORDINGS, ReadingStatus
 from distlab.autograder.gradebook.scores import Graded, Score
 from distlab.autograder.intake.submissions import Problem
-from distlab.checks.registry import stems
+from distlab.course.checks.registry import stems
 
 
 def write_gradebook(

@@ -14,9 +14,8 @@ from dataclasses import replace
 from distlab.autograder.gradebook.scores import Graded, OverrideKey
 from distlab.autograder.intake.gradable_exercises import Lessons
 from distlab.autograder.intake.report_submission import Written
-from distlab.checks.check import Check
-from distlab.checks.endings import Ending
-from distlab.checks.report import Report
+from distlab.course.checks.check import Check
+from distlab.course.checks.report import Ending, Report
 
 
 def given_by_hand(

@@ -22,7 +22,7 @@ from distlab.autograder.gradebook.people import People
 from distlab.autograder.gradebook.reading_status import READING_WORDINGS, ReadingStatus
 from distlab.autograder.gradebook.scores import Given, Graded, RowKey, Score
 from distlab.autograder.intake.gradable_exercises import Lessons
-from distlab.checks.rubric import RubricRow
+from distlab.course.checks.rubric import RubricRow
 from distlab.errors import InvalidArgument, did_you_mean
 
 COLUMNS = ("learner", "user", "exercise", "report", "criterion", "of", "points", "comment")

@@ -14,9 +14,9 @@ from distlab.autograder.gradebook.reading_status import ReadingStatus
 from distlab.autograder.intake.gradable_exercises import Lessons
 from distlab.autograder.intake.report_submission import Written
 from distlab.autograder.intake.submissions import Submission
-from distlab.checks.report import Report
-from distlab.checks.rubric import RubricRow, WrittenReport
-from distlab.checks.run_check import to_half_points
+from distlab.course.checks.report import Report
+from distlab.course.checks.rubric import RubricRow, WrittenReport
+from distlab.course.checks.run_check import to_half_points
 from distlab.errors import InvalidArgument
 
 # learner, user, check; and learner, user, exercise, report, row of its rubric

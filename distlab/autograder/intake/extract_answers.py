@@ -20,9 +20,9 @@ from typing import Any
 
 from distlab.autograder.intake.code_slice import Cell, python_of, slice_of, statements_of
 from distlab.autograder.intake.notebook_file import text_of
-from distlab.checks.check import Check
+from distlab.course.checks.check import Check
+from distlab.course.markup import TASK_LINE
 from distlab.errors import InvalidArgument
-from distlab.markup import TASK_LINE
 
 _LONGEST = 100  # letters of names in a message
 _CALL = r"\bcheck\(\s*['\"]{}['\"]"

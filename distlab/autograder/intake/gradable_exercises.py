@@ -13,11 +13,11 @@ from pathlib import Path
 
 from distlab.autograder.intake.private_checks import load_checks, load_reports
 from distlab.autograder.intake.report_submission import handed_out, text_lines
-from distlab.checks.check import Check
-from distlab.checks.handed_out import exercise_of
-from distlab.checks.registry import checks_of, reports_of, stems
-from distlab.checks.rubric import WrittenReport
-from distlab.markup import TEXT
+from distlab.course.checks.check import Check
+from distlab.course.checks.handed_out import exercise_of
+from distlab.course.checks.registry import checks_of, reports_of, stems
+from distlab.course.checks.rubric import WrittenReport
+from distlab.course.markup import TEXT
 
 
 class Lessons:

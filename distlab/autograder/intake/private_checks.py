@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from distlab.checks.check import Check
-from distlab.checks.registry import find_check
-from distlab.checks.rubric import WrittenReport
+from distlab.course.checks.check import Check
+from distlab.course.checks.registry import find_check
+from distlab.course.checks.rubric import WrittenReport
 from distlab.errors import InvalidArgument
 
 
@@ -72,5 +72,5 @@ def _refusal(path: Path, found: str, do: str = "CHECKS = (Check(...),)") -> Inva
     return InvalidArgument(
         asked=f"the checks of {path}",
         found=found,
-        do=f"write it like a module of distlab.checks: {do}",
+        do=f"write it like a module of distlab.course.checks: {do}",
     )

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from distlab.autograder.intake.notebook_file import open_notebook, source_of, text_of
-from distlab.checks.rubric import WrittenReport
-from distlab.course import course_root
+from distlab.course.checks.rubric import WrittenReport
+from distlab.course.learner_folder import course_root
 from distlab.errors import InvalidArgument
 
 _TEXT = re.compile(r"\s*<!--\s*report:\s*(\w+)\s*-->[ \t]*\n?")

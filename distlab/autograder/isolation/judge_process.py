@@ -28,9 +28,8 @@ from distlab.autograder.isolation.messages import (
     pack,
     report_of,
 )
-from distlab.checks.endings import Ending
-from distlab.checks.report import Report
-from distlab.checks.run_check import Called, judge_called, report_on
+from distlab.course.checks.report import Ending, Report
+from distlab.course.checks.run_check import Called, judge_called, report_on
 from distlab.errors import InvalidArgument
 from distlab.warm.client import ForkedProcess
 from distlab.warm.keeper import shared_keeper, task_environment

@@ -14,11 +14,10 @@ import json
 import struct
 from typing import Any
 
-from distlab.checks.check import Criterion
-from distlab.checks.endings import Ending
-from distlab.checks.report import Report
-from distlab.checks.run_check import Called
-from distlab.results.failures import Failure, FailureKind
+from distlab.course.checks.check import Criterion
+from distlab.course.checks.report import Ending, Report
+from distlab.course.checks.run_check import Called
+from distlab.course.results.failures import Failure, FailureKind
 
 Head = dict[str, Any]
 

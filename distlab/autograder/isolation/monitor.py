@@ -24,7 +24,7 @@ from distlab.autograder.isolation.messages import BadRecord, Records, TooLarge, 
 from distlab.autograder.isolation.stack_dump import ask_for_lines, lines_in
 from distlab.autograder.isolation.static_scan import LONGEST_REASON, MOST_REASONS
 from distlab.autograder.isolation.stops import Stop, StopReason
-from distlab.checks.run_check import Called
+from distlab.course.checks.run_check import Called
 
 FORGED = "it sent records of its own to the grader"
 

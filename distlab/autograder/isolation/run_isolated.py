@@ -28,7 +28,7 @@ from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.isolation.messages import Records, called_of
 from distlab.autograder.isolation.process_tree import kill_below
 from distlab.autograder.isolation.stops import Stop, StopReason, stop_of
-from distlab.checks.run_check import DEFAULT_SEEDS, Called
+from distlab.course.checks.run_check import DEFAULT_SEEDS, Called
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
 from distlab.warm.client import ForkedProcess
 from distlab.warm.keeper import shared_keeper, task_environment

@@ -24,12 +24,12 @@ from distlab.autograder.isolation.audit_hook import functions_of_libraries, obse
 from distlab.autograder.isolation.messages import Head, head_of, pack
 from distlab.autograder.isolation.stack_dump import show_lines_on_demand
 from distlab.autograder.isolation.static_scan import LONGEST_REASON, MOST_REASONS, Cells, suspicions
-from distlab.checks.check import Check
-from distlab.checks.criteria import Holds
-from distlab.checks.run_check import Called, call_check
-from distlab.coursework.replicas import MOST_REPLICAS
+from distlab.course.checks.check import Check
+from distlab.course.checks.criteria import Holds
+from distlab.course.checks.run_check import Called, call_check
+from distlab.course.results.failures import Failure, FailureKind, failure_of
+from distlab.course.runs.replicas import MOST_REPLICAS
 from distlab.devices import split_devices
-from distlab.results.failures import Failure, FailureKind, failure_of
 from distlab.source_lines import keep_lines
 
 # As they are before a learner's code runs, which may put others into their places.

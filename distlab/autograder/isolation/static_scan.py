@@ -21,7 +21,7 @@ _LONGEST_LINE = 120
 # At most so many reasons for one answer, each at most so long.
 MOST_REASONS, LONGEST_REASON = 20, 300
 
-# An exercise imports `distlab.coursework`; no honest answer needs one of these rooms.
+# An exercise imports `distlab.course.runs`; no honest answer needs one of these rooms.
 CLOSED_ROOMS = ("checks", "results", "autograder")
 _CLOSED = tuple(f"distlab.{room}." for room in CLOSED_ROOMS)
 _AS_TEXT = tuple(f"distlab{dot}{room}" for room in CLOSED_ROOMS for dot in "./")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from distlab.results.failures import Failure, FailureKind
+from distlab.course.results.failures import Failure, FailureKind
 
 
 class StopReason(StrEnum):

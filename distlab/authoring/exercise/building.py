@@ -1,0 +1,173 @@
+"""Builds the editions of exercises, from sources anywhere into any folder.
+
+    for built in build_editions([Path("20_my_topic.py")], BuildOptions(out=Path("handout"))):
+        print(built.path, built.outcome)    # handout/exercises/20_my_topic.ipynb new
+
+All are built before the first is written, so that an error leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from distlab.atomic_write import write_atomically
+from distlab.authoring.build import run_draft
+from distlab.authoring.editions import Answer
+from distlab.authoring.exercise.pages import OwnPage, check_folder, own_page
+from distlab.authoring.source import Draft, Edition, Page, draft_page
+from distlab.authoring.storing import stored_text
+from distlab.autograder.intake.code_slice import python_of
+from distlab.course.markup import CODE, TASK
+from distlab.errors import InvalidArgument, NotebookError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """How editions are built.
+
+    Attributes:
+        out: The folder that gets `exercises/` and `solutions/`.
+        checks: A file of checks; by default the one beside each source, where there is one.
+        execute: Whether the notebooks are run, so that they show their outputs.
+        force: Whether to overwrite notebooks that differ.
+        solutions: Whether to write the solutions too.
+    """
+
+    out: Path
+    checks: Path | None = None
+    execute: bool = False
+    force: bool = False
+    solutions: bool = True
+
+
+@dataclass(frozen=True)
+class BuiltFile:
+    """A file of an edition.
+
+    Attributes:
+        path: Where it lies.
+        outcome: "new", "current" (it was there, the same) or "overwritten".
+    """
+
+    path: Path
+    outcome: Literal["new", "current", "overwritten"]
+
+
+def build_editions(sources: Sequence[Path], options: BuildOptions) -> list[BuiltFile]:
+    """Writes the student edition and the solution of each source.
+
+    A file of checks that a source imports goes beside its notebooks.
+    """
+    check_folder(options.out, asked=f"write to {options.out}")
+    editions: list[Edition] = ["exercise", "solution"] if options.solutions else ["exercise"]
+    texts: dict[Path, str] = {}
+    for source in sources:
+        for edition in editions:
+            page = own_page(source, edition, out=options.out, checks=options.checks)
+            target = options.out / page.target
+            if target in texts:
+                raise InvalidArgument(
+                    asked=f"the notebooks of {source}",
+                    found=f"another source that makes {target} too",
+                    do="rename one of them, or build it into another folder",
+                )
+            texts |= _files_of(page, target, execute=options.execute)
+    outcomes = [_outcome(path, text, force=options.force) for path, text in texts.items()]
+    for built in outcomes:
+        if built.outcome != "current":
+            write_atomically(built.path, texts[built.path])
+    return outcomes
+
+
+def _files_of(page: OwnPage, target: Path, *, execute: bool) -> dict[Path, str]:
+    draft = draft_page(page)
+    proofread(draft, page)
+    beside = _imported_checks(page)
+    executed = _executed(draft, page, beside) if execute else draft.notebook
+    files = {target: stored_text(draft.notebook, executed)}
+    if beside is not None:
+        files[target.with_name(beside.name)] = beside.read_text(encoding="utf-8")
+    return files
+
+
+def _imported_checks(page: OwnPage) -> Path | None:
+    """The file of checks that the notebook needs beside it."""
+    if page.checks is None:
+        return None
+    imported = rf"^\s*(import|from) {re.escape(page.checks.stem)}\b"
+    text = page.path.read_text(encoding="utf-8")
+    return page.checks if re.search(imported, text, re.MULTILINE) else None
+
+
+def _executed(draft: Draft, page: OwnPage, beside: Path | None) -> NotebookNode:
+    from distlab.authoring.execute import execute
+
+    with tempfile.TemporaryDirectory(prefix="distlab-exercise-") as folder:
+        if beside is not None:
+            shutil.copy(beside, folder)
+
+        def run(
+            notebook: NotebookNode, *, on_cell: Callable[[int, NotebookNode], None] | None
+        ) -> NotebookNode:
+            return execute(notebook, cwd=Path(folder), on_cell=on_cell)
+
+        return run_draft(draft, page, run)
+
+
+def _outcome(path: Path, text: str, *, force: bool) -> BuiltFile:
+    if not path.exists():
+        return BuiltFile(path, "new")
+    if path.is_file() and path.read_bytes() == text.encode():
+        return BuiltFile(path, "current")
+    if not force:
+        raise InvalidArgument(
+            asked=f"write {path}",
+            found="a file of that name that differs",
+            do="give another --out, or overwrite it with --force",
+        )
+    return BuiltFile(path, "overwritten")
+
+
+def proofread(draft: Draft, page: Page) -> None:
+    """Raises where a page cannot be meant so."""
+    for cell, line, parts in zip(draft.notebook.cells, draft.lines, draft.parts, strict=True):
+        if cell.cell_type == "code":
+            asked = f"the cell at {page.source}, line {line}"
+            _refuse_answer(parts, asked)
+            _refuse_no_python(cell.source, asked)
+
+
+def _refuse_answer(parts: Sequence[str | Answer], asked: str) -> None:
+    is_task = parts and isinstance(parts[0], str) and TASK.match(parts[0])
+    if is_task and not any(isinstance(part, Answer) for part in parts):
+        raise NotebookError(
+            asked=asked,
+            found=f"a task without '{CODE.begin}': students would get all of it",
+            do=f"write '{CODE.begin}' above the answer, and '{CODE.end}' below it",
+        )
+
+
+def _refuse_no_python(source: str, asked: str) -> None:
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as of an escape that is none
+            compile(python_of(source), asked, "exec", flags=flags)
+    except (SyntaxError, ValueError) as error:
+        text = error.text if isinstance(error, SyntaxError) else None
+        where = f": {text.strip()}" if text else ""
+        says = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise NotebookError(
+            asked=asked, found=f"no Python: {says}{where}", do="repair the line, then build again"
+        ) from error

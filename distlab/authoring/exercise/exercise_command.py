@@ -1,0 +1,93 @@
+"""The command `distlab exercise`.
+
+distlab exercise new 20_my_topic --folder mine
+distlab exercise build mine/20_my_topic.py --out handout --no-solutions
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+
+def add_exercise(commands: Any) -> None:
+    """Adds the command."""
+    exercise = commands.add_parser(
+        "exercise",
+        help="write exercises of your own, and build their two editions",
+        description="For teachers: make a new exercise to start from, and build the student "
+        "edition and the solution of one.",
+    )
+    actions = exercise.add_subparsers(metavar="ACTION", required=True)
+
+    new = actions.add_parser(
+        "new",
+        help="make an exercise to start from: source, checks, test",
+        description="Make the source of a new exercise, its checks and their test. In a clone of "
+        "distlab they go where a lesson's are, elsewhere into a folder. Nothing is overwritten.",
+    )
+    new.add_argument("name", metavar="NN_slug", help="as in 20_my_topic")
+    new.add_argument(
+        "--folder", type=Path, metavar="F", help="where to (in a clone: its lessons; else here)"
+    )
+    new.set_defaults(run=_new)
+
+    build = actions.add_parser(
+        "build",
+        help="build the student edition and the solution",
+        description="From each SOURCE build the student edition, into OUT/exercises, and the "
+        "solution, into OUT/solutions. The student edition has nbgrader's metadata too. A notebook "
+        "that is there and differs is never overwritten without --force.",
+    )
+    build.add_argument(
+        "sources", nargs="+", type=Path, metavar="SOURCE", help="as `new` makes it, .py"
+    )
+    build.add_argument("--out", type=Path, required=True, metavar="OUT", help="where they go")
+    build.add_argument(
+        "--checks",
+        type=Path,
+        metavar="FILE",
+        help="the checks (lesson_NAME.py beside SOURCE, where there is one; else distlab's)",
+    )
+    build.add_argument("--execute", action="store_true", help="run them, and keep their outputs")
+    build.add_argument("--no-solutions", action="store_true", help="only the student edition")
+    build.add_argument(
+        "--force", action="store_true", help="overwrite notebooks that are there and differ"
+    )
+    build.set_defaults(run=_build)
+
+
+def _new(options: argparse.Namespace) -> int:
+    from distlab.authoring.exercise.new_exercise import make_exercise
+
+    made = make_exercise(options.name, folder=options.folder)
+    for path in made.files:
+        print(f"new  {path}")
+    print("It works as it is: replace its task by yours.")
+    print("test it:   " + shlex.join(["python", "-m", "pytest", str(made.test)]))
+    build = ["make", "notebooks"]
+    if made.is_own:
+        out = made.source.parent / "handout"
+        build = ["distlab", "exercise", "build", str(made.source), "--out", str(out)]
+    print("build it:  " + shlex.join(build))
+    return 0
+
+
+def _build(options: argparse.Namespace) -> int:
+    from distlab.authoring.exercise.building import BuildOptions, build_editions
+
+    built = build_editions(
+        options.sources,
+        BuildOptions(
+            out=options.out,
+            checks=options.checks,
+            execute=options.execute,
+            force=options.force,
+            solutions=not options.no_solutions,
+        ),
+    )
+    for one in built:
+        print(f"{one.outcome:12}{one.path}")
+    return 0

@@ -1,0 +1,1 @@
+"""What the sources and the notebooks of the course must keep to."""

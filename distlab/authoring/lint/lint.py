@@ -1,0 +1,222 @@
+"""The lint of notebooks: their form, their links, what their outputs may hold.
+
+report = lint_tree(Path.cwd())
+for finding in report.findings:
+    print(finding)          # notebooks/00_start_here.ipynb: cell 7: 34 lines of code; at most 30
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from distlab.authoring.editions import leaking_lines
+from distlab.authoring.lint import lint_code, lint_predictions, lint_text
+from distlab.authoring.lint.claims import lint_claims
+from distlab.authoring.notebook_text import Finding, anchors_of, code_cells, links_of, tags_of
+from distlab.authoring.source import (
+    EDITIONS,
+    Draft,
+    Edition,
+    draft_page,
+    find_pages,
+    notebook_tools,
+)
+from distlab.course.course_map import read_map
+from distlab.course.learner_folder import FOLDERS, PAGES
+from distlab.errors import NotebookError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+RULES = (
+    lint_text.one_title,
+    lint_text.no_skipped_level,
+    lint_text.sentence_case,
+    lint_text.lists_on_purpose,
+    lint_code.short_cells,
+    lint_code.all_executed,
+    lint_code.known_tags,
+    lint_code.no_errors,
+    lint_code.stable_text,
+    lint_predictions.asked_with_a_control,
+    lint_predictions.asked_and_answered,
+    lint_predictions.nothing_gives_it_away,
+    lint_predictions.a_word_to_each_wrong_choice,
+)
+
+
+@dataclass(frozen=True)
+class LintResult:
+    """What the lint found in all notebooks."""
+
+    findings: tuple[Finding, ...]
+    summary: str
+
+
+def lint_tree(root: Path) -> LintResult:
+    """Reads every notebook below `root`, and the claims and the minutes of every lesson."""
+    notebook_tools()  # asked here for its message
+    import nbformat
+
+    pages = {page.target: page for page in find_pages(root)}
+    findings: list[Finding] = []
+    lengths: list[int] = []
+    notebooks = 0
+    for edition, (folder, _) in EDITIONS.items():
+        for path in sorted((root / folder).glob("*.ipynb")):
+            file = f"{folder}/{path.name}"
+            notebooks += 1
+            try:
+                notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+                mine = lint_notebook(notebook, edition=edition, root=root)
+                if edition == "exercise" and file in pages:
+                    mine += no_leak(notebook, draft_page(pages[file]))
+            except (NotebookError, nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
+                mine = [Finding(None, f"cannot be read: {str(error).splitlines()[0]}")]
+            else:
+                lengths += [len(c.source.splitlines()) for _, c in code_cells(notebook)]
+            findings += [replace(finding, file=file) for finding in mine]
+    findings += lint_claims(root)
+    findings += lint_reading_time(root)
+    average = f"{sum(lengths) / len(lengths):.1f}" if lengths else "no"
+    summary = (
+        f"{notebooks} notebooks, {len(lengths)} code cells of {average} lines on average, "
+        f"{len(findings)} findings"
+    )
+    return LintResult(tuple(findings), summary)
+
+
+def lint_notebook(notebook: NotebookNode, *, edition: Edition, root: Path) -> list[Finding]:
+    """Asks every rule about one notebook."""
+    found = [finding for rule in RULES for finding in rule(notebook)]
+    found += lint_text.fixed_sections(notebook, edition=edition)
+    if edition == "lesson":
+        found += lint_predictions.counted_at_the_end(notebook)
+    found += links_resolve(notebook, edition=edition, root=root)
+    return sorted(found, key=lambda finding: finding.cell or 0)
+
+
+def no_leak(exercise: NotebookNode, draft: Draft) -> list[Finding]:
+    """No line of a solution stands in the exercise, neither as code nor in what it wrote."""
+    found = []
+    for secret in leaking_lines(list(draft.parts)):
+        for number, cell in enumerate(exercise.cells, 1):
+            written = lint_code.output_texts(cell) if cell.cell_type == "code" else ()
+            shown = {line.strip() for line in cell.source.splitlines()}
+            if secret in shown or any(secret in text for text in written):
+                found.append(Finding(number, f"gives the solution away: {secret!r}"))
+    return found
+
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
+
+
+def links_resolve(notebook: NotebookNode, *, edition: Edition, root: Path) -> list[Finding]:
+    """Relative links lead to a file, '#' links to a heading; web addresses are not visited."""
+    found = []
+    for number, target in links_of(notebook):
+        message = _problem(notebook, unquote(target), edition, root.resolve())
+        if message:
+            found.append(Finding(number, f"link {target!r} {message}"))
+    return found
+
+
+def _problem(notebook: NotebookNode, target: str, edition: Edition, root: Path) -> str:
+    if _SCHEME.match(target):
+        local = target.lower().startswith(("file:", "attachment:"))
+        return "is no web address and no path" if local else ""
+    if target.startswith("/"):
+        return "is absolute; write it from the notebook's own folder"
+    path, _, anchor = target.partition("#")
+    if not path:
+        known = anchors_of(notebook)
+    else:
+        there = (root / EDITIONS[edition][0] / path).resolve()
+        # A solution is read in the repository, where everything is.
+        # `distlab lab` lays these folders and pages, and nothing else, into a learner's copy.
+        laid = [root] if edition == "solution" else [root / name for name in (*FOLDERS, *PAGES)]
+        if not any(there.is_relative_to(place) for place in laid):
+            return "leaves notebooks/, exercises/ and the pages that a learner's copy has"
+        if not there.exists():
+            return "leads nowhere"
+        if not anchor or there.suffix not in (".ipynb", ".md"):
+            return ""
+        is_page = there.suffix == ".md"
+        known = _anchors_of_page(there) if is_page else anchors_of(_read(there))
+    if anchor and anchor not in known:
+        return f"names no heading; they are written as {sorted(known)[:3]}"
+    return "" if anchor or path else "is empty"
+
+
+def _anchors_of_page(page: Path) -> set[str]:
+    """Returns the anchors of a Markdown page, as GitHub and the site make them of its headings."""
+    headings = re.findall(r"^#+ +(.+?) *$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _read(path: Path) -> NotebookNode:
+    import nbformat
+
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call,no-any-return]
+
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+WORDS_A_MINUTE = 200
+SECS_A_LINE = 20
+MINUTES_A_PREDICTION = 1
+_MOST_APART = 5  # minutes: lessons state round numbers
+
+_FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
+_ADDRESS = re.compile(r"\]\([^)]*\)")
+# Lines that ask for no thought: imports, comments, what only shows a result.
+_PASSED_OVER = re.compile(r"#|import |from |%%|display\(|dl\.show\(|\W*$")
+
+
+def lint_reading_time(root: Path) -> list[Finding]:
+    """Returns the lessons whose stated minutes are far from what their text takes.
+
+    Folded text doesn't count, nor does code that the course has shown before.
+    """
+    import nbformat
+
+    found = []
+    shown: set[str] = set()  # the lines of code of the lessons so far
+    for entry in read_map(root):
+        if not entry.lesson:
+            continue
+        notebook = nbformat.read(root / entry.lesson, as_version=4)  # type: ignore[no-untyped-call]
+        minutes = minutes_of(notebook, shown=shown)
+        stated = entry.lesson_minutes
+        if stated is None or abs(stated - minutes) > _MOST_APART:
+            message = f"states {stated} minutes; by its words, code and predictions {minutes:.0f}"
+            found.append(Finding(None, message, entry.lesson))
+    return found
+
+
+def minutes_of(notebook: NotebookNode, *, shown: set[str]) -> float:
+    """Returns the minutes that a lesson takes."""
+    text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    words = len(_ADDRESS.sub("]", _FOLDED.sub("", text)).split())
+    predictions = sum("predict" in tags_of(cell) for _, cell in code_cells(notebook))
+    lines = set(_lines_to_read(notebook)) - shown
+    shown.update(lines)
+    return (
+        words / WORDS_A_MINUTE + len(lines) * SECS_A_LINE / 60 + predictions * MINUTES_A_PREDICTION
+    )
+
+
+def _lines_to_read(notebook: NotebookNode) -> Iterator[str]:
+    for _, cell in code_cells(notebook):
+        if not {"predict", "reveal", "hide-input"} & set(tags_of(cell)):
+            lines = (line.partition("  #")[0].strip() for line in cell.source.splitlines())
+            yield from (line for line in lines if not _PASSED_OVER.match(line))

@@ -1,0 +1,108 @@
+"""Rules for the text of a notebook: its title, its headings, its fixed sections."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from distlab.authoring.notebook_text import Finding, headings_of
+from distlab.authoring.source import Edition
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+# The second-level headings that open and close every notebook.
+FIXED_SECTIONS: dict[Edition, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "lesson": (("Overview",), ("Check yourself", "Next steps")),
+    "exercise": (("Overview",), ("Next steps",)),
+    "solution": (("Overview",), ("Next steps",)),
+}
+# Words that keep their capital inside a heading. Words with a capital further in
+# (TensorFlow, TF_CONFIG, GPUs) need no entry.
+PROPER_NAMES = frozenset(
+    """Adam Amdahl Colab Gaussian Google Gustafson Jupyter Keras Linux Nesterov Python Ray Slurm
+    Windows""".split()  # noqa: SIM905 - one name a line would be longer than the module
+)
+_FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_PARAGRAPH = re.compile(r"(?!- |\d+\. |#|\||<|>)\S")
+# The end of an item, and the mark of the next one in the same line.
+_SWALLOWED = re.compile(r"^(?:- |\d+\. |  ).*[,.;:)] (- [a-z\[`*].{0,20}|\d\. [A-Z`\[].{0,20})")
+_WORD = re.compile(r"`|\w[\w']*|[.!?:](?=\s)")
+
+
+def one_title(notebook: NotebookNode) -> list[Finding]:
+    """Exactly one H1, and it opens the notebook."""
+    titles = [heading.cell for heading in headings_of(notebook) if heading.level == 1]
+    first = notebook.cells[0].source.lstrip() if notebook.cells else ""
+    if titles[:1] != [1] or not first.startswith("# "):
+        found = [Finding(1, "the first cell must open with the title, '# Title'")]
+    else:
+        found = []
+    return found + [Finding(cell, "a second title; use '##'") for cell in titles[1:]]
+
+
+def no_skipped_level(notebook: NotebookNode) -> list[Finding]:
+    """A heading is at most one level below the one before it."""
+    headings = headings_of(notebook)
+    return [
+        Finding(below.cell, f"heading {below.text!r} skips from H{above.level} to H{below.level}")
+        for above, below in pairwise(headings)
+        if below.level > above.level + 1
+    ]
+
+
+def sentence_case(notebook: NotebookNode) -> list[Finding]:
+    """Headings are written like sentences: 'Split the batch', not 'Split The Batch'."""
+    found = []
+    for heading in headings_of(notebook):
+        before = "."
+        for word in _WORD.findall(heading.prose):
+            bare = word.removesuffix("'s")
+            # After a colon both cases are good English.
+            if before in (".", "!", "?") and word.islower():
+                found.append(Finding(heading.cell, f"heading {heading.text!r}: capital first"))
+            elif before not in (".", "!", "?", ":") and _is_title_case(bare):
+                message = f"heading {heading.text!r}: sentence case, so {word.lower()!r}"
+                found.append(Finding(heading.cell, message))
+            before = word
+    return found
+
+
+def lists_on_purpose(notebook: NotebookNode) -> list[Finding]:
+    """A list begins after an empty line, and each item begins on a new line.
+
+    A paragraph whose line happens to begin with "- " is drawn as a list. An item that a new line
+    break has moved into the one before is drawn as its text.
+    """
+    found = []
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type != "markdown":
+            continue
+        for before, line in pairwise(_FENCED.sub("", f"\n{cell.source}").splitlines()):
+            if line.startswith("- ") and _PARAGRAPH.match(before):
+                found.append(Finding(number, f"{line[:30]!r} is drawn as a list: break elsewhere"))
+            if swallowed := _SWALLOWED.search(line):
+                found.append(Finding(number, f"{swallowed[1]!r} is drawn as text: a new line"))
+    return found
+
+
+def fixed_sections(notebook: NotebookNode, *, edition: Edition) -> list[Finding]:
+    """The sections that open and close every notebook are there, in their order."""
+    sections = [heading.text for heading in headings_of(notebook) if heading.level == 2]
+    opening, closing = FIXED_SECTIONS[edition]
+    found = []
+    if tuple(sections[: len(opening)]) != opening:
+        found.append(Finding(None, f"the first section must be {_listed(opening)}"))
+    if tuple(sections[-len(closing) :]) != closing:
+        found.append(Finding(None, f"must end with {_listed(closing)}"))
+    return found
+
+
+def _is_title_case(word: str) -> bool:
+    # One letter alone (the I of English, a Plan B) is no title case.
+    return word.istitle() and len(word) > 1 and word not in PROPER_NAMES
+
+
+def _listed(sections: tuple[str, ...]) -> str:
+    return " and ".join(f"'## {section}'" for section in sections)

@@ -1,0 +1,148 @@
+"""What a check is made of: the statement of a task, top to bottom.
+
+    Check(
+        name="...", function="...", title="...", cost=Cost.PURE,
+        inputs=inputs, call=call, reference=reference,
+        criteria=(Close(...), Then(Equal(...))),
+        mistakes=(Fault(...).feedback("..."), ...),
+        question="...", direction="...", hint="...", revisit="...",
+    )
+
+Only `call` touches the learner's code. What it returns is judged as plain arrays and numbers that
+have been through bytes, so judging can happen where the submission is never imported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from distlab.course.checks.criteria import Stated, expectations_in, judge_by
+from distlab.course.checks.mistakes import NamedMistake
+from distlab.course.checks.verdict import Criterion as Criterion
+from distlab.course.checks.verdict import Inputs as Inputs
+from distlab.course.checks.verdict import Plain as Plain
+from distlab.course.checks.verdict import Verdict as Verdict
+from distlab.course.results.plain_values import to_plain
+from distlab.errors import InvalidArgument
+
+
+class Cost(Enum):
+    """What the learner's function needs while a check calls it.
+
+    The value is the pytest mark of the check's tests: `pytest -m "not cluster"`.
+    """
+
+    PURE = "pure"
+    TENSORFLOW = "tensorflow"
+    CLUSTER = "cluster"
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The draws of inputs: several, so that a hard-coded answer does not pass."""
+        return _SEEDS[self]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A graded question.
+
+    Args:
+        name: Unique over all lessons; what the learner writes in `check("name")`.
+        function: Name of the function that the learner writes, if it is not the check's.
+        title: What the question asks, a few words.
+        points: What a full answer earns; by default the sum of what its criteria earn.
+        cost: What a call needs, from which follow the number of draws and the limit of time.
+        inputs: `inputs(seed)` makes plain inputs, the same for the same seed.
+        call: `call(function, inputs)` uses the learner's function and returns outputs; the
+            only part that touches their code. Tensors and variables are made plain for it.
+        read: `read(inputs, outputs)` makes of the outputs what is judged, if that differs.
+        reference: `reference(inputs, **changes)` returns what is judged for a right answer, or,
+            with changed arguments, for a wrong one. It needs no TensorFlow.
+        criteria: What is expected, with points, the essence first.
+        question: Points at the concept. The first failed try shows it if no mistake is named.
+        direction: Where to look. The second failed try shows it.
+        hint: The way to the answer. The third failed try shows it; without a `direction`, the
+            second does.
+        revisit: The section to read again, from the third failed try on: a heading of the lesson,
+            or `"Heading" in lesson 01`.
+        mistakes: Plausible wrong answers that the feedback explains, the more particular first.
+    """
+
+    name: str
+    function: str = ""
+    title: str
+    points: float = math.nan
+    cost: Cost = Cost.TENSORFLOW
+    inputs: Callable[[int], Inputs]
+    call: Callable[[Callable[..., Any], Inputs], Any]
+    read: Callable[[Inputs, Plain], Plain] | None = None
+    reference: Callable[..., Plain] | None = None
+    criteria: tuple[Stated, ...]
+    question: str = ""
+    direction: str = ""
+    hint: str
+    revisit: str
+    mistakes: tuple[NamedMistake, ...] = ()
+
+    def __post_init__(self) -> None:
+        def refuse(found: str, do: str) -> None:
+            raise InvalidArgument(asked=f"Check(name={self.name!r})", found=found, do=do)
+
+        if not self.function:
+            object.__setattr__(self, "function", self.name)
+        if self.criteria and math.isnan(self.points):
+            points = sum(criterion.points for criterion in expectations_in(self.criteria))
+            object.__setattr__(self, "points", points)
+        if not self.name.isidentifier():
+            refuse("a name that is not an identifier", "use letters, digits and underscores")
+        if not self.function.isidentifier():
+            refuse(f"function={self.function!r}", "name the function that the learner writes")
+        if not self.criteria:
+            refuse("no criteria", "state what is expected, for example with Equal")
+        if not self.points > 0:
+            refuse(f"points={self.points!r}", "give points above 0")
+        names = [mistake.name for mistake in self.mistakes]
+        if len(set(names)) != len(names):
+            refuse(f"mistakes named {names}", "name each mistake once")
+
+    def expected(self, inputs: Inputs, **changes: Any) -> Plain:
+        """Returns what the reference gives, or with changed arguments a wrong answer.
+
+        Args:
+            inputs: Of a draw.
+            changes: Arguments of the reference.
+        """
+        if self.reference is None:
+            return {}
+        return to_plain(self.reference(inputs, **changes), at=f"the reference of {self.name}")
+
+    def verdict(self, inputs: Inputs, outputs: Plain) -> Verdict:
+        """Returns the verdict on what the call returned.
+
+        Args:
+            inputs: Of a draw.
+            outputs: Of the call, made plain.
+        """
+        outputs = outputs if self.read is None else self.read(inputs, outputs)
+        return judge_by(self.criteria, inputs, outputs, self.expected(inputs))
+
+    def looks_like(self, mistake: NamedMistake, inputs: Inputs, outputs: Plain) -> bool:
+        """Returns whether what the call returned is what a mistake gives.
+
+        Args:
+            mistake: One of this check's.
+            inputs: Of a draw.
+            outputs: Of the call, made plain.
+        """
+        try:
+            outputs = outputs if self.read is None else self.read(inputs, outputs)
+            return mistake.explains(self, inputs, outputs)
+        except Exception:  # an answer of a different form is not this mistake
+            return False
+
+
+_SEEDS = {Cost.PURE: (1, 2, 3, 4, 5), Cost.TENSORFLOW: (1, 2, 3), Cost.CLUSTER: (1, 2)}

@@ -1,0 +1,246 @@
+"""States what a check expects of an answer: its criteria with their points, the essential first.
+
+    criteria=(
+        Form("a dictionary", lambda given, out: isinstance(out, dict)),
+        Close("kernel", "the kernel, one device's", atol=1e-4, points=2),
+        Then(Equal("steps", "one step for each batch", points=1)),
+    )
+
+`Close`, `Equal` and `Choice` compare `outputs[key]` with the same key of the check's reference.
+`Holds` asks for a condition. The criteria in a `Then` count only if all above it are met. `Gate`
+and `Form` earn nothing; if one of them is not met, nothing below it counts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from distlab.course.checks.matchers import (
+    expect_close,
+    expect_equal,
+    expect_true,
+    same_plain,
+    shown,
+)
+from distlab.course.checks.verdict import Criterion, Inputs, Plain, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation(ABC):
+    """One criterion, as a check states it; `look` says whether an answer meets it."""
+
+    points: float = 1.0
+
+    @abstractmethod
+    def look(self, inputs: Inputs, outputs: Plain, right: Plain) -> Criterion:
+        """Compares an answer with the right one.
+
+        Args:
+            inputs: Of this draw.
+            outputs: Of the learner's function.
+            right: What the reference gives for these inputs.
+        """
+
+
+@dataclass(frozen=True)
+class Compared(Expectation):
+    """A criterion that compares one value of the answer with the reference's.
+
+    Args:
+        key: Of the outputs, and of what the reference returns.
+        label: What is compared, in the learner's words.
+        points: What it earns.
+        asked: `asked(inputs)` is shown before the message, such as "split(10, 4)".
+    """
+
+    key: str
+    label: str
+    asked: Callable[[Inputs], str] | None = field(default=None, kw_only=True)
+
+    def look(self, inputs: Inputs, outputs: Plain, right: Plain) -> Criterion:
+        """As for every expectation."""
+        found = self.compare(outputs[self.key], right[self.key])
+        if self.asked is None or found.passed:
+            return found
+        return replace(found, message=f"{self.asked(inputs)}: {found.message}")
+
+    @abstractmethod
+    def compare(self, yours: Plain, expected: Plain) -> Criterion:
+        """Returns the criterion for the two values."""
+
+    def agrees(self, yours: Plain, other: Plain) -> bool:
+        """Returns whether two values are the same for this criterion."""
+        return same_plain(yours, other)
+
+
+@dataclass(frozen=True)
+class Close(Compared):
+    """Numbers, arrays or nested lists of them.
+
+    Args:
+        key: As for every comparison; also `label`, `points` and `asked`.
+        atol: How far each number may be from the reference's. A mistake is recognised within this
+            distance too, or, of numbers above 1, within this part of them.
+    """
+
+    atol: float = field(kw_only=True)
+
+    def compare(self, yours: Plain, expected: Plain) -> Criterion:
+        """Returns the criterion for the two values."""
+        return expect_close(
+            self.label, yours=yours, expected=expected, atol=self.atol, weight=self.points
+        )
+
+    def agrees(self, yours: Plain, other: Plain) -> bool:
+        """Returns whether two values are near, relatively for large numbers."""
+        return same_plain(yours, other, atol=self.atol)
+
+
+@dataclass(frozen=True)
+class Equal(Compared):
+    """The same value: strings, whole numbers, booleans, lists or dicts of these."""
+
+    def compare(self, yours: Plain, expected: Plain) -> Criterion:
+        """Returns the criterion for the two values."""
+        return expect_equal(self.label, yours=yours, expected=expected, weight=self.points)
+
+
+@dataclass(frozen=True)
+class Choice(Compared):
+    """One of several words; the feedback asks about the case, and never shows the right word.
+
+    Args:
+        key: As for every comparison; the reference may hold a list of words that are all right.
+        among: All words that can be chosen.
+        ask: A question that leads on, such as "which line is reached by one worker only?".
+    """
+
+    among: tuple[str, ...] = field(kw_only=True)
+    ask: str = field(kw_only=True)
+
+    def compare(self, yours: Plain, expected: Plain) -> Criterion:
+        """Returns the criterion for the two values."""
+        message = f"look again: {self.ask}"
+        if yours is None:
+            message = "your function returned None for this case: is there a `return`?"
+        elif yours not in self.among:
+            message = f"not one of {', '.join(self.among)}"
+        right = isinstance(yours, str) and self.agrees(yours, expected)
+        return Criterion(
+            self.label, right, "" if right else message, shown(yours), weight=self.points
+        )
+
+    def agrees(self, yours: Plain, other: Plain) -> bool:
+        """Returns whether a word is the other one, or one of the others."""
+        return bool(yours == other) or (isinstance(other, list) and yours in other)
+
+
+@dataclass(frozen=True)
+class Holds(Expectation):
+    """A condition of the check's own.
+
+    Args:
+        label: What is looked at, in the learner's words.
+        condition: `condition(inputs, outputs)` is true for a right answer.
+        message: What is wrong otherwise; or `message(inputs, outputs)` returns it.
+        points: What it earns.
+    """
+
+    label: str
+    condition: Callable[[Inputs, Plain], object]
+    message: str | Callable[[Inputs, Plain], str]
+
+    def look(self, inputs: Inputs, outputs: Plain, right: Plain) -> Criterion:
+        """As for every expectation."""
+        holds, message = self.condition(inputs, outputs), self.message
+        text = message if isinstance(message, str) else "" if holds else message(inputs, outputs)
+        return expect_true(self.label, holds, message=text, weight=self.points)
+
+
+class Then:
+    """Criteria that count only if those above passed; otherwise they are not shown.
+
+    Args:
+        criteria: What counts then.
+        after: `all` those above, or `any` of them.
+    """
+
+    def __init__(
+        self, *criteria: Expectation, after: Callable[[Iterable[bool]], bool] = all
+    ) -> None:
+        self.criteria, self.after = criteria, after
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What must hold before anything else counts; it earns nothing, and shows only if it fails."""
+
+    criterion: Expectation
+
+
+class Form(Gate):
+    """What an answer must look like before it can be compared, such as a list for each replica.
+
+    Args:
+        label: The form, in the learner's words.
+        condition: `condition(inputs, outputs)` is true for outputs of this form.
+        key: Of the value that is shown otherwise; by default all that was returned.
+    """
+
+    def __init__(
+        self, label: str, condition: Callable[[Inputs, Plain], object], *, key: str = ""
+    ) -> None:
+        def message(inputs: Inputs, outputs: Plain) -> str:
+            yours = outputs[key] if key else outputs
+            found = "nothing: is there a `return`?" if yours is None else shown(yours)
+            return f"yours returned {found}"
+
+        super().__init__(Holds(label, condition, message))
+
+
+Stated = Expectation | Then | Gate
+
+
+def expectations_in(criteria: Iterable[Stated]) -> Iterator[Expectation]:
+    """Yields the criteria that earn points, also those in `Then`."""
+    for stated in criteria:
+        if isinstance(stated, Then):
+            yield from stated.criteria
+        elif not isinstance(stated, Gate):
+            yield stated
+
+
+def comparisons_in(criteria: Iterable[Stated]) -> Iterator[Compared]:
+    """Yields the criteria that compare with the reference, also those in `Then` and `Gate`."""
+    gated = [stated.criterion for stated in criteria if isinstance(stated, Gate)]
+    for criterion in (*gated, *expectations_in(criteria)):
+        if isinstance(criterion, Compared):
+            yield criterion
+
+
+def judge_by(criteria: Iterable[Stated], inputs: Inputs, outputs: Plain, right: Plain) -> Verdict:
+    """Returns the verdict on an answer.
+
+    Args:
+        criteria: Of the check.
+        inputs: Of this draw.
+        outputs: Of the learner's function.
+        right: What the reference gives for these inputs.
+    """
+    criteria = tuple(criteria)
+    points = sum(criterion.points for criterion in expectations_in(criteria))
+    found: list[Criterion] = []
+    for stated in criteria:
+        if isinstance(stated, Gate):
+            first = stated.criterion.look(inputs, outputs, right)
+            if not first.passed:
+                return Verdict((*found, replace(first, weight=points)), out_of=points)
+        elif isinstance(stated, Then):
+            if not stated.after(criterion.passed for criterion in found):
+                break
+            found += [criterion.look(inputs, outputs, right) for criterion in stated.criteria]
+        else:
+            found.append(stated.look(inputs, outputs, right))
+    return Verdict(tuple(found), out_of=points)

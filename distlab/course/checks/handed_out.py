@@ -1,0 +1,78 @@
+"""Knows the code of a task as the exercise hands it out, so that an untouched stub is no answer.
+
+    is_handed_out("scope", source)             # of the cell with the line `# task: scope`
+    is_untouched(find_check("scope"), make_model)
+
+Code counts as untouched if it has the same syntax tree: comments and blank lines may differ.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import linecache
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distlab.course.checks.check import Check
+from distlab.course.checks.registry import stem_of
+from distlab.course.learner_folder import course_root
+from distlab.course.markup import TASK_LINE
+from distlab.course.results.failures import unwrapped
+
+
+def is_untouched(check: Check, function: Callable[..., Any]) -> bool:
+    """Returns whether a function is defined by the very cell that the exercise hands out.
+
+    Args:
+        check: Whose task it answers.
+        function: The learner's.
+    """
+    code = getattr(unwrapped(function), "__code__", None)
+    if code is None:
+        return False
+    stem = stem_of(check)
+    return bool(stem) and is_handed_out(
+        check.name, "".join(linecache.getlines(code.co_filename)), exercise_of(stem)
+    )
+
+
+def exercise_of(stem: str) -> Path:
+    """Returns where the exercise of a lesson is, as it is handed out.
+
+    Args:
+        stem: Of the lesson.
+    """
+    return course_root() / "exercises" / f"{stem}.ipynb"
+
+
+def is_handed_out(task: str, source: str, exercise: Path) -> bool:
+    """Returns whether a cell has the code that the exercise has for a task.
+
+    Args:
+        task: The name of the task.
+        source: Of the cell.
+        exercise: The exercise's notebook; if it is not there, the answer is no.
+    """
+    given = _given_code(exercise).get(task, "")
+    return bool(given) and _tree(source) == given
+
+
+@functools.cache
+def _given_code(exercise: Path) -> dict[str, str]:
+    """The syntax tree of each task's cell, by the name of the task."""
+    try:
+        cells = json.loads(exercise.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError, TypeError):  # as in a clone without notebooks
+        return {}
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return {name: _tree(source) for source in sources for name in TASK_LINE.findall(source)}
+
+
+def _tree(source: str) -> str:
+    try:
+        return ast.dump(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""

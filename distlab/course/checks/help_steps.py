@@ -1,0 +1,113 @@
+"""Adds to a report the help of one step: a question, then a direction, then the way to the answer.
+
+with_help(check, report, tries=2)        # the report, with the direction in `hint`
+as_handed_out(report)                    # the report on code that the learner has not changed
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from urllib.parse import quote
+
+from distlab.course.checks.check import Check
+from distlab.course.checks.registry import stem_of, stems
+from distlab.course.checks.report import AS_HANDED_OUT, Ending, Report
+
+_DIRECTION_AT, _ALL_FROM = 2, 3
+
+
+def with_help(check: Check, report: Report, *, tries: int) -> Report:
+    """Returns a report with the help that a failed try gets.
+
+    Args:
+        check: The check.
+        report: On an answer that fails.
+        tries: Which failed try of the task it is, from 1.
+    """
+    if tries >= _ALL_FROM:
+        return with_section(check, replace(report, hint=check.hint))
+    # The feedback on a mistake asks a question of its own, and an error comes first.
+    question = "" if report.mistake or report.failure else check.question
+    direction = check.direction or check.hint
+    return replace(report, question=question, hint=direction if tries >= _DIRECTION_AT else "")
+
+
+def with_section(check: Check, report: Report) -> Report:
+    """Returns a report that names the section to read again.
+
+    Args:
+        check: The check.
+        report: On an answer that fails.
+    """
+    section = section_to_revisit(check)
+    if section is None:
+        return replace(report, revisit=check.revisit)
+    return replace(report, revisit=section.in_words, revisit_link=section.link)
+
+
+def as_handed_out(report: Report) -> Report:
+    """Returns the report on code that the learner has not changed: it is no answer yet.
+
+    Args:
+        report: What the check finds in that code.
+    """
+    if report.ending is Ending.NOT_STARTED:
+        return report
+    return replace(
+        report,
+        ending=Ending.NOT_STARTED,
+        earned=0.0,
+        mistake="",
+        mistake_says="",
+        message=AS_HANDED_OUT,
+    )
+
+
+_WITH_LESSON = re.compile(r'"(?P<heading>.+)" in lesson (?P<number>\d\d)')
+# These need no escape in the part of an address behind the #, and stay readable.
+_PLAIN = "-_.:,;!?'()*/+=@$&"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a lesson.
+
+    Attributes:
+        stem: The lesson's, as "01_mirrored_strategy".
+        heading: As it is written in the lesson, without its number signs and backticks.
+    """
+
+    stem: str
+    heading: str
+
+    @property
+    def in_words(self) -> str:
+        """What a learner reads."""
+        return f'"{self.heading}" in lesson {self.stem[:2]}'
+
+    @property
+    def link(self) -> str:
+        """A link from an exercise's notebook; JupyterLab names a heading by its text and dashes.
+
+        With "heading=", JupyterLab finds a heading that it has not rendered yet. If the lesson is
+        not open, the first click opens it at its top, and the second goes to the section.
+        """
+        anchor = quote(self.heading.replace(" ", "-"), safe=_PLAIN)
+        return f"../notebooks/{self.stem}.ipynb#heading={anchor}"
+
+
+def section_to_revisit(check: Check) -> Section | None:
+    """Returns the section that a check names; None if it is in no lesson of distlab.
+
+    Args:
+        check: Of a lesson, or a teacher's own.
+    """
+    named = _WITH_LESSON.fullmatch(check.revisit)
+    if named is None:
+        stem, heading = stem_of(check), check.revisit
+    else:
+        number = named["number"] + "_"
+        stem = next((one for one in stems() if one.startswith(number)), "")
+        heading = named["heading"]
+    return Section(stem, heading.replace("`", "")) if stem else None

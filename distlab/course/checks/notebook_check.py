@@ -1,0 +1,170 @@
+"""`dl.check("name")` checks an answer in a notebook at once.
+
+import distlab as dl
+
+def combine_gradients(sums, counts):
+    ...
+
+dl.check("combine_gradients")
+dl.check()                       # where you are in the whole course
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, overload
+
+from distlab.course.checks.check import Check
+from distlab.course.checks.handed_out import is_untouched
+from distlab.course.checks.help_steps import as_handed_out, with_help
+from distlab.course.checks.progress import Progress, note, progress
+from distlab.course.checks.registry import find_check
+from distlab.course.checks.report import Ending, Report
+from distlab.course.checks.run_check import run_check
+
+_failed_tries: Counter[str] = Counter()  # of each check, in this kernel
+
+
+@overload
+def check() -> Progress: ...
+
+
+@overload
+def check(
+    name: str | Check, function: Callable[..., Any] | None = None, *, seed: int | None = None
+) -> Report: ...
+
+
+def check(
+    name: str | Check | None = None,
+    function: Callable[..., Any] | None = None,
+    *,
+    seed: int | None = None,
+) -> Report | Progress:
+    """Checks your answer to an exercise; without a name, shows where you are in the course.
+
+    Args:
+        name: The check's name, as the exercise gives it; or a `Check` of your own.
+        function: Your answer; without it, the function of the notebook that the check names.
+        seed: One draw of inputs to look at; without it, several fixed draws must all pass.
+
+    Returns:
+        A `Report`: what is right, your values beside the expected ones, and help in three steps.
+        The first failed try of a task gets a question, the second a direction, and the third the
+        way to the answer and the section to read again. If nbgrader runs the notebook, the text of
+        the report is the points earned, because nbgrader reads that. Without a name a `Progress`:
+        a line for each exercise of the folder.
+
+    Raises:
+        InvalidArgument: There is no check of that name.
+    """
+    if name is None:
+        return progress()
+    if is_autograded():
+        with without_stderr(_shell()):
+            report = _report_on(name, function, seed)
+        return autograded(report)
+    return _report_on(name, function, seed)
+
+
+def _report_on(name: str | Check, function: Callable[..., Any] | None, seed: int | None) -> Report:
+    asked = find_check(name) if isinstance(name, str) else name
+    if function is None:
+        names = _notebook_names()
+        if asked.function not in names:
+            return _unready(
+                asked,
+                f"There is no function `{asked.function}` here yet: "
+                "run the cell that defines it, then check again.",
+            )
+        function = names[asked.function]
+    if not callable(function):
+        return _unready(
+            asked, f"`{asked.function}` is a {type(function).__name__}, not a function."
+        )
+    report = run_check(asked, function, seeds=None if seed is None else (seed,))
+    if not report.passed and is_untouched(asked, function):
+        report = as_handed_out(report)
+    if report.ending is not Ending.NOT_STARTED:
+        note(asked.name, report.earned)
+    return _with_help(asked, report)
+
+
+def _with_help(asked: Check, report: Report) -> Report:
+    if report.passed:
+        del _failed_tries[asked.name]
+        return report
+    if report.ending is Ending.NOT_STARTED:
+        return report
+    _failed_tries[asked.name] += 1
+    return with_help(asked, report, tries=_failed_tries[asked.name])
+
+
+def _unready(asked: Check, message: str) -> Report:
+    return Report(
+        asked.name,
+        asked.function,
+        asked.title,
+        Ending.NOT_STARTED,
+        0.0,
+        asked.points,
+        message=message,
+    )
+
+
+def _notebook_names() -> dict[str, Any]:
+    shell = _shell()
+    return shell.user_ns if shell is not None else vars(sys.modules["__main__"])
+
+
+def _shell() -> Any:
+    # Asked for only where it is loaded: a plain script need not have IPython.
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None
+
+
+_VARIABLE = "NBGRADER_EXECUTION"  # nbgrader sets it for "autograde" and for "validate"
+_STDERR_FD = 2
+
+
+class AutogradedReport(Report):
+    """A report whose text is the points that it earned.
+
+    nbgrader gives the cell of a check the number that it shows, nothing where the cell raised or
+    wrote to stderr, and all points where it shows anything else.
+    """
+
+    def __repr__(self) -> str:
+        return f"{self.earned:g}"
+
+
+def is_autograded() -> bool:
+    """Returns whether nbgrader runs this notebook."""
+    return bool(os.environ.get(_VARIABLE))
+
+
+def autograded(report: Report) -> Report:
+    """Returns the report as nbgrader reads it."""
+    return AutogradedReport(**vars(report))
+
+
+@contextlib.contextmanager
+def without_stderr(shell: Any) -> Iterator[None]:
+    """Keeps stderr out of a cell, where a remark of TensorFlow would cost a right answer points."""
+    sys.stderr.flush()
+    kept, null = os.dup(_STDERR_FD), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, _STDERR_FD)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        os.dup2(kept, _STDERR_FD)
+        os.close(kept)
+        os.close(null)
+        if shell is not None:  # a logger that was made before writes past the redirection
+            shell.display_pub.clear_output()

@@ -1,0 +1,262 @@
+"""The course as a map: its lessons in order, what each answers, and how long it takes.
+
+    print(map_table(read_map(course_root())))        # the table of README and of the site
+
+Titles and questions are kept here. Minutes are read from the notebooks, where a reader sees them,
+so that there is one place for them. Lessons that are not there yet are on the map, and marked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from distlab.errors import InvalidArgument
+
+COMING = "coming"
+# The part, the stem, the title, and the question that the lesson answers.
+_LESSONS = (
+    ("First steps", "00_start_here", "Start here", "Which of four replicas sees which example?"),
+    (
+        "First steps",
+        "01_mirrored_strategy",
+        "MirroredStrategy",
+        "What keeps the copies of a weight equal, and when do they drift apart?",
+    ),
+    (
+        "First steps",
+        "02_batch_scaling",
+        "Batch size and learning rate",
+        "What must change when the batch grows with the number of replicas?",
+    ),
+    (
+        "First steps",
+        "03_custom_training_loop",
+        "Your own training loop",
+        "How must a loss be scaled so that four replicas take the steps of one device?",
+    ),
+    (
+        "Training that you can trust",
+        "04_without_keras",
+        "Without Keras",
+        "What is left of a training step when Keras does nothing for you?",
+    ),
+    (
+        "Training that you can trust",
+        "05_input_pipelines",
+        "Input pipelines",
+        "How do you find and feed a replica that waits for data?",
+    ),
+    (
+        "Training that you can trust",
+        "06_reproducibility",
+        "Reproducibility",
+        "What can be bit-for-bit identical in two runs, and what cannot?",
+    ),
+    (
+        "Training that you can trust",
+        "07_mixed_precision",
+        "Mixed precision",
+        "Which gradients become 0 in 16 bits, and how do you keep them?",
+    ),
+    (
+        "Training that you can trust",
+        "08_save_and_load",
+        "Save and load",
+        "Why can training jump after a load although every prediction is right?",
+    ),
+    (
+        "Many processes",
+        "09_multi_worker",
+        "Many workers",
+        "Which process reads which example, and which one waits when nothing moves?",
+    ),
+    (
+        "Many processes",
+        "10_parameter_server",
+        "Parameter servers",
+        "What does a gradient from old weights do to training?",
+    ),
+    (
+        "Many processes",
+        "11_fault_tolerance",
+        "Fault tolerance",
+        "How does a training run that was killed end with the same weights?",
+    ),
+    (
+        "Speed, choice and beyond",
+        "12_ring_all_reduce",
+        "Ring all-reduce",
+        "How many bytes does each device send in an all-reduce?",
+    ),
+    (
+        "Speed, choice and beyond",
+        "13_performance",
+        "Performance",
+        "When do more devices make training slower?",
+    ),
+    (
+        "Speed, choice and beyond",
+        "14_transfer_learning",
+        "Transfer learning",
+        "Which layers of a trained model do you train again?",
+    ),
+    (
+        "Speed, choice and beyond",
+        "15_tpu",
+        "TPUs",
+        "What can your CPU tell you about a TPU?",
+    ),
+    (
+        "Speed, choice and beyond",
+        "16_choosing_a_strategy",
+        "Choose a strategy",
+        "Which strategy fits your model and your machines?",
+    ),
+    (
+        "Speed, choice and beyond",
+        "17_beyond_data_parallelism",
+        "Beyond data parallelism",
+        "What do you do when the model does not fit on one device?",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapEntry:
+    """One lesson on the map.
+
+    Attributes:
+        part: The part of the course that it belongs to.
+        stem: The name of its files, as "09_multi_worker".
+        title: Its title, as "Many workers".
+        question: The question that it answers.
+        lesson: The lesson's path in the course's folder; "" if the lesson is not there yet.
+        lesson_minutes: The minutes that the lesson states; None if it states none.
+        exercise: The exercise's path; "" if there is none.
+        exercise_minutes: The sum of the minutes that the exercise states for its tasks.
+        tasks: How many tasks the exercise has, the reports included.
+    """
+
+    part: str
+    stem: str
+    title: str
+    question: str
+    lesson: str = ""
+    lesson_minutes: int | None = None
+    exercise: str = ""
+    exercise_minutes: int | None = None
+    tasks: int = 0
+
+    @property
+    def number(self) -> str:
+        """The lesson's number, as "09"."""
+        return self.stem.partition("_")[0]
+
+    @property
+    def name(self) -> str:
+        """Number and title, as "09 Many workers"."""
+        return f"{self.number} {self.title}"
+
+
+def read_map(course: Path) -> tuple[MapEntry, ...]:
+    """Returns the map, with what the notebooks in a folder say of minutes and tasks."""
+    known = {stem for _, stem, _, _ in _LESSONS}
+    own = sorted(path.stem for path in (course / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    for stem in own:
+        if stem not in known and "." not in stem:  # "01_x.fresh" is a learner's second copy
+            raise InvalidArgument(
+                asked=f"the map of the course in {course}",
+                found=f"notebooks/{stem}.ipynb, which is not on the map",
+                do="give it a title and a question in distlab/course/course_map.py",
+            )
+    return tuple(_entry(course, *row) for row in _LESSONS)
+
+
+def map_table(
+    entries: Sequence[MapEntry], *, state: Callable[[MapEntry], str] | None = None
+) -> str:
+    """Returns the map as a Markdown table, its links relative to the course's folder."""
+    head = ["", "Lesson", "The question that it answers", "Exercise"]
+    head += ["Passed"] if state else []
+    rows, part = [head, ["---"] * len(head)], ""
+    for entry in entries:
+        if entry.part != part:
+            part = entry.part
+            rows.append(["", f"**{part}**", *[""] * (len(head) - 2)])
+        row = [entry.number, _lesson_cell(entry), entry.question, _exercise_cell(entry)]
+        rows.append([*row, state(entry)] if state else row)
+    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
+
+
+def total_minutes(entries: Sequence[MapEntry]) -> tuple[int, int]:
+    """Returns the minutes of all lessons, and of all exercises, that are there."""
+    lessons = sum(entry.lesson_minutes or 0 for entry in entries)
+    return lessons, sum(entry.exercise_minutes or 0 for entry in entries)
+
+
+def _lesson_cell(entry: MapEntry) -> str:
+    if not entry.lesson:
+        return f"{entry.title} ({COMING})"
+    return f"[{entry.title}]({entry.lesson})" + _in_minutes(entry.lesson_minutes)
+
+
+def _exercise_cell(entry: MapEntry) -> str:
+    if not entry.exercise:
+        return ""
+    return f"[{entry.tasks} tasks]({entry.exercise})" + _in_minutes(entry.exercise_minutes)
+
+
+def _in_minutes(minutes: int | None) -> str:
+    return f",\u00a0{minutes}\u00a0min" if minutes else ""
+
+
+def _entry(course: Path, part: str, stem: str, title: str, question: str) -> MapEntry:
+    lesson, exercise = f"notebooks/{stem}.ipynb", f"exercises/{stem}.ipynb"
+    has_lesson, has_exercise = (course / lesson).is_file(), (course / exercise).is_file()
+    tasks = _minutes_of_tasks(_text(course / exercise)) if has_exercise else []
+    return MapEntry(
+        part=part,
+        stem=stem,
+        title=title,
+        question=question,
+        lesson=lesson if has_lesson else "",
+        lesson_minutes=_stated_minutes(_text(course / lesson)) if has_lesson else None,
+        exercise=exercise if has_exercise else "",
+        exercise_minutes=sum(tasks) or None,
+        tasks=len(tasks),
+    )
+
+
+def _stated_minutes(text: str) -> int | None:
+    """Returns the first number of minutes in the overview."""
+    overview = re.search(r"^## Overview$(.*?)(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL)
+    found = overview and re.search(r"\b(\d+)[ \n]minutes", overview[1])
+    return int(found[1]) if found else None
+
+
+def _minutes_of_tasks(text: str) -> list[int]:
+    """Returns the minutes of each task, from the column of this name in the first table."""
+    minutes, column = [], -1
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if column < 0:
+            column = cells.index("minutes") if "minutes" in cells else -1
+        elif not line.startswith("|"):
+            break
+        elif len(cells) > column and cells[column].isdigit():
+            minutes.append(int(cells[column]))
+    return minutes
+
+
+def _text(path: Path) -> str:
+    """Returns a notebook's Markdown; "" if a learner has broken the file."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        kept = [cell["source"] for cell in cells if cell["cell_type"] == "markdown"]
+        return "\n\n".join("".join(source) for source in kept)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

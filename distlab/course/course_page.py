@@ -1,0 +1,120 @@
+"""The page `course.md` in a learner's folder: the map, their progress, and where to go next.
+
+page = course_page(Path("my-lab"))       # Markdown, for `distlab.course.learner_folder.lay_page`
+course_state(Path("my-lab"))             # the same as plain values, for JupyterLab's left side
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from distlab.course.checks.progress import LessonProgress, progress
+from distlab.course.course_map import MapEntry, map_table, read_map
+from distlab.errors import InvalidArgument
+
+PAGE = "course.md"
+
+_TEXT = """# Your course
+
+**Next:** {next}
+
+Run a cell with Shift+Enter. If a lesson asks for a prediction, choose before you run the next cell:
+a wrong prediction is where you learn most. Each exercise checks your answers as you go.
+[The glossary](docs/glossary.md) defines every term, and [Pitfalls](docs/pitfalls.md) lists side
+issues.
+
+{table}
+
+{total}. The last column counts the tasks that you had passed when
+JupyterLab started. The tab on the left with the book counts again whenever you save an exercise.
+
+Everything in this folder is yours. Start JupyterLab with the same command again to get new lessons.
+A notebook that you have changed stays as it is.
+"""
+
+
+def course_page(folder: Path) -> str:
+    """Returns the page."""
+    entries, done = read_map(folder), _progress(folder)
+    return _TEXT.format(
+        next=_next_in_markdown(entries, done),
+        table=map_table(entries, state=lambda entry: _state(entry, done)),
+        total=_total(done),
+    )
+
+
+def course_state(folder: Path) -> dict[str, Any]:
+    """Returns the map with the learner's progress, as values that JSON can hold."""
+    entries, done = read_map(folder), _progress(folder)
+    following, _ = _next(entries, done)
+    return {
+        "page": PAGE if (folder / PAGE).is_file() else "",
+        "total": _total(done),
+        "next": following,
+        "lessons": [
+            {
+                "part": entry.part,
+                "number": entry.number,
+                "title": entry.title,
+                "question": entry.question,
+                "lesson": entry.lesson,
+                "lesson_minutes": entry.lesson_minutes,
+                "exercise": entry.exercise,
+                "exercise_minutes": entry.exercise_minutes,
+                "tasks": entry.tasks,
+                "state": _state(entry, done),
+                "share": _share(entry, done),
+            }
+            for entry in entries
+        ],
+    }
+
+
+def _progress(folder: Path) -> dict[str, LessonProgress]:
+    try:
+        return {lesson.stem: lesson for lesson in progress(folder).lessons}
+    except InvalidArgument:  # a folder in which every notebook was deleted
+        return {}
+
+
+def _next(
+    entries: tuple[MapEntry, ...], done: dict[str, LessonProgress]
+) -> tuple[str, MapEntry | None]:
+    """Returns the path of the notebook to open next, and the lesson that it belongs to."""
+    there = [entry for entry in entries if entry.lesson or entry.exercise]
+    for entry in there:
+        lesson = done.get(entry.stem)
+        if lesson is None or not lesson.next_task:
+            continue
+        begun = bool(lesson.tried) and bool(entry.exercise)
+        return (entry.exercise if begun or not entry.lesson else entry.lesson), entry
+    return (there[-1].lesson, None) if there else ("", None)
+
+
+def _next_in_markdown(entries: tuple[MapEntry, ...], done: dict[str, LessonProgress]) -> str:
+    path, entry = _next(entries, done)
+    if entry is None:
+        return "you have passed every task that is here. Now distribute a model of your own."
+    if path == entry.exercise:
+        task = done[entry.stem].next_task
+        return f"task `{task}` in [exercise {entry.number}, {entry.title}]({path})."
+    minutes = f" It takes about {entry.lesson_minutes} minutes." if entry.lesson_minutes else ""
+    return f"[lesson {entry.number}, {entry.title}]({path}).{minutes}"
+
+
+def _state(entry: MapEntry, done: dict[str, LessonProgress]) -> str:
+    lesson = done.get(entry.stem)
+    if lesson is None or not lesson.tried:
+        return ""
+    return f"{len(lesson.passed)} of {len(lesson.checks)}"
+
+
+def _share(entry: MapEntry, done: dict[str, LessonProgress]) -> float:
+    lesson = done.get(entry.stem)
+    return lesson.earned / lesson.points if lesson and lesson.points else 0.0
+
+
+def _total(done: dict[str, LessonProgress]) -> str:
+    passed = sum(len(lesson.passed) for lesson in done.values())
+    return f"{passed} of {sum(len(lesson.checks) for lesson in done.values())} tasks passed"

@@ -1,0 +1,184 @@
+"""Figures of lesson 13: what a step consists of, how an all-reduce grows, how far training scales.
+
+from distlab.course.figures.step_costs import draw_step_parts
+
+draw_step_parts([recording.step(replicas, 64) for replicas in (1, 2, 4)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distlab.course import palette
+from distlab.course.palette import finish
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from distlab.course.measure.bandwidth import AllReduceTime
+    from distlab.course.measure.cost_model import CostModel, StepCost
+    from distlab.course.measure.scaling_runs import MeasuredStep
+
+_PARTS = ("compute", "communication", "input")
+
+
+def draw_step_parts(
+    steps: Sequence[MeasuredStep], *, predicted: Sequence[StepCost] | None = None
+) -> Figure:
+    """Draws the parts of steps as stacked bars: measured, or predicted beside measured."""
+    import matplotlib.pyplot as plt
+
+    shown: Sequence[Any] = predicted if predicted is not None else steps
+    names = [_name(step) for step in steps]
+    figure, ax = plt.subplots(figsize=(8, 0.6 * len(steps) + 1.4), layout="constrained")
+    left = [0.0] * len(steps)
+    for number, part in enumerate(_PARTS):
+        widths = [1e3 * getattr(step, f"{part}_secs") for step in shown]
+        ax.barh(names, widths, left=left, label=part, **palette.category(number).bar())
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    ends, words, room = left, [f"{total:.0f} ms" for total in left], 1.12
+    if predicted is not None:
+        measured = [1e3 * step.whole_secs for step in steps]
+        style = {"color": palette.REFERENCE, "linestyle": "none", "marker": "|", "markersize": 22}
+        ax.plot(measured, range(len(steps)), label="measured", markeredgewidth=2.5, **style)
+        pairs = list(zip(left, measured, strict=True))
+        ends, room = [max(pair) for pair in pairs], 1.5
+        words = [f"predicted {said:.0f}, measured {was:.0f} ms" for said, was in pairs]
+    for place, (end, text) in enumerate(zip(ends, words, strict=True)):
+        ax.text(end, place, f"   {text}", va="center", fontsize=9)
+    ax.set_xlim(0, room * max(ends))
+    ax.invert_yaxis()
+    palette.label_axes(ax, x="time of one step", y="", x_unit="ms")
+    palette.add_legend(figure, loc="outside upper center", ncols=4)
+    told = " ".join(
+        f"{name}: {_parts_of(shown[place])}"
+        + ("." if predicted is None else f"; measured {1e3 * steps[place].whole_secs:.0f} ms.")
+        for place, name in enumerate(names)
+    )
+    what = "parts of a step as measured" if predicted is None else "parts of a step as predicted"
+    return finish(figure, alt=f"Stacked bars of the {what}. {told}")
+
+
+def _name(step: MeasuredStep) -> str:
+    replicas = "1 replica" if step.replicas == 1 else f"{step.replicas} replicas"
+    return f"{replicas}, {step.global_batch // step.replicas} examples each"
+
+
+def _parts_of(step: MeasuredStep | StepCost) -> str:
+    return ", ".join(f"{part} {1e3 * getattr(step, f'{part}_secs'):.0f} ms" for part in _PARTS)
+
+
+def draw_all_reduce_times(
+    rows: Sequence[AllReduceTime],
+    *,
+    model: CostModel | None = None,
+    unseen: Sequence[AllReduceTime] = (),
+) -> Figure:
+    """Draws how long an all-reduce takes by its size, and a model's curve through it."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    counts = sorted({row.replicas for row in (*rows, *unseen)})
+    told = []
+    for number, replicas in enumerate(counts):
+        look = palette.category(number)
+        own = sorted((r for r in (*rows, *unseen) if r.replicas == replicas), key=_by_size)
+        for group, filled, word in ((rows, "full", "measured"), (unseen, "none", "not fitted")):
+            some = sorted((row for row in group if row.replicas == replicas), key=_by_size)
+            if some:
+                style = {**look.line(), "fillstyle": filled, "linestyle": "none"}
+                sizes, times = [r.size_bytes for r in some], [1e6 * r.secs for r in some]
+                ax.plot(sizes, times, label=f"{replicas} replicas, {word}", **style)
+        if model is not None:
+            sizes = [row.size_bytes for row in own]
+            curve = [1e6 * model.all_reduce_secs(replicas, size) for size in sizes]
+            line = {"color": look.colour, "linestyle": look.dashes}
+            ax.plot(sizes, curve, label=f"{replicas} replicas, model", **line)
+        first, last = own[0], own[-1]
+        told.append(
+            f"{replicas} replicas: {1e6 * first.secs:.0f} µs for {first.size_bytes} bytes, "
+            f"{1e6 * last.secs:.0f} µs for {last.size_bytes} bytes."
+        )
+    ax.set_xscale("log", base=4)
+    ax.set_yscale("log")
+    ticks = sorted({row.size_bytes for row in (*rows, *unseen)})[::2]
+    ax.set_xticks(ticks, [_in_bytes(size) for size in ticks])
+    palette.label_axes(ax, x="size of the all-reduce", y="time", y_unit="µs")
+    palette.add_legend(ax, loc="upper left")
+    return finish(figure, alt=f"The time of an all-reduce by its size. {' '.join(told)}")
+
+
+def _by_size(row: AllReduceTime) -> int:
+    return row.size_bytes
+
+
+def _in_bytes(size: int) -> str:
+    for unit, bytes_of in (("MiB", 2**20), ("KiB", 2**10)):
+        if size >= bytes_of:
+            return f"{size / bytes_of:g} {unit}"
+    return f"{size} B"
+
+
+def draw_scaling(
+    curves: Mapping[str, tuple[CostModel, Mapping[str, float]]],
+    *,
+    published: Sequence[tuple[str, int, float]] = (),
+) -> Figure:
+    """Draws the efficiency of weak scaling from 1 to 4,096 replicas."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    counts = [2**power for power in range(13)]
+    told: list[str] = []
+    marks: list[tuple[int, float]] = []
+    looks = {name: palette.category(number) for number, name in enumerate(curves)}
+    for name, (model, sizes) in curves.items():
+        percent = [100 * model.efficiency(count, **sizes) for count in counts]
+        style = {"color": looks[name].colour, "linestyle": looks[name].dashes}
+        ax.plot(counts, percent, label=name, **style)
+        told.append(f"{name}: {percent[-1]:.0f} % on {counts[-1]}.")
+    for name, replicas, efficiency in published:
+        inside = sum(mark == (replicas, efficiency) for mark in marks)
+        marks.append((replicas, efficiency))
+        style = looks[name].line(size=9 + 7 * inside)  # around the marks that lie in the same place
+        ax.plot(replicas, 100 * efficiency, markeredgewidth=2, **{**style, "linestyle": "none"})
+        told.append(f"Published for {name}: {100 * efficiency:.0f} % on {replicas}.")
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(counts[::2], [f"{count:,}" for count in counts[::2]])
+    ax.set_ylim(0, 105)
+    palette.label_axes(ax, x="replicas", y="efficiency", y_unit="%")
+    title = "lines: the model; marks: published" if published else None
+    palette.add_legend(ax, loc="lower left", title=title)
+    return finish(figure, alt=f"The efficiency of weak scaling by replicas. {' '.join(told)}")
+
+
+def draw_spread(
+    steps: Mapping[str, Sequence[MeasuredStep]], efficiency: Mapping[str, Sequence[float]]
+) -> Figure:
+    """Draws measured steps with their spread, by kind of scaling, and the efficiency of each."""
+    import matplotlib.pyplot as plt
+
+    rows = [
+        (kind, step, part)
+        for kind in steps
+        for step, part in zip(steps[kind], efficiency[kind], strict=True)
+    ]
+    looks = {kind: palette.category(number) for number, kind in enumerate(steps)}
+    figure, ax = plt.subplots(figsize=(8, 0.5 * len(rows) + 1.2), layout="constrained")
+    told = []
+    for place, (kind, step, part) in enumerate(rows):
+        low, high = (1e3 * secs for secs in step.middle_half_secs)
+        ax.plot([low, high], [place, place], **looks[kind].band())
+        ax.plot(1e3 * step.whole_secs, place, **looks[kind].line())
+        text = f"   efficiency {100 * part:.0f} %, middle half {low:.2f} to {high:.2f} ms"
+        ax.text(high, place, text, va="center", fontsize=9)
+        told.append(
+            f"{kind}, {_name(step)}: {1e3 * step.whole_secs:.1f} ms, middle half {low:.2f} to "
+            f"{high:.2f} ms, efficiency {100 * part:.0f} %."
+        )
+    ax.set_yticks(range(len(rows)), [f"{kind}: {_name(step)}" for kind, step, _ in rows])
+    ax.set_xlim(0, 1.8e3 * max(step.middle_half_secs[1] for _, step, _ in rows))
+    ax.invert_yaxis()
+    palette.label_axes(ax, x="time of one step, and its middle half", y="", x_unit="ms")
+    return finish(figure, alt=f"Measured steps with their spread. {' '.join(told)}")

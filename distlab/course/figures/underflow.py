@@ -1,0 +1,218 @@
+"""What float16 keeps of a gradient, at one scale of the loss or at several: lesson 07.
+
+lost_in_float16(gradient, scale=256)                          # Lost(zero=0.12, infinite=0.0)
+draw_underflow({"layer 1": g1, "layer 2": g2}, scales=(1, 2**8, 2**30))
+draw_training({"float32": losses, "float16": others}, every_steps=10)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distlab.course.palette import (
+    GROUND,
+    NOTE,
+    ONE_DEVICE,
+    PALE,
+    REFERENCE,
+    RIGHT,
+    WRONG,
+    add_legend,
+    category,
+    finish,
+    label_axes,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# As powers of two: what is not above the first becomes 0, below the second loses digits,
+# and from the third on there is only infinity (65520, halfway beyond the largest, 65504).
+ZERO_UP_TO, DIGITS_LOST_BELOW, INFINITE_FROM = -25.0, -14.0, math.log2(65520)
+
+# The hatches say what the colours say.
+_KEPT, _ZERO, _INFINITE = RIGHT.colour, WRONG.colour, category(2).colour
+_HATCHES = {_KEPT: "", _ZERO: "////", _INFINITE: "xxxx"}
+_NAMES = {_ZERO: "becomes 0", _KEPT: "is kept", _INFINITE: "becomes infinite"}
+_CURVES = ((ONE_DEVICE, 0), (WRONG, 8), (RIGHT, 6), (category(0), 4))
+_ROW_HEIGHT = 0.9  # of the distance of two rows
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What float16 does not keep."""
+
+    zero: float
+    infinite: float
+
+
+def lost_in_float16(gradient: Any, *, scale: float = 1.0) -> Lost:
+    """Rounds a scaled gradient to float16 and counts what is lost.
+
+    Numbers that are 0 already, as behind a `relu` that is off, are left out of the count.
+    """
+    import numpy as np
+
+    there = _nonzero(gradient)
+    if there.size == 0:
+        return Lost(0.0, 0.0)
+    with np.errstate(over="ignore"):
+        rounded = (there * scale).astype(np.float16)
+    return Lost(float(np.mean(rounded == 0)), float(np.mean(~np.isfinite(rounded))))
+
+
+def draw_underflow(gradients: Mapping[str, Any], *, scales: Sequence[float] = (1.0,)) -> Figure:
+    """Draws how large gradients are, and which of them float16 keeps: a panel for each scale.
+
+    Each layer is a row, with a histogram of the exponents of its gradient. What lies in the
+    grey on the left becomes 0 in float16, on the right infinite; left of the dotted line it
+    loses digits. The text beside each row is the share that becomes 0 or infinite.
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Patch
+
+    figure: Figure
+    figure, axes = plt.subplots(
+        1,
+        len(scales),
+        figsize=(1.1 + 3.4 * max(len(scales), 1.5), 0.9 + 0.36 * max(len(gradients), 3)),
+        sharey=True,
+        squeeze=False,
+        gridspec_kw={"wspace": 0.1},  # the shares beside a panel are that panel's
+        layout="constrained",
+    )
+    low, high = _range(gradients, scales)
+    for ax, scale in zip(axes[0], scales, strict=True):
+        for row, gradient in enumerate(gradients.values()):
+            _draw_row(ax, gradient, scale, bottom=len(gradients) - 1 - row, low=low, high=high)
+        _draw_limits(ax, low, high)
+        ax.set_title(f"scale {_power(scale)}", fontsize=10)
+        ax.set_xlabel("size of a number, as a power of two", fontsize=9)
+        ax.set_ylim(-0.1, len(gradients) + 0.05)
+    middles = [row + 0.42 for row in reversed(range(len(gradients)))]
+    axes[0][0].set_yticks(middles, list(gradients))
+    handles = [
+        Patch(facecolor=colour, hatch=_HATCHES[colour], edgecolor=GROUND, label=name)
+        for colour, name in _NAMES.items()
+    ]
+    add_legend(figure, handles=handles, loc="outside lower center", ncols=3)
+    told = " ".join(_panel_in_words(gradients, scale) for scale in scales)
+    return finish(
+        figure,
+        alt=f"Histograms of how large the numbers of a gradient are, a row for each of "
+        f"{len(gradients)} layers and a panel for each scale. {told}",
+    )
+
+
+def draw_training(
+    curves: Mapping[str, Sequence[float]], *, every_steps: int, level: tuple[str, float]
+) -> Figure:
+    """Draws losses by step, the first curve broad, so that others lying on it can be seen."""
+    import matplotlib.pyplot as plt
+
+    figure: Figure
+    figure, ax = plt.subplots(figsize=(6.4, 3.0), layout="constrained")
+    for (name, losses), (look, size) in zip(curves.items(), _CURVES, strict=False):
+        steps = [every_steps * (index + 1) for index in range(len(losses))]
+        style = look.line(width=1.3, size=size) if size else look.band(width=9)
+        ax.plot(steps, losses, label=name, **style)
+    name, height = level
+    ax.axhline(height, color=NOTE, linestyle=":", linewidth=1, label=name, zorder=0)
+    label_axes(ax, x="step", y="loss")
+    # Limits that the last digits of a loss do not move, for those differ from machine to machine.
+    shown = [height, *(loss for losses in curves.values() for loss in losses)]
+    ax.set_ylim(math.floor(min(shown) * 10) / 10, math.ceil(max(shown) * 10) / 10)
+    add_legend(figure, loc="outside right center")
+    # One digit: the next ones differ from machine to machine.
+    ends = "; ".join(f"{run} ends at {losses[-1]:.1f}" for run, losses in curves.items())
+    last = every_steps * max(len(losses) for losses in curves.values())
+    return finish(
+        figure,
+        alt=f"The loss over {last} steps, one curve for each run: {ends}. A dotted line marks "
+        f"{name}, at {height:.1f}.",
+    )
+
+
+def _draw_row(ax: Axes, gradient: Any, scale: float, *, bottom: int, low: int, high: int) -> None:
+    import numpy as np
+
+    exponents = np.clip(np.log2(_nonzero(gradient) * scale), low, high)
+    # Bins of a whole power of two: the limit of 0 then falls between two of them.
+    counts, edges = np.histogram(exponents, bins=np.arange(low, high + 1))
+    heights = counts / max(counts.max(), 1) * _ROW_HEIGHT
+    starts, heights = edges[:-1][counts > 0], heights[counts > 0]
+    for colour, wanted in (
+        (_ZERO, starts < ZERO_UP_TO),
+        (_KEPT, (starts >= ZERO_UP_TO) & (starts < 16)),
+        (_INFINITE, starts >= 16),
+    ):
+        ax.bar(
+            starts[wanted],
+            heights[wanted],
+            width=1.0,
+            bottom=bottom,
+            align="edge",
+            color=colour,
+            hatch=_HATCHES[colour],
+            edgecolor=GROUND,
+            linewidth=0.4,
+        )
+    text = _share_lost(gradient, scale)
+    beside = ax.get_yaxis_transform()  # x in widths of the panel
+    ax.text(1.02, bottom + 0.42, text, transform=beside, va="center", fontsize=9)
+
+
+def _share_lost(gradient: Any, scale: float) -> str:
+    lost = lost_in_float16(gradient, scale=scale)
+    share = lost.zero + lost.infinite
+    return "all kept" if share == 0 else f"{share:.0%} lost" if share >= 0.005 else "< 1% lost"
+
+
+def _panel_in_words(gradients: Mapping[str, Any], scale: float) -> str:
+    rows = (f"{name} {_share_lost(each, scale)}" for name, each in gradients.items())
+    exponent = math.log2(scale)
+    power = (
+        f"2 to the power of {exponent:.0f}" if exponent == round(exponent) != 0 else f"{scale:g}"
+    )
+    return f"At scale {power}: {', '.join(rows)}."
+
+
+def _draw_limits(ax: Axes, low: int, high: int) -> None:
+    ax.axvspan(low, ZERO_UP_TO, color=PALE, alpha=0.5, zorder=0, linewidth=0)
+    ax.axvspan(INFINITE_FROM, high, color=PALE, alpha=0.5, zorder=0, linewidth=0)
+    ax.axvline(ZERO_UP_TO, color=REFERENCE, linewidth=1.2)
+    ax.axvline(INFINITE_FROM, color=REFERENCE, linewidth=1.2)
+    ax.axvline(DIGITS_LOST_BELOW, color=NOTE, linewidth=0.8, linestyle=":")
+    ax.set_xlim(low, high)
+    ax.set_xticks(range(-10 * (-low // 10), high + 1, 10))
+    ax.tick_params(labelsize=8)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _range(gradients: Mapping[str, Any], scales: Sequence[float]) -> tuple[int, int]:
+    """The exponents that all panels show, float16's limits among them."""
+    import numpy as np
+
+    sizes = [np.log2(there) for g in gradients.values() if (there := _nonzero(g)).size]
+    # Of the smallest a few in a hundred may be anywhere: they are drawn in the first bin.
+    lowest = [float(np.percentile(size, 2)) + math.log2(min(scales)) for size in sizes]
+    highest = [float(size.max()) + math.log2(max(scales)) for size in sizes]
+    low, high = min([ZERO_UP_TO, *lowest]), max([INFINITE_FROM, *highest])
+    return math.floor(low) - 2, math.ceil(high) + 2
+
+
+def _nonzero(gradient: Any) -> Any:
+    import numpy as np
+
+    numbers = np.abs(np.asarray(gradient, dtype=np.float64)).ravel()
+    return numbers[numbers > 0]
+
+
+def _power(scale: float) -> str:
+    exponent = math.log2(scale)
+    return f"$2^{{{exponent:.0f}}}$" if exponent == round(exponent) and exponent else f"{scale:g}"

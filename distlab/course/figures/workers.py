@@ -1,0 +1,212 @@
+"""Which worker read which example, what it logs, and where it waits. Lesson 09.
+
+draw_readers(images, {"FILE": [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]})   # batches of each worker
+draw_losses(one_device, {"worker:0": losses, "worker:1": others})
+draw_lanes({"worker:0": [("computes", 2.0), ("waits", 1.0)], "worker:1": [("computes", 3.0)]})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distlab.course.palette import (
+    GROUND,
+    NOTE,
+    ONE_DEVICE,
+    PALE,
+    REFERENCE,
+    add_legend,
+    category,
+    finish,
+    label_axes,
+    worker,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+_TILE_INCHES, _WIDTH, _HEIGHT = 0.46, 1.2, 1.6
+
+_Lane = Sequence[tuple[str, float] | tuple[str, float, str]]
+
+
+def draw_readers(
+    images: Any,
+    read: Mapping[str, Sequence[Sequence[Sequence[int]]]],
+    *,
+    columns: int = 8,
+) -> Figure:
+    """Draws all examples in their order, in the colours of the workers that train on them.
+
+    Under each stands the global batch that it was in, counted from 1. An example that several
+    workers train on has a frame of several colours; one that none trains on is pale.
+    """
+    import matplotlib.pyplot as plt
+
+    rows = -(-len(images) // columns)
+    width, height = columns * _WIDTH + 0.6, rows * _HEIGHT
+    size = (len(read) * width * _TILE_INCHES, (height + 1.6) * _TILE_INCHES)
+    figure: Figure = plt.figure(figsize=size, layout="constrained")
+    panels, says = figure.subplots(1, len(read), squeeze=False), []
+    for axes, (title, batches) in zip(panels[0], read.items(), strict=True):
+        readers = _readers(batches)
+        axes.set_title(f"{title}: {len(readers)} of {len(images)} trained", fontsize=10, loc="left")
+        says.append(_in_words(title, readers, len(images), workers=len(batches)))
+        for number, image in enumerate(images):
+            row, column = divmod(number, columns)
+            _draw_tile(axes, image, readers.get(number, []), column * _WIDTH, row * _HEIGHT)
+        axes.set_xlim(-0.1, width)
+        axes.set_ylim(height, -0.15)
+        axes.set_aspect("equal")
+        axes.axis("off")
+    _draw_legend(figure, workers=max(len(batches) for batches in read.values()))
+    return finish(figure, alt=" ".join(says))
+
+
+def draw_losses(one_device: Sequence[float], workers: Mapping[str, Sequence[float]]) -> Figure:
+    """Draws what each worker logs over what one device logs, a broad grey line."""
+    import matplotlib.pyplot as plt
+
+    figure: Figure
+    figure, ax = plt.subplots(figsize=(5.4, 2.8), layout="constrained")
+    epochs = range(1, len(one_device) + 1)
+    ax.plot(epochs, one_device, **ONE_DEVICE.band(), label="one device")
+    ends = [f"one device ends at {one_device[-1]:.3f}"]
+    for number, (name, losses) in enumerate(workers.items()):
+        look = worker(number).line(width=1.1, size=9 - 3 * min(number, 2))
+        ax.plot(range(1, len(losses) + 1), losses, label=name, **look)
+        ends.append(f"{name} ends at {losses[-1]:.3f}" if len(losses) else f"{name} has none")
+    ax.set_xticks(list(epochs))
+    label_axes(ax, x="epoch", y="mean loss of the epoch")
+    add_legend(figure, loc="outside right center")
+    return finish(figure, alt=f"Loss of each of {len(one_device)} epochs: {', '.join(ends)}.")
+
+
+def draw_lanes(
+    lanes: Mapping[str, _Lane], *, xlabel: str = "seconds", limit: float | None = None
+) -> Figure:
+    """Draws what each worker does in the course of time: a lane for each worker."""
+    import matplotlib.pyplot as plt
+
+    figure: Figure
+    figure, ax = plt.subplots(figsize=(7.5, 0.7 * len(lanes) + 1.3), layout="constrained")
+    kinds: dict[str, Patch] = {}
+    for row, (name, parts) in enumerate(lanes.items()):
+        kinds |= _draw_lane(ax, row, name, parts)
+    if limit is not None:
+        ax.axvline(limit, color=REFERENCE, linewidth=1.5)
+        place: dict[str, Any] = {
+            "xycoords": ("data", "axes fraction"),
+            "ha": "right",
+            "fontsize": 9,
+        }
+        ax.annotate("time limit ", (limit, 1.02), **place)
+    ax.set_yticks(range(len(lanes)), list(lanes))
+    ax.set_ylim(len(lanes) - 0.5, -0.5)
+    label_axes(ax, x=xlabel, y="")
+    if "sketch" in xlabel:
+        ax.set_xticks([])
+    add_legend(figure, handles=list(kinds.values()), loc="outside lower center", ncols=4)
+    told = (f"{name}: {'; then '.join(map(_part, parts))}." for name, parts in lanes.items())
+    return finish(figure, alt=f"A lane for each worker, over {xlabel}. {' '.join(told)}")
+
+
+def _draw_lane(ax: Axes, row: int, name: str, parts: _Lane) -> dict[str, Patch]:
+    """Draws the bars of one worker, and returns what the legend says of them."""
+    from matplotlib.patches import Patch
+
+    waits = {"facecolor": GROUND, "hatch": "////", "edgecolor": NOTE}
+    together = category(0).colour
+    looks: dict[str, dict[str, Any]] = {
+        "waits": waits,
+        "all-reduce": {"facecolor": together, "edgecolor": together},
+        "starts again": {"facecolor": GROUND, "hatch": "..", "edgecolor": NOTE},
+        "is dead": {"facecolor": PALE, "edgecolor": PALE},
+    }
+    own = {"facecolor": worker(row).colour, "edgecolor": worker(row).colour}
+    kinds, begin = {}, 0.0
+    for what, long, *why in parts:
+        look = looks.get(what, own)
+        ax.barh(row, long, left=begin, height=0.6, **look)
+        box = {"facecolor": GROUND, "edgecolor": "none", "pad": 2}
+        middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9, "bbox": box}
+        for text in why:
+            ax.text(begin + long / 2, row, str(text), **middle)
+        label = what if what in looks else f"{name} {what}"
+        kinds[label] = Patch(label=label, **look)
+        begin += long
+    return kinds
+
+
+def _part(part: tuple[str, float] | tuple[str, float, str]) -> str:
+    what, long, *why = part
+    return f"{why[0] if why else what} for {long:g}"
+
+
+def _readers(batches: Sequence[Sequence[Sequence[int]]]) -> dict[int, list[tuple[int, int]]]:
+    """Returns for each example that was read the workers that did, each with its batch."""
+    readers: dict[int, list[tuple[int, int]]] = {}
+    for index, theirs in enumerate(batches):
+        for batch, numbers in enumerate(theirs, 1):
+            for number in numbers:
+                readers.setdefault(int(number), []).append((index, batch))
+    return readers
+
+
+def _in_words(
+    title: str, readers: Mapping[int, list[tuple[int, int]]], examples: int, *, workers: int
+) -> str:
+    twice = sum(len(theirs) > 1 for theirs in readers.values())
+    text = (
+        f"{title}: of {examples} examples {examples - len(readers)} are trained by no worker and "
+    )
+    text += f"{twice} more than once. The first global batch: "
+    firsts = {
+        index: [n for n, theirs in sorted(readers.items()) if (index, 1) in theirs]
+        for index in range(workers)
+    }
+    return (
+        text + "; ".join(f"worker:{i} trains on {numbers}" for i, numbers in firsts.items()) + "."
+    )
+
+
+def _draw_tile(
+    axes: Axes, image: Any, readers: list[tuple[int, int]], left: float, top: float
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    place = (left, left + 1, top + 1, top)
+    axes.imshow(
+        image[..., 0],
+        cmap="gray_r",
+        vmin=0,
+        vmax=1,
+        extent=place,
+        alpha=1.0 if readers else 0.25,
+    )
+    colours = [worker(index).colour for index, _ in readers] or [PALE]
+    for inset, colour in enumerate(colours):
+        gap = 0.09 * inset
+        corner, side = (left + gap, top + gap), 1 - 2 * gap
+        axes.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=colour, linewidth=2))
+    label = ", ".join(str(batch) for batch in dict.fromkeys(batch for _, batch in readers))
+    axes.text(left + 0.5, top + 1.08, label, ha="center", va="top", fontsize=9, color=REFERENCE)
+
+
+def _draw_legend(figure: Figure, *, workers: int) -> None:
+    from matplotlib.patches import Patch
+
+    colours = [(f"worker:{n}", worker(n).colour) for n in range(workers)]
+    colours.append(("no worker", PALE))
+    add_legend(
+        figure,
+        handles=[Patch(fill=False, edgecolor=c, linewidth=2, label=name) for name, c in colours],
+        title="trained by (the number under a digit: its global batch)",
+        title_fontsize=8,
+        loc="outside lower center",
+        ncols=len(colours),
+        fontsize=8,
+    )

@@ -1,0 +1,367 @@
+# %% [markdown]
+# # Exercise: batch size and learning rate
+#
+# For [lesson 02](../notebooks/02_batch_scaling.ipynb). You plan a job for several replicas, repair
+# a warm-up, measure noise on the replicas, and say what a larger batch costs without fooling
+# yourself.
+
+# %% [markdown]
+# ## Overview
+#
+# | task | what you do | minutes | difficulty |
+# |---|---|---|---|
+# | 1. `plan_job` | plan batch, rate and steps, with gradient accumulation | 10 | easy |
+# | 2. `rate_at` | repair the warm-up of a Keras callback | 10 | medium |
+# | 3. `noise_parts` | split a gradient into signal and noise, on the replicas | 15 | medium |
+# | 4. `compare_batches` | say what a larger batch costs, seed by seed | 15 | medium |
+# | report `where_the_rule_ends` | compare two rules for Adam's rate with a fixed rate | 20 | hard |
+# | your own model | double its batch, and say what to do with its rate (no points) | 20 | open |
+#
+# Write your answers in the cells that start with `# task:`, run them, then run the check below
+# each. If you get stuck, open a hint. The report uses task 4.
+
+# %%
+import math
+
+import tensorflow as tf
+from IPython.display import display
+
+import distlab as dl
+from distlab.course.lesson_02_batch_scaling.figures import draw_by_batch
+from distlab.course.lesson_02_batch_scaling.runs import train_many
+from distlab.course.runs.unfinished_answers import waits_for
+
+devices = dl.split_devices(4)
+strategy = dl.make_strategy("mirrored", devices=devices)
+dl.show("replicas", strategy.num_replicas_in_sync, expected=4)
+
+# %% [markdown]
+# ## Task 1: plan a job
+#
+# A learning rate of `found_rate` worked on one device, with batches of `found_batch`. Now the job
+# moves to several replicas. The memory of each replica holds `per_replica` examples at a time, so
+# the job also uses [gradient accumulation](../docs/glossary.md#gradient-accumulation): each replica
+# adds up the gradients of `accumulate` such micro-batches, and only then all replicas reduce and
+# update. The gradient that the optimizer gets is the mean over all examples of the update.
+#
+# - `plan_job(examples, epochs, per_replica, replicas, accumulate, optimizer, found_rate,
+#   found_batch)` returns a dictionary with three keys.
+# - `"global_batch"` is the number of examples in one update.
+# - `"learning_rate"` follows the lesson's rule for the `optimizer`, `"sgd"` or `"adam"`.
+# - `"steps"` is the number of updates in all epochs. Each epoch ends with a partial batch, and that
+#   is an update as well. About 8 lines.
+#
+# <details><summary>Hint</summary>
+#
+# How many examples decide one update? Rate and steps follow from this number. `dl.plan_batch` knows
+# nothing of accumulation, but it can plan for any `global_batch` and `reference_batch`.
+# </details>
+
+
+# %%
+# task: plan_job
+def plan_job(
+    examples, epochs, per_replica, replicas, accumulate, optimizer, found_rate, found_batch
+):
+    ### BEGIN SOLUTION
+    plan = dl.plan_batch(
+        global_batch=per_replica * replicas * accumulate,
+        replicas=replicas,
+        base_learning_rate=found_rate,
+        reference_batch=found_batch,
+        rule="linear" if optimizer == "sgd" else "square_root",
+    )
+    return {
+        "global_batch": plan.global_batch,
+        "learning_rate": plan.learning_rate,
+        "steps": epochs * plan.steps(examples),
+    }
+    ### END SOLUTION
+
+
+# %%
+dl.check("plan_job")
+
+# %% [markdown]
+# **Try next:** the job gets twice the replicas and half the `accumulate`. Which of the three
+# numbers change, and what have you gained?
+#
+# <details><summary>Answer</summary>
+#
+# None of them changes: an update has as many examples as before. Each replica runs half as many
+# micro-batches one after the other, so an update takes about half the time, plus what the
+# all-reduce of more replicas adds. This is strong scaling.
+# </details>
+
+# %% [markdown]
+# ## Task 2: a warm-up that never arrives
+#
+# A Keras callback can set the learning rate before each batch. It knows the epoch and the batch,
+# both counted from 0, and **the count of batches starts again in every epoch**. This function gives
+# the callback a rate. It raises no error, and it is wrong in two ways. Repair it.
+#
+# - `rate_at(epoch, batch, steps_per_epoch, warmup_epochs, first_rate, full_rate)` returns the rate
+#   for this step.
+# - The very first step of the training has `first_rate`. The first step after `warmup_epochs`
+#   epochs has `full_rate`. In between the rate grows by the same amount in each step.
+# - After the warm-up the rate stays. With 0 epochs of warm-up every step has `full_rate`. About 5
+#   lines.
+#
+# <details><summary>Hint</summary>
+#
+# How many steps has the optimizer taken before this one? In which step is the climb over? At the
+# end try `warmup_epochs=0` again: does your repair still give `full_rate` in the first step?
+# </details>
+
+
+# %%
+# task: rate_at
+def rate_at(epoch, batch, steps_per_epoch, warmup_epochs, first_rate, full_rate):
+    ### BEGIN SOLUTION
+    step = epoch * steps_per_epoch + batch
+    steps = warmup_epochs * steps_per_epoch
+    if step >= steps:
+        return full_rate
+    return first_rate + (full_rate - first_rate) * step / steps
+    ### STUB
+    steps = max(1, warmup_epochs * steps_per_epoch)
+    climbed = min(1, (batch + 1) / steps)
+    return first_rate + (full_rate - first_rate) * climbed
+    ### END SOLUTION
+
+
+# %%
+dl.check("rate_at")
+
+# %% [markdown]
+# **Try next:** compare your rates with those of `plan.warmup(steps=...)` in the lesson. Where would
+# a training that was killed in epoch 2 go on, with a callback and with a schedule?
+#
+# <details><summary>Answer</summary>
+#
+# The rates are the same. The schedule reads the optimizer's count of steps, and a checkpoint of the
+# optimizer has this count, so it goes on where it was. The callback gets its epoch from `fit`,
+# which counts from 0 again unless you pass `initial_epoch=2` or use
+# `keras.callbacks.BackupAndRestore`. Otherwise the warm-up starts again.
+# </details>
+
+# %% [markdown]
+# ## Task 3: signal and noise on the replicas
+#
+# In the lesson, the gradients left the replicas before they were compared. In a real job they are
+# too large for that. Write `noise_parts(gradient, per_replica)`, which runs **on every replica,
+# inside `strategy.run`**.
+#
+# - `gradient` is this replica's gradient, a float32 vector: the mean over its own `per_replica`
+#   examples.
+# - It returns two numbers, the same on every replica: `(noise, signal)`. The first is the
+#   lesson's variance of one example's gradient, and the second the squared norm of the true
+#   gradient, both estimated from this one step.
+# - It must hold for any number of replicas from two on, each with the same number of examples.
+#   About 8 lines.
+#
+# <details><summary>Hint 1</summary>
+#
+# The lesson has two formulas, with $|g_b|^2$ and $|g_B|^2$. Which of them can a replica compute
+# alone, and what must be averaged before it is squared?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# With `context = tf.distribute.get_replica_context()`, `context.all_reduce("MEAN", value)` takes a
+# vector or a number. `context.num_replicas_in_sync` is the number of replicas.
+# </details>
+
+
+# %%
+# task: noise_parts
+def noise_parts(gradient, per_replica):
+    ### BEGIN SOLUTION
+    context = tf.distribute.get_replica_context()
+    small = context.all_reduce("MEAN", tf.reduce_sum(gradient**2))
+    large = tf.reduce_sum(context.all_reduce("MEAN", gradient) ** 2)
+    few, many = per_replica, per_replica * context.num_replicas_in_sync
+    noise = (small - large) / (1 / few - 1 / many)
+    signal = (many * large - few * small) / (many - few)
+    return noise, signal
+    ### END SOLUTION
+
+
+# %%
+dl.check("noise_parts")
+
+# %% [markdown]
+# **Try next:** your two numbers come from one step, and the signal can even be negative. Average
+# each over many steps *before* you divide. What happens if you average the ratios of single steps?
+#
+# <details><summary>Answer</summary>
+#
+# In some steps the signal is nearly 0, so their ratio is huge, with either sign. A few such steps
+# decide the mean, and more steps do not make it settle.
+# </details>
+
+# %% [markdown]
+# ## Task 4: what does the larger batch cost?
+#
+# You trained with a small and with a large batch, each with several rates and seeds. In both, seed
+# 3 starts from the same weights and meets the digits in the same order. So compare **seed by
+# seed**: each seed gives one difference. Write `compare_batches(small, large, epochs)`.
+#
+# - `small` and `large` are what `train_many` returns. `runs.batch` is the batch size, `runs.rates`
+#   the rates, and `runs.steps` the steps after which `runs.validation` was measured: accuracies
+#   with the shape `[steps, rates, seeds]`.
+# - `runs.accuracy_after(epochs, on="validation")` and `on="test"` have the shape `[rates, seeds]`.
+#   Runs may be longer than `epochs`.
+# - Each batch size gets the rate that is best for it after `epochs` epochs.
+# - It returns three values: the two rates as a pair `(small's, large's)`, the mean over the seeds
+#   of large's accuracy minus small's on the test digits, and the standard error of this mean (with
+#   `ddof=1`). About 8 lines.
+#
+# <details><summary>Hint</summary>
+#
+# Which digits may choose a rate, so that the accuracy on the test digits stays an honest one? And
+# how many differences do five seeds give?
+# </details>
+
+
+# %%
+# task: compare_batches
+def compare_batches(small, large, epochs):
+    ### BEGIN SOLUTION
+    rates, accuracies = [], []
+    for runs in (small, large):
+        best = runs.accuracy_after(epochs, on="validation").mean(axis=1).argmax()
+        rates.append(runs.rates[best])
+        accuracies.append(runs.accuracy_after(epochs, on="test")[best])
+    differences = accuracies[1] - accuracies[0]
+    error = differences.std(ddof=1) / math.sqrt(len(differences))
+    return tuple(rates), differences.mean(), error
+    ### END SOLUTION
+
+
+# %%
+dl.check("compare_batches")
+
+# %% [markdown]
+# **Try next:** compute the error as if the seeds of the two batches had nothing in common, from the
+# errors of both means: `math.hypot(one, other)`. Run the report's cell below first. How different
+# is the error in its sweep?
+#
+# <details><summary>Answer</summary>
+#
+# With batches of 8 and 32 it is 0.49 points in place of 0.43, and with 8 and 128 it is 0.47 in
+# place of 0.53. So after 8 epochs the seeds share hardly any luck, and you could not know that
+# before. Differences of single seeds are right in both cases.
+# </details>
+
+# %% [markdown]
+# ## Your report: where a rule for Adam ends
+#
+# The lesson trained with SGD. The cell below trains the same network with Adam, for 8 epochs each,
+# with batches of 8 to 512. For a batch of 8 the rate of 0.008 was found. The square-root rule
+# doubles it whenever the batch grows 4 times, and the linear rule multiplies it by 4. Your
+# `compare_batches` chooses the best rate for each batch, and compares it with the batch of 8.
+
+# %%
+# report: where_the_rule_ends
+BATCHES = (8, 32, 128, 512)
+RATES = (0.008, 0.016, 0.032, 0.064, 0.128, 0.512)
+RULES = {
+    "fixed": (0.008, 0.008, 0.008, 0.008),
+    "square root": (0.008, 0.016, 0.032, 0.064),
+    "linear": (0.008, 0.032, 0.128, 0.512),
+}
+
+with waits_for("compare_batches"):
+    sweep = [train_many(b, rates=RATES, epochs=8, seeds=10, optimizer="adam") for b in BATCHES]
+    for runs in sweep[1:]:
+        rates, difference, error = compare_batches(sweep[0], runs, 8)
+        told = {"rate": rates[1], "points more than with 8": 100 * difference, "+-": 100 * error}
+        dl.show(f"batch {runs.batch}, {8 * 1024 // runs.batch} steps", told, digits=3)
+        for batch, rate in zip((8, runs.batch), rates, strict=True):
+            if rate in (min(RATES), max(RATES)):
+                print(f"  careful: the best rate of batch {batch}, {rate}, is at the grid's edge")
+    curves = {
+        name: {
+            runs.batch: 100 * runs.accuracy_after(8)[RATES.index(rate)]
+            for runs, rate in zip(sweep, rule_rates, strict=True)
+        }
+        for name, rule_rates in RULES.items()
+    }
+    display(draw_by_batch(curves, y="test accuracy", y_unit="%"))
+
+# %% [markdown]
+# <!-- report: where_the_rule_ends -->
+# A person reads this, with the picture that the cell above draws. Answer each question below it in
+# two to four sentences, and name numbers that you see.
+#
+# **1. Up to which batch size does each of the three ways keep the accuracy of a batch of 8? How do
+# you tell a loss from chance?**
+#
+# <!-- BEGIN SOLUTION -->
+# Up to 128 the square root and even the fixed rate stay within one point of 96.1 %, which is no
+# difference on 360 digits. At 512 the fixed rate has 82 % and the square root 94 %. Both lose more
+# than one point, and more than their error bars of 0.8 and 0.4 points. The linear rule loses 2
+# points at 128 already, and at 512 it has 18 %.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **2. All runs have 8 epochs. How many steps does a batch of 512 take, and a batch of 8? What would
+# a comparison after equally many steps have shown instead?**
+#
+# <!-- BEGIN SOLUTION -->
+# 16 steps and 1,024 steps: 64 times fewer. After equally many steps the batch of 512 would have
+# seen 64 times as many digits, so it would look better than it is for the same amount of data.
+# Both comparisons are possible, but they answer different questions, and I must say which I made.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **3. A colleague has 16 replicas and wants 32 digits on each. What do you advise?**
+#
+# <!-- BEGIN SOLUTION -->
+# 16 times 32 is a global batch of 512, and here even the best rate loses 2 points in 8 epochs. I
+# would take 8 digits on each replica, so 128, with the square-root rule's rate of 0.032 (0.016, the
+# best on the validation digits, does as well). If the replicas are slow with 8
+# digits, I would use 4 of them with 32, and train four seeds side by side. Or I would pay for a
+# batch of 512 with more epochs, and then the 16 replicas save less than their number says.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **4. The cell warns that one best rate is at the edge of the grid. What could be wrong with the
+# comparison then? What do you do about it, and what do you find?**
+#
+# <!-- BEGIN SOLUTION -->
+# The grid ends at 0.008, and it is the best rate of a batch of 8. A lower rate could be better, and
+# then every difference would be measured from too low an accuracy, so the larger batches would look
+# too good. I added 0.004 and 0.002 to `RATES`. They have 95.4 % and 94.9 % on the validation digits
+# and 0.008 has 95.9 %, so 0.008 stays the best rate and the differences stay as they are.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+
+# %% [markdown]
+# ## Your own model
+#
+# This task has no check. Take a model of yours that trains in a few minutes, with its batch and its
+# learning rate.
+#
+# 1. Write down what you expect: you double the batch. Which rate is then the best, the one that you
+#    have, twice as much, or something between?
+# 2. Train it as it is, with three seeds. Then double the batch, and train with three rates and the
+#    same three seeds, for as many *epochs* as before. Compare each rate's validation accuracy with
+#    that of your old batch, seed by seed, as in task 4. Which differences are larger than their
+#    error?
+# 3. Is the best of the three rates at an edge of what you tried? Then try one more.
+# 4. You would train on 8 replicas, with your batch on each. How would you set the rate in the first
+#    steps, and what does your answer to 2 say about a batch that is eight times as large?
+
+# %% [markdown]
+# ## Next steps
+#
+# - Plan the batch of your own training run with `dl.plan_batch`, and look at it with
+#   `distlab.course.lesson_02_batch_scaling.view.explore_batch_plan(examples=...)`.
+# - Measure your own noise scale with `noise_parts`, in the first epoch and in a late one.
+# - [Lesson 03](../notebooks/03_custom_training_loop.ipynb): the whole loop by hand.

@@ -1,0 +1,96 @@
+"""A batch plan that a reader moves: the shares, the steps and the learning rate. Lesson 02.
+
+explore_batch_plan()             # sliders: examples per replica, replicas, data, rule
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from distlab.batching import BatchPlan, plan_batch
+from distlab.course.palette import NOTE, finish, label_axes, replica
+from distlab.course.view import Choices, View
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_RULES = {"linear": "linear (SGD)", "square_root": "square root (Adam)", "none": "none"}
+_SOURCES = {"memory": "from memory", "files": "from files"}
+
+
+def explore_batch_plan(
+    *, base_learning_rate: float = 0.05, reference_batch: int = 8, examples: int = 1437
+) -> View:
+    """Returns a view of one epoch: what each replica gets, and at which learning rate.
+
+    Args:
+        base_learning_rate: The rate that was found on one device.
+        reference_batch: The batch for which it was found.
+        examples: Examples of the data set at the start; 1,437 digits are lesson 02's.
+    """
+
+    def draw(per_replica: int, replicas: int, examples: int, source: Any, rule: Any) -> Figure:
+        plan = plan_batch(
+            per_replica=per_replica,
+            replicas=replicas,
+            base_learning_rate=base_learning_rate,
+            reference_batch=reference_batch,
+            rule=rule,
+        )
+        return _draw(plan, examples, source)
+
+    return View(
+        "One epoch, cut into batches and shares",
+        {
+            "per_replica": Choices("examples per replica", [8, 16, 32, 64, 128], start=32),
+            "replicas": Choices("replicas", [1, 2, 3, 4, 8], start=4),
+            "examples": Choices(
+                "examples of the data set", sorted({512, 1000, 1024, 1285, examples}), examples
+            ),
+            "source": Choices("the data come", list(_SOURCES), say=lambda name: _SOURCES[name]),
+            "rule": Choices("rule for the rate", list(_RULES), say=lambda name: _RULES[name]),
+        },
+        draw,
+    )
+
+
+def _draw(plan: BatchPlan, examples: int, source: Any) -> Figure:
+    """Draws the shares of a full batch and of the last one, beside each other."""
+    import matplotlib.pyplot as plt
+
+    steps = plan.steps(examples)
+    last = plan.shares_of(examples - (steps - 1) * plan.global_batch, source=source)
+    full = plan.shares_of(plan.global_batch, source=source) if steps > 1 else last
+    figure: Figure
+    figure, panels = plt.subplots(
+        1, 2, figsize=(7.5, 2.9), sharex=True, sharey=True, layout="constrained"
+    )
+    titles = (f"a full batch: {sum(full)}", f"the last batch: {sum(last)}")
+    bars = [replica(number).bar() for number in range(plan.replicas)]
+    looks = {name: [bar[name] for bar in bars] for name in bars[0]}
+    for axes, shares, title in zip(panels, (full, last), titles, strict=True):
+        axes.barh(range(len(shares)), shares, **looks)
+        for number, share in enumerate(shares):
+            axes.text(share, number, f" {share or 'empty'}", va="center", color=NOTE, fontsize=9)
+        axes.set_title(title, fontsize=10, y=1)
+        label_axes(axes, x="examples", y="replica" if axes is panels[0] else "")
+    panels[0].set_yticks(range(plan.replicas))
+    panels[0].invert_yaxis()
+    panels[0].set_xlim(0, 1.15 * plan.per_replica)
+    figure.suptitle(
+        f"global batch {plan.global_batch}, {steps} steps an epoch, "
+        f"learning rate {plan.learning_rate:.3g}",
+        fontsize=11,
+    )
+    empty = [str(number) for number, share in enumerate(last) if share == 0]
+    left_out = f" Nothing is left for replica {', '.join(empty)}." if empty else ""
+    return finish(
+        figure,
+        alt=f"{examples} examples in global batches of {plan.global_batch} are {steps} steps an "
+        f"epoch, at a learning rate of {plan.learning_rate:.3g}. Shares of a full batch: "
+        f"{_listed(full)}. Shares of the last batch: {_listed(last)}.{left_out}",
+    )
+
+
+def _listed(shares: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shares))

@@ -1,0 +1,160 @@
+"""How much each example of a batch weighs in the gradient: a picture of lesson 03.
+
+draw_example_weights([3, 3, 3, 1], {"mean of means": [1 / 12] * 9 + [1 / 4]})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distlab.course import palette
+from distlab.course.palette import ONE_DEVICE, REFERENCE, WRONG, add_legend, finish, label_axes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_example_weights(
+    shares: Sequence[int], rules: Mapping[str, Sequence[float]], *, columns: int = 2
+) -> Figure:
+    """Draws the weight of each example as a bar, in the colour of its replica.
+
+    A line shows what each example weighs on one device: one over the number of examples.
+    """
+    import matplotlib.pyplot as plt
+
+    examples = sum(shares)
+    columns = min(columns, len(rules))
+    rows = -(-len(rules) // columns)
+    figure: Figure
+    figure, axes = plt.subplots(
+        rows,
+        columns,
+        figsize=(4.6 * columns, 2.6 * rows + 0.4),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for ax, (title, weights) in zip(axes.flat, rules.items(), strict=False):
+        _draw_panel(ax, shares, weights)
+        ax.set_title(title, fontsize=10)
+    for ax in list(axes.flat)[len(rules) :]:
+        ax.set_visible(False)
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    palette.add_legend(figure, handles=handles, labels=labels, loc="outside right upper")
+    told = [f"{title}: {_told(shares, weights)}." for title, weights in rules.items()]
+    opening = (
+        f"Bars for the weight of each of {examples} examples, in the colours of {len(shares)} "
+        f"replicas that have {', '.join(map(str, shares))} of them. A line at 1/{examples} shows "
+        "the weight on one device."
+    )
+    return finish(figure, alt=" ".join([opening, *told]))
+
+
+def _draw_panel(ax: Any, shares: Sequence[int], weights: Sequence[float]) -> None:
+    first = 0
+    for number, share in enumerate(shares):
+        places = range(first + 1, first + share + 1)
+        heights = weights[first : first + share]
+        ax.bar(places, heights, label=f"replica {number}", **palette.replica(number).bar())
+        first += share
+    label = f"one device: 1/{first}"
+    ax.axhline(1 / first, color=palette.ONE_DEVICE.colour, linewidth=2, label=label)
+    palette.label_axes(ax, x="example of the batch", y="weight in the gradient")
+    ax.set_xticks(range(1, first + 1) if first <= 10 else range(5, first + 1, 5))
+
+
+def _told(shares: Sequence[int], weights: Sequence[float]) -> str:
+    """For each replica that has examples, what each of them weighs."""
+    first, parts = 0, []
+    for number, share in enumerate(shares):
+        if share:
+            each = weights[first]
+            parts.append(f"on replica {number} each example weighs {each:.3g}")
+        first += share
+    return ", ".join(parts)
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Marker, size and dashes of the wrong paths of a panel; all have the colour of what is wrong.
+# The first is the largest, so that it shows where a later one lies on it.
+_STYLES = (("^", 7, "--"), ("s", 4, ":"), ("o", 3, "-."))
+
+
+def draw_paths(
+    panels: Mapping[str, Mapping[str, Sequence[Any]]],
+    *,
+    weights: tuple[tuple[int, int], tuple[int, int]],
+) -> Figure:
+    """Draws how two weights of a layer move while it is trained, one marker a step.
+
+    The first path of a panel is what the others should be, a broad grey line under them. The
+    others are drawn as wrong. A large hollow marker shows where each path ends.
+    """
+    import matplotlib.pyplot as plt
+
+    figure: Figure
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(4.2 * len(panels), 3.6), squeeze=False, layout="constrained"
+    )
+    across, up = weights
+    mistakes = list(dict.fromkeys(name for paths in panels.values() for name in list(paths)[1:]))
+    for ax, (title, paths) in zip(axes[0], panels.items(), strict=True):
+        for number, (name, path) in enumerate(paths.items()):
+            x, y = _way(path, across, up)
+            if number == 0:
+                ax.plot(x, y, **ONE_DEVICE.band(width=9), label=name)
+                ax.plot(x[-1], y[-1], "o", color=ONE_DEVICE.colour, ms=17, fillstyle="none")
+                ax.plot(x[0], y[0], "*", color=REFERENCE, markersize=13, label="start", zorder=5)
+                continue
+            marker, size, dashes = _STYLES[mistakes.index(name) % len(_STYLES)]
+            look = {
+                "color": WRONG.colour,
+                "marker": marker,
+                "linestyle": dashes,
+                "markersize": size,
+            }
+            ax.plot(x, y, fillstyle="none" if size > 5 else "full", lw=1.2, label=name, **look)
+            ax.plot(x[-1], y[-1], marker, color=WRONG.colour, markersize=15, fillstyle="none")
+        ax.set_title(title)
+        label_axes(ax, x=_name(across), y=_name(up))
+        ax.locator_params(nbins=5)
+        add_legend(ax, fontsize=8)
+    told = " ".join(_caption(title, paths, across, up) for title, paths in panels.items())
+    return finish(
+        figure,
+        alt=f"The paths of two weights while they are trained, one marker a step: the "
+        f"{_name(across)} and the {_name(up)}. {told}",
+    )
+
+
+def _way(path: Sequence[Any], across: tuple[int, int], up: tuple[int, int]) -> tuple[Any, Any]:
+    """The two weights before the first step and after each."""
+    import numpy as np
+
+    kernels = np.asarray(path)
+    return kernels[:, across[0], across[1]], kernels[:, up[0], up[1]]
+
+
+def _caption(title: str, paths: Mapping[str, Sequence[Any]], *weights: tuple[int, int]) -> str:
+    """Where each path of a panel ends, measured by how far the first one goes."""
+    import numpy as np
+
+    ways = {name: np.stack(_way(path, *weights)) for name, path in paths.items()}
+    (first, right), *others = ways.items()
+    far = np.linalg.norm(right[:, -1] - right[:, 0])
+    ends = []
+    for name, way in others:
+        off = np.linalg.norm(way[:, -1] - right[:, -1])
+        ends.append(
+            f"The path of {name} ends {off / far:.2g} times as far from the end of {first} as "
+            f"{first} moved in all."
+        )
+    return " ".join([f"In the panel {title}:", *ends])
+
+
+def _name(weight: tuple[int, int]) -> str:
+    return f"weight from pixel {weight[0]} to digit {weight[1]}"

@@ -1,0 +1,63 @@
+"""Losses of one training in several precisions, and a dynamic loss scale. Lesson 07.
+
+draw_loss_scale({"float32": losses, "float16": others}, scales, skipped=[1, 2, 9])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from distlab.course.palette import (
+    ONE_DEVICE,
+    REFERENCE,
+    RIGHT,
+    WRONG,
+    add_legend,
+    category,
+    finish,
+    label_axes,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_LOOKS = ((WRONG, 5), (RIGHT, 6), (category(0), 4))
+_SKIPPED = category(2).colour
+
+
+def draw_loss_scale(
+    losses: Mapping[str, Sequence[float]], scales: Sequence[float], *, skipped: Sequence[int]
+) -> Figure:
+    """Draws losses by step, and below them a loss scale; a bar through both is a skipped step."""
+    import matplotlib.pyplot as plt
+
+    figure: Figure
+    figure, (above, below) = plt.subplots(
+        2, 1, figsize=(7.5, 4.6), sharex=True, height_ratios=(3, 2), layout="constrained"
+    )
+    for ax in (above, below):
+        for number, step in enumerate(skipped):
+            label = "skipped" if ax is above and number == 0 else None
+            ax.axvspan(step - 0.5, step + 0.5, color=_SKIPPED, alpha=0.3, lw=0, label=label)
+    for number, (name, curve) in enumerate(losses.items()):
+        steps = range(1, len(curve) + 1)
+        if number == 0:
+            above.plot(steps, curve, **ONE_DEVICE.band(), label=name)
+            continue
+        look, size = _LOOKS[number - 1]
+        above.plot(steps, curve, label=name, **look.line(width=1.0, size=size))
+    powers = [math.log2(scale) for scale in scales]
+    below.step(range(1, len(powers) + 1), powers, where="mid", color=REFERENCE, linewidth=1.5)
+    label_axes(above, x="", y="loss of the batch")
+    label_axes(below, x="step", y="scale, as a power of 2")
+    below.yaxis.get_major_locator().set_params(integer=True)
+    add_legend(figure, loc="outside right center")
+    ends = "; ".join(f"{name} ends at {curve[-1]:.1f}" for name, curve in losses.items())
+    return finish(
+        figure,
+        alt=f"Above, the loss by step: {ends}. Below, the loss scale by step, from 2 to the power "
+        f"of {powers[0]:.0f} to 2 to the power of {powers[-1]:.0f}. Skipped steps: "
+        f"{', '.join(map(str, skipped)) or 'none'}.",
+    )

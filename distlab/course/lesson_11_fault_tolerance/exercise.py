@@ -1,0 +1,483 @@
+# %% [markdown]
+# # Exercise: a pipeline that recovers
+#
+# For [lesson 11](../notebooks/11_fault_tolerance.ipynb). You write the parts of a training that can
+# be killed at any moment, one by one, and then put them together. The last check runs your training
+# on two workers, kills one, and compares every bit of the result.
+
+# %% [markdown]
+# ## Overview
+#
+# | task | what you do | minutes | difficulty |
+# |---|---|---|---|
+# | 1. `whole_state` | put every part of a training into one checkpoint | 8 | easy |
+# | 2. `save_atomically` | save so that a kill does no harm | 12 | medium |
+# | 3. `newest_checkpoint` | find the newest checkpoint | 5 | easy |
+# | 4. `resume_in_a_loop` | resume in the middle of an epoch | 12 | medium |
+# | 5. `leave_when_told` | repair two bugs: SIGTERM | 8 | medium |
+# | 6. `save_interval` | compute how often to save | 8 | medium |
+# | 7. `recovers` | **a pipeline that recovers**, on two workers | 40 | hard |
+# | report `what_comes_back` | your training, killed: a picture and its text | 15 | medium |
+# | your own model | kill a training of yours, and compare (no points) | 20 | open |
+#
+# Write your answers in the cells that start with `# task:`, run them, then run the check below. If
+# you get stuck, open the hint. `dl.Resume` does all of this. Here you write it yourself, once. (The
+# two workers of the last check run servers. Any program that reaches their ports can run code here:
+# see "Who else may listen" in lesson 09.)
+
+# %%
+# %load_ext distlab
+import math
+import os
+import signal
+import sys
+
+import distlab as dl
+
+dl.split_devices(1)
+
+import keras
+import tensorflow as tf
+from IPython.display import display
+
+from distlab.course.lesson_11_fault_tolerance.figures import draw_resumed
+from distlab.course.lesson_11_fault_tolerance.runs import KILLED_IN, run_and_kill
+from distlab.course.runs.unfinished_answers import waits_for
+
+dl.show("points of the tasks", 27)
+dl.show("points of the report", 5)
+
+# %% [markdown]
+# ## Task 1: the whole state
+#
+# Write `whole_state(model, optimizer, step)`.
+#
+# - `model` is a Keras model. Some of its layers are dropout layers: one, or several. `optimizer` is
+#   a built Adam. `step` is a variable that counts steps, and gives the place in the data.
+# - It returns one `tf.train.Checkpoint` that holds **every** part of the training. The check calls
+#   it again in a new process, with new objects, and restores the checkpoint there.
+# - About 3 lines.
+#
+# <details><summary>Hint 1</summary>
+#
+# Which part of the state is in a layer, and not among the model's weights?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `hasattr(layer, "seed_generator")` finds the layers that draw random numbers.
+# </details>
+
+
+# %%
+# task: whole_state
+def whole_state(model, optimizer, step):
+    ### BEGIN SOLUTION
+    random = [layer for layer in model.layers if hasattr(layer, "seed_generator")]
+    seeds = [layer.seed_generator.state for layer in random]
+    return tf.train.Checkpoint(model=model, optimizer=optimizer, step=step, seeds=seeds)
+    ### END SOLUTION
+
+
+# %%
+dl.check("whole_state")
+
+# %% [markdown]
+# **Try next:** leave one part out, and predict what the check will say.
+
+# %% [markdown]
+# ## Task 2: save, and be killed meanwhile
+#
+# Write `save(folder, step, data, keep)`.
+#
+# - If `step` is 12, it saves `data` (bytes) as the file `step-12.ckpt` in `folder`. `folder` is a
+#   `Path` that exists.
+# - Afterwards only the `keep` newest checkpoints are in `folder`, and no other file.
+# - It can be killed at any moment, even in the middle of a write. Then every file that matches
+#   `step-*.ckpt` is whole. If the new checkpoint is not complete by then, none of the checkpoints
+#   that were there before is lost. The next save removes whatever else the kill has left.
+# - About 8 lines.
+#
+# <details><summary>Hint 1</summary>
+#
+# At which moment may the file have its final name? At which moment may an older one go?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `folder.glob("step-*.ckpt")` finds the checkpoints. Sort them by the number in the name:
+# `int(path.stem.removeprefix("step-"))`.
+# </details>
+
+
+# %%
+# task: save_atomically
+def save(folder, step, data, keep):
+    ### BEGIN SOLUTION
+    unfinished = folder / "unfinished"
+    with unfinished.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(folder / f"step-{step}.ckpt")
+    there = folder.glob("step-*.ckpt")
+    for path in sorted(there, key=lambda path: int(path.stem.removeprefix("step-")))[:-keep]:
+        path.unlink()
+    ### END SOLUTION
+
+
+# %%
+dl.check("save_atomically")
+
+# %% [markdown]
+# **Try next:** write the unfinished file to `/tmp`. If `/tmp` is on a different disk, what does
+# `replace` do? And why would `shutil.move`, which works there, not be safe?
+
+# %% [markdown]
+# ## Task 3: the newest
+#
+# Write `newest(folder)`. It returns the `Path` of the newest checkpoint in `folder`, or `None` if
+# there is none.
+#
+# - The newest checkpoint is the one with the highest step.
+# - The folder may hold different files too, such as those that a killed save has left.
+# - About 2 lines.
+#
+# <details><summary>Hint</summary>
+#
+# `max(..., key=..., default=None)`
+# </details>
+
+
+# %%
+# task: newest_checkpoint
+def newest(folder):
+    ### BEGIN SOLUTION
+    there = folder.glob("step-*.ckpt")
+    return max(there, key=lambda path: int(path.stem.removeprefix("step-")), default=None)
+    ### END SOLUTION
+
+
+# %%
+dl.check("newest_checkpoint")
+
+# %% [markdown]
+# **Try next:** choose names that sort correctly as text. How does `dl.Resume` name its folders?
+
+# %% [markdown]
+# ## Task 4: resume in the middle of an epoch
+#
+# Write the loop: `run_from_checkpoint(manager, step, batches_of, train_on, epochs, every_steps)`.
+#
+# - `manager` is a `tf.train.CheckpointManager`. Its checkpoint holds every part, `step` included.
+# - `step` is a `tf.Variable` that starts at 0. Your loop counts it: `train_on` does not.
+# - `batches_of(epoch)` returns the list of batches of an epoch. All epochs have the same number.
+#   `train_on(batch)` takes a training step.
+# - Save by `manager.save()` after every `every_steps` steps.
+# - The check kills your loop in the middle of a step, and calls it again with new objects. It
+#   should resume after the last checkpoint's step, and end as if it had not been killed.
+# - About 8 lines.
+#
+# <details><summary>Hint 1</summary>
+#
+# `manager.restore_or_initialize()` restores the newest checkpoint, if there is one.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# With 10 batches in an epoch, step 37 is batch 7 of epoch 3. Only the first epoch after a restart
+# begins in its middle.
+# </details>
+
+
+# %%
+# task: resume_in_a_loop
+def run_from_checkpoint(manager, step, batches_of, train_on, epochs, every_steps):
+    ### BEGIN SOLUTION
+    manager.restore_or_initialize()
+    for epoch in range(epochs):
+        batches = batches_of(epoch)
+        done = max(0, int(step.numpy()) - epoch * len(batches))
+        for batch in batches[done:]:
+            train_on(batch)
+            step.assign_add(1)
+            if int(step.numpy()) % every_steps == 0:
+                manager.save()
+    ### END SOLUTION
+
+
+# %%
+dl.check("resume_in_a_loop")
+
+# %% [markdown]
+# **Try next:** what goes wrong if `batches_of(epoch)` returns a different order in each call?
+
+# %% [markdown]
+# ## Task 5: leave when told
+#
+# `run_until_told(steps, do_step, save)` saves and leaves when SIGTERM comes. But it saves half of a
+# step, and no supervisor starts it again. Run the check before you change anything: `[4, 3]` in its
+# report means that four steps were begun and three were finished. There are **two bugs**.
+#
+# - It calls `do_step(step)` for each step from 0 to `steps - 1`.
+# - When SIGTERM comes, it finishes the current step, calls `save()` once, and ends the process with
+#   exit code 143. The check sends the signal in the middle of a step, which may be the last one.
+# - When no signal comes, it takes all steps, does not save, and returns.
+# - About 7 lines, when it is right.
+#
+# <details><summary>Hint</summary>
+#
+# What may a handler do that does no harm in the middle of a step? Where does the loop look at it?
+# </details>
+
+
+# %%
+# task: leave_when_told
+def run_until_told(steps, do_step, save):
+    ### BEGIN SOLUTION
+    told = []
+    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    for step in range(steps):
+        do_step(step)
+        if told:
+            save()
+            sys.exit(143)
+
+    ### STUB
+    def handler(number, frame):
+        save()
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, handler)
+    for step in range(steps):
+        do_step(step)
+    ### END SOLUTION
+
+
+# %%
+dl.check("leave_when_told")
+
+# %% [markdown]
+# **Try next:** `signal.signal` returns the handler that was set before. Set it again when your
+# function returns. How would you let a *second* SIGTERM end the process at once?
+
+# %% [markdown]
+# ## Task 6: how often to save
+#
+# You have measurements. Write `save_every_steps(save_secs, step_secs, failures, watched_hours,
+# watched_workers, workers)`.
+#
+# - `save_secs` is a list of measured times, one for each save. Use their mean. `step_secs` is the
+#   time of one step.
+# - `failures` is how many failures were counted in `watched_hours` on `watched_workers` workers,
+#   all together.
+# - Your training will run on `workers` such workers. If one fails, all stop.
+# - It returns the number of steps from one checkpoint to the next that loses the least time: an
+#   `int` of at least 1. Round as you like. About 5 lines.
+#
+# <details><summary>Hint</summary>
+#
+# How many seconds pass between two failures on the workers that were watched? And on yours?
+# </details>
+
+
+# %%
+# task: save_interval
+def save_every_steps(save_secs, step_secs, failures, watched_hours, watched_workers, workers):
+    ### BEGIN SOLUTION
+    cost = sum(save_secs) / len(save_secs)
+    between_failures = watched_hours * 3600 / failures * watched_workers / workers
+    return max(1, round(math.sqrt(2 * cost * between_failures) / step_secs))
+    ### END SOLUTION
+
+
+# %%
+dl.check("save_interval")
+
+# %% [markdown]
+# **Try next:** measure it for your own model. Time `manager.save()` ten times, and count the
+# failures of the last month in the log of your cluster.
+
+# %% [markdown]
+# ## Task 7: a pipeline that recovers
+#
+# Now you put everything together. Write `train(strategy, build, batches_of, epochs, folder,
+# every_steps, keep)`, which runs on two workers. The check runs it twice. The second time it kills
+# one of the workers in the middle of a step, and starts both again. Both times the result must be
+# the same, **bit for bit**.
+#
+# - `strategy` is this worker's `MultiWorkerMirroredStrategy`.
+# - `build()` returns a Keras model with a dropout layer, compiled with an optimizer only: an Adam,
+#   in `model.optimizer`. It has no loss. Use the sparse categorical cross-entropy; the model's
+#   outputs are logits.
+# - `batches_of(epoch)` returns the `tf.data.Dataset` of an epoch, in full global batches. It is the
+#   same on both workers and in each call.
+# - `folder` is the same for both workers, and empty at first. Save after every `every_steps` steps
+#   with a `tf.train.CheckpointManager`. In the end the `keep` newest checkpoints are there and
+#   the manager's small file `checkpoint`, and nothing else. Only one worker writes there.
+# - It returns the model. About 30 lines.
+#
+# You may call `whole_state` of task 1. You need no `dl.Resume`, and no handler for SIGTERM.
+#
+# <details><summary>Hint 1: in which order</summary>
+#
+# What must exist before a checkpoint can be restored into it? (An optimizer has no variables until
+# `model.optimizer.build(model.trainable_variables)`.) Which workers must restore?
+# </details>
+#
+# <details><summary>Hint 2: which worker writes</summary>
+#
+# `strategy.cluster_resolver.task_id` is 0 on the chief. This checkpoint holds no metric, so the
+# chief can save it without the other worker.
+# </details>
+#
+# <details><summary>Hint 3: the step</summary>
+#
+# The step is that of lesson 09. Batches are full and of even size, so each worker has the same
+# number of examples, and the optimizer adds up the gradients.
+# </details>
+#
+# <details><summary>Hint 4: the place in the data</summary>
+#
+# `batches_of(epoch).cardinality()` is the number of batches, and `.skip(done)` leaves some out.
+# Skip before you distribute. `step.numpy()` reads a counter, wherever you made it. `int(step)` does
+# not work if you made it in the scope.
+# </details>
+
+
+# %%
+# task: recovers
+def train(strategy, build, batches_of, epochs, folder, every_steps, keep):
+    ### BEGIN SOLUTION
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    with strategy.scope():
+        model = build()
+        model.optimizer.build(model.trainable_variables)
+    step = tf.Variable(0, dtype=tf.int64)
+    checkpoint = whole_state(model, model.optimizer, step)
+    if newest := tf.train.latest_checkpoint(folder):
+        checkpoint.restore(newest)
+    is_chief = strategy.cluster_resolver.task_id == 0
+    manager = tf.train.CheckpointManager(checkpoint, folder, keep) if is_chief else None
+
+    def replica_step(x, y):
+        with tf.GradientTape() as tape:
+            losses = loss_of(y, model(x, training=True))
+            loss = tf.reduce_mean(losses) / strategy.num_replicas_in_sync
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+
+    train_on = tf.function(lambda batch: strategy.run(replica_step, args=batch))
+    for epoch in range(epochs):
+        batches = batches_of(epoch)
+        done = max(0, int(step.numpy()) - epoch * int(batches.cardinality()))
+        for batch in strategy.experimental_distribute_dataset(batches.skip(done)):
+            train_on(batch)
+            step.assign_add(1)
+            if int(step.numpy()) % every_steps == 0 and is_chief:
+                manager.save()
+    return model
+    ### END SOLUTION
+
+
+# %%
+dl.check("recovers")
+
+# %% [markdown]
+# **Try next:** write the same with `dl.distribute` and `dl.Resume`, in five lines.
+
+# %% [markdown]
+# ## Your report: what comes back
+#
+# Your `train` of task 7 now trains on the digits, with a checkpoint every 5 steps. An epoch has 10
+# steps. It runs three times on two workers, which takes about ten seconds:
+#
+# 1. undisturbed,
+# 2. killed in step 48, and started again,
+# 3. resumed with the weights of the last checkpoint, and **nothing else**: a fresh Adam, fresh
+#    seeds, and the data from the beginning of the epoch.
+
+# %% tags=["predict"]
+resumed_guess = dl.predict("How many steps are done when the killed run resumes?", unit="steps")
+
+# %%
+# report: what_comes_back
+with waits_for("recovers"):
+    runs = run_and_kill(train)
+    dl.show("steps done when it resumed", runs.went_on_from)
+    dl.show("it ends equal, bit for bit", runs.equal_to_the_bit)
+    where = {"stopped_at": runs.went_on_from, "killed_in": KILLED_IN}
+    display(draw_resumed(runs.undisturbed, runs.resumed, **where))
+
+# %% tags=["reveal"]
+if "runs" in globals():
+    resumed_guess.reveal(
+        runs.went_on_from,
+        {
+            48: "Step 48 was never finished, and its weights were only in memory.",
+            47: "47 steps were finished, but the last checkpoint is older.",
+            40: "40 is the beginning of the epoch. The place inside the epoch was saved, too.",
+        },
+    )
+
+# %% [markdown]
+# <!-- report: what_comes_back -->
+# A person reads this, with the picture that the cell above draws. Answer below each question, in
+# two to four sentences, and name numbers that you see.
+#
+# **1. Which steps were trained twice, and why does the result not show it?**
+#
+# <!-- BEGIN SOLUTION -->
+# The kill came in step 48, and the last checkpoint has 45 steps. So steps 46, 47 and a part of 48
+# were trained a second time. The first time they changed weights in a process that is gone. So each
+# step counts once in the checkpoint, and in the end. The seeds and the place in the data were
+# restored as well, so the second time gave the same numbers.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **2. One curve jumps. Which one, by how much, and what was lost? Would you see it with SGD?**
+#
+# <!-- BEGIN SOLUTION -->
+# "Weights only" jumps: its first loss is about 0.36, and the undisturbed one has 0.14 there. It has
+# the right weights, but a fresh Adam. Without its averages Adam takes a step of the full rate for
+# every weight, however small the gradient is. Plain SGD remembers nothing, so no curve would jump.
+# The place in the data and the seeds would still be lost.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+#
+# **3. A colleague shows you a curve that continues smoothly. What do you ask for, before you
+# believe that nothing was lost?**
+#
+# <!-- BEGIN SOLUTION -->
+# The weights at the end, compared bit for bit with those of an undisturbed run. Some batches that
+# were read twice, or different dropout masks, move a curve less than its own noise. Here the third
+# run ends at 0.11 and the undisturbed one at 0.09, which looks harmless.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+
+# %% [markdown]
+# ## Your own model
+#
+# No points, and no check. Take a script that trains a model of yours for at least a minute.
+#
+# 1. Train it undisturbed on two workers (`distlab launch --workers 2 train.py`), with
+#    `dl.set_seed(1, deterministic=True)` first, and save the weights at the end.
+# 2. Add `dl.Resume("checkpoints", every_secs=10)` (on several machines: a folder that all share)
+#    and start it, again on two workers, by `distlab launch --workers 2 --max-restarts 3 train.py`.
+# 3. While it trains, find a worker's process ID with `ps`, and end it with `kill -9`.
+# 4. Compare the weights with those that you saved first, bit for bit. If they differ, which part
+#    was lost: is the data shuffled with a seed, and does every layer draw from one?
+# 5. Remove the checkpoints and start it again. End the launcher's process, `distlab launch`, with
+#    `kill -TERM`. What is its exit code? Start it again: from which step does it resume?
+# 6. Measure how long a save takes, and compute how often to save on 1, 10 and 100 such machines.
+
+# %% [markdown]
+# ## Next steps
+#
+# - [Lesson 11](../notebooks/11_fault_tolerance.ipynb), to read a section again.
+# - [Lesson 12](../notebooks/12_ring_all_reduce.ipynb): how an all-reduce travels, and how many
+#   bytes it sends.
+# - [Glossary](../docs/glossary.md): every term of the course on one page.

@@ -1,0 +1,64 @@
+"""Accuracy by the number of labels, as curves with error bars: the picture of lesson 14.
+
+draw_label_curve(recorded_accuracies(), ("scratch", "frozen", "fine-tuned"))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distlab.course.palette import add_legend, category, finish, label_axes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RECORDED = Path(__file__).with_suffix(".json")
+
+
+def recorded_accuracies() -> dict[str, dict[int, list[float]]]:
+    """Returns what `python benchmarks/label_curve.py` measured."""
+    kept = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return {
+        way: dict(zip(kept["labels"], by_labels, strict=True))
+        for way, by_labels in kept["accuracies"].items()
+    }
+
+
+def draw_label_curve(
+    accuracies: Mapping[str, Mapping[int, Sequence[float]]], ways: Sequence[str]
+) -> Figure:
+    """Draws a curve for each way: the mean of the seeds, and their standard deviation as a bar."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    figure: Figure
+    figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+    told = []
+    for number, way in enumerate(ways):
+        look = category(number)
+        by_labels = {labels: np.asarray(seeds) for labels, seeds in accuracies[way].items()}
+        means = [seeds.mean() for seeds in by_labels.values()]
+        # A little to the side, so that the bars of different ways do not hide each other.
+        places = np.array(list(by_labels)) * (1 + 0.05 * (number - (len(ways) - 1) / 2))
+        line: dict[str, Any] = look.line()
+        deviations = [seeds.std() for seeds in by_labels.values()]
+        axes.errorbar(places, means, deviations, capsize=3, label=way, ls=look.dashes, **line)
+        ends = ", ".join(
+            f"{mean:.0%} with {labels}" for labels, mean in zip(by_labels, means, strict=True)
+        )
+        told.append(f"{way}: {ends}")
+    counts = list(accuracies[ways[0]])
+    axes.set_xscale("log")
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+    label_axes(axes, x="labels a class", y="test accuracy")
+    add_legend(axes, loc="lower right")
+    return finish(
+        figure,
+        alt="Test accuracy by the number of labels a class, with error bars. "
+        + "; ".join(told)
+        + ".",
+    )

@@ -1,0 +1,65 @@
+"""Which compiled program runs each batch: the picture of lesson 15.
+
+draw_compiled_batches({"as they come": [(32, 32, 1), (4, 4, 2)]})   # (examples, rows, program)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from distlab.course.palette import GROUND, NOTE, PALE, add_legend, category, finish, label_axes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_compiled_batches(plans: Mapping[str, Sequence[tuple[int, int, int]]]) -> Figure:
+    """Draws each batch as a bar, in the colour of the program that runs it."""
+    import matplotlib.pyplot as plt
+
+    figure: Figure
+    figure, panels = plt.subplots(
+        1, len(plans), figsize=(2.8 * len(plans) + 1.3, 2.6), sharey=True, squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
+    for axes, (title, batches) in zip(panels[0], plans.items(), strict=True):
+        for place, (examples, rows, program) in enumerate(batches, 1):
+            look = category(program - 1)
+            axes.bar(place, examples, label=f"program {program}", **look.bar())
+            if rows > examples:
+                axes.bar(
+                    place, rows - examples, bottom=examples, label="padding",
+                    color=GROUND, edgecolor=NOTE, hatch="..",
+                )  # fmt: skip
+        label_axes(axes, x="batch", y="rows" if axes is panels[0][0] else "")
+        axes.set_title(f"{title}: {_count(batches)}", fontsize=10)
+        axes.set_xticks(range(1, len(batches) + 1))
+        axes.axhline(0, color=PALE, linewidth=0.5)
+    handles: dict[str, object] = {}
+    for axes in panels[0]:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    labels = sorted(handles, key=lambda label: (label == "padding", label))
+    add_legend(
+        figure,
+        handles=[handles[label] for label in labels],
+        labels=labels,
+        loc="outside right upper",
+    )
+    return finish(figure, alt=" ".join(_told(title, plans[title]) for title in plans))
+
+
+def _count(batches: Sequence[tuple[int, int, int]]) -> str:
+    programs = len({program for _, _, program in batches})
+    return f"{programs} program{'s' if programs > 1 else ''}"
+
+
+def _told(title: str, batches: Sequence[tuple[int, int, int]]) -> str:
+    rows = ", ".join(str(rows) for _, rows, _ in batches)
+    ran_by = ", ".join(str(program) for _, _, program in batches)
+    padding = sum(rows - examples for examples, rows, _ in batches)
+    return (
+        f"{title}: {len(batches)} batches of {rows} rows, {padding} of them padding, run by "
+        f"programs {ran_by}."
+    )

@@ -1,0 +1,197 @@
+"""What one device holds as replicas are added: flat, falling to a floor, or falling on.
+
+draw_memory_by_replicas([1, 2, 4], {"mirrored": [112, 112, 112], ...}, limit_gb=80)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from distlab.course import palette
+from distlab.course.lesson_17_beyond_data_parallelism.pipeline_schedule import Lane, idle_share
+from distlab.course.palette import finish
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw_memory_by_replicas(
+    replicas: Sequence[int], curves: Mapping[str, Sequence[float]], *, limit_gb: float
+) -> Figure:
+    """Draws the memory of a step on one device over the number of replicas, on two log axes."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
+    told = []
+    for number, (name, gigabytes) in enumerate(curves.items()):
+        look = palette.category(number)
+        ax.plot(replicas, gigabytes, **look.line(), linestyle=look.dashes, label=name)
+        fitting = [n for n, gb in zip(replicas, gigabytes, strict=True) if gb <= limit_gb]
+        fits = f"fits from {fitting[0]} replicas" if fitting else "never fits"
+        told.append(
+            f"{name}: {gigabytes[0]:.0f} GB with {replicas[0]} and {gigabytes[-1]:.0f} GB with "
+            f"{replicas[-1]}; it {fits}."
+        )
+    ax.axhline(limit_gb, color=palette.REFERENCE, lw=1.5, label=f"one device: {limit_gb:.0f} GB")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log", base=2)
+    ax.set_xticks(list(replicas), [str(count) for count in replicas])
+    top = max(limit_gb, *(max(gigabytes) for gigabytes in curves.values()))
+    marks = [2**power for power in range(int(top).bit_length() + 1)]
+    ax.set_yticks(marks, [str(mark) for mark in marks])
+    ax.set_ylim(min(min(gigabytes) for gigabytes in curves.values()) / 1.4, 1.4 * top)
+    palette.label_axes(ax, x="replicas", y="memory on each device", y_unit="GB")
+    palette.add_legend(figure, loc="outside right center")
+    return finish(
+        figure,
+        alt="Curves of what one device holds in a step, over the number of replicas, with a line "
+        f"at {limit_gb:.0f} GB. {' '.join(told)}",
+    )
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_KINDS = ("forward", "backward")
+_NARROW = 0.12  # a tick that has no place for a number
+
+
+def draw_pipeline(schedules: Mapping[str, Sequence[Lane]]) -> Figure:
+    """Draws each schedule as lanes of ticks; the number in a tick is that of the micro-batch.
+
+    All panels have one time axis, in the time that a stage takes for the whole batch: a tick is
+    shorter where the batch is cut into more micro-batches.
+    """
+    import matplotlib.pyplot as plt
+
+    longest = max(len(lanes[0]) * _tick(lanes) for lanes in schedules.values())
+    rows = sum(len(lanes) for lanes in schedules.values())
+    heights = [len(lanes) for lanes in schedules.values()]
+    size = (8.4, 0.3 * rows + 0.75 * len(schedules) + 0.4)
+    form = {"layout": "constrained", "height_ratios": heights, "squeeze": False, "sharex": True}
+    figure, panels = plt.subplots(len(schedules), figsize=size, **form)
+    told = []
+    for axes, (title, lanes) in zip(panels[:, 0], schedules.items(), strict=True):
+        idle = f"{100 * idle_share(lanes):.0f} % idle"
+        axes.set_title(f"{title}: {idle}", fontsize=10, loc="left")
+        for stage, lane in enumerate(lanes):
+            _draw_lane(axes, stage, lane, tick=_tick(lanes))
+        axes.set_xlim(0, longest)
+        axes.set_ylim(len(lanes) - 0.5, -0.5)
+        axes.set_yticks(range(len(lanes)), [f"stage {stage}" for stage in range(len(lanes))])
+        axes.spines[:].set_visible(False)
+        took = len(lanes[0]) * _tick(lanes)
+        told.append(f"{title}: {len(lanes)} stages, {idle}, a batch takes {took:g} units of time.")
+    panels[-1, 0].set_xlabel("time (1 = a stage's time for the whole batch, one direction)")
+    _add_legend(figure)
+    return finish(
+        figure,
+        alt="Lanes of a pipeline's stages. In each tick a stage computes one micro-batch forward "
+        f"or backward, or is idle. {' '.join(told)}",
+    )
+
+
+def _tick(lanes: Sequence[Lane]) -> float:
+    """How long a tick is: each stage computes the whole batch, forward and backward, in 2."""
+    return 2 / sum(work is not None for work in lanes[0])
+
+
+def _draw_lane(axes: Any, stage: int, lane: Lane, *, tick: float) -> None:
+    for place, work in enumerate(lane):
+        look = _look(work.kind if work else None)
+        axes.barh(stage, 0.92 * tick, left=(place + 0.04) * tick, height=0.8, **look)
+        if work and tick > _NARROW:
+            style = {"ha": "center", "va": "center", "fontsize": 8, "color": palette.GROUND}
+            axes.text((place + 0.5) * tick, stage, str(work.micro_batch), **style)
+
+
+def _look(kind: str | None) -> dict[str, Any]:
+    if kind is None:
+        return {"facecolor": palette.GROUND, "edgecolor": palette.PALE, "hatch": "////"}
+    return {"facecolor": palette.category(2 * _KINDS.index(kind)).colour}
+
+
+def _add_legend(figure: Figure) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(label=kind, **_look(kind)) for kind in _KINDS]
+    handles.append(Patch(label="idle", **_look(None)))
+    palette.add_legend(figure, handles=handles, loc="outside lower center", ncols=3)
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_GAP, _DEVICES = 2.2, 2
+
+
+def draw_split_layers(*, examples: int, inputs: int, hidden: int, outputs: int) -> Figure:
+    """Draws all matrices of two layers, each element in the colour of the device that has it."""
+    import matplotlib.pyplot as plt
+
+    half = hidden // _DEVICES
+    matrices = (  # the name, rows, columns, where it is cut, and the sign behind it
+        ("x", examples, inputs, "on both", "@"),
+        ("first kernel", inputs, hidden, "by column", "ReLU"),
+        ("hidden", examples, hidden, "by column", "@"),
+        ("second kernel", hidden, outputs, "by row", "="),
+        ("device 0's part", examples, outputs, "device 0", "+"),
+        ("device 1's part", examples, outputs, "device 1", "="),
+        ("output", examples, outputs, "on both", ""),
+    )
+    width = sum(columns for _, _, columns, _, _ in matrices) + _GAP * len(matrices)
+    tallest = max(rows for _, rows, _, _, _ in matrices)
+    figure, axes = plt.subplots(figsize=(0.2 * width, 0.2 * tallest + 1.0), layout="constrained")
+    left = 0.0
+    for name, rows, columns, cut, sign in matrices:
+        top = (tallest - rows) / 2
+        for row in range(rows):
+            for column in range(columns):
+                device = _device(cut, row, column, half)
+                _draw_element(axes, left + column, top + row, device)
+        middle = {"ha": "center", "va": "center"}
+        axes.text(left + columns / 2, -1.9, f"{name}\n[{rows}, {columns}]", fontsize=10, **middle)
+        axes.text(left + columns + _GAP / 2, tallest / 2, sign, fontsize=11, **middle)
+        left += columns + _GAP
+    axes.set_xlim(-1.2, width)
+    axes.set_ylim(tallest + 0.3, -3)
+    axes.set_aspect("equal")
+    axes.axis("off")
+    _add_split_legend(figure)
+    return finish(
+        figure,
+        alt=f"The matrices of two layers on two devices. x, [{examples}, {inputs}], is on both. "
+        f"The first kernel, [{inputs}, {hidden}], is cut by column, so each device has "
+        f"[{inputs}, {half}] and computes {half} of the {hidden} hidden units. The second kernel, "
+        f"[{hidden}, {outputs}], is cut by row: each device has the [{half}, {outputs}] of its own "
+        f"hidden units. Each device then has a part of all [{examples}, {outputs}] outputs, and "
+        "the sum of both parts is the output, on both devices.",
+    )
+
+
+def _device(cut: str, row: int, column: int, half: int) -> int | None:
+    """Which device has an element; None if both have it."""
+    places = {"by column": column // half, "by row": row // half, "device 0": 0, "device 1": 1}
+    return places.get(cut)
+
+
+def _draw_element(axes: Any, left: float, top: float, device: int | None) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((left, top), 1, 1, **_split_look(device)))
+
+
+def _split_look(device: int | None) -> dict[str, Any]:
+    if device is None:
+        return {"facecolor": palette.PALE, "edgecolor": palette.GROUND}
+    look = palette.replica(device)
+    return {"facecolor": look.colour, "edgecolor": palette.GROUND, "hatch": look.hatch}
+
+
+def _add_split_legend(figure: Figure) -> None:
+    from matplotlib.patches import Patch
+
+    names = {"device 0": 0, "device 1": 1, "the same on both": None}
+    handles = [Patch(label=name, **_split_look(device)) for name, device in names.items()]
+    palette.add_legend(figure, handles=handles, loc="outside lower center", ncols=3)

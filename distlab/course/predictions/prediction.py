@@ -1,0 +1,254 @@
+"""`dl.predict` asks, and `Prediction.reveal` answers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from distlab.course.predictions import wording
+from distlab.course.predictions.frontend import can_answer, show, text_bundle
+from distlab.course.predictions.question import Answer, Question, agree
+from distlab.environment import explain_missing
+from distlab.errors import InvalidArgument
+
+# By the text of the question: what this kernel has asked.
+_asked: dict[str, Prediction] = {}
+
+
+def predict(question: str, choices: Sequence[Any] | None = None, *, unit: str = "") -> Prediction:
+    """Asks what will happen, before it happens.
+
+        copies = dl.predict("How many copies?", ["one", "one for each replica"])
+        steps = dl.predict("How many steps are that?", unit="steps")
+
+    In JupyterLab you answer with buttons, or in a box for a number, and press "Keep my
+    prediction". The next cell does not wait for you. Where nobody can answer, in a build or a
+    terminal, the question is text. A later cell shows the answer:
+
+        copies.reveal("one for each replica", {"one": "Then every replica would have to ask."})
+
+    To predict again before that, run the question's cell again. `recap()` of
+    `distlab.course.predictions` counts the prediction that you made before you saw the answer for
+    the first time.
+
+    Args:
+        question: What is asked, in Markdown.
+        choices: Two or more answers to choose from; None asks for a number.
+        unit: The unit of the number.
+
+    Returns:
+        A `Prediction`, for its `reveal`.
+
+    Raises:
+        InvalidArgument: There is only one choice, or two are the same.
+    """
+    prediction = Prediction(Question.of(question, choices, unit))
+    earlier = _asked.get(question)
+    if earlier is None or not earlier.is_settled:
+        _asked[question] = prediction
+    prediction._show()
+    return prediction
+
+
+def asked_so_far() -> list[Prediction]:
+    """Returns what this kernel has asked, one prediction for each question, in order."""
+    return list(_asked.values())
+
+
+class Prediction:
+    """What a reader predicts, and what happened.
+
+    Args:
+        question: The question.
+
+    Attributes:
+        question: The question.
+        guess: What was predicted; None for nothing.
+        answer: What happened; None before `reveal`.
+        came_true: Whether the two agree; None before `reveal` and without a guess.
+    """
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.guess: Answer | None = None
+        self.answer: Answer | None = None
+        self.came_true: bool | None = None
+        self._control: Control | None = None
+        self._place: Any = None  # IPython's handle of the output that shows the control
+
+    def __repr__(self) -> str:
+        return f"Prediction({self.question.text!r})"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether something was predicted, and the answer shown."""
+        return self.came_true is not None
+
+    def keep(self, guess: Any) -> None:
+        """Keeps a prediction, as the control's button does; the last one before `reveal` counts."""
+        asked = f"keep({guess!r})"
+        if self.answer is not None:
+            raise InvalidArgument(
+                asked=asked,
+                found="the answer has been shown already",
+                do="run the question's cell again to predict again",
+            )
+        self.guess = self.question.read(guess, asked=asked)
+
+    def reveal(
+        self, answer: Any, words: Mapping[Any, str] | None = None, *, within: float = 0
+    ) -> None:
+        """Shows what happened beside what was predicted.
+
+        Where no person can answer, and where nothing was predicted, the answer is folded.
+        """
+        asked = f"reveal({answer!r})"
+        answer = self.question.read(answer, asked=asked)
+        read = self.question.read_words(words or {}, asked=asked)
+        wrong = {key: word for key, word in read.items() if not agree(key, answer, within)}
+        reason = " ".join(word for key, word in read.items() if key not in wrong)
+        self._settle(answer, within)
+        if self.guess is None:
+            self._show_answer(wrong, reason)
+            return
+        given = [key for key in wrong if not self.came_true and agree(key, self.guess, within)]
+        said = [wrong.pop(key) for key in given[:1]] + [reason] * bool(reason)
+        texts = wording.compared(
+            self.question, self.guess, answer, wrong, came_true=bool(self.came_true), said=said
+        )
+        show(*texts)
+
+    def _show(self) -> None:
+        if not can_answer():
+            show(*wording.asked_with_choices(self.question))
+            return
+        try:
+            self._control = Control(self.question, self.keep)
+        except ModuleNotFoundError as error:  # a base install, in a notebook
+            markdown, plain = wording.asked_with_choices(self.question)
+            cure = f"To answer here: {explain_missing(str(error.name)).do}"
+            show(f"{markdown}\n\n{cure}", f"{plain}\n{cure}")
+            return
+        from IPython.display import display
+
+        show(*wording.asked(self.question))
+        self._place = display(self._control.bundle, raw=True, display_id=True)
+
+    def _settle(self, answer: Answer, within: float) -> None:
+        """Takes what is chosen, and puts text in the place of the control."""
+        if self._control is not None and self.answer is None:
+            if self.guess is None and (chosen := self._control.chosen()) is not None:
+                with contextlib.suppress(InvalidArgument):  # what was typed is no number
+                    self.keep(chosen)
+            self._place.update(text_bundle(*wording.kept(self.question, self.guess)), raw=True)
+            self._control.close()
+        self.answer = answer
+        if self.guess is not None:
+            self.came_true = agree(self.guess, answer, within)
+
+    def _show_answer(self, wrong: Mapping[Answer, str], reason: str) -> None:
+        assert self.answer is not None
+        markdown, plain = wording.revealed(self.question, self.answer, wrong, reason=reason)
+        if can_answer():
+            opening, _ = wording.kept(self.question, None)
+            markdown, plain = f"{opening}\n\n{markdown}", f"{opening}\n{plain}"
+        show(markdown, plain)
+
+
+_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class Control:
+    """A button for each choice or a box for a number, and a button that keeps the answer."""
+
+    def __init__(self, question: Question, keep: Callable[[Any], None]) -> None:
+        import ipywidgets
+
+        self._question, self._keep = question, keep
+        self._answer = _answer_widget(ipywidgets, question)
+        self._said = ipywidgets.Label()
+        button = ipywidgets.Button(description="Keep my prediction", layout={"width": "auto"})
+        button.on_click(lambda _: self._keep_it())
+        unit = [ipywidgets.Label(question.unit)] if question.unit else []
+        row = ipywidgets.HBox([self._answer, *unit])
+        self._box = ipywidgets.VBox([row, ipywidgets.HBox([button, self._said])])
+
+    @property
+    def bundle(self) -> dict[str, Any]:
+        """The control as an output, with the choices as text where there are no widgets."""
+        view = {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}
+        return {_VIEW: view, **text_bundle(*wording.offered(self._question))}
+
+    def chosen(self) -> Any:
+        """Returns what is chosen and perhaps not kept; None for nothing."""
+        return self._answer.value or None
+
+    def close(self) -> None:
+        """Takes the control away, so that nothing more can be kept."""
+        self._box.close()
+
+    def _keep_it(self) -> None:
+        if self.chosen() is None:
+            self._said.value = "Choose an answer first." if self._question.choices else _NUMBER
+            return
+        try:
+            self._keep(self.chosen())
+        except InvalidArgument as error:
+            self._said.value = f"{error.found}: {error.do}"
+        else:
+            said = _label(self._question.said(self._question.read(self.chosen(), asked="keep")))
+            self._said.value = f"Kept: {said}. You can change it until you see the answer."
+
+
+_NUMBER = "Type a number first."
+
+
+def _answer_widget(ipywidgets: Any, question: Question) -> Any:
+    if not question.choices:
+        return ipywidgets.Text(placeholder="a number", layout={"width": "10em"})
+    labels = [(_label(choice), choice) for choice in question.choices]
+    # Not radio buttons: JupyterLab takes the arrow keys, which move among them, for its cells.
+    return ipywidgets.ToggleButtons(
+        options=labels, value=None, style={"button_width": "max-content"}
+    )
+
+
+def _label(markdown: str) -> str:
+    """A label shows no Markdown, so the marks of code would be in the way."""
+    return markdown.replace("`", "")
+
+
+def recap() -> None:
+    """Says how many predictions came true, and which to think about again.
+
+    What you predicted before you saw an answer for the first time counts.
+    """
+    predictions = asked_so_far()
+    if not predictions:
+        text = "Nothing was asked yet. Run the cells above first."
+    elif can_answer() or any(prediction.guess is not None for prediction in predictions):
+        text = _counted(predictions)
+    else:
+        text = (
+            "In your own copy, this cell says how many of your predictions came true, and which "
+            "to think about again."
+        )
+    show(text, text.replace("*", ""))
+
+
+def _counted(predictions: list[Prediction]) -> str:
+    right = sum(prediction.came_true is True for prediction in predictions)
+    opening = f"**{right} of {len(predictions)} predictions came true.**"
+    again = [_line(prediction) for prediction in predictions if not prediction.came_true]
+    if not again:
+        return opening
+    return "\n".join([f"{opening} Think about these again:", "", *again])
+
+
+def _line(prediction: Prediction) -> str:
+    question = prediction.question
+    if prediction.answer is None:
+        return f"- {question.text} The answer was not shown yet."
+    guess, _ = wording.kept(question, prediction.guess)
+    return f"- {question.text} {guess} It was **{question.said(prediction.answer)}**."

@@ -1,0 +1,255 @@
+"""`distlab exercise`: what `new` makes works at once; `build` makes editions, and keeps yours."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from distlab import cli
+from distlab.authoring.exercise.building import BuildOptions, build_editions
+from distlab.authoring.exercise.new_exercise import make_exercise
+from distlab.authoring.exercise.pages import own_page
+from distlab.authoring.lint.lint_text import fixed_sections, one_title, sentence_case
+from distlab.authoring.source import draft_page
+from distlab.autograder.intake.private_checks import load_checks
+from distlab.course.checks.registry import all_checks
+from distlab.errors import InvalidArgument, NotebookError
+
+STEM = "20_my_topic"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A teacher's own exercise."""
+    return make_exercise(STEM, folder=tmp_path / "mine")
+
+
+def build(source, out, **options):
+    built = build_editions([source], BuildOptions(out=out, **options))
+    return {one.path.relative_to(out).as_posix(): one.outcome for one in built}
+
+
+def replace_in(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+# New
+
+
+def test_a_new_exercise_of_ones_own_is_a_private_one(own):
+    (check,) = load_checks(own.checks)
+    assert (check.name, check.function, check.points) == ("mean_my_topic", "mean_loss", 2)
+    # The grader knows an answer whose line `# task: name` is gone by its function.
+    assert check.function not in {other.function for other in all_checks()}
+    notebook = draft_page(own_page(own.source, "exercise")).notebook
+    problems = [*one_title(notebook), *sentence_case(notebook)]
+    assert problems + fixed_sections(notebook, edition="exercise") == []
+
+
+def test_its_test_passes_and_notices_a_wrong_solution_and_a_stub_that_earns(own, tmp_path):
+    wrong = make_exercise("21_wrong", folder=tmp_path / "wrong")
+    right, end = "    return np.sum(sums) / np.sum(counts)\n", "    ### END SOLUTION"
+    mean_of_means = "    return np.mean(sums / counts)\n"
+    replace_in(wrong.source, f"{right}{end}", f"{mean_of_means}    ### STUB\n{right}{end}")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["--import-mode=importlib", own.test, wrong.test]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert "2 failed, 12 passed" in done.stdout, done.stdout + done.stderr
+    failed = re.findall(r"(?m)^FAILED (\S+)::(\w+)", done.stdout)
+    assert failed == [
+        (wrong.test.relative_to(tmp_path).as_posix(), test)
+        for test in ("test_the_solution_passes", "test_the_stub_earns_nothing")
+    ]
+
+
+def test_nothing_is_overwritten_and_a_wrong_name_is_refused(tmp_path):
+    for name in ("my_topic", "20-my-topic", "20_My", "../20_x", "20_"):
+        with pytest.raises(InvalidArgument, match="a name that is not two digits"):
+            make_exercise(name, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    first = make_exercise(STEM, here=tmp_path)
+    assert first.is_own
+    for path in first.files[:2]:
+        path.unlink()
+    first.test.write_text("mine")
+    with pytest.raises(InvalidArgument) as error:
+        make_exercise(STEM, here=tmp_path)
+    assert f"found: {first.test}, which would be overwritten" in str(error.value)
+    assert first.test.read_text() == "mine"
+    assert not first.source.exists() and not first.checks.exists()
+    # In a clone of the course, a package of checks takes the name, too.
+    checks = tmp_path / f"distlab/course/lesson_{STEM}/checks"
+    checks.mkdir(parents=True)
+    with pytest.raises(InvalidArgument, match=f"{checks}, which would be overwritten"):
+        make_exercise(STEM, here=tmp_path)
+
+
+# Build
+
+
+def test_both_editions_are_built_and_the_checks_lie_beside_them(own, tmp_path):
+    assert build(own.source, tmp_path / "out") == {
+        f"exercises/{STEM}.ipynb": "new",
+        f"exercises/lesson_{STEM}.py": "new",
+        f"solutions/{STEM}.ipynb": "new",
+        f"solutions/lesson_{STEM}.py": "new",
+    }
+    exercise, solution = (
+        tmp_path / "out" / part / f"{STEM}.ipynb" for part in ("exercises", "solutions")
+    )
+    answer = "return np.sum(sums) / np.sum(counts)"
+    assert answer in solution.read_text() and answer not in exercise.read_text()
+    assert 'raise NotImplementedError(\\"your code here\\")' in exercise.read_text()
+    assert str(tmp_path) not in exercise.read_text()
+    cells = nbformat.read(exercise, as_version=4).cells
+    marks = [cell.metadata.nbgrader for cell in cells if "nbgrader" in cell.metadata]
+    assert [(m.grade_id, m.get("points")) for m in marks] == [
+        ("mean_my_topic", None),
+        ("mean_my_topic-check", 2),
+    ]
+    assert all(cell.execution_count is None for cell in cells if cell.cell_type == "code")
+
+
+def test_without_solutions_or_checks_there_is_nothing_of_them(own, tmp_path):
+    built = build(own.source, tmp_path / "out", solutions=False)
+    assert set(built) == {f"exercises/{STEM}.ipynb", f"exercises/lesson_{STEM}.py"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"exercises"}
+    replace_in(own.source, f"from lesson_{STEM} import CHECKS", "CHECKS = ()")
+    built = build(own.source, tmp_path / "private")
+    assert set(built) == {f"exercises/{STEM}.ipynb", f"solutions/{STEM}.ipynb"}
+
+
+def test_executed_editions_show_what_the_checks_say(own, tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTLAB_WARM", "0")
+    before = {path: path.read_bytes() for path in own.files}
+    build(own.source, tmp_path / "out", execute=True)
+    said = {}
+    for edition in ("exercises", "solutions"):
+        notebook = nbformat.read(tmp_path / "out" / edition / f"{STEM}.ipynb", as_version=4)
+        (said[edition],) = [
+            c.outputs[0].data["text/plain"] for c in notebook.cells if c.get("outputs")
+        ]
+    assert said["exercises"].startswith("mean_my_topic: not started (0 of 2 points)")
+    assert said["solutions"].startswith("mean_my_topic: passed (2 of 2 points)")
+    assert {path: path.read_bytes() for path in own.files} == before
+
+
+def test_a_cell_that_fails_names_its_line_and_leaves_nothing(own, tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTLAB_WARM", "0")
+    replace_in(own.source, "import numpy as np", "import numpy as np; 1 / 0")
+    with pytest.raises(NotebookError) as error:
+        build(own.source, tmp_path / "out", execute=True)
+    assert f"cell 3, line 17 of {STEM}.py: it raised ZeroDivisionError" in error.value.found
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_notebook_that_differs_is_overwritten_by_force_alone(own, tmp_path):
+    out = tmp_path / "out"
+    build(own.source, out)
+    assert set(build(own.source, out).values()) == {"current"}
+    mine = out / "solutions" / f"{STEM}.ipynb"
+    mine.write_text("mine")
+    (out / "exercises" / f"{STEM}.ipynb").unlink()
+    with pytest.raises(InvalidArgument) as error:
+        build(own.source, out)
+    assert str(error.value) == (
+        f"write {mine}\n"
+        "  found: a file of that name that differs\n"
+        "  to do: give another --out, or overwrite it with --force"
+    )
+    assert mine.read_text() == "mine"
+    assert not (out / "exercises" / f"{STEM}.ipynb").exists()
+    assert build(own.source, out, force=True)[f"solutions/{STEM}.ipynb"] == "overwritten"
+    assert json.loads(mine.read_text())["nbformat"] == 4
+
+
+def test_what_cannot_be_built_is_told_and_leaves_nothing(own, tmp_path):
+    out, other = tmp_path / "out", make_exercise(STEM, folder=tmp_path / "other")
+    (tmp_path / "my topic.py").touch()
+    (tmp_path / "20_my_topic").mkdir()
+    (tmp_path / "20_my_topic" / "exercise.py").touch()
+    (tmp_path / "taken").write_text("mine")
+    two = [own.source, other.source]
+    cases = {
+        "another source that makes": lambda: build_editions(two, BuildOptions(out=out)),
+        "no file of that name": lambda: build(tmp_path / "none.py", out),
+        "the name 'my topic.py'": lambda: build(tmp_path / "my topic.py", out),
+        f"give its source: {tmp_path}/20_my_topic/exercise.py": lambda: build(
+            tmp_path / "20_my_topic", out
+        ),
+        "taken, which is a file": lambda: build(own.source, tmp_path / "taken" / "deep"),
+        "taken, which is a file ": lambda: make_exercise(STEM, folder=tmp_path / "taken"),
+        "no file of checks none": lambda: build(own.source, out, checks=Path("none.py")),
+    }
+    wrong = {}
+    for told, call in cases.items():
+        with pytest.raises(InvalidArgument) as error:
+            call()
+        if told.strip() not in str(error.value):
+            wrong[told] = str(error.value)
+    assert wrong == {} and not out.exists()
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_what_is_wrong_in_a_source_or_its_checks_is_told_by_its_place(own, tmp_path):
+    source, checks, out = own.source.read_text(), own.checks.read_text(), tmp_path / "out"
+    marks = ("    ### BEGIN SOLUTION\n", "    ### END SOLUTION\n")
+    report = (
+        "from distlab.course.checks.rubric import RubricRow, WrittenReport\n"
+        'REPORTS = (WrittenReport("mean_my_topic", "", (RubricRow("why", 1, ""),)),)\n'
+    )
+    sources = {
+        "students would get all of it": source.replace(marks[0], "").replace(marks[1], ""),
+        "no Python: '(' was never closed: def mean_loss(sums, counts:": source.replace(
+            "def mean_loss(sums, counts):", "def mean_loss(sums, counts:"
+        ),
+        "did you mean 'mean_my_topic'?": source.replace(
+            'checks["mean_my_topic"]', 'checks["mean_my_topik"]'
+        ),
+    }
+    texts = {
+        "SyntaxError: '(' was never closed": "CHECKS = (",
+        "no tuple CHECKS of checks": "CHECKS = [1]",
+        "REPORTS that is not a tuple of reports": "CHECKS = ()\nREPORTS = [1]",
+        "two checks or reports of the name 'mean_my_topic'": checks + report,
+    }
+    cases = [(told, text, checks) for told, text in sources.items()]
+    cases += [(told, source, text) for told, text in texts.items()]
+    wrong = {}
+    for told, of_source, of_checks in cases:
+        own.source.write_text(of_source)
+        own.checks.write_text(of_checks)
+        with pytest.raises((NotebookError, InvalidArgument)) as error:
+            build(own.source, out)
+        place = f"{STEM}.py, line" if of_checks == checks else str(own.checks)
+        if told not in str(error.value) or (of_checks == checks and place not in str(error.value)):
+            wrong[told] = str(error.value)
+    assert wrong == {} and not out.exists()
+    own.checks.unlink()
+    with pytest.raises(InvalidArgument, match="put it there, or name it with --checks"):
+        build(own.source, out)
+
+
+# The command
+
+
+def test_the_command_makes_and_builds(tmp_path, capsys):
+    assert cli.main(["exercise", "new", STEM, "--folder", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"new  {tmp_path / STEM}.py"
+    _, _, *command = said[-1].split()
+    assert command[:3] == ["distlab", "exercise", "build"]
+    assert cli.main(command[1:]) == 0
+    out = tmp_path / "handout"
+    assert capsys.readouterr().out.splitlines()[0] == f"new         {out}/exercises/{STEM}.ipynb"
+    (out / "exercises" / f"{STEM}.ipynb").write_text("mine")
+    assert cli.main(command[1:]) == 2
+    assert "overwrite it with --force" in capsys.readouterr().err
+    assert cli.main([*command[1:], "--force", "--no-solutions"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("overwritten ")

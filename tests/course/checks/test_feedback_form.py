@@ -1,0 +1,65 @@
+"""The form of all feedback: what was done, what follows, a question; sections that exist."""
+
+import functools
+import re
+
+import pytest
+
+from distlab.authoring.notebook_text import headings_of
+from distlab.authoring.source import Page, draft_page
+from distlab.course.checks.criteria import expectations_in
+from distlab.course.checks.help_steps import section_to_revisit
+from distlab.course.checks.registry import all_checks
+from tests.support.lesson_checks import problems_of
+from tests.support.repository import ROOT
+
+# Words that make a sentence hard to read at once, or that have a plain word in their place.
+AVOIDED = re.compile(
+    r"\b(nobody|whoever|somebody|shall|also where|says so|the rest|another|anew|once more"
+    r"|hangs on|stands in|cannot be meant|is told)\b"
+)
+SENTENCE = re.compile(r"[.?!](?=\s|$)")
+
+
+@functools.cache
+def headings_in(stem):
+    """The headings of a lesson's source."""
+    return [
+        heading.text for heading in headings_of(draft_page(Page(ROOT, stem, "lesson")).notebook)
+    ]
+
+
+def problems_of_feedback(check, mistake):
+    """What is wrong with the words on a mistake."""
+    text, least = mistake.says, 2 if mistake.asks else 1
+    if len(SENTENCE.findall(text)) < least:
+        yield f"fewer than {least} sentences"
+    if ("?" in text) is not mistake.asks:
+        yield "no question" if mistake.asks else "a question"
+    if text.lstrip().startswith(("?", "Why", "What", "Which")):
+        yield "begins to ask before it says what was done"
+    if word := AVOIDED.search(text):
+        yield f"{word[0]!r} is not plain"
+    if codes := [m.name for m in check.mistakes if "_" in m.name and m.name in text]:
+        yield f"shows the codes {codes}"
+
+
+@pytest.mark.parametrize("check", all_checks(), ids=lambda check: check.name)
+def test_a_check_is_complete_and_its_words_are_plain(check):
+    assert problems_of(check) == []
+    assert [
+        f"{mistake.name}: {problem}: {mistake.says}"
+        for mistake in check.mistakes
+        for problem in problems_of_feedback(check, mistake)
+    ] == []
+
+    assert check.question.endswith("?")
+    helps = (check.question, check.direction, check.hint)
+    assert all(helps) and len(set(helps)) == 3
+    # Before a row that is not met stands "not yet:".
+    labels = [row.label for row in expectations_in(check.criteria)]
+    assert [label for label in labels if label.startswith(("not ", "not:"))] == []
+    assert [text for text in (*helps, check.title, *labels) if AVOIDED.search(text)] == []
+
+    section = section_to_revisit(check)
+    assert section.heading in headings_in(section.stem), f"{check.revisit!r} is no heading there"

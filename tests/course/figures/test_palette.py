@@ -1,0 +1,101 @@
+"""One meaning has one colour in all figures, and every figure can be read aloud."""
+
+import itertools
+
+import matplotlib.pyplot as plt
+import nbformat
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from distlab.authoring.execute import execute
+from distlab.course import palette
+from distlab.errors import InvalidArgument
+
+MEANINGS = {
+    **{f"replica {number}": palette.replica(number) for number in range(4)},
+    "one device": palette.ONE_DEVICE,
+    "right": palette.RIGHT,
+    "wrong": palette.WRONG,
+}
+# What people without red cones, without green ones, and all others see: Machado et al. 2009.
+SIGHTS = {
+    "all cones": np.eye(3),
+    "no red cones": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "no green cones": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+}
+
+
+def linear(colour):
+    values = np.array(to_rgb(colour))
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def seen(colour, sight):
+    """The colour in CIE Lab, in which distances are about those that people see."""
+    light = np.clip(np.array(SIGHTS[sight]) @ linear(colour), 0, 1)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = np.cbrt(np.array(to_xyz) @ light / [0.95047, 1, 1.08883])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_colours_of_different_meanings_can_be_told_apart():
+    near = {
+        (sight, first, second): round(distance)
+        for sight in SIGHTS
+        for (first, a), (second, b) in itertools.combinations(MEANINGS.items(), 2)
+        if (distance := np.linalg.norm(seen(a.colour, sight) - seen(b.colour, sight))) < 12
+    }
+    assert near == {}
+
+
+def test_every_colour_stands_out_on_white():
+    looks = [*MEANINGS.values(), *palette.CATEGORIES]
+    light = {look.colour: linear(look.colour) @ [0.2126, 0.7152, 0.0722] for look in looks}
+    assert {colour for colour, value in light.items() if 1.05 / (value + 0.05) < 3} == set()
+
+
+def test_replicas_and_categories_differ_by_more_than_colour():
+    for looks in ([palette.replica(n) for n in range(4)], palette.CATEGORIES):
+        for part in ("marker", "hatch", "dashes"):
+            assert len({getattr(look, part) for look in looks}) == 4
+    assert palette.worker(2) == palette.replica(2) == palette.replica(6)
+
+
+def test_a_finished_figure_is_closed_and_has_words_and_units():
+    before = plt.get_fignums()
+    figure, axes = plt.subplots()
+    palette.label_axes(axes, x="time", y="loss", x_unit="ms")
+    with pytest.raises(InvalidArgument, match="no alternative text"):
+        palette.finish(figure, alt=" ")
+    assert palette.finish(figure, alt="Nothing\n  is drawn.").alt == "Nothing is drawn."
+    assert plt.get_fignums() == before
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("time (ms)", "loss")
+
+
+SHOWN = """
+import matplotlib.pyplot as plt
+from distlab.course.palette import finish
+figure, axes = plt.subplots(figsize=(1, 1))
+finish(figure, alt='One < two, "so to say".')
+"""
+
+
+def test_a_figures_words_are_in_the_metadata_and_in_jupyterlab_in_html():
+    # Where JupyterLab runs a kernel, its server says in this variable which notebook it is.
+    in_lab = f"import os\nos.environ['JPY_SESSION_NAME'] = 'a.ipynb'\n{SHOWN}"
+    cells = [nbformat.v4.new_code_cell(source) for source in (SHOWN, in_lab)]
+    stored, lab = (c.outputs[0] for c in execute(nbformat.v4.new_notebook(cells=cells)).cells)
+    assert set(stored.data) == {"image/png", "text/plain"}
+    assert stored.metadata["image/png"]["alt"] == 'One < two, "so to say".'
+    image = lab.data["text/html"]
+    assert image.startswith('<img alt="One &lt; two, &quot;so to say&quot;." src="data:image/png;')
+    assert "".join(lab.data["image/png"].split()) in image.replace("\n", "")

@@ -1,0 +1,79 @@
+"""What cells ask of calls and loops: outcomes, stubs that are waited for, limits and paths."""
+
+import os
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distlab.course.lesson_03_custom_training_loop.runs import apart, fit_path, kernel
+from distlab.course.runs.patience import patient
+from distlab.course.runs.unfinished_answers import waits_for
+from distlab.course.runs.what_happens import what_happens
+from distlab.errors import InvalidArgument
+
+
+def ended(error, *tasks):
+    with waits_for(*tasks):
+        raise error
+
+
+def test_a_picture_waits_for_stubs_by_name_and_names_the_check_of_an_answer_that_fails(capsys):
+    ended(NotImplementedError("your code here"), "loop", "scale")
+    assert capsys.readouterr().out == (
+        "This cell waits for loop and scale: write them above, then run this cell again.\n"
+    )
+    ended(TypeError("no such thing"), "loop")
+    assert capsys.readouterr().out == (
+        'No result: your code ended with TypeError: no such thing\ndl.check("loop") says more.\n'
+    )
+    with waits_for("loop"):
+        sys.stdout.write("a picture")
+    assert capsys.readouterr().out == "a picture"
+
+
+def test_what_is_no_fault_of_the_answer_is_raised():
+    for error in (KeyboardInterrupt(), InvalidArgument(asked="a", found="b", do="c")):
+        with pytest.raises(type(error)):
+            ended(error, "loop")
+
+
+def test_a_call_that_a_prediction_asks_about_ends_with_its_result_or_its_error():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    assert what_happens(lambda: 40 + 2) == 42
+    error = what_happens(lambda: [] * "10")
+    assert isinstance(error, TypeError)
+    assert "can't multiply" in str(error)
+    with pytest.raises(KeyboardInterrupt):
+        what_happens(interrupt)
+
+
+def test_a_limit_grows_with_the_load_of_each_core_up_to_four_times(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for load, limit in ((0.0, 10.0), (2.0, 10.0), (6.0, 30.0), (400.0, 40.0)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert patient(10.0) == limit
+    monkeypatch.delattr(os, "getloadavg")  # a system that tells no load
+    assert patient(10.0) == 10.0
+
+
+def zeros():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(0.5), loss="mse")
+    model.set_weights([np.zeros((2, 1), np.float32)])
+    return model
+
+
+def test_a_path_has_the_weights_before_the_first_step_and_after_each():
+    data = tf.data.Dataset.from_tensors((tf.ones((4, 2)), tf.ones((4, 1)))).repeat(2)
+    model, path = fit_path(zeros(), data)
+    # The gradient of (w1 + w2 - 1)² is -2 at the first step and 2 at the second.
+    assert [step.ravel().tolist() for step in path] == [[0, 0], [1, 1], [0, 0]]
+    assert np.array_equal(kernel(model), path[-1])
+    model.set_weights([np.array([[0.25], [-0.5]], np.float32)])
+    assert apart(model, zeros()) == 0.5  # the largest difference
+    assert apart(zeros(), zeros()) == 0

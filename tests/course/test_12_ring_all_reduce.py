@@ -1,0 +1,331 @@
+"""The checks of lesson 12: right answers pass, each mistake is named; what the lesson claims."""
+
+import ast
+import functools
+import itertools
+from math import log2
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.distribute import cross_device_utils
+
+import distlab as dl
+from distlab.course.checks.registry import checks_of
+from distlab.course.lesson_12_ring_all_reduce.ring_schedule import ALGORITHMS, all_reduce_steps
+from distlab.course.lesson_12_ring_all_reduce.simulated_network import Network
+from tests.support.lesson_checks import (
+    assert_feedback_says,
+    assert_mistakes_are_caught,
+    assert_right_answers_pass,
+)
+from tests.support.repository import lesson_text
+
+STEM = "12_ring_all_reduce"
+CHECKS = {check.name: check for check in checks_of(STEM)}
+SCATTER, GATHER, ROUTE, MESSAGES = CHECKS.values()
+
+
+# --- reduce_scatter
+
+
+def scatter(*, near=False, adds=True, forwards=True, short=0, everything=False):
+    """Exchanges blocks of chunks; the solution with one thing changed."""
+
+    def reduce_scatter(network, chunks):
+        ranks = len(chunks)
+        given = [list(mine) for mine in chunks]
+        left = [list(range(ranks)) for _ in range(ranks)]
+        distances = [2**power for power in range(int(log2(ranks)))]
+        distances = distances if near else distances[::-1]
+        for apart in distances[: len(distances) - short]:
+            sends = {}
+            for rank in range(ranks):
+                low, high = np.split(np.array(left[rank]), 2)
+                left[rank], theirs = (high, low) if rank & apart else (low, high)
+                of = chunks if forwards else given
+                numbers = range(ranks) if everything else theirs
+                sends[rank, rank ^ apart] = {int(n): of[rank][n] for n in numbers}
+            for rank, arrived in network.step(sends).items():
+                for n, array in arrived.items():
+                    chunks[rank][n] = chunks[rank][n] + array if adds else array
+        return [chunks[r][r if r in left[r] else left[r][0]] for r in range(ranks)]
+
+    return reduce_scatter
+
+
+def scatter_of_dictionaries(network, chunks):
+    """What is left to finish is kept apart from the chunks."""
+    left = [dict(enumerate(mine)) for mine in chunks]
+    apart = len(chunks) // 2
+    while apart:
+        sends = {}
+        for rank, mine in enumerate(left):
+            away = [n for n in mine if (n ^ rank) & apart]
+            sends[rank, rank ^ apart] = {n: mine.pop(n) for n in away}
+        for rank, arrived in network.step(sends).items():
+            left[rank] = {n: array + arrived[n] for n, array in left[rank].items()}
+        apart //= 2
+    return [mine[rank] for rank, mine in enumerate(left)]
+
+
+def scatter_around_a_ring(network, chunks):
+    ranks = len(chunks)
+    travels = {rank: chunks[rank][rank - 1] for rank in range(ranks)}
+    for step in range(ranks - 1):
+        arrived = network.step({(n, (n + 1) % ranks): travels[n] for n in range(ranks)})
+        travels = {n: arrived[n] + chunks[n][(n - 2 - step) % ranks] for n in range(ranks)}
+    return [travels[rank] for rank in range(ranks)]
+
+
+def test_reduce_scatter_takes_other_right_answers():
+    assert_right_answers_pass(SCATTER, scatter(), scatter_of_dictionaries)
+
+
+def test_reduce_scatter_names_the_mistake():
+    """Right sums in too many steps or bytes earn a part of the points."""
+    wrong = {
+        "wrong_chunk": scatter(near=True),
+        "overwrites_before_send": scatter(adds=False),
+        "sends_original": scatter(forwards=False),
+        "one_step_short": scatter(short=1),
+        "ring_again": scatter_around_a_ring,
+    }
+    assert_mistakes_are_caught(SCATTER, wrong, earned={"ring_again": 2.5})
+    assert_feedback_says(SCATTER, {"bytes; 168 are enough": scatter(everything=True)}, earned=3)
+    said = {"rank 0 sends to itself": lambda network, chunks: network.step({(0, 0): chunks[0][0]})}
+    assert_feedback_says(SCATTER, said)
+
+
+# --- all_gather
+
+
+def gather(*, sends="all", short=0):
+    def all_gather(network, mine):
+        have = [{rank: row} for rank, row in enumerate(mine)]
+        own, last = [dict(one) for one in have], [dict(one) for one in have]
+        for step in range(int(log2(len(mine))) - short):
+            out = {"all": have, "own": own, "last": last}[sends]
+            arrived = network.step({(n, n ^ 2**step): out[n] for n in range(len(mine))})
+            for rank, arrays in arrived.items():
+                have[rank].update(arrays)
+                last[rank] = arrays
+        return have
+
+    return all_gather
+
+
+def gather_around_a_ring(network, mine):
+    ranks = len(mine)
+    have = [{rank: row} for rank, row in enumerate(mine)]
+    for step in range(ranks - 1):
+        sends = {
+            (n, (n + 1) % ranks): {(n - step) % ranks: have[n][(n - step) % ranks]}
+            for n in range(ranks)
+        }
+        for rank, arrays in network.step(sends).items():
+            have[rank].update(arrays)
+    return have
+
+
+def gather_shifted(network, mine):
+    """Rank r sends to rank r - apart: a different way to double (Bruck and others)."""
+    ranks, apart = len(mine), 1
+    have = [{rank: row} for rank, row in enumerate(mine)]
+    while apart < ranks:
+        sends = {(rank, (rank - apart) % ranks): have[rank] for rank in range(ranks)}
+        for rank, arrays in network.step(sends).items():
+            have[rank].update(arrays)
+        apart *= 2
+    return have
+
+
+def gather_under_wrong_numbers(network, mine):
+    have = gather()(network, mine)
+    return [dict(zip(one, reversed(one.values()), strict=True)) for one in have]
+
+
+def test_all_gather_takes_other_right_answers():
+    assert_right_answers_pass(GATHER, gather(), gather_shifted)
+
+
+def test_all_gather_names_the_mistake():
+    wrong = {
+        "one_step_short": gather(short=1),
+        "own_array_only": gather(sends="own"),
+        "last_received_only": gather(sends="last"),
+        "ring_again": gather_around_a_ring,
+    }
+    assert_mistakes_are_caught(GATHER, wrong)
+    said = {"under the number of a different rank": gather_under_wrong_numbers}
+    assert_feedback_says(GATHER, said, earned=1.5)
+
+
+# --- choose_route
+
+
+def by_times(*, passes=(2, 2, 2), cut=True, bits=8):
+    def choose_route(servers, gpus, size_bytes, inside, between):
+        def step(link, part):
+            return link[0] + size_bytes * part * bits / link[1] / 1e9
+
+        n = servers * gpus
+        flat = passes[0] * (n - 1) * step(between, 1 / n if cut else 1)
+        levels = passes[1] * (gpus - 1) * step(inside, 1 / gpus)
+        levels += passes[2] * (servers - 1) * step(between, 1 / servers)
+        return "flat" if flat < levels else "two levels"
+
+    return choose_route
+
+
+def by_the_even_size(servers, gpus, size_bytes, inside, between):
+    waits = gpus * (servers * between[0] - inside[0])
+    secs_per_byte = 8e-9 / inside[1] - 8e-9 / (servers * between[1])
+    return "two levels" if size_bytes * secs_per_byte <= waits else "flat"
+
+
+def test_choose_route_takes_other_right_answers():
+    assert_right_answers_pass(ROUTE, by_times(), by_the_even_size)
+
+
+def test_choose_route_names_the_mistake():
+    wrong = {
+        "flat_always": lambda **case: "flat",
+        "two_levels_always": by_times(cut=False),
+        "bits_as_bytes": by_times(bits=1),
+        "one_way_only": by_times(passes=(1, 2, 2)),
+        "by_size_alone": lambda size_bytes, **case: "flat" if size_bytes > 1e8 else "two levels",
+    }
+    assert_mistakes_are_caught(ROUTE, wrong)
+
+
+# --- pack_gradients
+
+
+def packed(*, backward=True, fits=lambda full, size, limit: full + size <= limit):
+    def pack_gradients(sizes, limit):
+        names = list(sizes)[::-1] if backward else list(sizes)
+        messages = []
+        for name in names:
+            full = sum(sizes[other] for other in messages[-1]) if messages else 0
+            if messages and fits(full, sizes[name], limit):
+                messages[-1].append(name)
+            else:
+                messages.append([name])
+        return messages
+
+    return pack_gradients
+
+
+def packed_without_the_last(sizes, limit):
+    messages, opened = [], []
+    for name in reversed(sizes):
+        if opened and sum(map(sizes.get, opened)) + sizes[name] > limit:
+            messages.append(opened)
+            opened = []
+        opened.append(name)
+    return messages
+
+
+def packed_with_the_last(sizes, limit):
+    sent = packed_without_the_last(sizes, limit)
+    names = [name for message in sent for name in message]
+    return [*sent, [name for name in reversed(sizes) if name not in names]]
+
+
+def test_pack_gradients_takes_other_right_answers():
+    assert_right_answers_pass(MESSAGES, packed(), packed_with_the_last)
+
+
+def test_pack_gradients_names_the_mistake():
+    wrong = {
+        "one_message_per_tensor": packed(fits=lambda full, size, limit: False),
+        "one_message_for_all": packed(fits=lambda full, size, limit: True),
+        "forward_order": packed(backward=False),
+        "closed_too_late": packed(fits=lambda full, size, limit: full < limit),
+        "last_message_lost": packed_without_the_last,
+    }
+    assert_mistakes_are_caught(MESSAGES, wrong)
+
+
+# --- what the lesson says and does not show
+
+
+@functools.cache
+def functions_of_the_lesson():
+    """The functions that the lesson builds from NumPy and the simulated network."""
+    lesson = lesson_text(STEM)
+    wanted = ("naive", "tree", "reduce_scatter", "all_gather", "ring")
+    names = {"np": np}
+    for node in ast.parse(lesson).body:
+        if isinstance(node, ast.FunctionDef) and node.name in wanted:
+            exec(compile(ast.Module([node], []), "<lesson 12>", "exec"), names)
+    return names
+
+
+def test_the_routes_of_the_lesson_send_what_the_view_draws():
+    for route, ranks in itertools.product(ALGORITHMS, (2, 8)):
+        network, given = Network(ranks), np.arange(2.0 * ranks * ranks).reshape(ranks, -1)
+        for total in functions_of_the_lesson()[route](network, list(given)):
+            np.testing.assert_array_equal(total, given.sum(axis=0), err_msg=route)
+        sent = {(each.step, each.source, each.target, each.bytes) for each in network.messages}
+        drawn = {
+            (step, each.source, each.target, 16 * len(each.chunks))
+            for step, transfers in enumerate(all_reduce_steps(route, ranks))
+            for each in transfers
+        }
+        assert sent == drawn, (route, ranks)
+
+
+def test_where_no_bytes_are_counted_the_lesson_shows_a_simulated_networks(capsys):
+    lesson = lesson_text(STEM)
+    (shown,) = (
+        node
+        for node in ast.parse(lesson).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "can_count()"
+    )
+    names = functions_of_the_lesson() | {"can_count": lambda: False, "Network": Network}
+    exec(compile(ast.Module([shown], []), "<lesson 12>", "exec"), names)
+    assert "counts no bytes" in capsys.readouterr().out
+    assert {examples: list(sent) for examples, sent in names["sent"].items()} == {
+        8: [6.0] * 4,
+        64: [6.0] * 4,
+    }
+
+
+def test_the_sizes_at_which_ring_and_tree_are_even_and_the_times_of_both_are_the_lessons():
+    """In units of latency times bandwidth; at 50 MB, and at 1 KB, on 64 ranks."""
+    even = [(2 * (n - 1) - 2 * log2(n)) / (2 * log2(n) - 2 * (n - 1) / n) for n in (4, 8, 64, 256)]
+    assert even == sorted(even)
+    assert 10e-6 * 10e9 * even[2] == pytest.approx(1.1e6, rel=0.05)
+
+    def times(size):
+        waits, message = 10e-6, size / 10e9
+        return 126 * (waits + message / 64), 12 * (waits + message)
+
+    (large_ring, large_tree), (small_ring, small_tree) = times(50e6), times(1e3)
+    assert 5 < large_tree / large_ring < 6
+    assert 10 < small_ring / small_tree < 11
+    assert 1 < (63 / 64) / (31 / 32) < 1.02  # what doubling 32 ranks adds to the bytes of a ring
+
+
+def test_outside_a_tf_function_each_gradient_is_reduced_by_itself(monkeypatch):
+    """One worker is enough: what is counted are the calls, not the messages."""
+    launcher, calls = cross_device_utils.CollectiveReplicaLauncher, []
+    launch = launcher.all_reduce
+
+    def counted(self, *args, **named):
+        calls.append(1)
+        return launch(self, *args, **named)
+
+    monkeypatch.setattr(launcher, "all_reduce", counted)
+    strategy = tf.distribute.MirroredStrategy(dl.split_devices(4)[:2])
+
+    def step():
+        gradients = [tf.ones([1000]) for _ in range(6)]
+        return tf.distribute.get_replica_context().all_reduce("SUM", gradients)
+
+    strategy.run(step)
+    assert len(calls) == 2 * 6  # two replicas
+    tf.function(lambda: strategy.run(step))()
+    assert len(calls) == 2 * 6 + 2

@@ -1,0 +1,90 @@
+"""The map of the course: what it reads from notebooks, and that README and the site have it."""
+
+import json
+import re
+
+import pytest
+
+from distlab.course.course_map import map_table, read_map, total_minutes
+from distlab.errors import InvalidArgument
+from tests.support.repository import ROOT
+from tools import write_map
+
+LESSON = """# A title
+
+Some 90 minutes were lost.
+
+## Overview
+
+It takes about 25 minutes.
+
+## More"""
+EXERCISE = """# Exercise
+
+| task | what you do | minutes | difficulty |
+|---|---|---|---|
+| 1. `first` | a | 5 | easy |
+| 2. `second` | b | 12 | hard |
+| report `third` | c | 15 | medium |
+
+| other | minutes |
+|---|---|---|
+| not a task | 99 |
+"""
+
+
+def notebook(text):
+    cells = [{"cell_type": "markdown", "source": [text]}, {"cell_type": "code", "source": "x"}]
+    return json.dumps({"cells": cells})
+
+
+@pytest.fixture
+def course(tmp_path):
+    for name, text in (("notebooks", LESSON), ("exercises", EXERCISE)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "06_reproducibility.ipynb").write_text(notebook(text))
+    return tmp_path
+
+
+def reproducibility_of(course):
+    return next(entry for entry in read_map(course) if entry.number == "06")
+
+
+def test_the_map_has_the_minutes_and_tasks_that_the_notebooks_state(course):
+    entry = reproducibility_of(course)
+    assert (entry.lesson_minutes, entry.exercise_minutes, entry.tasks) == (25, 32, 3)
+    assert total_minutes(read_map(course)) == (25, 32)
+    rows = map_table(read_map(course)).splitlines()
+    (row,) = [row for row in rows if row.startswith("| 06 |")]
+    assert "[Reproducibility](notebooks/06_reproducibility.ipynb),\u00a025\u00a0min" in row
+    assert "[3 tasks](exercises/06_reproducibility.ipynb),\u00a032\u00a0min" in row
+    absent = "| 02 | Batch size and learning rate (coming) |"
+    assert any(row.startswith(absent) for row in rows)
+
+
+def test_a_learners_broken_or_second_copy_is_no_matter_and_a_new_lesson_must_be_listed(course):
+    lesson = course / "notebooks" / "06_reproducibility.ipynb"
+    lesson.with_suffix(".fresh.ipynb").write_text(notebook(LESSON))
+    lesson.write_text("{ half")
+    assert reproducibility_of(course).lesson_minutes is None
+    assert reproducibility_of(course).lesson
+    (course / "notebooks" / "18_more.ipynb").write_text(notebook(LESSON))
+    with pytest.raises(InvalidArgument, match="18_more"):
+        read_map(course)
+
+
+def test_the_pages_have_the_map_as_the_notebooks_are_now():
+    for page in write_map.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert write_map.with_map(text) == text, f"{page}: python tools/write_map.py mends it"
+    with pytest.raises(ValueError, match="must have the marks"):
+        write_map.with_map("# A page")
+
+
+def test_the_course_is_in_order_and_every_lesson_states_its_minutes():
+    entries = read_map(ROOT)
+    without = [entry.stem for entry in entries if entry.lesson and not entry.lesson_minutes]
+    assert set(without) <= {"00_start_here"}
+    assert all(entry.exercise_minutes for entry in entries if entry.exercise)
+    numbers = re.findall(r"^\| (\d\d) \|", map_table(entries), re.MULTILINE)
+    assert numbers == [f"{number:02}" for number in range(18)]

@@ -1,0 +1,66 @@
+"""What a learner sees first: the page with the map and their progress, and its data."""
+
+import json
+import re
+
+import pytest
+
+from distlab import cli
+from distlab.course.checks.registry import checks_of, stems
+from distlab.course.course_page import PAGE, course_page, course_state
+from distlab.course.learner_folder import lay_course, lay_page
+from tests.support.repository import ROOT
+
+TASKS = sum(len(checks_of(stem)) for stem in stems())
+FIRST, EXERCISE = "notebooks/00_start_here.ipynb", "exercises/00_start_here.ipynb"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    lay_course(tmp_path / "mine", course=ROOT)
+    return tmp_path / "mine"
+
+
+def answer(folder):
+    """Saves what the check of the first task leaves in the exercise once it has passed."""
+    notebook = json.loads((folder / EXERCISE).read_text())
+    cell = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+    data = {"text/plain": "slices: passed (2 of 2 points)"}
+    output = {"output_type": "execute_result", "metadata": {}, "execution_count": 1, "data": data}
+    cell["outputs"].append(output)
+    (folder / EXERCISE).write_text(json.dumps(notebook))
+
+
+def test_a_learner_is_sent_to_lesson_00_and_then_to_the_next_task(folder):
+    page = course_page(folder)
+    assert f"**Next:** [lesson 00, Start here]({FIRST})" in page
+    assert f"0 of {TASKS} tasks passed" in page
+    links = re.findall(r"\]\(([^)]+)\)", page)
+    assert "docs/glossary.md" in links and len(links) > 20
+    assert [link for link in links if not (folder / link).is_file()] == []
+    state = json.loads(json.dumps(course_state(folder)))  # as the panel gets it
+    assert (state["next"], len(state["lessons"]), state["page"]) == (FIRST, 18, "")
+    answer(folder)
+    page = course_page(folder)
+    assert f"**Next:** task `file_slices` in [exercise 00, Start here]({EXERCISE})." in page
+    assert " | 1 of 4 |" in page
+    state = next(row for row in course_state(folder)["lessons"] if row["number"] == "00")
+    assert state["state"] == "1 of 4" and 0 < state["share"] < 1
+    lay_page(folder, PAGE, page)
+    assert course_state(folder)["page"] == PAGE
+
+
+def test_a_folder_without_notebooks_has_a_page_too(tmp_path):
+    assert "**Next:**" in course_page(tmp_path)
+
+
+def test_the_page_is_renewed_until_the_learner_changes_it(folder, capsys):
+    assert cli.main(["lab", str(folder), "--lay-only"]) == 0
+    answer(folder)
+    cli.main(["lab", str(folder), "--lay-only"])
+    assert f"1 of {TASKS} tasks passed" in (folder / PAGE).read_text()
+    (folder / PAGE).write_text("my notes")
+    capsys.readouterr()
+    cli.main(["lab", str(folder), "--lay-only"])
+    assert (folder / PAGE).read_text() == "my notes"
+    assert f"kept {PAGE}: you changed it\n" in capsys.readouterr().out

@@ -1,0 +1,269 @@
+"""A learner's path in a real browser: the course in JupyterLab, an exercise, predictions, views."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import v4
+from playwright.sync_api import expect
+
+from distlab.authoring.prediction_cells import REVEAL_LINE, fold_answers
+from distlab.course.learner_folder import without_outputs
+from tests.support.browser import open_browser, open_lab, open_page
+from tests.support.repository import ROOT
+
+EXERCISE = "exercises/00_start_here.ipynb"
+COURSE, LESSON = ".distlab-course", ".distlab-course .distlab-lesson"
+PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the notebook in front; others may be open
+VIEWER = ".jp-MarkdownViewer:visible"
+
+WRONG = """# task: slices
+def split(examples, replicas):
+    whole, rest = divmod(examples, replicas)
+    return [whole + (replica < rest) for replica in range(replicas)]"""
+RIGHT = """# task: slices
+def split(examples, replicas):
+    piece = math.ceil(examples / replicas)
+    return [max(0, min(piece, examples - piece * replica)) for replica in range(replicas)]"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The learner's folder, the address of a JupyterLab in it, and a browser."""
+    folder = tmp_path_factory.mktemp("lab") / "mine"
+    with open_browser() as browser, open_lab(folder) as address:
+        yield folder, address, browser
+
+
+@pytest.fixture
+def page(lab):
+    with open_page(lab[2]) as page:
+        yield page
+        outside = ("http://127.0.0.1:", "data:", "blob:")
+        assert [url for url in page.asked if not url.startswith(outside)] == []
+
+
+def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, page):
+    _, address, _ = lab
+    data = address.split("/lab")[0] + "/distlab/course"
+    assert page.request.get(data).status == 403
+    page.goto(address.split("?")[0])  # without its token the server lets nobody in
+    expect(page).to_have_url(re.compile("/login"))
+    page.goto(address)
+    expect(page.locator(f"{VIEWER} h1")).to_contain_text("Your course")
+    expect(page.locator(LESSON)).to_have_count(18)
+    assert page.request.get(data).json()["next"] == "notebooks/00_start_here.ipynb"
+    first = page.locator(LESSON).first
+    expect(first).to_contain_text(re.compile(r"exercise, \d+ min"))
+    expect(page.locator(f"{LESSON}.distlab-next")).to_contain_text("Start here")
+    page.locator(f"{VIEWER} a", has_text="The glossary").click()
+    expect(page.locator(f"{VIEWER} h1")).to_contain_text("Glossary")
+    first.locator(".distlab-title").click()
+    expect(page.locator(f"{PANEL} .jp-Notebook h1").first).to_contain_text("Start here")
+    expect(page.get_by_text("Jupyter news")).to_have_count(0)
+
+    first.get_by_text(re.compile(r"exercise, \d+ min")).click()
+    expect(cells(page).first.locator("h1")).to_contain_text("Exercise")
+    task, check = place_of("# task: slices"), place_of('dl.check("slices")')
+    choose(page, "Edit", "Clear Outputs of All Cells")
+    expect(page.locator(f"{PANEL} .jp-OutputArea-output")).to_have_count(0)
+    idle = page.locator(f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]")
+    expect(idle).to_be_visible()
+    for cell in (place_of("import tensorflow as tf"), task, check):
+        run(page, cell)
+    expect(output_of(page, check)).to_contain_text("slices: not started (0 of 2 points)")
+    # What TensorFlow says while it loads is not what a reader came for.
+    for kind in ("error", "stderr"):
+        kinds = f"{PANEL} [data-mime-type='application/vnd.jupyter.{kind}']"
+        expect(page.locator(kinds)).to_have_count(0)
+    answer(page, task, WRONG)
+    run(page, check)
+    expect(output_of(page, check)).to_contain_text("slices: not yet")
+    expect(output_of(page, check)).to_contain_text("What this looks like")
+    run(page, check)
+    run(page, check)
+    # The third failed try links to a section of the lesson, which is open.
+    link = output_of(page, check).get_by_role("link")
+    section = (link.text_content() or "").partition('" in lesson')[0].strip('"')
+    link.click()
+    expect(cells(page).get_by_role("heading", name=section)).to_be_in_viewport()
+    page.get_by_role("tab", name=Path(EXERCISE).name).last.click()
+    answer(page, task, RIGHT)
+    run(page, check)
+    expect(output_of(page, check)).to_contain_text("slices: passed (2 of 2 points)")
+
+
+TERMS = ("all-reduce", "tf_config")
+ASK = """import distlab as dl
+copies = dl.predict("How many copies?", ["one", "two", "four"])"""
+REVEAL = 'copies.reveal("two", {"one": "Then it is shared.", "four": "Then each worker has two."})'
+ASK_NUMBER = 'steps = dl.predict("How many steps?", unit="steps")'
+RECAP = "from distlab.course.predictions import recap\nrecap()"
+VIEW = """import matplotlib.pyplot as plt
+from distlab.course.palette import finish
+from distlab.course.view import Choices, View
+def draw(replicas):
+    figure, axes = plt.subplots(figsize=(3, 2))
+    axes.bar(range(replicas), 12 / replicas)
+    return finish(figure, alt=f"12 examples on {replicas} replicas")
+View("Shares", {"replicas": Choices("replicas", [1, 2, 3, 4], start=2)}, draw)"""
+RING = "from distlab.course.lesson_12_ring_all_reduce.view import explore_ring\nexplore_ring()"
+
+
+def write_notebook(folder):
+    """A notebook as the builder makes it: what answers a question is folded."""
+    links = [f"[{term}](../docs/glossary.md#{term})" for term in TERMS]
+    made = [
+        v4.new_markdown_cell("# Copies\n\n" + "\n\n".join(links)),
+        v4.new_code_cell(ASK, metadata={"tags": ["predict"]}),
+        v4.new_code_cell(REVEAL, metadata={"tags": ["reveal"]}),
+        v4.new_code_cell(ASK_NUMBER, metadata={"tags": ["predict"]}),
+        v4.new_code_cell("steps.reveal(90)", metadata={"tags": ["reveal"]}),
+        *map(v4.new_code_cell, (RECAP, VIEW, RING)),
+    ]
+    fold_answers(made)
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    notebook = v4.new_notebook(cells=made, metadata=kernel)
+    path = folder / "notebooks" / "copies.ipynb"
+    path.write_bytes(without_outputs(nbformat.writes(notebook).encode()))
+
+
+def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
+    folder, address, _ = lab
+    write_notebook(folder)
+    # Reset: JupyterLab would open again, beside it, what an earlier test had open.
+    page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", "/lab/tree/notebooks/copies.ipynb?reset&", address))
+    # JupyterLab drops a cell that is run before its kernel is there; the status bar knows.
+    expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
+    ask, reveal, ask_number, reveal_number, recap, view, ring = range(1, 8)
+    expect(cells(page).nth(reveal).locator(".jp-InputPlaceholder")).to_have_text(
+        re.compile(REVEAL_LINE)
+    )
+    run(page, ask)
+    control = cells(page).nth(ask).locator(".widget-vbox")
+    press(page, control.get_by_role("button", name="four"), "Space")
+    press(page, control.get_by_role("button", name="Keep my prediction"), "Enter")
+    expect(control).to_contain_text("Kept: four.")
+    run_hidden(page, reveal)
+    answered = output_of(page, reveal)
+    expect(answered).to_contain_text("You predicted four. It was two.")
+    expect(answered).to_contain_text("Then each worker has two.")
+    expect(answered.get_by_text("Then it is shared.")).not_to_be_visible()
+    answered.get_by_text("About the other answers").click()
+    expect(answered.get_by_text("Then it is shared.")).to_be_visible()
+    expect(control).to_have_count(0)  # nothing more can be kept
+    expect(cells(page).nth(ask)).to_contain_text("You predicted four.")
+
+    run(page, ask_number)
+    number = cells(page).nth(ask_number).locator(".widget-vbox")
+    number.get_by_role("textbox").click()
+    page.keyboard.type("90")
+    number.get_by_role("button").click()
+    expect(number).to_contain_text("Kept: 90 steps.")
+    run_hidden(page, reveal_number)
+    expect(output_of(page, reveal_number)).to_contain_text("You predicted it: 90 steps.")
+    run(page, recap)
+    expect(output_of(page, recap)).to_contain_text("1 of 2 predictions came true.")
+
+    run(page, view)
+    picture = cells(page).nth(view).locator("img")
+    expect(picture).to_have_attribute("alt", "12 examples on 2 replicas")
+    press(page, cells(page).nth(view).get_by_role("slider"), "ArrowRight")
+    expect(picture).to_have_attribute("alt", "12 examples on 3 replicas")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(picture).to_have_attribute("alt", "12 examples on 1 replicas")
+    track = cells(page).nth(view).locator(".noUi-target").bounding_box()
+    handle = cells(page).nth(view).locator(".noUi-handle").bounding_box()
+    middle = handle["y"] + handle["height"] / 2
+    page.mouse.move(handle["x"] + handle["width"] / 2, middle)
+    page.mouse.down()
+    page.mouse.move(track["x"] + track["width"], middle, steps=5)
+    page.mouse.up()
+    expect(picture).to_have_attribute("alt", "12 examples on 4 replicas")
+
+    run(page, ring)
+    picture = cells(page).nth(ring).locator("img")
+    expect(picture).to_have_attribute("alt", re.compile("."))
+    for slider in cells(page).nth(ring).get_by_role("slider").all():
+        now, last = (slider.get_attribute(f"aria-value{end}") for end in ("now", "max"))
+        before = picture.get_attribute("alt") or ""
+        press(page, slider, "ArrowLeft" if now == last else "ArrowRight")
+        expect(picture).not_to_have_attribute("alt", before)
+
+    for term in TERMS:
+        page.locator(f"{PANEL} a", has_text=term).click()
+        words = re.compile(rf"^{re.sub('[-_]', '[-_ ]', term)}\W*$", re.IGNORECASE)
+        expect(page.locator(f"{VIEWER} h3", has_text=words)).to_be_in_viewport()
+        page.get_by_role("tab", name="copies.ipynb").last.click()
+
+
+def read(notebook):
+    return list(nbformat.read(ROOT / notebook, as_version=4).cells)
+
+
+def place_of(source):
+    """The place of the one code cell of the exercise with this in its source."""
+    (place,) = [
+        place
+        for place, cell in enumerate(read(EXERCISE))
+        if cell.cell_type == "code" and source in cell.source
+    ]
+    return place
+
+
+def cells(page):
+    return page.locator(f"{PANEL} .jp-Notebook .jp-Cell")
+
+
+def output_of(page, cell):
+    return cells(page).nth(cell).locator(".jp-OutputArea-output").first
+
+
+def has_run(page, cell):
+    prompt = cells(page).nth(cell).locator(".jp-InputPrompt")
+    expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
+
+
+def choose(page, menu, item):
+    page.get_by_role("menuitem", name=menu, exact=True).click()
+    page.get_by_role("menuitem", name=item, exact=True).click()
+
+
+def run(page, cell):
+    prompt = cells(page).nth(cell).locator(".jp-InputPrompt")
+    before = prompt.inner_text()
+    cells(page).nth(cell).locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    expect(prompt).not_to_have_text(before)
+    has_run(page, cell)
+
+
+def run_hidden(page, cell):
+    """Runs a cell whose code is hidden: its first line is shown, and a click selects it."""
+    cells(page).nth(cell).locator(".jp-InputPlaceholder").click()
+    page.keyboard.press("Control+Enter")
+
+
+def answer(page, cell, source):
+    cells(page).nth(cell).locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(source)
+    run(page, cell)
+
+
+def press(page, target, *keys):
+    """Presses Tab until the target has the keyboard, and then other keys."""
+    expect(target).to_be_visible()
+    page.keyboard.press("Escape")
+    for _ in range(60):
+        if target.evaluate("node => node === document.activeElement"):
+            break
+        page.keyboard.press("Tab")
+    else:
+        raise AssertionError(f"Tab does not lead to {target}")
+    for key in keys:
+        page.keyboard.press(key)

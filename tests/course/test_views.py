@@ -1,0 +1,161 @@
+"""A view draws what the library returns for its sliders, and refuses what no slider offers."""
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import to_hex
+
+from distlab.batching import plan_batch
+from distlab.course import view as view_module
+from distlab.course.lesson_02_batch_scaling.view import explore_batch_plan
+from distlab.course.lesson_12_ring_all_reduce.ring_schedule import all_reduce_steps, holdings
+from distlab.course.lesson_12_ring_all_reduce.view import explore_ring
+from distlab.course.lesson_13_performance.published import (
+    RESNET_101,
+    VGG_16,
+    hidden_share,
+    model_of,
+)
+from distlab.course.lesson_13_performance.view import LATENCY_SECS, explore_cost
+from distlab.course.lesson_17_beyond_data_parallelism.step_bytes import held_bytes, sent_bytes
+from distlab.course.lesson_17_beyond_data_parallelism.view import explore_memory
+from distlab.course.palette import finish, replica
+from distlab.course.view import Choices, View
+from distlab.errors import InvalidArgument
+
+EXPLORED = [explore_batch_plan, explore_memory, explore_ring, explore_cost]
+
+
+@pytest.fixture
+def shares():
+    def draw(replicas, batch):
+        figure, axes = plt.subplots(figsize=(3, 2), layout="constrained")
+        axes.bar(range(replicas), batch / replicas, **replica(0).bar())
+        return finish(figure, alt=f"{batch} examples on {replicas} replicas")
+
+    choices = {
+        "replicas": Choices("replicas", [1, 2, 4], start=2),
+        "batch": Choices("global batch", [32, 64], say="{} examples".format),
+    }
+    return View("Shares of a batch", choices, draw)
+
+
+def test_a_view_draws_what_its_sliders_say_and_refuses_the_rest(shares):
+    assert shares.draw_now().alt == "32 examples on 2 replicas"
+    figure = shares.draw_now(replicas=4, batch=64)
+    assert figure.alt == "64 examples on 4 replicas"
+    assert [bar.get_height() for bar in figure.axes[0].patches] == [16] * 4
+    for chosen in ({"replicas": 3}, {"workers": 2}):
+        with pytest.raises(InvalidArgument) as refused:
+            shares.draw_now(**chosen)
+        ((name, value),) = chosen.items()
+        assert refused.value.asked == f"draw_now({name}={value})"
+        assert "{'replicas': [1, 2, 4], 'batch': [32, 64]}" in refused.value.found
+    with pytest.raises(InvalidArgument, match="a start that is not among the values"):
+        Choices("replicas", [1, 2], start=3)
+    with pytest.raises(InvalidArgument, match="no values"):
+        Choices("replicas", [])
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_cell_shows_sliders_where_they_answer_and_else_a_picture(shares, monkeypatch, answers):
+    shown = []
+    monkeypatch.setattr(view_module, "can_answer", lambda: answers)
+    monkeypatch.setattr("IPython.display.display", lambda *given, **_: shown.extend(given))
+    shares._ipython_display_()
+    (output,) = shown
+    if answers:
+        assert set(output) == {"application/vnd.jupyter.widget-view+json", "text/plain"}
+        assert output["text/plain"] == "Shares of a batch. 32 examples on 2 replicas"
+    else:
+        assert output.alt == "32 examples on 2 replicas"
+
+
+def test_nothing_that_a_slider_shows_is_cut_off():
+    for explore in EXPLORED:
+        view, places = explore(), []
+        for name, choices in view.choices.items():
+            for value in (choices.values[0], choices.values[-1]):
+                figure = view.draw_now(**{name: value})
+                places = view_module._put(figure, places)
+                box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+                inside = (box.x0, box.y0, width - box.x1, height - box.y1)
+                assert min(inside) > -0.01, f"{explore.__name__} {name}={value}"
+
+
+def bars(figure):
+    """The lengths of the bars of each panel."""
+    return [tuple(bar.get_width() for bar in axes.patches) for axes in figure.axes]
+
+
+def test_a_batch_plan_shows_the_shares_that_the_plan_gives_and_names_empty_replicas():
+    view = explore_batch_plan()
+    figure = view.draw_now(per_replica=16, replicas=3, examples=1000)
+    plan = plan_batch(per_replica=16, replicas=3)
+    assert bars(figure) == [plan.shares, plan.shares_of(1000 % 48)]
+    assert [axes.get_title() for axes in figure.axes] == ["a full batch: 48", "the last batch: 40"]
+    assert "Nothing is left" not in figure.alt
+    assert to_hex(figure.figure.axes[0].patches[0].get_facecolor()).upper() == replica(0).colour
+    figure = view.draw_now(source="files")
+    assert bars(figure)[1] == (29, 0, 0, 0)
+    assert "Nothing is left for replica 1, 2, 3." in figure.alt
+    assert [text.get_text() for text in figure.axes[1].texts] == [" 29", *[" empty"] * 3]
+    figure = view.draw_now(per_replica=128, replicas=8, examples=512)  # less than a batch
+    assert bars(figure)[0] == bars(figure)[1] == (64,) * 8 and "are 1 steps an" in figure.alt
+    for rule, rate in {"linear": "0.8", "square_root": "0.2", "none": "0.05"}.items():
+        title = view.draw_now(rule=rule).get_suptitle()
+        assert title == f"global batch 128, 12 steps an epoch, learning rate {rate}"
+
+
+def test_the_memory_calculator_draws_what_is_held_and_sent():
+    view = explore_memory()
+    alt = view.draw_now().alt
+    assert "mirrored, 8 replicas, sends 24.5 GB a step: 112 GB, which is too large." in alt
+    assert "ZeRO 1, 8 replicas, sends 24.5 GB a step: 38.5 GB, which fits." in alt
+    how = {"precision": "bfloat16", "replicas": 64, "sharding": "ZeRO 3, FSDP"}
+    figure = view.draw_now(parameters=13e9, optimizer="SGD with momentum", **how)
+    held = held_bytes(13_000_000_000, optimizer="SGD with momentum", **how)
+    drawn = [bar.get_width() for bar in figure.axes[0].patches]
+    assert drawn[1::2] == pytest.approx([size / 1e9 for size in held.values()])
+    assert drawn[::2] == pytest.approx([26, 26, 26])
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    sent = sent_bytes(13_000_000_000, **how) / 1e9
+    assert labels[1] == f"ZeRO 3, FSDP, 64 replicas,\nsends {sent:.1f} GB a step"
+    said = list(map(view.choices["parameters"].say, view.choices["parameters"].values))
+    assert said[:3] == ["125 million", "350 million", "1.5 billion"]
+
+
+def test_an_all_reduce_is_drawn_step_by_step_as_the_schedule_says():
+    def counts(figure):
+        return [int(text.get_text()) for text in figure.axes[1].texts]
+
+    view = explore_ring()
+    figure = view.draw_now()
+    assert figure.get_suptitle() == "ring, step 1 of 6"
+    assert "rank 0 sends chunk 0 to rank 1" in figure.alt
+    for algorithm, ranks, step in [("ring", 4, 3), ("tree", 8, 4), ("naive", 2, 1)]:
+        figure = view.draw_now(algorithm=algorithm, ranks=ranks, step=step)
+        steps = all_reduce_steps(algorithm, ranks)
+        assert counts(figure) == holdings(steps, ranks)[step].sum(axis=-1).ravel().tolist()
+        arrows = [text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None)]
+        assert len(arrows) == len(figure.axes[1].patches) == len(steps[step - 1])
+    before, last, beyond = (view.draw_now(step=step) for step in (0, 6, 14))
+    assert "Nothing has been sent yet. 0 of 16 chunks are finished." in before.alt
+    assert set(counts(before)) == {1}
+    assert last.alt == beyond.alt and "after step 6 of 6" in last.alt
+    assert "16 of 16 chunks are finished." in last.alt
+    assert "sends the whole vector" in view.draw_now(algorithm="naive", step=4).alt
+
+
+def test_efficiency_starts_at_the_published_runs_and_follows_link_and_latency():
+    view = explore_cost()
+    curve, *points = view.draw_now().axes[0].lines
+    hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
+    model = model_of(VGG_16, hidden=hidden, latency_secs=LATENCY_SECS)
+    assert curve.get_ydata()[9] == pytest.approx(100 * model.efficiency(512, **VGG_16.sizes))
+    drawn = {(point.get_xdata()[0], point.get_ydata()[0]) for point in points}
+    assert drawn == {(512, 68.0), (128, 79.0)}
+    faster, *points = view.draw_now(link_gbit=100).axes[0].lines
+    assert faster.get_ydata()[9] > curve.get_ydata()[9] + 10 and points == []
+    before, *_ = view.draw_now(network="ResNet-50").axes[0].lines
+    after, *_ = view.draw_now(network="ResNet-50", latency_us=100).axes[0].lines
+    assert after.get_ydata()[12] < before.get_ydata()[12] - 20
