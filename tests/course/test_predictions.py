@@ -199,6 +199,7 @@ class Cell:
         self.shown: list[dict[str, str]] = []
         self.updates: list[dict[str, str]] = []
         self.widgets: dict[str, tuple[str, dict[str, object]]] = {}
+        self.printed = ""
         reply = client.execute_interactive(
             code, allow_stdin=person, output_hook=self._take, timeout=120
         )
@@ -210,6 +211,8 @@ class Cell:
             self.shown.append(content["data"])
         elif message["msg_type"] == "update_display_data":
             self.updates.append(content["data"])
+        elif message["msg_type"] == "stream":
+            self.printed += content["text"]
         elif message["msg_type"] == "comm_open":
             state = content["data"]["state"]
             self.widgets[str(state["_model_name"])] = (content["comm_id"], state)
@@ -245,8 +248,9 @@ def test_a_control_keeps_a_wrong_choice_until_the_answer(kernel):
     asked = Cell(kernel, ASK, person=True)
     assert asked.markdown == [f"**Predict:** {COPIES}", LISTED]
     assert "application/vnd.jupyter.widget-view+json" in asked.shown[1]
-    asked.send("ToggleButtonsModel", method="update", state={"index": 2})
-    asked.send("ButtonModel", method="custom", content={"event": "click"})
+    asked.send("ToggleButtonsModel", method="update", state={"index": 2})  # a click is enough
+    again = Cell(kernel, ASK, person=True)  # as Shift+Enter does after a click on a choice
+    assert again.widgets["ToggleButtonsModel"][1]["index"] == 2
     revealed = Cell(kernel, REVEAL, person=True)
     others = f"- *{CHOICES[0]}*: {WORDS[CHOICES[0]]}"
     assert revealed.markdown == [
@@ -264,3 +268,15 @@ def test_without_ipywidgets_the_question_is_text_with_the_cure(kernel):
     asked = Cell(kernel, f"{hidden}\n{ASK}\nsys.modules['ipywidgets'] = kept", person=True)
     cure = 'To answer here: pip install "distlab[lab]"'
     assert asked.markdown == [f"**Predict:** {COPIES}\n\n{LISTED}\n\n{cure}"]
+
+
+def test_a_number_is_kept_as_it_is_typed_and_a_word_is_not(kernel):
+    ask, reveal = "steps = dl.predict('How many steps?', unit='steps')", "steps.reveal(90)"
+    asked = Cell(kernel, f"import distlab as dl; {ask}", person=True)
+    for typed, kept in (("9", "9"), ("90", "90"), ("ninety", None), ("", None), ("45", "45")):
+        asked.send("TextModel", method="update", state={"value": typed})
+        shown = Cell(kernel, "print(steps.guess)", person=True)
+        assert shown.printed == f"{float(kept) if kept else None}\n"
+    assert Cell(kernel, ask, person=True).widgets["TextModel"][1]["value"] == "45"
+    assert "You predicted *45 steps*" in Cell(kernel, reveal, person=True).markdown[0]
+    assert Cell(kernel, ask, person=True).widgets["TextModel"][1]["value"] == ""  # asked anew

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distlab.course.predictions import wording
@@ -22,13 +21,14 @@ def predict(question: str, choices: Sequence[Any] | None = None, *, unit: str = 
         copies = dl.predict("How many copies?", ["one", "one for each replica"])
         steps = dl.predict("How many steps are that?", unit="steps")
 
-    In JupyterLab you answer with buttons, or in a box for a number, and press "Keep my
-    prediction". The next cell does not wait for you. Where nobody can answer, in a build or a
-    terminal, the question is text. A later cell shows the answer:
+    In JupyterLab you answer by a click, or in a box for a number, and may change your mind until a
+    later cell shows the answer. The next cell does not wait for you. If you run the question's cell
+    again before that, your answer stays. Where nobody can answer, in a build or a terminal, the
+    question is text.
 
         copies.reveal("one for each replica", {"one": "Then every replica would have to ask."})
 
-    To predict again before that, run the question's cell again. `recap()` of
+    To predict again, run the question's cell after the answer. `recap()` of
     `distlab.course.predictions` counts the prediction that you made before you saw the answer for
     the first time.
 
@@ -47,6 +47,8 @@ def predict(question: str, choices: Sequence[Any] | None = None, *, unit: str = 
     earlier = _asked.get(question)
     if earlier is None or not earlier.is_settled:
         _asked[question] = prediction
+        if earlier is not None and earlier.is_open_for(prediction.question):
+            prediction.guess = earlier.guess
     prediction._show()
     return prediction
 
@@ -85,8 +87,12 @@ class Prediction:
         """Whether something was predicted, and the answer shown."""
         return self.came_true is not None
 
+    def is_open_for(self, question: Question) -> bool:
+        """Whether this asks the same, and its answer has not been shown."""
+        return self.question == question and self.answer is None
+
     def keep(self, guess: Any) -> None:
-        """Keeps a prediction, as the control's button does; the last one before `reveal` counts."""
+        """Keeps a prediction, as a click does; the last one before `reveal` counts."""
         asked = f"keep({guess!r})"
         if self.answer is not None:
             raise InvalidArgument(
@@ -124,7 +130,7 @@ class Prediction:
             show(*wording.asked_with_choices(self.question))
             return
         try:
-            self._control = Control(self.question, self.keep)
+            self._control = Control(self)
         except ModuleNotFoundError as error:  # a base install, in a notebook
             markdown, plain = wording.asked_with_choices(self.question)
             cure = f"To answer here: {explain_missing(str(error.name)).do}"
@@ -138,9 +144,6 @@ class Prediction:
     def _settle(self, answer: Answer, within: float) -> None:
         """Takes what is chosen, and puts text in the place of the control."""
         if self._control is not None and self.answer is None:
-            if self.guess is None and (chosen := self._control.chosen()) is not None:
-                with contextlib.suppress(InvalidArgument):  # what was typed is no number
-                    self.keep(chosen)
             self._place.update(text_bundle(*wording.kept(self.question, self.guess)), raw=True)
             self._control.close()
         self.answer = answer
@@ -160,57 +163,60 @@ _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Control:
-    """A button for each choice or a box for a number, and a button that keeps the answer."""
+    """A button for each choice, or a box for a number; what is chosen there is kept at once."""
 
-    def __init__(self, question: Question, keep: Callable[[Any], None]) -> None:
+    def __init__(self, prediction: Prediction) -> None:
         import ipywidgets
 
-        self._question, self._keep = question, keep
-        self._answer = _answer_widget(ipywidgets, question)
-        self._said = ipywidgets.Label()
-        button = ipywidgets.Button(description="Keep my prediction", layout={"width": "auto"})
-        button.on_click(lambda _: self._keep_it())
+        self._prediction = prediction
+        question = prediction.question
+        self._answer = _answer_widget(ipywidgets, question, prediction.guess)
+        self._answer.observe(lambda _: self._take(), names="value")
+        self._status = ipywidgets.Label()
         unit = [ipywidgets.Label(question.unit)] if question.unit else []
         row = ipywidgets.HBox([self._answer, *unit])
-        self._box = ipywidgets.VBox([row, ipywidgets.HBox([button, self._said])])
+        self._box = ipywidgets.VBox([row, self._status])
+        self._say()
 
     @property
     def bundle(self) -> dict[str, Any]:
         """The control as an output, with the choices as text where there are no widgets."""
         view = {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}
-        return {_VIEW: view, **text_bundle(*wording.offered(self._question))}
-
-    def chosen(self) -> Any:
-        """Returns what is chosen and perhaps not kept; None for nothing."""
-        return self._answer.value or None
+        return {_VIEW: view, **text_bundle(*wording.offered(self._prediction.question))}
 
     def close(self) -> None:
         """Takes the control away, so that nothing more can be kept."""
         self._box.close()
 
-    def _keep_it(self) -> None:
-        if self.chosen() is None:
-            self._said.value = "Choose an answer first." if self._question.choices else _NUMBER
+    def _take(self) -> None:
+        self._prediction.guess = None
+        if not self._answer.value:
+            self._say()
             return
         try:
-            self._keep(self.chosen())
-        except InvalidArgument as error:
-            self._said.value = f"{error.found}: {error.do}"
+            self._prediction.keep(self._answer.value)
+        except InvalidArgument as error:  # what was typed is no number
+            self._status.value = f"{error.found}: {error.do}"
         else:
-            said = _label(self._question.said(self._question.read(self.chosen(), asked="keep")))
-            self._said.value = f"Kept: {said}. You can change it until you see the answer."
+            self._say()
+
+    def _say(self) -> None:
+        guess, question = self._prediction.guess, self._prediction.question
+        if guess is not None:
+            kept = _label(question.said(guess))
+            self._status.value = f"Your prediction: {kept}. You can change it until the answer."
+        else:
+            self._status.value = "Choose an answer." if question.choices else "Type a number."
 
 
-_NUMBER = "Type a number first."
-
-
-def _answer_widget(ipywidgets: Any, question: Question) -> Any:
+def _answer_widget(ipywidgets: Any, question: Question, guess: Answer | None) -> Any:
     if not question.choices:
-        return ipywidgets.Text(placeholder="a number", layout={"width": "10em"})
+        start = "" if guess is None else f"{guess:g}"
+        return ipywidgets.Text(start, placeholder="a number", layout={"width": "10em"})
     labels = [(_label(choice), choice) for choice in question.choices]
     # Not radio buttons: JupyterLab takes the arrow keys, which move among them, for its cells.
     return ipywidgets.ToggleButtons(
-        options=labels, value=None, style={"button_width": "max-content"}
+        options=labels, value=guess, style={"button_width": "max-content"}
     )
 
 
