@@ -1,4 +1,4 @@
-"""Pictures of examples: a batch as it comes, and which replica saw which part of it.
+"""Figures: the digits of a batch, and who gets which.
 
 draw_digits(images)                                # a numbered grid
 draw_shares(images, [[[0, 1], [2]], [[3], []]])    # a panel a batch, a row a replica

@@ -1,7 +1,4 @@
-"""Pictures of what replicas send each other: the all-reduce of lesson 01.
-
-draw_all_reduce([[1, 0], [0, 3]], [[1, 3], [1, 3]])     # what each replica gives and receives
-"""
+"""Figures: an all-reduce, and what the replicas' gradients and losses are."""
 
 from __future__ import annotations
 

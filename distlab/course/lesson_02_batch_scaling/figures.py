@@ -1,4 +1,4 @@
-"""Steps, accuracy and time against the batch size, with error bars over seeds. Lesson 02.
+"""Figures: accuracy and steps by the size of the batch.
 
 draw_by_batch({"fixed rate": {8: accuracies, 16: others}}, y="test accuracy", y_unit="%")
 draw_steps({"best rate": {8: steps, 16: others}}, lines_from=["best rate"])

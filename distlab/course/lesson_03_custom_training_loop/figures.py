@@ -1,7 +1,4 @@
-"""How much each example of a batch weighs in the gradient: a picture of lesson 03.
-
-draw_example_weights([3, 3, 3, 1], {"mean of means": [1 / 12] * 9 + [1 / 4]})
-"""
+"""Figures: how much each example weighs, and the path that the weights take."""
 
 from __future__ import annotations
 

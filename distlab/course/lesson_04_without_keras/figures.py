@@ -1,4 +1,4 @@
-"""How the copies of one weight move, step by step: the picture of lesson 04.
+"""Figures: how far the copies of a weight drift apart.
 
 draw_drift(path, one_device, label="bias of digit 3")      # path: [steps + 1, replicas]
 """

@@ -1,7 +1,4 @@
-"""What a model sees in each epoch: which images, in which order and batches. Made for lesson 05.
-
-draw_epochs({"cache last": [[(3, image), (1, other)], ...]}, batch=2)   # a list for each epoch
-"""
+"""Figures: what each epoch sees, and what a step waits for."""
 
 from __future__ import annotations
 

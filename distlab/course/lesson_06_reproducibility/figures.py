@@ -1,7 +1,4 @@
-"""Pictures of dropout: the masks that replicas drew, beside each other. Made for lesson 06.
-
-draw_masks({"Keras alone": [mask_of_replica_0, mask_of_replica_1], "repaired": [...]})
-"""
+"""Figures: the masks that replicas draw, and how far seeds spread."""
 
 from __future__ import annotations
 

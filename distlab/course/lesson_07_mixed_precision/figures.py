@@ -1,4 +1,4 @@
-"""Losses of one training in several precisions, and a dynamic loss scale. Lesson 07.
+"""Figures: the loss scale, step by step.
 
 draw_loss_scale({"float32": losses, "float16": others}, scales, skipped=[1, 2, 9])
 """

@@ -1,4 +1,4 @@
-"""A model that moves by a file, and a grid of what it lost on its way. Lesson 08.
+"""Figures: what a move of a checkpoint keeps, and how far two models differ.
 
 draw_move(replicas=2, moved_to=4)
 

@@ -1,7 +1,4 @@
-"""Who does what in a training with parameter servers. Lesson 10.
-
-draw_roles(workers=2, servers=2)
-"""
+"""Figures: who does what in a training with parameter servers, and how stale gradients are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training that was stopped and resumed, and what it costs to be ready for that. Lesson 11.
+"""Figures: a resumed run beside an unbroken one, and how often to save.
 
 draw_resumed(undisturbed, {"everything": losses, "weights only": others}, stopped_at=37)
 draw_interval(seconds, {"saving": parts, "lost": others}, best_secs=600)

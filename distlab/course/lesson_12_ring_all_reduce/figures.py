@@ -1,4 +1,4 @@
-"""What an all-reduce puts on the links, and how long that takes. Lesson 12.
+"""Figures: what each rank of an all-reduce sends, and how long that takes.
 
 draw_traffic({"naive": network, "ring": other}, vector_bytes=4000)     # simulated networks
 draw_busiest({"naive": {2: 1.0, 4: 3.0}, "ring": {2: 1.0, 4: 1.5}})    # by the number of ranks

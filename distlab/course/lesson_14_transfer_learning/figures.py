@@ -1,4 +1,4 @@
-"""Accuracy by the number of labels, as curves with error bars: the picture of lesson 14.
+"""Figures: accuracy by the number of labels.
 
 draw_label_curve(recorded_accuracies(), ("scratch", "frozen", "fine-tuned"))
 """

@@ -1,4 +1,4 @@
-"""Which compiled program runs each batch: the picture of lesson 15.
+"""Figures: the programs that XLA compiles.
 
 draw_compiled_batches({"as they come": [(32, 32, 1), (4, 4, 2)]})   # (examples, rows, program)
 """

@@ -1,7 +1,4 @@
-"""The field's map: what each kind of parallelism gives to each device. A picture of lesson 16.
-
-draw_map([Kind("data parallelism", (Part("device 0", batch=(0, 0.5)), ...), "Does a copy fit?")])
-"""
+"""Figures: the map of parallelism, where strategies keep what, and the decision card."""
 
 from __future__ import annotations
 
@@ -190,7 +187,7 @@ def _share(part: Part) -> str:
 # Words say what the colours say.
 _VARIABLES, _LINE = category(0).colour, NOTE
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 2.1, 1.5, 1.75
-_QUESTION_WIDTH, _ANSWER_WIDTH, _ROW = 6.4, 3.4, 1.15
+_QUESTION_WIDTH, _ANSWER_WIDTH, _QUESTION_ROW = 6.4, 3.4, 1.15
 
 
 @dataclass(frozen=True)
@@ -228,19 +225,19 @@ def draw_card(questions: Sequence[tuple[str, str]], *, otherwise: str) -> Any:
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     right = _QUESTION_WIDTH + 1.1
     for row, (question, answer) in enumerate(questions):
-        top = -row * _ROW
+        top = -row * _QUESTION_ROW
         text = textwrap.fill(f"{row + 1}. {question}", 64)
         _role_box(axes, (0, top), (_QUESTION_WIDTH, 0.85), text, edge=_LINE)
         _role_box(axes, (right, top), (_ANSWER_WIDTH, 0.85), answer, edge=_VARIABLES, weight="bold")
         _arrow(axes, (_QUESTION_WIDTH, top - 0.425), (right, top - 0.425))
         axes.text(_QUESTION_WIDTH + 0.5, top - 0.38, "yes", ha="center", va="bottom", fontsize=8.5)
-        _arrow(axes, (0.5, top - 0.85), (0.5, top - _ROW))
+        _arrow(axes, (0.5, top - 0.85), (0.5, top - _QUESTION_ROW))
         axes.text(0.62, top - 1.0, "no", va="center", fontsize=8.5)
     size_of_last = (_QUESTION_WIDTH, 0.85)
-    last = (0, -len(questions) * _ROW)
+    last = (0, -len(questions) * _QUESTION_ROW)
     _role_box(axes, last, size_of_last, otherwise, edge=_VARIABLES, weight="bold")
     axes.set_xlim(-0.1, right + _ANSWER_WIDTH + 0.1)
-    axes.set_ylim(-len(questions) * _ROW - 0.95, 0.1)
+    axes.set_ylim(-len(questions) * _QUESTION_ROW - 0.95, 0.1)
     axes.axis("off")
     rows = " ".join(f"{question} If yes: {answer}." for question, answer in questions)
     return finish(figure, alt=f"A decision card. {rows} Otherwise: {otherwise}.")

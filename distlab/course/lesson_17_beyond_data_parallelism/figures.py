@@ -1,7 +1,4 @@
-"""What one device holds as replicas are added: flat, falling to a floor, or falling on.
-
-draw_memory_by_replicas([1, 2, 4], {"mirrored": [112, 112, 112], ...}, limit_gb=80)
-"""
+"""Figures: memory by the number of replicas, the lanes of a pipeline, and layers in parts."""
 
 from __future__ import annotations
 
