@@ -67,17 +67,17 @@ def difference_from(draft: NotebookNode, path: Path) -> str:
     except Exception as error:  # whatever a damaged file makes nbformat raise
         return f"is no readable notebook ({type(error).__name__})"
     # The state of widgets comes from the run, as outputs do.
-    ours, theirs = draft.metadata, {**stored.metadata}
-    theirs.pop("widgets", None)
-    if ours != theirs:
-        if {**ours, "distlab": None} == {**theirs, "distlab": None}:
+    draft_notes, stored_notes = draft.metadata, {**stored.metadata}
+    stored_notes.pop("widgets", None)
+    if draft_notes != stored_notes:
+        if {**draft_notes, "distlab": None} == {**stored_notes, "distlab": None}:
             return "its source has changed since it was built"
         return "its metadata is not what the builder writes"
-    for number, (cell, there) in enumerate(zip(draft.cells, stored.cells, strict=False), 1):
+    for number, (cell, stored_cell) in enumerate(zip(draft.cells, stored.cells, strict=False), 1):
         for key in ("id", "cell_type", "source", "metadata"):
-            if cell[key] != there.get(key):
+            if cell[key] != stored_cell.get(key):
                 return f"cell {number}: its {key} is not what the source builds"
-        if runs(there) and there.execution_count is None:
+        if runs(stored_cell) and stored_cell.execution_count is None:
             return f"cell {number}: was never run"
     if len(draft.cells) != len(stored.cells):
         return f"has {len(stored.cells)} cells, its source {len(draft.cells)}"

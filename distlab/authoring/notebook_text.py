@@ -75,7 +75,7 @@ def plain_python(source: str) -> str:
 
 def headings_of(notebook: NotebookNode) -> list[Heading]:
     """Returns all headings, in order; a '#' inside a code fence is none."""
-    found = []
+    anchors = []
     for number, tokens in _parsed(notebook):
         for opening, inline in pairwise(tokens):
             if opening.type == "heading_open":
@@ -83,21 +83,21 @@ def headings_of(notebook: NotebookNode) -> list[Heading]:
                 texts = [part for part in parts if part.type in ("text", "code_inline")]
                 text = "".join(part.content for part in texts)
                 prose = "".join("`" if p.type == "code_inline" else p.content for p in texts)
-                found.append(Heading(number, int(opening.tag[1]), text, prose))
-    return found
+                anchors.append(Heading(number, int(opening.tag[1]), text, prose))
+    return anchors
 
 
 def links_of(notebook: NotebookNode) -> list[tuple[int, str]]:
     """Returns the target of each link and image, with the number of its cell."""
-    found = []
+    links = []
     for number, tokens in _parsed(notebook):
         for token in _flat(tokens):
             target = token.attrGet("href" if token.type == "link_open" else "src")
             if target is not None:
-                found.append((number, str(target)))
+                links.append((number, str(target)))
             if token.type in ("html_inline", "html_block"):
-                found += [(number, target) for target in _HTML_TARGET.findall(token.content)]
-    return found
+                links += [(number, target) for target in _HTML_TARGET.findall(token.content)]
+    return links
 
 
 def anchors_of(notebook: NotebookNode) -> set[str]:

@@ -38,7 +38,7 @@ class PredictionCall:
 
 def questions(cells: Sequence[NotebookNode]) -> list[PredictionCall]:
     """Returns each call of `predict`, in order."""
-    found = []
+    questions_so_far = []
     for index, tree in _trees(cells):
         names = {
             id(node.value): target.id
@@ -47,8 +47,8 @@ def questions(cells: Sequence[NotebookNode]) -> list[PredictionCall]:
         }
         for call in _calls(tree, "predict"):
             if ast.unparse(call.func) == "dl.predict":
-                found.append(PredictionCall(names.get(id(call), ""), index, call))
-    return found
+                questions_so_far.append(PredictionCall(names.get(id(call), ""), index, call))
+    return questions_so_far
 
 
 def answers(cells: Sequence[NotebookNode]) -> list[PredictionCall]:
@@ -63,12 +63,16 @@ def answers(cells: Sequence[NotebookNode]) -> list[PredictionCall]:
 
 def pairs(cells: Sequence[NotebookNode]) -> list[tuple[PredictionCall, PredictionCall]]:
     """Returns each question with the first later cell that answers it."""
-    told = answers(cells)
-    found = []
+    reveals = answers(cells)
+    pairs = []
     for question in questions(cells):
-        later = [one for one in told if one.name == question.name and one.cell > question.cell]
-        found += [(question, one) for one in later[:1]]
-    return found
+        later = [
+            reveal
+            for reveal in reveals
+            if reveal.name == question.name and reveal.cell > question.cell
+        ]
+        pairs += [(question, reveal) for reveal in later[:1]]
+    return pairs
 
 
 def between(

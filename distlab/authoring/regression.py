@@ -187,12 +187,14 @@ class StrictCell(IPyNbCell):  # type: ignore[misc]
         fresh = self.test_outputs = coalesce_streams(self.fresh.outputs)
         tolerance = compare.Tolerance.of_tags(tags_of(self.cell))
         limit = math.inf if self.config.option.other_versions else tolerance.picture_limit
-        found = list(compare.differences(stored, fresh, picture_limit=limit))
+        differences = list(compare.differences(stored, fresh, picture_limit=limit))
         close = compare.with_stored_numbers(stored, fresh, tolerance)
-        if not found and not self.compare_outputs(close, stored):
-            found.append("the texts differ")
-        if found:
-            self._fail("; ".join(found), _beside(compare.render(stored), compare.render(fresh)))
+        if not differences and not self.compare_outputs(close, stored):
+            differences.append("the texts differ")
+        if differences:
+            self._fail(
+                "; ".join(differences), _beside(compare.render(stored), compare.render(fresh))
+            )
 
     def sanitize(self, text: Any) -> Any:
         """Returns a text as it is compared."""

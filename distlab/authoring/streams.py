@@ -32,10 +32,10 @@ def _merged(streams: list[NotebookNode]) -> list[NotebookNode]:
     """Which of stdout and stderr arrives first is a race, so stdout is always put first."""
     merged = []
     for name in ("stdout", "stderr"):
-        mine = [stream for stream in streams if stream.name == name]
-        if mine:
-            text = _as_shown("".join(stream.text for stream in mine))
-            merged.append(type(mine[0])({**mine[0], "text": text}))
+        own_streams = [stream for stream in streams if stream.name == name]
+        if own_streams:
+            text = _as_shown("".join(stream.text for stream in own_streams))
+            merged.append(type(own_streams[0])({**own_streams[0], "text": text}))
     return merged
 
 

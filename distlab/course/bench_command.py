@@ -88,8 +88,10 @@ def _bench(options: argparse.Namespace) -> int:
 
 def efficiency_of(kind: str, steps: list[MeasuredStep]) -> list[float]:
     """Returns the efficiency of each step, compared with the first, which has one replica."""
-    one = steps[0].whole_secs
-    return [one / step.whole_secs / (step.replicas if kind == "strong" else 1) for step in steps]
+    alone_secs = steps[0].whole_secs
+    return [
+        alone_secs / step.whole_secs / (step.replicas if kind == "strong" else 1) for step in steps
+    ]
 
 
 def table_of(kind: str, steps: list[MeasuredStep]) -> list[str]:
@@ -142,15 +144,15 @@ def _in_own_process(target: str, replicas: int, batch: int, blocks: int) -> list
     call = [target, str(replicas), str(batch), str(blocks)]
     command = [sys.executable, "-m", "distlab.course.bench_command", *call]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
-    if done.returncode or not found:
+    rows = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
+    if done.returncode or not rows:
         raise ProcessError(
             asked=f"distlab bench {target} on {replicas} replicas",
             found=f"a process that ended with exit code {done.returncode}: "
             + "\n".join(done.stderr.strip().splitlines()[-3:]),
             do="run the model on one device first, and see its whole error there",
         )
-    stored: list[dict[str, Any]] = json.loads(found[-1].removeprefix(_MARK))
+    stored: list[dict[str, Any]] = json.loads(rows[-1].removeprefix(_MARK))
     return [
         MeasuredStep(**{**row, "middle_half_secs": tuple(row["middle_half_secs"])})
         for row in stored
@@ -180,8 +182,8 @@ def _measure_here(target: str, replicas: int, batch: int, blocks: int) -> list[M
 
 
 if __name__ == "__main__":
-    what, *numbers = sys.argv[1:]
-    measured = _measure_here(what, *(int(number) for number in numbers))
+    mode, *numbers = sys.argv[1:]
+    measured = _measure_here(mode, *(int(number) for number in numbers))
     print(_MARK + json.dumps([dataclasses.asdict(step) for step in measured]))
 
 

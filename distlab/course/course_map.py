@@ -234,8 +234,8 @@ def _entry(course: Path, part: str, stem: str, title: str, question: str) -> Map
 def _stated_minutes(text: str) -> int | None:
     """Returns the first number of minutes in the overview."""
     overview = re.search(r"^## Overview$(.*?)(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL)
-    found = overview and re.search(r"\b(\d+)[ \n]minutes", overview[1])
-    return int(found[1]) if found else None
+    stated = overview and re.search(r"\b(\d+)[ \n]minutes", overview[1])
+    return int(stated[1]) if stated else None
 
 
 def _minutes_of_tasks(text: str) -> list[int]:

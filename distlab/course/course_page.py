@@ -82,14 +82,14 @@ def _next(
     entries: tuple[MapEntry, ...], done: dict[str, LessonProgress]
 ) -> tuple[str, MapEntry | None]:
     """Returns the path of the notebook to open next, and the lesson that it belongs to."""
-    there = [entry for entry in entries if entry.lesson or entry.exercise]
-    for entry in there:
+    available = [entry for entry in entries if entry.lesson or entry.exercise]
+    for entry in available:
         lesson = done.get(entry.stem)
         if lesson is None or not lesson.next_task:
             continue
         begun = bool(lesson.tried) and bool(entry.exercise)
         return (entry.exercise if begun or not entry.lesson else entry.lesson), entry
-    return (there[-1].lesson, None) if there else ("", None)
+    return (available[-1].lesson, None) if available else ("", None)
 
 
 def _next_in_markdown(entries: tuple[MapEntry, ...], done: dict[str, LessonProgress]) -> str:

@@ -41,8 +41,8 @@ def lab_command(
     as_root: bool | None = None,
 ) -> list[str]:
     """Returns the command that starts JupyterLab in the folder."""
-    there = [page for page in FIRST_PAGES if (folder / page).is_file()]
-    first = f"/tree/{there[0]}" if there else ""
+    pages = [page for page in FIRST_PAGES if (folder / page).is_file()]
+    first = f"/tree/{pages[0]}" if pages else ""
     command = [sys.executable, "-m", "jupyterlab"]
     command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder.resolve()}"]
     command += [f"--LabApp.default_url=/lab{first}", *_QUIET, *_PANEL]

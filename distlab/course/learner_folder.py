@@ -65,20 +65,20 @@ class LaidFiles:
 def course_files(course: Path | None = None) -> dict[str, Path]:
     """Returns the files of the course, by their path inside a learner's folder."""
     root = course or course_root()
-    found = {
+    files = {
         path.relative_to(root).as_posix(): path
         for folder in FOLDERS
         for path in sorted((root / folder).rglob("*"))
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
     }
-    found |= {page: root / page for page in PAGES if (root / page).is_file()}
-    if not any(name.endswith(".ipynb") for name in found):
+    files |= {page: root / page for page in PAGES if (root / page).is_file()}
+    if not any(name.endswith(".ipynb") for name in files):
         raise UnsupportedEnvironment(
             asked="the lessons of distlab",
             found=f"no notebooks in {root}",
             do="pip install --force-reinstall --no-deps distlab; in a clone: make notebooks",
         )
-    return found
+    return files
 
 
 def course_root() -> Path:
@@ -152,9 +152,9 @@ def _lay_one(target: Path, name: str, new: bytes, laid: dict[str, str], report: 
     if not path.exists():
         write_atomically(path, new)
         report.added.append(name)
-    elif (there := _digest_of(path)) == _digest(new):
+    elif (digest := _digest_of(path)) == _digest(new):
         pass
-    elif there is not None and there == laid.get(name):
+    elif digest is not None and digest == laid.get(name):
         write_atomically(path, new)
         report.updated.append(name)
     else:
@@ -169,9 +169,9 @@ def _fresh_names(asked: list[str], files: dict[str, Path]) -> set[str]:
     names = set()
     for word in asked:
         stem = word.removesuffix(".ipynb")
-        found = [name for name in files if str(PurePosixPath(name).with_suffix("")).endswith(stem)]
-        exact = [name for name in found if name.removesuffix(".ipynb").split("/", 1)[1] == stem]
-        whole = [name for name in found if name.removesuffix(".ipynb") == stem]
+        named = [name for name in files if str(PurePosixPath(name).with_suffix("")).endswith(stem)]
+        exact = [name for name in named if name.removesuffix(".ipynb").split("/", 1)[1] == stem]
+        whole = [name for name in named if name.removesuffix(".ipynb") == stem]
         if not (whole or exact):
             raise InvalidArgument(
                 asked=f"a fresh copy of {word!r}",

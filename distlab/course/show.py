@@ -47,9 +47,9 @@ def _equal(value: Any, expected: Any, digits: int) -> bool:
     import numpy as np
 
     try:
-        ours, theirs = np.asarray(value), np.asarray(expected)
-        return ours.shape == theirs.shape and bool(
-            np.allclose(ours, theirs, rtol=0, atol=0.5 * 10**-digits)
+        shown, reference = np.asarray(value), np.asarray(expected)
+        return shown.shape == reference.shape and bool(
+            np.allclose(shown, reference, rtol=0, atol=0.5 * 10**-digits)
         )
     except (TypeError, ValueError):  # text, and lists of unequal lengths
         return bool(value == expected)

@@ -86,13 +86,13 @@ class View:
         """
         for name, value in chosen.items():
             if name not in self.choices or value not in self.choices[name].values:
-                offered = {key: list(one.values) for key, one in self.choices.items()}
+                offered = {key: list(choice.values) for key, choice in self.choices.items()}
                 raise InvalidArgument(
                     asked=f"draw_now({name}={value!r})",
                     found=f"the sliders of {self.title!r} offer {offered}",
                     do="pass one of these values",
                 )
-        return self._draw(**{name: one.first for name, one in self.choices.items()} | chosen)
+        return self._draw(**{name: choice.first for name, choice in self.choices.items()} | chosen)
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -112,7 +112,7 @@ class _Moved:
         self._view = view
         self._places: list[Any] = []
         self._renderer: RendererAgg | None = None
-        self._sliders = {name: _slider(one) for name, one in view.choices.items()}
+        self._sliders = {name: _slider(choice) for name, choice in view.choices.items()}
         for slider in self._sliders.values():
             slider.observe(lambda _: self._follow(), names="value")
         self._picture = ipywidgets.HTML()

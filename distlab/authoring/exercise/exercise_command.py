@@ -88,6 +88,6 @@ def _build(options: argparse.Namespace) -> int:
             solutions=not options.no_solutions,
         ),
     )
-    for one in built:
-        print(f"{one.outcome:12}{one.path}")
+    for page in built:
+        print(f"{page.outcome:12}{page.path}")
     return 0

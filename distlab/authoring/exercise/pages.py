@@ -51,12 +51,12 @@ class OwnPage(Page):
 def check_folder(folder: Path, *, asked: str) -> None:
     """Raises where nothing can be written into a folder, which need not be there yet."""
     path = folder.absolute()
-    there = next(place for place in (path, *path.parents) if place.exists())
-    if not there.is_dir():
-        raise InvalidArgument(asked=asked, found=f"{there}, which is a file", do="give a folder")
-    if not os.access(there, os.W_OK):
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    if not existing.is_dir():
+        raise InvalidArgument(asked=asked, found=f"{existing}, which is a file", do="give a folder")
+    if not os.access(existing, os.W_OK):
         raise InvalidArgument(
-            asked=asked, found=f"{there}, which cannot be written", do="give another folder"
+            asked=asked, found=f"{existing}, which cannot be written", do="give another folder"
         )
 
 

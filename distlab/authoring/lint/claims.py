@@ -35,13 +35,13 @@ _WEB_ADDRESS = re.compile(r"https://[\w-]+(\.[\w-]+)+")
 
 def lint_claims(root: Path) -> list[Finding]:
     """Returns what is wrong with the claims of the lessons below `root`."""
-    found = []
+    findings = []
     for stem in lesson_stems(root):
         folder = lesson_folder(root, stem)
         if STEM.fullmatch(stem) and (folder / "lesson.py").is_file():
             file = (folder / "claims.md").relative_to(root).as_posix()
-            found += [Finding(None, message, file) for message in _problems(root, folder)]
-    return found
+            findings += [Finding(None, message, file) for message in _problems(root, folder)]
+    return findings
 
 
 def _problems(root: Path, lesson: Path) -> Iterator[str]:
@@ -88,7 +88,7 @@ def cells_of(lesson: Path) -> list[str]:
 
 def pointer_problems(pointers: str, root: Path, cells: list[str]) -> list[str]:
     """Returns what is wrong with the places that show a statement."""
-    problems = (_problem(one, root, cells) for one in _BETWEEN_POINTERS.split(pointers))
+    problems = (_problem(pointer, root, cells) for pointer in _BETWEEN_POINTERS.split(pointers))
     return [problem for problem in problems if problem]
 
 

@@ -73,14 +73,14 @@ def lint_tree(root: Path) -> LintResult:
             notebooks += 1
             try:
                 notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-                mine = lint_notebook(notebook, edition=edition, root=root)
+                page_findings = lint_notebook(notebook, edition=edition, root=root)
                 if edition == "exercise" and file in pages:
-                    mine += no_leak(notebook, draft_page(pages[file]))
+                    page_findings += no_leak(notebook, draft_page(pages[file]))
             except (NotebookError, nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
-                mine = [Finding(None, f"cannot be read: {str(error).splitlines()[0]}")]
+                page_findings = [Finding(None, f"cannot be read: {str(error).splitlines()[0]}")]
             else:
                 lengths += [len(c.source.splitlines()) for _, c in code_cells(notebook)]
-            findings += [replace(finding, file=file) for finding in mine]
+            findings += [replace(finding, file=file) for finding in page_findings]
     findings += lint_claims(root)
     findings += lint_reading_time(root)
     average = f"{sum(lengths) / len(lengths):.1f}" if lengths else "no"
@@ -93,24 +93,24 @@ def lint_tree(root: Path) -> LintResult:
 
 def lint_notebook(notebook: NotebookNode, *, edition: Edition, root: Path) -> list[Finding]:
     """Asks every rule about one notebook."""
-    found = [finding for rule in RULES for finding in rule(notebook)]
-    found += lint_text.fixed_sections(notebook, edition=edition)
+    findings = [finding for rule in RULES for finding in rule(notebook)]
+    findings += lint_text.fixed_sections(notebook, edition=edition)
     if edition == "lesson":
-        found += lint_predictions.counted_at_the_end(notebook)
-    found += links_resolve(notebook, edition=edition, root=root)
-    return sorted(found, key=lambda finding: finding.cell or 0)
+        findings += lint_predictions.counted_at_the_end(notebook)
+    findings += links_resolve(notebook, edition=edition, root=root)
+    return sorted(findings, key=lambda finding: finding.cell or 0)
 
 
 def no_leak(exercise: NotebookNode, draft: Draft) -> list[Finding]:
     """No line of a solution stands in the exercise, neither as code nor in what it wrote."""
-    found = []
+    findings = []
     for secret in leaking_lines(list(draft.parts)):
         for number, cell in enumerate(exercise.cells, 1):
             written = lint_code.output_texts(cell) if cell.cell_type == "code" else ()
             shown = {line.strip() for line in cell.source.splitlines()}
             if secret in shown or any(secret in text for text in written):
-                found.append(Finding(number, f"gives the solution away: {secret!r}"))
-    return found
+                findings.append(Finding(number, f"gives the solution away: {secret!r}"))
+    return findings
 
 
 if TYPE_CHECKING:
@@ -121,12 +121,12 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 
 def links_resolve(notebook: NotebookNode, *, edition: Edition, root: Path) -> list[Finding]:
     """Relative links lead to a file, '#' links to a heading; web addresses are not visited."""
-    found = []
+    findings = []
     for number, target in links_of(notebook):
         message = _problem(notebook, unquote(target), edition, root.resolve())
         if message:
-            found.append(Finding(number, f"link {target!r} {message}"))
-    return found
+            findings.append(Finding(number, f"link {target!r} {message}"))
+    return findings
 
 
 def _problem(notebook: NotebookNode, target: str, edition: Edition, root: Path) -> str:
@@ -139,18 +139,18 @@ def _problem(notebook: NotebookNode, target: str, edition: Edition, root: Path) 
     if not path:
         known = anchors_of(notebook)
     else:
-        there = (root / EDITIONS[edition][0] / path).resolve()
+        linked = (root / EDITIONS[edition][0] / path).resolve()
         # A solution is read in the repository, where everything is.
         # `distlab lab` lays these folders and pages, and nothing else, into a learner's copy.
         laid = [root] if edition == "solution" else [root / name for name in (*FOLDERS, *PAGES)]
-        if not any(there.is_relative_to(place) for place in laid):
+        if not any(linked.is_relative_to(place) for place in laid):
             return "leaves notebooks/, exercises/ and the pages that a learner's copy has"
-        if not there.exists():
+        if not linked.exists():
             return "leads nowhere"
-        if not anchor or there.suffix not in (".ipynb", ".md"):
+        if not anchor or linked.suffix not in (".ipynb", ".md"):
             return ""
-        is_page = there.suffix == ".md"
-        known = _anchors_of_page(there) if is_page else anchors_of(_read(there))
+        is_page = linked.suffix == ".md"
+        known = _anchors_of_page(linked) if is_page else anchors_of(_read(linked))
     if anchor and anchor not in known:
         return f"names no heading; they are written as {sorted(known)[:3]}"
     return "" if anchor or path else "is empty"
@@ -189,7 +189,7 @@ def lint_reading_time(root: Path) -> list[Finding]:
     """
     import nbformat
 
-    found = []
+    findings = []
     shown: set[str] = set()  # the lines of code of the lessons so far
     for entry in read_map(root):
         if not entry.lesson:
@@ -199,8 +199,8 @@ def lint_reading_time(root: Path) -> list[Finding]:
         stated = entry.lesson_minutes
         if stated is None or abs(stated - minutes) > _MOST_APART:
             message = f"states {stated} minutes; by its words, code and predictions {minutes:.0f}"
-            found.append(Finding(None, message, entry.lesson))
-    return found
+            findings.append(Finding(None, message, entry.lesson))
+    return findings
 
 
 def minutes_of(notebook: NotebookNode, *, shown: set[str]) -> float:

@@ -54,15 +54,15 @@ def short_cells(notebook: NotebookNode) -> list[Finding]:
 
 def all_executed(notebook: NotebookNode) -> list[Finding]:
     """Every code cell was run, from the first to the last, in one go."""
-    found = []
+    findings = []
     ran = ((number, cell) for number, cell in code_cells(notebook) if runs(cell))
     for expected, (number, cell) in enumerate(ran, 1):
         if cell.execution_count is None:
-            found.append(Finding(number, "was never run; run 'make notebooks'"))
+            findings.append(Finding(number, "was never run; run 'make notebooks'"))
         elif cell.execution_count != expected:
             message = f"run as [{cell.execution_count}], must be [{expected}]"
-            found.append(Finding(number, message))
-    return found
+            findings.append(Finding(number, message))
+    return findings
 
 
 def known_tags(notebook: NotebookNode) -> list[Finding]:
@@ -90,16 +90,16 @@ def no_errors(notebook: NotebookNode) -> list[Finding]:
 
 def stable_text(notebook: NotebookNode) -> list[Finding]:
     """Nothing in the outputs that belongs to one machine or one moment."""
-    found = []
+    findings = []
     for number, cell in code_cells(notebook):
         compared = not _NOT_COMPARED & set(tags_of(cell))
         patterns = _PATHS | _CHANGING if compared else _PATHS
         text = "\n".join(output_texts(cell))
-        for what, pattern in patterns.items():
+        for habit, pattern in patterns.items():
             if match := pattern.search(text):
                 line = text[text.rfind("\n", 0, match.start()) + 1 :].splitlines()[0].strip()
-                found.append(Finding(number, f"output holds {what}: {line[:80]!r}"))
-    return found
+                findings.append(Finding(number, f"output holds {habit}: {line[:80]!r}"))
+    return findings
 
 
 def output_texts(cell: NotebookNode) -> Iterator[str]:

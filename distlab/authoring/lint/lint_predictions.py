@@ -33,43 +33,43 @@ def asked_with_a_control(notebook: NotebookNode) -> list[Finding]:
 
 def asked_and_answered(notebook: NotebookNode) -> list[Finding]:
     """A tagged cell assigns each question to a name, and a later tagged cell reveals it, once."""
-    asked, told = questions(notebook.cells), answers(notebook.cells)
-    found = [*_untagged(notebook, "predict", asked), *_untagged(notebook, "reveal", told)]
+    asked, reveals = questions(notebook.cells), answers(notebook.cells)
+    findings = [*_untagged(notebook, "predict", asked), *_untagged(notebook, "reveal", reveals)]
     names = Counter(question.name for question in asked)
     for question in asked:
         name, number = question.name, question.cell + 1
-        later = [answer.cell for answer in told if answer.name == name]
+        later = [answer.cell for answer in reveals if answer.name == name]
         if not name:
-            found.append(Finding(number, "assigns its question to no name"))
+            findings.append(Finding(number, "assigns its question to no name"))
         elif names[name] > 1:
-            found.append(Finding(number, f"{name!r} is the name of two questions"))
+            findings.append(Finding(number, f"{name!r} is the name of two questions"))
         elif len(later) != 1 or later[0] <= question.cell:
             times = f"revealed {len(later)} times" if len(later) != 1 else "revealed before"
-            found.append(Finding(number, f"{name!r} is {times}; a later cell must, once"))
-    return found
+            findings.append(Finding(number, f"{name!r} is {times}; a later cell must, once"))
+    return findings
 
 
 def nothing_gives_it_away(notebook: NotebookNode) -> list[Finding]:
     """Between question and answer nothing compares, says the answer or shows it unfolded."""
-    found = []
+    findings = []
     for question, answer in pairs(notebook.cells):
-        name, said = question.name, _stored_answer(notebook, answer)
+        name, stored_answer = question.name, _stored_answer(notebook, answer)
         for index, cell in between(notebook.cells, question, answer):
             if cell.cell_type == "code" and (match := _COMPARED.search(cell.source)):
-                found.append(Finding(index + 1, f"'{match[1]}=' answers {name!r} too early"))
+                findings.append(Finding(index + 1, f"'{match[1]}=' answers {name!r} too early"))
             if cell.cell_type == "code" and not _is_folded(cell):
-                found.append(Finding(index + 1, f"shows the outputs that answer {name!r}"))
-            if cell.cell_type == "markdown" and said and said.search(cell.source):
-                found.append(Finding(index + 1, f"says the answer of {name!r} too early"))
+                findings.append(Finding(index + 1, f"shows the outputs that answer {name!r}"))
+            if cell.cell_type == "markdown" and stored_answer and stored_answer.search(cell.source):
+                findings.append(Finding(index + 1, f"says the answer of {name!r} too early"))
         for heading in headings_of(notebook):
-            if said and said.search(heading.text):
-                found.append(Finding(heading.cell, f"its heading says the answer of {name!r}"))
-    return found
+            if stored_answer and stored_answer.search(heading.text):
+                findings.append(Finding(heading.cell, f"its heading says the answer of {name!r}"))
+    return findings
 
 
 def a_word_to_each_wrong_choice(notebook: NotebookNode) -> list[Finding]:
     """Each choice but the right one has a word in `reveal`."""
-    found = []
+    findings = []
     for question, answer in pairs(notebook.cells):
         choices, words = _listed(question.call, "choices"), _listed(answer.call, "words")
         right = _literal(_argument(answer.call, 0, "answer"))
@@ -77,14 +77,14 @@ def a_word_to_each_wrong_choice(notebook: NotebookNode) -> list[Finding]:
         # Where the answer is computed, one choice more needs no word.
         if len(missing) > (right is None):
             message = f"no word to {', '.join(map(repr, missing))} of {question.name!r}"
-            found.append(Finding(answer.cell + 1, message))
-    return found
+            findings.append(Finding(answer.cell + 1, message))
+    return findings
 
 
 def counted_at_the_end(notebook: NotebookNode) -> list[Finding]:
     """Behind the last answer, `recap()` says how many predictions came true."""
-    told = answers(notebook.cells)
-    last = max((answer.cell for answer in told), default=None)
+    reveals = answers(notebook.cells)
+    last = max((answer.cell for answer in reveals), default=None)
     if last is None or any("recap()" in cell.source for cell in notebook.cells[last:]):
         return []
     return [Finding(last + 1, "no cell behind it calls recap(), from distlab.course.predictions")]

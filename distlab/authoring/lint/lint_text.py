@@ -36,10 +36,10 @@ def one_title(notebook: NotebookNode) -> list[Finding]:
     titles = [heading.cell for heading in headings_of(notebook) if heading.level == 1]
     first = notebook.cells[0].source.lstrip() if notebook.cells else ""
     if titles[:1] != [1] or not first.startswith("# "):
-        found = [Finding(1, "the first cell must open with the title, '# Title'")]
+        findings = [Finding(1, "the first cell must open with the title, '# Title'")]
     else:
-        found = []
-    return found + [Finding(cell, "a second title; use '##'") for cell in titles[1:]]
+        findings = []
+    return findings + [Finding(cell, "a second title; use '##'") for cell in titles[1:]]
 
 
 def no_skipped_level(notebook: NotebookNode) -> list[Finding]:
@@ -54,19 +54,19 @@ def no_skipped_level(notebook: NotebookNode) -> list[Finding]:
 
 def sentence_case(notebook: NotebookNode) -> list[Finding]:
     """Headings are written like sentences: 'Split the batch', not 'Split The Batch'."""
-    found = []
+    findings = []
     for heading in headings_of(notebook):
         before = "."
         for word in _WORD.findall(heading.prose):
             bare = word.removesuffix("'s")
             # After a colon both cases are good English.
             if before in (".", "!", "?") and word.islower():
-                found.append(Finding(heading.cell, f"heading {heading.text!r}: capital first"))
+                findings.append(Finding(heading.cell, f"heading {heading.text!r}: capital first"))
             elif before not in (".", "!", "?", ":") and _is_title_case(bare):
                 message = f"heading {heading.text!r}: sentence case, so {word.lower()!r}"
-                found.append(Finding(heading.cell, message))
+                findings.append(Finding(heading.cell, message))
             before = word
-    return found
+    return findings
 
 
 def lists_on_purpose(notebook: NotebookNode) -> list[Finding]:
@@ -75,28 +75,30 @@ def lists_on_purpose(notebook: NotebookNode) -> list[Finding]:
     A paragraph whose line happens to begin with "- " is drawn as a list. An item that a new line
     break has moved into the one before is drawn as its text.
     """
-    found = []
+    findings = []
     for number, cell in enumerate(notebook.cells, 1):
         if cell.cell_type != "markdown":
             continue
         for before, line in pairwise(_FENCED.sub("", f"\n{cell.source}").splitlines()):
             if line.startswith("- ") and _PARAGRAPH.match(before):
-                found.append(Finding(number, f"{line[:30]!r} is drawn as a list: break elsewhere"))
+                findings.append(
+                    Finding(number, f"{line[:30]!r} is drawn as a list: break elsewhere")
+                )
             if swallowed := _SWALLOWED.search(line):
-                found.append(Finding(number, f"{swallowed[1]!r} is drawn as text: a new line"))
-    return found
+                findings.append(Finding(number, f"{swallowed[1]!r} is drawn as text: a new line"))
+    return findings
 
 
 def fixed_sections(notebook: NotebookNode, *, edition: Edition) -> list[Finding]:
     """The sections that open and close every notebook are there, in their order."""
     sections = [heading.text for heading in headings_of(notebook) if heading.level == 2]
     opening, closing = FIXED_SECTIONS[edition]
-    found = []
+    findings = []
     if tuple(sections[: len(opening)]) != opening:
-        found.append(Finding(None, f"the first section must be {_listed(opening)}"))
+        findings.append(Finding(None, f"the first section must be {_listed(opening)}"))
     if tuple(sections[-len(closing) :]) != closing:
-        found.append(Finding(None, f"must end with {_listed(closing)}"))
-    return found
+        findings.append(Finding(None, f"must end with {_listed(closing)}"))
+    return findings
 
 
 def _is_title_case(word: str) -> bool:

@@ -61,10 +61,10 @@ class Compared(Expectation):
 
     def look(self, inputs: Inputs, outputs: Plain, right: Plain) -> Criterion:
         """As for every expectation."""
-        found = self.compare(outputs[self.key], right[self.key])
-        if self.asked is None or found.passed:
-            return found
-        return replace(found, message=f"{self.asked(inputs)}: {found.message}")
+        difference = self.compare(outputs[self.key], right[self.key])
+        if self.asked is None or difference.passed:
+            return difference
+        return replace(difference, message=f"{self.asked(inputs)}: {difference.message}")
 
     @abstractmethod
     def compare(self, yours: Plain, expected: Plain) -> Criterion:

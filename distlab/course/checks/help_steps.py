@@ -108,6 +108,6 @@ def section_to_revisit(check: Check) -> Section | None:
         stem, heading = stem_of(check), check.revisit
     else:
         number = named["number"] + "_"
-        stem = next((one for one in stems() if one.startswith(number)), "")
+        stem = next((matching for matching in stems() if matching.startswith(number)), "")
         heading = named["heading"]
     return Section(stem, heading.replace("`", "")) if stem else None

@@ -117,7 +117,7 @@ def progress(folder: str | os.PathLike[str] = ".") -> Progress:
             do="give the folder that holds your notebooks, as you gave it to `distlab lab`",
         )
     best: dict[str, float] = {}
-    saved = (told for path in notebooks for told in _saved(path))
+    saved = (note for path in notebooks for note in _saved(path))
     for name, earned in (*saved, *_of_this_kernel.items()):
         best[name] = max(earned, best.get(name, 0.0))
     return Progress(tuple(_lesson(stem, checks_of(stem), best) for stem in stems()))
@@ -189,9 +189,13 @@ def _kept(output: dict[str, Any]) -> tuple[str, Ending, float] | None:
 def _shown(output: dict[str, Any]) -> tuple[str, Ending | None, float] | None:
     """What an output shows of a report."""
     try:
-        told = _HEADING.match("".join(output["data"]["text/plain"]))
+        heading = _HEADING.match("".join(output["data"]["text/plain"]))
         endings = {wording.label: ending for ending, wording in WORDINGS.items()}
-        return told and (told["name"], endings.get(told["label"]), float(told["earned"]))
+        return heading and (
+            heading["name"],
+            endings.get(heading["label"]),
+            float(heading["earned"]),
+        )
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -177,9 +177,9 @@ class _Word(Choice):
 
     def compare(self, yours: Plain, expected: Plain) -> Criterion:
         """As for every choice, but an answer that is no pair has no second word."""
-        found = super().compare(yours, expected)
+        difference = super().compare(yours, expected)
         asked = "two words were asked for, as a pair"
-        return replace(found, message=asked, yours="") if yours == "" else found
+        return replace(difference, message=asked, yours="") if yours == "" else difference
 
 
 def softmax(logits: Any) -> Any:

@@ -44,20 +44,20 @@ def draw_step_parts(
         ax.plot(measured, range(len(steps)), label="measured", markeredgewidth=2.5, **style)
         pairs = list(zip(left, measured, strict=True))
         ends, room = [max(pair) for pair in pairs], 1.5
-        words = [f"predicted {said:.0f}, measured {was:.0f} ms" for said, was in pairs]
+        words = [f"predicted {forecast:.0f}, measured {was:.0f} ms" for forecast, was in pairs]
     for place, (end, text) in enumerate(zip(ends, words, strict=True)):
         ax.text(end, place, f"   {text}", va="center", fontsize=9)
     ax.set_xlim(0, room * max(ends))
     ax.invert_yaxis()
     palette.label_axes(ax, x="time of one step", y="", x_unit="ms")
     palette.add_legend(figure, loc="outside upper center", ncols=4)
-    told = " ".join(
+    caption = " ".join(
         f"{name}: {_parts_of(shown[place])}"
         + ("." if predicted is None else f"; measured {1e3 * steps[place].whole_secs:.0f} ms.")
         for place, name in enumerate(names)
     )
-    what = "parts of a step as measured" if predicted is None else "parts of a step as predicted"
-    return finish(figure, alt=f"Stacked bars of the {what}. {told}")
+    subject = "parts of a step as measured" if predicted is None else "parts of a step as predicted"
+    return finish(figure, alt=f"Stacked bars of the {subject}. {caption}")
 
 
 def _name(step: MeasuredStep) -> str:
@@ -80,7 +80,7 @@ def draw_all_reduce_times(
 
     figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
     counts = sorted({row.replicas for row in (*rows, *unseen)})
-    told = []
+    captions = []
     for number, replicas in enumerate(counts):
         look = palette.category(number)
         own = sorted((r for r in (*rows, *unseen) if r.replicas == replicas), key=_by_size)
@@ -96,7 +96,7 @@ def draw_all_reduce_times(
             line = {"color": look.colour, "linestyle": look.dashes}
             ax.plot(sizes, curve, label=f"{replicas} replicas, model", **line)
         first, last = own[0], own[-1]
-        told.append(
+        captions.append(
             f"{replicas} replicas: {1e6 * first.secs:.0f} µs for {first.size_bytes} bytes, "
             f"{1e6 * last.secs:.0f} µs for {last.size_bytes} bytes."
         )
@@ -106,7 +106,7 @@ def draw_all_reduce_times(
     ax.set_xticks(ticks, [_in_bytes(size) for size in ticks])
     palette.label_axes(ax, x="size of the all-reduce", y="time", y_unit="µs")
     palette.add_legend(ax, loc="upper left")
-    return finish(figure, alt=f"The time of an all-reduce by its size. {' '.join(told)}")
+    return finish(figure, alt=f"The time of an all-reduce by its size. {' '.join(captions)}")
 
 
 def _by_size(row: AllReduceTime) -> int:
@@ -130,27 +130,27 @@ def draw_scaling(
 
     figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
     counts = [2**power for power in range(13)]
-    told: list[str] = []
+    captions: list[str] = []
     marks: list[tuple[int, float]] = []
     looks = {name: palette.category(number) for number, name in enumerate(curves)}
     for name, (model, sizes) in curves.items():
         percent = [100 * model.efficiency(count, **sizes) for count in counts]
         style = {"color": looks[name].colour, "linestyle": looks[name].dashes}
         ax.plot(counts, percent, label=name, **style)
-        told.append(f"{name}: {percent[-1]:.0f} % on {counts[-1]}.")
+        captions.append(f"{name}: {percent[-1]:.0f} % on {counts[-1]}.")
     for name, replicas, efficiency in published:
         inside = sum(mark == (replicas, efficiency) for mark in marks)
         marks.append((replicas, efficiency))
         style = looks[name].line(size=9 + 7 * inside)  # around the marks that lie in the same place
         ax.plot(replicas, 100 * efficiency, markeredgewidth=2, **{**style, "linestyle": "none"})
-        told.append(f"Published for {name}: {100 * efficiency:.0f} % on {replicas}.")
+        captions.append(f"Published for {name}: {100 * efficiency:.0f} % on {replicas}.")
     ax.set_xscale("log", base=2)
     ax.set_xticks(counts[::2], [f"{count:,}" for count in counts[::2]])
     ax.set_ylim(0, 105)
     palette.label_axes(ax, x="replicas", y="efficiency", y_unit="%")
     title = "lines: the model; marks: published" if published else None
     palette.add_legend(ax, loc="lower left", title=title)
-    return finish(figure, alt=f"The efficiency of weak scaling by replicas. {' '.join(told)}")
+    return finish(figure, alt=f"The efficiency of weak scaling by replicas. {' '.join(captions)}")
 
 
 def draw_spread(
@@ -166,14 +166,14 @@ def draw_spread(
     ]
     looks = {kind: palette.category(number) for number, kind in enumerate(steps)}
     figure, ax = plt.subplots(figsize=(8, 0.5 * len(rows) + 1.2), layout="constrained")
-    told = []
+    captions = []
     for place, (kind, step, part) in enumerate(rows):
         low, high = (1e3 * secs for secs in step.middle_half_secs)
         ax.plot([low, high], [place, place], **looks[kind].band())
         ax.plot(1e3 * step.whole_secs, place, **looks[kind].line())
         text = f"   efficiency {100 * part:.0f} %, middle half {low:.2f} to {high:.2f} ms"
         ax.text(high, place, text, va="center", fontsize=9)
-        told.append(
+        captions.append(
             f"{kind}, {_name(step)}: {1e3 * step.whole_secs:.1f} ms, middle half {low:.2f} to "
             f"{high:.2f} ms, efficiency {100 * part:.0f} %."
         )
@@ -181,4 +181,4 @@ def draw_spread(
     ax.set_xlim(0, 1.8e3 * max(step.middle_half_secs[1] for _, step, _ in rows))
     ax.invert_yaxis()
     palette.label_axes(ax, x="time of one step, and its middle half", y="", x_unit="ms")
-    return finish(figure, alt=f"Measured steps with their spread. {' '.join(told)}")
+    return finish(figure, alt=f"Measured steps with their spread. {' '.join(captions)}")

@@ -37,7 +37,7 @@ def draw_memory(rows: Mapping[str, Mapping[str, float]], *, limit_gb: float) -> 
     ax.invert_yaxis()
     palette.label_axes(ax, x="memory on each device", y="", x_unit="GB")
     palette.add_legend(figure, loc="outside upper center", ncols=5)
-    told = " ".join(
+    caption = " ".join(
         f"{name}: {round(total, 1):,g} GB, which {'fits' if total <= limit_gb else 'is too large'}."
         for name, total in left.items()
     )
@@ -45,7 +45,7 @@ def draw_memory(rows: Mapping[str, Mapping[str, float]], *, limit_gb: float) -> 
     return finish(
         figure,
         alt=f"Stacked bars of what one device holds in a step ({parts}), with a line at "
-        f"{limit_gb:.0f} GB. {told}",
+        f"{limit_gb:.0f} GB. {caption}",
     )
 
 

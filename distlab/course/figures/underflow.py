@@ -57,11 +57,11 @@ def lost_in_float16(gradient: Any, *, scale: float = 1.0) -> Lost:
     """
     import numpy as np
 
-    there = _nonzero(gradient)
-    if there.size == 0:
+    sizes = _nonzero(gradient)
+    if sizes.size == 0:
         return Lost(0.0, 0.0)
     with np.errstate(over="ignore"):
-        rounded = (there * scale).astype(np.float16)
+        rounded = (sizes * scale).astype(np.float16)
     return Lost(float(np.mean(rounded == 0)), float(np.mean(~np.isfinite(rounded))))
 
 
@@ -100,11 +100,11 @@ def draw_underflow(gradients: Mapping[str, Any], *, scales: Sequence[float] = (1
         for colour, name in _NAMES.items()
     ]
     add_legend(figure, handles=handles, loc="outside lower center", ncols=3)
-    told = " ".join(_panel_in_words(gradients, scale) for scale in scales)
+    caption = " ".join(_panel_in_words(gradients, scale) for scale in scales)
     return finish(
         figure,
         alt=f"Histograms of how large the numbers of a gradient are, a row for each of "
-        f"{len(gradients)} layers and a panel for each scale. {told}",
+        f"{len(gradients)} layers and a panel for each scale. {caption}",
     )
 
 
@@ -198,7 +198,7 @@ def _range(gradients: Mapping[str, Any], scales: Sequence[float]) -> tuple[int, 
     """The exponents that all panels show, float16's limits among them."""
     import numpy as np
 
-    sizes = [np.log2(there) for g in gradients.values() if (there := _nonzero(g)).size]
+    sizes = [np.log2(nonzero) for g in gradients.values() if (nonzero := _nonzero(g)).size]
     # Of the smallest a few in a hundred may be anywhere: they are drawn in the first bin.
     lowest = [float(np.percentile(size, 2)) + math.log2(min(scales)) for size in sizes]
     highest = [float(size.max()) + math.log2(max(scales)) for size in sizes]

@@ -110,8 +110,8 @@ def draw_lanes(
     if "sketch" in xlabel:
         ax.set_xticks([])
     add_legend(figure, handles=list(kinds.values()), loc="outside lower center", ncols=4)
-    told = (f"{name}: {'; then '.join(map(_part, parts))}." for name, parts in lanes.items())
-    return finish(figure, alt=f"A lane for each worker, over {xlabel}. {' '.join(told)}")
+    captions = (f"{name}: {'; then '.join(map(_part, parts))}." for name, parts in lanes.items())
+    return finish(figure, alt=f"A lane for each worker, over {xlabel}. {' '.join(captions)}")
 
 
 def _draw_lane(ax: Axes, row: int, name: str, parts: _Lane) -> dict[str, Patch]:
@@ -128,29 +128,29 @@ def _draw_lane(ax: Axes, row: int, name: str, parts: _Lane) -> dict[str, Patch]:
     }
     own = {"facecolor": worker(row).colour, "edgecolor": worker(row).colour}
     kinds, begin = {}, 0.0
-    for what, long, *why in parts:
-        look = looks.get(what, own)
+    for activity, long, *why in parts:
+        look = looks.get(activity, own)
         ax.barh(row, long, left=begin, height=0.6, **look)
         box = {"facecolor": GROUND, "edgecolor": "none", "pad": 2}
         middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9, "bbox": box}
         for text in why:
             ax.text(begin + long / 2, row, str(text), **middle)
-        label = what if what in looks else f"{name} {what}"
+        label = activity if activity in looks else f"{name} {activity}"
         kinds[label] = Patch(label=label, **look)
         begin += long
     return kinds
 
 
 def _part(part: tuple[str, float] | tuple[str, float, str]) -> str:
-    what, long, *why = part
-    return f"{why[0] if why else what} for {long:g}"
+    activity, long, *why = part
+    return f"{why[0] if why else activity} for {long:g}"
 
 
 def _readers(batches: Sequence[Sequence[Sequence[int]]]) -> dict[int, list[tuple[int, int]]]:
     """Returns for each example that was read the workers that did, each with its batch."""
     readers: dict[int, list[tuple[int, int]]] = {}
-    for index, theirs in enumerate(batches):
-        for batch, numbers in enumerate(theirs, 1):
+    for index, reads in enumerate(batches):
+        for batch, numbers in enumerate(reads, 1):
             for number in numbers:
                 readers.setdefault(int(number), []).append((index, batch))
     return readers

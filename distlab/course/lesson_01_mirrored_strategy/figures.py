@@ -30,11 +30,11 @@ def draw_all_reduce(given: Sequence[Any], received: Sequence[Any]) -> Any:
     middle = wide + _BETWEEN
     right = middle + wide + _BETWEEN
     centre = (high - _ROW) / 2
-    for number, (mine, back) in enumerate(zip(given, received, strict=True)):
+    for number, (vector, back) in enumerate(zip(given, received, strict=True)):
         top, colour = number * _ROW, replica(number).colour
         name = {"ha": "right", "va": "center", "color": colour, "weight": "bold"}
         axes.text(-0.25, top + _CELL / 2, f"replica {number}", **name)
-        _draw_row(axes, mine, left=0, top=top, colour=colour)
+        _draw_row(axes, vector, left=0, top=top, colour=colour)
         _draw_row(axes, back, left=right, top=top, colour=colour)
         _draw_arrow(axes, (wide, top), (middle, centre))
         _draw_arrow(axes, (middle + wide, centre), (right, top))

@@ -29,11 +29,12 @@ Values = Mapping[str, Mapping[int, Any]]
 def draw_by_batch(values: Values, *, y: str, y_unit: str = "") -> Figure:
     """Draws a curve for each way to train: the mean over seeds, its standard error as a bar."""
     figure, axes = _begin(values, y=y, y_unit=y_unit)
-    told = [f"{name}: {_listed(curve, y_unit)}" for name, curve in values.items()]
+    captions = [f"{name}: {_listed(curve, y_unit)}" for name, curve in values.items()]
     add_legend(axes)
     return finish(
         figure,
-        alt=f"{y.capitalize()} against the global batch, as means over seeds. {'; '.join(told)}.",
+        alt=f"{y.capitalize()} against the global batch, as means over seeds. "
+        f"{'; '.join(captions)}.",
     )
 
 
@@ -58,11 +59,11 @@ def draw_steps(steps: Values, *, lines_from: Sequence[str]) -> Figure:
     axes.set_yticks(ticks, [f"{tick}" for tick in ticks], minor=False)
     axes.minorticks_off()
     add_legend(axes)
-    told = [f"{name}: {_listed(curve, '')}" for name, curve in steps.items()]
+    captions = [f"{name}: {_listed(curve, '')}" for name, curve in steps.items()]
     return finish(
         figure,
         alt="Steps to 95 % validation accuracy against the global batch, on logarithmic axes, as "
-        f"means over seeds. {'; '.join(told)}. Lines fall as 1 / batch {', and '.join(words)}.",
+        f"means over seeds. {'; '.join(captions)}. Lines fall as 1 / batch {', and '.join(words)}.",
     )
 
 

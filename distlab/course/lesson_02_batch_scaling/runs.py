@@ -42,8 +42,8 @@ class Runs:
 
     def steps_to(self, accuracy: float) -> Any:
         """Returns the steps until the validation accuracy is reached; NaN if it never is."""
-        there = self.validation >= accuracy
-        return np.where(there.any(axis=0), self.steps[there.argmax(axis=0)], np.nan)
+        reached = self.validation >= accuracy
+        return np.where(reached.any(axis=0), self.steps[reached.argmax(axis=0)], np.nan)
 
     def accuracy_after(self, epochs: int, *, on: Literal["test", "validation"] = "test") -> Any:
         """Returns the accuracies after that many epochs."""
@@ -111,9 +111,9 @@ def compiled_training() -> Any:
     def gradients(weights: Any, chosen: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            found = scores(weights, tf.gather(images, chosen))  # [rates, seeds, batch, 10]
-            wanted = tf.broadcast_to(tf.gather(labels, chosen), tf.shape(found)[:-1])
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(wanted, found)
+            logits = scores(weights, tf.gather(images, chosen))  # [rates, seeds, batch, 10]
+            wanted = tf.broadcast_to(tf.gather(labels, chosen), tf.shape(logits)[:-1])
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(wanted, logits)
             # Each network's mean depends on its own weights only, so their sum has its gradient.
             loss = tf.reduce_sum(tf.reduce_mean(losses, axis=-1))
         return tape.gradient(loss, weights)

@@ -40,13 +40,13 @@ def draw_example_weights(
         ax.set_visible(False)
     handles, labels = axes.flat[0].get_legend_handles_labels()
     palette.add_legend(figure, handles=handles, labels=labels, loc="outside right upper")
-    told = [f"{title}: {_told(shares, weights)}." for title, weights in rules.items()]
+    captions = [f"{title}: {_told(shares, weights)}." for title, weights in rules.items()]
     opening = (
         f"Bars for the weight of each of {examples} examples, in the colours of {len(shares)} "
         f"replicas that have {', '.join(map(str, shares))} of them. A line at 1/{examples} shows "
         "the weight on one device."
     )
-    return finish(figure, alt=" ".join([opening, *told]))
+    return finish(figure, alt=" ".join([opening, *captions]))
 
 
 def _draw_panel(ax: Any, shares: Sequence[int], weights: Sequence[float]) -> None:
@@ -120,11 +120,11 @@ def draw_paths(
         label_axes(ax, x=_name(across), y=_name(up))
         ax.locator_params(nbins=5)
         add_legend(ax, fontsize=8)
-    told = " ".join(_caption(title, paths, across, up) for title, paths in panels.items())
+    caption = " ".join(_caption(title, paths, across, up) for title, paths in panels.items())
     return finish(
         figure,
         alt=f"The paths of two weights while they are trained, one marker a step: the "
-        f"{_name(across)} and the {_name(up)}. {told}",
+        f"{_name(across)} and the {_name(up)}. {caption}",
     )
 
 

@@ -106,12 +106,12 @@ def draw_step_splits(splits: Mapping[str, StepSplit]) -> Any:
     axes.set_ylim(len(splits) - 0.5, -0.5)
     label_axes(axes, x="time", y="", x_unit="ms")
     add_legend(figure, loc="outside lower center", ncols=3)
-    told = (
+    captions = (
         f"{name}: {split.real_ms:.0f} ms, of which the computation takes {split.compute_ms:.0f} "
         f"ms; the input alone takes {split.input_ms:.0f} ms."
         for name, split in splits.items()
     )
-    return finish(figure, alt=f"Times of a step. {' '.join(told)}")
+    return finish(figure, alt=f"Times of a step. {' '.join(captions)}")
 
 
 def draw_overlap(*, read: float, compute: float, steps: int) -> Any:
@@ -140,14 +140,14 @@ def draw_overlap(*, read: float, compute: float, steps: int) -> Any:
         axes.set_title(f"{title}: {end:g} units of time", fontsize=10, loc="left")
         label_axes(axes, x="", y="")
     label_axes(panels[-1], x="time (a sketch; numbers: the batch)", y="")
-    told = [
+    captions = [
         f"If {title}, the last step ends after {c[-1] + compute:g}"
         for title, (_, c) in ways.items()
     ]
     return finish(
         figure,
         alt=f"Lanes of input and computation for {steps} steps. The input of a batch takes "
-        f"{read:g} units of time, its computation {compute:g}. {'. '.join(told)}.",
+        f"{read:g} units of time, its computation {compute:g}. {'. '.join(captions)}.",
     )
 
 

@@ -67,11 +67,11 @@ def draw_masks(panels: Mapping[str, Sequence[Any]]) -> Any:
     ]
     handles.append(Patch(facecolor=GROUND, edgecolor=NOTE, label="dropped"))
     add_legend(figure, handles=handles, loc="outside lower center", ncols=len(handles))
-    told = " ".join(f"{title}: the replicas {_told(title, kept)}." for title in kept)
+    caption = " ".join(f"{title}: the replicas {_told(title, kept)}." for title in kept)
     return finish(
         figure,
         alt=f"Dropout masks of {examples} examples and {units} units, one panel for each of "
-        f"{replicas} replicas. {told}",
+        f"{replicas} replicas. {caption}",
     )
 
 

@@ -118,7 +118,7 @@ def _with_scale_found(
         step, *rest = strategy.run(scaled_update, args=given)
         take(step)
         losses.append(float(sum(strategy.experimental_local_results(loss))))
-        scale, good_steps = (strategy.experimental_local_results(one)[0] for one in rest)
+        scale, good_steps = (strategy.experimental_local_results(value)[0] for value in rest)
         scale, good_steps = tf.cast(scale, tf.float32), tf.cast(good_steps, tf.int32)
         scales.append(float(scale))
     return losses, scales

@@ -91,14 +91,14 @@ def draw_differences(
     ax.spines[:].set_visible(False)
     if title:
         ax.set_xlabel(title, fontsize=9)
-    told = " ".join(
+    caption = " ".join(
         f"{name}: {', '.join(_text(value, tolerance, missing) for value in row.values())}."
         for name, row in rows.items()
     )
     return finish(
         figure,
         alt=f"A grid of what was saved by strategy: {title or 'how far apart'}. The columns are "
-        f"{', '.join(columns)}. {told}",
+        f"{', '.join(columns)}. {caption}",
     )
 
 

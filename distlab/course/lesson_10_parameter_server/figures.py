@@ -119,18 +119,18 @@ def draw_staleness(trainings: Mapping[str, Sequence[Applied]]) -> Figure:
     for axes in rows[:, 1:].flat:
         axes.set_ylabel("")
     _add_legend(figure, left_out=any(map(_any_left_out, trainings.values())))
-    told = " ".join(_told(title, steps) for title, steps in trainings.items())
+    caption = " ".join(_told(title, steps) for title, steps in trainings.items())
     return finish(
         figure,
         alt="For each training: its steps by worker from reading to writing, how often each "
-        f"staleness occurs, and the weight after each update. {told}",
+        f"staleness occurs, and the weight after each update. {caption}",
     )
 
 
 def _told(title: str, steps: Sequence[Applied]) -> str:
     """Says in words what the column of one training shows."""
-    found = [step[2] for step in steps]
-    counts = ", ".join(f"{found.count(n)} with staleness {n}" for n in sorted(set(found)))
+    ages = [step[2] for step in steps]
+    counts = ", ".join(f"{ages.count(n)} with staleness {n}" for n in sorted(set(ages)))
     last = max(steps, key=lambda step: step[1])[3]
     farthest = max((step[3] for step in steps), key=abs)
     return (
@@ -156,13 +156,13 @@ def _add_legend(figure: Figure, *, left_out: bool) -> None:
 def lanes(steps: Sequence[Applied]) -> list[int]:
     """Returns for each step a worker that is free when it reads, the first one of them."""
     free_from: list[int] = []
-    found = []
+    ages = []
     for reads, writes, *_ in steps:
         free = [lane for lane, until in enumerate(free_from) if until < reads]
         lane = free[0] if free else len(free_from)
         free_from[lane : lane + 1] = [writes]
-        found.append(lane)
-    return found
+        ages.append(lane)
+    return ages
 
 
 def _draw_steps(axes: Axes, steps: Sequence[Applied]) -> None:

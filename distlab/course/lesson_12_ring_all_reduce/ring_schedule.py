@@ -55,9 +55,9 @@ def all_reduce_steps(algorithm: str, ranks: int) -> Steps:
         reduce = _to_rank_0_in_pairs(ranks)
         hand_out = reduce[::-1]
     every = tuple(range(ranks))
-    there = tuple(tuple(Transfer(a, b, every, adds=True) for a, b in step) for step in reduce)
+    sums = tuple(tuple(Transfer(a, b, every, adds=True) for a, b in step) for step in reduce)
     back = tuple(tuple(Transfer(b, a, every, adds=False) for a, b in step) for step in hand_out)
-    return there + back
+    return sums + back
 
 
 def reduce_scatter_steps(ranks: int) -> Steps:

@@ -37,13 +37,13 @@ class Recording:
 
     def step(self, replicas: int, global_batch: int) -> MeasuredStep:
         """Returns the step with so many replicas and examples."""
-        found = {(step.replicas, step.global_batch): step for step in self.steps}
-        return found[replicas, global_batch]
+        by_setting = {(step.replicas, step.global_batch): step for step in self.steps}
+        return by_setting[replicas, global_batch]
 
     def all_reduce(self, replicas: int, size_bytes: int) -> AllReduceTime:
         """Returns the all-reduce of so many replicas and bytes."""
-        found = {(row.replicas, row.size_bytes): row for row in self.all_reduces}
-        return found[replicas, size_bytes]
+        by_setting = {(row.replicas, row.size_bytes): row for row in self.all_reduces}
+        return by_setting[replicas, size_bytes]
 
 
 def recorded_scaling() -> Recording:

@@ -36,11 +36,11 @@ def scale_recorded(efficiencies: Callable[..., Any]) -> ScaledSteps:
     def examples_per_sec(replicas: int, global_batch: int) -> float:
         return global_batch / recording.step(replicas, global_batch).whole_secs
 
-    found = efficiencies(examples_per_sec, BATCH, list(REPLICAS))
+    fractions = efficiencies(examples_per_sec, BATCH, list(REPLICAS))
     return ScaledSteps(
         steps={
             "strong": [recording.step(replicas, BATCH) for replicas in REPLICAS],
             "weak": [recording.step(replicas, replicas * BATCH) for replicas in REPLICAS],
         },
-        efficiency={kind: [float(one) for one in found[kind]] for kind in ("strong", "weak")},
+        efficiency={kind: list(map(float, fractions[kind])) for kind in ("strong", "weak")},
     )

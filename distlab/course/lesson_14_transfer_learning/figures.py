@@ -36,7 +36,7 @@ def draw_label_curve(
 
     figure: Figure
     figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
-    told = []
+    captions = []
     for number, way in enumerate(ways):
         look = category(number)
         by_labels = {labels: np.asarray(seeds) for labels, seeds in accuracies[way].items()}
@@ -49,7 +49,7 @@ def draw_label_curve(
         ends = ", ".join(
             f"{mean:.0%} with {labels}" for labels, mean in zip(by_labels, means, strict=True)
         )
-        told.append(f"{way}: {ends}")
+        captions.append(f"{way}: {ends}")
     counts = list(accuracies[ways[0]])
     axes.set_xscale("log")
     axes.set_xticks(counts, [str(count) for count in counts])
@@ -59,6 +59,6 @@ def draw_label_curve(
     return finish(
         figure,
         alt="Test accuracy by the number of labels a class, with error bars. "
-        + "; ".join(told)
+        + "; ".join(captions)
         + ".",
     )

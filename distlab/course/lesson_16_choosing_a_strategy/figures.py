@@ -112,11 +112,11 @@ def draw_map(kinds: Sequence[Kind] = FIELD) -> Figure:
     axes.set_xlim(-4.4, 15.6)
     axes.set_ylim(-_ROW * len(kinds) + 0.2, 1.8)
     axes.axis("off")
-    told = " ".join(f"{kind.name}: {_told(kind)}. {kind.question}" for kind in kinds)
+    caption = " ".join(f"{kind.name}: {_told(kind)}. {kind.question}" for kind in kinds)
     return finish(
         figure,
         alt="A map of the kinds of parallelism. Each row shows what each device has of a batch and "
-        f"of a model with three layers, and the question that decides. {told}",
+        f"of a model with three layers, and the question that decides. {caption}",
     )
 
 
@@ -177,8 +177,8 @@ def _share(part: Part) -> str:
     names = {0: "no part", 0.5: "half", 1: "all"}
     amounts = [names[columns[1] - columns[0] if columns else 0] for columns in part.layers]
     if len(set(amounts)) == 1:
-        what = {"half": "the other half", "no part": "the whole"}.get(amounts[0])
-        fetched = f", and fetches {what} while it computes the layer"
+        rest_of_it = {"half": "the other half", "no part": "the whole"}.get(amounts[0])
+        fetched = f", and fetches {rest_of_it} while it computes the layer"
         return f"{batch} and {amounts[0]} of each layer{fetched * part.fetches}"
     layers = [f"{amount} of layer {number}" for number, amount in enumerate(amounts, 1)]
     return f"{batch} and {', '.join(layers)}"
@@ -248,8 +248,8 @@ def _in_words(layout: Layout) -> str:
     replicas = " and ".join(layout.devices[place] for place in layout.replicas)
     copies = " and ".join(layout.devices[place] for place in layout.copies)
     sent = [
-        f"{layout.devices[start]} sends {layout.devices[end]} {what}"
-        for start, end, what in layout.moves
+        f"{layout.devices[start]} sends {layout.devices[end]} {message}"
+        for start, end, message in layout.moves
     ]
     moves = "; ".join(sent) if sent else "nothing is sent"
     return f"{layout.name}: replicas on {replicas}, variables on {copies}; {moves}."
@@ -264,16 +264,16 @@ def _draw_layout(axes: Any, layout: Layout, *, top: float) -> None:
         held = [("variables", _VARIABLES, GROUND)] * (place in layout.copies)
         if place in layout.replicas:
             held.append(("a replica", replica(layout.replicas.index(place)).colour, GROUND))
-        for line, (what, fill, colour) in enumerate(held):
+        for line, (label, fill, colour) in enumerate(held):
             corner = (left + 0.15, top - 0.15 - line * 0.65)
             inner = (_BOX_WIDTH - 0.3, 0.55)
-            _role_box(axes, corner, inner, what, edge=fill, fill=fill, colour=colour)
+            _role_box(axes, corner, inner, label, edge=fill, fill=fill, colour=colour)
     levels = dict.fromkeys(layout.moves, 0.0)
     for number, move in enumerate(layout.moves):
         lane = 0.5 * _lanes_before(layout.moves, number)
         levels[move] = top - 0.3 - lane if abs(move[0] - move[1]) == 1 else top
-    for (start, end, what), level in levels.items():
-        _draw_move(axes, start, end, what, level=level)
+    for (start, end, message), level in levels.items():
+        _draw_move(axes, start, end, message, level=level)
 
 
 def _lanes_before(moves: Sequence[tuple[int, int, str]], number: int) -> int:
@@ -282,19 +282,19 @@ def _lanes_before(moves: Sequence[tuple[int, int, str]], number: int) -> int:
     return sum({start, end} == ends for start, end, _ in moves[:number])
 
 
-def _draw_move(axes: Any, start: int, end: int, what: str, *, level: float) -> None:
+def _draw_move(axes: Any, start: int, end: int, message: str, *, level: float) -> None:
     if abs(end - start) > 1:
-        _draw_move_below(axes, start, end, what, top=level)
+        _draw_move_below(axes, start, end, message, top=level)
         return
     first, last = sorted((start, end))
     left = first * (_BOX_WIDTH + _GAP) + _BOX_WIDTH
     right = last * (_BOX_WIDTH + _GAP)
     tail, head = ((left, level), (right, level))[:: 1 if start < end else -1]
     _arrow(axes, tail, head)
-    axes.text((left + right) / 2, level + 0.04, what, ha="center", va="bottom", fontsize=8)
+    axes.text((left + right) / 2, level + 0.04, message, ha="center", va="bottom", fontsize=8)
 
 
-def _draw_move_below(axes: Any, start: int, end: int, what: str, *, top: float) -> None:
+def _draw_move_below(axes: Any, start: int, end: int, message: str, *, top: float) -> None:
     """An arrow between boxes that are no neighbours: it goes below those that are between."""
     bottom = top - _BOX_HEIGHT
     tail, head = (place * (_BOX_WIDTH + _GAP) + _BOX_WIDTH / 2 for place in (start, end))
@@ -302,7 +302,7 @@ def _draw_move_below(axes: Any, start: int, end: int, what: str, *, top: float) 
     _arrow(axes, (head, bottom - 0.3), (head, bottom))
     words = {"ha": "center", "va": "center", "fontsize": 8}
     frame = {"facecolor": GROUND, "edgecolor": "none", "pad": 1}
-    axes.text((tail + head) / 2, bottom - 0.3, what, bbox=frame, **words)
+    axes.text((tail + head) / 2, bottom - 0.3, message, bbox=frame, **words)
 
 
 def _role_box(

@@ -20,13 +20,13 @@ def draw_memory_by_replicas(
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
-    told = []
+    captions = []
     for number, (name, gigabytes) in enumerate(curves.items()):
         look = palette.category(number)
         ax.plot(replicas, gigabytes, **look.line(), linestyle=look.dashes, label=name)
         fitting = [n for n, gb in zip(replicas, gigabytes, strict=True) if gb <= limit_gb]
         fits = f"fits from {fitting[0]} replicas" if fitting else "never fits"
-        told.append(
+        captions.append(
             f"{name}: {gigabytes[0]:.0f} GB with {replicas[0]} and {gigabytes[-1]:.0f} GB with "
             f"{replicas[-1]}; it {fits}."
         )
@@ -43,7 +43,7 @@ def draw_memory_by_replicas(
     return finish(
         figure,
         alt="Curves of what one device holds in a step, over the number of replicas, with a line "
-        f"at {limit_gb:.0f} GB. {' '.join(told)}",
+        f"at {limit_gb:.0f} GB. {' '.join(captions)}",
     )
 
 
@@ -68,7 +68,7 @@ def draw_pipeline(schedules: Mapping[str, Sequence[Lane]]) -> Figure:
     size = (8.4, 0.3 * rows + 0.75 * len(schedules) + 0.4)
     form = {"layout": "constrained", "height_ratios": heights, "squeeze": False, "sharex": True}
     figure, panels = plt.subplots(len(schedules), figsize=size, **form)
-    told = []
+    captions = []
     for axes, (title, lanes) in zip(panels[:, 0], schedules.items(), strict=True):
         idle = f"{100 * idle_share(lanes):.0f} % idle"
         axes.set_title(f"{title}: {idle}", fontsize=10, loc="left")
@@ -79,13 +79,15 @@ def draw_pipeline(schedules: Mapping[str, Sequence[Lane]]) -> Figure:
         axes.set_yticks(range(len(lanes)), [f"stage {stage}" for stage in range(len(lanes))])
         axes.spines[:].set_visible(False)
         took = len(lanes[0]) * _tick(lanes)
-        told.append(f"{title}: {len(lanes)} stages, {idle}, a batch takes {took:g} units of time.")
+        captions.append(
+            f"{title}: {len(lanes)} stages, {idle}, a batch takes {took:g} units of time."
+        )
     panels[-1, 0].set_xlabel("time (1 = a stage's time for the whole batch, one direction)")
     _add_legend(figure)
     return finish(
         figure,
         alt="Lanes of a pipeline's stages. In each tick a stage computes one micro-batch forward "
-        f"or backward, or is idle. {' '.join(told)}",
+        f"or backward, or is idle. {' '.join(captions)}",
     )
 
 

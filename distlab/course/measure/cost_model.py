@@ -201,10 +201,10 @@ def relative_errors(
     errors = []
     for row in measured:
         if isinstance(row, AllReduceTime):
-            said, secs = model.all_reduce_secs(row.replicas, row.size_bytes), row.secs
+            forecast_secs, secs = model.all_reduce_secs(row.replicas, row.size_bytes), row.secs
         else:
-            said, secs = predict_steps(model, [row])[0].secs, row.whole_secs
-        errors.append(said / secs - 1)
+            forecast_secs, secs = predict_steps(model, [row])[0].secs, row.whole_secs
+        errors.append(forecast_secs / secs - 1)
     return errors
 
 

@@ -119,9 +119,9 @@ class Prediction:
             self._show_answer(wrong, reason)
             return
         given = [key for key in wrong if not self.came_true and agree(key, self.guess, within)]
-        said = [wrong.pop(key) for key in given[:1]] + [reason] * bool(reason)
+        comments = [wrong.pop(key) for key in given[:1]] + [reason] * bool(reason)
         texts = wording.compared(
-            self.question, self.guess, answer, wrong, came_true=bool(self.came_true), said=said
+            self.question, self.guess, answer, wrong, came_true=bool(self.came_true), said=comments
         )
         show(*texts)
 

@@ -79,9 +79,9 @@ def failure_of(
     if "in user code:" in text:  # AutoGraph keeps the frames in the message only
         inner = list(_AUTOGRAPH_FRAME.finditer(text))
         written = [match for match in inner if _GENERATED not in match[1]]
-        theirs = [match for match in written if not _is_library(match[1])]
-        lines += [f"line {m[2]} in {m[3]}: {m[4].strip()}" for m in theirs]
-        raised_by_them = bool(theirs) and theirs[-1] is written[-1]
+        own_frames = [match for match in written if not _is_library(match[1])]
+        lines += [f"line {m[2]} in {m[3]}: {m[4].strip()}" for m in own_frames]
+        raised_by_them = bool(own_frames) and own_frames[-1] is written[-1]
         if inner:
             text = textwrap.dedent(text[inner[-1].end() :]).strip()
             text = text.removeprefix(f"{type(error).__name__}: ")

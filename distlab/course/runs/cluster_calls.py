@@ -259,7 +259,7 @@ def _hang(problem: TaskTimeout, function: Callable[..., Any], tasks: list[str]) 
 def _sources_of(function: Callable[..., Any]) -> dict[str, list[str]]:
     """Returns the learner's code by its file: the cells of a notebook are no files elsewhere."""
     home = home_of(function)
-    theirs = [one for one in home.values() if getattr(one, "__globals__", None) is home]
-    codes = [getattr(one, "__code__", None) for one in (function, *theirs)]
+    siblings = [member for member in home.values() if getattr(member, "__globals__", None) is home]
+    codes = [getattr(member, "__code__", None) for member in (function, *siblings)]
     names = {code.co_filename for code in codes if code is not None}
     return {name: linecache.getlines(name) for name in names}

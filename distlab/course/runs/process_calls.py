@@ -78,14 +78,16 @@ def call_in_process(
         if (told := folder / "told").exists():
             replay(pickle.loads(told.read_bytes()), function)
         result = folder / "result"
-        there = result.exists()
-        return Ended(code=done.returncode, result=decode(result.read_bytes()) if there else None)
+        has_result = result.exists()
+        return Ended(
+            code=done.returncode, result=decode(result.read_bytes()) if has_result else None
+        )
 
 
 def serve(folder: str, most_bytes: str) -> None:
     """Does the call that a folder holds; runs in the process of its own."""
     path, sources, packed = pickle.loads(Path(folder, "call").read_bytes())
-    sys.path += [one for one in path if one not in sys.path]
+    sys.path += [place for place in path if place not in sys.path]
     keep_lines(sources)
     function, (job, args) = pickle.loads(packed)
     told: Told | None = None

@@ -19,12 +19,12 @@ from distlab.errors import DistlabError
 @contextlib.contextmanager
 def waits_for(*tasks: str) -> Iterator[None]:
     """Inside, a function that is not written yet, or that fails, ends the block with a sentence."""
-    names, them = " and ".join(tasks), "it" if len(tasks) == 1 else "them"
+    names, pronoun = " and ".join(tasks), "it" if len(tasks) == 1 else "them"
     try:
         with quiet_tensorflow():
             yield
     except NotImplementedError:
-        print(f"This cell waits for {names}: write {them} above, then run this cell again.")  # noqa: T201
+        print(f"This cell waits for {names}: write {pronoun} above, then run this cell again.")  # noqa: T201
     except DistlabError:
         raise
     except Exception as error:

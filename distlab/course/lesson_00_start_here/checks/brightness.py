@@ -40,7 +40,7 @@ def _call(brightness: Callable[..., Any], inputs: Inputs) -> Plain:
 def _reference(given: Inputs, *, each_sees_all: bool = False, total: str = "of all") -> Plain:
     """The images of each replica, and the total of all pixels or what is taken for it."""
     places, replicas, pixels = places_of(given), given["replicas"], given["pixels"]
-    shares = [len(mine) for mine in places]
+    shares = [len(place) for place in places]
     all_pixels = float(pixels.sum())
     return {
         "images": [given["examples"]] * replicas if each_sees_all else shares,

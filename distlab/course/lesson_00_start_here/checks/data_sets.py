@@ -25,6 +25,6 @@ def places_of(inputs: Inputs, batches: slice = slice(None)) -> list[list[int]]:
     for start in range(0, inputs["examples"], inputs["batch"])[batches]:
         size = min(inputs["batch"], inputs["examples"] - start)
         places = iter(range(start, start + size))
-        for mine, share in zip(seen, split_batch(size, inputs["replicas"]), strict=True):
-            mine.extend(islice(places, share))
+        for digits, share in zip(seen, split_batch(size, inputs["replicas"]), strict=True):
+            digits.extend(islice(places, share))
     return seen

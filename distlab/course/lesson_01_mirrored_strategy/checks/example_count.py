@@ -28,7 +28,7 @@ def _call(count_examples: Callable[..., Any], inputs: Inputs) -> Plain:
     kept: dict[str, Any] = {}
 
     def run(labels: Any) -> None:
-        strategy.run(lambda mine: count_examples(kept, mine), args=(labels,))
+        strategy.run(lambda own_labels: count_examples(kept, own_labels), args=(labels,))
 
     step = tf.function(run)
     totals = []

@@ -215,14 +215,14 @@ def _diagnoses(diagnose: Callable[..., Any], inputs: Inputs) -> Plain:
 
 def _facts_by_case(given: Inputs, outputs: Plain) -> Plain:
     """Takes each answer apart; one text alone is read as far as it goes."""
-    said: dict[str, Plain] = {}
+    answers: dict[str, Plain] = {}
     for case, answer in outputs.items():
         pair = answer.tolist() if isinstance(answer, np.ndarray) else answer
         if not isinstance(pair, list) or len(pair) < 2:
             alone = pair[0] if isinstance(pair, list) and pair else pair
             pair = [alone, None if alone is None else "nothing: two texts were asked for"]
-        said |= {f"{case}_waits": pair[0], f"{case}_cause": pair[1]}
-    return said
+        answers |= {f"{case}_waits": pair[0], f"{case}_cause": pair[1]}
+    return answers
 
 
 def _right_diagnoses(given: Inputs, **answers: str) -> Plain:

@@ -82,8 +82,8 @@ def _are_json(given: Inputs, out: Plain) -> bool:
 def _no_json(given: Inputs, out: Plain) -> str:
     wrong = [t for t, config in zip(out["texts"], out["configs"], strict=True) if config is None]
     if wrong:
-        what = "text that is no JSON" if isinstance(wrong[0], str) else "no text"
-        return f"JSON texts were asked for; in yours is {what}: {wrong[0]}"[:160]
+        kind = "text that is no JSON" if isinstance(wrong[0], str) else "no text"
+        return f"JSON texts were asked for; in yours is {kind}: {wrong[0]}"[:160]
     workers = len(given["addresses"])
     return f"{workers} texts were asked for, one for each worker; yours are {len(out['texts'])}"
 

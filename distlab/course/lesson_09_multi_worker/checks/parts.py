@@ -80,7 +80,9 @@ def _reference(given: Inputs, *, batch: int = _GLOBAL_BATCH // WORKERS) -> Plain
     def parts(seed: int) -> list[Any]:
         order = np.random.default_rng(seed).permutation(given["numbers"])
         own = [order[worker::WORKERS] for worker in range(WORKERS)]
-        return [[mine[at : at + batch] for at in range(0, len(mine), batch)] for mine in own]
+        return [
+            [examples[at : at + batch] for at in range(0, len(examples), batch)] for examples in own
+        ]
 
     return _noted(*(parts(given["seed"] + more) for more in (0, 0, 1)))
 

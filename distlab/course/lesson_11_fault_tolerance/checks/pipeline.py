@@ -66,15 +66,15 @@ def _train(strategy: Any, train: Callable[..., Any], inputs: Inputs, place: str)
     import distlab as dl
 
     index = strategy.cluster_resolver.task_id
-    of_chief, mine = Path(place, "worker-0"), Path(place, f"worker-{index}")
+    of_chief, own = Path(place, "worker-0"), Path(place, f"worker-{index}")
     life = len(list(Path(place).glob(f"seen-{index}-*")))
     # Each has its own folder, with what the chief saved: so it shows which worker has written.
-    wrote = [] if index == 0 else _files(mine)
+    wrote = [] if index == 0 else _files(own)
     if index and life:
-        shutil.rmtree(mine, ignore_errors=True)
-        shutil.copytree(of_chief, mine)
-    mine.mkdir(exist_ok=True)
-    given = set(_files(mine))
+        shutil.rmtree(own, ignore_errors=True)
+        shutil.copytree(of_chief, own)
+    own.mkdir(exist_ok=True)
+    given = set(_files(own))
     strategy.reduce("SUM", tf.constant(0.0), axis=None)  # no worker saves before all have copied
     dl.set_seed(inputs["seed"] + life, deterministic=True)
     seen = Path(place, f"seen-{index}-{life}")
@@ -89,10 +89,10 @@ def _train(strategy: Any, train: Callable[..., Any], inputs: Inputs, place: str)
         built.append(_weights_of(model))
         return model
 
-    model = train(strategy, noting, _batches_of(inputs), _EPOCHS, str(mine), inputs["every"], _KEEP)
+    model = train(strategy, noting, _batches_of(inputs), _EPOCHS, str(own), inputs["every"], _KEEP)
     if not hasattr(model, "get_weights"):
         raise TypeError(f"the model was asked for; yours is {model!r}"[:200])
-    now, weights = _files(mine), _weights_of(model)
+    now, weights = _files(own), _weights_of(model)
     return {
         "weights": weights,
         "trained": not any(np.array_equal(weights, before) for before in built),

@@ -39,7 +39,7 @@ def _inputs(seed: int) -> Inputs:
 
 
 def _call(reduce_scatter: Callable[..., Any], inputs: Inputs) -> Plain:
-    chunks = [[chunk.copy() for chunk in mine] for mine in inputs["chunks"]]
+    chunks = [[chunk.copy() for chunk in own_chunks] for own_chunks in inputs["chunks"]]
     network = Network(len(chunks))
     sums = reduce_scatter(network, chunks)
     sums = None if sums is None else list(sums)
@@ -57,7 +57,7 @@ def _reference(
 ) -> Plain:
     """Each rank keeps a half of the chunks that it has left, and returns the last one."""
     ranks = len(given["chunks"])
-    held = [[chunk.copy() for chunk in mine] for mine in given["chunks"]]
+    held = [[chunk.copy() for chunk in own_chunks] for own_chunks in given["chunks"]]
     left = [list(range(ranks)) for _ in range(ranks)]
     network, steps = Network(ranks), round(log2(ranks))
     powers = range(steps) if near_first else range(steps)[::-1]

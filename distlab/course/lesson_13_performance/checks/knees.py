@@ -34,9 +34,9 @@ def _call(fastest: Callable[..., Any], inputs: Inputs) -> Plain:
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in answers.values()):
         return {"form": answers["usual"]}
     return {
-        f"{what} {case}": answer[place]
+        f"{column} {case}": answer[place]
         for case, answer in answers.items()
-        for place, what in enumerate(("replicas", "ms"))
+        for place, column in enumerate(("replicas", "ms"))
     }
 
 
@@ -60,9 +60,9 @@ def _reference(
         return best, step_ms(best)
 
     return {
-        f"{what} {name}": fastest(case)[place]
+        f"{column} {name}": fastest(case)[place]
         for name, case in _cases(given).items()
-        for place, what in enumerate(("replicas", "ms"))
+        for place, column in enumerate(("replicas", "ms"))
     }
 
 

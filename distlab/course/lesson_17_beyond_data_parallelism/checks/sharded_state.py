@@ -71,9 +71,9 @@ def _reference(
     replicas, gradient = given["replicas"], given["gradient"]
     total = np.broadcast_to(gradient.sum(axis=0), gradient.shape) if summed else gradient
     old = given["weights"].reshape(replicas, -1)
-    mine = [0] * replicas if piece == "first" else list(range(replicas))
-    cut = np.stack([total[n].reshape(replicas, -1)[mine[n]] for n in range(replicas)])
-    new, m, v = _update(old[mine], cut, given["m"], given["v"])
+    owners = [0] * replicas if piece == "first" else list(range(replicas))
+    cut = np.stack([total[n].reshape(replicas, -1)[owners[n]] for n in range(replicas)])
+    new, m, v = _update(old[owners], cut, given["m"], given["v"])
     after = {
         "gathered": [new.ravel()] * replicas,
         "own piece": list(new),
