@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distlab.authoring.exercise.pages import check_folder
-from distlab.authoring.exercise.skeleton import checks_text, source_text
-from distlab.authoring.exercise.testing import test_text
+from distlab.authoring.exercise.skeleton import checks_text, source_text, test_text
 from distlab.authoring.source import LESSONS, STEM, lesson_folder
 from distlab.errors import InvalidArgument
 
