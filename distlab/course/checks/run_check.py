@@ -24,7 +24,7 @@ from distlab.course.checks.verdict import Criterion, Inputs, Plain, Verdict
 from distlab.course.results.failures import Failure, FailureKind, failure_of
 from distlab.course.results.plain_values import decode, encode, to_plain
 from distlab.course.results.replica_traceback import Frames, frames_below, noted_stops
-from distlab.course.runs.tensorflow_log import quiet_tensorflow
+from distlab.course.runs.outcomes import quiet_tensorflow
 from distlab.errors import DistlabError, InvalidArgument
 
 # Shares of points are sums of fractions: 1.4999999 is meant to be 1.5.

@@ -132,7 +132,7 @@ times_guess = dl.predict(
 )
 
 # %%
-from distlab.course.runs.what_happens import what_happens
+from distlab.course.runs.outcomes import what_happens
 
 product = what_happens(lambda: answers * 10)  # the result, or the error if there is one
 print(product)

@@ -225,7 +225,7 @@ if_guess = dl.predict(
 
 
 # %%
-from distlab.course.runs.what_happens import what_happens
+from distlab.course.runs.outcomes import what_happens
 
 
 def only_replica_0():

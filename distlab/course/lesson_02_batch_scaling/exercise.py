@@ -29,7 +29,7 @@ from IPython.display import display
 import distlab as dl
 from distlab.course.lesson_02_batch_scaling.figures import draw_by_batch
 from distlab.course.lesson_02_batch_scaling.runs import train_many
-from distlab.course.runs.unfinished_answers import waits_for
+from distlab.course.runs.outcomes import waits_for
 
 devices = dl.split_devices(4)
 strategy = dl.make_strategy("mirrored", devices=devices)

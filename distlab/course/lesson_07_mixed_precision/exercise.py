@@ -30,7 +30,7 @@ from IPython.display import display
 import distlab as dl
 from distlab.course.lesson_07_mixed_precision.figures import draw_loss_scale
 from distlab.course.lesson_07_mixed_precision.runs import run_in_float16
-from distlab.course.runs.unfinished_answers import waits_for
+from distlab.course.runs.outcomes import waits_for
 
 devices = dl.split_devices(4)
 strategy = dl.make_strategy("mirrored", devices=devices)

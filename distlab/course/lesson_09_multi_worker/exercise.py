@@ -44,7 +44,7 @@ from IPython.display import display
 
 from distlab.course.figures.workers import draw_losses, draw_readers
 from distlab.course.lesson_09_multi_worker.runs import run_and_note
-from distlab.course.runs.unfinished_answers import waits_for
+from distlab.course.runs.outcomes import waits_for
 
 # %% [markdown]
 # ## Task 1: who is who

@@ -42,7 +42,7 @@ from IPython.display import display
 
 from distlab.course.lesson_11_fault_tolerance.figures import draw_resumed
 from distlab.course.lesson_11_fault_tolerance.runs import KILLED_IN, run_and_kill
-from distlab.course.runs.unfinished_answers import waits_for
+from distlab.course.runs.outcomes import waits_for
 
 dl.show("points of the tasks", 27)
 dl.show("points of the report", 5)

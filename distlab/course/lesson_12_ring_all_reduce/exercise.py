@@ -25,7 +25,7 @@ from IPython.display import display
 import distlab as dl
 from distlab.course.lesson_12_ring_all_reduce.figures import draw_seconds, draw_traffic
 from distlab.course.lesson_12_ring_all_reduce.simulated_network import Network
-from distlab.course.runs.unfinished_answers import waits_for
+from distlab.course.runs.outcomes import waits_for
 
 draw = np.random.default_rng(0)
 dl.show("data set", "random numbers: nothing is downloaded")

@@ -28,7 +28,7 @@ import distlab as dl
 from distlab.course.figures.step_costs import draw_spread, draw_step_parts
 from distlab.course.lesson_13_performance.recorded import recorded_scaling
 from distlab.course.lesson_13_performance.runs import scale_recorded
-from distlab.course.runs.unfinished_answers import waits_for
+from distlab.course.runs.outcomes import waits_for
 
 dl.show("points of the tasks", 12)
 dl.show("points of the report", 6)

@@ -21,7 +21,7 @@
 import numpy as np
 
 import distlab as dl
-from distlab.course.runs.unfinished_answers import waits_for
+from distlab.course.runs.outcomes import waits_for
 
 dl.split_devices(4)
 dl.show("data set", "random numbers: nothing is downloaded")

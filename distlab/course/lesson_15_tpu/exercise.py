@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 import distlab as dl
-from distlab.course.runs.unfinished_answers import waits_for
+from distlab.course.runs.outcomes import waits_for
 
 tf.get_logger().setLevel("ERROR")
 dl.show("data set", "random numbers: nothing is downloaded")

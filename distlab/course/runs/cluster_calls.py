@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from distlab.course.results.failures import home_of
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
 from distlab.course.results.remote_traceback import Told, replay, tell, tell_of
-from distlab.course.runs.patience import patient
+from distlab.course.runs.timeouts import scale_timeout
 from distlab.errors import TaskFailed, TaskTimeout
 from distlab.source_lines import keep_lines
 
@@ -113,7 +113,9 @@ def _call(
         # All have met before a limit begins to run.
         cluster.run(_meet_on_coordinator if coordinated else _meet, tasks=tasks)
         try:
-            results = cluster.run(_on_task, *order, tasks=tasks, timeout_secs=patient(timeout_secs))
+            results = cluster.run(
+                _on_task, *order, tasks=tasks, timeout_secs=scale_timeout(timeout_secs)
+            )
         except TaskFailed as problem:
             told = _what_failed(problem, Path(folder), function, tasks)
             is_stub = told["error"] == "NotImplementedError"  # it has touched nothing

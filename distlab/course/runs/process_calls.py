@@ -25,7 +25,7 @@ from typing import Any
 from distlab.cluster.local.remote_calls import pack_call
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
 from distlab.course.results.remote_traceback import Told, replay, tell, tell_of
-from distlab.course.runs.patience import patient
+from distlab.course.runs.timeouts import scale_timeout
 from distlab.errors import UnsupportedEnvironment
 from distlab.source_lines import keep_lines
 
@@ -61,7 +61,7 @@ def call_in_process(
             found="a system without such a limit",
             do="run it on Linux, macOS or WSL2",
         )
-    limit = patient(timeout_secs)
+    limit = scale_timeout(timeout_secs)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "call").write_bytes(pack_call(function, (job, args)))

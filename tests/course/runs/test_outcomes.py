@@ -9,9 +9,8 @@ import pytest
 import tensorflow as tf
 
 from distlab.course.lesson_03_custom_training_loop.runs import apart, fit_path, kernel
-from distlab.course.runs.patience import patient
-from distlab.course.runs.unfinished_answers import waits_for
-from distlab.course.runs.what_happens import what_happens
+from distlab.course.runs.outcomes import waits_for, what_happens
+from distlab.course.runs.timeouts import scale_timeout
 from distlab.errors import InvalidArgument
 
 
@@ -56,9 +55,9 @@ def test_a_limit_grows_with_the_load_of_each_core_up_to_four_times(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     for load, limit in ((0.0, 10.0), (2.0, 10.0), (6.0, 30.0), (400.0, 40.0)):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert patient(10.0) == limit
+        assert scale_timeout(10.0) == limit
     monkeypatch.delattr(os, "getloadavg")  # a system that tells no load
-    assert patient(10.0) == 10.0
+    assert scale_timeout(10.0) == 10.0
 
 
 def zeros():

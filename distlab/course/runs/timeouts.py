@@ -8,7 +8,7 @@ import os
 MOST_TIMES = 4.0
 
 
-def patient(secs: float) -> float:
+def scale_timeout(secs: float) -> float:
     """Returns a limit for this machine as busy as it is now.
 
     With twice as many running processes as cores, each of them takes twice as long.

@@ -1,5 +1,6 @@
-"""Shows a sentence instead of an error while the answers that a cell needs are not written yet.
+"""What a cell shows of code that may fail, or that isn't written yet.
 
+    what_happens(lambda: answers * 10)    # its result, or the error that it raised
     with waits_for("recovers"):
         runs = run_and_kill(train)        # a stub raises NotImplementedError
         display(draw_resumed(...))
@@ -10,10 +11,19 @@ Until then the cell says what it waits for, and "run all" goes on.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from distlab.course.runs.tensorflow_log import quiet_tensorflow
 from distlab.errors import DistlabError
+
+
+def what_happens(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the error that it raises: a `try` would give away that one comes."""
+    try:
+        return call()
+    except Exception as error:
+        return error
 
 
 @contextlib.contextmanager
@@ -31,3 +41,18 @@ def waits_for(*tasks: str) -> Iterator[None]:
         checks = " and ".join(f'dl.check("{task}")' for task in tasks)
         print(f"No result: your code ended with {type(error).__name__}: {error}")  # noqa: T201
         print(f"{checks} says more.")  # noqa: T201
+
+
+@contextlib.contextmanager
+def quiet_tensorflow() -> Iterator[None]:
+    """Keeps TensorFlow's remarks out of notebooks: it logs a stub's error with all its stack."""
+
+    def serious(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(serious)
+    try:
+        yield
+    finally:
+        logger.removeFilter(serious)
