@@ -66,6 +66,8 @@ def make_exercise(stem: str, *, folder: Path | None = None, here: Path = Path())
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
+    if not made.is_own:
+        made.checks.with_name("__init__.py").touch()
     return made
 
 
