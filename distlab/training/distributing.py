@@ -23,7 +23,7 @@ from distlab.strategy.describing import describe
 from distlab.training import model_requirements, overrides
 from distlab.training.keras_private import scopes
 from distlab.training.overrides import install
-from distlab.training.parameter_server import server_requirements
+from distlab.training.parameter_server import server_fit
 from distlab.training.rule.rows import BATCH_NORM
 from distlab.training.workers.ending import ended_together
 from distlab.training.workers.exchanging import workers_of
@@ -73,14 +73,14 @@ def distribute(
     _check_arguments(build, strategy, batch_norm)
     on_servers, workers = describe(strategy).kind == "parameter_server", workers_of(strategy)
     if on_servers:
-        server_requirements.check_strategy(strategy)
+        server_fit.check_strategy(strategy)
     collective_keys.separate(strategy)
     with ended_together(workers, "build"), strategy.scope(), scopes.kept_graph():
         model = build()
     model_requirements.check_model(model, strategy)
     vars(model)[BATCH_NORM] = batch_norm
     if on_servers:
-        server_requirements.check_model(model)
+        server_fit.check_model(model)
         return install(model, overrides.of_parameter_servers(model))
     several = workers.count > 1
     return install(model, (overrides.of_workers if several else overrides.of_one_process)(model))

@@ -84,7 +84,7 @@ class Fitting:
     @contextlib.contextmanager
     def around_predict(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
         """What `predict` runs in."""
-        callbacks = _callbacks_in(arguments)
+        callbacks = callbacks_in(arguments)
         whole_batches = WholeBatches(self._workers)
         whole_batches.set_model(self._model)
         callbacks.append(whole_batches)
@@ -99,7 +99,7 @@ class Fitting:
     @contextlib.contextmanager
     def around_fit(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
         """What `fit` runs in."""
-        callbacks = _callbacks_in(arguments)
+        callbacks = callbacks_in(arguments)
         with (
             self.around(method, arguments),
             callbacks_elsewhere(callbacks, self._workers),
@@ -211,7 +211,7 @@ def _check_length(iterator: Any, batches: int | None, steps_per_execution: int) 
         )
 
 
-def _callbacks_in(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
+def callbacks_in(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
     """The list that a method's callbacks are in, which can be added to."""
     given = arguments.get("callbacks")
     if isinstance(given, keras.callbacks.CallbackList):

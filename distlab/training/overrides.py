@@ -24,6 +24,7 @@ from distlab.training.fitting import Fitting
 from distlab.training.keras_private import held, models, scopes
 from distlab.training.keras_private.models import as_tensors
 from distlab.training.model_requirements import check_optimizer, check_scope
+from distlab.training.parameter_server.server_fit import ServerFitting
 from distlab.training.predicting import make_predict_function
 from distlab.training.rule.keras_private import install as install_rule
 from distlab.training.step_errors import targets_explained
@@ -72,8 +73,6 @@ def of_workers(model: keras.Model) -> Table:
 
 def of_parameter_servers(model: keras.Model) -> Table:
     """Returns the table for steps that a coordinator sends to workers."""
-    from distlab.training.parameter_server.server_fit import ServerFitting
-
     fitting = ServerFitting(model)
     return _of_any(fitting) | {
         "make_train_function": models.making("train_function", fitting.make_train_function),

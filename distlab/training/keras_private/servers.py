@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 
 @contextlib.contextmanager
@@ -18,16 +17,6 @@ def without_strategy(model: keras.Model) -> Iterator[None]:
         yield
     finally:
         model._distribute_strategy = strategy
-
-
-def given_as_dataset(iterator: Any) -> bool:
-    """Whether the data of an iterator over epochs are a `tf.data.Dataset` of the caller's own."""
-    return isinstance(iterator.data_adapter, TFDatasetAdapter)
-
-
-def iterated(iterator: Any) -> Any:
-    """Returns what an iterator over epochs takes its batches from."""
-    return iterator._distributed_dataset
 
 
 def build(model: keras.Model, element_spec: Any) -> None:
