@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from distlab.strategy.factory import make_strategy as make_strategy
     from distlab.training.distributing import distribute as distribute
     from distlab.training.parity import check_parity as check_parity
-    from distlab.training.resume.resuming import Resume as Resume
+    from distlab.training.resume.resume import Resume as Resume
     from distlab.training.rule.rows import all_gather as all_gather
 
 # The public names, and the room each one lives in.
 _ROOMS = {
     "LocalCluster": "cluster.local.cluster",
-    "Resume": "training.resume.resuming",
+    "Resume": "training.resume.resume",
     "all_gather": "training.rule.rows",
     "check": "checks.notebook_check",
     "check_parity": "training.parity",

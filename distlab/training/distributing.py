@@ -21,12 +21,11 @@ from distlab.errors import InvalidArgument, ModelError, did_you_mean
 from distlab.strategy import collective_keys
 from distlab.strategy.describing import describe
 from distlab.training import model_requirements, overrides
-from distlab.training.keras_private import scopes
+from distlab.training.keras_private import models
 from distlab.training.overrides import install
 from distlab.training.parameter_server import server_fit
 from distlab.training.rule.rows import BATCH_NORM
-from distlab.training.workers.ending import ended_together
-from distlab.training.workers.exchanging import workers_of
+from distlab.training.workers.workers import fail_together, workers_of
 
 
 def distribute(
@@ -75,7 +74,7 @@ def distribute(
     if on_servers:
         server_fit.check_strategy(strategy)
     collective_keys.separate(strategy)
-    with ended_together(workers, "build"), strategy.scope(), scopes.kept_graph():
+    with fail_together(workers, "build"), strategy.scope(), models.kept_graph():
         model = build()
     model_requirements.check_model(model, strategy)
     vars(model)[BATCH_NORM] = batch_norm

@@ -14,11 +14,10 @@ import keras
 import tensorflow as tf
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 
-from distlab.training.keras_private.epochs import end_data
+from distlab.training.keras_private.runs import end_data
 from distlab.training.step_errors import explained
 from distlab.training.stepping import ReplicaSteps, as_tensor, traced
-from distlab.training.workers.consistency import Read
-from distlab.training.workers.exchanging import workers_of
+from distlab.training.workers.workers import workers_of
 
 
 def make_execution(
@@ -26,7 +25,7 @@ def make_execution(
     step: ReplicaSteps,
     *,
     steps: Callable[[], int],
-    see: Callable[[Read], None] | None = None,
+    see: Callable[..., None] | None = None,
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """Returns what `fit` or `evaluate` calls with an iterator over batches."""
     strategy, noted = model.distribute_strategy, step.noted
@@ -95,7 +94,7 @@ def make_execution(
             call = functools.partial(several_steps, iterator, tf.constant(most), ask)
             done, logs, mark, left = traced(call)
             if see is not None:
-                see(Read(mark=mark.numpy().tobytes().hex(), more=bool(left)))
+                see(mark.numpy().tobytes(), more=bool(left))
             if int(done):
                 found = logs
             taken, is_over = taken + int(done), int(done) < most

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument
 from distlab.training import pipelines
-from distlab.training.keras_private import epochs, models
+from distlab.training.keras_private import runs
 from distlab.training.model_requirements import check_scope
 from distlab.training.pipelines import without_none
 from distlab.training.predicting import WholeBatches
@@ -29,17 +29,15 @@ from distlab.training.sharding import (
 from distlab.training.splitting import can_be_split, check_parts, splits
 from distlab.training.step_errors import check_inputs, check_targets, files_explained
 from distlab.training.steps_per_execution import ChosenSteps, no_batch
-from distlab.training.workers.agreeing import Agreement
-from distlab.training.workers.consistency import (
-    Read,
-    ReadTogether,
+from distlab.training.workers.agreement import (
+    Agreement,
+    ReadLog,
     check_arguments,
     check_lengths,
+    check_weights,
 )
-from distlab.training.workers.ending import ended_together
-from distlab.training.workers.exchanging import workers_of
-from distlab.training.workers.same_state import SameState, check_weights
-from distlab.training.workers.writing import callbacks_elsewhere
+from distlab.training.workers.files import callbacks_elsewhere
+from distlab.training.workers.workers import fail_together, workers_of
 
 
 class Fitting:
@@ -61,22 +59,22 @@ class Fitting:
         self._agreement: Agreement | None = None
         self._predicting: WholeBatches | None = None
         self._workers = workers_of(model.distribute_strategy)
-        self._tested = ReadTogether(self._workers)
+        self._tested = ReadLog()
 
     @contextlib.contextmanager
     def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
         """What `evaluate` runs in, and all that the others run in, too."""
-        with ended_together(self._workers, method, at=self._at), files_explained():
+        with fail_together(self._workers, method, at=self._at), files_explained():
             # Keras distributes a data set before it asks for a step: `on_data` would be too late.
             for name in {"x", "validation_data"} & set(arguments):
                 data = arguments[name] = without_none(arguments[name])
                 if isinstance(data, tf.data.Dataset):
                     replicas = self._model.distribute_strategy.num_replicas_in_sync
                     check_parts(data.element_spec, replicas)
-            self._tested = tested = ReadTogether(self._workers)
+            self._tested = tested = ReadLog()
             yield
             if method == "evaluate":
-                tested.compare("evaluate")
+                tested.compare(self._workers, "evaluate")
 
     def _at(self) -> str:
         return f", after step {self._model.optimizer.iterations.numpy()}"
@@ -123,8 +121,6 @@ class Fitting:
             callbacks, asked=self._model.steps_per_execution, workers=workers
         )
         ours: list[keras.callbacks.Callback] = [pace, agreement]
-        if workers.count > 1:
-            ours.append(SameState(workers))
         for callback in ours:
             callback.set_model(self._model)
         callbacks += ours
@@ -143,34 +139,34 @@ class Fitting:
     def on_data(self, iterator: Any) -> None:
         """Looks at the data of `fit` and `evaluate` before Keras builds the model for them."""
         check_scope(self._model, self._model.distribute_strategy)
-        batches = models.batches_in(iterator)
+        batches = runs.batches_in(iterator)
         if self._pace is None:
             check_weights(self._workers, self._model, method="evaluate", optimizers=False)
-        data = models.undistributed(iterator)
+        data = runs.undistributed(iterator)
         seeds = order_seeds(data) if self._workers.count > 1 else ()
         check_lengths(self._workers, batches, steps=iterator.steps_per_epoch, seeds=seeds)
         if batches == 0:
             raise no_batch()
         self._choose_iteration(iterator)
-        spec = models.spec_of_replica(iterator)
+        spec = runs.spec_of_replica(iterator)
         check_inputs(self._model, spec)
         check_targets(self._model, spec)
         if self._pace is None:
             self.test_steps = self._model.steps_per_execution
-        elif epochs.running_iterator(self._model, "fit") is iterator:
+        elif (run := runs.current_run(self._model, "fit")) and run.made is iterator:
             self._pace.begin(iterator)
             _check_length(iterator, batches, self._pace.steps)
         else:
             self.test_steps = self._pace.validate(iterator)
 
-    def see(self, read: Read) -> None:
-        """Takes note of what `fit` has read, for workers to compare."""
+    def note_read(self, mark: bytes, *, more: bool) -> None:
+        """Notes what `fit` has read, for workers to compare."""
         if self._agreement is not None:
-            self._agreement.see(read)
+            self._agreement.read.note(mark, more=more)
 
-    def see_tested(self, read: Read) -> None:
-        """Takes note of what `evaluate` has read, for workers to compare."""
-        self._tested.see(read)
+    def note_tested(self, mark: bytes, *, more: bool) -> None:
+        """Notes what `evaluate` has read, for workers to compare."""
+        self._tested.note(mark, more=more)
 
     def see_predicted(self, batch: Any) -> None:
         """Compares what `predict` has read."""
@@ -182,17 +178,17 @@ class Fitting:
         return self._model.steps_per_execution if self._pace is None else self._pace.steps
 
     def _choose_iteration(self, iterator: Any) -> None:
-        data, strategy = models.undistributed(iterator), self._model.distribute_strategy
+        data, strategy = runs.undistributed(iterator), self._model.distribute_strategy
         if data is None:
             return
         check_order(data, self._workers)
         by_example = self._workers.count == 1 or is_shared_by_example(data)
         if by_example and splits(strategy) and can_be_split(data.element_spec):
             ready = pipelines.name_of(data) == "Prefetch"
-            models.iterate(iterator, data if ready else data.prefetch(2))
+            runs.iterate(iterator, data if ready else data.prefetch(2))
         elif self._workers.count > 1:
             data = strategy.experimental_distribute_dataset(choose_sharding(data))
-            models.iterate(iterator, data)
+            runs.iterate(iterator, data)
 
 
 def _check_length(iterator: Any, batches: int | None, steps_per_execution: int) -> None:

@@ -8,6 +8,7 @@ Keras stops in the middle of a step, with a text that names neither the cause no
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -15,8 +16,8 @@ import tensorflow as tf
 
 from distlab.errors import ModelError
 from distlab.strategy.describing import describe
-from distlab.training.keras_private import held, models, scopes
-from distlab.training.keras_private.held import inner
+from distlab.training.keras_private import models
+from distlab.training.keras_private.models import inner
 
 # What a model's class may override. The first are run on every replica; the others are replaced.
 _STEPS = ("train_step", "test_step", "compute_loss")
@@ -58,7 +59,7 @@ def _is_legacy(model: Any) -> bool:
 
 def check_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
     """Raises where the model, or its optimizer, was made outside the strategy's scope."""
-    outside = scopes.made_outside(model, strategy)
+    outside = models.made_outside(model, strategy)
     if outside == "":
         raise ModelError(
             asked="distribute(build, strategy)",
@@ -119,7 +120,7 @@ def check_optimizer(model: keras.Model) -> None:
     replicas = strategy.num_replicas_in_sync
     if replicas == 1 or describe(strategy).kind != "central_storage":
         return
-    for each in held.optimizers_of(model):
+    for each in models.optimizers_of(model):
         _check_one_copy(each, replicas)
 
 
@@ -141,3 +142,40 @@ def _check_one_copy(each: keras.optimizers.Optimizer, replicas: int) -> None:
             f"{replicas} replicas share there",
             do="leave it out, or take dl.make_strategy('mirrored')",
         )
+
+
+def check_metrics(model: keras.Model) -> None:
+    """Raises where a metric's variables cannot hold what one device counts."""
+    strategy = model.distribute_strategy
+    kind = describe(strategy).kind
+    several = strategy.num_replicas_in_sync > 1 and kind != "central_storage"
+    for metric in models.metrics_of(model):
+        raw = dict(_of_tensorflow(metric))
+        ours = {one.name: one.value for one in metric._variables}
+        outside = [
+            name
+            for name, one in (raw | ours).items()
+            if not isinstance(one, tf.distribute.DistributedValues)
+        ]
+        if raw and kind == "parameter_server":
+            named = f"the metric {metric.name!r} with a tf.Variable ({', '.join(raw)})"
+            found = f"{named}, which workers would write at once"
+        elif several and outside:
+            named = f"the metric {metric.name!r} with variables ({', '.join(outside)})"
+            found = f"{named} of which the replicas do not have a copy each"
+        else:
+            continue
+        raise ModelError(
+            asked=f"train or evaluate the model {model.name!r} on several replicas or workers",
+            found=found,
+            do="make the variable with self.add_weight, and the metric inside build()",
+        )
+
+
+def _of_tensorflow(metric: keras.metrics.Metric) -> Iterator[tuple[str, tf.Variable]]:
+    """The variables that Keras does not know, by the names of the attributes that hold them."""
+    for name, value in vars(metric).items():
+        parts = value.values() if isinstance(value, dict) else value
+        for part in parts if isinstance(parts, list | tuple | type({}.values())) else [parts]:
+            if isinstance(part, tf.Variable):
+                yield name, part

@@ -21,17 +21,17 @@ import tensorflow as tf
 
 from distlab.training.executions import make_execution
 from distlab.training.fitting import Fitting
-from distlab.training.keras_private import held, models, scopes
+from distlab.training.keras_private import models
 from distlab.training.keras_private.models import as_tensors
-from distlab.training.model_requirements import check_optimizer, check_scope
+from distlab.training.keras_private.replaced import install as install_rule
+from distlab.training.model_requirements import check_metrics, check_optimizer, check_scope
 from distlab.training.parameter_server.server_fit import ServerFitting
 from distlab.training.predicting import make_predict_function
-from distlab.training.rule.keras_private import install as install_rule
 from distlab.training.step_errors import targets_explained
 from distlab.training.stepping import ReplicaSteps
 from distlab.training.variables import is_summed
-from distlab.training.workers.exchanging import workers_of
-from distlab.training.workers.writing import writing_as_chief
+from distlab.training.workers.files import writing_as_chief
+from distlab.training.workers.workers import workers_of
 
 # Takes the model's own bound method, and returns what stands in its place.
 Replacement = Callable[[Any], Callable[..., Any]]
@@ -111,7 +111,7 @@ def within(around: Callable[..., Any]) -> Replacement:
 def _of_any(fitting: Fitting) -> Table:
     build = models.building_without_drawing(fitting.on_data, targets_explained)
     return {
-        "compile": scopes.compiling_in_scope,
+        "compile": models.compiling_in_scope,
         "fit": within(fitting.around_fit),
         "get_metrics_result": models.as_tensors,
         "_maybe_symbolic_build": build,
@@ -124,17 +124,17 @@ def _of_replicas(fitting: Fitting, *, together: bool) -> Table:
     def train(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
         check_optimizer(model)  # here too: a later compile may have brought another
         check_scope(model, model.distribute_strategy)
-        held.check_metrics(model)
-        optimizers = held.optimizers_of(model)
+        check_metrics(model)
+        optimizers = models.optimizers_of(model)
         scales = any(isinstance(one, keras.optimizers.LossScaleOptimizer) for one in optimizers)
         # A loss scale skips steps whose loss is not finite.
         step = ReplicaSteps(model, "train_step", check_finite=fitting.check_finite and not scales)
-        see = fitting.see if together else None
+        see = fitting.note_read if together else None
         return make_execution(model, step, steps=fitting.train_steps, see=see)
 
     def test(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
-        held.check_metrics(model)
-        see = fitting.see_tested if together else None
+        check_metrics(model)
+        see = fitting.note_tested if together else None
         step = ReplicaSteps(model, "test_step")
         return make_execution(model, step, steps=lambda: fitting.test_steps, see=see)
 

@@ -35,7 +35,7 @@ from distlab.training.parity_runs import (
     plain_names,
     read_batches,
 )
-from distlab.training.workers.exchanging import Workers, doing, workers_of
+from distlab.training.workers.workers import Workers, at_method, workers_of
 
 _TRAINERS = {"distribute": "distlab.distribute", "keras": "Keras's own fit"}
 
@@ -174,7 +174,7 @@ def check_parity(
     _check_same_data(batches, workers_of(strategy))
     case = Case(build=build, strategy=strategy, train=train, batches=batches)
     replicas = strategy.num_replicas_in_sync
-    with _restored_settings(), doing("check_parity"):
+    with _restored_settings(), at_method("check_parity"):
         found = compare(case, tolerance=tolerance)
         own_loop = callable(train) and replicas > 1
         loss = loss_factor(case, found.one.start) if own_loop else None

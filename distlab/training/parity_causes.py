@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.training.keras_private import models
-from distlab.training.keras_private.held import inner
+from distlab.training.keras_private.models import inner
 from distlab.training.parity_runs import (
     MOSTLY_NOISE,
     Batches,

@@ -25,7 +25,7 @@ from distlab.strategy.describing import describe, short_name
 from distlab.training.distributing import distribute
 from distlab.training.keras_private import models
 from distlab.training.model_requirements import check_compiled
-from distlab.training.workers.exchanging import Workers, workers_of
+from distlab.training.workers.workers import Workers, workers_of
 
 Train = Literal["distribute", "keras"] | Callable[[keras.Model, tf.data.Dataset], Any]
 Change = Callable[[keras.Model], None]

@@ -14,14 +14,18 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import DatasetError
-from distlab.training.keras_private import epochs, models
+from distlab.training.keras_private import models, runs
 from distlab.training.sharding import check_order, order_seeds
 from distlab.training.splitting import can_be_split
 from distlab.training.step_errors import explained
 from distlab.training.stepping import ReplicaSteps, traced
-from distlab.training.workers.consistency import check_lengths, other_batch
-from distlab.training.workers.exchanging import Workers
-from distlab.training.workers.same_state import check_weights, first_difference
+from distlab.training.workers.agreement import (
+    check_lengths,
+    check_weights,
+    first_difference,
+    other_batch,
+)
+from distlab.training.workers.workers import Workers
 
 
 def make_predict_function(
@@ -60,8 +64,10 @@ class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_predict_begin(self, logs: Any = None) -> None:
         """Takes the place of TensorFlow's distribution, which gives each worker its part only."""
-        iterator = epochs.running_iterator(self.model, "predict")
-        data = models.undistributed(iterator)
+        run = runs.current_run(self.model, "predict")
+        assert run is not None
+        iterator = run.iterator
+        data = runs.undistributed(iterator)
         if data is None or not can_be_split(data.element_spec):
             raise DatasetError(
                 asked=f"predict on {self._workers.count} workers",
@@ -72,9 +78,9 @@ class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
             )
         check_order(data, self._workers)
         check_weights(self._workers, self.model, method="predict", optimizers=False)
-        batches, seeds = models.batches_in(iterator), order_seeds(data)
+        batches, seeds = runs.batches_in(iterator), order_seeds(data)
         check_lengths(self._workers, batches, steps=iterator.steps_per_epoch, seeds=seeds)
-        models.iterate(iterator, data)
+        runs.iterate(iterator, data)
 
     def see(self, batch: Any) -> None:
         """Compares the batches 1, 2, 4, 8 and so on with what the others have read."""

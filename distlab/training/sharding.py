@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError
 from distlab.training import pipelines
-from distlab.training.workers.exchanging import Workers
+from distlab.training.workers.workers import Workers
 
 _POLICIES = tf.data.experimental.AutoShardPolicy
 

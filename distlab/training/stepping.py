@@ -20,14 +20,13 @@ import tensorflow as tf
 from distlab.errors import ModelError
 from distlab.strategy.describing import describe
 from distlab.training.finite_losses import NotedLoss, assert_finite, is_compiled_by_xla
-from distlab.training.keras_private import held, models
-from distlab.training.keras_private.held import metrics_of
+from distlab.training.keras_private import models
+from distlab.training.keras_private.models import Writes, global_seed, metrics_of, use_seed
 from distlab.training.rule import gradients
-from distlab.training.rule.keras_private import Writes, global_seed, use_seed
 from distlab.training.rule.losses import adds_up, set_counting
 from distlab.training.rule.rows import SUM, Step, in_step, made_of, replicas_of
 from distlab.training.splitting import check_batch
-from distlab.training.workers.exchanging import workers_of
+from distlab.training.workers.workers import workers_of
 
 # More traces of one step than any model needs.
 _MOST_TRACES = 50
@@ -194,7 +193,7 @@ class ReplicaSteps:
             return {}
         model = self._model
         every = [*model.variables, self._seed.state]
-        every += [v for one in held.optimizers_of(model) for v in one.variables]
+        every += [v for one in models.optimizers_of(model) for v in one.variables]
         every += [v for metric in metrics_of(model) for v in metric.variables]
         return {str(i): v for i, v in enumerate({id(v): v for v in every}.values())}
 
@@ -228,7 +227,7 @@ class ReplicaSteps:
         return [assert_finite(loss, step=self._number(), replica=tf.constant(0))]
 
     def _number(self) -> tf.Tensor:
-        counts = [tf.convert_to_tensor(one.iterations) for one in held.optimizers_of(self._model)]
+        counts = [tf.convert_to_tensor(one.iterations) for one in models.optimizers_of(self._model)]
         return tf.add_n(counts)
 
     def _put_together(self, outputs: list[Any]) -> Any:

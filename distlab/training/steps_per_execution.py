@@ -15,7 +15,7 @@ import keras
 
 from distlab.errors import DatasetError
 from distlab.training.keras_private import models
-from distlab.training.workers.exchanging import Workers
+from distlab.training.workers.workers import Workers
 
 # Long enough to hide what Python costs, short enough for progress and interrupts.
 EXECUTION_SECS = 0.2

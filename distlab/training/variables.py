@@ -23,10 +23,9 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.errors import ModelError
-from distlab.training.keras_private import held
-from distlab.training.keras_private.held import inner
-from distlab.training.rule.keras_private import global_seed
-from distlab.training.workers.exchanging import Workers, workers_of
+from distlab.training.keras_private import models
+from distlab.training.keras_private.models import global_seed, inner
+from distlab.training.workers.workers import Workers, workers_of
 
 # What is stored of one variable, beside its values: all that a reader of JSON needs.
 Entry = dict[str, Any]
@@ -104,14 +103,14 @@ def name_optimizer(model: keras.Model) -> str:
         own, name = inner(optimizer), type(optimizer).__name__
         return name if own is optimizer else f"{name} around {type(own).__name__}"
 
-    return " and ".join(map(name_of, held.optimizers_of(model)))
+    return " and ".join(map(name_of, models.optimizers_of(model)))
 
 
 def options_of(model: keras.Model) -> dict[str, str]:
     """Returns what the model's optimizers were made with, as text, by "Adam.learning_rate"."""
     return {
         f"{type(one).__name__}.{name}": str(value)
-        for one in held.optimizers_of(model)
+        for one in models.optimizers_of(model)
         for name, value in keras.saving.serialize_keras_object(one)["config"].items()
         if name != "name"
     }
@@ -119,7 +118,7 @@ def options_of(model: keras.Model) -> dict[str, str]:
 
 def _variables(model: keras.Model, group: str) -> list[keras.Variable]:
     if group == "optimizer":
-        return [one for each in held.optimizers_of(model) for one in each.variables]
+        return [one for each in models.optimizers_of(model) for one in each.variables]
     if group == "metrics":
         return list(model.metrics_variables)
     # What keras.random draws by where it is given no seed is as much a part of a training.

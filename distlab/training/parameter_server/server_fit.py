@@ -17,9 +17,10 @@ import tensorflow as tf
 from distlab.errors import DatasetError, DeviceError, ModelError
 from distlab.strategy.describing import describe
 from distlab.training.fitting import Fitting, callbacks_in
-from distlab.training.keras_private import held, models, servers
-from distlab.training.keras_private.epochs import end_data
-from distlab.training.keras_private.held import inner
+from distlab.training.keras_private import models, runs
+from distlab.training.keras_private.models import inner
+from distlab.training.keras_private.runs import end_data
+from distlab.training.model_requirements import check_metrics
 from distlab.training.parameter_server import task_health
 from distlab.training.parameter_server.steps import InFlightSteps, test_step, training_step
 from distlab.training.pending_steps import on_settle
@@ -40,7 +41,7 @@ class ServerFitting(Fitting):
     def make_train_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
         """What `fit` calls to train."""
         check_model(model)  # here too: a later compile may have brought another optimizer
-        held.check_metrics(model)
+        check_metrics(model)
         step = training_step(model, check_finite=self.check_finite)
         return self._function(step, self.train_steps)
 
@@ -76,7 +77,7 @@ class ServerFitting(Fitting):
 
     def _choose_iteration(self, iterator: Any) -> None:
         self._in_flight.settle()
-        data = models.undistributed(iterator)
+        data = runs.undistributed(iterator)
         assert data is not None  # `around` refuses what is distributed already
         if iterator.num_batches is None and data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise DatasetError(
@@ -84,7 +85,7 @@ class ServerFitting(Fitting):
                 found="a data set without an end, and no number of steps",
                 do="give fit steps_per_epoch=..., and evaluate steps=...",
             )
-        models.iterate(iterator, data.prefetch(2))
+        runs.iterate(iterator, data.prefetch(2))
 
     @contextlib.contextmanager
     def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
@@ -103,7 +104,7 @@ class ServerFitting(Fitting):
             try:
                 # This process predicts, with the weights of the servers: each batch once, in order.
                 alone = method == "predict"
-                with servers.without_strategy(self._model) if alone else contextlib.nullcontext():
+                with models.without_strategy(self._model) if alone else contextlib.nullcontext():
                     yield
             finally:
                 in_flight.settle()

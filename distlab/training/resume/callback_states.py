@@ -28,7 +28,6 @@ from distlab.training.keras_private.versions import TURN_MIN_DELTA
 _ONLY = {
     "Agreement": (),
     "ChosenSteps": (),
-    "SameState": (),
     "ProgbarLogger": (),
     "TensorBoard": ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
 }

@@ -27,7 +27,7 @@ import ml_dtypes
 import numpy as np
 
 from distlab.errors import InvalidArgument
-from distlab.training.workers.exchanging import Workers
+from distlab.training.workers.workers import Workers
 
 FORMAT = 1
 
@@ -57,25 +57,6 @@ class Position:
         of = "" if self.batches is None else f" of {self.batches}"
         here = f", batch {self.batch}{of}" if self.batch else ""
         return f"step {self.step}: epoch {self.epoch + 1}{here}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """What lies between two checkpoints: so many steps or seconds, whichever is over first.
-
-    Attributes:
-        steps: Steps; None where they do not count.
-        secs: Seconds; None where they do not count.
-    """
-
-    steps: int | None
-    secs: float | None
-
-    def is_over(self, steps: tuple[int, int], *, secs: float) -> bool:
-        """Whether it is time to save again."""
-        before, now = steps
-        by_steps = self.steps is not None and now // self.steps > before // self.steps
-        return by_steps or (self.secs is not None and secs >= self.secs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -380,6 +380,17 @@ def has_rows(tensor: Any) -> bool:
     return bool(tf.executing_eagerly() and first % int(step.rows.length) == 0)
 
 
+def shape_of_promise(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of TensorFlow's operation: the shape of a promised tensor is known without it."""
+
+    def shape(input: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        if current() is None or not hasattr(input, "_distlab_shape"):
+            return original(input, *args, **kwargs)
+        return tf.cast(input._distlab_shape(), kwargs.get("out_type") or tf.int32)
+
+    return shape
+
+
 def all_gather(tensor: Any) -> Any:
     """Returns the rows of all replicas.
 
