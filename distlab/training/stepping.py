@@ -19,13 +19,12 @@ import tensorflow as tf
 
 from distlab.errors import ModelError
 from distlab.strategy.describing import describe
-from distlab.training.finite_losses import NotedLoss, assert_finite, is_compiled_by_xla
 from distlab.training.keras_private import models
 from distlab.training.keras_private.models import Writes, global_seed, metrics_of, use_seed
 from distlab.training.rule import gradients
 from distlab.training.rule.losses import adds_up, set_counting
 from distlab.training.rule.rows import SUM, Step, in_step, made_of, replicas_of
-from distlab.training.splitting import check_batch
+from distlab.training.step_errors import NotedLoss, assert_finite, check_batch, is_compiled_by_xla
 from distlab.training.workers.workers import workers_of
 
 # More traces of one step than any model needs.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -30,11 +30,20 @@ from distlab.training.workers.workers import Workers, workers_of
 # What is stored of one variable, beside its values: all that a reader of JSON needs.
 Entry = dict[str, Any]
 
+# The attribute of a model that holds what `on_settle` was given.
+_SETTLE = "_distlab_settle"
+
 _GROUPS = ("model", "optimizer", "metrics")
+
+
+def on_settle(model: keras.Model, wait: Callable[[], None]) -> None:
+    """Keeps what waits for steps that are still in flight when `fit` has moved on."""
+    vars(model)[_SETTLE] = wait
 
 
 def read(model: keras.Model) -> tuple[list[Entry], dict[str, np.ndarray]]:
     """Returns what describes each variable, and the values by key."""
+    vars(model).get(_SETTLE, lambda: None)()
     workers = workers_of(model.distribute_strategy)
     variables = [
         (f"{group}/{index:03d}/{variable.path}", group, variable)

@@ -20,8 +20,8 @@ from keras.src.models.functional import Functional
 from keras.src.random.seed_generator import global_seed_generator
 
 from distlab.errors import DatasetError
+from distlab.training.keras_private import GLOBAL_SEED_GENERATOR
 from distlab.training.keras_private.runs import one_replica, spec_of_replica
-from distlab.training.keras_private.versions import GLOBAL_SEED_GENERATOR
 from distlab.training.rule import gradients
 
 # The attribute of a global seed that names the strategy in whose scope it was made.

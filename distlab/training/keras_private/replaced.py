@@ -3,7 +3,7 @@
 Outside of a step, which is where `current()` is None, each does what it did; a test holds that, and
 so finds a version of Keras or TensorFlow that has moved a name. Names with a leading underscore,
 and those that are imported from `keras.src` and `tensorflow.python`, are private there. All of them
-are in Keras 3.12 to 3.15 and TensorFlow 2.19 to 2.21, unless a comment says otherwise.
+are in Keras 3.10 to 3.15 and TensorFlow 2.19 to 2.21, unless a comment says otherwise.
 """
 
 from __future__ import annotations

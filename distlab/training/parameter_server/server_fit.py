@@ -1,7 +1,7 @@
 """A model whose `fit` sends its steps to workers, with the variables on parameter servers.
 
 fitting = ServerFitting(model)
-model.fit = within(fitting.around_fit)(model.fit)      # as training/overrides.py does
+model.fit = _within(fitting.around_fit)(model.fit)     # as distributing.py does
 model.fit(train, epochs=3)                             # Keras's, in the process that coordinates
 """
 
@@ -16,16 +16,15 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError, DeviceError, ModelError
 from distlab.strategy.describing import describe
-from distlab.training.fitting import Fitting, callbacks_in
+from distlab.training.fitting import Fitting, callbacks_in, listens
 from distlab.training.keras_private import models, runs
 from distlab.training.keras_private.models import inner
 from distlab.training.keras_private.runs import end_data
 from distlab.training.model_requirements import check_metrics
 from distlab.training.parameter_server import task_health
 from distlab.training.parameter_server.steps import InFlightSteps, test_step, training_step
-from distlab.training.pending_steps import on_settle
 from distlab.training.step_errors import explained
-from distlab.training.steps_per_execution import listens
+from distlab.training.variables import on_settle
 
 
 class ServerFitting(Fitting):

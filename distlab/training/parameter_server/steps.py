@@ -25,11 +25,11 @@ import tensorflow as tf
 
 from distlab.errors import ModelError, ProcessError
 from distlab.strategy.describing import describe
-from distlab.training.finite_losses import assert_finite
 from distlab.training.keras_private.models import Writes, metrics_of
 from distlab.training.parameter_server.task_health import TaskHealth
 from distlab.training.rule import gradients
 from distlab.training.rule.losses import is_keras
+from distlab.training.step_errors import assert_finite
 
 # Steps in flight for each worker: it has the next one when it ends one, also while callbacks run.
 # With more of them, more steps follow one that a callback would have stopped.

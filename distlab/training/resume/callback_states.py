@@ -21,7 +21,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from distlab.training.keras_private.versions import TURN_MIN_DELTA
+from distlab.training.keras_private import TURN_MIN_DELTA
 
 # Of these callbacks only what is named here, or nothing: the rest is about this process, its
 # screen, its speed, its writers and profilers.

@@ -19,8 +19,7 @@ import tensorflow as tf
 from distlab.cluster.spec import read_cluster
 from distlab.errors import InvalidArgument, ModelError, UnsupportedEnvironment
 from distlab.training import pipelines, variables
-from distlab.training.keras_private import models, replaced, runs, versions
-from distlab.training.pending_steps import settle
+from distlab.training.keras_private import last_batch, models, replaced, runs
 from distlab.training.resume import callback_states, checkpoints
 from distlab.training.resume.checkpoints import Position
 from distlab.training.workers.agreement import Agreement
@@ -204,7 +203,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Saves where it is time to."""
         self._place.count_execution()
-        batch = versions.last_batch(batch, self._run.iterator)
+        batch = last_batch(batch, self._run.iterator)
         self._step = self._steps_before + self._place.really_done(batch + 1)
         if self.model.stop_training:
             return  # the end of the epoch comes next
@@ -231,7 +230,6 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self._agreement.stop_listening()
 
     def _save(self, epoch: int, batch: int) -> None:
-        settle(self.model)
         entries, values = variables.read(self.model)
         self._saved_step, self._saved_at = self._step, self._agreement.now
         if not self._workers.is_chief:

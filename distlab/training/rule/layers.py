@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from distlab.training.keras_private.versions import ACTIVITIES_ARE_SUMS
+from distlab.training.keras_private import ACTIVITIES_ARE_SUMS
 from distlab.training.rule import mixing
 from distlab.training.rule.losses import is_keras
 from distlab.training.rule.rows import Step, current

@@ -41,6 +41,8 @@ _ALONG = {
     *("All", "Any", "ArgMax", "ArgMin", "Cumprod", "Cumsum", "EuclideanNorm", "Max", "Mean", "Min"),
     *("Prod", "ReverseV2", "Sum", "ExpandDims"),
 }
+# Of these, which input is the data and which the axis.
+_AXES = {"ConcatV2": (0, -1), "Split": (1, 0), "SplitV": (0, 2), "Roll": (0, 2)}
 # Along the last axis, or the last two.
 _LAST = {
     **dict.fromkeys(("Softmax", "LogSoftmax", "TopKV2", "FFT", "IFFT", "RFFT", "IRFFT"), 2),
@@ -220,11 +222,13 @@ def _axes(value: Any, rank: int | None) -> set[int] | None:
 
 
 def _along(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    rank = inputs[0].shape.rank
+    data, axis = _AXES.get(op.type, (0, 1))
+    rank = inputs[data].shape.rank
     if op.type == "ExpandDims" and rank is not None:
         rank += 1
-    axes = _axes(inputs[1], rank)
-    return inputs[0].ref() in rows and axes is not None and 0 not in axes
+    axes = _axes(inputs[axis], rank)
+    has_rows = inputs[data].ref() in rows or op.type == "ConcatV2"
+    return has_rows and axes is not None and 0 not in axes
 
 
 def _last(op: Any, inputs: list[Any], rows: Rows) -> bool:
@@ -317,17 +321,6 @@ def _stacked(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return rank is not None and op.get_attr("axis") % rank != 0
 
 
-def _concat(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    axes = _axes(inputs[-1], inputs[0].shape.rank)
-    return axes is not None and 0 not in axes
-
-
-def _split(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    data, axis = (1, 0) if op.type == "Split" else (0, 2)
-    axes = _axes(inputs[axis], inputs[data].shape.rank)
-    return axes is not None and 0 not in axes
-
-
 def _gather(op: Any, inputs: list[Any], rows: Rows) -> bool:
     table, indices = inputs[:2]
     among, by = table.ref() in rows, indices.ref() in rows
@@ -374,11 +367,6 @@ def _broadcast(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return bool(inputs[0].shape.rank == op.outputs[0].shape.rank is not None)
 
 
-def _rolled(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    axes = _axes(inputs[2], inputs[0].shape.rank)
-    return axes is not None and 0 not in axes
-
-
 def _normalized(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return not op.get_attr("is_training")
 
@@ -389,23 +377,20 @@ def _each_alone(op: Any, inputs: list[Any], rows: Rows) -> bool:
 
 _KEEPING: dict[str, Keeping] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **dict.fromkeys(_ALONG, _along),
+    **dict.fromkeys((*_ALONG, *_AXES), _along),
     **dict.fromkeys(_LAST, _last),
     **dict.fromkeys(_CONVOLVING, _convolving),
     **dict.fromkeys(_POOLING, _pooling),
     **dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul),
     **dict.fromkeys(("Pack", "Unpack"), _stacked),
-    **dict.fromkeys(("Split", "SplitV"), _split),
     **dict.fromkeys(("GatherV2", "ResourceGather"), _gather),
     **dict.fromkeys(("Pad", "PadV2", "MirrorPad"), _padded),
     "BroadcastTo": _broadcast,
-    "ConcatV2": _concat,
     "Einsum": _einsum,
     "FusedBatchNormV3": _normalized,
     "IdentityN": _each_alone,
     "OneHot": _one_hot,
     "Reshape": _reshape,
-    "Roll": _rolled,
     "Slice": _slice,
     "Squeeze": _squeeze,
     "StridedSlice": _sliced,

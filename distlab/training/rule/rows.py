@@ -15,8 +15,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from distlab.training.splitting import share_of
-
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 # The attribute of a model that says whose rows its BatchNormalization takes statistics of.
@@ -355,6 +353,13 @@ class Step:
     def _bound(self, rows: Rows) -> None:
         if not tf.executing_eagerly():
             self._bounds |= {rows.first.ref(), rows.count.ref()}
+
+
+def share_of(replica: Any, replicas: int, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the first example of a replica, and the one behind its last."""
+    size, more = examples // replicas, examples % replicas
+    first = replica * size + tf.minimum(replica, more)
+    return first, first + size + tf.cast(replica < more, examples.dtype)
 
 
 def replicas_of(context: Any) -> int:
