@@ -204,7 +204,7 @@ def _within(around: Callable[..., Any]) -> Replacement:
     def replace(method: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(method)
         known = signature.parameters
-        rest = next((name for name, one in known.items() if one.kind is one.VAR_KEYWORD), "")
+        rest = next((name for name, each in known.items() if each.kind is each.VAR_KEYWORD), "")
 
         @functools.wraps(method)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -244,11 +244,11 @@ def _summed(model: keras.Model) -> list[tuple[keras.Variable, tf.Tensor]]:
             of_dtype[variable.value.dtype].append(variable)
     sums = []
     for variables in of_dtype.values():
-        here = [
+        own = [
             tf.add_n([tf.reshape(copy, [-1]) for copy in strategy.experimental_local_results(v)])
             for v in (variable.value for variable in variables)
         ]
-        message = strategy.reduce(tf.distribute.ReduceOp.SUM, tf.concat(here, 0), axis=None)
+        message = strategy.reduce(tf.distribute.ReduceOp.SUM, tf.concat(own, 0), axis=None)
         parts = tf.split(message, [variable.value.shape.num_elements() for variable in variables])
         sums += [
             (variable, tf.reshape(part, variable.value.shape))

@@ -51,10 +51,10 @@ def make_execution(
             missing = strategy.reduce("SUM", tf.cast(~here, tf.int32), axis=None)
             return tf.equal(missing, 0)
 
-        def more(done: tf.Tensor, there: tf.Tensor, *_: Any) -> tf.Tensor:
-            return (done < most) & there
+        def more(done: tf.Tensor, existing: tf.Tensor, *_: Any) -> tf.Tensor:
+            return (done < most) & existing
 
-        def take(done: tf.Tensor, there: tf.Tensor, batch: Any, _: Any) -> tuple[Any, ...]:
+        def take(done: tf.Tensor, existing: tf.Tensor, batch: Any, _: Any) -> tuple[Any, ...]:
             logs = step(batch.get_value())
             if noted is not None:
                 noted.look()
@@ -75,8 +75,8 @@ def make_execution(
             mark = tf.cond(first.has_value(), lambda: _mark_of(first.get_value()), _no_mark)
         eager_logs: dict[str, tf.Tensor] = {}
         begin = (tf.constant(0), is_there(first), first, nothing)
-        done, there, last, logs = tf.while_loop(more, take, begin)
-        return done, step.results(logs | eager_logs), mark, last.has_value() & ~there
+        done, existing, last, logs = tf.while_loop(more, take, begin)
+        return done, step.results(logs | eager_logs), mark, last.has_value() & ~existing
 
     if not model.run_eagerly:
         several_steps = tf.function(several_steps, autograph=False)
@@ -90,7 +90,7 @@ def make_execution(
             if noted is not None:
                 noted.look()
             return step.results(logs)
-        asked, taken, is_over, found = steps(), 0, False, {}
+        asked, taken, is_over, result = steps(), 0, False, {}
         ask = several_workers and _is_whole(iterator) and _may_end_anywhere(iterator)
         if asked > 1 and not model.run_eagerly and gathers_rows(iterator.element_spec):
             # All rounds of a loop must gather as many rows, and batches have different numbers.
@@ -105,13 +105,13 @@ def make_execution(
             if see is not None:
                 see(mark.numpy().tobytes(), more=bool(left))
             if int(done):
-                found = logs
+                result = logs
             taken, is_over = taken + int(done), int(done) < most
         if not taken:
             raise StopIteration
         if taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only
             end_data(model, taken=taken)
-        return dict(found)
+        return dict(result)
 
     known: list[bool] = []
 
@@ -228,6 +228,6 @@ class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
         x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
         parts = tf.nest.flatten(x if y is None else y, expand_composites=True)
         arrays = [("", tf.convert_to_tensor(part).numpy()) for part in parts if part is not None]
-        found = first_difference(self._workers, arrays)
-        if found is not None:
-            raise other_batch(self._workers, found[1], method="predict", what="rows")
+        result = first_difference(self._workers, arrays)
+        if result is not None:
+            raise other_batch(self._workers, result[1], method="predict", what="rows")

@@ -132,11 +132,11 @@ def check_metrics(model: keras.Model) -> None:
     several = strategy.num_replicas_in_sync > 1 and kind != "central_storage"
     for metric in models.metrics_of(model):
         raw = dict(_of_tensorflow(metric))
-        ours = {one.name: one.value for one in metric._variables}
+        ours = {each.name: each.value for each in metric._variables}
         outside = [
             name
-            for name, one in (raw | ours).items()
-            if not isinstance(one, tf.distribute.DistributedValues)
+            for name, each in (raw | ours).items()
+            if not isinstance(each, tf.distribute.DistributedValues)
         ]
         if raw and kind == "parameter_server":
             named = f"the metric {metric.name!r} with a tf.Variable ({', '.join(raw)})"

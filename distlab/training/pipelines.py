@@ -216,9 +216,9 @@ def _kept(batch: tuple[Any, ...]) -> int:
     """The length of a batch without the parts at its end that are None."""
     # The class of None's spec has no public name.
     missing = [type(part).__name__ in ("NoneType", "NoneTensorSpec") for part in batch]
-    kept = max((place for place, one in enumerate(missing, start=1) if not one), default=1)
+    kept = max((place for place, each in enumerate(missing, start=1) if not each), default=1)
     if any(missing[:kept]):
-        parts = ", ".join("None" if one else "a tensor" for one in missing)
+        parts = ", ".join("None" if each else "a tensor" for each in missing)
         raise DatasetError(
             asked="distribute the batches of a data set",
             found=f"batches ({parts}): TensorFlow cannot distribute None before another part",

@@ -72,12 +72,12 @@ def check(model: keras.Model, entries: list[Entry], *, optimizer: str, metrics: 
     for group in _GROUPS if metrics else _GROUPS[:2]:
         stored = [entry for entry in entries if entry["group"] == group]
         found = [_describe(group, variable) for variable in _variables(model, group)]
-        for theirs, here in itertools.zip_longest(stored, found):
-            if theirs is None or here is None or _identity(theirs) != _identity(here):
+        for theirs, own in itertools.zip_longest(stored, found):
+            if theirs is None or own is None or _identity(theirs) != _identity(own):
                 raise ModelError(
                     asked="resume from a checkpoint",
                     found=f"another {group}: the checkpoint has {_name(theirs)} where this one "
-                    f"has {_name(here)}",
+                    f"has {_name(own)}",
                     do="build and compile the model as before, or give Resume another folder",
                     pitfall="A restored model with random weights",
                 )
@@ -118,9 +118,9 @@ def name_optimizer(model: keras.Model) -> str:
 def options_of(model: keras.Model) -> dict[str, str]:
     """Returns what the model's optimizers were made with, as text, by "Adam.learning_rate"."""
     return {
-        f"{type(one).__name__}.{name}": str(value)
-        for one in models.optimizers_of(model)
-        for name, value in keras.saving.serialize_keras_object(one)["config"].items()
+        f"{type(each).__name__}.{name}": str(value)
+        for each in models.optimizers_of(model)
+        for name, value in keras.saving.serialize_keras_object(each)["config"].items()
         if name != "name"
     }
 
@@ -141,17 +141,17 @@ def _copies(model: keras.Model, variable: keras.Variable) -> tuple[Any, ...]:
 
 def _differing(copies: dict[str, list[np.ndarray]], workers: Workers) -> set[str]:
     """The variables whose copies are not the same on all replicas, by key."""
-    here = {
+    own = {
         key
         for key, (first, *others) in copies.items()
         if any(other.tobytes() != first.tobytes() for other in others)
     }
     if workers.count == 1:
-        return here
+        return own
     said = workers.exchange(
         [
             # Each worker's name is another, as such a variable's values are.
-            workers.name if key in here else hashlib.blake2b(first.tobytes()).hexdigest()
+            workers.name if key in own else hashlib.blake2b(first.tobytes()).hexdigest()
             for key, (first, *_) in copies.items()
         ]
     )

@@ -52,7 +52,7 @@ def as_tensors(own: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]
         found = own()
         if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
             return found  # a step's own
-        return {name: tf.nest.map_structure(_as_tensor, one) for name, one in found.items()}
+        return {name: tf.nest.map_structure(_as_tensor, each) for name, each in found.items()}
 
     return get_metrics_result
 
@@ -112,9 +112,9 @@ def build(model: keras.Model, spec: Any) -> None:
     """Makes the variables of model, metrics and, unless its own step does, optimizer."""
     parts = (model.optimizer, model._compile_loss, model._compile_metrics)
     own = has_own(model, "train_step")
-    waiting = [one for one in parts if own and one is not None and not one.built]
-    for one in waiting:  # they are built for what the step gives them
-        one.built = True
+    waiting = [each for each in parts if own and each is not None and not each.built]
+    for each in waiting:  # they are built for what the step gives them
+        each.built = True
     try:
         with model.distribute_strategy.scope():
             # Where steps run eagerly, a metric or loss may ask for values, which specs have not.
@@ -124,8 +124,8 @@ def build(model: keras.Model, spec: Any) -> None:
                     _build_symbolically(model, spec)
             _build_symbolically(model, spec)
     finally:
-        for one in waiting:
-            one.built = False
+        for each in waiting:
+            each.built = False
 
 
 def _build_symbolically(model: keras.Model, spec: Any) -> None:
@@ -234,20 +234,20 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     `train_step` uses it.
     """
     kind = keras.optimizers.Optimizer
-    found = [model.optimizer, *(one for one in _held(model) if isinstance(one, kind))]
-    return list({id(one): one for one in found if one is not None}.values())
+    found = [model.optimizer, *(each for each in _held(model) if isinstance(each, kind))]
+    return list({id(each): each for each in found if each is not None}.values())
 
 
 def metrics_of(model: keras.Model) -> Iterator[keras.metrics.Metric]:
     """Yields the model's metrics, its layers' and those that these are made of."""
-    waiting = [*model.metrics, *(one for layer in layers(model) for one in layer._metrics)]
+    waiting = [*model.metrics, *(each for layer in layers(model) for each in layer._metrics)]
     seen: set[int] = set()
     while waiting:
         metric = waiting.pop()
         if id(metric) not in seen:
             seen.add(id(metric))
             yield metric
-            waiting += [one for one in getattr(metric, "metrics", []) if one is not None]
+            waiting += [each for each in getattr(metric, "metrics", []) if each is not None]
             waiting += getattr(metric, "_metrics", [])
 
 
@@ -290,7 +290,7 @@ def made_outside(model: keras.Model, strategy: tf.distribute.Strategy) -> str | 
     if not strategy_matters(strategy):
         return None
     inside = model._distribute_strategy is strategy
-    if not inside or not all(_is_of(strategy, one) for one in optimizers_of(model)):
+    if not inside or not all(_is_of(strategy, each) for each in optimizers_of(model)):
         return ""
     for layer in layers(model) if strategy.num_replicas_in_sync > 1 else ():
         for weight in layer._trainable_variables:
@@ -302,7 +302,7 @@ def made_outside(model: keras.Model, strategy: tf.distribute.Strategy) -> str | 
 
 def _is_of(strategy: tf.distribute.Strategy, optimizer: keras.optimizers.Optimizer) -> bool:
     every = (optimizer, inner(optimizer))
-    return all(one._distribution_strategy is strategy for one in every)
+    return all(each._distribution_strategy is strategy for each in every)
 
 
 def strategy_matters(strategy: tf.distribute.Strategy) -> bool:

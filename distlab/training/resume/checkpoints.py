@@ -177,8 +177,8 @@ def newest_of_all(folder: Path, workers: Workers) -> Checkpoint | None:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """All that have the name of a checkpoint, the oldest first."""
-    there = folder.iterdir() if folder.is_dir() else ()
-    found = [path for path in there if _NAME.fullmatch(path.name) and path.is_dir()]
+    existing = folder.iterdir() if folder.is_dir() else ()
+    found = [path for path in existing if _NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=_place_of)
 
 
@@ -224,8 +224,8 @@ def _as_was(array: np.ndarray, dtype: str) -> np.ndarray:
 
 def _prune(folder: Path, saved: Path, keep: int) -> None:
     """What is newer than the one just saved was found damaged, and counts for nothing."""
-    there = _checkpoints(folder)
-    older = there[: there.index(saved)]
+    existing = _checkpoints(folder)
+    older = existing[: existing.index(saved)]
     for path in older[: max(0, len(older) - (keep - 1))]:
         _remove(path)
     for path in folder.glob(f"{_UNFINISHED}*"):

@@ -106,7 +106,7 @@ class Mark:
         graph = tf.compat.v1.get_default_graph()
         operations = graph.get_operations()[self.start :]
         skipped = {i for a, b, _ in self.inside for i in range(a - self.start, b - self.start)}
-        given = _symbolic(inputs) + [part for _, _, found in self.inside for part in found]
+        given = _symbolic(inputs) + [part for _, _, result in self.inside for part in result]
         flow = _Flow([part for part in given if has_rows(part)], may_be_mean=means)
         own = (op for i, op in enumerate(operations) if i not in skipped)
         return flow if all(map(flow.keeps, own)) else None
@@ -134,9 +134,9 @@ class _Flow:
     def keeps(self, op: Any) -> bool:
         """Whether an operation keeps rows apart; notes what its results are."""
         inputs = list(op.inputs)
-        rows = [one for one in inputs if one.ref() in self.rows]
-        sizes = [one for one in inputs if one.ref() in self.sizes | self.shapes]
-        means = [one for one in inputs if one.ref() in self.means]
+        rows = [each for each in inputs if each.ref() in self.rows]
+        sizes = [each for each in inputs if each.ref() in self.sizes | self.shapes]
+        means = [each for each in inputs if each.ref() in self.means]
         if op.type in _SILENT or not (rows or sizes or means):
             return True
         if means:
@@ -151,7 +151,7 @@ class _Flow:
         if sizes and not rows:
             return self._of_sizes(op, inputs)
         at = _SHAPED.get(op.type)
-        if any(one is not inputs[at if at is not None else -1] for one in sizes) and not (
+        if any(each is not inputs[at if at is not None else -1] for each in sizes) and not (
             op.type.startswith("Stateless") or op.type == "StridedSlice"
         ):
             return False  # by a size it computes numbers
@@ -164,7 +164,7 @@ class _Flow:
         return True
 
     def _of_means(self, op: Any, inputs: list[Any]) -> bool:
-        is_mean = [one.ref() in self.means for one in inputs]
+        is_mean = [each.ref() in self.means for each in inputs]
         if op.type in ("RealDiv", "Div", "Mul"):
             linear = sum(is_mean) == 1 and (is_mean[0] or op.type == "Mul")
         else:
@@ -178,7 +178,7 @@ class _Flow:
             self.rows |= dict.fromkeys(outputs, 1)  # of as many rows, if that is its first axis
             return True
         if op.type == "StridedSlice" and inputs[0].ref() in self.shapes:
-            begin, end = (tf.get_static_value(one) for one in inputs[1:3])
+            begin, end = (tf.get_static_value(each) for each in inputs[1:3])
             shrinks = op.get_attr("shrink_axis_mask") & 1
             if begin is None or end is None:
                 self.sizes |= outputs
@@ -205,11 +205,11 @@ def _nothing(op: Any, inputs: list[Any], rows: Rows) -> bool:
 
 
 def _elementwise(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    ranks = {one.shape.rank for one in inputs if one.ref() in rows}
+    ranks = {each.shape.rank for each in inputs if each.ref() in rows}
     if len(ranks) != 1 or None in ranks or 0 in ranks:
         return False
     (rank,) = ranks
-    others = [one.shape for one in inputs if one.ref() not in rows]
+    others = [each.shape for each in inputs if each.ref() not in rows]
     return all(
         shape.rank is not None and (shape.rank < rank or (shape.rank == rank and shape[0] == 1))
         for shape in others
@@ -232,7 +232,7 @@ def _along(op: Any, inputs: list[Any], rows: Rows) -> bool:
 
 
 def _last(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    others = any(one.ref() in rows for one in inputs[1:])
+    others = any(each.ref() in rows for each in inputs[1:])
     together = op.type.endswith("CrossEntropyWithLogits")
     rank = inputs[0].shape.rank
     return (together or not others) and rank is not None and rank >= _LAST[op.type]
@@ -266,8 +266,8 @@ def _matmul(op: Any, inputs: list[Any], rows: Rows) -> bool:
 def _einsum(op: Any, inputs: list[Any], rows: Rows) -> bool:
     left, _, out = op.get_attr("equation").decode().replace(" ", "").partition("->")
     terms = list(zip(left.split(","), inputs, strict=True))
-    first = {term[:1] for term, one in terms if one.ref() in rows}
-    others = "".join(term for term, one in terms if one.ref() not in rows)
+    first = {term[:1] for term, each in terms if each.ref() in rows}
+    others = "".join(term for term, each in terms if each.ref() not in rows)
     return len(first) == 1 and out[:1] in first and (out[0] == "." or out[0] not in others)
 
 
@@ -349,7 +349,7 @@ def _sliced(op: Any, inputs: list[Any], rows: Rows) -> bool:
 
 
 def _slice(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    begin, size = (tf.get_static_value(one, partial=True) for one in inputs[1:3])
+    begin, size = (tf.get_static_value(each, partial=True) for each in inputs[1:3])
     return begin is not None and size is not None and begin[0] == 0 and size[0] in (-1, None)
 
 

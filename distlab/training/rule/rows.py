@@ -313,7 +313,9 @@ class Step:
 
     def made_of(self, tree: Any) -> Rows | None:
         """The rows that all of these tensors were made of; None if some were not, or of others."""
-        rows = {id(one): one for one, _ in map(made_of, tf.nest.flatten(tree)) if one is not None}
+        rows = {
+            id(each): each for each, _ in map(made_of, tf.nest.flatten(tree)) if each is not None
+        }
         some = [part for part in tf.nest.flatten(tree) if has_rows(part)]
         complete = all(made_of(part)[0] is not None for part in some)
         return next(iter(rows.values())) if len(rows) == 1 and complete else None
@@ -341,13 +343,13 @@ class Step:
         """Whether replicas may have different values, for they come of own rows."""
         waiting, seen = [tensor], set()
         while waiting and not tf.executing_eagerly():
-            one = waiting.pop()
-            if one.ref() in self._bounds:
+            each = waiting.pop()
+            if each.ref() in self._bounds:
                 return True
-            if one.ref() in seen or one.ref() in self.alike or one.op.type in _OF_SHAPES:
+            if each.ref() in seen or each.ref() in self.alike or each.op.type in _OF_SHAPES:
                 continue
-            seen.add(one.ref())
-            waiting += one.op.inputs
+            seen.add(each.ref())
+            waiting += each.op.inputs
         return bool(tf.executing_eagerly())
 
     def _bound(self, rows: Rows) -> None:
