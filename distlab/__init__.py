@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from distlab.datasets.loader import load_dataset as load_dataset
     from distlab.devices import split_devices as split_devices
     from distlab.diagnostics import doctor as doctor
-    from distlab.parity.check_parity import check_parity as check_parity
     from distlab.precision import mixed_precision as mixed_precision
     from distlab.seeding import set_seed as set_seed
     from distlab.strategy.describing import describe as describe
     from distlab.strategy.factory import make_strategy as make_strategy
     from distlab.training.distributing import distribute as distribute
-    from distlab.training.resume.resuming import Resume as Resume
+    from distlab.training.parity import check_parity as check_parity
+    from distlab.training.resume.resume import Resume as Resume
     from distlab.training.rule.rows import all_gather as all_gather
 
 # The public names, and the room each one lives in.
 _ROOMS = {
     "LocalCluster": "cluster.local.cluster",
-    "Resume": "training.resume.resuming",
+    "Resume": "training.resume.resume",
     "all_gather": "training.rule.rows",
     "check": "course.checks.notebook_check",
-    "check_parity": "parity.check_parity",
+    "check_parity": "training.parity",
     "describe": "strategy.describing",
     "distribute": "training.distributing",
     "doctor": "diagnostics",

@@ -6,7 +6,7 @@ import tensorflow as tf
 import distlab as dl
 from distlab.batching import split_batch
 from distlab.errors import InvalidArgument
-from distlab.training.splitting import share_of
+from distlab.training.rule.rows import share_of
 
 
 def test_a_plan_says_the_batches_and_the_learning_rate():

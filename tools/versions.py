@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "versions"
 REGRESSION = ["-p", "distlab.authoring.regression", "--nbval", "--other-versions"]
 PARTS = {
-    "parity": ["tests/parity", "tests/training"],
+    "parity": ["tests/training"],
     "zoo": ["tests/zoo"],
     "notebooks": [*REGRESSION, "notebooks", "exercises", "solutions"],
 }

@@ -11,6 +11,10 @@ model.fit(train, epochs=3, validation_data=test)
 
 from __future__ import annotations
 
+import functools
+import inspect
+import types
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -20,13 +24,26 @@ import tensorflow as tf
 from distlab.errors import InvalidArgument, ModelError, did_you_mean
 from distlab.strategy import collective_keys
 from distlab.strategy.describing import describe
-from distlab.training import model_requirements, overrides
-from distlab.training.keras_private import scopes
-from distlab.training.overrides import install
-from distlab.training.parameter_server import server_requirements
+from distlab.training.executions import make_execution, make_predict_function
+from distlab.training.fitting import Fitting
+from distlab.training.keras_private import models, replaced
+from distlab.training.model_requirements import (
+    check_metrics,
+    check_model,
+    check_optimizer,
+    check_scope,
+)
+from distlab.training.parameter_server import server_fit
 from distlab.training.rule.rows import BATCH_NORM
-from distlab.training.workers.ending import ended_together
-from distlab.training.workers.exchanging import workers_of
+from distlab.training.step_errors import targets_explained
+from distlab.training.stepping import ReplicaSteps
+from distlab.training.variables import is_summed
+from distlab.training.workers.files import writing_as_chief
+from distlab.training.workers.workers import Workers, fail_together, workers_of
+
+# Takes the model's own bound method, and returns what stands in its place.
+Replacement = Callable[[Any], Callable[..., Any]]
+Table = dict[str, Replacement]
 
 
 def distribute(
@@ -73,17 +90,20 @@ def distribute(
     _check_arguments(build, strategy, batch_norm)
     on_servers, workers = describe(strategy).kind == "parameter_server", workers_of(strategy)
     if on_servers:
-        server_requirements.check_strategy(strategy)
+        server_fit.check_strategy(strategy)
     collective_keys.separate(strategy)
-    with ended_together(workers, "build"), strategy.scope(), scopes.kept_graph():
+    with fail_together(workers, "build"), strategy.scope(), models.kept_graph():
         model = build()
-    model_requirements.check_model(model, strategy)
+    check_model(model, strategy)
     vars(model)[BATCH_NORM] = batch_norm
     if on_servers:
-        server_requirements.check_model(model)
-        return install(model, overrides.of_parameter_servers(model))
-    several = workers.count > 1
-    return install(model, (overrides.of_workers if several else overrides.of_one_process)(model))
+        server_fit.check_model(model)
+    replaced.install()
+    for name, replacement in (_of_servers if on_servers else _of_replicas)(model).items():
+        setattr(model, name, replacement(getattr(model, name)))
+    # Products of the makers that were replaced: `fit` asks for new ones.
+    model.train_function = model.test_function = model.predict_function = None
+    return model
 
 
 def _check_arguments(build: Any, strategy: Any, batch_norm: Any) -> None:
@@ -107,3 +127,131 @@ def _check_arguments(build: Any, strategy: Any, batch_norm: Any) -> None:
             do="write `def build(): ...; return model` and give distribute(build, strategy)",
             pitfall="A model made before the scope: an empty AssertionError",
         )
+
+
+def _of_any(fitting: Fitting) -> Table:
+    """What is replaced on every model: each method, and what makes the replacement out of it."""
+    build = models.building_without_drawing(fitting.on_data, targets_explained)
+    return {
+        "compile": models.compiling_in_scope,
+        "fit": _within(fitting.around_fit),
+        "evaluate": _within(fitting.around),
+        "predict": _within(fitting.around),
+        "get_metrics_result": models.as_tensors,
+        "_maybe_symbolic_build": build,
+    }
+
+
+def _of_servers(model: keras.Model) -> Table:
+    """What is replaced where a coordinator sends steps to workers."""
+    fitting = server_fit.ServerFitting(model)
+    return _of_any(fitting) | {
+        "make_train_function": models.making("train_function", fitting.make_train_function),
+        "make_test_function": models.making("test_function", fitting.make_test_function),
+        "make_predict_function": models.making("predict_function", fitting.make_predict_function),
+        "get_metrics_result": fitting.results,
+        "reset_metrics": fitting.reset,
+    }
+
+
+def _of_replicas(model: keras.Model) -> Table:
+    """What is replaced for replicas, of this process or spread over several workers."""
+    fitting, workers = Fitting(model), workers_of(model.distribute_strategy)
+    together = workers.count > 1  # then workers compare what each has read
+
+    def train(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
+        check_optimizer(model)  # here too: a later compile may have brought another
+        check_scope(model, model.distribute_strategy)
+        check_metrics(model)
+        optimizers = models.optimizers_of(model)
+        scales = any(isinstance(each, keras.optimizers.LossScaleOptimizer) for each in optimizers)
+        # A loss scale skips steps whose loss is not finite.
+        step = ReplicaSteps(model, "train_step", check_finite=fitting.check_finite and not scales)
+        see = fitting.note_read if together else None
+        return make_execution(model, step, steps=fitting.train_steps, see=see)
+
+    def test(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
+        check_metrics(model)
+        see = fitting.note_tested if together else None
+        step = ReplicaSteps(model, "test_step")
+        return make_execution(model, step, steps=lambda: fitting.test_steps, see=see)
+
+    def predict(model: keras.Model) -> Callable[[list[Any]], Any]:
+        return make_predict_function(model, see=fitting.see_predicted if together else None)
+
+    table = _of_any(fitting) | {
+        "make_train_function": models.making("train_function", train),
+        "make_test_function": models.making("test_function", test),
+        "make_predict_function": models.making("predict_function", predict),
+    }
+    return table | _of_workers(fitting, workers) if together else table
+
+
+def _of_workers(fitting: Fitting, workers: Workers) -> Table:
+    as_chief = functools.partial(writing_as_chief, workers=workers)
+    return {
+        "predict": _within(fitting.around_predict),
+        "save": as_chief,
+        "save_weights": as_chief,
+        "export": as_chief,
+        "get_metrics_result": _reading_together,
+    }
+
+
+def _within(around: Callable[..., Any]) -> Replacement:
+    """Returns what makes a method run in a context."""
+
+    def replace(method: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(method)
+        known = signature.parameters
+        rest = next((name for name, each in known.items() if each.kind is each.VAR_KEYWORD), "")
+
+        @functools.wraps(method)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            # A method of the user's may take `callbacks` and others by its **kwargs.
+            arguments = bound.arguments | bound.arguments.pop(rest, {})
+            with around(method.__name__, arguments):
+                more = {name: value for name, value in arguments.items() if name not in known}
+                bound.arguments.update(arguments | {rest: more})
+                return method(*bound.args, **bound.kwargs)
+
+        return wrapped
+
+    return replace
+
+
+def _reading_together(own: types.MethodType) -> Callable[[], Any]:
+    """Returns a `get_metrics_result` that asks the other workers once, not for each variable."""
+    model, logs_of = own.__self__, models.as_tensors(own)
+
+    @functools.wraps(own)
+    def get_metrics_result() -> Any:
+        if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+            return logs_of()  # one replica's own
+        with keras.StatelessScope(state_mapping=_summed(model)):
+            return logs_of()
+
+    return get_metrics_result
+
+
+def _summed(model: keras.Model) -> list[tuple[keras.Variable, tf.Tensor]]:
+    """The variables that count on each replica by itself, with the sum of all."""
+    strategy = model.distribute_strategy
+    of_dtype = defaultdict(list)  # a message holds numbers of one type
+    for variable in model.metrics_variables:
+        if is_summed(variable):
+            of_dtype[variable.value.dtype].append(variable)
+    sums = []
+    for variables in of_dtype.values():
+        own = [
+            tf.add_n([tf.reshape(copy, [-1]) for copy in strategy.experimental_local_results(v)])
+            for v in (variable.value for variable in variables)
+        ]
+        message = strategy.reduce(tf.distribute.ReduceOp.SUM, tf.concat(own, 0), axis=None)
+        parts = tf.split(message, [variable.value.shape.num_elements() for variable in variables])
+        sums += [
+            (variable, tf.reshape(part, variable.value.shape))
+            for variable, part in zip(variables, parts, strict=True)
+        ]
+    return sums

@@ -1,4 +1,4 @@
-"""One execution: as many steps in one `tf.function` as are asked for, and as there are batches for.
+"""What Keras's `fit`, `evaluate` and `predict` call for an execution: a number of batches.
 
 execute = make_execution(model, step, steps=lambda: 20)
 logs = execute(iterator)               # raises StopIteration where there was no batch
@@ -14,11 +14,19 @@ import keras
 import tensorflow as tf
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 
-from distlab.training.keras_private.epochs import end_data
+from distlab.errors import DatasetError
+from distlab.training.keras_private import models, runs
+from distlab.training.keras_private.runs import end_data
+from distlab.training.pipelines import can_be_split, check_order, order_seeds
 from distlab.training.step_errors import explained
 from distlab.training.stepping import ReplicaSteps, as_tensor, traced
-from distlab.training.workers.consistency import Read
-from distlab.training.workers.exchanging import workers_of
+from distlab.training.workers.agreement import (
+    check_lengths,
+    check_weights,
+    first_difference,
+    other_batch,
+)
+from distlab.training.workers.workers import Workers, workers_of
 
 
 def make_execution(
@@ -26,7 +34,7 @@ def make_execution(
     step: ReplicaSteps,
     *,
     steps: Callable[[], int],
-    see: Callable[[Read], None] | None = None,
+    see: Callable[..., None] | None = None,
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """Returns what `fit` or `evaluate` calls with an iterator over batches."""
     strategy, noted = model.distribute_strategy, step.noted
@@ -43,10 +51,10 @@ def make_execution(
             missing = strategy.reduce("SUM", tf.cast(~here, tf.int32), axis=None)
             return tf.equal(missing, 0)
 
-        def more(done: tf.Tensor, there: tf.Tensor, *_: Any) -> tf.Tensor:
-            return (done < most) & there
+        def more(done: tf.Tensor, existing: tf.Tensor, *_: Any) -> tf.Tensor:
+            return (done < most) & existing
 
-        def take(done: tf.Tensor, there: tf.Tensor, batch: Any, _: Any) -> tuple[Any, ...]:
+        def take(done: tf.Tensor, existing: tf.Tensor, batch: Any, _: Any) -> tuple[Any, ...]:
             logs = step(batch.get_value())
             if noted is not None:
                 noted.look()
@@ -67,8 +75,8 @@ def make_execution(
             mark = tf.cond(first.has_value(), lambda: _mark_of(first.get_value()), _no_mark)
         eager_logs: dict[str, tf.Tensor] = {}
         begin = (tf.constant(0), is_there(first), first, nothing)
-        done, there, last, logs = tf.while_loop(more, take, begin)
-        return done, step.results(logs | eager_logs), mark, last.has_value() & ~there
+        done, existing, last, logs = tf.while_loop(more, take, begin)
+        return done, step.results(logs | eager_logs), mark, last.has_value() & ~existing
 
     if not model.run_eagerly:
         several_steps = tf.function(several_steps, autograph=False)
@@ -82,7 +90,7 @@ def make_execution(
             if noted is not None:
                 noted.look()
             return step.results(logs)
-        asked, taken, is_over, found = steps(), 0, False, {}
+        asked, taken, is_over, result = steps(), 0, False, {}
         ask = several_workers and _is_whole(iterator) and _may_end_anywhere(iterator)
         if asked > 1 and not model.run_eagerly and gathers_rows(iterator.element_spec):
             # All rounds of a loop must gather as many rows, and batches have different numbers.
@@ -95,15 +103,15 @@ def make_execution(
             call = functools.partial(several_steps, iterator, tf.constant(most), ask)
             done, logs, mark, left = traced(call)
             if see is not None:
-                see(Read(mark=mark.numpy().tobytes().hex(), more=bool(left)))
+                see(mark.numpy().tobytes(), more=bool(left))
             if int(done):
-                found = logs
+                result = logs
             taken, is_over = taken + int(done), int(done) < most
         if not taken:
             raise StopIteration
         if taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only
             end_data(model, taken=taken)
-        return dict(found)
+        return dict(result)
 
     known: list[bool] = []
 
@@ -156,3 +164,70 @@ def _no_mark() -> tf.Tensor:
 
 def _fingerprint(part: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.Fingerprint(data=tf.reshape(part, [1, -1]), method=tf.constant("farmhash64"))
+
+
+def make_predict_function(
+    model: keras.Model, *, see: Callable[[Any], None] | None = None
+) -> Callable[[list[Any]], Any]:
+    """Returns what `predict` calls, with the batches of one execution."""
+    strategy = model.distribute_strategy
+    steps: list[ReplicaSteps] = []
+
+    def predict(batches: list[Any]) -> Any:
+        if see is not None:
+            see(batches[0])
+        models.build_for(model, batches[0], strategy)
+        if not steps:
+            steps.append(ReplicaSteps(model, "predict_step"))
+        with explained(model, doing="predict with"):
+            parts = [traced(functools.partial(steps[0], batch)) for batch in batches]
+        return keras.tree.map_structure(_concatenated, *parts) if len(parts) > 1 else parts[0]
+
+    return predict
+
+
+def _concatenated(*parts: Any) -> Any:
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, list(parts))
+    return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, 0)
+
+
+class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
+    """Lets `predict` read whole batches on every worker."""
+
+    def __init__(self, workers: Workers) -> None:
+        super().__init__()
+        self._workers = workers
+        self._seen = 0
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        """Takes the place of TensorFlow's distribution, which gives each worker its part only."""
+        run = runs.current_run(self.model, "predict")
+        assert run is not None
+        iterator = run.iterator
+        data = runs.undistributed(iterator)
+        if data is None or not can_be_split(data.element_spec):
+            raise DatasetError(
+                asked=f"predict on {self._workers.count} workers",
+                found="a data set that is distributed already"
+                if data is None
+                else "batches with sparse tensors or single numbers, which cannot be cut",
+                do="give predict arrays, or a tf.data.Dataset of dense batches of the global size",
+            )
+        check_order(data, self._workers)
+        check_weights(self._workers, self.model, method="predict", optimizers=False)
+        batches, seeds = runs.batches_in(iterator), order_seeds(data)
+        check_lengths(self._workers, batches, steps=iterator.steps_per_epoch, seeds=seeds)
+        runs.iterate(iterator, data)
+
+    def see(self, batch: Any) -> None:
+        """Compares the batches 1, 2, 4, 8 and so on with what the others have read."""
+        self._seen += 1
+        if self._seen & (self._seen - 1):
+            return
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        parts = tf.nest.flatten(x if y is None else y, expand_composites=True)
+        arrays = [("", tf.convert_to_tensor(part).numpy()) for part in parts if part is not None]
+        result = first_difference(self._workers, arrays)
+        if result is not None:
+            raise other_batch(self._workers, result[1], method="predict", what="rows")

@@ -8,6 +8,7 @@ Keras stops in the middle of a step, with a text that names neither the cause no
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -15,8 +16,8 @@ import tensorflow as tf
 
 from distlab.errors import ModelError
 from distlab.strategy.describing import describe
-from distlab.training.keras_private import held, models, scopes
-from distlab.training.keras_private.held import inner
+from distlab.training.keras_private import models
+from distlab.training.keras_private.models import inner
 
 # What a model's class may override. The first are run on every replica; the others are replaced.
 _STEPS = ("train_step", "test_step", "compute_loss")
@@ -35,49 +36,50 @@ def check_compiled(model: Any, *, asked: str) -> None:
     """Raises where something is no compiled Keras model."""
     if isinstance(model, keras.Model) and model.compiled and model.optimizer is not None:
         return
-    if _is_legacy(model):
+    if any(kind.__module__.partition(".")[0] == "tf_keras" for kind in type(model).__mro__):
         raise ModelError(
             asked=asked,
             found="a tf_keras model",
             do="build it with Keras 3; or leave distlab out, and call its own fit in the "
             "strategy's scope, which distributes tf_keras models",
         )
-    is_model = isinstance(model, keras.Model)
+    other = f"build() returned {type(model).__name__}, not a keras.Model"
     raise ModelError(
         asked=asked,
-        found="a model that was not compiled"
-        if is_model
-        else f"build() returned {type(model).__name__}, not a keras.Model",
+        found="a model that was not compiled" if isinstance(model, keras.Model) else other,
         do="let build() call model.compile(optimizer=..., loss=...) and return the model",
     )
 
 
-def _is_legacy(model: Any) -> bool:
-    return any(kind.__module__.partition(".")[0] == "tf_keras" for kind in type(model).__mro__)
-
-
 def check_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
     """Raises where the model, or its optimizer, was made outside the strategy's scope."""
-    outside = scopes.made_outside(model, strategy)
+    outside = models.made_outside(model, strategy)
+    if outside is None:
+        return
+    found = (
+        f"the layer {outside!r}, which was made outside of build() and is to be trained: its "
+        "weights are not on the replicas"
+    )
+    do = (
+        "create it inside build(), or set its trainable = False if it should stay as it is; if a "
+        "method of a layer creates it, such as enable_lora(), call that method `with "
+        "model.distribute_strategy.scope():`, and compile again"
+    )
     if outside == "":
-        raise ModelError(
-            asked="distribute(build, strategy)",
-            found="a model, or its optimizer, that was made outside the strategy's scope: its "
-            "variables are not on the replicas",
-            do="create the layers and the optimizer inside build(), which distribute calls in "
-            "the scope; for a later compile(), create the optimizer `with strategy.scope():`",
-            pitfall="A model made before the scope: an empty AssertionError",
+        found = (
+            "a model, or its optimizer, that was made outside the strategy's scope: its variables "
+            "are not on the replicas"
         )
-    if outside:
-        raise ModelError(
-            asked="distribute(build, strategy)",
-            found=f"the layer {outside!r}, which was made outside of build() and is to be trained: "
-            "its weights are not on the replicas",
-            do="create it inside build(), or set its trainable = False if it should stay as it is; "
-            "if a method of a layer creates it, such as enable_lora(), call that method `with "
-            "model.distribute_strategy.scope():`, and compile again",
-            pitfall="A model made before the scope: an empty AssertionError",
+        do = (
+            "create the layers and the optimizer inside build(), which distribute calls in the "
+            "scope; for a later compile(), create the optimizer `with strategy.scope():`"
         )
+    raise ModelError(
+        asked="distribute(build, strategy)",
+        found=found,
+        do=do,
+        pitfall="A model made before the scope: an empty AssertionError",
+    )
 
 
 def check_methods(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
@@ -91,53 +93,70 @@ def check_methods(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         )
     own = [name for name in _STEPS if models.has_own(model, name)]
     if own and describe(strategy).kind == "parameter_server":
-        raise refused_step(
-            model,
-            own,
-            "parameter servers",
+        raise ModelError(
+            asked=f"distribute(build, strategy) with a {type(model).__name__}",
+            found=f"a custom {' and '.join(own)}, which distribute cannot run under parameter "
+            "servers",
             do="take a strategy whose replicas step together, for example "
             'make_strategy("mirrored"), or write the loop by hand, as lesson 10 does',
         )
 
 
-def refused_step(model: Any, own: list[str], where: str, *, do: str) -> ModelError:
-    """Returns the error of a model whose own step cannot be run."""
-    return ModelError(
-        asked=f"distribute(build, strategy) with a {type(model).__name__}",
-        found=f"a custom {' and '.join(own)}, which distribute cannot run under {where}",
-        do=do,
-    )
-
-
 def check_optimizer(model: keras.Model) -> None:
-    """Raises where the model's optimizer cannot train under the model's strategy.
-
-    With the one copy of each variable that CentralStorageStrategy keeps, an optimizer can only
-    update the weights and its slots for them.
-    """
-    strategy = model.distribute_strategy
-    replicas = strategy.num_replicas_in_sync
-    if replicas == 1 or describe(strategy).kind != "central_storage":
+    """Raises where an optimizer cannot update the one copy that CentralStorageStrategy keeps."""
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas == 1 or describe(model.distribute_strategy).kind != "central_storage":
         return
-    for each in held.optimizers_of(model):
-        _check_one_copy(each, replicas)
+    for each in models.optimizers_of(model):
+        optimizer = inner(each)
+        steps = optimizer.gradient_accumulation_steps
+        reasons = {
+            f"gradient_accumulation_steps={steps}": steps,
+            "use_ema=True": optimizer.use_ema,
+            "a LossScaleOptimizer": optimizer is not each,
+            "Muon": isinstance(optimizer, keras.optimizers.Muon),
+        }
+        if found := [text for text, holds in reasons.items() if holds]:
+            raise ModelError(
+                asked=f"train with {type(optimizer).__name__} under CentralStorageStrategy",
+                found=f"{' and '.join(found)}, which cannot update the one copy of a variable that "
+                f"{replicas} replicas share there",
+                do="leave it out, or take dl.make_strategy('mirrored')",
+            )
 
 
-def _check_one_copy(each: keras.optimizers.Optimizer, replicas: int) -> None:
-    optimizer = inner(each)
-    found = []
-    if optimizer.gradient_accumulation_steps:
-        found.append(f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}")
-    if optimizer.use_ema:
-        found.append("use_ema=True")
-    if optimizer is not each:
-        found.append("a LossScaleOptimizer")
-    if isinstance(optimizer, keras.optimizers.Muon):
-        found.append("Muon")
-    if found:
+def check_metrics(model: keras.Model) -> None:
+    """Raises where a metric's variables cannot hold what one device counts."""
+    strategy = model.distribute_strategy
+    kind = describe(strategy).kind
+    several = strategy.num_replicas_in_sync > 1 and kind != "central_storage"
+    for metric in models.metrics_of(model):
+        raw = dict(_of_tensorflow(metric))
+        ours = {each.name: each.value for each in metric._variables}
+        outside = [
+            name
+            for name, each in (raw | ours).items()
+            if not isinstance(each, tf.distribute.DistributedValues)
+        ]
+        if raw and kind == "parameter_server":
+            named = f"the metric {metric.name!r} with a tf.Variable ({', '.join(raw)})"
+            found = f"{named}, which workers would write at once"
+        elif several and outside:
+            named = f"the metric {metric.name!r} with variables ({', '.join(outside)})"
+            found = f"{named} of which the replicas do not have a copy each"
+        else:
+            continue
         raise ModelError(
-            asked=f"train with {type(optimizer).__name__} under CentralStorageStrategy",
-            found=f"{' and '.join(found)}, which cannot update the one copy of a variable that "
-            f"{replicas} replicas share there",
-            do="leave it out, or take dl.make_strategy('mirrored')",
+            asked=f"train or evaluate the model {model.name!r} on several replicas or workers",
+            found=found,
+            do="make the variable with self.add_weight, and the metric inside build()",
         )
+
+
+def _of_tensorflow(metric: keras.metrics.Metric) -> Iterator[tuple[str, tf.Variable]]:
+    """The variables that Keras does not know, by the names of the attributes that hold them."""
+    for name, value in vars(metric).items():
+        parts = value.values() if isinstance(value, dict) else value
+        for part in parts if isinstance(parts, list | tuple | type({}.values())) else [parts]:
+            if isinstance(part, tf.Variable):
+                yield name, part

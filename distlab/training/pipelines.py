@@ -1,10 +1,14 @@
-"""Whether a `tf.data` pipeline gives the same batches in the same order in another process.
+"""A `tf.data` pipeline: whether it gives the same batches in another process, who reads what of it.
 
 pipeline = inspect(dataset)
 pipeline.complaints          # stages that do not, each with what to do
 pipeline.unordered           # those of them after which other examples come together
 pipeline.must_be_read        # what comes later depends on what was read before
 pipeline.order_seeds         # those that its order follows from
+
+By itself TensorFlow lets each worker read files of its own: then the first global batch of two
+workers has the first examples of two files, not the first of the data set, and one device has
+another. So each worker reads all examples and keeps its part, and all must read in one order.
 """
 
 from __future__ import annotations
@@ -17,6 +21,10 @@ from typing import Any
 import tensorflow as tf
 
 from distlab.errors import DatasetError
+from distlab.strategy.describing import describe
+from distlab.training.workers.workers import Workers
+
+_POLICIES = tf.data.experimental.AutoShardPolicy
 
 # Stages that give what their input gives, in its order, whatever was read before.
 _STEADY = {
@@ -208,12 +216,81 @@ def _kept(batch: tuple[Any, ...]) -> int:
     """The length of a batch without the parts at its end that are None."""
     # The class of None's spec has no public name.
     missing = [type(part).__name__ in ("NoneType", "NoneTensorSpec") for part in batch]
-    kept = max((place for place, one in enumerate(missing, start=1) if not one), default=1)
+    kept = max((place for place, each in enumerate(missing, start=1) if not each), default=1)
     if any(missing[:kept]):
-        parts = ", ".join("None" if one else "a tensor" for one in missing)
+        parts = ", ".join("None" if each else "a tensor" for each in missing)
         raise DatasetError(
             asked="distribute the batches of a data set",
             found=f"batches ({parts}): TensorFlow cannot distribute None before another part",
             do="give an array of zeros in its place",
         )
     return kept
+
+
+def choose_sharding(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the data set, with the auto-shard policy DATA unless its options name one.
+
+    With DATA every worker reads all examples and keeps its part: any number of files will do,
+    global batches are those of one device, and reading costs as much as on one. FILE lets each
+    worker read its own files only; it needs at least as many files as workers, and changes
+    which examples form a global batch. Data that claim a length (`assert_cardinality`) then give
+    that many batches, though the worker with the most files may need more. Ask for it by
+    `dataset.with_options`.
+    """
+    if _policy_of(dataset) != _POLICIES.AUTO:
+        return dataset
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = _POLICIES.DATA
+    return dataset.with_options(options)
+
+
+def is_shared_by_example(dataset: tf.data.Dataset) -> bool:
+    """Whether each worker is to read all examples and keep its part of each batch."""
+    return _policy_of(dataset) in (_POLICIES.AUTO, _POLICIES.DATA)
+
+
+def check_order(dataset: tf.data.Dataset, workers: Workers) -> None:
+    """Raises if each worker would read the examples in a different order."""
+    if workers.count == 1 or _policy_of(dataset) == _POLICIES.OFF:
+        return
+    unordered = inspect(dataset).unordered
+    if unordered:
+        raise DatasetError(
+            asked=f"read one data set on {workers.count} workers",
+            found=f"{'; '.join(unordered)}: each worker would have an order of its own, and of "
+            "all examples some would be read twice and others never",
+            do="give shuffle a seed=, or call distlab.set_seed with one number on every worker; "
+            "for arrays, set_seed too, or fit(..., shuffle=False)",
+            pitfall="A shuffle that differs on each worker: examples read twice",
+        )
+
+
+def order_seeds(dataset: tf.data.Dataset | None) -> tuple[tuple[int, int], ...]:
+    """Returns the seeds that must be the same on all workers: they give the examples' order."""
+    if dataset is None or not is_shared_by_example(dataset):
+        return ()
+    return inspect(dataset).order_seeds
+
+
+def _policy_of(dataset: tf.data.Dataset) -> tf.data.experimental.AutoShardPolicy:
+    return dataset.options().experimental_distribute.auto_shard_policy
+
+
+def splits(strategy: tf.distribute.Strategy) -> bool:
+    """Whether batches are to be split in the step: one process, replicas on CPUs only."""
+    kind = describe(strategy).kind
+    if kind == "default":
+        return True  # nothing to split, and no devices to ask for
+    if kind not in ("one_device", "mirrored", "central_storage", "multi_worker"):
+        return False
+    devices = strategy.extended.worker_devices
+    return all(tf.DeviceSpec.from_string(device).device_type == "CPU" for device in devices)
+
+
+def can_be_split(element_spec: Any) -> bool:
+    """Whether every part of a batch has examples along its first dimension, to slice there."""
+    parts = tf.nest.flatten(element_spec)
+    dense = all(isinstance(part, tf.TensorSpec | tf.RaggedTensorSpec) for part in parts)
+    if not dense or not all(part.shape.rank for part in parts):
+        return False
+    return len({part.shape[0] for part in parts} - {None}) <= 1

@@ -20,7 +20,7 @@ import tensorflow as tf
 from distlab.errors import InvalidArgument
 from distlab.training import variables
 from distlab.training.distributing import distribute
-from distlab.training.keras_private import servers
+from distlab.training.keras_private import models
 from distlab.training.resume import checkpoints
 
 _BETWEEN_LOOKS_SECS = 0.2
@@ -69,7 +69,7 @@ def evaluate_checkpoints(
             do="give such a number, for example timeout_secs=600",
         )
     model = distribute(build, strategy or tf.distribute.get_strategy())
-    servers.build(model, data.element_spec)
+    models.build(model, data.element_spec)
     done: list[Evaluation] = []
     last: checkpoints.Checkpoint | None = None
     deadline = time.monotonic() + timeout_secs

@@ -1,4 +1,9 @@
-"""Explains errors of a training step, and says what to do."""
+"""What a step cannot do, found before it or explained after it, with what to do.
+
+A loss that is not finite stops training: an assertion in the step comes before its update. XLA
+drops assertions: what it compiles notes the loss in a variable, which is looked at after the step,
+and so after its update.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +17,14 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError, DistlabError, ModelError
 from distlab.strategy.describing import describe
-from distlab.training.finite_losses import told_in
 from distlab.training.keras_private import models
-from distlab.training.splitting import parts_explained
+
+_UNEQUAL = "distlab: the parts of a batch have different first dimensions"
+_ROWS = re.compile(rf"\[{_UNEQUAL}\] \[([\d ]+)\]")
+
+_BEFORE = "distlab: the loss is not finite, before the update"
+_AFTER = "distlab: the loss is not finite, after the update"
+_LOSS = re.compile(rf"\[({_BEFORE}|{_AFTER})\] \[(-?\d+)\] \[(-?\d+)\] \[(.*?)\]")
 
 # What TensorFlow or distlab says inside a step: what it means, and what to do.
 _REFUSALS: dict[str, dict[str, str]] = {
@@ -47,10 +57,10 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
     asked = f"{doing} the model {model.name!r}"
     several = model.distribute_strategy.num_replicas_in_sync > 1
     try:
-        with parts_explained(model.distribute_strategy.num_replicas_in_sync):
+        with _parts_explained(model.distribute_strategy.num_replicas_in_sync):
             yield
     except tf.errors.InvalidArgumentError as error:
-        told = told_in(str(error.message))
+        told = _loss_in(str(error.message))
         if told is None and _SIZES.search(str(error.message)) and several:
             raise ModelError(
                 asked=asked,
@@ -166,3 +176,121 @@ def targets_explained(model: keras.Model, spec: Any) -> Iterator[None]:
             found=f"targets of shape {targets} for outputs {outputs}: {error}",
             do="change the targets in a map(), the last layer's units, or the loss",
         ) from error
+
+
+def check_parts(batch: Any, replicas: int) -> None:
+    """Raises if the known shapes of a batch show a part that does not have a row per example."""
+    shapes = {
+        _name_of(path): part.shape
+        for path, part in keras.tree.flatten_with_path(batch)
+        if isinstance(getattr(part, "shape", None), tf.TensorShape)
+    }
+    known = {name: shape for name, shape in shapes.items() if shape.rank is not None}
+    if replicas == 1:
+        return
+    if single := [name for name, shape in known.items() if shape.rank == 0]:
+        raise _indivisible(f"{single[0]} of shape (), which has no examples", replicas)
+    if len({shape[0] for shape in known.values()} - {None}) > 1:
+        raise _unequal([f"{shape[0]} ({name})" for name, shape in known.items()], replicas)
+
+
+def _name_of(path: tuple[Any, ...]) -> str:
+    """What a part of a batch is called, as in "inputs['age']"."""
+    first, *keys = path or (0,)
+    if not isinstance(first, int):
+        first, keys = 0, list(path)
+    name = ("inputs", "targets", "sample weights")[first] if first < 3 else f"part {first}"
+    return name + "".join(f"[{key!r}]" for key in keys)
+
+
+@contextlib.contextmanager
+def _parts_explained(replicas: int) -> Iterator[None]:
+    """Inside the block, parts of a batch that turn out to be unequal in a step are explained."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        found = _ROWS.search(str(error.message))
+        if found is None:
+            raise
+        raise _unequal(found[1].split(), replicas) from error
+
+
+def _unequal(rows: list[str], replicas: int) -> DatasetError:
+    return _indivisible(f"parts whose first dimensions are {', '.join(rows)}", replicas)
+
+
+def _indivisible(found: str, replicas: int) -> DatasetError:
+    return DatasetError(
+        asked=f"divide a batch among {replicas} replicas",
+        found=found,
+        do="give each part of a batch one row for each example: call batch() on the data set, and "
+        "keep what all examples share in the model, as a constant or a non-trainable weight",
+    )
+
+
+def check_batch(batch: Any, replicas: int) -> None:
+    """Raises, or lets the step fail, where parts of a batch do not have as many rows."""
+    parts = [part for part in tf.nest.flatten(batch) if part is not None]
+    if not any(isinstance(part, tf.distribute.DistributedValues) for part in parts):
+        check_parts(parts, replicas)
+        _assert_equal_rows(parts)
+        return
+    for of_replica in zip(*(getattr(part, "values", [part]) for part in parts), strict=False):
+        _assert_equal_rows(list(of_replica))
+
+
+def _assert_equal_rows(parts: list[Any]) -> None:
+    dense = [part for part in parts if isinstance(part, tf.Tensor | tf.RaggedTensor)]
+    if len(dense) < 2 or all(part.shape[0] is not None for part in dense):
+        return
+    rows = tf.stack([tf.cast(tf.shape(part)[0], tf.int64) for part in dense])
+    same = tf.reduce_all(tf.equal(rows, rows[0]))
+    tf.raw_ops.Assert(condition=same, data=[_UNEQUAL, rows], summarize=len(dense))
+
+
+def assert_finite(loss: tf.Tensor, *, step: tf.Tensor, replica: tf.Tensor) -> tf.Operation | None:
+    """Returns the operation that fails where the loss is not finite."""
+    # The bare operation: tf.debugging.Assert costs a condition more.
+    return tf.raw_ops.Assert(
+        condition=tf.math.is_finite(loss), data=[_BEFORE, step, replica, loss], summarize=1
+    )
+
+
+def is_compiled_by_xla(model: keras.Model) -> bool:
+    """Whether `jit_compile` lets XLA compile the steps of a model; on a TPU it always does.
+
+    XLA cannot place variables of several logical devices; Keras leaves it off there too.
+    """
+    one_replica = model.distribute_strategy.num_replicas_in_sync == 1
+    return bool(one_replica and model.jit_compile and not model.run_eagerly)
+
+
+class NotedLoss:
+    """The first loss of a step that is not finite, held for a look after the step."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        with strategy.scope():  # [the step's number from 1, or 0 for no such loss; the loss]
+            self._held = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
+
+    def note(self, loss: tf.Tensor, *, step: tf.Tensor) -> tf.Tensor:
+        """Notes the loss if it is not finite; returns what makes sure of it."""
+        this = tf.stack([tf.cast(step, tf.float64) + 1, tf.cast(loss, tf.float64)])
+        keeps = tf.math.is_finite(loss) | (self._held[0] > 0)
+        return self._held.assign(tf.where(keeps, self._held, this))
+
+    def look(self) -> None:
+        """Fails if such a loss was noted, and forgets it. Call it where operations keep order."""
+        number, loss = tf.unstack(tf.identity(self._held))
+        with tf.control_dependencies([number]):
+            forgotten = self._held.assign([0.0, 0.0])
+        with tf.control_dependencies([forgotten]):
+            told = [_AFTER, tf.cast(number, tf.int64) - 1, tf.constant(0), loss]
+            tf.raw_ops.Assert(condition=tf.equal(number, 0), data=told, summarize=1)
+
+
+def _loss_in(message: str) -> tuple[int, int, str, bool] | None:
+    """Returns step, replica, loss, and whether its update was applied; None of another error."""
+    found = _LOSS.search(message)
+    if found is None:
+        return None
+    return int(found[2]), int(found[3]), found[4], found[1] == _AFTER

@@ -19,15 +19,13 @@ import tensorflow as tf
 
 from distlab.errors import ModelError
 from distlab.strategy.describing import describe
-from distlab.training.finite_losses import NotedLoss, assert_finite, is_compiled_by_xla
-from distlab.training.keras_private import held, models
-from distlab.training.keras_private.held import metrics_of
+from distlab.training.keras_private import models
+from distlab.training.keras_private.models import Writes, global_seed, metrics_of, use_seed
 from distlab.training.rule import gradients
-from distlab.training.rule.keras_private import Writes, global_seed, use_seed
 from distlab.training.rule.losses import adds_up, set_counting
 from distlab.training.rule.rows import SUM, Step, in_step, made_of, replicas_of
-from distlab.training.splitting import check_batch
-from distlab.training.workers.exchanging import workers_of
+from distlab.training.step_errors import NotedLoss, assert_finite, check_batch, is_compiled_by_xla
+from distlab.training.workers.workers import workers_of
 
 # More traces of one step than any model needs.
 _MOST_TRACES = 50
@@ -81,22 +79,22 @@ class ReplicaSteps:
 
     def results(self, logs: Any) -> dict[str, Any]:
         """What Keras logs of a step, outside of the replicas."""
-        found = self._model.get_metrics_result() if self._logs_metrics else logs
-        return dict(tf.nest.map_structure(tf.convert_to_tensor, dict(found or {})))
+        result = self._model.get_metrics_result() if self._logs_metrics else logs
+        return dict(tf.nest.map_structure(tf.convert_to_tensor, dict(result or {})))
 
     def _one_step(self, batch: Any) -> Any:
         batch = tf.nest.map_structure(as_tensor, batch)
-        found = self._on_replicas(batch) if self._several else self._on_one(batch)
+        result = self._on_replicas(batch) if self._several else self._on_one(batch)
         if self._method == "predict_step" and self._several:
-            return self._put_together(found)
+            return self._put_together(result)
         local = self.strategy.experimental_local_results
-        return tf.nest.map_structure(lambda value: local(value)[0], found)
+        return tf.nest.map_structure(lambda value: local(value)[0], result)
 
     def _look_ahead(self, element_spec: Any) -> None:
         """Traces the step as one replica alone, to know what is looked at before all trace it."""
         model, specs = self._model, tf.nest.flatten(element_spec)
         losses = [] if model._compile_loss is None else model._compile_loss._flat_losses or []
-        known = [one.loss for one in losses] + list(metrics_of(model))
+        known = [each.loss for each in losses] + list(metrics_of(model))
         plain = self._own_losses and all(map(adds_up, known))
         in_parts = any(hasattr(spec, "_value_specs") for spec in specs)
         if self._looked or plain or in_parts or not self._several:
@@ -123,8 +121,8 @@ class ReplicaSteps:
         def step(batch: Any) -> Any:
             check = self._finite_alone if self._checks else None
             with gradients.watched(check, alone=tf.distribute.has_strategy()):
-                found = getattr(self._model, self._method)(batch)
-                return found if self._method == "predict_step" else self._logs(found)
+                result = getattr(self._model, self._method)(batch)
+                return result if self._method == "predict_step" else self._logs(result)
 
         return self.strategy.run(step, (batch,))
 
@@ -146,16 +144,16 @@ class ReplicaSteps:
             )
             steps.append(step)
             with in_step(step), self._written_once() as written:
-                found = getattr(self._model, self._method)(step.data)
+                result = getattr(self._model, self._method)(step.data)
                 if self._method == "predict_step":
-                    return self._own_outputs(found), written
-                step.look_at(found)
-                return self._logs(found), written
+                    return self._own_outputs(result), written
+                step.look_at(result)
+                return self._logs(result), written
 
         if self._method != "predict_step":
             count_once(self._model, self._own_losses)
         try:
-            found, written = self.strategy.run(on_replica, (batch,))
+            result, written = self.strategy.run(on_replica, (batch,))
         except Exception:  # perhaps of a promise, which no operation is fed by; not an interrupt
             self._keep_promises(steps)
             raise
@@ -163,7 +161,7 @@ class ReplicaSteps:
         for name, variable in self._variables().items():
             if name in written:
                 variable.assign(self.strategy.experimental_local_results(written[name])[0])
-        return found
+        return result
 
     def _keep_promises(self, steps: list[Step]) -> None:
         """Raises `_Again` where replicas have looked at promises, or layers at other rows."""
@@ -194,21 +192,21 @@ class ReplicaSteps:
             return {}
         model = self._model
         every = [*model.variables, self._seed.state]
-        every += [v for one in held.optimizers_of(model) for v in one.variables]
+        every += [v for each in models.optimizers_of(model) for v in each.variables]
         every += [v for metric in metrics_of(model) for v in metric.variables]
         return {str(i): v for i, v in enumerate({id(v): v for v in every}.values())}
 
-    def _own_outputs(self, found: Any) -> list[Any]:
-        outputs, self._structure = tf.nest.flatten(found), found
+    def _own_outputs(self, result: Any) -> list[Any]:
+        outputs, self._structure = tf.nest.flatten(result), result
         made = [made_of(output) for output in outputs]
         self._of_own_rows = [rows is not None for rows, _ in made]
         pairs = zip(outputs, made, strict=True)
-        return [one if rows is None else rows.real(own) for one, (rows, own) in pairs]
+        return [each if rows is None else rows.real(own) for each, (rows, own) in pairs]
 
-    def _logs(self, found: Any) -> Any:
+    def _logs(self, result: Any) -> Any:
         if self._logs_metrics:
             return {}
-        return tf.nest.map_structure(tf.convert_to_tensor, dict(found or {}))
+        return tf.nest.map_structure(tf.convert_to_tensor, dict(result or {}))
 
     def _finite(self, loss: tf.Tensor) -> list[Any]:
         """Fails on all replicas where one has a loss that is not finite."""
@@ -228,22 +226,24 @@ class ReplicaSteps:
         return [assert_finite(loss, step=self._number(), replica=tf.constant(0))]
 
     def _number(self) -> tf.Tensor:
-        counts = [tf.convert_to_tensor(one.iterations) for one in held.optimizers_of(self._model)]
+        counts = [
+            tf.convert_to_tensor(each.iterations) for each in models.optimizers_of(self._model)
+        ]
         return tf.add_n(counts)
 
     def _put_together(self, outputs: list[Any]) -> Any:
         """What `predict` gets of all replicas: rows in their order, or what is alike on all."""
         local = self.strategy.experimental_local_results
         several_workers = workers_of(self.strategy).count > 1
-        found = []
+        result = []
         for output, of_own_rows in zip(outputs, self._of_own_rows, strict=True):
             if not of_own_rows:
-                found.append(local(output)[0])
+                result.append(local(output)[0])
             elif several_workers:
-                found.append(self.strategy.gather(output, axis=0))
+                result.append(self.strategy.gather(output, axis=0))
             else:
-                found.append(tf.concat(local(output), 0))
-        return tf.nest.pack_sequence_as(self._structure, found)
+                result.append(tf.concat(local(output), 0))
+        return tf.nest.pack_sequence_as(self._structure, result)
 
 
 def traced(call: Callable[[], Any]) -> Any:
@@ -269,7 +269,7 @@ def count_once(model: keras.Model, own_losses: bool) -> None:
     if own_losses and model._compile_loss is not None:
         summed += model._compile_loss.metrics
     for metric in metrics_of(model):
-        set_counting(metric, of_own_rows=any(metric is one for one in summed))
+        set_counting(metric, of_own_rows=any(metric is each for each in summed))
 
 
 def as_tensor(part: Any) -> Any:

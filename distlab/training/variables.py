@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -23,19 +23,27 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.errors import ModelError
-from distlab.training.keras_private import held
-from distlab.training.keras_private.held import inner
-from distlab.training.rule.keras_private import global_seed
-from distlab.training.workers.exchanging import Workers, workers_of
+from distlab.training.keras_private import models
+from distlab.training.keras_private.models import global_seed, inner
+from distlab.training.workers.workers import Workers, workers_of
 
 # What is stored of one variable, beside its values: all that a reader of JSON needs.
 Entry = dict[str, Any]
 
+# The attribute of a model that holds what `on_settle` was given.
+_SETTLE = "_distlab_settle"
+
 _GROUPS = ("model", "optimizer", "metrics")
+
+
+def on_settle(model: keras.Model, wait: Callable[[], None]) -> None:
+    """Keeps what waits for steps that are still in flight when `fit` has moved on."""
+    vars(model)[_SETTLE] = wait
 
 
 def read(model: keras.Model) -> tuple[list[Entry], dict[str, np.ndarray]]:
     """Returns what describes each variable, and the values by key."""
+    vars(model).get(_SETTLE, lambda: None)()
     workers = workers_of(model.distribute_strategy)
     variables = [
         (f"{group}/{index:03d}/{variable.path}", group, variable)
@@ -64,12 +72,12 @@ def check(model: keras.Model, entries: list[Entry], *, optimizer: str, metrics: 
     for group in _GROUPS if metrics else _GROUPS[:2]:
         stored = [entry for entry in entries if entry["group"] == group]
         found = [_describe(group, variable) for variable in _variables(model, group)]
-        for theirs, here in itertools.zip_longest(stored, found):
-            if theirs is None or here is None or _identity(theirs) != _identity(here):
+        for theirs, own in itertools.zip_longest(stored, found):
+            if theirs is None or own is None or _identity(theirs) != _identity(own):
                 raise ModelError(
                     asked="resume from a checkpoint",
                     found=f"another {group}: the checkpoint has {_name(theirs)} where this one "
-                    f"has {_name(here)}",
+                    f"has {_name(own)}",
                     do="build and compile the model as before, or give Resume another folder",
                     pitfall="A restored model with random weights",
                 )
@@ -104,22 +112,22 @@ def name_optimizer(model: keras.Model) -> str:
         own, name = inner(optimizer), type(optimizer).__name__
         return name if own is optimizer else f"{name} around {type(own).__name__}"
 
-    return " and ".join(map(name_of, held.optimizers_of(model)))
+    return " and ".join(map(name_of, models.optimizers_of(model)))
 
 
 def options_of(model: keras.Model) -> dict[str, str]:
     """Returns what the model's optimizers were made with, as text, by "Adam.learning_rate"."""
     return {
-        f"{type(one).__name__}.{name}": str(value)
-        for one in held.optimizers_of(model)
-        for name, value in keras.saving.serialize_keras_object(one)["config"].items()
+        f"{type(each).__name__}.{name}": str(value)
+        for each in models.optimizers_of(model)
+        for name, value in keras.saving.serialize_keras_object(each)["config"].items()
         if name != "name"
     }
 
 
 def _variables(model: keras.Model, group: str) -> list[keras.Variable]:
     if group == "optimizer":
-        return [one for each in held.optimizers_of(model) for one in each.variables]
+        return [one for each in models.optimizers_of(model) for one in each.variables]
     if group == "metrics":
         return list(model.metrics_variables)
     # What keras.random draws by where it is given no seed is as much a part of a training.
@@ -133,17 +141,17 @@ def _copies(model: keras.Model, variable: keras.Variable) -> tuple[Any, ...]:
 
 def _differing(copies: dict[str, list[np.ndarray]], workers: Workers) -> set[str]:
     """The variables whose copies are not the same on all replicas, by key."""
-    here = {
+    own = {
         key
         for key, (first, *others) in copies.items()
         if any(other.tobytes() != first.tobytes() for other in others)
     }
     if workers.count == 1:
-        return here
+        return own
     said = workers.exchange(
         [
             # Each worker's name is another, as such a variable's values are.
-            workers.name if key in here else hashlib.blake2b(first.tobytes()).hexdigest()
+            workers.name if key in own else hashlib.blake2b(first.tobytes()).hexdigest()
             for key, (first, *_) in copies.items()
         ]
     )

@@ -19,7 +19,7 @@ import tensorflow as tf
 import distlab as dl
 from distlab.errors import DistlabError
 from distlab.training import fitting
-from distlab.training.workers.exchanging import workers_of
+from distlab.training.workers.workers import workers_of
 from tests.support.distribution import BATCH, EPOCHS, EXAMPLES, LOSS, X, Y, builder, train
 
 FEW = slice(0, BATCH + 1)  # the last batch has one example

@@ -20,8 +20,8 @@ import distlab as dl
 from distlab.errors import DatasetError, InvalidArgument, ModelError
 from distlab.training import pipelines
 from distlab.training.resume import checkpoints
-from distlab.training.resume.checkpointing import Position
-from distlab.training.workers import agreeing
+from distlab.training.resume.checkpoints import Position
+from distlab.training.workers import agreement
 from tests.support.repository import ROOT
 from tests.support.resuming import (
     BATCH,
@@ -466,7 +466,7 @@ def test_what_a_callback_keeps_and_cannot_be_stored_is_named(tmp_path):
 
 def test_checkpoints_by_the_clock_and_by_steps_whichever_is_over_first(tmp_path, monkeypatch):
     ticks = itertools.count(step=4)  # seconds, from one look to the next
-    monkeypatch.setattr(agreeing, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(agreement, "monotonic", lambda: next(ticks))
     fit(make(), dl.Resume(tmp_path, every_secs=8, every_steps=3, keep=9), NEVER, epochs=1)
     assert [int(name[-2:]) for name in names(tmp_path)] == [2, 3, 5, 6, 6]
 

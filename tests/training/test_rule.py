@@ -8,7 +8,7 @@ from keras import layers, ops
 
 import distlab as dl
 from distlab.errors import InvalidArgument
-from distlab.training.rule.keras_private import REPLACED
+from distlab.training.keras_private.replaced import REPLACED
 from tests.support.distribution import alone, strategy_of
 from tests.training.cases.case import (
     ONE_LEFT,
@@ -25,7 +25,7 @@ from tests.training.cases.whole_batches import Conditional
 
 TRAINS_BEFORE_AND_AFTER = """
 import keras, numpy as np, tensorflow as tf
-from distlab.training.rule.keras_private import REPLACED, install
+from distlab.training.keras_private.replaced import REPLACED, install
 
 def train():
     keras.utils.set_random_seed(1)

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 import distlab as dl
-from distlab.parity.changes import synchronise_batch_norms
-from distlab.parity.randomness import switch_off
+from distlab.training.parity_causes import synchronise_batch_norms
+from distlab.training.parity_runs import switch_off
 from tests.zoo.family import FAMILIES, Family
 
 Logs = dict[str, Any]

@@ -689,10 +689,9 @@ cluster.close()
 # ## A model
 #
 # For a Keras model you need not write this loop. `fit` of a model from `dl.distribute` trains on
-# each batch once an epoch, unless a worker is lost. Each worker has its own copy of the data, and
-# is sent batch numbers. This needs the same order in all copies, so give a shuffle a seed. Without
-# one, the coordinator reads and sends every batch, and a warning says so. First the reference: one
-# device, in this notebook. (The folded cell has the digits and a small model.)
+# each batch once an epoch, unless a worker is lost. The coordinator reads the data and sends each
+# batch to a worker that is free, so its network is the limit. First the reference: one device, in
+# this notebook. (The folded cell has the digits and a small model.)
 
 # %% tags=["hide-input"]
 import keras

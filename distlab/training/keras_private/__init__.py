@@ -1,11 +1,32 @@
-"""Everything of Keras that is not public and that distlab touches, in one place.
+"""What is private in Keras and TensorFlow and that distlab touches, in one place.
 
-Each function is held by a test, so that an upgrade which moves one of these things goes red
-there and not in a user's training.
+`replaced.py` has the table of all names that are replaced. Each function here is held by a test, so
+that an upgrade which moves one of these things goes red there and not in a user's training. This
+module has what differs between Keras's versions.
 """
+
+from typing import Any
 
 import keras
 
 from distlab.environment import require_keras
 
 require_keras(keras.__version__)
+
+KERAS = tuple(int(part) for part in keras.__version__.split(".")[:2])
+
+# Up to Keras 3.13 what activity regularizers give is a sum over the examples, later their mean.
+ACTIVITIES_ARE_SUMS = KERAS < (3, 14)
+
+# The attribute of Keras's global state that holds the generator of all layers without a seed.
+# From Keras 3.13 on it has this name as a constant; before, it is written out.
+GLOBAL_SEED_GENERATOR = "global_seed_generator"
+
+# Callbacks that turn the sign of their `min_delta` when they choose how to compare, which they do
+# anew in each process. From Keras 3.11 on EarlyStopping is one of several MonitorCallbacks.
+TURN_MIN_DELTA = ("EarlyStopping", "MonitorCallback")
+
+
+def last_batch(batch: int, iterator: Any) -> int:
+    """Returns the number of the last batch of an execution that has ended."""
+    return batch if KERAS >= (3, 11) else batch + int(iterator.steps_per_execution) - 1

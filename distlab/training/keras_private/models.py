@@ -1,45 +1,44 @@
-"""A Keras model: where it was made, what its class overrides, what `fit` asks of it."""
+"""A Keras model: what it holds, where it was made, and how its variables are made.
+
+What distlab asks of Keras here is private there; the names that it replaces are in `replaced.py`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src import backend
+from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional
+from keras.src.random.seed_generator import global_seed_generator
 
 from distlab.errors import DatasetError
+from distlab.training.keras_private import GLOBAL_SEED_GENERATOR
+from distlab.training.keras_private.runs import one_replica, spec_of_replica
 from distlab.training.rule import gradients
 
-
-def overrides(model: keras.Model, method: str) -> bool:
-    """Whether the model's class brings its own `train_step`, `compute_loss` and the like."""
-    return getattr(type(model), method) is not getattr(keras.Model, method)
+# The attribute of a global seed that names the strategy in whose scope it was made.
+_MADE_FOR = "_distlab_strategy"
 
 
 def has_own(model: keras.Model, *methods: str) -> bool:
     """Whether the model's class, or the model, brings one of these methods itself."""
-    return any(name in vars(model) or overrides(model, name) for name in methods)
+    return any(
+        name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
+        for name in methods
+    )
 
 
 def layers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     """Yields the model and every layer in it, also layers of layers."""
     yield from model._flatten_layers()
-
-
-def predict(model: keras.Model, x: Any, *, training: bool) -> Any:
-    """Calls the model as Keras's own steps do."""
-    return model(x, training=training) if model._call_has_training_arg else model(x)
-
-
-def with_mask(tensor: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor, carrying a mask for the losses and metrics that get it."""
-    tensor._keras_mask = mask
-    return tensor
 
 
 def as_tensors(own: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
@@ -53,7 +52,7 @@ def as_tensors(own: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]
         found = own()
         if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
             return found  # a step's own
-        return {name: tf.nest.map_structure(_as_tensor, one) for name, one in found.items()}
+        return {name: tf.nest.map_structure(_as_tensor, each) for name, each in found.items()}
 
     return get_metrics_result
 
@@ -113,9 +112,9 @@ def build(model: keras.Model, spec: Any) -> None:
     """Makes the variables of model, metrics and, unless its own step does, optimizer."""
     parts = (model.optimizer, model._compile_loss, model._compile_metrics)
     own = has_own(model, "train_step")
-    waiting = [one for one in parts if own and one is not None and not one.built]
-    for one in waiting:  # they are built for what the step gives them
-        one.built = True
+    waiting = [each for each in parts if own and each is not None and not each.built]
+    for each in waiting:  # they are built for what the step gives them
+        each.built = True
     try:
         with model.distribute_strategy.scope():
             # Where steps run eagerly, a metric or loss may ask for values, which specs have not.
@@ -125,8 +124,8 @@ def build(model: keras.Model, spec: Any) -> None:
                     _build_symbolically(model, spec)
             _build_symbolically(model, spec)
     finally:
-        for one in waiting:
-            one.built = False
+        for each in waiting:
+            each.built = False
 
 
 def _build_symbolically(model: keras.Model, spec: Any) -> None:
@@ -164,6 +163,16 @@ def _known_outputs(model: keras.Model) -> Any:
 def _symbolic(spec: Any) -> Any:
     sparse = isinstance(spec, tf.SparseTensorSpec)
     return None if spec is None else keras.KerasTensor(spec.shape, spec.dtype.name, sparse=sparse)
+
+
+def build_all(model: keras.Model, spec: Any) -> None:
+    """Makes every variable of a training that is not there yet, also without a strategy."""
+    try:
+        build(model, spec)
+    except RuntimeError:
+        if not has_own(model, "train_step"):
+            raise
+    build_for_own_step(model, spec)
 
 
 def build_for_own_step(model: keras.Model, spec: Any) -> None:
@@ -213,34 +222,203 @@ def build_for(model: keras.Model, batch: Any, strategy: tf.distribute.Strategy) 
         backend.compute_output_spec(model, inputs, training=False)
 
 
-def batches_in(iterator: Any) -> int | None:
-    """Returns how many batches the data of an iterator over epochs have; None if unknown."""
-    return iterator.data_adapter.num_batches  # type: ignore[no-any-return]
-
-
-def undistributed(iterator: Any) -> tf.data.Dataset | None:
-    """Returns the data set of an iterator over epochs; None if it came distributed already."""
-    data = iterator.data_adapter.get_tf_dataset()
-    return data if isinstance(data, tf.data.Dataset) else None
-
-
-def iterate(iterator: Any, data: Any) -> None:
-    """Lets an iterator over epochs take its batches from here."""
-    iterator._distributed_dataset = data
-
-
-def spec_of_replica(iterator: Any) -> Any:
-    """Returns what one replica gets of an iterator over epochs, as specs."""
-    return one_replica(iterator._distributed_dataset.element_spec)
-
-
-def one_replica(element_spec: Any) -> Any:
-    """Returns what one replica gets of a distributed data set, as specs."""
-    return tf.nest.map_structure(
-        lambda spec: getattr(spec, "_value_specs", [spec])[0], element_spec
-    )
-
-
 def profiles(callback: keras.callbacks.TensorBoard) -> bool:
     """Whether a TensorBoard callback is to profile some of the batches."""
     return bool(callback._start_batch > 0)
+
+
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Returns the optimizer that the model was compiled with, and those it keeps beside it.
+
+    A model inside this one may have been compiled, too. Keras ignores its optimizer, unless a
+    `train_step` uses it.
+    """
+    kind = keras.optimizers.Optimizer
+    found = [model.optimizer, *(each for each in _held(model) if isinstance(each, kind))]
+    return list({id(each): each for each in found if each is not None}.values())
+
+
+def metrics_of(model: keras.Model) -> Iterator[keras.metrics.Metric]:
+    """Yields the model's metrics, its layers' and those that these are made of."""
+    waiting = [*model.metrics, *(each for layer in layers(model) for each in layer._metrics)]
+    seen: set[int] = set()
+    while waiting:
+        metric = waiting.pop()
+        if id(metric) not in seen:
+            seen.add(id(metric))
+            yield metric
+            waiting += [each for each in getattr(metric, "metrics", []) if each is not None]
+            waiting += getattr(metric, "_metrics", [])
+
+
+def _held(model: keras.Model) -> Iterator[Any]:
+    """What the model and its layers keep in attributes, lists and dictionaries of their own."""
+
+    def parts(value: Any, depth: int) -> Iterator[Any]:
+        if isinstance(value, dict):
+            value = list(value.values())
+        if not isinstance(value, list | tuple):
+            yield value
+        elif depth:
+            for part in value:
+                yield from parts(part, depth - 1)
+
+    for layer in layers(model):
+        ignored = layer.optimizer if _is_ignored(model, layer) else None
+        for value in list(vars(layer).values()):
+            yield from (part for part in parts(value, 3) if part is not ignored)
+
+
+def _is_ignored(model: keras.Model, inside: keras.layers.Layer) -> bool:
+    """Whether no step of the model uses the optimizer that a model inside was compiled with."""
+    if inside is model or not isinstance(inside, keras.Model) or not inside.compiled:
+        return False
+    if not has_own(model, "train_step"):
+        return True
+    # A step may use it, as in a GAN. It cannot train a teacher, frozen and compiled elsewhere.
+    made = getattr(inside.optimizer, "_distribution_strategy", None)
+    return not inside.trainable_weights and made is not model.distribute_strategy
+
+
+def inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Returns the optimizer that makes the step: what a `LossScaleOptimizer` holds, or itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def made_outside(model: keras.Model, strategy: tf.distribute.Strategy) -> str | None:
+    """Returns what of a model was not made inside `strategy.scope()`, None if all was."""
+    if not strategy_matters(strategy):
+        return None
+    inside = model._distribute_strategy is strategy
+    if not inside or not all(_is_of(strategy, each) for each in optimizers_of(model)):
+        return ""
+    for layer in layers(model) if strategy.num_replicas_in_sync > 1 else ():
+        for weight in layer._trainable_variables:
+            made = getattr(weight._value, "distribute_strategy", None)
+            if weight._value is not None and weight.trainable and made is not strategy:
+                return str(layer.name)
+    return None
+
+
+def _is_of(strategy: tf.distribute.Strategy, optimizer: keras.optimizers.Optimizer) -> bool:
+    every = (optimizer, inner(optimizer))
+    return all(each._distribution_strategy is strategy for each in every)
+
+
+def strategy_matters(strategy: tf.distribute.Strategy) -> bool:
+    """Whether variables must be made inside the scope: not under TensorFlow's default."""
+    return type(strategy).__name__ != "_DefaultDistributionStrategy"
+
+
+@contextlib.contextmanager
+def kept_graph() -> Iterator[None]:
+    """Inside the block Keras's `clear_session` leaves the strategy's scope in place.
+
+    It resets TensorFlow's default graph, which holds the scopes that are entered.
+    """
+    reset = tf.compat.v1.reset_default_graph
+    tf.compat.v1.reset_default_graph = lambda: None
+    try:
+        yield
+    finally:
+        tf.compat.v1.reset_default_graph = reset
+
+
+def compiling_in_scope(keras_compile: types.MethodType) -> Callable[..., None]:
+    """Returns a `compile` that makes optimizer and metrics where the model's variables are."""
+    model: Any = keras_compile.__self__
+
+    @functools.wraps(keras_compile)
+    def compile_(*args: Any, **kwargs: Any) -> None:
+        strategy = model.distribute_strategy
+        with strategy.scope():
+            for value in (*args, *kwargs.values()):
+                if isinstance(value, keras.optimizers.Optimizer) and not value.built:
+                    _made_again(value, strategy)
+            keras_compile(*args, **kwargs)
+
+    return compile_
+
+
+def _made_again(optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy) -> None:
+    """Makes an optimizer that was created elsewhere, and has no slots yet, a strategy's own."""
+    if not strategy_matters(strategy) or _is_of(strategy, optimizer):
+        return
+    try:
+        again = type(optimizer).from_config(optimizer.get_config())
+    except Exception:  # a class of the user's that has no config: told by `check_scope`
+        return
+    # The same object stays, since its owner may hold it.
+    optimizer.__dict__.clear()
+    optimizer.__dict__.update(again.__dict__)
+
+
+@contextlib.contextmanager
+def backup_elsewhere(callback: keras.callbacks.BackupAndRestore, folder: Path) -> Iterator[None]:
+    """Inside the block it restores from its own folder and then writes to another."""
+    elsewhere = keras.callbacks.BackupAndRestore(str(folder))
+    places = {
+        name: getattr(callback, name)
+        for name in (
+            "backup_dir",
+            "_weights_path",
+            "_training_metadata_path",
+            "_prev_weights_path",
+            "_prev_training_metadata_path",
+        )
+    }
+    restore = callback.on_train_begin
+
+    def on_train_begin(logs: Any = None) -> None:
+        restore(logs)
+        for name in places:
+            setattr(callback, name, getattr(elsewhere, name))
+
+    callback.on_train_begin = on_train_begin
+    try:
+        yield
+    finally:
+        del callback.on_train_begin
+        for name, place in places.items():
+            setattr(callback, name, place)
+
+
+@contextlib.contextmanager
+def without_strategy(model: keras.Model) -> Iterator[None]:
+    """Inside the block the model takes itself for one that no strategy distributes."""
+    strategy, model._distribute_strategy = model._distribute_strategy, None
+    try:
+        yield
+    finally:
+        model._distribute_strategy = strategy
+
+
+def global_seed(strategy: tf.distribute.Strategy) -> keras.random.SeedGenerator:
+    """What keras.random draws by without a seed: a state that each replica has a copy of."""
+    found = global_seed_generator()
+    if strategy.num_replicas_in_sync == 1 or getattr(found, _MADE_FOR, None) is strategy:
+        return found
+    with strategy.scope():
+        made = keras.random.SeedGenerator(0)
+    made.state.assign(found.state.numpy())
+    setattr(made, _MADE_FOR, strategy)
+    use_seed(made)
+    return made
+
+
+def use_seed(seed: keras.random.SeedGenerator) -> None:
+    """Lets this thread draw by a seed: Keras has one for each thread."""
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, seed)
+
+
+class Writes(keras.StatelessScope):  # type: ignore[misc]
+    """Keeps what Keras assigns to variables; what isn't kept is read from the variable."""
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        """What was assigned last, or TensorFlow's variable."""
+        kept = super().get_current_value(variable)
+        return variable._value if kept is None else kept
+
+    def written(self, variable: keras.Variable) -> Any:
+        """What was assigned last, None if nothing was."""
+        return super().get_current_value(variable)

@@ -1,33 +1,30 @@
 """A model whose `fit` sends its steps to workers, with the variables on parameter servers.
 
 fitting = ServerFitting(model)
-model.fit = within(fitting.around_fit)(model.fit)      # as training/overrides.py does
+model.fit = _within(fitting.around_fit)(model.fit)     # as distributing.py does
 model.fit(train, epochs=3)                             # Keras's, in the process that coordinates
 """
 
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import keras
 import tensorflow as tf
 
-from distlab.errors import DatasetError
-from distlab.training.fitting import Fitting
-from distlab.training.keras_private import held, models, servers
-from distlab.training.keras_private.epochs import end_data
-from distlab.training.parameter_server import stepping, task_health
-from distlab.training.parameter_server.feeding import ChiefFeed, WorkerFeed, feed_of
-from distlab.training.parameter_server.flight import Flight
-from distlab.training.parameter_server.remote import HandedOut, Reading
-from distlab.training.parameter_server.server_requirements import check_model
-from distlab.training.pending_steps import on_settle
+from distlab.errors import DatasetError, DeviceError, ModelError
+from distlab.strategy.describing import describe
+from distlab.training.fitting import Fitting, callbacks_in, listens
+from distlab.training.keras_private import models, runs
+from distlab.training.keras_private.models import inner
+from distlab.training.keras_private.runs import end_data
+from distlab.training.model_requirements import check_metrics
+from distlab.training.parameter_server import task_health
+from distlab.training.parameter_server.steps import InFlightSteps, test_step, training_step
 from distlab.training.step_errors import explained
-from distlab.training.steps_per_execution import listens
+from distlab.training.variables import on_settle
 
 
 class ServerFitting(Fitting):
@@ -36,82 +33,63 @@ class ServerFitting(Fitting):
     def __init__(self, model: keras.Model) -> None:
         super().__init__(model)
         self._strategy = model.distribute_strategy
-        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
-        self._flight = Flight(model, self._coordinator)
-        self._feeds: WeakKeyDictionary[tf.data.Dataset, WorkerFeed] = WeakKeyDictionary()
-        on_settle(model, self._flight.settle)
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
+        self._in_flight = InFlightSteps(model, coordinator)
+        on_settle(model, self._in_flight.settle)
 
     def make_train_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
-        """Returns what `fit` calls to train."""
+        """What `fit` calls to train."""
         check_model(model)  # here too: a later compile may have brought another optimizer
-        held.check_metrics(model)
-        on_batch = stepping.training(model, check_finite=self.check_finite)
-        return self._function(on_batch, self.train_steps, trains=True)
+        check_metrics(model)
+        step = training_step(model, check_finite=self.check_finite)
+        return self._function(step, self.train_steps)
 
     def make_test_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
-        """Returns what `evaluate`, and validation in `fit`, call."""
-        return self._function(stepping.evaluating(model), lambda: self.test_steps, trains=False)
+        """What `evaluate`, and validation in `fit`, call."""
+        return self._function(test_step(model), lambda: self.test_steps)
 
     def make_predict_function(self, model: keras.Model) -> Callable[[list[Any]], Any]:
-        """Returns what `predict` calls."""
+        """What `predict` calls."""
         return models.make_predict_function(model, lambda batch: batch, strategy=self._strategy)
 
     def _function(
-        self, on_batch: stepping.OnBatch, how_many: Callable[[], int], *, trains: bool
+        self, step: Callable[[Any], tf.Tensor], how_many: Callable[[], int]
     ) -> Callable[[Any], dict[str, Any]]:
-        model, flight = self._model, self._flight
-        steps = stepping.Steps(model, on_batch)
+        model, in_flight = self._model, self._in_flight
 
         @self._explained()
         def execute(iterator: Any) -> dict[str, Any]:
-            ours = isinstance(iterator, Reading)  # train_on_batch and test_on_batch: a generator
-            reading = iterator if ours else HandedOut(iterator)
-            asked = how_many() if ours else 1
-            works = reading.take(asked, at_once=model.steps_per_execution)
-            if not works:
+            is_fed = isinstance(iterator, tf.data.Iterator)
+            asked, taken = how_many() if is_fed else 1, 0  # train_on_batch gives a generator
+            while taken < asked and (batch := next(iterator, None)) is not None:
+                in_flight.send(step, batch)
+                taken += 1
+            if not taken:
                 raise StopIteration
-            for work in works:
-                flight.send(steps, work, trains=trains)
-            if not ours:
-                flight.settle()
-            taken = sum(work.count for work in works)
+            if not is_fed:
+                in_flight.settle()
             if taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only
                 end_data(model, taken=taken)
-            return flight.logs()
+            return in_flight.logs()
 
         return execute
 
     def _choose_iteration(self, iterator: Any) -> None:
-        self._flight.settle()
-        if isinstance(servers.iterated(iterator), WorkerFeed | ChiefFeed):
-            return  # validation data, once more
-        data = models.undistributed(iterator)
-        assert data is not None  # `_around` refuses what is distributed already
+        self._in_flight.settle()
+        data = runs.undistributed(iterator)
+        assert data is not None  # `around` refuses what is distributed already
         if iterator.num_batches is None and data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise DatasetError(
                 asked="fit or evaluate a model on parameter servers",
                 found="a data set without an end, and no number of steps",
                 do="give fit steps_per_epoch=..., and evaluate steps=...",
             )
-        models.iterate(iterator, self._feed_of(data, warns=servers.given_as_dataset(iterator)))
-
-    def _feed_of(self, data: tf.data.Dataset, *, warns: bool) -> WorkerFeed | ChiefFeed:
-        feed = self._feeds.get(data) or feed_of(data, self._coordinator)
-        if isinstance(feed, WorkerFeed):
-            self._feeds[data] = feed
-        elif warns:
-            warnings.warn(
-                "the coordinator reads this data set and sends every batch to a worker, which "
-                f"is slower than workers that read for themselves: {'; '.join(feed.reasons)}",
-                UserWarning,
-                stacklevel=2,
-            )
-        return feed
+        runs.iterate(iterator, data.prefetch(2))
 
     @contextlib.contextmanager
     def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
         """What `evaluate` and `predict` run in, and `fit`, too."""
-        flight = self._flight
+        in_flight = self._in_flight
         if isinstance(arguments.get("x"), tf.distribute.DistributedDataset):
             raise DatasetError(
                 asked=f"{method} on parameter servers",
@@ -119,16 +97,16 @@ class ServerFitting(Fitting):
                 do="give the data set itself: it is spread over the workers here",
             )
         if self._pace is None:  # else a `fit` goes on, whose callbacks were looked at
-            flight.one_by_one = any(listens(one) for one in _callbacks(arguments))
+            in_flight.one_by_one = any(map(listens, callbacks_in(arguments)))
         with self._explained():
-            flight.settle()
+            in_flight.settle()
             try:
                 # This process predicts, with the weights of the servers: each batch once, in order.
                 alone = method == "predict"
-                with servers.without_strategy(self._model) if alone else contextlib.nullcontext():
+                with models.without_strategy(self._model) if alone else contextlib.nullcontext():
                     yield
             finally:
-                flight.settle()
+                in_flight.settle()
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -136,27 +114,70 @@ class ServerFitting(Fitting):
             yield
 
     def results(self, results: Callable[[], Any]) -> Callable[[], dict[str, Any]]:
-        """Returns a `get_metrics_result` that waits for all steps."""
+        """A `get_metrics_result` that waits for all steps."""
         read = models.as_tensors(results)
 
         def get_metrics_result() -> dict[str, Any]:
             if not tf.inside_function():  # there Keras asks for what nobody reads
-                self._flight.settle()
+                self._in_flight.settle()
             return read()
 
         return get_metrics_result
 
     def reset(self, reset: Callable[[], None]) -> Callable[[], None]:
-        """Returns a `reset_metrics` that forgets what steps under way bring."""
+        """A `reset_metrics` that forgets what steps in flight bring."""
 
         def reset_metrics() -> None:
-            self._flight.forget()
+            self._in_flight.forget()
             reset()
 
         return reset_metrics
 
 
-def _callbacks(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
-    given = arguments.get("callbacks")
-    given = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else given
-    return keras.tree.flatten(given or [])  # type: ignore[no-any-return]
+def check_strategy(strategy: tf.distribute.Strategy) -> None:
+    """Raises where no Keras model can be built or trained under the strategy."""
+    partitioner = getattr(strategy.extended, "_variable_partitioner", None)
+    if partitioner is not None:
+        raise ModelError(
+            asked="distribute(build, strategy) with a ParameterServerStrategy that has a "
+            f"variable_partitioner, {type(partitioner).__name__}",
+            found="Keras 3 trains no layer whose variables are in shards (a ShardedVariable has "
+            "no handle); raw tf.Variables can be",
+            do="leave variable_partitioner out, as dl.make_strategy('parameter_server') does: "
+            "whole variables are spread over the servers",
+            pitfall="A layer that is cut into shards: no attribute handle",
+        )
+    if strategy.num_replicas_in_sync > 1:
+        raise DeviceError(
+            asked="distribute(build, strategy) with a ParameterServerStrategy",
+            found=f"workers with {strategy.num_replicas_in_sync} GPUs each",
+            do="start one worker for each GPU, with CUDA_VISIBLE_DEVICES set for it",
+        )
+
+
+def check_model(model: keras.Model) -> None:
+    """Raises where workers cannot share the model's training."""
+    several = describe(model.distribute_strategy).workers > 1
+    optimizer = inner(model.optimizer)
+    inside = [layer for layer in models.layers(model) if layer is not model]
+    tables = [layer.name for layer in inside if hasattr(layer, "lookup_table")]
+    metrics = [layer.name for layer in inside if layer.metrics]
+    if model.run_eagerly:
+        found, do = "run_eagerly=True", "leave it out: only compiled functions can be sent"
+    elif tables:
+        found = f"the layer {tables[0]!r}, whose table workers cannot reach from a step"
+        do = "look up in the data, before: dataset.map(lambda x, y: (layer(x), y))"
+    elif optimizer.gradient_accumulation_steps:
+        found = f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}"
+        do = "leave it out and take a larger batch: workers apply their gradients on their own"
+    elif several and optimizer.use_ema and optimizer.ema_overwrite_frequency:
+        found = f"ema_overwrite_frequency={optimizer.ema_overwrite_frequency} and several workers"
+        do = "leave it out: the weights become their averages when fit ends"
+    elif several and metrics:
+        found = f"a metric inside the layer {metrics[0]!r}, which workers would write at once"
+        do = "give the metric to compile(), or take one worker"
+    else:
+        return
+    raise ModelError(
+        asked=f"train the model {model.name!r} on parameter servers", found=found, do=do
+    )

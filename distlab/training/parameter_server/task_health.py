@@ -3,7 +3,7 @@
 with explained(strategy):             # a lost parameter server, in words
     ...
 health = TaskHealth(strategy)
-health.result_came()                  # whenever a worker has done something
+health.note_result()                  # whenever a worker has done something
 health.look()                         # while nothing comes: raises when it has been too long
 """
 
@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from distlab.cluster.probing import unanswering
 from distlab.errors import ProcessError
-from distlab.training.parameter_server import remote
 
 # A worker is given this long to come back, if no other does its work meanwhile. A scheduler that
 # starts it on another machine may need minutes.
@@ -45,18 +44,18 @@ def explained(strategy: tf.distribute.Strategy) -> Iterator[None]:
         if lost is None:
             raise
         name = f"ps:{lost[1]}"
-        raise server_lost(name, remote.addresses_of(strategy)[name]) from error
+        raise _server_lost(name, _addresses_of(strategy)[name]) from error
 
 
 class TaskHealth:
     """Looks after the tasks of a strategy while the coordinator waits for a result."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        self._addresses = remote.addresses_of(strategy)
+        self._addresses = _addresses_of(strategy)
         self._silent_since: dict[str, float] = {}
         self._looked = 0.0
 
-    def result_came(self) -> None:
+    def note_result(self) -> None:
         """Notes that some worker works: who is silent is not missed."""
         self._silent_since.clear()
 
@@ -70,7 +69,7 @@ class TaskHealth:
         self._silent_since = {name: self._silent_since.get(name, now) for name in silent}
         for name, since in self._silent_since.items():
             if name.startswith("ps") and now - since >= SERVER_SECS:
-                raise server_lost(name, self._addresses[name])
+                raise _server_lost(name, self._addresses[name])
             if name.startswith("worker") and now - since >= WORKER_SECS:
                 raise ProcessError(
                     asked="train on parameter servers",
@@ -80,8 +79,17 @@ class TaskHealth:
                 )
 
 
-def server_lost(name: str, address: str) -> ProcessError:
-    """Returns the error of a parameter server that is gone."""
+def _addresses_of(strategy: tf.distribute.Strategy) -> dict[str, str]:
+    """The "host:port" of each worker and parameter server, by name as in "worker:1"."""
+    jobs = strategy._cluster_resolver.cluster_spec().as_dict()
+    return {
+        f"{job}:{index}": address
+        for job in ("worker", "ps")
+        for index, address in enumerate(jobs[job])
+    }
+
+
+def _server_lost(name: str, address: str) -> ProcessError:
     return ProcessError(
         asked="train on parameter servers",
         found=f"the parameter server {name} at {address} was lost, and with it the variables "

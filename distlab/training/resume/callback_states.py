@@ -21,14 +21,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from distlab.training.keras_private.versions import TURN_MIN_DELTA
+from distlab.training.keras_private import TURN_MIN_DELTA
 
 # Of these callbacks only what is named here, or nothing: the rest is about this process, its
 # screen, its speed, its writers and profilers.
 _ONLY = {
     "Agreement": (),
     "ChosenSteps": (),
-    "SameState": (),
     "ProgbarLogger": (),
     "TensorBoard": ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
 }

@@ -27,7 +27,7 @@ import ml_dtypes
 import numpy as np
 
 from distlab.errors import InvalidArgument
-from distlab.training.workers.exchanging import Workers
+from distlab.training.workers.workers import Workers
 
 FORMAT = 1
 
@@ -57,25 +57,6 @@ class Position:
         of = "" if self.batches is None else f" of {self.batches}"
         here = f", batch {self.batch}{of}" if self.batch else ""
         return f"step {self.step}: epoch {self.epoch + 1}{here}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """What lies between two checkpoints: so many steps or seconds, whichever is over first.
-
-    Attributes:
-        steps: Steps; None where they do not count.
-        secs: Seconds; None where they do not count.
-    """
-
-    steps: int | None
-    secs: float | None
-
-    def is_over(self, steps: tuple[int, int], *, secs: float) -> bool:
-        """Whether it is time to save again."""
-        before, now = steps
-        by_steps = self.steps is not None and now // self.steps > before // self.steps
-        return by_steps or (self.secs is not None and secs >= self.secs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,8 +177,8 @@ def newest_of_all(folder: Path, workers: Workers) -> Checkpoint | None:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """All that have the name of a checkpoint, the oldest first."""
-    there = folder.iterdir() if folder.is_dir() else ()
-    found = [path for path in there if _NAME.fullmatch(path.name) and path.is_dir()]
+    existing = folder.iterdir() if folder.is_dir() else ()
+    found = [path for path in existing if _NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=_place_of)
 
 
@@ -243,8 +224,8 @@ def _as_was(array: np.ndarray, dtype: str) -> np.ndarray:
 
 def _prune(folder: Path, saved: Path, keep: int) -> None:
     """What is newer than the one just saved was found damaged, and counts for nothing."""
-    there = _checkpoints(folder)
-    older = there[: there.index(saved)]
+    existing = _checkpoints(folder)
+    older = existing[: existing.index(saved)]
     for path in older[: max(0, len(older) - (keep - 1))]:
         _remove(path)
     for path in folder.glob(f"{_UNFINISHED}*"):

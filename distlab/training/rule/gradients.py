@@ -75,8 +75,8 @@ def gradient(original: Callable[..., Any]) -> Callable[..., Any]:
         if is_building():
             return tf.nest.map_structure(_zeros, sources)
         if step is None:
-            found = original(self, target, sources, *args, **kwargs)
-            return _checked(getattr(_NOW, "check", None), target, found)
+            result = original(self, target, sources, *args, **kwargs)
+            return _checked(getattr(_NOW, "check", None), target, result)
         # In a loop or a condition all replicas compute the whole batch.
         if step.rows is not None or step.backward or not step.can_meet():
             return original(self, target, sources, *args, **kwargs)
@@ -89,11 +89,11 @@ def gradient(original: Callable[..., Any]) -> Callable[..., Any]:
         step.backward = True
         try:
             with step.on(step.batch):  # a layer may be computed once more on the way back
-                found = original(self, target, sources, *args, **kwargs)
+                result = original(self, target, sources, *args, **kwargs)
         finally:
             step.backward = False
-        found = _mean(step, target, found)
-        return _times(found, step.smaller) if scales else found
+        result = _mean(step, target, result)
+        return _times(result, step.smaller) if scales else result
 
     return gradient
 
@@ -117,25 +117,27 @@ def refused(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return replace
 
 
-def _mean(step: Step, target: Any, found: Any) -> Any:
+def _mean(step: Step, target: Any, result: Any) -> Any:
     """The mean over replicas, in one message for each type."""
     context = step.batch.context
-    flat = tf.nest.flatten(_checked(step.finite, target, found))
-    sparse = {i: one for i, one in enumerate(flat) if isinstance(one, tf.IndexedSlices)}
-    alike = {i for i, one in sparse.items() if not step.differs(one.indices)}
-    sent = {i: one.values if i in alike else one for i, one in enumerate(flat) if one is not None}
+    flat = tf.nest.flatten(_checked(step.finite, target, result))
+    sparse = {i: each for i, each in enumerate(flat) if isinstance(each, tf.IndexedSlices)}
+    alike = {i for i, each in sparse.items() if not step.differs(each.indices)}
+    sent = {
+        i: each.values if i in alike else each for i, each in enumerate(flat) if each is not None
+    }
     lookups = {}
     for i in sparse.keys() - alike:
         if parts := _distinct_parts(sparse[i].indices):
             lookups[i] = tf.cast(sparse[i].dense_shape[0], sparse[i].indices.dtype)
             sent[i] = _numbered(sparse[i], parts, lookups[i])
-    for kind in {one.dtype for one in sent.values()}:
+    for kind in {each.dtype for each in sent.values()}:
         # Apart: with a sparse one among them none could be differentiated again.
         for rows in (False, True):
             keys = [
                 i
-                for i, one in sent.items()
-                if one.dtype == kind and isinstance(one, tf.IndexedSlices) == rows
+                for i, each in sent.items()
+                if each.dtype == kind and isinstance(each, tf.IndexedSlices) == rows
             ]
             if keys:
                 means = context.all_reduce(MEAN, [sent[i] for i in keys])
@@ -145,28 +147,30 @@ def _mean(step: Step, target: Any, found: Any) -> Any:
             sent[i] = _merged(sent[i], lookups[i])
     for i in alike:  # one device has one slice for a position
         sent[i] = tf.IndexedSlices(sent[i], sparse[i].indices, sparse[i].dense_shape)
-    return tf.nest.pack_sequence_as(found, [sent.get(i) for i in range(len(flat))])
+    return tf.nest.pack_sequence_as(result, [sent.get(i) for i in range(len(flat))])
 
 
-def _checked(check: Callable[..., list[Any]] | None, target: Any, found: Any) -> Any:
+def _checked(check: Callable[..., list[Any]] | None, target: Any, result: Any) -> Any:
     """The gradients, once the loss is known, and is finite if that is to be checked."""
     parts = [tf.reduce_sum(part) for part in tf.nest.flatten(target) if part is not None]
     if current() is None and check is None:
-        return found
+        return result
     loss = tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
-    checks = [] if check is None else [one for one in check(loss) if one is not None]
+    checks = [] if check is None else [each for each in check(loss) if each is not None]
     # No replica updates before all is read that the update changes.
     with tf.control_dependencies([loss, *checks]):
-        return tf.nest.map_structure(lambda one: None if one is None else tf.identity(one), found)
+        return tf.nest.map_structure(
+            lambda each: None if each is None else tf.identity(each), result
+        )
 
 
-def _times(found: Any, factor: int) -> Any:
-    def times(one: Any) -> Any:
-        if isinstance(one, tf.IndexedSlices):
-            return tf.IndexedSlices(one.values * factor, one.indices, one.dense_shape)
-        return None if one is None else one * factor
+def _times(result: Any, factor: int) -> Any:
+    def times(each: Any) -> Any:
+        if isinstance(each, tf.IndexedSlices):
+            return tf.IndexedSlices(each.values * factor, each.indices, each.dense_shape)
+        return None if each is None else each * factor
 
-    return tf.nest.pack_sequence_as(found, [times(one) for one in tf.nest.flatten(found)])
+    return tf.nest.pack_sequence_as(result, [times(each) for each in tf.nest.flatten(result)])
 
 
 def _zeros(source: Any) -> tf.Tensor:
@@ -185,20 +189,20 @@ def _distinct_parts(indices: tf.Tensor) -> list[tf.Tensor]:
     if indices.op.type != "ConcatV2":
         return []
     parts = [_distinct_parts(part) for part in indices.op.inputs[:-1]]
-    return [one for part in parts for one in part] if all(parts) else []
+    return [each for part in parts for each in part] if all(parts) else []
 
 
-def _numbered(found: tf.IndexedSlices, parts: list[tf.Tensor], rows: tf.Tensor) -> Any:
+def _numbered(result: tf.IndexedSlices, parts: list[tf.Tensor], rows: tf.Tensor) -> Any:
     """The slices, with numbers of rows that tell lookups apart."""
     lookup = tf.repeat(tf.range(len(parts)), tf.stack([tf.size(part) for part in parts]))
-    numbers = found.indices + tf.cast(lookup, rows.dtype) * rows
-    return tf.IndexedSlices(found.values, numbers, found.dense_shape)
+    numbers = result.indices + tf.cast(lookup, rows.dtype) * rows
+    return tf.IndexedSlices(result.values, numbers, result.dense_shape)
 
 
-def _merged(found: tf.IndexedSlices, rows: tf.Tensor) -> tf.IndexedSlices:
-    numbers, number_of_slice = tf.unique(found.indices)
-    values = tf.math.unsorted_segment_sum(found.values, number_of_slice, tf.size(numbers))
-    return tf.IndexedSlices(values, numbers % rows, found.dense_shape)
+def _merged(result: tf.IndexedSlices, rows: tf.Tensor) -> tf.IndexedSlices:
+    numbers, number_of_slice = tf.unique(result.indices)
+    values = tf.math.unsorted_segment_sum(result.values, number_of_slice, tf.size(numbers))
+    return tf.IndexedSlices(values, numbers % rows, result.dense_shape)
 
 
 def apply(original: Callable[..., Any]) -> Callable[..., Any]:

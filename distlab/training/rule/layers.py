@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from distlab.training.keras_private.versions import ACTIVITIES_ARE_SUMS
+from distlab.training.keras_private import ACTIVITIES_ARE_SUMS
 from distlab.training.rule import mixing
 from distlab.training.rule.losses import is_keras
 from distlab.training.rule.rows import Step, current
@@ -31,15 +31,15 @@ def call(original: Callable[..., Any]) -> Callable[..., Any]:
         outer, step.mark = step.mark, None
         start = mixing.Mark.now() if step.rows is not None and outer is not None else None
         try:
-            found = _called(step, original, self, args, kwargs)
+            result = _called(step, original, self, args, kwargs)
         finally:
             step.layer, step.mark = before, outer
         if start is not None:
-            outer.note_call(start.start, found)
+            outer.note_call(start.start, result)
         if self in step.own_statistics:
             step.own_statistics.remove(self)
             _bring_together(step, self)
-        return found
+        return result
 
     return called
 
@@ -52,8 +52,8 @@ def _called(step: Step, original: Callable[..., Any], layer: Any, args: Any, kwa
             return original(layer, *args, **kwargs)
         args, kwargs = rows.own((args, kwargs))
         with step.on(rows, layer):
-            found = _looked_at(step, original, layer, args, kwargs)
-            return rows.whole(found, promise=True)
+            result = _looked_at(step, original, layer, args, kwargs)
+            return rows.whole(result, promise=True)
     if rows is None:
         return original(layer, *args, **kwargs)
     if not whole:
@@ -70,12 +70,12 @@ def _looked_at(step: Step, original: Callable[..., Any], layer: Any, args: Any, 
         return original(layer, *args, **kwargs)
     step.mark = mark = mixing.Mark.now()
     try:
-        found = original(layer, *args, **kwargs)
+        result = original(layer, *args, **kwargs)
     finally:
         step.mark = None
     if mark.mixes((args, kwargs)):
         vars(layer)["_distlab_sees_whole"] = step.again = True
-    return found
+    return result
 
 
 def sees_whole(layer: Any) -> bool:
@@ -88,18 +88,18 @@ def sees_whole(layer: Any) -> bool:
     kept = vars(layer)
     if "_distlab_sees_whole" not in kept or not layer.built:
         regularizer = layer.activity_regularizer
-        found = isinstance(layer, _MIXING) or getattr(layer, "stateful", False) is True
+        result = isinstance(layer, _MIXING) or getattr(layer, "stateful", False) is True
         by_rows = is_keras(regularizer) and not ACTIVITIES_ARE_SUMS
-        found |= regularizer is not None and not by_rows
+        result |= regularizer is not None and not by_rows
         if is_keras(layer):
             axis = getattr(layer, "axis", -1)
-            found |= 0 in (axis if isinstance(axis, list | tuple) else [axis])
+            result |= 0 in (axis if isinstance(axis, list | tuple) else [axis])
         else:
             names = {name for method in _methods(layer) for name in _names_in(method)}
-            found |= bool(layer._non_trainable_variables or names & {"add_loss", "update_state"})
+            result |= bool(layer._non_trainable_variables or names & {"add_loss", "update_state"})
         if tf.executing_eagerly():  # nothing is traced, so nothing could be seen
-            found |= not is_keras(layer) or isinstance(layer, keras.layers.Lambda)
-        kept["_distlab_sees_whole"] = getattr(layer, "whole_batch", found)
+            result |= not is_keras(layer) or isinstance(layer, keras.layers.Lambda)
+        kept["_distlab_sees_whole"] = getattr(layer, "whole_batch", result)
     return bool(kept["_distlab_sees_whole"])
 
 
@@ -118,7 +118,7 @@ def _names_in(method: Any) -> set[str]:
         code = waiting.pop()
         if code is not None:
             names |= set(code.co_names)
-            waiting += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+            waiting += [each for each in code.co_consts if isinstance(each, types.CodeType)]
     return names
 
 

@@ -121,10 +121,10 @@ def loss(original: Callable[..., Any]) -> Callable[..., Any]:
         y_true, sample_weight = rows.labels((y_true, sample_weight))
         y_pred, own_losses = rows.own(y_pred), step.own_losses
         with step.on(rows), _looking(step, self, (y_true, y_pred)):
-            found = original(self, y_true, y_pred, sample_weight)
-            if found.shape.rank:
-                return rows.whole(found)
-            return found if own_losses else rows.context.all_reduce(MEAN, found)
+            result = original(self, y_true, y_pred, sample_weight)
+            if result.shape.rank:
+                return rows.whole(result)
+            return result if own_losses else rows.context.all_reduce(MEAN, result)
 
     return called
 
@@ -194,7 +194,7 @@ def mean_of_parts(original: Callable[..., Any]) -> Callable[..., Any]:
         step = current()
         if step is not None and step.looking is not None:
             _see(step, tf.convert_to_tensor(values), may_be_mean=False)
-        if step is not None and step.rows is None and any(self is one for one in step.of_parts):
+        if step is not None and step.rows is None and any(self is each for each in step.of_parts):
             weight = 1.0 if sample_weight is None else tf.cast(sample_weight, self.dtype)
             sample_weight = weight / step.batch.replicas
         return original(self, values, sample_weight)

@@ -41,6 +41,8 @@ _ALONG = {
     *("All", "Any", "ArgMax", "ArgMin", "Cumprod", "Cumsum", "EuclideanNorm", "Max", "Mean", "Min"),
     *("Prod", "ReverseV2", "Sum", "ExpandDims"),
 }
+# Of these, which input is the data and which the axis.
+_AXES = {"ConcatV2": (0, -1), "Split": (1, 0), "SplitV": (0, 2), "Roll": (0, 2)}
 # Along the last axis, or the last two.
 _LAST = {
     **dict.fromkeys(("Softmax", "LogSoftmax", "TopKV2", "FFT", "IFFT", "RFFT", "IRFFT"), 2),
@@ -104,7 +106,7 @@ class Mark:
         graph = tf.compat.v1.get_default_graph()
         operations = graph.get_operations()[self.start :]
         skipped = {i for a, b, _ in self.inside for i in range(a - self.start, b - self.start)}
-        given = _symbolic(inputs) + [part for _, _, found in self.inside for part in found]
+        given = _symbolic(inputs) + [part for _, _, result in self.inside for part in result]
         flow = _Flow([part for part in given if has_rows(part)], may_be_mean=means)
         own = (op for i, op in enumerate(operations) if i not in skipped)
         return flow if all(map(flow.keeps, own)) else None
@@ -132,9 +134,9 @@ class _Flow:
     def keeps(self, op: Any) -> bool:
         """Whether an operation keeps rows apart; notes what its results are."""
         inputs = list(op.inputs)
-        rows = [one for one in inputs if one.ref() in self.rows]
-        sizes = [one for one in inputs if one.ref() in self.sizes | self.shapes]
-        means = [one for one in inputs if one.ref() in self.means]
+        rows = [each for each in inputs if each.ref() in self.rows]
+        sizes = [each for each in inputs if each.ref() in self.sizes | self.shapes]
+        means = [each for each in inputs if each.ref() in self.means]
         if op.type in _SILENT or not (rows or sizes or means):
             return True
         if means:
@@ -149,7 +151,7 @@ class _Flow:
         if sizes and not rows:
             return self._of_sizes(op, inputs)
         at = _SHAPED.get(op.type)
-        if any(one is not inputs[at if at is not None else -1] for one in sizes) and not (
+        if any(each is not inputs[at if at is not None else -1] for each in sizes) and not (
             op.type.startswith("Stateless") or op.type == "StridedSlice"
         ):
             return False  # by a size it computes numbers
@@ -162,7 +164,7 @@ class _Flow:
         return True
 
     def _of_means(self, op: Any, inputs: list[Any]) -> bool:
-        is_mean = [one.ref() in self.means for one in inputs]
+        is_mean = [each.ref() in self.means for each in inputs]
         if op.type in ("RealDiv", "Div", "Mul"):
             linear = sum(is_mean) == 1 and (is_mean[0] or op.type == "Mul")
         else:
@@ -176,7 +178,7 @@ class _Flow:
             self.rows |= dict.fromkeys(outputs, 1)  # of as many rows, if that is its first axis
             return True
         if op.type == "StridedSlice" and inputs[0].ref() in self.shapes:
-            begin, end = (tf.get_static_value(one) for one in inputs[1:3])
+            begin, end = (tf.get_static_value(each) for each in inputs[1:3])
             shrinks = op.get_attr("shrink_axis_mask") & 1
             if begin is None or end is None:
                 self.sizes |= outputs
@@ -203,11 +205,11 @@ def _nothing(op: Any, inputs: list[Any], rows: Rows) -> bool:
 
 
 def _elementwise(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    ranks = {one.shape.rank for one in inputs if one.ref() in rows}
+    ranks = {each.shape.rank for each in inputs if each.ref() in rows}
     if len(ranks) != 1 or None in ranks or 0 in ranks:
         return False
     (rank,) = ranks
-    others = [one.shape for one in inputs if one.ref() not in rows]
+    others = [each.shape for each in inputs if each.ref() not in rows]
     return all(
         shape.rank is not None and (shape.rank < rank or (shape.rank == rank and shape[0] == 1))
         for shape in others
@@ -220,15 +222,17 @@ def _axes(value: Any, rank: int | None) -> set[int] | None:
 
 
 def _along(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    rank = inputs[0].shape.rank
+    data, axis = _AXES.get(op.type, (0, 1))
+    rank = inputs[data].shape.rank
     if op.type == "ExpandDims" and rank is not None:
         rank += 1
-    axes = _axes(inputs[1], rank)
-    return inputs[0].ref() in rows and axes is not None and 0 not in axes
+    axes = _axes(inputs[axis], rank)
+    has_rows = inputs[data].ref() in rows or op.type == "ConcatV2"
+    return has_rows and axes is not None and 0 not in axes
 
 
 def _last(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    others = any(one.ref() in rows for one in inputs[1:])
+    others = any(each.ref() in rows for each in inputs[1:])
     together = op.type.endswith("CrossEntropyWithLogits")
     rank = inputs[0].shape.rank
     return (together or not others) and rank is not None and rank >= _LAST[op.type]
@@ -262,8 +266,8 @@ def _matmul(op: Any, inputs: list[Any], rows: Rows) -> bool:
 def _einsum(op: Any, inputs: list[Any], rows: Rows) -> bool:
     left, _, out = op.get_attr("equation").decode().replace(" ", "").partition("->")
     terms = list(zip(left.split(","), inputs, strict=True))
-    first = {term[:1] for term, one in terms if one.ref() in rows}
-    others = "".join(term for term, one in terms if one.ref() not in rows)
+    first = {term[:1] for term, each in terms if each.ref() in rows}
+    others = "".join(term for term, each in terms if each.ref() not in rows)
     return len(first) == 1 and out[:1] in first and (out[0] == "." or out[0] not in others)
 
 
@@ -317,17 +321,6 @@ def _stacked(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return rank is not None and op.get_attr("axis") % rank != 0
 
 
-def _concat(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    axes = _axes(inputs[-1], inputs[0].shape.rank)
-    return axes is not None and 0 not in axes
-
-
-def _split(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    data, axis = (1, 0) if op.type == "Split" else (0, 2)
-    axes = _axes(inputs[axis], inputs[data].shape.rank)
-    return axes is not None and 0 not in axes
-
-
 def _gather(op: Any, inputs: list[Any], rows: Rows) -> bool:
     table, indices = inputs[:2]
     among, by = table.ref() in rows, indices.ref() in rows
@@ -356,7 +349,7 @@ def _sliced(op: Any, inputs: list[Any], rows: Rows) -> bool:
 
 
 def _slice(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    begin, size = (tf.get_static_value(one, partial=True) for one in inputs[1:3])
+    begin, size = (tf.get_static_value(each, partial=True) for each in inputs[1:3])
     return begin is not None and size is not None and begin[0] == 0 and size[0] in (-1, None)
 
 
@@ -374,11 +367,6 @@ def _broadcast(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return bool(inputs[0].shape.rank == op.outputs[0].shape.rank is not None)
 
 
-def _rolled(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    axes = _axes(inputs[2], inputs[0].shape.rank)
-    return axes is not None and 0 not in axes
-
-
 def _normalized(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return not op.get_attr("is_training")
 
@@ -389,23 +377,20 @@ def _each_alone(op: Any, inputs: list[Any], rows: Rows) -> bool:
 
 _KEEPING: dict[str, Keeping] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **dict.fromkeys(_ALONG, _along),
+    **dict.fromkeys((*_ALONG, *_AXES), _along),
     **dict.fromkeys(_LAST, _last),
     **dict.fromkeys(_CONVOLVING, _convolving),
     **dict.fromkeys(_POOLING, _pooling),
     **dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul),
     **dict.fromkeys(("Pack", "Unpack"), _stacked),
-    **dict.fromkeys(("Split", "SplitV"), _split),
     **dict.fromkeys(("GatherV2", "ResourceGather"), _gather),
     **dict.fromkeys(("Pad", "PadV2", "MirrorPad"), _padded),
     "BroadcastTo": _broadcast,
-    "ConcatV2": _concat,
     "Einsum": _einsum,
     "FusedBatchNormV3": _normalized,
     "IdentityN": _each_alone,
     "OneHot": _one_hot,
     "Reshape": _reshape,
-    "Roll": _rolled,
     "Slice": _slice,
     "Squeeze": _squeeze,
     "StridedSlice": _sliced,

@@ -15,8 +15,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from distlab.training.splitting import share_of
-
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 # The attribute of a model that says whose rows its BatchNormalization takes statistics of.
@@ -315,7 +313,9 @@ class Step:
 
     def made_of(self, tree: Any) -> Rows | None:
         """The rows that all of these tensors were made of; None if some were not, or of others."""
-        rows = {id(one): one for one, _ in map(made_of, tf.nest.flatten(tree)) if one is not None}
+        rows = {
+            id(each): each for each, _ in map(made_of, tf.nest.flatten(tree)) if each is not None
+        }
         some = [part for part in tf.nest.flatten(tree) if has_rows(part)]
         complete = all(made_of(part)[0] is not None for part in some)
         return next(iter(rows.values())) if len(rows) == 1 and complete else None
@@ -343,18 +343,25 @@ class Step:
         """Whether replicas may have different values, for they come of own rows."""
         waiting, seen = [tensor], set()
         while waiting and not tf.executing_eagerly():
-            one = waiting.pop()
-            if one.ref() in self._bounds:
+            each = waiting.pop()
+            if each.ref() in self._bounds:
                 return True
-            if one.ref() in seen or one.ref() in self.alike or one.op.type in _OF_SHAPES:
+            if each.ref() in seen or each.ref() in self.alike or each.op.type in _OF_SHAPES:
                 continue
-            seen.add(one.ref())
-            waiting += one.op.inputs
+            seen.add(each.ref())
+            waiting += each.op.inputs
         return bool(tf.executing_eagerly())
 
     def _bound(self, rows: Rows) -> None:
         if not tf.executing_eagerly():
             self._bounds |= {rows.first.ref(), rows.count.ref()}
+
+
+def share_of(replica: Any, replicas: int, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the first example of a replica, and the one behind its last."""
+    size, more = examples // replicas, examples % replicas
+    first = replica * size + tf.minimum(replica, more)
+    return first, first + size + tf.cast(replica < more, examples.dtype)
 
 
 def replicas_of(context: Any) -> int:
@@ -378,6 +385,17 @@ def has_rows(tensor: Any) -> bool:
         size = (step.known_size if step is not None else None) or 0
         return bool(size) and (first == size or (size > 1 and first % size == 0))
     return bool(tf.executing_eagerly() and first % int(step.rows.length) == 0)
+
+
+def shape_of_promise(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of TensorFlow's operation: the shape of a promised tensor is known without it."""
+
+    def shape(input: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        if current() is None or not hasattr(input, "_distlab_shape"):
+            return original(input, *args, **kwargs)
+        return tf.cast(input._distlab_shape(), kwargs.get("out_type") or tf.int32)
+
+    return shape
 
 
 def all_gather(tensor: Any) -> Any:

@@ -1,75 +1,106 @@
-"""The iterator over epochs that Keras's `fit` makes for itself.
+"""A running `fit`, `evaluate` or `predict`: the data that it reads, and where it is in them.
 
-It holds the distributed data set, how many batches an epoch has, and where in it `fit` is.
-
-running = running_fit(model)                 # in a callback
-place = Place(running.iterator)              # counts what is read from now on
+run = current_run(model, "fit")              # in a callback; None where no fit runs
+place = Place(run.iterator)                  # counts what is read from now on
 place.count_execution()                      # after each
 place.move_to(saved, batch=40, read=False)   # in another process: there again
+
+Keras hands callbacks neither its iterator over epochs nor each other. So its three methods note
+that they run, and the iterator and the list of callbacks that they make note themselves there.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import keras
+import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument
-from distlab.training.keras_private import models
+
+_NOW = threading.local()
 
 # What `_initial_epoch` was before it was set here.
 _EPOCH_BEFORE: WeakKeyDictionary[keras.Model, int | None] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunningFit:
-    """What a running `fit` keeps in its own variables.
+@dataclass(kw_only=True, eq=False)
+class Run:
+    """A `fit`, `evaluate` or `predict` that runs.
 
     Attributes:
-        iterator: Keras's `TFEpochIterator`.
-        callbacks: All callbacks, in the order in which they are called, Keras's own included.
         initial_epoch: As it was given to `fit`.
+        made: Keras's `TFEpochIterator`, once it is made; not by an `evaluate` inside `fit`.
+        callbacks: All callbacks, in the order in which they are called, Keras's own included.
     """
 
-    iterator: Any
-    callbacks: list[keras.callbacks.Callback]
-    initial_epoch: int
+    model: keras.Model
+    method: str
+    initial_epoch: int = 0
+    made: Any = None
+    callbacks: Any = None
+
+    @property
+    def iterator(self) -> Any:
+        """The iterator over epochs."""
+        return self.made or getattr(self.model, "_eval_epoch_iterator", None)
 
 
-def running_fit(model: keras.Model) -> RunningFit | None:
-    """Returns what the model's running `fit` keeps, or None where no `fit` runs.
-
-    Keras hands callbacks neither the iterator nor each other, so it is read from the variables of
-    `fit`, further up the stack. This holds for any model, also one that `distribute` never saw.
-    """
-    kept = _variables_of(model, "fit")
-    if kept is None:
-        return None
-    return RunningFit(
-        iterator=kept["epoch_iterator"],
-        callbacks=kept["callbacks"].callbacks,
-        initial_epoch=kept["initial_epoch"],
-    )
+def _runs() -> list[Run]:
+    if not hasattr(_NOW, "runs"):
+        _NOW.runs = []
+    runs: list[Run] = _NOW.runs
+    return runs
 
 
-def running_iterator(model: keras.Model, *methods: str) -> Any:
-    """Returns the `TFEpochIterator` of the innermost of these methods that runs, None outside."""
-    kept = _variables_of(model, *methods)
-    return None if kept is None else kept["epoch_iterator"]
+def current_run(model: keras.Model, *methods: str) -> Run | None:
+    """The innermost run of one of these methods, None where none runs."""
+    found = (run for run in reversed(_runs()) if run.model is model and run.method in methods)
+    return next(found, None)
 
 
-def _variables_of(model: keras.Model, *methods: str) -> dict[str, Any] | None:
-    frame = inspect.currentframe()
-    while frame is not None:
-        kept = frame.f_locals if frame.f_code.co_name in methods else {}
-        if kept.get("self") is model and "epoch_iterator" in kept:
-            return kept
-        frame = frame.f_back
-    return None
+def noted_run(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of Keras's trainer: `fit`, `evaluate` and `predict` note that they run."""
+    signature = inspect.signature(original)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(self, *args, **kwargs).arguments
+        epoch = given.get("initial_epoch", 0)
+        _runs().append(Run(model=self, method=original.__name__, initial_epoch=epoch))
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _runs().pop()
+
+    return method
+
+
+def noted_iterator(original: Callable[..., None]) -> Callable[..., None]:
+    """Of Keras's iterator over epochs, `__init__`: the run that makes it knows it."""
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        run = _runs()[-1] if _runs() else None
+        if run is not None and run.made is None:
+            run.made = self
+
+    return init
+
+
+def noted_callbacks(original: Callable[..., None]) -> Callable[..., None]:
+    """Of `CallbackList`: the `fit` whose callbacks begin knows them."""
+
+    def on_train_begin(self: Any, logs: Any = None) -> None:
+        if _runs():
+            _runs()[-1].callbacks = self.callbacks
+        original(self, logs)
+
+    return on_train_begin
 
 
 def start_at_epoch(model: keras.Model, epoch: int) -> None:
@@ -78,32 +109,22 @@ def start_at_epoch(model: keras.Model, epoch: int) -> None:
     model._initial_epoch = epoch
 
 
-def start_as_told(model: keras.Model) -> None:
+def start_as_given(model: keras.Model) -> None:
     """Takes `start_at_epoch` back: the next `fit` begins where it is told to."""
     if model in _EPOCH_BEFORE:
         model._initial_epoch = _EPOCH_BEFORE.pop(model)
 
 
+def restored_epoch(model: keras.Model) -> int | None:
+    """The epoch at which a callback lets `fit` begin; None if no callback has chosen."""
+    epoch: int | None = model._initial_epoch
+    return epoch
+
+
 def validation(model: keras.Model) -> tuple[Any, int | None]:
-    """Returns what the running `fit` has validated on, or None, and its `validation_steps`."""
+    """What the running `fit` has validated on, or None, and its `validation_steps`."""
     iterator = getattr(model, "_eval_epoch_iterator", None)
-    return (
-        (None, None) if iterator is None else (_undistributed(iterator), iterator.steps_per_epoch)
-    )
-
-
-def build(model: keras.Model, iterator: Any) -> None:
-    """Makes every variable of the model, its optimizer and its metrics that is not there yet.
-
-    Keras does it in the first step where no strategy is set, and that is too late.
-    """
-    spec = models.spec_of_replica(iterator)
-    try:
-        models.build(model, spec)
-    except RuntimeError:
-        if not models.has_own(model, "train_step"):
-            raise
-    models.build_for_own_step(model, spec)
+    return (None, None) if iterator is None else (read_by(iterator), iterator.steps_per_epoch)
 
 
 def log_metrics_without_batches(model: keras.Model) -> None:
@@ -122,9 +143,59 @@ def log_as_keras_does(model: keras.Model) -> None:
     model.__dict__.pop("_get_metrics_result_or_logs", None)
 
 
-def _undistributed(iterator: Any) -> Any:
+def batches_in(iterator: Any) -> int | None:
+    """How many batches the data of an iterator over epochs have; None if unknown."""
+    return iterator.data_adapter.num_batches  # type: ignore[no-any-return]
+
+
+def undistributed(iterator: Any) -> tf.data.Dataset | None:
+    """The data set of an iterator over epochs; None if it came distributed already."""
+    data = iterator.data_adapter.get_tf_dataset()
+    return data if isinstance(data, tf.data.Dataset) else None
+
+
+def read_by(iterator: Any) -> Any:
+    """What an iterator over epochs reads, before it is spread over replicas."""
     dataset = iterator._distributed_dataset
     return getattr(dataset, "_original_dataset", dataset)
+
+
+def iterate(iterator: Any, data: Any) -> None:
+    """Lets an iterator over epochs take its batches from here."""
+    iterator._distributed_dataset = data
+
+
+def spec_of_replica(iterator: Any) -> Any:
+    """What one replica gets of an iterator over epochs, as specs."""
+    return one_replica(iterator._distributed_dataset.element_spec)
+
+
+def one_replica(element_spec: Any) -> Any:
+    """What one replica gets of a distributed data set, as specs."""
+    return tf.nest.map_structure(
+        lambda spec: getattr(spec, "_value_specs", [spec])[0], element_spec
+    )
+
+
+def end_data(model: keras.Model, *, taken: int) -> None:
+    """Ends the running epoch as the step after the last batch would; in `fit` and `evaluate`.
+
+    With one step after another, the step that finds no batch ends the epoch: Keras warns, and opens
+    the data again for the next epoch. An execution of several steps that finds some has no such
+    step. Data that know their length end by it, and so does an epoch of all of them.
+    """
+    run = current_run(model, "fit", "evaluate")
+    if run is None:
+        return
+    iterator = run.iterator
+    if batches_in(iterator) is not None:
+        if iterator.steps_per_epoch:
+            iterator._interrupted_warning()
+        return
+    iterator._steps_seen += taken + 1 - iterator.steps_per_execution
+    iterator._epoch_iterator = iter(())
+    with iterator.catch_stop_iteration():
+        raise StopIteration
 
 
 class Place:
@@ -135,13 +206,9 @@ class Place:
         self._slack = 0  # by how many the last count of an iterator may be too large
         self._iterator = iterator
         self._open = iterator._get_iterator
+        self._length = batches_in(iterator)  # of one iterator over the data
         self._ready: Any = None  # the next iterator to be handed out, where one waits
         iterator._get_iterator = lambda: self
-
-    @property
-    def dataset(self) -> Any:
-        """What `fit` reads, before it is spread over replicas."""
-        return _undistributed(self._iterator)
 
     @property
     def batches(self) -> int | None:
@@ -172,12 +239,12 @@ class Place:
             self.read[-1] = min(self.read[-1], self._length)
 
     def really_done(self, batch: int) -> int:
-        """Returns how many steps of the epoch were taken, where the last was not a full one."""
+        """How many steps of the epoch were taken, where the last was not a full one."""
         known = self._length if self._iterator.steps_per_epoch is None else None
         return batch if known is None else min(batch, known)
 
     def state(self) -> dict[str, Any]:
-        """Returns what `move_to` needs, fit for JSON."""
+        """What `move_to` needs, fit for JSON."""
         return {
             "read": list(self.read),
             "slack": self._slack,
@@ -192,7 +259,7 @@ class Place:
         current = None
         for index, count in enumerate(self.read):
             needed = index == len(self.read) - 1 and (batch > 0 or state["continues"])
-            current = self._made(count if needed or read else 0)
+            current = self._opened(count if needed or read else 0)
         if state["continues"]:
             it._current_iterator, it._steps_seen = current, state["steps_seen"] - batch
         elif batch:
@@ -200,13 +267,7 @@ class Place:
         if batch:
             self._begin_epoch_at(batch)
 
-    @property
-    def _length(self) -> int | None:
-        """Batches that one iterator gives."""
-        length: int | None = self._iterator.data_adapter.num_batches
-        return length
-
-    def _made(self, count: int) -> Any:
+    def _opened(self, count: int) -> Any:
         """Makes an iterator and reads `count` batches of it."""
         iterator = iter(self._open())
         for index in range(count):
@@ -244,23 +305,3 @@ class Place:
             yield from executions
 
         it._enumerate_iterator = rest_of_epoch
-
-
-def end_data(model: keras.Model, *, taken: int) -> None:
-    """Ends the running epoch as the step after the last batch would; in `fit` and `evaluate`.
-
-    With one step after another, the step that finds no batch ends the epoch: Keras warns, and opens
-    the data again for the next epoch. An execution of several steps that finds some has no such
-    step. Data that know their length end by it, and so does an epoch of all of them.
-    """
-    iterator = running_iterator(model, "fit", "evaluate")
-    if iterator is None:
-        return
-    if models.batches_in(iterator) is not None:
-        if iterator.steps_per_epoch:
-            iterator._interrupted_warning()
-        return
-    iterator._steps_seen += taken + 1 - iterator.steps_per_execution
-    iterator._epoch_iterator = iter(())
-    with iterator.catch_stop_iteration():
-        raise StopIteration

@@ -8,8 +8,11 @@ check_parity(build, data, strategy=strategy, train=my_loop)      # my_loop(model
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import html
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -17,17 +20,110 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from distlab.errors import InvalidArgument, ModelError, did_you_mean
-from distlab.parity.batches import Batches, check_alike, read
-from distlab.parity.causes import find_cause
-from distlab.parity.comparing import Comparison, compare
-from distlab.parity.noise import NOISE_FACTOR, ROUNDINGS_A_STEP
-from distlab.parity.parity_result import Parity, StepDifference
-from distlab.parity.scaling import Factor, loss_factor
-from distlab.parity.sides import Case, Train
-from distlab.parity.structure import ASKED
+from distlab.errors import DatasetError, InvalidArgument, ModelError, did_you_mean
 from distlab.strategy.describing import describe
-from distlab.training.workers.exchanging import doing, workers_of
+from distlab.training.parity_causes import Factor, find_cause, loss_factor
+from distlab.training.parity_runs import (
+    ASKED,
+    NOISE_FACTOR,
+    ROUNDINGS_A_STEP,
+    Batches,
+    Case,
+    Comparison,
+    Train,
+    compare,
+    plain_names,
+    read_batches,
+)
+from distlab.training.workers.workers import Workers, at_method, workers_of
+
+_TRAINERS = {"distribute": "distlab.distribute", "keras": "Keras's own fit"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDifference:
+    """The largest difference in a step, against what is allowed for its weight."""
+
+    step: int
+    max_abs_diff: float
+    weight: str
+    allowed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity:
+    """Whether a strategy took the steps of one device.
+
+    Attributes:
+        equal: Whether every weight, on every replica, stayed within rounding after every step.
+        max_abs_diff: The difference that is largest against what is allowed for its weight.
+        tolerance: What is allowed there.
+        tolerance_why: How that was arrived at.
+        steps: Steps taken.
+        replicas: Of the strategy.
+        train: Who took the steps under the strategy.
+        first_step: The first step, from 1, that differs; None where all are equal.
+        first_layer: The first weight that differs there, as "layer/weight".
+        cause: Why, as far as experiments show.
+        do: What helps.
+        switched_off: Layers whose randomness was switched off on both sides.
+        notes: What else a reader should know.
+        differences: The largest difference of each step.
+    """
+
+    equal: bool
+    max_abs_diff: float
+    tolerance: float
+    tolerance_why: str
+    steps: int
+    replicas: int
+    train: str
+    first_step: int | None = None
+    first_layer: str | None = None
+    cause: str | None = None
+    do: str | None = None
+    switched_off: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    differences: tuple[StepDifference, ...] = ()
+
+    def _headline(self) -> str:
+        replicas = f"{self.replicas} replica" + ("s" if self.replicas > 1 else "")
+        steps = f"{self.steps} steps" if self.steps > 1 else "step"
+        train = _TRAINERS.get(self.train, self.train)
+        if self.equal:
+            return f"Equal: {replicas} ({train}) took the {steps} of one device."
+        return (
+            f"NOT equal: {replicas} ({train}) left the steps of one device at step "
+            f"{self.first_step} of {self.steps}, first in {self.first_layer}."
+        )
+
+    def _lines(self) -> list[tuple[str, str]]:
+        size = f"{self.max_abs_diff:.1e}, and {self.tolerance:.1e} is allowed"
+        lines = [
+            ("Largest difference", size),
+            ("Likely cause", self.cause),
+            ("To do", self.do),
+            ("Switched off on both sides", ", ".join(self.switched_off)),
+            *(("Note", note) for note in self.notes),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    def __repr__(self) -> str:
+        lines = [f"{name}: {text}" for name, text in self._lines()]
+        return "\n".join([self._headline(), *lines])
+
+    def _repr_html_(self) -> str:
+        head = "<tr><th>step</th><th>largest difference</th><th>allowed</th><th>weight</th></tr>"
+        bold = " style='font-weight:bold'"
+        rows = "".join(
+            f"<tr{bold if row.max_abs_diff > row.allowed else ''}><td>{row.step}</td>"
+            f"<td>{row.max_abs_diff:.1e}</td><td>{row.allowed:.1e}</td>"
+            f"<td>{html.escape(row.weight)}</td></tr>"
+            for row in self.differences
+        )
+        lines = [*self._lines()[1:], ("Tolerance", self.tolerance_why)]
+        text = "".join(f"<br><b>{name}:</b> {html.escape(line)}" for name, line in lines)
+        return f"<p><b>{html.escape(self._headline())}</b>{text}</p><table>{head}{rows}</table>"
 
 
 def check_parity(
@@ -43,9 +139,9 @@ def check_parity(
 
     One device is Keras's own `fit`, without a strategy, with an optimizer that is built before.
     Both sides start from the same weights, train on the same batches in the same order, without
-    XLA, without TF32, and with the randomness of Keras's layers (dropout, noise, augmentation)
-    switched off. Every weight, on every replica, is compared after every step. Where they differ,
-    experiments find the cause.
+    XLA and without TF32. With `distribute`, random layers draw the same numbers on both sides;
+    otherwise those of Keras (dropout, noise, augmentation) are switched off. Every weight, on every
+    replica, is compared after every step. Where they differ, experiments find the cause.
 
     `data` is read from its start: to see a partial last batch, give the end of an epoch, as
     `data.skip(n)`. Your model is not touched: `build` is called at least three times, and more
@@ -68,24 +164,34 @@ def check_parity(
         What was found.
 
     Raises:
-        InvalidArgument: An argument cannot be meant.
+        InvalidArgument: An argument is invalid.
         ModelError: `build` makes no compiled model, or not the same twice, or `distribute`
             refuses it.
         DatasetError: The data set is empty.
     """
     _check_arguments(build, strategy, steps, train, tolerance)
-    batches = read(data, steps)
-    check_alike(batches, workers_of(strategy))
+    batches = read_batches(data, steps)
+    _check_same_data(batches, workers_of(strategy))
     case = Case(build=build, strategy=strategy, train=train, batches=batches)
-    with _nothing_left_behind(), doing("check_parity"):
+    replicas = strategy.num_replicas_in_sync
+    with _restored_settings(), at_method("check_parity"):
         found = compare(case, tolerance=tolerance)
-        replicas = strategy.num_replicas_in_sync
         own_loop = callable(train) and replicas > 1
         loss = loss_factor(case, found.one.start) if own_loop else None
         cause = None if found.first is None else find_cause(case, found, loss)
     step, index = found.first or (None, None)
-    rows = _rows(found)
-    shown = rows[found.worst_step()]
+    ratio, rows = found.ratio(), []
+    for number, worst in enumerate(ratio.argmax(axis=1)):
+        rows.append(
+            StepDifference(
+                step=number + 1,
+                max_abs_diff=float(found.far[number, worst]),
+                weight=found.names[worst],
+                allowed=float(found.allowed[number, worst]),
+            )
+        )
+    shown = rows[int(ratio.max(axis=1).argmax())]
+    name = train if isinstance(train, str) else getattr(train, "__name__", "")
     return Parity(
         equal=cause is None,
         max_abs_diff=shown.max_abs_diff,
@@ -93,35 +199,15 @@ def check_parity(
         tolerance_why=_explain(found, tolerance),
         steps=len(batches.elements),
         replicas=replicas,
-        train=_name(train),
+        train=name if name.isidentifier() else "your loop",
         first_step=None if step is None else step + 1,
         first_layer=None if index is None else found.names[index],
         cause=None if cause is None else cause.why,
         do=None if cause is None else cause.do,
-        switched_off=found.randomness.off,
+        switched_off=tuple(plain_names(found.one.off, found.other.off)),
         notes=tuple(_notes(found, batches, steps, loss if cause is None else None)),
-        differences=rows,
+        differences=tuple(rows),
     )
-
-
-def _name(train: Train) -> str:
-    name = train if isinstance(train, str) else getattr(train, "__name__", "")
-    return name if name.isidentifier() else "your loop"
-
-
-def _rows(found: Comparison) -> tuple[StepDifference, ...]:
-    rows = []
-    for step in range(len(found.far)):
-        index = found.worst(step)
-        rows.append(
-            StepDifference(
-                step=step + 1,
-                max_abs_diff=float(found.far[step, index]),
-                weight=found.names[index],
-                allowed=float(found.allowed[step, index]),
-            )
-        )
-    return tuple(rows)
 
 
 def _explain(found: Comparison, tolerance: float | None) -> str:
@@ -156,9 +242,8 @@ def _notes(found: Comparison, batches: Batches, steps: int, loss: Factor | None)
         )
     if found.finite < taken and found.first is None:
         yield f"weights are not finite from step {found.finite + 1} on, on one device too"
-    trains = np.array([weight.trainable for weight in found.one.start.weights])
-    hidden = (found.allowed >= 0.5 * found.noise.moved)[-1] & ~not_compared
-    hidden &= trains & (found.noise.moved[-1] > 0)
+    trains, moved = found.one.start.trained(), found.noise.moved
+    hidden = (found.allowed >= 0.5 * moved)[-1] & ~not_compared & trains & (moved[-1] > 0)
     if hidden.any() and found.first is None and found.finite == taken:
         yield (
             f"rounding could hide half of the movement of {hidden.sum()} of {trains.sum()} "
@@ -171,9 +256,23 @@ def _notes(found: Comparison, batches: Batches, steps: int, loss: Factor | None)
         )
 
 
-def _check_arguments(
-    build: Any, strategy: Any, steps: Any, train: Any, tolerance: float | None
-) -> None:
+def _check_same_data(batches: Batches, workers: Workers) -> None:
+    """Raises where a worker reads other batches than the chief."""
+    digest = hashlib.blake2b()
+    for part in tf.nest.flatten(batches.elements, expand_composites=True):
+        digest.update(np.asarray(part.numpy()).tobytes())
+    chief, *others = workers.exchange([len(batches.elements), digest.hexdigest()])
+    for name, other in zip(workers.names[1:], others, strict=True):
+        if other != chief:
+            raise DatasetError(
+                asked=f"check_parity on {workers.count} workers",
+                found=f"other batches on {name} than on {workers.names[0]}",
+                do="give all workers the same global batches, in the same order: shuffle with a "
+                "seed, and let distribute share them out",
+            )
+
+
+def _check_arguments(build: Any, strategy: Any, steps: Any, train: Any, tolerance: Any) -> None:
     if isinstance(build, keras.Model) or not callable(build):
         raise ModelError(
             asked=f"check_parity({type(build).__name__}, data, strategy=strategy)",
@@ -204,11 +303,11 @@ def _check_arguments(
             found="no whole number of steps from 1 on",
             do="leave steps out, or give for example steps=5",
         )
-    if train not in ("distribute", "keras") and not callable(train):
+    if train not in _TRAINERS and not callable(train):
         raise InvalidArgument(
             asked=f"check_parity(..., train={train!r})",
             found="nobody of that name trains",
-            do=did_you_mean(str(train), ("distribute", "keras"))
+            do=did_you_mean(str(train), tuple(_TRAINERS))
             + ", or give your own function of a model and a data set",
         )
     if tolerance is not None and not tolerance >= 0:
@@ -220,7 +319,7 @@ def _check_arguments(
 
 
 @contextlib.contextmanager
-def _nothing_left_behind() -> Iterator[None]:
+def _restored_settings() -> Iterator[None]:
     """TF32 is off inside; it, Keras's policy and all seeds come back."""
     tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
     policy = keras.config.dtype_policy()
@@ -228,7 +327,7 @@ def _nothing_left_behind() -> Iterator[None]:
     tensorflow = context.global_seed()  # there is no public way to ask
     log = tf.get_logger()
     level = log.level
-    log.setLevel("ERROR")  # new models are traced anew, of which TensorFlow would warn
+    log.setLevel("ERROR")  # new models are traced again, of which TensorFlow would warn
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         yield

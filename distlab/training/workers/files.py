@@ -21,9 +21,8 @@ from typing import Any
 
 import keras
 
-from distlab.training.keras_private.callbacks import backup_elsewhere
-from distlab.training.workers.ending import ended_together
-from distlab.training.workers.exchanging import Workers
+from distlab.training.keras_private.models import backup_elsewhere
+from distlab.training.workers.workers import Workers, fail_together
 
 # The attribute in which a callback of Keras keeps the place it writes to.
 _PLACES = {
@@ -43,7 +42,7 @@ def writing_as_chief(method: Callable[..., Any], workers: Workers) -> Callable[.
         name = first if first in kwargs else "filepath"
         place = args[0] if args else kwargs.get(name)
         with (
-            ended_together(workers, method.__name__),
+            fail_together(workers, method.__name__),
             contextlib.ExitStack() as removed,
         ):
             if not workers.is_chief and isinstance(place, str | os.PathLike):

@@ -1,4 +1,9 @@
-"""Saves checkpoints while `fit` runs, and restores the newest checkpoint before it starts."""
+"""Training that goes on where it was stopped, as if nothing had happened.
+
+model.fit(train, epochs=3, callbacks=[Resume("checkpoints", every_steps=100, keep=3)])
+# killed; then the same script again: it goes on from the newest checkpoint
+Resume("checkpoints", every_secs=60)         # by the clock
+"""
 
 from __future__ import annotations
 
@@ -11,68 +16,158 @@ from weakref import WeakKeyDictionary
 import keras
 import tensorflow as tf
 
-from distlab.errors import InvalidArgument, ModelError
+from distlab.cluster.spec import read_cluster
+from distlab.errors import InvalidArgument, ModelError, UnsupportedEnvironment
 from distlab.training import pipelines, variables
-from distlab.training.keras_private import epochs, versions
-from distlab.training.pending_steps import settle
+from distlab.training.keras_private import last_batch, models, replaced, runs
 from distlab.training.resume import callback_states, checkpoints
-from distlab.training.resume.checkpoints import Interval, Position
-from distlab.training.resume.preemption import EXIT_CODE
-from distlab.training.workers.agreeing import Agreement
-from distlab.training.workers.exchanging import workers_of
+from distlab.training.resume.checkpoints import Position
+from distlab.training.workers.agreement import Agreement
+from distlab.training.workers.workers import workers_of
+
+# What a process ends with that SIGTERM ends: 128 + 15. Supervisors take it for "restart me".
+EXIT_CODE = 143
 
 # What each shuffle has given in this process: batches read, by iterator.
 _READ_HERE: WeakKeyDictionary[tf.data.Dataset, list[int]] = WeakKeyDictionary()
 
 
-class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
-    """Saves and resumes one `fit`. It must be the last callback, after Keras's own too.
+class Resume(keras.callbacks.Callback):  # type: ignore[misc]
+    """Saves a training as it goes, and takes it up again exactly where it was.
 
-    Of several workers all read what is to be saved, for a part of it may be on each, and the chief
-    writes.
+    It saves every `every_steps` steps, every `every_secs` seconds, and at the end of each epoch.
+    When `fit` is called again, in a new process and with the same arguments, it goes on from the
+    newest checkpoint: with the variables of model, optimizer and metrics, what the callbacks
+    remember (also the whole `History`), the epoch, and the place in the data. The batches of the
+    epoch that were trained on are read again and dropped. Weights and logs are then, bit by bit,
+    those of a training that nothing stopped. Where training was finished, nothing more is trained.
+
+    That needs data that come in the same order: a shuffle with a seed, and no random `map` that
+    runs in parallel. A stage that may not keep it is warned of by name when training starts.
+    Earlier epochs are opened and not read, or read where the order depends on it (a shuffle
+    below `repeat` or `cache`).
+
+    SIGTERM while `fit` runs is a request to leave: where the execution ends that is under way
+    (after validation, if that runs), a checkpoint is saved, and the process ends with exit code
+    143, which supervisors take for "start me again". A second SIGTERM ends it at once. Only in
+    the main thread can a signal be heeded; after `fit` it is what it was before.
+
+    Several workers (MultiWorkerMirroredStrategy) give the same folder, on a disk that they share:
+    the chief writes, all read, and what callbacks remember is what the chief's do. Seconds are the
+    chief's, and where one worker is asked to leave all leave. When any of them was lost, start
+    all again.
+
+    With parameter servers the coordinator alone saves, once the steps that are under way have
+    ended. A lost worker needs no checkpoint; when a server or the coordinator was lost, start all
+    again. What several workers do is never the same twice, so there the rest of the training is
+    like that of an undisturbed one, and not equal to it.
+
+    One folder holds one training. A checkpoint from one strategy, or of another number of workers,
+    can be resumed under another; it is then as close as the two strategies are. A callback that
+    writes a file as it goes must not start that file anew: `CSVLogger(..., append=True)`.
 
     Args:
-        owner: The callback for which it works, which has no state to save.
-        running: The `fit`, in its `on_train_begin`.
-        agreement: What its workers agree on, called before this.
-        folder: Where the checkpoints are.
-        every: When to save, beside the ends of epochs.
-        keep: How many checkpoints to keep.
+        folder: Where the checkpoints are, made if need be.
+        every_steps: Steps between checkpoints, None to save by the clock or at the ends of epochs
+            only. With several steps per execution, the first end of an execution from there on.
+        every_secs: Seconds between checkpoints, None not to look at the clock. Counted from the
+            last one, and looked at where an execution ends.
+        keep: How many checkpoints to keep, the newest ones.
 
-    Attributes:
-        resumed_from: Where the `fit` began, or None if it began anew.
+    Raises:
+        InvalidArgument: `every_steps` or `keep` is below 1, `every_secs` is not above 0, the folder
+            is a file, none of its checkpoints is whole, a worker cannot read what the chief has
+            written, `fit` is to start later than the checkpoint, or this task is the evaluator.
+        ModelError: A checkpoint is of another model or optimizer. Raised by `fit`.
+        DatasetError: The data end before the place where training was. Raised by `fit`.
     """
+
+    listens_to_executions = True
 
     def __init__(
         self,
-        owner: keras.callbacks.Callback,
-        running: epochs.RunningFit,
-        agreement: Agreement,
+        folder: str | Path,
         *,
-        folder: Path,
-        every: Interval,
-        keep: int,
+        every_steps: int | None = None,
+        every_secs: float | None = None,
+        keep: int = 3,
     ) -> None:
         super().__init__()
-        self.resumed_from: Position | None = None
-        self._folder, self._every, self._keep = folder, every, keep
-        self._running, self._agreement = running, agreement
-        self._others = [
-            c for c in running.callbacks if c is not owner and type(c) is not Checkpointing
-        ]
-        self._place = epochs.Place(running.iterator)
-        self._pipeline = pipelines.inspect(self._place.dataset)
+        replaced.note_runs()
+        for name, number in (("every_steps", every_steps), ("keep", keep)):
+            is_free = number is None and name == "every_steps"
+            if not is_free and (type(number) is not int or number < 1):
+                raise InvalidArgument(
+                    asked=f"Resume({str(folder)!r}, {name}={number!r})",
+                    found="not a whole number from 1 on",
+                    do=f"give such a number, for example {name}={100 if every_steps else 3}",
+                )
+        if every_secs is not None and not _is_positive(every_secs):
+            raise InvalidArgument(
+                asked=f"Resume({str(folder)!r}, every_secs={every_secs!r})",
+                found="not a number of seconds above 0",
+                do="give such a number, for example every_secs=60",
+            )
+        self.folder = Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InvalidArgument(
+                asked=f"Resume({str(folder)!r})",
+                found="a file of that name",
+                do="give a folder, or the name of one that is to be made",
+            )
+        self.every_steps = every_steps
+        self.every_secs = every_secs
+        self.keep = keep
+        self.resumed_from: Position | None = None  # where the last fit began, None if anew
         self._checkpoint: checkpoints.Checkpoint | None = None  # to be restored once more
-        self._validated = False
-        self._steps_before = 0  # of this epoch
         self._step = self._saved_step = 0
+        self._steps_before = 0  # of this epoch
         self._saved_at = 0.0  # by the agreement's clock
+        self._validated = False
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Resumes, now that the other callbacks have forgotten what they knew."""
+        """Resumes, once the other callbacks have forgotten what they knew.
+
+        Args:
+            logs: Not used.
+        """
+        if _is_evaluator():
+            raise InvalidArgument(
+                asked=f"train with Resume({str(self.folder)!r}) on the evaluator",
+                found="a task beside the training, which would write to the same folder",
+                do="call distlab.training.side_car.evaluate_checkpoints(build, data, folder=...) "
+                "on the evaluator, and fit on the others",
+                pitfall="Workers that overwrite each other's file",
+            )
+        run = runs.current_run(self.model, "fit")
+        if run is None or run.callbacks is None:
+            raise ModelError(
+                asked=f"train with Resume({str(self.folder)!r})",
+                found="a training that Keras's own fit does not run",
+                do="call fit of a model from distlab.distribute, or of a Keras model",
+            )
+        agreement = next((c for c in run.callbacks if isinstance(c, Agreement)), None)
+        if agreement is not None and run.callbacks[-1] is self:
+            self._agreement = agreement
+            self._begin(run)
+            return
+        # It must see what the others did, Keras's own too: it goes to the end, and is called again.
+        run.callbacks[run.callbacks.index(self)] = keras.callbacks.Callback()
+        if agreement is None:  # of a model that `distribute` never saw
+            agreement = Agreement(workers_of(self.model.distribute_strategy))
+            agreement.set_model(self.model)
+            run.callbacks.append(agreement)
+        run.callbacks.append(self)
+
+    def _begin(self, run: runs.Run) -> None:
         model = self.model
-        self._workers = workers_of(model.distribute_strategy)
-        self._agreement.listen(lambda: epochs.running_fit(model) is not None)
+        self._run, self._workers = run, workers_of(model.distribute_strategy)
+        self.resumed_from, self._checkpoint, self._validated = None, None, False
+        self._step = self._saved_step = self._steps_before = 0
+        self._others = [c for c in run.callbacks if c is not self]
+        self._place = runs.Place(run.iterator)
+        self._pipeline = pipelines.inspect(runs.read_by(run.iterator))
+        self._agreement.listen(lambda: runs.current_run(model, "fit") is not None)
         self._agreement.agree()
         self._saved_at = self._agreement.now
         for complaint in self._pipeline.complaints:
@@ -81,9 +176,9 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
                 "may come in another order in another process"
             )
         self._compiled_with = variables.options_of(self.model)
-        epochs.build(self.model, self._running.iterator)
+        models.build_all(self.model, runs.spec_of_replica(run.iterator))
         self._before = callback_states.observe(self._others)
-        checkpoint = checkpoints.newest_of_all(self._folder, self._workers)
+        checkpoint = checkpoints.newest_of_all(self.folder, self._workers)
         if checkpoint is not None:
             self._go_to(checkpoint)
         elif any(_READ_HERE.get(stage) for stage in self._pipeline.reshuffling):
@@ -95,32 +190,35 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Resumes an epoch that had begun."""
-        epochs.start_as_told(self.model)
+        runs.start_as_given(self.model)
         _READ_HERE.update(dict.fromkeys(self._pipeline.reshuffling, self._place.read))
         self._epoch, self._steps_before = epoch, self._step
         if self._checkpoint is not None:
             # In mid-epoch: what `fit` and the callbacks did to begin it was done already.
             self._steps_before -= self._checkpoint.state["position"]["batch"]
             self._restore(self._checkpoint, metrics=True)
-            epochs.log_metrics_without_batches(self.model)
+            runs.log_metrics_without_batches(self.model)
             self._checkpoint = None
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Saves where it is time to."""
         self._place.count_execution()
-        batch = versions.last_batch(batch, self._running.iterator)
+        batch = last_batch(batch, self._run.iterator)
         self._step = self._steps_before + self._place.really_done(batch + 1)
         if self.model.stop_training:
             return  # the end of the epoch comes next
-        agreed, steps = self._agreement, (self._saved_step, self._step)
-        if agreed.leaves or self._every.is_over(steps, secs=agreed.now - self._saved_at):
+        agreed, every = self._agreement, self.every_steps
+        by_steps = every is not None and self._step // every > self._saved_step // every
+        secs = agreed.now - self._saved_at
+        by_clock = self.every_secs is not None and secs >= self.every_secs
+        if agreed.leaves or by_steps or by_clock:
             self._save(self._epoch, batch + 1)
         if agreed.leaves:
             self._leave()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Saves."""
-        epochs.log_as_keras_does(self.model)
+        runs.log_as_keras_does(self.model)
         self._save(epoch + 1, 0)
         if self._agreement.leaves:
             self._leave()
@@ -128,11 +226,10 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Leaves the model as it was, and the signal to whoever listened before."""
-        epochs.start_as_told(self.model)
+        runs.start_as_given(self.model)
         self._agreement.stop_listening()
 
     def _save(self, epoch: int, batch: int) -> None:
-        settle(self.model)
         entries, values = variables.read(self.model)
         self._saved_step, self._saved_at = self._step, self._agreement.now
         if not self._workers.is_chief:
@@ -158,12 +255,12 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
         checkpoint = checkpoints.Checkpoint(
             epoch=epoch, step=self._step, state=state, values=values
         )
-        checkpoints.save(self._folder, checkpoint, keep=self._keep)
+        checkpoints.save(self.folder, checkpoint, keep=self.keep)
 
     def _leave(self) -> NoReturn:
         """Ends the process, now that another can go on from here."""
         self._say(
-            f"asked to leave (SIGTERM): saved step {self._step} in {self._folder}, and ends with "
+            f"asked to leave (SIGTERM): saved step {self._step} in {self.folder}, and ends with "
             f"exit code {EXIT_CODE}, to be started again"
         )
         self._workers.exchange(None)  # whoever ends first may take the others with it
@@ -182,22 +279,22 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
         self._step = self._saved_step = position.step
         self.resumed_from = position
         if is_over:
-            epochs.start_at_epoch(self.model, max(planned, 1))
+            runs.start_at_epoch(self.model, max(planned, 1))
             done = "a callback stopped it" if state["stopped"] else "all epochs are done"
             self._say(
                 f"nothing left to train, {done}: {position.epoch} epochs, {position.step} steps"
             )
             return
         self._find_place(state)
-        epochs.start_at_epoch(self.model, position.epoch)
+        runs.start_at_epoch(self.model, position.epoch)
         self._checkpoint = checkpoint if state["batch_of_keras"] else None
         self._say(f"resumed from {position}")
 
     def _check(self, state: dict[str, Any], position: Position) -> None:
-        if self._running.initial_epoch > position.epoch:
+        if self._run.initial_epoch > position.epoch:
             raise InvalidArgument(
-                asked=f"fit(initial_epoch={self._running.initial_epoch}) with a checkpoint in "
-                f"{str(self._folder)!r}",
+                asked=f"fit(initial_epoch={self._run.initial_epoch}) with a checkpoint in "
+                f"{str(self.folder)!r}",
                 found=f"a checkpoint of {position}, which comes before that epoch",
                 do="leave initial_epoch out, or give Resume another folder",
             )
@@ -215,7 +312,7 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
         if differing:
             name = differing[0]
             raise ModelError(
-                asked=f"train with Resume({str(self._folder)!r})",
+                asked=f"train with Resume({str(self.folder)!r})",
                 found=f"a training there that has ended, with {name}={stored.get(name)}, and a "
                 f"model compiled with {name}={ours.get(name)}",
                 do="give each training a folder of its own, or empty this one to begin anew",
@@ -251,7 +348,7 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _check_validation_data(self) -> None:
         """Orders that validation reads are never replayed."""
-        dataset, steps = epochs.validation(self.model)
+        dataset, steps = runs.validation(self.model)
         if self._validated or dataset is None:
             return
         self._validated = True
@@ -277,3 +374,15 @@ class Checkpointing(keras.callbacks.Callback):  # type: ignore[misc]
     def _warn(self, text: str) -> None:
         if self._workers.is_chief:
             warnings.warn(f"Resume: {text}", UserWarning, stacklevel=2)
+
+
+def _is_evaluator() -> bool:
+    try:
+        cluster = read_cluster()
+    except UnsupportedEnvironment:  # make_strategy says what is wrong, where it is asked
+        return False
+    return cluster is not None and cluster.task is not None and cluster.task.job == "evaluator"
+
+
+def _is_positive(secs: object) -> bool:
+    return isinstance(secs, int | float) and not isinstance(secs, bool) and secs > 0

@@ -1,7 +1,9 @@
-"""All that is replaced in Keras and TensorFlow, once in a process and for good.
+"""All that distlab replaces in Keras and TensorFlow, once in a process and for good.
 
-Outside of a step, which is where `current()` is None, each does what it did. Names with a leading
-underscore are private there: held by the versions that CONTRIBUTING.md names.
+Outside of a step, which is where `current()` is None, each does what it did; a test holds that, and
+so finds a version of Keras or TensorFlow that has moved a name. Names with a leading underscore,
+and those that are imported from `keras.src` and `tensorflow.python`, are private there. All of them
+are in Keras 3.10 to 3.15 and TensorFlow 2.19 to 2.21, unless a comment says otherwise.
 """
 
 from __future__ import annotations
@@ -12,13 +14,11 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import random as keras_random
-from keras.src.backend.tensorflow.core import compute_output_spec as compute_output_spec
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers.base_optimizer import BaseOptimizer
-from keras.src.random.seed_generator import global_seed_generator
 from keras.src.trainers.compile_utils import MetricsList
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.distribute import ps_values, values
@@ -30,56 +30,11 @@ from tensorflow.python.ops import (
 )
 from tensorflow.python.ops import gen_stateless_random_ops_v2 as gen_draws
 
-from distlab.training.keras_private.versions import GLOBAL_SEED_GENERATOR
-from distlab.training.rule import draws, gradients, layers, losses
+from distlab.training.keras_private import runs
+from distlab.training.rule import draws, gradients, layers, losses, rows
 from distlab.training.rule.rows import current
 
-# The attribute of a global seed that names the strategy in whose scope it was made.
-_MADE_FOR = "_distlab_strategy"
-
 _Function = type(tf.function(lambda: None))
-
-
-def global_seed(strategy: tf.distribute.Strategy) -> keras.random.SeedGenerator:
-    """What keras.random draws by without a seed: a state that each replica has a copy of."""
-    found = global_seed_generator()
-    if strategy.num_replicas_in_sync == 1 or getattr(found, _MADE_FOR, None) is strategy:
-        return found
-    with strategy.scope():
-        made = keras.random.SeedGenerator(0)
-    made.state.assign(found.state.numpy())
-    setattr(made, _MADE_FOR, strategy)
-    use_seed(made)
-    return made
-
-
-def use_seed(seed: keras.random.SeedGenerator) -> None:
-    """Lets this thread draw by a seed: Keras has one for each thread."""
-    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, seed)
-
-
-class Writes(keras.StatelessScope):  # type: ignore[misc]
-    """Keeps what Keras assigns to variables; what isn't kept is read from the variable."""
-
-    def get_current_value(self, variable: keras.Variable) -> Any:
-        """What was assigned last, or TensorFlow's variable."""
-        kept = super().get_current_value(variable)
-        return variable._value if kept is None else kept
-
-    def written(self, variable: keras.Variable) -> Any:
-        """What was assigned last, None if nothing was."""
-        return super().get_current_value(variable)
-
-
-def shape_of_promise(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of TensorFlow's operation: the shape of a promised tensor is known without it."""
-
-    def shape(input: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-        if current() is None or not hasattr(input, "_distlab_shape"):
-            return original(input, *args, **kwargs)
-        return tf.cast(input._distlab_shape(), kwargs.get("out_type") or tf.int32)
-
-    return shape
 
 
 def inlined(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,14 +55,21 @@ def inlined(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# Owner, name, what replaces it.
-REPLACED: list[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = [
+Replacement = tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
+
+# Owner, name, what replaces it. A callback can ask for the run that it is in, and its data.
+OF_RUNS: list[Replacement] = [
+    *((TensorFlowTrainer, name, runs.noted_run) for name in ("fit", "evaluate", "predict")),
+    (TFEpochIterator, "__init__", runs.noted_iterator),
+    (keras.callbacks.CallbackList, "on_train_begin", runs.noted_callbacks),
+]
+OF_STEPS: list[Replacement] = [
     # Layers compute own rows.
     (keras.layers.Layer, "__call__", layers.call),
     (keras.layers.Layer, "add_loss", layers.add_loss),
     (keras.layers.Layer, "_get_own_losses", layers.own_losses),
     (keras.layers.BatchNormalization, "_moments", layers.moments),
-    (gen_array_ops, "shape", shape_of_promise),
+    (gen_array_ops, "shape", rows.shape_of_promise),
     (_Function, "__call__", inlined),
     # They draw one device's random numbers.
     *((gen_draws, name, draws.counted(room)) for name, room in draws.COUNTED.items()),
@@ -164,13 +126,27 @@ def as_one_replica(strategy: Any) -> int:
     return 1 if current() is not None else int(strategy.extended._num_replicas_in_sync)
 
 
+REPLACED = OF_RUNS + OF_STEPS
+
+
 @functools.cache
 def install() -> None:
-    """Replaces them."""
+    """Replaces all of them."""
+    note_runs()
     tf.distribute.Strategy.num_replicas_in_sync = property(as_one_replica)
-    for owner, name, make in REPLACED:
-        original = getattr(owner, name)
-        setattr(owner, name, functools.wraps(original)(make(original)))
+    _replace(OF_STEPS)
     keras.layers.Layer._losses = property(
         layers.losses, lambda self, given: vars(self).__setitem__("_losses", given)
     )
+
+
+@functools.cache
+def note_runs() -> None:
+    """Replaces what `Resume` needs, of any model."""
+    _replace(OF_RUNS)
+
+
+def _replace(table: list[Replacement]) -> None:
+    for owner, name, make in table:
+        original = getattr(owner, name)
+        setattr(owner, name, functools.wraps(original)(make(original)))

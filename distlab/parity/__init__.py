@@ -1,1 +1,0 @@
-"""Parity: does a model under a strategy take the steps of one device, and if not, why."""

@@ -1,0 +1,374 @@
+"""What workers agree on: arguments, data, weights, and what each does next.
+
+Unnoticed, one worker would wait for another forever, or each would train another model, or on its
+part of what is not one data set. So what differs is told to all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import signal
+import threading
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from distlab.errors import DatasetError, InvalidArgument, ModelError
+from distlab.training.keras_private import models
+from distlab.training.keras_private.runs import restored_epoch
+from distlab.training.workers.workers import Workers
+
+# Arguments that each worker may choose for itself.
+_FREE = ("callbacks", "verbose")
+
+# Largest difference that counts as rounding, relative to a variable's largest value. Different
+# processors round an update by 1e-7, and these add up over a training run.
+_ROUNDING = 1e-3
+_ROUNDING_OF_16_BITS = 3e-2
+_ROUNDING_OF_RATES = 1e-5
+
+_SAME_DATA = (
+    "give every worker the same data set, with batches of the global size: each takes its own part "
+    "of every batch"
+)
+_TWICE = "A shuffle that differs on each worker: examples read twice"
+
+
+class ReadLog:
+    """What `fit` or `evaluate` has read, for workers to compare."""
+
+    def __init__(self) -> None:
+        self._marks = hashlib.blake2b(digest_size=8)
+        self._more = False
+
+    def note(self, mark: bytes, *, more: bool) -> None:
+        """Notes an execution: the mark of its first batch, and whether it had an unusable more."""
+        self._marks.update(mark)
+        self._more = more
+
+    def compare(self, workers: Workers, method: str) -> None:
+        """Asks the others, if there are any."""
+        check_read(workers, workers.exchange(self.state()), method=method)
+
+    def state(self) -> list[Any]:
+        """What workers exchange."""
+        return [self._marks.hexdigest(), self._more]
+
+
+def check_read(workers: Workers, states: list[Any], *, method: str = "train") -> None:
+    """Raises where workers have read different batches."""
+    longer = [name for name, (_, more) in zip(workers.names, states, strict=True) if more]
+    if longer:
+        shorter = [name for name in workers.names if name not in longer]
+        raise DatasetError(
+            asked=f"{method} on {workers.count} workers",
+            found=f"data that end on {' and '.join(shorter)} before they do on "
+            f"{' and '.join(longer)}",
+            do=_SAME_DATA,
+        )
+    for name, (marks, _) in zip(workers.names, states, strict=True):
+        if marks != states[0][0]:
+            raise other_batch(workers, name, method=method, what="targets")
+
+
+def other_batch(workers: Workers, name: str, *, method: str, what: str) -> DatasetError:
+    """The error of workers that have read different batches."""
+    return DatasetError(
+        asked=f"{method} on {workers.count} workers",
+        found=f"a batch whose {what} are others on {name} than on {workers.names[0]}: each takes "
+        "its part of what should be one batch, so some examples are read twice and others never",
+        do="give every worker the same examples in the same order: call distlab.set_seed with one "
+        "number on each before any array is shuffled or split, and seed what targets are drawn by",
+        pitfall=_TWICE,
+    )
+
+
+def check_arguments(
+    workers: Workers, arguments: dict[str, Any], callbacks: list[keras.callbacks.Callback]
+) -> None:
+    """Raises on all workers where one was given other arguments than the chief."""
+    plain = int | float | str | None
+    given = {
+        name: value if isinstance(value, plain) else type(value).__name__
+        for name, value in arguments.items()
+        if name not in _FREE
+    }
+    given["dl.Resume"] = sum(type(each).__name__ == "Resume" for each in callbacks)
+    chief, *others = workers.exchange(given)
+    for name, other in zip(workers.names[1:], others, strict=True):
+        for argument in chief | other:
+            if chief.get(argument) != other.get(argument):
+                raise InvalidArgument(
+                    asked=f"fit(..., {argument}={other.get(argument)}) on {name}",
+                    found=f"{argument}={chief.get(argument)} on {workers.names[0]}",
+                    do="call fit with the same arguments on every worker; callbacks and verbose "
+                    "may differ, dl.Resume may not",
+                )
+
+
+def check_lengths(
+    workers: Workers,
+    batches: int | None,
+    *,
+    steps: int | None,
+    seeds: Sequence[tuple[int, int]] = (),
+) -> None:
+    """Raises on all workers where one has more or fewer batches than the chief, or other seeds."""
+    asked = f"train or evaluate on {workers.count} workers"
+    (*chief, order), *others = workers.exchange([batches, steps, list(seeds)])
+    for name, (*other, other_order) in zip(workers.names[1:], others, strict=True):
+        if other_order != order:
+            raise DatasetError(
+                asked=asked,
+                found=f"a shuffle with a different seed on {name} than on {workers.names[0]}: each "
+                "takes its part of what should be one batch, so of all examples some are read "
+                "twice and others never",
+                do="give the shuffle, or the function that makes the data set, one seed= on all "
+                "workers (image_dataset_from_directory and its like draw one otherwise), or call "
+                "distlab.set_seed with one number on each before",
+                pitfall=_TWICE,
+            )
+        if other != chief:
+            theirs, ours = (
+                f"{b} batches" if s is None else f"{s} steps" for b, s in (other, chief)
+            )
+            raise DatasetError(
+                asked=asked,
+                found=f"{theirs} on {name} and {ours} on {workers.names[0]}",
+                do=_SAME_DATA,
+            )
+
+
+def check_weights(workers: Workers, model: keras.Model, *, method: str, optimizers: bool) -> None:
+    """Raises on all workers if one has different weights than the chief."""
+    differing = _differing_weight(workers, model, optimizers=optimizers)
+    if differing:
+        raise ModelError(
+            asked=f"{method} on {workers.count} workers",
+            found=differing,
+            do="load weights on every worker, from a disk that all of them share, and give "
+            "callbacks that change weights to every worker; dl.Resume restores all workers by "
+            "itself",
+        )
+
+
+def _differing_weight(workers: Workers, model: keras.Model, *, optimizers: bool) -> str:
+    """Which variable differs, in words; empty if none does."""
+    if workers.count == 1:
+        return ""
+    # Not compared: seeds and metrics, which `weights` leaves out, and integers that a layer counts
+    # up, which are each replica's own.
+    variables = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
+    if optimizers:
+        variables += [v for each in models.optimizers_of(model) for v in each.variables]
+    local = model.distribute_strategy.experimental_local_results
+    arrays = [(v.path, local(v.value)[0].numpy()) for v in variables]
+    differing = first_difference(workers, arrays)
+    if differing is None:
+        return ""
+    path, name = differing
+    return f"{path} has different values on {name} and on {workers.names[0]}"
+
+
+def first_difference(
+    workers: Workers, arrays: Iterable[tuple[str, np.ndarray]]
+) -> tuple[str, str] | None:
+    """The first named array that differs by more than rounding, and a worker; checksums first.
+
+    Values are only sent if checksums differ: machines of different kinds round differently.
+    """
+    ours = list(arrays)
+    described = [
+        [name, [str(array.dtype), array.shape, zlib.crc32(_bytes_of(array))]]
+        for name, array in ours
+    ]
+    for index, each in enumerate(itertools.zip_longest(*workers.exchange(described))):
+        # Without the names: Keras counts layers of a kind over the whole process.
+        known = [part and part[1] for part in each]
+        odd = next((i for i, part in enumerate(known) if part != known[0]), None)
+        if odd is None:
+            continue
+        array = ours[index][1] if index < len(ours) else None
+        alike = all(part and known[0] and part[:2] == known[0][:2] for part in known)
+        if alike and array is not None and tf.as_dtype(array.dtype).is_floating:
+            odd = _far_from_chief(workers, array)
+        if odd is not None:
+            return (each[0] or each[odd])[0], workers.names[odd]
+    return None
+
+
+def _bytes_of(array: np.ndarray) -> Any:
+    if array.dtype == object:  # strings
+        return b"\0".join(map(bytes, array.ravel()))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _far_from_chief(workers: Workers, array: np.ndarray) -> int | None:
+    """The first worker whose values differ by more than rounding."""
+    chief, *others = (
+        np.frombuffer(part, array.dtype).astype(np.float64)
+        for part in workers.gather(array.tobytes())
+    )
+    tolerance = _ROUNDING_OF_16_BITS if array.dtype.itemsize <= 2 else _ROUNDING
+    limit = tolerance * np.nanmax(np.abs(chief), initial=0.0)
+    for index, other in enumerate(others, start=1):
+        # Values that are no numbers on all workers are no difference.
+        if np.nanmax(np.abs(chief - other), initial=0.0) > limit:
+            return index
+    return None
+
+
+class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
+    """Lets all workers do the same next. It comes after the callbacks that `fit` was given.
+
+    A callback may stop training on one worker only: by its own clock, or because the chief alone
+    has it. The others would wait for that worker in the next step. So after each execution, and at
+    the end of each epoch, all workers tell each other what they are about to do.
+
+    Attributes:
+        leaves: Whether any worker was asked to leave, as all know it.
+        now: The chief's clock when all agreed last, in seconds.
+        read: What `fit` has read.
+    """
+
+    listens_to_executions = True
+
+    def __init__(self, workers: Workers) -> None:
+        super().__init__()
+        self.leaves, self.now, self.read = False, 0.0, ReadLog()
+        self._workers = workers
+        self._notice: PreemptionNotice | None = None
+        self._is_compared = False
+
+    def listen(self, is_running: Callable[[], bool]) -> None:
+        """From here on SIGTERM is a request to leave, on which all agree."""
+        self._notice = PreemptionNotice(is_running)
+        self._notice.listen()
+
+    def stop_listening(self) -> None:
+        """Gives the signal back, and hands on one that came and was not heeded."""
+        notice, self._notice = self._notice, None
+        if notice is not None:
+            notice.put_back()
+            if notice.given and not self.leaves:
+                signal.raise_signal(signal.SIGTERM)
+
+    def agree(self, *, rates: bool = False) -> None:
+        """Asks the others; also for their learning rates, if those are to be compared."""
+        given = self._notice is not None and self._notice.given
+        stops, workers = bool(self.model.stop_training), self._workers
+        ours = learning_rates(self.model) if rates and workers.count > 1 else []
+        states = workers.exchange([stops, given, monotonic(), self.read.state(), ours])
+        all_stop, all_leave, clocks, reads, all_rates = zip(*states, strict=True)
+        self.model.stop_training = any(all_stop)
+        self.leaves, self.now = any(all_leave), clocks[0]
+        check_read(workers, list(reads))
+        _check_learning_rates(workers, list(all_rates))
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Compares what callbacks have restored: without the same epochs, workers wait forever."""
+        self._is_compared = False
+        epochs = self._workers.exchange(restored_epoch(self.model))
+        for name, epoch in zip(self._workers.names, epochs, strict=True):
+            if epoch != epochs[0]:
+                chief = self._workers.names[0]
+                raise ModelError(
+                    asked=f"fit on {self._workers.count} workers",
+                    found=f"training that begins at epoch {epoch or 0} on {name} and at epoch "
+                    f"{epochs[0] or 0} on {chief}",
+                    do="restore a backup on every worker, from a disk that all of them share, or "
+                    "give fit the callback dl.Resume instead",
+                )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Compares weights and optimizers before the first step, after `Resume` restored them."""
+        if not self._is_compared:
+            self._is_compared = True
+            check_weights(self._workers, self.model, method="fit", optimizers=True)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Agrees after each execution."""
+        self.agree()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Agrees after each epoch."""
+        self.agree(rates=True)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Warns if a callback of one worker has changed the weights there."""
+        differing = _differing_weight(self._workers, self.model, optimizers=False)
+        if differing:
+            warnings.warn(
+                f"fit on {self._workers.count} workers: {differing}. The chief saves its own "
+                "weights; evaluate, predict and fit will refuse this model. Give every worker the "
+                "callbacks that change weights, such as EarlyStopping(restore_best_weights=True).",
+                stacklevel=2,
+            )
+
+
+def learning_rates(model: keras.Model) -> list[float]:
+    """The present learning rate of each optimizer."""
+    optimizers = models.optimizers_of(model)
+    return [float(keras.ops.convert_to_numpy(each.learning_rate)) for each in optimizers]
+
+
+def _check_learning_rates(workers: Workers, rates: list[list[float]]) -> None:
+    for name, others in zip(workers.names, rates, strict=True):
+        for ours, other in zip(rates[0], others, strict=True):
+            if not math.isclose(ours, other, rel_tol=_ROUNDING_OF_RATES):
+                raise ModelError(
+                    asked=f"fit on {workers.count} workers",
+                    found=f"a learning rate of {other:g} on {name} and of {ours:g} on "
+                    f"{workers.names[0]}",
+                    do="give every worker the callbacks that change the learning rate, such as "
+                    "ReduceLROnPlateau",
+                )
+
+
+class PreemptionNotice:
+    """SIGTERM, kept for the next good moment while something runs that is not to be cut off.
+
+    Whoever takes a machine away sends SIGTERM first, and waits: Kubernetes and Slurm for 30 s. Only
+    the main thread can listen: elsewhere, and where the signal is ignored, nothing changes. A
+    second SIGTERM is obeyed at once, by whoever listened before.
+
+    Args:
+        is_running: Whether the signal is to be kept for later. Asked in the signal's handler,
+            because what runs may be left by an exception, with nobody to call `put_back`.
+
+    Attributes:
+        given: Whether the signal came.
+    """
+
+    def __init__(self, is_running: Callable[[], bool]) -> None:
+        self.given = False
+        self._is_running = is_running
+        self._before: Any = None
+
+    def listen(self) -> None:
+        """Takes the signal from whoever listens to it."""
+        before = signal.getsignal(signal.SIGTERM)
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and before not in (None, signal.SIG_IGN):
+            self._before = before
+            signal.signal(signal.SIGTERM, self._heed)
+
+    def put_back(self) -> None:
+        """Gives the signal back to whoever listened before, if nobody has taken it since."""
+        if self._before is not None and signal.getsignal(signal.SIGTERM) == self._heed:
+            signal.signal(signal.SIGTERM, self._before)
+        self._before = None
+
+    def _heed(self, number: int, frame: Any) -> None:
+        if self.given or not self._is_running():
+            self.put_back()
+            signal.raise_signal(number)
+        self.given = True
