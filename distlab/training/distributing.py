@@ -18,8 +18,8 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import InvalidArgument, ModelError, did_you_mean
-from distlab.strategy import collective_keys
 from distlab.strategy.describing import describe
+from distlab.strategy.mirrored import separate_collectives
 from distlab.training import model_requirements, overrides
 from distlab.training.keras_private import scopes
 from distlab.training.overrides import install
@@ -74,7 +74,7 @@ def distribute(
     on_servers, workers = describe(strategy).kind == "parameter_server", workers_of(strategy)
     if on_servers:
         server_requirements.check_strategy(strategy)
-    collective_keys.separate(strategy)
+    separate_collectives(strategy)
     with ended_together(workers, "build"), strategy.scope(), scopes.kept_graph():
         model = build()
     model_requirements.check_model(model, strategy)
