@@ -7,15 +7,8 @@ from typing import Any
 
 from distlab.cluster.probing import doubt_of, unanswering
 from distlab.cluster.spec import ClusterSpec, TaskName, count_tasks
-from distlab.errors import (
-    DeviceError,
-    DistlabError,
-    ProcessError,
-    TaskTimeout,
-    UnsupportedEnvironment,
-)
+from distlab.errors import DistlabError, ProcessError, TaskTimeout, UnsupportedEnvironment
 
-RESTART = "restart the kernel (or Python; in a LocalCluster: cluster.restart())"
 _SAME_CLUSTER = "give all tasks the same 'cluster'; only 'task' differs"
 
 
@@ -24,37 +17,49 @@ def asked(cluster: ClusterSpec, kind: str = "multi_worker") -> str:
     return f"make_strategy({kind!r}) on {cluster.task or 'the coordinator'}"
 
 
-def missing(
+def absent(
     cluster: ClusterSpec, tasks: Sequence[TaskName], secs: float, *, kind: str = "multi_worker"
 ) -> TaskTimeout:
     """The error of tasks that haven't come in time, each with what its address says now."""
-    probes = unanswering(_addresses(cluster, tasks))
-    texts = {task: f"{task} answers and has not joined" for task in tasks}
-    texts |= {task: _does_not_answer(task, probe) for task, probe in probes.items()}
-    check = [probe.check for probe in probes.values()]
-    if len(probes) < len(tasks):
+    texts, check = silent(cluster, tasks)
+    if len(texts) < len(tasks):
         check.append(
             "does it make this strategy, too, or has it met others before? "
             f"If it makes it, {_SAME_CLUSTER}."
         )
-    later = f"a task that comes later needs a timeout_secs above {secs:g}"
+    check += [
+        doubt_of_own_address(cluster),
+        f"a task that comes later needs a timeout_secs above {secs:g}",
+    ]
     return TaskTimeout(
         asked=asked(cluster, kind),
-        found="; ".join(texts.values()),
-        do=_sentences([*check, doubt_of_own_address(cluster), later]),
+        found="; ".join(texts.get(task, f"{task} answers and has not joined") for task in tasks),
+        do=_sentences(check),
         task=str(tasks[0]),
     )
 
 
-def silent(cluster: ClusterSpec) -> list[TaskName]:
-    """The other workers at whose address nothing answers as TensorFlow would."""
-    others = [task for task in cluster.trainers if task != cluster.task]
-    return list(unanswering(_addresses(cluster, others)))
+def silent(
+    cluster: ClusterSpec, tasks: Iterable[TaskName]
+) -> tuple[dict[TaskName, str], list[str]]:
+    """Those of some tasks at whose address no TensorFlow answers, in words, and what to check."""
+    addresses = {task: cluster.address_of(task) for task in tasks if task != cluster.task}
+    probes = unanswering({task: address for task, address in addresses.items() if address})
+    texts = {
+        task: f"{task} at {probe.address} does not answer: {probe.found}"
+        for task, probe in probes.items()
+    }
+    return texts, [probe.check for probe in probes.values()]
 
 
-def leader_lost(cluster: ClusterSpec) -> ProcessError:
-    """The error of a worker whose leader ended, or gave up, while both waited."""
-    return _ended(cluster, f"{cluster.leader} was there before")
+def ended(cluster: ClusterSpec, sign: str, *, kind: str = "multi_worker") -> ProcessError:
+    """The error of a task that was there and is no more, as a sign tells."""
+    texts, check = silent(cluster, cluster.trainers)
+    return ProcessError(
+        asked=asked(cluster, kind),
+        found="; ".join([*texts.values(), sign]),
+        do=_sentences([*check, "start all tasks again"]),
+    )
 
 
 def not_connected(
@@ -64,29 +69,16 @@ def not_connected(
     if "Could not start gRPC server" in message:
         return port_in_use(cluster, kind)
     first = (message.strip().splitlines() or ["nothing"])[0]
-    return _ended(cluster, f"all tasks were there, and TensorFlow says: {first}", kind=kind)
-
-
-def _ended(cluster: ClusterSpec, sign: str, *, kind: str = "multi_worker") -> ProcessError:
-    others = [task for task in cluster.trainers if task != cluster.task]
-    probes = unanswering(_addresses(cluster, others))
-    found = [_does_not_answer(task, probe) for task, probe in probes.items()]
-    check = [probe.check for probe in probes.values()]
-    return ProcessError(
-        asked=asked(cluster, kind),
-        found="; ".join([*found, sign]),
-        do=_sentences([*check, "start all tasks again"]),
-    )
+    return ended(cluster, f"all tasks were there, and TensorFlow says: {first}", kind=kind)
 
 
 def disagreement(
     cluster: ClusterSpec, *, theirs: Mapping[str, Any], ours: Mapping[str, Any]
 ) -> UnsupportedEnvironment | None:
     """The error of a worker that was told something else than the leader; None if they agree."""
-    task, own = theirs.get("task"), cluster.task
-    versions = [hello.get("versions", {}) for hello in (theirs, ours)]
-    if theirs.get("cluster") != ours["cluster"]:
-        found, do = _difference(task, theirs.get("cluster") or {}, cluster), _SAME_CLUSTER
+    task, own = theirs["task"], cluster.task
+    if theirs["cluster"] != ours["cluster"]:
+        found, do = _difference(task, theirs["cluster"], cluster), _SAME_CLUSTER
     elif theirs["replicas"] != ours["replicas"]:
         count = f"{theirs['replicas']} device{'s' if theirs['replicas'] > 1 else ''}"
         found = f"{task} computes on {count}, and {own} on {ours['replicas']}"
@@ -94,9 +86,8 @@ def disagreement(
             "give all workers as many: GPUs (CUDA_VISIBLE_DEVICES), or logical devices "
             "(distlab.split_devices, `distlab launch --devices-per-worker`)"
         )
-    elif versions[0] != versions[1]:
-        texts = [", ".join(f"{name} {number}" for name, number in v.items()) for v in versions]
-        found = f"{task} runs {texts[0]}, and {own} {texts[1]}"
+    elif theirs["versions"] != ours["versions"]:
+        found = f"{task} runs {theirs['versions']}, and {own} {ours['versions']}"
         do = "install the same versions on every machine"
     else:
         return None
@@ -132,53 +123,26 @@ def twins(cluster: ClusterSpec, task: str, hosts: Sequence[str]) -> UnsupportedE
     )
 
 
-def pack(error: DistlabError) -> dict[str, str]:
-    """An error's parts, to send to another task."""
-    task = getattr(error, "task", "")
-    return {"kind": type(error).__name__, "found": error.found, "do": error.do, "task": task}
-
-
-def unpack(cluster: ClusterSpec, packed: Mapping[str, str]) -> DistlabError:
-    """The error that another task packed, as this task's own."""
-    call, found, do = asked(cluster), packed["found"], packed["do"]
-    if packed["kind"] == "TaskTimeout":
-        return TaskTimeout(asked=call, found=found, do=do, task=packed["task"])
-    return UnsupportedEnvironment(asked=call, found=found, do=do)
-
-
 def port_in_use(cluster: ClusterSpec, kind: str) -> UnsupportedEnvironment:
     """The error of a task whose port another process holds."""
     return UnsupportedEnvironment(
         asked=asked(cluster, kind),
-        found=f"its port is in use, {_own_address(cluster)} (Address already in use): "
+        found=f"its port is in use, {own_address(cluster)} (Address already in use): "
         "another process listens there, perhaps this very task, started twice",
         do="end that process (ss -ltnp names it), or give this task another port in every "
         "task's TF_CONFIG",
     )
 
 
-def too_late(cluster: ClusterSpec, found: str, do: str = "") -> DeviceError:
-    """The error of a process in which no strategy of this cluster can be made any more."""
-    return DeviceError(asked=asked(cluster), found=found, do=f"{RESTART}{do}")
-
-
 def doubt_of_own_address(cluster: ClusterSpec) -> str:
     """A doubt where this process's address is no address of this machine; else ""."""
-    address = _own_address(cluster)
+    address = own_address(cluster)
     return doubt_of(address) if address else ""
 
 
-def _own_address(cluster: ClusterSpec) -> str | None:
+def own_address(cluster: ClusterSpec) -> str | None:
+    """This process's "host:port"; None where it coordinates from outside."""
     return cluster.address_of(cluster.task) if cluster.task else None
-
-
-def _addresses(cluster: ClusterSpec, tasks: Iterable[TaskName]) -> dict[TaskName, str]:
-    addresses = {task: cluster.address_of(task) for task in tasks}
-    return {task: address for task, address in addresses.items() if address}
-
-
-def _does_not_answer(task: TaskName, probe: Any) -> str:
-    return f"{task} at {probe.address} does not answer: {probe.found}"
 
 
 def _sentences(texts: Sequence[str]) -> str:

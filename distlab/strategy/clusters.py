@@ -24,14 +24,14 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import Collecti
 from tensorflow.python.eager import context
 
 from distlab.cluster.ports import is_free
-from distlab.cluster.probing import unanswering
 from distlab.cluster.reading.addresses import parse_address
 from distlab.cluster.spec import ClusterSpec, TaskName
-from distlab.errors import UnsupportedEnvironment
+from distlab.errors import DeviceError, UnsupportedEnvironment
 from distlab.strategy import cluster_errors
 from distlab.strategy.rendezvous import SERVER_SECS, meet
 
 _ASK_AGAIN_SECS = 0.05
+_RESTART = "restart the kernel (or Python; in a LocalCluster: cluster.restart())"
 
 # The strategy of this process's cluster: TensorFlow joins a cluster once in a process.
 _joined: list[tuple[ClusterSpec, Any]] = []
@@ -105,14 +105,18 @@ def _join(cluster: ClusterSpec, timeout_secs: float, heartbeat_secs: float) -> A
     if _joined and _joined[0][0] == cluster:
         return _joined[0][1]
     if _joined or context.context()._collective_ops_server_def is not None:
-        found = "this process has joined a cluster before, and can do so only once"
-        raise cluster_errors.too_late(cluster, found, ", here and in the other tasks")
+        raise DeviceError(
+            asked=cluster_errors.asked(cluster),
+            found="this process has joined a cluster before, and can do so only once",
+            do=f"{_RESTART}, here and in the other tasks",
+        )
     if context.context()._initialized:
-        raise cluster_errors.too_late(
-            cluster,
-            "TensorFlow has already been used in this process, and a worker joins its cluster "
-            "when TensorFlow starts",
-            " and make the strategy first, before any tensor, variable, model or data set",
+        raise DeviceError(
+            asked=cluster_errors.asked(cluster),
+            found="TensorFlow has already been used in this process, and a worker joins its "
+            "cluster when TensorFlow starts",
+            do=f"{_RESTART} and make the strategy first, before any tensor, variable, model or "
+            "data set",
         )
     _take_own_gpus(cluster)
     meet(cluster, replicas=count_replicas(), timeout_secs=timeout_secs)
@@ -200,12 +204,10 @@ def _coordinate(cluster: ClusterSpec, timeout_secs: float, variable_partitioner:
     if context.get_server_def() is None:
         _check_port(cluster)
     servers = [task for task in cluster.tasks_in_order() if task.job in ("worker", "ps")]
-    addresses = {task: cluster.address_of(task) or "" for task in servers}
-    addresses = {task: address for task, address in addresses.items() if address}
     deadline = time.monotonic() + timeout_secs
-    while absent := unanswering(addresses):
+    while absent := list(cluster_errors.silent(cluster, servers)[0]):
         if time.monotonic() > deadline:
-            raise cluster_errors.missing(cluster, list(absent), timeout_secs, kind=kind)
+            raise cluster_errors.absent(cluster, absent, timeout_secs, kind=kind)
         time.sleep(_ASK_AGAIN_SECS)
     try:
         return tf.distribute.ParameterServerStrategy(
@@ -241,6 +243,6 @@ def _end(*_: object) -> NoReturn:
 
 
 def _check_port(cluster: ClusterSpec) -> None:
-    address = cluster.address_of(cluster.task) if cluster.task else None
+    address = cluster_errors.own_address(cluster)
     if address and not is_free(parse_address(address).port):
         raise cluster_errors.port_in_use(cluster, "parameter_server")

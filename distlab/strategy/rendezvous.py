@@ -11,21 +11,22 @@ interrupt, no word of who is missing. It begins only when all are there, and is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import selectors
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 import distlab
 from distlab.cluster.probing import HTTP2_PREFACE, HTTP2_SETTINGS, probe
-from distlab.cluster.reading.addresses import Address, parse_address
+from distlab.cluster.reading.addresses import parse_address
 from distlab.cluster.spec import ClusterSpec, TaskName
-from distlab.errors import DistlabError
+from distlab.errors import DistlabError, TaskTimeout, UnsupportedEnvironment
 from distlab.strategy import cluster_errors
 
 _SELECT_SECS, _CALL_AGAIN_SECS, _CONNECT_SECS = 0.1, 0.25, 1.0
@@ -51,7 +52,7 @@ def meet(cluster: ClusterSpec, *, replicas: int, timeout_secs: float) -> None:
     leader, deadline = str(cluster.address_of(cluster.leader)), time.monotonic() + SERVER_SECS
     while probe(leader).state == "refused":
         if time.monotonic() > deadline:
-            raise cluster_errors.leader_lost(cluster)
+            raise cluster_errors.ended(cluster, f"{cluster.leader} was there before")
         time.sleep(0.01)
 
 
@@ -63,10 +64,11 @@ class _Connection:
         self.socket, self._unread = sock, b""
 
     def send(self, message: dict[str, Any]) -> None:
-        self.socket.sendall(json.dumps(message).encode() + b"\n")
+        with contextlib.suppress(OSError):  # it has ended, as `receive` will say
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]]:
-        """Returns the lines that have come; ValueError or OSError where it is no use any more."""
+        """Returns the lines that have come; OSError or ValueError where no more will."""
         data = self.socket.recv(1 << 16)
         *lines, self._unread = (self._unread + data).split(b"\n")
         if lines and lines[0].startswith(HTTP2_PREFACE):  # `probe` asks who listens here
@@ -83,18 +85,18 @@ class _Rendezvous:
     """One worker's part, from its first call to "go" or an error."""
 
     def __init__(self, cluster: ClusterSpec, *, replicas: int, timeout_secs: float) -> None:
-        assert cluster.task is not None
-        self._cluster, self._task, self._timeout_secs = cluster, cluster.task, timeout_secs
+        self._cluster, self._timeout_secs = cluster, timeout_secs
+        self._others = [task for task in cluster.trainers if task != cluster.task]
         self._hello = {
-            "task": str(self._task),
+            "task": str(cluster.task),
             "cluster": {job: list(tasks) for job, tasks in cluster.addresses.items()},
             "replicas": replicas,
-            "versions": {"distlab": distlab.__version__, "tensorflow": tf.__version__},
+            "versions": f"distlab {distlab.__version__}, tensorflow {tf.__version__}",
         }
-        self._start = self._progress = time.monotonic()
+        self._start = self._reported_at = time.monotonic()
         self._selector = selectors.DefaultSelector()
         try:
-            self._listener = _listen(parse_address(str(cluster.address_of(self._task))))
+            self._listener = _listen(str(cluster_errors.own_address(cluster)))
         except OSError as error:
             raise cluster_errors.port_in_use(cluster, "multi_worker") from error
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -107,72 +109,66 @@ class _Rendezvous:
 
     def lead(self) -> None:
         """Waits for all other workers, compares what they were told, and tells all to go."""
+        callers: dict[_Connection, str] = {}
         joined: dict[str, _Connection] = {}
-        callers: list[_Connection] = []
-        came: set[str] = set()
         problem: DistlabError | None = None
-        while missing := [task for task in self._others() if str(task) not in joined]:
+        missing = self._others
+        while missing:
             for connection, messages in self._events():
+                for hello in messages or ():
+                    if hello.keys() != self._hello.keys():
+                        continue
+                    name = str(hello["task"])
+                    problem = problem or self._compare(hello, connection, joined.get(name))
+                    callers[connection], joined[name] = name, connection
                 if messages is None:
                     joined = {name: one for name, one in joined.items() if one is not connection}
-                for hello in messages or ():
-                    name = str(hello.get("task"))
-                    problem = problem or self._compare(hello, connection, joined.get(name))
-                    joined[name] = connection
-                    callers.append(connection)
-                    came.add(name)
+            before, missing = missing, [task for task in self._others if str(task) not in joined]
             if problem and self._has_passed(min(self._timeout_secs, _LAST_CALL_SECS)):
                 break
-            if self._has_passed(self._timeout_secs):
-                never = [task for task in missing if str(task) not in came]
-                problem = cluster_errors.missing(
-                    self._cluster, never or missing, self._timeout_secs
-                )
+            if missing and self._has_passed(self._timeout_secs):
+                never = [task for task in missing if str(task) not in callers.values()]
+                problem = cluster_errors.absent(self._cluster, never or missing, self._timeout_secs)
                 break
-            absent = [str(task) for task in self._others() if str(task) not in joined]
-            if absent != [str(task) for task in missing]:
-                self._tell(joined.values(), {"missing": absent})
+            if missing != before:
+                _send(joined.values(), {"missing": [str(task) for task in missing]})
             self._report(missing)
         if problem:
-            self._tell(callers, {"error": cluster_errors.pack(problem)})
+            parts = {"found": problem.found, "do": problem.do, "task": problem.parts.get("task")}
+            _send(callers, {"problem": parts})
             raise problem
         # So that whoever goes finds nothing at the leader's port but TensorFlow.
         self._selector.unregister(self._listener)
         self._listener.close()
-        self._tell(joined.values(), {"go": True})
+        _send(joined.values(), {"go": True})
 
     def follow(self) -> None:
         """Calls the leader, and waits for its word."""
         leader: _Connection | None = None
-        answered, next_call = False, 0.0
-        missing = [self._cluster.leader]
-        while True:
-            if leader is None and time.monotonic() > next_call:
+        answer: dict[str, Any] = {}
+        next_call = self._start
+        while "go" not in answer:
+            if leader is None and time.monotonic() >= next_call:
                 next_call = time.monotonic() + _CALL_AGAIN_SECS
                 leader = self._call_leader()
             for connection, messages in self._events():
-                if connection is not leader:
-                    continue
-                for message in messages or ():
-                    answered = True
-                    if "go" in message:
-                        return
-                    if "error" in message:
-                        raise cluster_errors.unpack(self._cluster, message["error"])
-                    names = message["missing"]
-                    missing = [task for task in self._others() if str(task) in names]
-                if messages is None:
+                if connection is leader and messages is None:
                     leader = None
-                    if answered:
-                        raise cluster_errors.leader_lost(self._cluster)
+                elif connection is leader and messages:
+                    answer = messages[-1]
+            if "problem" in answer:
+                raise self._problem(**answer["problem"])
+            if answer and leader is None and "go" not in answer:
+                sign = f"{self._cluster.leader} was there before"
+                raise cluster_errors.ended(self._cluster, sign)
+            names = answer.get("missing", [str(self._cluster.leader)])
+            missing = [task for task in self._others if str(task) in names]
             if self._has_passed(self._timeout_secs):
-                if not answered:
-                    missing = cluster_errors.silent(self._cluster) or missing
-                raise cluster_errors.missing(self._cluster, missing, self._timeout_secs)
+                if not answer:
+                    texts, _ = cluster_errors.silent(self._cluster, self._others)
+                    missing = list(texts) or missing
+                raise cluster_errors.absent(self._cluster, missing, self._timeout_secs)
             self._report(missing)
-
-    def _others(self) -> list[TaskName]:
-        return [task for task in self._cluster.trainers if task != self._task]
 
     def _has_passed(self, secs: float) -> bool:
         return time.monotonic() > self._start + secs
@@ -188,13 +184,13 @@ class _Rendezvous:
             return None
         connection = _Connection(sock)
         self._selector.register(sock, selectors.EVENT_READ, connection)
-        self._tell([connection], self._hello)
+        connection.send(self._hello)
         return connection
 
     def _events(self) -> Iterator[tuple[_Connection, list[dict[str, Any]] | None]]:
         """Yields what comes within a moment; None where a connection has ended."""
         for key, _ in self._selector.select(_SELECT_SECS):
-            if key.data is None:
+            if key.fileobj is self._listener:
                 sock, _ = self._listener.accept()
                 self._selector.register(sock, selectors.EVENT_READ, _Connection(sock))
                 continue
@@ -206,14 +202,6 @@ class _Rendezvous:
                 key.data.socket.close()
             yield key.data, messages
 
-    @staticmethod
-    def _tell(connections: Any, message: dict[str, Any]) -> None:
-        for connection in connections:
-            try:
-                connection.send(message)
-            except OSError:  # it has ended, as the next event will say
-                continue
-
     def _compare(
         self, hello: dict[str, Any], connection: _Connection, twin: _Connection | None
     ) -> DistlabError | None:
@@ -222,17 +210,30 @@ class _Rendezvous:
             return cluster_errors.twins(self._cluster, hello["task"], hosts)
         return cluster_errors.disagreement(self._cluster, theirs=hello, ours=self._hello)
 
+    def _problem(self, found: str, do: str, task: str | None) -> DistlabError:
+        """The leader's error, as this worker's own."""
+        asked = cluster_errors.asked(self._cluster)
+        if task is None:
+            return UnsupportedEnvironment(asked=asked, found=found, do=do)
+        return TaskTimeout(asked=asked, found=found, do=do, task=task)
+
     def _report(self, missing: list[TaskName]) -> None:
-        if time.monotonic() < self._progress + _PROGRESS_SECS:
+        if time.monotonic() < self._reported_at + _PROGRESS_SECS:
             return
-        self._progress = time.monotonic()
+        self._reported_at = time.monotonic()
         names = ", ".join(f"{task} at {self._cluster.address_of(task)}" for task in missing)
-        waited = f"{self._progress - self._start:.0f} of {self._timeout_secs:g} s"
-        sys.stderr.write(f"distlab: {self._task} waits for {names}: {waited}\n")
+        waited = f"{self._reported_at - self._start:.0f} of {self._timeout_secs:g} s"
+        sys.stderr.write(f"distlab: {self._cluster.task} waits for {names}: {waited}\n")
 
 
-def _listen(own: Address) -> socket.socket:
+def _send(connections: Iterable[_Connection], message: dict[str, Any]) -> None:
+    for connection in connections:
+        connection.send(message)
+
+
+def _listen(address: str) -> socket.socket:
     """Returns a socket that listens on every interface, as TensorFlow's server does."""
+    own = parse_address(address)
     try:
         families = {found[0] for found in socket.getaddrinfo(own.host, own.port)}
         if socket.AF_INET6 in families and socket.has_dualstack_ipv6():

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import distlab as dl
-from distlab.strategy import clusters, rendezvous
+from distlab.strategy import cluster_errors, clusters, rendezvous
 
 
 def say(text):
@@ -131,14 +131,14 @@ def coordinate():
 
 def interrupt_oneself():
     """Ctrl-C while the coordinator waits for its servers: when it has looked for them twice."""
-    looks, look = itertools.count(1), clusters.unanswering
+    looks, look = itertools.count(1), cluster_errors.silent
 
     def interrupting(*given):
         if next(looks) == 2:
             signal.raise_signal(signal.SIGINT)
         return look(*given)
 
-    clusters.unanswering = interrupting
+    cluster_errors.silent = interrupting
     with contextlib.suppress(KeyboardInterrupt):
         dl.make_strategy("parameter_server", timeout_secs=3600)
     return "interrupted"
