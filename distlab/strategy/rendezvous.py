@@ -22,9 +22,9 @@ from typing import Any
 
 import tensorflow as tf
 
-import distlab
+from distlab import __version__
 from distlab.cluster.probing import HTTP2_PREFACE, HTTP2_SETTINGS, probe
-from distlab.cluster.reading.addresses import parse_address
+from distlab.cluster.reading.tf_config import parse_address
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.errors import DistlabError, TaskTimeout, UnsupportedEnvironment
 from distlab.strategy import cluster_errors
@@ -91,7 +91,7 @@ class _Rendezvous:
             "task": str(cluster.task),
             "cluster": {job: list(tasks) for job, tasks in cluster.addresses.items()},
             "replicas": replicas,
-            "versions": f"distlab {distlab.__version__}, tensorflow {tf.__version__}",
+            "versions": f"distlab {__version__}, tensorflow {tf.__version__}",
         }
         self._start = self._reported_at = time.monotonic()
         self._selector = selectors.DefaultSelector()
