@@ -32,7 +32,7 @@ from distlab.strategy import cluster_errors
 _SELECT_SECS, _CALL_AGAIN_SECS, _CONNECT_SECS = 0.1, 0.25, 1.0
 _PROGRESS_SECS = 30.0
 # How long the leader stays for workers to come that are to hear of a disagreement, too.
-_LAST_CALL_SECS = 10.0
+_LAST_CALL_SECS = 5.0
 # How long TensorFlow may take to start its servers and connect them, once all workers are there.
 SERVER_SECS = 120.0
 _MAX_BYTES = 1 << 22
@@ -112,7 +112,7 @@ class _Rendezvous:
         callers: dict[_Connection, str] = {}
         joined: dict[str, _Connection] = {}
         problem: DistlabError | None = None
-        missing = self._others
+        missing, answered = self._others, 0
         while missing:
             for connection, messages in self._events():
                 for hello in messages or ():
@@ -123,14 +123,15 @@ class _Rendezvous:
                     callers[connection], joined[name] = name, connection
                 if messages is None:
                     joined = {name: one for name, one in joined.items() if one is not connection}
-            before, missing = missing, [task for task in self._others if str(task) not in joined]
+            missing = [task for task in self._others if str(task) not in joined]
             if problem and self._has_passed(min(self._timeout_secs, _LAST_CALL_SECS)):
                 break
             if missing and self._has_passed(self._timeout_secs):
                 never = [task for task in missing if str(task) not in callers.values()]
                 problem = cluster_errors.absent(self._cluster, never or missing, self._timeout_secs)
                 break
-            if missing != before:
+            if len(callers) > answered:
+                answered = len(callers)
                 _send(joined.values(), {"missing": [str(task) for task in missing]})
             self._report(missing)
         if problem:
