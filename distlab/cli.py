@@ -202,7 +202,7 @@ def _launch(options: argparse.Namespace) -> int:
             found=f"{sys.platform}, where no process can be forked",
             do="on Windows run it under WSL2",
         )
-    from distlab.cluster.launch.launching import LaunchOptions, launch
+    from distlab.cluster.launch.launcher import LaunchOptions, launch
 
     command = options.command[options.command[:1] == ["--"] :]
     return launch(

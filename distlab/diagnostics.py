@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distlab import environment
-from distlab.cluster.cluster_explanation import ClusterExplanation, explain_cluster
+from distlab.cluster.cluster_explanation import explain_cluster, warn_of_cluster
 from distlab.cluster.spec import ClusterSpec, count_tasks, read_cluster
 from distlab.errors import UnsupportedEnvironment
 
@@ -25,7 +25,7 @@ class Diagnosis:
         versions: Python's version and those of the packages that matter.
         devices: Processors and GPUs, a line each.
         strategies: For each kind of strategy, whether it runs here, and on what.
-        cluster: What the cluster means for this process; None where none is described.
+        cluster: What the cluster means for this process; empty where none is described.
         notes: What is worth knowing.
         problems: What will not work, each with its cure; empty when all is well.
     """
@@ -33,7 +33,7 @@ class Diagnosis:
     versions: Mapping[str, str]
     devices: tuple[str, ...]
     strategies: Mapping[str, str]
-    cluster: ClusterExplanation | None
+    cluster: Mapping[str, str]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
 
@@ -43,7 +43,7 @@ class Diagnosis:
             ("Versions", list(self.versions.items())),
             ("Devices", [("", line) for line in self.devices]),
             ("Strategies", list(self.strategies.items())),
-            ("Cluster", self.cluster.rows() if self.cluster else []),
+            ("Cluster", list(self.cluster.items())),
             ("Notes", [("", line) for line in self.notes]),
             ("Problems", [("", line) for line in self.problems] or [("", "none")]),
         ]
@@ -86,13 +86,12 @@ def doctor() -> Diagnosis:
     works = not problems
     spec = _read_cluster(problems)
     strategies = _strategies(len(gpus), _cluster_texts(spec, problems)) if works else {}
-    cluster = explain_cluster() if spec else None
     return Diagnosis(
         versions=versions,
         devices=(f"{os.cpu_count()} CPU cores, {platform.machine()}, {platform.system()}", *gpus),
         strategies=strategies,
-        cluster=cluster,
-        notes=(*_notes(versions, len(gpus)), *(cluster.notes if cluster else ())),
+        cluster=explain_cluster(spec) if spec else {},
+        notes=(*_notes(versions, len(gpus)), *(warn_of_cluster(spec) if spec else ())),
         problems=tuple(problems),
     )
 

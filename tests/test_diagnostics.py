@@ -89,7 +89,7 @@ def test_doctor_says_nothing_of_clusters_where_none_is_described(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     diagnosis = dl.doctor()
     assert diagnosis.strategies["multi_worker"] == "needs a cluster: TF_CONFIG is not set"
-    assert diagnosis.cluster is None and "Cluster" not in repr(diagnosis)
+    assert diagnosis.cluster == {} and "Cluster" not in repr(diagnosis)
     assert not [note for note in diagnosis.notes if OPEN_SERVERS in note]
     monkeypatch.setenv("TF_CONFIG", "{}")
     assert dl.doctor().strategies["multi_worker"] == "needs a cluster: TF_CONFIG names none"

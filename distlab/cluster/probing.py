@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from distlab.cluster.reading.addresses import ClusterMistake, parse_address
+from distlab.cluster.reading.tf_config import ClusterMistake, parse_address
 from distlab.errors import InvalidArgument
 
 State = Literal[
@@ -55,7 +55,8 @@ _WORDS = {
 
 # How HTTP/2 opens, which gRPC speaks: a greeting and an empty frame of settings. The server
 # answers with its own settings, frame type 4.
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+HTTP2_PREFACE, HTTP2_SETTINGS = b"PRI * HTTP/2.0\r", b"\0\0\0\4\0\0\0\0\0"
+_GREETING = HTTP2_PREFACE + b"\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 _FRAME_HEADER_BYTES, _SETTINGS = 9, 4
 
 # The most telling first, of what the addresses of one name say.

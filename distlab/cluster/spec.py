@@ -15,9 +15,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from distlab.cluster.reading.cluster_rules import JOBS
 from distlab.cluster.reading.slurm import parse_slurm
-from distlab.cluster.reading.tf_config import parse_tf_config
+from distlab.cluster.reading.tf_config import JOBS, parse_tf_config
 
 
 @dataclass(frozen=True)

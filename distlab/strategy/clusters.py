@@ -1,33 +1,40 @@
 """Strategies of several processes: who this one is, and what it then makes or does.
 
-make_on_cluster("multi_worker", read_cluster(), patience=Patience(timeout_secs=300, ...))
+make_on_cluster("multi_worker", read_cluster(), timeout_secs=300, heartbeat_secs=10)
 
-A coordinator makes a strategy; a worker or a parameter server under its command makes none, but
-serves until it is told to end.
+A worker waits for all others and makes the strategy; a coordinator waits for its servers; a worker
+or parameter server under a coordinator makes none, but serves until it is told to end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import threading
+import time
 import warnings
+from collections.abc import Iterator
 from typing import Any, NoReturn, cast
 
 import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 from tensorflow.python.eager import context
 
 from distlab.cluster.ports import is_free
-from distlab.cluster.reading.addresses import parse_address
+from distlab.cluster.reading.tf_config import parse_address
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.errors import DeviceError, UnsupportedEnvironment
-from distlab.strategy import meeting_errors
-from distlab.strategy.calling import has_given_up
-from distlab.strategy.connecting import connect
-from distlab.strategy.local_devices import all_taken
-from distlab.strategy.meeting import Patience, meet
-from distlab.strategy.rejoining import rejoin
+from distlab.strategy import cluster_errors
+from distlab.strategy.rendezvous import SERVER_SECS, meet
+
+_ASK_AGAIN_SECS = 0.05
+_RESTART = "restart the kernel (or Python; in a LocalCluster: cluster.restart())"
+
+# The strategy of this process's cluster: TensorFlow joins a cluster once in a process.
+_joined: list[tuple[ClusterSpec, Any]] = []
 
 
 class _Resolver(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # type: ignore[misc]
@@ -36,14 +43,14 @@ class _Resolver(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # type
     def __init__(self, cluster: ClusterSpec) -> None:
         job, index = (cluster.task.job, cluster.task.index) if cluster.task else (None, None)
         super().__init__(task_type=job, task_id=index, rpc_layer="grpc")
-        self._cluster = _tensorflows(cluster)
+        self._cluster = _tensorflow_spec(cluster)
 
     def cluster_spec(self) -> Any:
         return self._cluster
 
 
-def _tensorflows(cluster: ClusterSpec) -> Any:
-    """Returns the cluster as TensorFlow's own; tasks of which this one was not told left out."""
+def _tensorflow_spec(cluster: ClusterSpec) -> Any:
+    """TensorFlow's own ClusterSpec, without tasks of which this one was not told."""
     return tf.train.ClusterSpec(
         {
             job: {index: address for index, address in enumerate(tasks) if address}
@@ -53,22 +60,25 @@ def _tensorflows(cluster: ClusterSpec) -> Any:
 
 
 def make_on_cluster(
-    kind: str, cluster: ClusterSpec | None, *, patience: Patience, variable_partitioner: Any = None
+    kind: str,
+    cluster: ClusterSpec | None,
+    *,
+    timeout_secs: float,
+    heartbeat_secs: float,
+    variable_partitioner: Any = None,
 ) -> Any:
     """Makes a strategy, or serves another task's strategy and does not return."""
     if cluster is None and kind == "multi_worker":
         return tf.distribute.MultiWorkerMirroredStrategy()
     if cluster is None or cluster.has_parameter_servers != (kind == "parameter_server"):
         raise _other_kind(kind, cluster)
-    if doubt := meeting_errors.doubt_of_own_address(cluster):
+    if doubt := cluster_errors.doubt_of_own_address(cluster):
         warnings.warn(doubt, UserWarning, stacklevel=3)
-    if has_given_up():
-        raise meeting_errors.given_up_before(cluster, kind)
     if kind == "multi_worker":
-        return _join(cluster, patience)
+        return _join(cluster, timeout_secs, heartbeat_secs)
     if cluster.task is not None and cluster.serves:
         _serve(cluster, cluster.task)
-    return _coordinate(cluster, patience.timeout_secs, variable_partitioner)
+    return _coordinate(cluster, timeout_secs, variable_partitioner)
 
 
 def _other_kind(kind: str, cluster: ClusterSpec | None) -> UnsupportedEnvironment:
@@ -87,76 +97,88 @@ def _other_kind(kind: str, cluster: ClusterSpec | None) -> UnsupportedEnvironmen
     )
 
 
-def _join(cluster: ClusterSpec, patience: Patience) -> Any:
-    """Makes the strategy of workers that step together."""
-    resolver = _Resolver(cluster)
+# Workers that step together
 
-    def make() -> Any:
-        with all_taken():
-            return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
 
-    before = context.context()._collective_ops_server_def
-    if before is None:
-        if context.context()._initialized:
-            raise DeviceError(
-                asked=meeting_errors.asked(cluster),
-                found="TensorFlow has already been used in this process, and a worker joins its "
-                "cluster when TensorFlow starts",
-                do=f"{meeting_errors.RESTART} and make the strategy first, before any tensor, "
-                "variable, model or data set",
-            )
-        _check_port(cluster, "multi_worker")
-        _take_own_gpus(cluster)
-        return meet(cluster, make, patience=patience)
-    if before.cluster != resolver.cluster_spec().as_cluster_def():
+def _join(cluster: ClusterSpec, timeout_secs: float, heartbeat_secs: float) -> Any:
+    """The strategy of this process's cluster, made once all workers are there."""
+    if _joined and _joined[0][0] == cluster:
+        return _joined[0][1]
+    if _joined or context.context()._collective_ops_server_def is not None:
         raise DeviceError(
-            asked=meeting_errors.asked(cluster),
-            found="this process is in another cluster, and can be in one only",
-            do=f"{meeting_errors.RESTART}, here and in the other tasks",
+            asked=cluster_errors.asked(cluster),
+            found="this process has joined a cluster before, and can do so only once",
+            do=f"{_RESTART}, here and in the other tasks",
         )
-    return rejoin(cluster, make, patience=patience)
-
-
-def _coordinate(cluster: ClusterSpec, secs: float, variable_partitioner: Any) -> Any:
-    """Makes the strategy of a coordinator once all its servers answer."""
-    if context.get_server_def() is None:
-        _check_port(cluster, "parameter_server")
-
-    def make() -> Any:
-        resolver = _Resolver(cluster)
-        return tf.distribute.ParameterServerStrategy(
-            resolver, variable_partitioner=variable_partitioner
+    if context.context()._initialized:
+        raise DeviceError(
+            asked=cluster_errors.asked(cluster),
+            found="TensorFlow has already been used in this process, and a worker joins its "
+            "cluster when TensorFlow starts",
+            do=f"{_RESTART} and make the strategy first, before any tensor, variable, model or "
+            "data set",
         )
-
-    return connect(cluster, make, timeout_secs=secs)
-
-
-def _serve(cluster: ClusterSpec, task: TaskName) -> NoReturn:
-    """Runs the server of a worker or parameter server until this process is told to end."""
-    _check_port(cluster, "parameter_server")
-    with contextlib.suppress(ValueError):  # in another thread than the first
-        signal.signal(signal.SIGTERM, _end)
+    _take_own_gpus(cluster)
+    meet(cluster, replicas=count_replicas(), timeout_secs=timeout_secs)
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{cluster.leader.job}/replica:0/task:0",
+        coordinated_jobs=[
+            CoordinatedJob(name=job, num_tasks=cluster.jobs[job])
+            for job in sorted({task.job for task in cluster.trainers})
+        ],
+        heartbeat_timeout_in_ms=int(heartbeat_secs * 1000),
+    )
+    # If a worker is lost in this moment, TensorFlow waits an hour for it, deaf to signals, with the
+    # GIL held: faulthandler's thread, which needs none, then shows this line and ends the process.
+    faulthandler.dump_traceback_later(SERVER_SECS, exit=True, file=2)
     try:
-        _server = tf.distribute.Server(
-            _tensorflows(cluster), job_name=task.job, task_index=task.index, protocol="grpc"
-        )
+        with _all_cpus():
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(_Resolver(cluster))
     except tf.errors.OpError as error:
-        raise meeting_errors.refused(cluster, error.message, kind="parameter_server") from error
-    address = cluster.address_of(task)
-    print(f"{task} serves at {address} until its coordinator is done", flush=True)  # noqa: T201
-    # Not server.join(), which holds the GIL: no signal would be heeded.
-    while True:
-        threading.Event().wait()
+        raise cluster_errors.not_connected(cluster, error.message) from error
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        _restore_sigterm()
+    _joined.append((cluster, strategy))
+    return strategy
 
 
-def _end(*_: object) -> NoReturn:
-    raise SystemExit(0)
+def count_replicas() -> int:
+    """How many replicas this worker will have; asks without starting TensorFlow."""
+    gpus = tf.config.get_visible_devices("GPU")
+    devices = gpus or tf.config.get_visible_devices("CPU")
+    logical = map(tf.config.get_logical_device_configuration, devices)
+    return sum(len(devices or [None]) for devices in logical)
 
 
-def _check_port(cluster: ClusterSpec, kind: str) -> None:
-    address = cluster.address_of(cluster.task) if cluster.task else None
-    if address and not is_free(parse_address(address).port):
-        raise meeting_errors.port_in_use(cluster, kind)
+@contextlib.contextmanager
+def _all_cpus() -> Iterator[None]:
+    """Inside, a MultiWorkerMirroredStrategy takes all logical CPUs, where TensorFlow takes one.
+
+    A machine without GPUs could not show what several of them do, else.
+    """
+    original = CollectiveAllReduceExtended._initialize_local_devices
+
+    def take(extended: Any, resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
+        devices, kind = original(extended, resolver, worker_device)
+        if kind == "CPU":
+            numbers = range(count_replicas())
+            devices = tuple(f"{worker_device}/device:CPU:{number}" for number in numbers)
+        return devices, kind
+
+    CollectiveAllReduceExtended._initialize_local_devices = take
+    try:
+        yield
+    finally:
+        CollectiveAllReduceExtended._initialize_local_devices = original
+
+
+def _restore_sigterm() -> None:
+    """Gives SIGTERM back to Python: a worker of TensorFlow catches it and does nothing."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _take_own_gpus(cluster: ClusterSpec) -> None:
@@ -171,3 +193,56 @@ def _take_own_gpus(cluster: ClusterSpec) -> None:
     share = len(gpus) // here
     if share and here > 1:
         tf.config.set_visible_devices(gpus[first * share : (first + 1) * share], "GPU")
+
+
+# A coordinator and its servers
+
+
+def _coordinate(cluster: ClusterSpec, timeout_secs: float, variable_partitioner: Any) -> Any:
+    """The strategy of a coordinator, made once all its servers answer."""
+    kind = "parameter_server"
+    if context.get_server_def() is None:
+        _check_port(cluster)
+    servers = [task for task in cluster.tasks_in_order() if task.job in ("worker", "ps")]
+    deadline = time.monotonic() + timeout_secs
+    while absent := list(cluster_errors.silent(cluster, servers)[0]):
+        if time.monotonic() > deadline:
+            raise cluster_errors.absent(cluster, absent, timeout_secs, kind=kind)
+        time.sleep(_ASK_AGAIN_SECS)
+    try:
+        return tf.distribute.ParameterServerStrategy(
+            _Resolver(cluster), variable_partitioner=variable_partitioner
+        )
+    except tf.errors.OpError as error:
+        context.context()._server_def = None  # else the next operation would connect again
+        raise cluster_errors.not_connected(cluster, error.message, kind=kind) from error
+
+
+def _serve(cluster: ClusterSpec, task: TaskName) -> NoReturn:
+    """Runs the server of a worker or parameter server until this process is told to end."""
+    _check_port(cluster)
+    with contextlib.suppress(ValueError):  # in another thread than the first
+        signal.signal(signal.SIGTERM, _end)
+    try:
+        _server = tf.distribute.Server(
+            _tensorflow_spec(cluster), job_name=task.job, task_index=task.index, protocol="grpc"
+        )
+    except tf.errors.OpError as error:
+        raise cluster_errors.not_connected(
+            cluster, error.message, kind="parameter_server"
+        ) from error
+    address = cluster.address_of(task)
+    print(f"{task} serves at {address} until its coordinator is done", flush=True)  # noqa: T201
+    # Not server.join(), which holds the GIL: no signal would be heeded.
+    while True:
+        threading.Event().wait()
+
+
+def _end(*_: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _check_port(cluster: ClusterSpec) -> None:
+    address = cluster_errors.own_address(cluster)
+    if address and not is_free(parse_address(address).port):
+        raise cluster_errors.port_in_use(cluster, "parameter_server")

@@ -13,11 +13,13 @@ import tensorflow as tf
 
 from distlab.cluster.spec import read_cluster
 from distlab.errors import DeviceError, InvalidArgument, did_you_mean
-from distlab.strategy import collective_keys, replica_threads
 from distlab.strategy.clusters import make_on_cluster
 from distlab.strategy.describing import CLUSTER_KINDS, short_name
-from distlab.strategy.meeting import Patience
-from distlab.strategy.reduction import ReductionToOneDevice
+from distlab.strategy.mirrored import (
+    ReductionToOneDevice,
+    separate_collectives,
+    wait_for_replica_threads,
+)
 
 Kind = Literal[
     "auto",
@@ -33,6 +35,8 @@ KINDS: tuple[str, ...] = Kind.__args__  # type: ignore[attr-defined]
 
 # Kinds that take their devices from the caller; the others find their own.
 _TAKE_DEVICES = ("one_device", "mirrored", "central_storage")
+
+_MOST_SECS = 7 * 24 * 60 * 60
 
 
 def make_strategy(
@@ -53,8 +57,8 @@ def make_strategy(
     "parameter_server" cluster does not return from this call, but serves the coordinator until
     it gets SIGTERM; the evaluator gets "one_device". Each worker of a cluster computes on all its
     GPUs, or where it has none on all its logical CPUs. The strategy of a cluster comes first in
-    a process, before any tensor, variable, model or data set. For another "multi_worker" one,
-    call it again in all workers: they wait for each other, and the first one stays usable.
+    a process, before any tensor, variable, model or data set. A worker joins a cluster once: asked
+    for "multi_worker" again, a process gets the strategy that it has.
 
     Args:
         kind: Which strategy.
@@ -76,13 +80,13 @@ def make_strategy(
 
     Raises:
         InvalidArgument: `kind` is misspelt, or an argument is not for it or cannot be meant.
-        DeviceError: A device is not there, there is no TPU, or TensorFlow was used before a
-            cluster's strategy was made.
+        DeviceError: A device is not there, there is no TPU, or TensorFlow was used, or another
+            cluster joined, before a cluster's strategy was made.
         UnsupportedEnvironment: The kind needs a cluster and none is described, the description
             has a mistake, this task's port is in use, or tasks were told of different clusters
-            or have different numbers of devices.
+            or have different numbers of devices or versions.
         TaskTimeout: Other tasks have not come in time; it names them, and what to check.
-        ProcessError: A task that had come has ended, or this process has waited in vain before.
+        ProcessError: A task that had come has ended.
         SystemExit: This task has served, and was told to end.
     """
     if kind not in KINDS:
@@ -107,18 +111,33 @@ def make_strategy(
             found="only parameter servers hold parts of variables",
             do="leave variable_partitioner out, or use 'parameter_server'",
         )
-    replica_threads.install()
+    wait_for_replica_threads()
     if kind in CLUSTER_KINDS:
-        patience = Patience(timeout_secs=timeout_secs, heartbeat_secs=heartbeat_secs)
+        _check_secs("timeout_secs", timeout_secs, least=0)
+        _check_secs("heartbeat_secs", heartbeat_secs, least=1)
         strategy = make_on_cluster(
-            kind, read_cluster(), patience=patience, variable_partitioner=variable_partitioner
+            kind,
+            read_cluster(),
+            timeout_secs=timeout_secs,
+            heartbeat_secs=heartbeat_secs,
+            variable_partitioner=variable_partitioner,
         )
     else:
         strategy = _make(kind, devices, cross_device_ops)
-        collective_keys.separate(strategy)
+        separate_collectives(strategy)
     if kind != "default":  # TensorFlow's default strategy is one object for everyone
         strategy._distlab_origin = (kind, why)
     return strategy
+
+
+def _check_secs(name: str, secs: Any, *, least: int) -> None:
+    is_number = isinstance(secs, int | float) and not isinstance(secs, bool)
+    if not is_number or not least <= secs <= _MOST_SECS:
+        raise InvalidArgument(
+            asked=f"make_strategy(..., {name}={secs!r})",
+            found=f"it is no number of seconds from {least} to {_MOST_SECS}",
+            do="leave it out, or give seconds: 60 is a minute",
+        )
 
 
 def _choose() -> tuple[Kind, str]:

@@ -22,8 +22,8 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import InvalidArgument, ModelError, did_you_mean
-from distlab.strategy import collective_keys
 from distlab.strategy.describing import describe
+from distlab.strategy.mirrored import separate_collectives
 from distlab.training.executions import make_execution, make_predict_function
 from distlab.training.fitting import Fitting
 from distlab.training.keras_private import models, replaced
@@ -91,7 +91,7 @@ def distribute(
     on_servers, workers = describe(strategy).kind == "parameter_server", workers_of(strategy)
     if on_servers:
         server_fit.check_strategy(strategy)
-    collective_keys.separate(strategy)
+    separate_collectives(strategy)
     with fail_together(workers, "build"), strategy.scope(), models.kept_graph():
         model = build()
     check_model(model, strategy)

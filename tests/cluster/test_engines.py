@@ -278,7 +278,7 @@ def test_the_errors_that_the_page_names_are_those_of_distlab():
     errors = [row.split("|")[1].strip() for row in rows]
     source = (ROOT / "distlab/cluster/probing.py").read_text(encoding="utf-8")
     assert len(errors) == 5 and [error for error in errors if error not in source] == []
-    source = (ROOT / "distlab/strategy/meeting_errors.py").read_text(encoding="utf-8")
+    source = (ROOT / "distlab/strategy/cluster_errors.py").read_text(encoding="utf-8")
     for text in ("its port is in use", "was told that"):
         assert text in source and text in PAGE
 

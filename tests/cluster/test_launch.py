@@ -15,8 +15,8 @@ import pytest
 
 from distlab import cli
 from distlab.cluster.exit_status import exit_code
-from distlab.cluster.launch import launching, supervising
-from distlab.cluster.launch.launching import LaunchOptions, launch
+from distlab.cluster.launch import launcher
+from distlab.cluster.launch.launcher import LaunchOptions, launch
 from distlab.cluster.launch.task_output import Lines
 from distlab.cluster.ports import is_free
 from distlab.errors import InvalidArgument
@@ -107,7 +107,7 @@ elif name != "evaluator:0":
 
 
 def test_each_task_has_a_gpu_of_its_own_and_too_few_cores_are_noted(monkeypatch, capfd):
-    monkeypatch.setattr(launching, "visible_gpus", lambda: ["4", "6"])
+    monkeypatch.setattr(launcher, "visible_gpus", lambda: ["4", "6"])
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     run = launched(["--workers", 2, script("print(os.environ['CUDA_VISIBLE_DEVICES'])")], capfd)
     assert [said_by(f"worker:{index}", run.out) for index in (0, 1)] == [["4"], ["6"]]
@@ -237,8 +237,8 @@ if attempt < 3:
 
 
 def test_a_preempted_task_is_started_again_and_the_others_may_save(capfd, monkeypatch):
-    monkeypatch.setattr(supervising, "_LOST_SECS", 0)  # for a task that cannot save
-    monkeypatch.setattr(supervising, "_PREEMPTED_SECS", LIMIT_SECS)
+    monkeypatch.setattr(launcher, "_LOST_SECS", 0)  # for a task that cannot save
+    monkeypatch.setattr(launcher, "_PREEMPTED_SECS", LIMIT_SECS)
     text = """
 def save(*_):
     print("saved")
@@ -290,13 +290,13 @@ sleep()
 
 
 def test_an_evaluator_may_go_on_for_a_while_when_training_has_ended(capfd, monkeypatch):
-    succeed = supervising.Supervisor._on_success
+    succeed = launcher._Launcher._on_success
 
     def note_and_succeed(supervisor):
         Path("training-has-ended").touch()
         return succeed(supervisor)
 
-    monkeypatch.setattr(supervising.Supervisor, "_on_success", note_and_succeed)
+    monkeypatch.setattr(launcher._Launcher, "_on_success", note_and_succeed)
     text = """
 if name != "evaluator:0":
     sys.exit(0)
@@ -322,7 +322,7 @@ tf.distribute.MultiWorkerMirroredStrategy()
     moved = "another process was first on a port; all start again on other ports"
     assert own_lines(launched(["--workers", 2, script(text)], capfd)) == [moved]
     assert attempts()["worker:0"] == 2
-    monkeypatch.setattr(supervising, "_MOST_LOST_PORTS", 1)  # not for ever
+    monkeypatch.setattr(launcher, "_MOST_LOST_PORTS", 1)  # not for ever
     run = launched([script("sys.exit('Address already in use')")], capfd, code=1)
     assert own_lines(run) == [moved, "worker:0 ended with exit code 1"]
 
@@ -335,7 +335,7 @@ def waits_for_the_other():
 waits_for_the_other()
 """
     times = late_once(lambda: len(list(folder.glob("waits-*"))) == 2)
-    monkeypatch.setattr(supervising, "time", times)
+    monkeypatch.setattr(launcher, "time", times)
     run = launched(["--workers", 2, "--timeout", 5000, script(text)], capfd, code=124)
     for task in ("worker:0", "worker:1"):
         assert any(line.endswith("in waits_for_the_other") for line in said_by(task, run.err))
@@ -465,7 +465,7 @@ def test_what_cannot_be_meant_is_said(folder, monkeypatch, capsys):
 
 def test_what_follows_the_script_is_the_scripts(monkeypatch):
     seen = []
-    monkeypatch.setattr(launching, "launch", lambda *given: seen.append(given) or 0)
+    monkeypatch.setattr(launcher, "launch", lambda *given: seen.append(given) or 0)
     after = ["--workers", "9", "--", "-m", "x"]
     for args, command, workers in [
         (["t.py", *after], ["t.py", *after], 1),

@@ -6,7 +6,7 @@ import random
 import tensorflow as tf
 from tensorflow.python.distribute import multi_worker_util
 
-from distlab.cluster.cluster_explanation import OPEN_SERVERS, explain_cluster
+from distlab.cluster.cluster_explanation import OPEN_SERVERS, explain_cluster, warn_of_cluster
 from distlab.cluster.spec import ClusterSpec, TaskName, count_tasks, local_spec, read_cluster
 from distlab.errors import DistlabError
 
@@ -228,20 +228,19 @@ def local(job, index, **others):
 
 
 def test_an_explanation_says_who_this_is_and_what_will_happen():
-    explained = explain_cluster(local("worker", 1))
-    assert repr(explained).splitlines() == [
-        "cluster   2 workers (TF_CONFIG)",
-        "task      worker:1 at 127.0.0.1:2",
-        "chief     worker:0, which acts as one",
-        "others    worker:0 at 127.0.0.1:1",
-        "strategy  multi_worker",
-        "expect    All 2 workers make their strategy before any goes on. Every step waits for the "
+    spec = read_cluster(local("worker", 1))
+    assert explain_cluster(spec) == {
+        "cluster": "2 workers (TF_CONFIG)",
+        "task": "worker:1 at 127.0.0.1:2",
+        "chief": "worker:0, which acts as one",
+        "others": "worker:0 at 127.0.0.1:1",
+        "strategy": "multi_worker",
+        "expect": "All 2 workers make their strategy before any goes on. Every step waits for the "
         "slowest worker; when one ends, the others get an error. worker:0 saves for all.",
-        f"{OPEN_SERVERS} Use a network that you trust.",
-    ]
-    assert "<th style='text-align:left; vertical-align:top'>chief</th>" in explained._repr_html_()
+    }
+    assert warn_of_cluster(spec) == (f"{OPEN_SERVERS} Use a network that you trust.",)
     elsewhere = ["192.0.2.7:2222", "192.0.2.8:2222"]  # kept free for examples
-    assert explain_cluster({"TF_CONFIG": text({"worker": elsewhere})}).notes[1:] == (
+    assert warn_of_cluster(read(text({"worker": elsewhere})))[1:] == (
         "192.0.2.7:2222 is no address of this machine: is this the TF_CONFIG of another task?",
     )
 
@@ -260,10 +259,9 @@ def test_each_task_is_explained_from_where_it_stands():
         (evaluator, "chief:0", "one_device", reads),
         (outside, "this process", "parameter_server", "It makes the model"),
         ({"TF_CONFIG": text({"worker": ["127.0.0.1:1"]})}, "worker:0", "by the devices", ""),
-        ({}, "", "by the devices of this machine", ""),
     ]
     for environ, chief, strategy, expect in cases:
-        explained = explain_cluster(environ)
-        said = (explained.chief, explained.strategy, " ".join(explained.expect))
+        explained = explain_cluster(read_cluster(environ))
+        said = [explained.get(name, "") for name in ("chief", "strategy", "expect")]
         wanted = zip((chief, strategy, expect), said, strict=True)
         assert all(part in whole for part, whole in wanted), (environ, said)

@@ -12,7 +12,7 @@ import tensorflow as tf
 import distlab as dl
 from distlab.errors import DeviceError, DistlabError, InvalidArgument, UnsupportedEnvironment
 from distlab.strategy import factory
-from distlab.strategy.replica_threads import Coordinator
+from distlab.strategy.mirrored import Coordinator
 
 NONE = "there is no cluster, no TPU and no GPU"
 

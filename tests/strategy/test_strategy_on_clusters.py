@@ -5,7 +5,6 @@ import json
 import pickle
 import signal
 import socket
-import threading
 import time
 
 import pytest
@@ -83,60 +82,46 @@ GONE = "does not answer: the machine is there and nothing listens on that port"
 # Workers that have met
 
 
-@pytest.fixture(scope="module")
-def others(tmp_path_factory):
-    """What three workers came to that made strategy after strategy, and how worker:1 ended."""
-    folder = tmp_path_factory.mktemp("others")
-    calls = dict.fromkeys((W0, W1, W2), f"make_others({str(folder)!r})")
-    with running(calls, folder, workers=3) as tasks:
-        tasks.says(W1, "stays")
-        tasks.group.send_signal([W1], signal.SIGTERM)
-        code = tasks.code(W1)
-        results = {task: tasks.result(task) for task in (W0, W2)}
-    results[W1] = pickle.loads((folder / "worker-1.pickle").read_bytes())
-    return results, code
-
-
-def test_another_strategy_joins_the_same_cluster_and_the_first_stays_usable(others):
-    for result in others[0].values():
-        assert result["sums"] == [3.0] * 4
-        assert result["heartbeat"] == 100_000
-
-
-def test_another_strategy_works_after_a_failed_all_reduce(others):
-    for result in others[0].values():
-        assert "the cable was pulled" in result["aborted"]
-        assert result["repaired"] == 3.0
-
-
-def test_a_worker_that_makes_no_other_strategy_is_the_only_one_named(others):
-    for task in (W0, W2):
-        assert others[0][task]["alone"] == (
-            "TaskTimeout",
+def test_a_worker_joins_once_and_gets_its_strategy_again(tmp_path):
+    with running(dict.fromkeys((W0, W1), "ask_again()"), tmp_path, workers=2) as tasks:
+        results = {task: tasks.result(task) for task in (W0, W1)}
+    for task, (is_same, sums, heartbeat_ms, refused) in results.items():
+        assert (is_same, sums, heartbeat_ms) == (True, [2.0] * 3, 100_000)
+        assert refused == (
+            "DeviceError",
             f"make_strategy('multi_worker') on {task}",
-            "worker:1 has not made another strategy, as this task wants to",
-            "call make_strategy equally often in all tasks. "
-            "A task that comes later needs a timeout_secs above 5",
+            "this process has joined a cluster before, and can do so only once",
+            "restart the kernel (or Python; in a LocalCluster: cluster.restart()), here and in the "
+            "other tasks",
         )
 
 
-def test_a_worker_that_comes_after_the_others_gave_up_resets_nothing(others):
-    """They may be computing."""
-    alone = others[0][W1]
-    does = "has not made another strategy, as this task wants to"
-    assert alone["alone"][2] == f"worker:0 {does}; worker:2 {does}"
-    assert alone["resets alone"] == 0
-    for result in others[0].values():
-        assert (result["resets"], result["together"]) == (1, 3.0), "all can try again"
+def test_a_worker_that_has_joined_ends_when_it_is_asked_to(tmp_path):
+    with running(dict.fromkeys((W0, W1), "stay()"), tmp_path, workers=2) as tasks:
+        for task in (W1, W0):
+            tasks.says(task, "stays")
+        tasks.group.send_signal([W1], signal.SIGTERM)
+        assert tasks.code(W1) == -signal.SIGTERM
 
 
-def test_a_worker_that_made_another_strategy_ends_when_it_is_asked_to(others):
-    results, code = others
-    assert code == -signal.SIGTERM
-    for task in (W0, W2):
-        kind, asked, found, _ = results[task]["ended"]
-        assert (kind, asked) == ("ProcessError", f"make_strategy('multi_worker') on {task}")
-        assert found.startswith("worker:1 at ") and found.endswith("; it was there before"), found
+def test_workers_that_gave_up_can_try_again(tmp_path):
+    calls = {W0: "fail_and_meet()", W1: "meet()"}
+    with running(calls, tmp_path, started=[W0], workers=2) as tasks:
+        tasks.says(W0, "gave up")
+        tasks.group.start([W1])
+        assert tasks.result(W0) == ("TaskTimeout", 2.0)
+        assert tasks.result(W1)[0] == 2.0
+
+
+def test_a_worker_that_ends_while_it_waits_can_come_back(tmp_path):
+    calls = {W0: "meet()", W1: "wait_in_vain()", W2: "meet()"}
+    with running(calls, tmp_path, started=[W0, W1], workers=3) as tasks:
+        tasks.says(W1, "counted to 100")
+        tasks.group.send_signal([W1], signal.SIGKILL)
+        assert tasks.code(W1) == -signal.SIGKILL
+        calls[W1] = "meet()"
+        tasks.group.start([W1, W2])
+        assert [tasks.result(task)[0] for task in (W0, W1, W2)] == [3.0] * 3
 
 
 def test_workers_meet_under_slurm(tmp_path):
@@ -188,38 +173,25 @@ def test_tasks_that_do_not_come_are_named(tmp_path):
     with running(calls, tmp_path, started=[W0, W1], workers=3) as tasks:
         results = {task: tasks.result(task) for task in (W0, W1)}
         address = tasks.group.spec.address_of(W2)
-    for task, (first, again) in results.items():
-        asked = f"make_strategy('multi_worker') on {task}"
-        assert first == (
+    for task, (error, _) in results.items():
+        assert error == (
             "TaskTimeout",
-            asked,
+            f"make_strategy('multi_worker') on {task}",
             f"worker:2 at {address} {GONE}",
             "has the task been started, and does it still run? "
             "A task that comes later needs a timeout_secs above 1.5",
         )
-        before = "this process has tried before; TensorFlow waits in it still, and holds its port"
-        assert again[:3] == ("ProcessError", asked, before)
 
 
-@pytest.mark.parametrize(
-    ("server", "asks", "found"),
-    [
-        (W1, W0, "worker:1 answers and has not joined"),
-        (
-            W0,
-            W1,
-            "worker:0 answers, and waits for a task that this one was not told of, or is of "
-            "another cluster",
-        ),
-    ],
-)
-def test_a_task_at_whose_address_another_server_answers_is_named(tmp_path, server, asks, found):
+@pytest.mark.parametrize(("server", "asks"), [(W1, W0), (W0, W1)])
+def test_a_task_at_whose_address_another_server_answers_is_named(tmp_path, server, asks):
     calls = {asks: "fail_twice()", server: "serve_alone()"}
     with running(calls, tmp_path, started=[server], workers=2) as tasks:
         tasks.says(server, "serves")
         tasks.group.start([asks])
-        error, _ = tasks.result(asks)
-    assert error[2] == found and f"{SAME_CLUSTER}." in error[3]
+        for error in tasks.result(asks):
+            assert error[2] == f"{server} answers and has not joined"
+            assert f"{SAME_CLUSTER}." in error[3]
 
 
 def test_a_wait_heeds_interrupts_and_requests_to_end_and_lets_other_threads_run(tmp_path):
@@ -245,14 +217,40 @@ def test_a_worker_whose_leader_ends_meanwhile_is_told(tmp_path):
     assert do.endswith("does it still run? Start all tasks again")
 
 
-def test_a_leader_that_gave_up_lets_nobody_train_with_it(tmp_path):
-    calls = {W0: "give_up_and_stay()", W1: "come_late()"}
-    with running(calls, tmp_path, started=[W0], workers=2) as tasks:
-        tasks.says(W0, "gave up")
-        tasks.group.start([W1])
-        kind, _, found, _ = tasks.result(W1)
-    assert kind == "TaskTimeout"
-    assert found == "worker:0 has met the others, and gave up or makes another strategy"
+def test_a_worker_that_dies_while_tensorflow_connects_all_holds_nobody(tmp_path):
+    """TensorFlow waits an hour for it, deaf to every signal."""
+    calls = {W0: "connect_within(5)", W1: "die_when_all_are_there()"}
+    with running(calls, tmp_path, workers=2) as tasks:
+        assert (tasks.code(W1), tasks.code(W0)) == (3, 1)
+        assert "Timeout (0:00:05)!" in tasks.log(W0)
+        assert "strategy/clusters.py" in tasks.log(W0)
+
+
+def test_tasks_with_different_versions_say_so(tmp_path):
+    calls = {W0: "caught(dl.make_strategy)", W1: "use_another_tensorflow()"}
+    with running(calls, tmp_path, workers=2) as tasks:
+        results = [tasks.result(task) for task in (W0, W1)]
+    ours = f"distlab {dl.__version__}, tensorflow"
+    for kind, _, found, _ in results:
+        assert kind == "UnsupportedEnvironment"
+        assert found == f"worker:1 runs {ours} 1.15.0, and worker:0 {ours} {tf.__version__}"
+
+
+def test_two_processes_that_are_the_same_task_are_named(tmp_path):
+    """The second one has another port, as on another host."""
+
+    def env(spec):
+        twin = json.loads(spec.tf_config(W2)) | {"task": {"type": "worker", "index": 1}}
+        addresses = twin["cluster"]["worker"]
+        addresses[1], addresses[2] = addresses[2], addresses[1]
+        return {W0: {}, W1: {}, W2: {"TF_CONFIG": json.dumps(twin)}}
+
+    calls = dict.fromkeys((W0, W1, W2), "caught(dl.make_strategy)")
+    with running(calls, tmp_path, env=env, workers=3) as tasks:
+        results = [tasks.result(task) for task in (W0, W1, W2)]
+    for kind, _, found, _ in results:
+        assert kind == "UnsupportedEnvironment"
+        assert found.startswith(("two processes are worker:1", "worker:1 was told that")), found
 
 
 def test_tasks_that_were_told_of_different_counts_of_workers_say_so(tmp_path):
@@ -326,49 +324,6 @@ def test_a_coordinator_that_waits_heeds_interrupts(tmp_path):
     calls = {CHIEF: "interrupt_oneself()"}
     with running(calls, tmp_path, started=[CHIEF], **SERVERS) as tasks:
         assert tasks.result(CHIEF) == "interrupted"
-
-
-@contextlib.contextmanager
-def answering_and_deaf(address):
-    """A server that greets as TensorFlow's does, and then says nothing."""
-    host, _, port = address.rpartition(":")
-    callers = []
-
-    def serve():
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                caller, _ = server.accept()
-                callers.append(caller)
-                caller.sendall(b"\0\0\0\4\0\0\0\0\0")
-
-    with contextlib.ExitStack() as closed, socket.create_server((host, int(port))) as server:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
-        for caller in callers:
-            closed.enter_context(caller)
-
-
-def test_a_coordinator_is_not_held_by_a_server_that_only_seems_to_be_there(tmp_path):
-    calls = {CHIEF: "coordinate_in_vain()", W0: "dl.make_strategy()"}
-    with running(calls, tmp_path, started=[W0], **SERVERS) as tasks:
-        worker, server = map(tasks.group.spec.address_of, (W0, PS))
-        tasks.says(W0, "serves at")
-        with answering_and_deaf(server):
-            tasks.group.start([CHIEF])
-            first, three, second = tasks.result(CHIEF)
-    assert first == (
-        "TaskTimeout",
-        "make_strategy('parameter_server') on chief:0",
-        f"of worker:0 at {worker}, ps:0 at {server}, which all answer, one does not let itself be "
-        "coordinated",
-        "does each of them make this strategy, with the same version of TensorFlow? Does something "
-        "stand before it, a proxy or a mesh?",
-    )
-    assert three == 3
-    assert second[0] == "ProcessError" and second[2].startswith("this process has tried before")
 
 
 # One process

@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import json
 import os
-import pathlib
-import pickle
 import signal
 import threading
 import time
@@ -14,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import distlab as dl
-from distlab.strategy import c_interface, meeting, meeting_errors
+from distlab.strategy import cluster_errors, clusters, rendezvous
 
 
 def say(text):
@@ -50,65 +48,24 @@ def meet():
     return total(strategy), description.kind, description.workers, description.why
 
 
-def make_others(folder):
-    """One strategy after another on three workers, of which worker:1 stays away from one."""
-    me = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+def ask_again():
+    """The strategy of a worker that asks twice, its heartbeat, and what another cluster brings."""
     first = dl.make_strategy("multi_worker", heartbeat_secs=100)
-    handle = context.context()._context_handle
+    second = dl.make_strategy("auto")
+    sums = [total(first), total(second, 2), total(first, 3)]
     config = context.context().config.experimental.coordination_config
-    results = {"heartbeat": config.heartbeat_timeout_in_ms, "resets": 0}
-    reset = context.pywrap_tfe.TFE_EnableCollectiveOps
+    described = json.loads(os.environ["TF_CONFIG"])
+    described["cluster"]["worker"].append("127.0.0.1:1")
+    os.environ["TF_CONFIG"] = json.dumps(described)
+    refused = caught(lambda: dl.make_strategy("multi_worker"))
+    return second is first, sums, config.heartbeat_timeout_in_ms, refused
 
-    def counted(*args):
-        results["resets"] += 1
-        return reset(*args)
 
-    context.pywrap_tfe.TFE_EnableCollectiveOps = counted
-
-    def meet_at(point, *others):
-        c_interface.put(handle, f"{point}/{me}", "here")
-        for other in others:
-            while c_interface.get(handle, f"{point}/{other}", timeout_ms=1000) is None:
-                pass
-
-    # Both strategies stay usable, with sums of other shapes.
-    sums = [total(first)]
-    second = dl.make_strategy("multi_worker")
-    results["sums"] = [*sums, total(second, 2), total(first, 3), total(second, 4)]
-
-    # After an all-reduce that failed, all later ones fail, until there is another strategy.
-    meet_at("summed", 0, 1, 2)
-    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, "the cable was pulled")
-    try:
-        total(second, 5)
-    except tf.errors.UnavailableError as error:
-        results["aborted"] = str(error)
-    results["repaired"] = total(dl.make_strategy("multi_worker"))
-
-    # Worker:1 makes no other while the others do, and then tries when they have given up.
-    results["resets"] = 0
-    if me == 1:
-        meet_at("gave up", 0, 2)
-        results["alone"] = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=1.5))
-    else:
-        meet_at("tries", 0, 2)
-        results["alone"] = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=5))
-        meet_at("gave up")
-    results["resets alone"] = results["resets"]
-    meet_at("tried", 0, 1, 2)
-    results["together"] = total(dl.make_strategy("multi_worker"))
-
-    # Worker:1 is asked to end while the others wait for it.
-    if me == 1:
-        pathlib.Path(folder, "worker-1.pickle").write_bytes(pickle.dumps(results))
-        say("stays")
-        threading.Event().wait()
-    results["ended"] = caught(lambda: dl.make_strategy("multi_worker"))
-    # Both stay until both have looked who is still there.
-    pathlib.Path(folder, f"looked-{me}").touch()
-    while not all(pathlib.Path(folder, f"looked-{worker}").exists() for worker in (0, 2)):
-        time.sleep(0.02)
-    return results
+def stay():
+    """A worker that has joined, and does not go on until it is asked to end."""
+    dl.make_strategy("multi_worker")
+    say("stays")
+    threading.Event().wait()
 
 
 def meet_on_devices(number):
@@ -122,8 +79,14 @@ def use_first():
 
 
 def fail_twice():
-    first = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=1.5))
-    return first, caught(lambda: dl.make_strategy("multi_worker"))
+    return [caught(lambda: dl.make_strategy("multi_worker", timeout_secs=1.5)) for _ in range(2)]
+
+
+def fail_and_meet():
+    """As in a notebook: the error is seen, and the next call meets the one that came late."""
+    error = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=0.5))
+    say("gave up")
+    return error[0], total(dl.make_strategy("multi_worker"))
 
 
 def wait_in_vain():
@@ -168,24 +131,17 @@ def coordinate():
 
 def interrupt_oneself():
     """Ctrl-C while the coordinator waits for its servers: when it has looked for them twice."""
-    looks, look = itertools.count(1), meeting_errors.who_does_not_serve
+    looks, look = itertools.count(1), cluster_errors.silent
 
     def interrupting(*given):
         if next(looks) == 2:
             signal.raise_signal(signal.SIGINT)
         return look(*given)
 
-    meeting_errors.who_does_not_serve = interrupting
+    cluster_errors.silent = interrupting
     with contextlib.suppress(KeyboardInterrupt):
         dl.make_strategy("parameter_server", timeout_secs=3600)
     return "interrupted"
-
-
-def coordinate_in_vain():
-    """The first and the second error, with an operation between them."""
-    first = caught(lambda: dl.make_strategy("parameter_server", timeout_secs=1))
-    number = float(tf.reduce_sum(tf.ones(3)))
-    return first, number, caught(lambda: dl.make_strategy("parameter_server"))
 
 
 def serve_alone():
@@ -198,24 +154,35 @@ def serve_alone():
 
 
 def fail_late():
-    """Says so as soon as the leader knows of this task, then waits until it fails."""
-    put = c_interface.put
+    """Says so as soon as the leader has answered, then waits until it fails."""
+    receive = rendezvous._Connection.receive
 
-    def announced(handle, key, value):
-        put(handle, key, value)
-        say("joined")
+    def announced(connection):
+        messages = receive(connection)
+        if any("missing" in message for message in messages):
+            say("joined")
+        return messages
 
-    c_interface.put = announced
+    rendezvous._Connection.receive = announced
     return caught(lambda: dl.make_strategy("multi_worker"))
 
 
-def give_up_and_stay():
-    """As in a notebook: the error is seen, and the process goes on."""
-    caught(lambda: dl.make_strategy("multi_worker", timeout_secs=0.5))
-    say("gave up")
-    threading.Event().wait()
+def die_when_all_are_there():
+    meet_others = clusters.meet
+
+    def meet_and_die(*args, **options):
+        meet_others(*args, **options)
+        os._exit(3)
+
+    clusters.meet = meet_and_die
+    dl.make_strategy()
 
 
-def come_late():
-    meeting._LAST_WORDS_SECS = 1.0
-    return caught(lambda: dl.make_strategy("multi_worker", timeout_secs=2))
+def connect_within(secs):
+    clusters.SERVER_SECS = secs
+    dl.make_strategy()
+
+
+def use_another_tensorflow():
+    tf.__version__ = "1.15.0"
+    return caught(dl.make_strategy)

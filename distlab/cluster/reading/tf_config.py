@@ -2,23 +2,159 @@
 
 parse_tf_config('{"cluster": {"worker": ["host1:2222", "host2:2222"]},
                   "task": {"type": "worker", "index": 0}}')
+parse_address("host1:2222")              # Address(host='host1', port=2222)
 """
 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from distlab.cluster.reading.addresses import ClusterMistake, shown
-from distlab.cluster.reading.cluster_rules import Description, check_cluster, check_job
-from distlab.errors import UnsupportedEnvironment
+from distlab.errors import UnsupportedEnvironment, did_you_mean
+
+# In the order in which tasks are listed, numbered and shown.
+JOBS = ("chief", "worker", "ps", "evaluator")
+
+# What people, and systems of TensorFlow 1, call them.
+_RENAMED = {
+    "master": "chief",
+    "coordinator": "chief",
+    "leader": "chief",
+    "workers": "worker",
+    "server": "ps",
+    "servers": "ps",
+    "parameter_server": "ps",
+    "parameter_servers": "ps",
+    "eval": "evaluator",
+}
 
 _EXAMPLE = (
     '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
 # Far beyond any cluster; a job written as a mapping may name any index.
 _MOST_TASKS = 10_000
+
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_FORM = "write host:port, as 'host1:2222'"
+_LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+
+
+class ClusterMistake(Exception):
+    """A mistake in a description; whoever read it says in an error where it was."""
+
+    def __init__(self, found: str, do: str) -> None:
+        self.found, self.do = found, do
+        super().__init__(found, do)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """A cluster as it was described.
+
+    Attributes:
+        addresses: "host:port" of each task by job; "" for a task that this one was not told of.
+        task: Job and index of this process; None where it coordinates from outside.
+    """
+
+    addresses: Mapping[str, tuple[str, ...]]
+    task: tuple[str, int] | None
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a task listens.
+
+    Attributes:
+        host: A name or an IP address, without brackets.
+        port: 1 to 65535.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def machine(self) -> str:
+        """The host, the same for each of its spellings; "localhost" for this machine."""
+        name = self.host.lower().rstrip(".")
+        try:
+            ip = ipaddress.ip_address(name)
+        except ValueError:
+            return "localhost" if name in _LOCAL_NAMES else name
+        return "localhost" if ip.is_loopback or ip.is_unspecified else name
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: in quotes, and short."""
+    return _SHORT.repr(value)
+
+
+# One address
+
+
+def parse_address(text: str) -> Address:
+    """Splits "host:port", or raises ClusterMistake."""
+    host, colon, port = text.rpartition(":")
+    digits = port.lstrip("0") if port.isascii() and port.isdigit() else ""
+    has_brackets = host.startswith("[") and host.endswith("]")
+    cure = _write_as(text)
+    if _SCHEME.match(text.strip()):
+        found = "a scheme"
+    elif "/" in text:
+        found = "a path"
+    elif not text.strip():
+        raise ClusterMistake(f"the address {shown(text)} is empty", cure)
+    elif text.split() != [text]:
+        found = "a space in it"
+    elif not colon or (text.startswith("[") and text.endswith("]")):
+        found = "no port"
+    elif ":" in host and not has_brackets:
+        found = "several colons"
+        cure = "write host:port, and an IPv6 address in brackets, as '[::1]:2222'"
+    elif not digits or len(digits) > 5 or int(digits) > 65535:
+        found = f"the port {shown(port)}"
+        cure = "give a port of 1 to 65535 that is free on that machine"
+    else:
+        return Address(_host(host, text), int(digits))
+    raise ClusterMistake(f"the address {shown(text)} has {found}", cure)
+
+
+def _write_as(text: str) -> str:
+    """What to write instead of an address with a scheme, a path or a space."""
+    cured = _SCHEME.sub("", text.strip()).partition("/")[0]
+    try:
+        return f"write {str(parse_address(cured))!r}" if cured != text else _FORM
+    except ClusterMistake:
+        return _FORM
+
+
+def _host(host: str, text: str) -> str:
+    """A host without brackets, in the one spelling that an IP address has."""
+    cure = "give the name or the IP address of the machine: letters, digits, dots and dashes"
+    bare = host[1:-1] if host.startswith("[") else host
+    try:
+        if bare != host or re.fullmatch(r"[0-9.]+", host):
+            return str(ipaddress.ip_address(bare))
+    except ValueError as error:
+        raise ClusterMistake(f"the address {shown(text)} has no host: {error}", cure) from error
+    if len(host) > 253 or not all(_NAME.fullmatch(p) for p in host.removesuffix(".").split(".")):
+        raise ClusterMistake(f"the address {shown(text)} has the host {shown(host)}", cure)
+    return host
+
+
+# The text
 
 
 def parse_tf_config(text: str) -> Description | None:
@@ -52,7 +188,7 @@ def _parse(text: str) -> Description | None:
             raise _no_cluster("there is a 'task' and no 'cluster': each would train alone")
         return None
     for job in cluster:
-        check_job(job)
+        _check_job(job)
     addresses = {job: _tasks(job, tasks) for job, tasks in cluster.items()}
     name = _task(task, addresses)
     check_cluster(addresses, name)
@@ -65,29 +201,25 @@ def _load(text: str) -> Any:
     except json.JSONDecodeError as error:
         place = text[error.pos : error.pos + 30]
         at = f"at character {error.pos + 1}, {place!r}" if place else "at its end"
-        raise _no_cluster(f"no JSON {at} ({error.msg})", do=_cure_of_quotes(text)) from error
+        cure = None
+        if text[:1] == "'" == text[-1:]:
+            cure = "take away the quotes around it"
+        elif "'" in text and '"' not in text:
+            cure = "write \" for ', or let Python write it: json.dumps({...})"
+        raise _no_cluster(f"no JSON {at} ({error.msg})", do=cure) from error
     except RecursionError as error:
         raise _no_cluster("it is nested too deeply") from error
     except ValueError as error:  # a number of thousands of digits
         raise _no_cluster(str(error)) from error
 
 
-def _cure_of_quotes(text: str) -> str | None:
-    if text[:1] == "'" == text[-1:]:
-        return "take away the quotes around it"
-    if "'" in text and '"' not in text:
-        return "write \" for ', or let Python write it: json.dumps({...})"
-    return None
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object whose names are all different; JSON's own reader keeps the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
-        raise _no_cluster(f"{shown(twice)} is there twice")
-    return found
+    """An object whose names are all different; JSON's own reader keeps the last."""
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise _no_cluster(f"{shown(name)} is there twice")
+    return dict(pairs)
 
 
 def _check_keys(config: dict[str, Any]) -> None:
@@ -100,36 +232,34 @@ def _check_keys(config: dict[str, Any]) -> None:
     for wanted in [key for key in ("cluster", "task") if key not in config]:
         if near := difflib.get_close_matches(wanted, lowered, n=1):
             raise _no_cluster(f"it has {shown(lowered[near[0]])} and no {wanted!r}")
-    layer = config.get("rpc_layer")
-    if layer not in (None, "", "grpc"):
-        raise ClusterMistake(
-            f"'rpc_layer' is {shown(layer)}", "take it out: TensorFlow speaks 'grpc'"
-        )
+    if config.get("rpc_layer") not in (None, "", "grpc"):
+        found = f"'rpc_layer' is {shown(config['rpc_layer'])}"
+        raise ClusterMistake(found, "take it out: TensorFlow speaks 'grpc'")
 
 
 def _tasks(job: str, tasks: Any) -> tuple[str, ...]:
-    """Returns the addresses of a job, "" where an index is left out."""
+    """The addresses of a job, "" where an index is left out."""
     if isinstance(tasks, dict):
-        indices = {_index(key, f"a task of {job!r} has"): one for key, one in tasks.items()}
+        indices = {_index(key, f"a task of {job!r} has"): text for key, text in tasks.items()}
         if len(indices) < len(tasks):
             raise _no_cluster(f"an index of {job!r} is there twice")
         if any(not 0 <= index < _MOST_TASKS for index in indices):
             raise _no_cluster(f"the indices of {job!r} are not 0, 1, 2, ...")
-        tasks = [indices.get(index, "") for index in range(max(indices, default=-1) + 1)]
         if "" in indices.values():
             raise _no_cluster(f"an address of {job!r} is empty")
+        tasks = [indices.get(index, "") for index in range(max(indices, default=-1) + 1)]
     elif not isinstance(tasks, list):
         raise _no_cluster(f"{job!r} is {_kind(tasks)}, no list of addresses")
     elif "" in tasks:
         raise _no_cluster(f"{job}:{tasks.index('')} has an empty address")
-    for index, one in enumerate(tasks):
-        if not isinstance(one, str):
-            raise _no_cluster(f"the address of {job}:{index} is {_kind(one)}, no string")
+    for index, text in enumerate(tasks):
+        if not isinstance(text, str):
+            raise _no_cluster(f"the address of {job}:{index} is {_kind(text)}, no string")
     return tuple(tasks)
 
 
 def _task(task: dict[str, Any], addresses: dict[str, tuple[str, ...]]) -> tuple[str, int] | None:
-    """Returns the job and index of this process; None where it coordinates from outside."""
+    """The job and index of this process; None where it coordinates from outside."""
     if not task and "ps" in addresses and "chief" not in addresses:
         return None
     count = sum(map(len, addresses.values()))
@@ -146,7 +276,7 @@ def _task(task: dict[str, Any], addresses: dict[str, tuple[str, ...]]) -> tuple[
 
 
 def _index(value: Any, whose: str) -> int:
-    """Returns a number, also from its digits in a string: TensorFlow reads both."""
+    """A number, also from its digits in a string: TensorFlow reads both."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
@@ -163,3 +293,103 @@ def _kind(value: Any) -> str:
 def _no_cluster(what: str, *, do: str | None = None) -> ClusterMistake:
     do = do or f"set it as in {_EXAMPLE}, or unset it"
     return ClusterMistake(f"it does not describe a cluster: {what}", do)
+
+
+# Rules of every cluster, however it was described
+
+
+def check_cluster(addresses: Mapping[str, tuple[str, ...]], task: tuple[str, int] | None) -> None:
+    """Raises ClusterMistake for jobs, addresses or a task that do not go together."""
+    _check_jobs(addresses, task)
+    _check_addresses(addresses)
+    if task is not None:
+        _check_task(addresses, *task)
+
+
+def _check_job(job: str) -> None:
+    if job not in JOBS:
+        known = _RENAMED.get(job.lower().replace("-", "_"), job.lower())
+        cure = f"call it {known!r}" if known in JOBS else did_you_mean(job, JOBS)
+        raise ClusterMistake(f"{shown(job)} is no job of a cluster", cure)
+
+
+def _check_jobs(addresses: Mapping[str, tuple[str, ...]], task: tuple[str, int] | None) -> None:
+    if "evaluator" in addresses:
+        raise ClusterMistake(
+            "'evaluator' is in the cluster; it evaluates checkpoints and meets no other task",
+            "take it out of 'cluster', and keep it as the 'task' of the process that evaluates",
+        )
+    for job, tasks in addresses.items():
+        if not tasks:
+            raise ClusterMistake(f"{job!r} has no task", f"give its addresses, or take {job!r} out")
+    if (chiefs := len(addresses.get("chief", ()))) > 1:
+        raise ClusterMistake(
+            f"there are {chiefs} chiefs", "keep one, and make the others tasks of 'worker'"
+        )
+    is_complete = all(address for tasks in addresses.values() for address in tasks)
+    if "ps" not in addresses and not is_complete:
+        raise ClusterMistake(
+            "some indices are left out, and workers must all know each other",
+            "give the address of every task, from index 0",
+        )
+    if "ps" in addresses and "worker" not in addresses:
+        raise ClusterMistake(
+            "there are parameter servers and no worker", "add 'worker' with its addresses"
+        )
+    if "ps" in addresses and task is not None and "chief" not in addresses and is_complete:
+        raise ClusterMistake(
+            "there are parameter servers and no chief: every task would wait to be told what to do",
+            'add the process that coordinates, "chief": ["host:port"] in \'cluster\' and '
+            '{"type": "chief", "index": 0} as its \'task\'',
+        )
+
+
+def _check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
+    texts = {
+        f"{job}:{index}": text
+        for job, tasks in addresses.items()
+        for index, text in enumerate(tasks)
+        if text
+    }
+    holders: dict[tuple[str, int], str] = {}
+    hosts: dict[str, str] = {}
+    for name, text in texts.items():
+        try:
+            address = parse_address(text)
+        except ClusterMistake as mistake:
+            raise ClusterMistake(f"{name}: {mistake.found}", mistake.do) from mistake
+        other = holders.setdefault((address.machine, address.port), name)
+        if other != name:
+            raise ClusterMistake(
+                f"{other} at {texts[other]} and {name} at {text} have the same address",
+                "give each task its own; tasks on one machine differ by their ports",
+            )
+        hosts.setdefault(address.machine, f"{name} is at {text}")
+    if "localhost" in hosts and len(hosts) > 1:
+        local = hosts.pop("localhost")
+        raise ClusterMistake(
+            f"{local}, which means another machine on each, and {next(iter(hosts.values()))}",
+            "give every task the name or the IP address by which the other machines reach it",
+        )
+
+
+def _check_task(addresses: Mapping[str, tuple[str, ...]], job: str, index: int) -> None:
+    _check_job(job)
+    tasks = ("nowhere",) if job == "evaluator" else addresses.get(job, ())
+    if not tasks:
+        jobs = " and ".join(map(repr, addresses))
+        raise ClusterMistake(
+            f"this task is of {job!r}, and the cluster has only {jobs}",
+            f"add {job!r} to 'cluster' on every task, or change 'type'",
+        )
+    if not 0 <= index < len(tasks):
+        last = f"0 to {len(tasks) - 1}" if len(tasks) > 1 else "0 only"
+        raise ClusterMistake(
+            f"this task is {job}:{shown(index)}, and {job!r} has the indices {last}",
+            "count the tasks of a job from 0, each process its own number",
+        )
+    if not tasks[index]:
+        raise ClusterMistake(
+            f"this task is {job}:{index}, and the cluster does not say its address",
+            "add it: a task may be left out only of what others are told",
+        )

@@ -1,28 +1,35 @@
-"""Watches over the tasks of a cluster that run one command, and acts when one of them ends.
+"""Runs a script on every task of a cluster on this machine, and starts it again where it fails.
 
-    code = Supervisor(cluster, output, policy=RestartPolicy(max_restarts=3)).run()
+    options = LaunchOptions(workers=2, max_restarts=3)
+    code = launch(["train.py", "--epochs", "3"], options)       # what `distlab launch` does
 
-`cluster` makes the group of processes, on new ports each time it is called; what they say passes
-through `output`, and the supervisor's own lines go between.
+The tasks are kept by a process outside of this one, so they end with it, however it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.machinery
 import math
+import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from distlab.cluster import exit_status
-from distlab.cluster.group import GRACE_SECS, TaskGroup
+from distlab.cluster.cluster_explanation import OPEN_SERVERS
+from distlab.cluster.gpus import share_gpus, visible_gpus
+from distlab.cluster.group import GRACE_SECS, Start, TaskGroup
 from distlab.cluster.launch.script import STACKS_SIGNAL
 from distlab.cluster.launch.task_output import TaskOutput
-from distlab.cluster.ports import is_port_taken
-from distlab.cluster.spec import TaskName
+from distlab.cluster.ports import is_port_taken, reserved_ports
+from distlab.cluster.spec import ClusterSpec, TaskName, local_spec
+from distlab.devices import MAX_LOGICAL_DEVICES
+from distlab.errors import InvalidArgument
 
 TIMED_OUT = 124  # as of the command `timeout`
 
@@ -38,37 +45,73 @@ _LOST_SECS, _PREEMPTED_SECS = 0.3, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestartPolicy:
-    """What is done when tasks end, or do not.
+class LaunchOptions:
+    """Which tasks a script is launched on, and what is done when they end, or do not.
 
     Attributes:
+        workers: Number of workers.
+        parameter_servers: Number of parameter servers; with some there is a chief too.
+        chief: Whether there is a chief of its own; without, worker:0 acts as chief.
+        evaluator: Whether there is a task that evaluates beside the training.
+        devices_per_worker: Logical devices of each task; None leaves the devices as they are.
+        log_dir: A folder for a log of each task.
         max_restarts: How often tasks are started again after a failure.
         timeout_secs: When all is ended, restarts included; None never.
         grace_secs: How long tasks may take to save when this process is told to end, and how
             long an evaluator may go on when training has ended.
     """
 
+    workers: int = 1
+    parameter_servers: int = 0
+    chief: bool = False
+    evaluator: bool = False
+    devices_per_worker: int | None = None
+    log_dir: Path | None = None
     max_restarts: int = 0
     timeout_secs: float | None = None
     grace_secs: float = 30.0
+
+    @property
+    def addresses(self) -> int:
+        """How many tasks listen on a port."""
+        return self.workers + self.parameter_servers + self.has_chief
+
+    @property
+    def has_chief(self) -> bool:
+        """Whether a chief is among the tasks."""
+        return self.chief or self.parameter_servers > 0
+
+    def spec(self, ports: Sequence[int]) -> ClusterSpec:
+        """The cluster on these ports."""
+        return local_spec(
+            workers=self.workers,
+            parameter_servers=self.parameter_servers,
+            chief=self.has_chief,
+            evaluator=self.evaluator,
+            ports=ports,
+        )
+
+
+def launch(command: Sequence[str], options: LaunchOptions) -> int:
+    """Runs a command of Python on every task, and returns the exit code once all have ended."""
+    _check_numbers(options)
+    _check_devices(options)
+    _check_command(command)
+    return _Launcher(command, options).run()
 
 
 class _PortLostError(Exception):
     """Another process was first on a port of the cluster."""
 
 
-class Supervisor:
+class _Launcher:
     """Runs a cluster to its end."""
 
-    def __init__(
-        self,
-        cluster: Callable[[], AbstractContextManager[TaskGroup]],
-        output: TaskOutput,
-        *,
-        policy: RestartPolicy,
-    ) -> None:
-        self._cluster, self._output, self._policy = cluster, output, policy
-        limit = policy.timeout_secs
+    def __init__(self, command: Sequence[str], options: LaunchOptions) -> None:
+        self._command, self._options = command, options
+        tasks = options.spec([0] * options.addresses).tasks_in_order()
+        self._output = TaskOutput(list(map(str, tasks)), log_dir=options.log_dir)
+        limit = options.timeout_secs
         self._deadline = time.monotonic() + (math.inf if limit is None else limit)
         self._restarts = self._lost_ports = 0
         self._signals: list[int] = []
@@ -79,8 +122,32 @@ class Supervisor:
         """Starts all tasks and returns the exit code once there is nothing left to do."""
         with _heard(self._hear):
             while True:
-                with contextlib.suppress(_PortLostError), self._cluster() as self._group:
+                with contextlib.suppress(_PortLostError), self._processes() as self._group:
                     return self._supervise()
+
+    @contextlib.contextmanager
+    def _processes(self) -> Iterator[TaskGroup]:
+        """Yields the group of processes, on ports that are theirs meanwhile."""
+        devices = str(self._options.devices_per_worker or 0)
+        argv = ["-m", "distlab.cluster.launch.script", devices, *self._command]
+        with reserved_ports(self._options.addresses) as ports:
+            spec, gpus = self._options.spec(ports), visible_gpus()
+            share = share_gpus(spec, gpus)
+
+            def how(task: TaskName) -> Start:
+                env = {"CUDA_VISIBLE_DEVICES": share.of_task[task]} if gpus else {}
+                stdout, stderr = self._output.streams(str(task))
+                return Start(argv=argv, env=env, stdout=stdout, stderr=stderr)
+
+            tasks, cores = spec.tasks_in_order(), os.cpu_count() or 1
+            listed = ", ".join(f"{task} on {spec.address_of(task) or 'no port'}" for task in tasks)
+            self._say(f"{listed}. {OPEN_SERVERS}")
+            if share.note:
+                self._say(share.note)
+            if len(tasks) > cores:
+                self._say(f"{len(tasks)} tasks share {cores} cores")
+            with TaskGroup(spec, how=how, folder=Path()) as group:
+                yield group
 
     def _supervise(self) -> int:
         self._start(self._group.spec.tasks_in_order())
@@ -98,8 +165,6 @@ class Supervisor:
                 return code
             time.sleep(_LOOK_SECS)
 
-    # What there is.
-
     def _all(self) -> tuple[TaskName, ...]:
         return self._group.spec.tasks_in_order()
 
@@ -116,11 +181,9 @@ class Supervisor:
         ended = self._group.ended()
         return all(ended.get(task) == 0 for task in self._trainers())
 
-    # What is done.
-
     def _start(self, tasks: Iterable[TaskName]) -> None:
         self._is_starting = True
-        # The keeper may still warm for seconds: an interrupt must not wait for it.
+        # The server may still warm for seconds: an interrupt must not wait for it.
         with contextlib.suppress(KeyboardInterrupt):
             for task in tasks:
                 try:
@@ -145,11 +208,10 @@ class Supervisor:
         tasks, heard = list(tasks), len(self._signals)
         awaited = set(tasks if waits_for is None else waits_for)
         self._group.send_signal(tasks, number)
-        deadline = time.monotonic() + grace_secs
-        while set(self._group.running()) & awaited and time.monotonic() < deadline:
-            if len(self._signals) > heard:
-                break
-            time.sleep(_LOOK_SECS)
+        _wait_until(
+            lambda: not awaited & set(self._group.running()) or len(self._signals) > heard,
+            grace_secs,
+        )
         self._group.stop(set(self._group.running()) & set(tasks), grace_secs=0)
         for task in tasks:
             self._output.finish(str(task))
@@ -157,7 +219,7 @@ class Supervisor:
     def _on_signal(self, number: int) -> int:
         self._output.hurry = True
         if number == signal.SIGTERM:
-            secs = self._policy.grace_secs
+            secs = self._options.grace_secs
             self._say(f"SIGTERM: tasks have {secs:g} s to save; a second signal ends them at once")
             # Those that train have something to save, and need the others for it.
             self._end(self._trainers(), signal.SIGTERM, secs)
@@ -168,12 +230,11 @@ class Supervisor:
         return 128 + number
 
     def _on_success(self) -> int:
-        if evaluators := [task for task in self._all() if task.job == "evaluator"]:
-            until = min(time.monotonic() + self._policy.grace_secs, self._deadline)
-            while set(self._group.running()) & set(evaluators) and time.monotonic() < until:
-                if self._signals:
-                    return self._on_signal(self._signals[0])
-                time.sleep(_LOOK_SECS)
+        secs = min(self._options.grace_secs, self._deadline - time.monotonic())
+        evaluators = {task for task in self._all() if task.job == "evaluator"}
+        _wait_until(lambda: not evaluators & set(self._group.running()) or self._signals, secs)
+        if self._signals:
+            return self._on_signal(self._signals[0])
         for task, code in self._failed().items():
             if task.job == "evaluator":
                 self._say(f"{task} {exit_status.how_it_ended(code)}; training had ended before")
@@ -183,13 +244,11 @@ class Supervisor:
     def _on_timeout(self) -> int:
         late = self._group.running()
         self._group.send_signal(late, STACKS_SIGNAL, to_group=False)
-        until = time.monotonic() + _STACKS_SECS
-        while time.monotonic() < until and not all(map(self._has_shown_stacks, late)):
-            time.sleep(_LOOK_SECS)
+        _wait_until(lambda: all(map(self._has_shown_stacks, late)), _STACKS_SECS)
         self._end(self._all(), signal.SIGTERM)
         names = ", ".join(map(str, late))
         self._say(
-            f"not ended after {self._policy.timeout_secs:g} s: {names}; their stacks are above, "
+            f"not ended after {self._options.timeout_secs:g} s: {names}; their stacks are above, "
             "all tasks were ended"
         )
         return TIMED_OUT
@@ -208,7 +267,7 @@ class Supervisor:
             raise _PortLostError
         how = f"{task} {exit_status.how_it_ended(failed[task])}"
         grace_secs = _PREEMPTED_SECS if exit_status.is_preempted(failed[task]) else _LOST_SECS
-        if self._restarts == self._policy.max_restarts:
+        if self._restarts == self._options.max_restarts:
             self._end(self._all(), signal.SIGTERM, grace_secs)
             others = "" if len(self._all()) == 1 else "; the others were ended"
             self._say(f"{how}{others}")
@@ -216,7 +275,7 @@ class Supervisor:
         self._restarts += 1
         again = [task] if self._is_replaceable(task) else list(self._all())
         what = "it is" if len(again) == 1 else "all are"
-        number = f"restart {self._restarts} of {self._policy.max_restarts}"
+        number = f"restart {self._restarts} of {self._options.max_restarts}"
         # Servers have nothing to save, and TensorFlow takes a second to end one.
         savers = [one for one in again if not self._serves(one)]
         self._end(again, signal.SIGTERM, grace_secs, waits_for=savers)
@@ -269,6 +328,12 @@ class Supervisor:
         self._output.say(f"distlab launch: {text}")
 
 
+def _wait_until(condition: Callable[[], object], secs: float) -> None:
+    deadline = time.monotonic() + secs
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECS)
+
+
 @contextlib.contextmanager
 def _heard(hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Has SIGINT and SIGTERM heard; one that this process was started to ignore stays so."""
@@ -279,3 +344,64 @@ def _heard(hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _check_numbers(options: LaunchOptions) -> None:
+    for option, number, least, most in (
+        ("--workers", options.workers, 1, math.inf),
+        ("--ps", options.parameter_servers, 0, math.inf),
+        ("--max-restarts", options.max_restarts, 0, math.inf),
+        ("--devices-per-worker", options.devices_per_worker, 1, MAX_LOGICAL_DEVICES),
+        ("--grace-secs", options.grace_secs, 0, math.inf),
+        ("--timeout", options.timeout_secs, 0, math.inf),
+    ):
+        if number is None or least <= number <= most:
+            continue
+        too_much = f"more than {most}" if number > most else "no number"
+        raise InvalidArgument(
+            asked=f"distlab launch {option} {number}",
+            found=f"a number below {least}" if number < least else too_much,
+            do=f"give a number from {least} on" + f", at most {most}" * (most < math.inf),
+        )
+
+
+def _check_devices(options: LaunchOptions) -> None:
+    if options.parameter_servers and (options.devices_per_worker or 1) > 1:
+        raise InvalidArgument(
+            asked=f"distlab launch --ps {options.parameter_servers} "
+            f"--devices-per-worker {options.devices_per_worker}",
+            found="with parameter servers a worker computes on one CPU, or on its GPUs",
+            do="ask for more workers instead of more devices",
+        )
+
+
+def _check_command(command: Sequence[str]) -> None:
+    if not command or command == ["-m"]:
+        raise InvalidArgument(
+            asked="distlab launch",
+            found="nothing to launch",
+            do="name a script, `distlab launch --workers 2 train.py`, or a module, `-m train`",
+        )
+    asked = f"distlab launch {' '.join(command[: 1 + (command[0] == '-m')])}"
+    if command[0] == "-m":
+        # Only the outermost package: to look into it would run its code here.
+        top = command[1].partition(".")[0]
+        if importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
+            raise InvalidArgument(
+                asked=asked, found=f"no module {top!r}", do="run it where `python -m` finds it"
+            )
+        return
+    script = Path(command[0])
+    reasons = (
+        (not script.exists(), "no such file"),
+        (script.is_dir(), "a folder, not a file"),
+        (not script.is_file(), "no plain file"),
+        (not os.access(script, os.R_OK), "a file that you may not read"),
+    )
+    for is_so, found in reasons:
+        if is_so:
+            raise InvalidArgument(
+                asked=asked,
+                found=f"{found}: {script.absolute()}",
+                do="give the path of a Python script",
+            )
