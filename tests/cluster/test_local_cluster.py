@@ -19,8 +19,7 @@ from distlab.cluster.local.cluster import NOTICE, newest_open
 from distlab.cluster.local.layout import ClusterLayout
 from distlab.cluster.local.waiting import read_waits
 from distlab.errors import InvalidArgument, ProcessError, TaskFailed, TaskTimeout
-from distlab.warm.keeper import shared_keeper
-from distlab.warm.process import ADDRESS_VARIABLE
+from distlab.warm.process import ADDRESS_VARIABLE, shared_server
 from tests.support.local_tasks import (
     all_are_in,
     all_reduce,
@@ -228,7 +227,7 @@ def assert_gone(pids, folder, addresses):
 def test_closing_ends_tasks_that_hang_and_leaves_nothing(tmp_path):
     cluster = dl.LocalCluster(workers=2)
     folder = cluster._kernels.folder
-    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent == shared_keeper().folder
+    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent == shared_server().folder
     remains = remains_of(cluster)
     result = call_in_background(cluster.run, sleep_forever, str(tmp_path))
     wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
@@ -257,7 +256,7 @@ def test_tasks_end_when_their_owner_is_killed_and_it_is_told_once_who_reaches_th
         "cluster.run(time.sleep, 3600)"
     )
     command = [sys.executable, "-c", code]
-    env = os.environ | {ADDRESS_VARIABLE: shared_keeper().address}
+    env = os.environ | {ADDRESS_VARIABLE: shared_server().address}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout.readline() == f"{NOTICE}\n"
         pids = list(map(int, owner.stdout.readline().split()))

@@ -32,8 +32,7 @@ from distlab.checks.endings import Ending
 from distlab.checks.report import Report
 from distlab.checks.run_check import Called, judge_called, report_on
 from distlab.errors import InvalidArgument
-from distlab.warm.client import ForkedProcess
-from distlab.warm.keeper import shared_keeper, task_environment
+from distlab.warm.process import ForkedProcess, shared_server, task_environment
 
 COULD_NOT_JUDGE = "The check could not judge this answer."
 _LARGEST_BYTES = 2**32
@@ -106,7 +105,7 @@ class Judge:
         if self._socket is not None:
             return self._socket
         ours, theirs = socket.socketpair()
-        keeper = shared_keeper()
+        keeper = shared_server()
         with theirs:
             self._task = keeper.spawn(
                 call="distlab.autograder.isolation.judge_process:serve",

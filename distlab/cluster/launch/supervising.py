@@ -120,7 +120,7 @@ class Supervisor:
 
     def _start(self, tasks: Iterable[TaskName]) -> None:
         self._is_starting = True
-        # The keeper may still warm for seconds: an interrupt must not wait for it.
+        # The server may still warm for seconds: an interrupt must not wait for it.
         with contextlib.suppress(KeyboardInterrupt):
             for task in tasks:
                 try:

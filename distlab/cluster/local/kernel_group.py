@@ -32,7 +32,7 @@ from distlab.cluster.ports import is_free, is_port_taken, reserved_ports
 from distlab.cluster.probing import unanswering
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.errors import TaskFailed, TaskTimeout
-from distlab.warm.keeper import shared_keeper
+from distlab.warm.process import shared_server
 
 _LOOK_SECS = 0.005
 _LOG_LINES = 8
@@ -57,7 +57,7 @@ class KernelGroup:
         self._ports = contextlib.ExitStack()
         spec = self._spec_on_new_ports()  # may fail: nothing was made yet
         # There it does not outlive a process that is killed.
-        self.folder = Path(tempfile.mkdtemp(prefix="c-", dir=shared_keeper().folder))
+        self.folder = Path(tempfile.mkdtemp(prefix="c-", dir=shared_server().folder))
         self._context: zmq.Context[Any] = zmq.Context()
         self.group = self._group(spec)
         self.gpus = share_gpus(spec, visible_gpus())
