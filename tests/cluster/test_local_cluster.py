@@ -14,10 +14,10 @@ import pytest
 
 import distlab as dl
 from distlab.cluster.gpus import share_gpus, visible_gpus
-from distlab.cluster.local import kernel_group, output_recorder, rounds
+from distlab.cluster.local import kernel_group, outputs, runner
 from distlab.cluster.local.cluster import NOTICE, newest_open
-from distlab.cluster.local.layout import ClusterLayout
-from distlab.cluster.local.waiting import read_waits
+from distlab.cluster.local.task_errors import read_waits
+from distlab.cluster.spec import local_spec
 from distlab.errors import InvalidArgument, ProcessError, TaskFailed, TaskTimeout
 from distlab.warm.process import ADDRESS_VARIABLE, shared_server
 from tests.support.local_tasks import (
@@ -103,11 +103,11 @@ def test_too_much_output_is_cut_short_and_the_rest_is_in_the_log(shared, capfd, 
     assert len(out) < 101_000
     assert out.endswith("more characters: cluster.logs('worker:0')\n")
     assert shared.logs("worker:0").endswith(f"{1999:01000}\n")
-    monkeypatch.setattr(output_recorder, "SHOWN_PICTURE_CHARACTERS", 100_000)
+    monkeypatch.setattr(outputs, "SHOWN_PICTURE_CHARACTERS", 100_000)
     code = "for number in range(15): display({'image/png': 'A' * 10_000}, raw=True)"
-    outputs = shared.execute(code, tasks="worker:0")["worker:0"]
-    assert len(outputs) == 11
-    assert outputs[-1]["text"] == "\n... 5 more outputs, not kept\n"
+    shown = shared.execute(code, tasks="worker:0")["worker:0"]
+    assert len(shown) == 11
+    assert shown[-1]["text"] == "\n... 5 more outputs, not kept\n"
 
 
 def test_what_functions_print_is_shown_under_the_name_of_each_task(shared, capfd, tmp_path):
@@ -276,7 +276,7 @@ def test_gpus_are_counted_without_tensorflow_and_shared_out(tmp_path, monkeypatc
         "0, GPU-abc,-1": ["0", "GPU-abc"],
     }.items():
         assert visible_gpus({"CUDA_VISIBLE_DEVICES": chosen}, tmp_path) == expected, chosen
-    spec = ClusterLayout(workers=2, parameter_servers=1, chief=True).spec([1, 2, 3, 4])
+    spec = local_spec(workers=2, parameter_servers=1, chief=True, ports=[1, 2, 3, 4])
     share = share_gpus(spec, ["2", "3"])
     gpus = {str(task): gpu for task, gpu in share.of_task.items()}
     assert gpus == {"chief:0": "-1", "worker:0": "2", "worker:1": "3", "ps:0": "-1"}
@@ -392,7 +392,7 @@ def test_a_time_limit_says_where_each_task_is_and_who_does_not_answer(shared, mo
     waits = {"worker:0": "in all_reduce", "worker:1": "in wait_on_1"}
     silent = shared._kernels.unanswering  # of those that others wait for
     is_late = late_once(lambda: silent() and all_are_in(shared, waits))
-    monkeypatch.setattr(rounds, "time", is_late)
+    monkeypatch.setattr(runner, "time", is_late)
     address = shared.status().tasks[1].address
     with pytest.raises(TaskTimeout) as caught:
         shared.run(wait, timeout_secs=5000)

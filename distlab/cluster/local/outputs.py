@@ -1,16 +1,19 @@
-"""Records the outputs of one task while it runs code, up to a limit.
+"""What tasks write while they run code: recorded for each, shown in task order.
 
-    recorder = Recorder("worker:0", log=path)
-    for message in kernel.messages():
-        recorder.add(message)            # the outputs that it adds, as notebooks keep them
-    recorder.end()
+    shown = InTurn(["worker:0", "worker:1"])
+    recorder = Recorder("worker:1", log=path)
+    shown.add("worker:1", recorder.add(message))   # waits until worker:0 has ended
+    shown.add("worker:1", recorder.end())
 
-Of text that carriage returns write over, as progress bars do, the last is kept.
+So the order never depends on which task is faster, and outputs can be compared. Of text that
+carriage returns write over, as progress bars do, the last is kept.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ _HERE_ONLY = "application/vnd.jupyter.widget-view+json"
 
 
 class Recorder:
-    """Turns a kernel's messages into outputs."""
+    """Turns a kernel's messages into the outputs of one task, up to a limit."""
 
     def __init__(self, task: str, *, log: Path) -> None:
         self._outputs: list[Output] = []
@@ -47,7 +50,7 @@ class Recorder:
         """Records a message and returns the outputs that it adds."""
         kind, content = message["msg_type"], message["content"]
         if kind == "stream":
-            return self._add_text(content["name"], content["text"])
+            return self._keep(*self._whole_lines(content["name"], content["text"]))
         if kind == "error":
             error = {name: content[name] for name in ("ename", "evalue", "traceback")}
             return self._keep(*self._end_lines(), {"output_type": "error", **error})
@@ -57,8 +60,7 @@ class Recorder:
 
     def end(self) -> list[Output]:
         """Returns the outputs that are left, once the code has ended."""
-        left = self._end_lines()
-        more = []
+        left, more = self._end_lines(), []
         if self._more_text:
             more.append(f"{self._more_text:,} more characters: cluster.logs({self._task!r})")
         if self._more_outputs:
@@ -80,30 +82,28 @@ class Recorder:
                 self._outputs.append(dict(output))
         return list(outputs)
 
-    def _add_text(self, name: str, text: str) -> list[Output]:
+    def _whole_lines(self, name: str, text: str) -> list[Output]:
         text = _OVERWRITTEN.sub("", self._open_lines[name] + text)
         whole, newline, self._open_lines[name] = text.rpartition("\n")
         if len(self._open_lines[name]) > self._text_left:
             whole, newline, self._open_lines[name] = text, "", ""
-        return self._keep(*self._within_bounds(name, (whole + newline).replace("\r\n", "\n")))
+        return self._within_bounds(name, (whole + newline).replace("\r\n", "\n"))
 
     def _end_lines(self) -> list[Output]:
-        left = [
+        open_lines, self._open_lines = self._open_lines, {"stdout": "", "stderr": ""}
+        return [
             output
-            for name, text in self._open_lines.items()
+            for name, text in open_lines.items()
             for output in self._within_bounds(name, text.rstrip("\r"))
         ]
-        self._open_lines = dict.fromkeys(self._open_lines, "")
-        return left
 
     def _within_bounds(self, name: str, text: str) -> list[Output]:
         shown, rest = text[: self._text_left], text[self._text_left :]
         self._text_left -= len(shown)
-        if rest:
-            if self._more_text < LOGGED_CHARACTERS:
-                with self._log.open("a", encoding="utf-8", errors="replace") as log:
-                    log.write(rest)
-            self._more_text += len(rest)
+        if rest and self._more_text < LOGGED_CHARACTERS:
+            with self._log.open("a", encoding="utf-8", errors="replace") as log:
+                log.write(rest)
+        self._more_text += len(rest)
         return [_stream(name, shown)] if shown else []
 
     def _rich(self, kind: str, content: dict[str, Any]) -> list[Output]:
@@ -126,3 +126,68 @@ class Recorder:
 
 def _stream(name: str, text: str) -> Output:
     return {"output_type": "stream", "name": name, "text": text}
+
+
+class InTurn:
+    """Shows outputs in the order of tasks, each under its name: live for one, then the next."""
+
+    def __init__(self, tasks: Iterable[str]) -> None:
+        self._waiting: dict[str, list[Output]] = {task: [] for task in tasks}
+        self._ended: set[str] = set()
+        self._named, self._line_is_open = "", False
+
+    def add(self, task: str, outputs: Iterable[Output], *, is_last: bool = False) -> None:
+        """Shows outputs once the task's turn has come, which `is_last` ends."""
+        self._waiting[task] += outputs
+        if is_last:
+            self._ended.add(task)
+        while self._waiting:
+            task = next(iter(self._waiting))
+            for output in self._waiting[task]:
+                if self._named != task:
+                    self._show_name(task)
+                _show(output)
+                self._line_is_open = not output.get("text", "\n").endswith("\n")
+            self._waiting[task] = []
+            if task not in self._ended:
+                return
+            del self._waiting[task]
+
+    def _show_name(self, task: str) -> None:
+        self._named = task
+        if self._line_is_open and shell() is None:  # there a name stands below other text
+            sys.stdout.write("\n")
+        _display({"data": {"text/plain": task, "text/html": f"<b>{task}</b>"}})
+
+
+def shell() -> Any:
+    """Returns the IPython shell of this process; None without one."""
+    ipython: Any = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython else None
+
+
+def _show(output: Output) -> None:
+    """Shows one output in this process: in the cell that runs, or on its standard streams."""
+    kind = output["output_type"]
+    if kind == "stream":
+        stream = sys.stderr if output["name"] == "stderr" else sys.stdout
+        stream.write(output["text"])
+        stream.flush()
+    elif kind == "error":
+        _show(_stream("stderr", "\n".join(output["traceback"]).rstrip("\n") + "\n"))
+    else:
+        _display(output)
+
+
+def _display(output: Output) -> None:
+    if shell() is None:
+        sys.stdout.write(f"{output['data'].get('text/plain', '')}\n")
+        return
+    from IPython.display import publish_display_data
+
+    publish_display_data(
+        output["data"],
+        output.get("metadata"),
+        transient=output.get("transient"),
+        update=output.get("output_type") == "update_display_data",
+    )
