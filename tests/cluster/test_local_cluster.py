@@ -14,7 +14,7 @@ import pytest
 
 import distlab as dl
 from distlab.cluster.gpus import share_gpus, visible_gpus
-from distlab.cluster.local import kernel_group, outputs, runner
+from distlab.cluster.local import kernel_group, runner
 from distlab.cluster.local.cluster import NOTICE, newest_open
 from distlab.cluster.local.task_errors import read_waits
 from distlab.cluster.spec import local_spec
@@ -59,7 +59,6 @@ def test_each_task_answers_in_task_order_and_is_chosen_by_name_or_job(shared):
     status = shared.status()
     first = status.tasks[0]
     assert repr(status).splitlines()[0] == f"worker:0  pid {first.pid}  idle  CPU  {first.address}"
-    assert status._repr_html_().count("<tr>") == 2
 
 
 def test_two_clusters_at_once_do_not_meet(shared):
@@ -93,7 +92,7 @@ index + 1"""
     assert shared.run(lambda: "index" in globals()) == [False, False]
 
 
-def test_too_much_output_is_cut_short_and_the_rest_is_in_the_log(shared, capfd, monkeypatch):
+def test_too_much_output_is_cut_short_and_the_rest_is_in_the_log(shared, capfd):
     def flood():
         for number in range(2000):
             print(f"{number:01000}")  # noqa: T201
@@ -103,11 +102,6 @@ def test_too_much_output_is_cut_short_and_the_rest_is_in_the_log(shared, capfd, 
     assert len(out) < 101_000
     assert out.endswith("more characters: cluster.logs('worker:0')\n")
     assert shared.logs("worker:0").endswith(f"{1999:01000}\n")
-    monkeypatch.setattr(outputs, "SHOWN_PICTURE_CHARACTERS", 100_000)
-    code = "for number in range(15): display({'image/png': 'A' * 10_000}, raw=True)"
-    shown = shared.execute(code, tasks="worker:0")["worker:0"]
-    assert len(shown) == 11
-    assert shown[-1]["text"] == "\n... 5 more outputs, not kept\n"
 
 
 def test_what_functions_print_is_shown_under_the_name_of_each_task(shared, capfd, tmp_path):
@@ -287,7 +281,7 @@ def test_gpus_are_counted_without_tensorflow_and_shared_out(tmp_path, monkeypatc
         status = cluster.status()
         assert status.note == "1 GPU for 2 tasks: all of them run on the CPU"
         assert status.note in capfd.readouterr().err
-        assert repr(status).endswith(status.note) and status.note in status._repr_html_()
+        assert repr(status).endswith(status.note)
         assert {task.device for task in status.tasks} == {"CPU"}
 
 
@@ -398,12 +392,12 @@ def test_a_time_limit_says_where_each_task_is_and_who_does_not_answer(shared, mo
         shared.run(wait, timeout_secs=5000)
     monkeypatch.undo()
     assert isinstance(caught.value, TimeoutError)
-    text = re.sub(r'File ".*?", line \d+ in', "in", str(caught.value))
+    text = str(caught.value)
     assert text.startswith(
         "wait() on worker:0, worker:1 within 5000 s\n  found: worker:0, worker:1 did not finish\n"
     )
-    assert "worker:0 was here, the most recent call first:\n" in text
-    assert "in all_reduce\n" in text and "in wait_on_1\n" in text
+    assert "\n    worker:0 waits in all_reduce, line " in text
+    assert "\n    worker:1 waits in wait_on_1, line " in text
     assert f"\n    worker:1 does not answer at {address}: the machine is there and " in text
     first, second = shared.waits(caught.value)
     assert (first.task, first.function, first.is_over) == ("worker:0", "all_reduce", False)
@@ -530,15 +524,7 @@ def test_a_lost_parameter_server_is_the_cause_that_is_told(tmp_path):
         assert [task.state for task in cluster.status().tasks] == ["idle"] * 4
 
 
-def test_a_port_that_was_taken_meanwhile_is_replaced(two):
-    taken = two.status().tasks[1].address
-    with listener_on(taken):
-        assert two.run(all_reduce) == [2.0, 2.0]
-    assert two.status().tasks[1].address != taken
-
-
-def test_a_port_that_was_taken_meanwhile_is_named_if_tasks_hold_something(two):
-    two.execute("held = 1")
+def test_a_port_that_was_taken_meanwhile_is_named_and_a_restart_replaces_it(two):
     taken = two.status().tasks[1].address
     with listener_on(taken):
         with pytest.raises(TaskFailed) as caught:

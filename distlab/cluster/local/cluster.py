@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import html
 import json
 import os
 import signal
@@ -71,21 +70,11 @@ class ClusterStatus:
     tasks: tuple[TaskStatus, ...]
     note: str = ""
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [(t.task, f"pid {t.pid}", t.state, t.device, t.address) for t in self.tasks]
-
     def __repr__(self) -> str:
-        widths = [max(map(len, column)) for column in zip(*self._rows(), strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in self._rows()]
+        rows = [(t.task, f"pid {t.pid}", t.state, t.device, t.address) for t in self.tasks]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([*lines, *filter(None, [self.note])])
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(c)}</td>" for c in row)
-            for row in self._rows()
-        )
-        note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
-        return f"<table>{rows}</table>{note}"
 
 
 class LocalCluster:
@@ -224,20 +213,12 @@ class LocalCluster:
         return {str(task): theirs for task, theirs in outputs.items()}
 
     def tf_config(self, task: str) -> dict[str, Any]:
-        """Returns what a task finds in its TF_CONFIG.
-
-        Args:
-            task: Its name.
-        """
+        """Returns what a task finds in its TF_CONFIG."""
         config: dict[str, Any] = json.loads(self._kernels.spec.tf_config(self._named(task)[0]))
         return config
 
     def kill(self, tasks: _Tasks) -> None:
-        """Ends tasks at once, as SIGKILL does; they have no chance to save anything.
-
-        Args:
-            tasks: As for `run`.
-        """
+        """Ends tasks at once, as SIGKILL does; they have no chance to save anything."""
         self._kernels.group.stop(self._named(tasks), grace_secs=0)
 
     def interrupt(self) -> None:
@@ -289,19 +270,11 @@ class LocalCluster:
         )
 
     def logs(self, task: str) -> str:
-        """Returns what a task wrote past Python, TensorFlow's C++ above all, and what was too long.
-
-        Args:
-            task: Its name.
-        """
+        """Returns what a task's native code wrote, above all TensorFlow's, and what was cut."""
         return self._kernels.group.log_of(self._named(task)[0]).read_text(errors="replace")
 
     def stacks(self, task: str) -> str:
-        """Returns where a task's threads are, also of one that hangs.
-
-        Args:
-            task: Its name.
-        """
+        """Returns where a task's threads are, also of one that hangs."""
         return self._kernels.stacks(self._named(task)[0])
 
     def waits(self, late: TaskTimeout) -> tuple[Wait, ...]:

@@ -31,13 +31,11 @@ from distlab.cluster.gpus import share_gpus, visible_gpus
 from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.isolation import unanswering_inside
 from distlab.cluster.local.outputs import shell
-from distlab.cluster.ports import is_free, is_port_taken, reserved_ports
+from distlab.cluster.ports import is_free, reserved_ports
 from distlab.cluster.probing import unanswering
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.errors import TaskFailed, TaskTimeout
 from distlab.warm.process import shared_server
-
-TIMES_OTHER_PORTS = 3
 
 _POLL_SECS = 0.005
 _ASK_AGAIN_SECS = 0.2
@@ -194,21 +192,9 @@ class KernelGroup:
         self.group = self._group(self._spec_on_new_ports())
 
     def start(self, tasks: Iterable[TaskName] | None = None) -> None:
-        """Starts tasks that do not run, and returns when each of their kernels answers.
-
-        Where a task finds that another program was first on its port, all get other ports.
-        """
-        for left in reversed(range(TIMES_OTHER_PORTS)):
-            try:
-                with self._starting:
-                    self._start(tasks)
-                return
-            except TaskFailed as problem:
-                job, _, index = problem.task.partition(":")
-                log = self.group.log_of(TaskName(job, int(index)))
-                if not left or tasks is not None or not is_port_taken(log.read_text()):
-                    raise
-                self.take_other_ports()
+        """Starts tasks that do not run, and returns when each of their kernels answers."""
+        with self._starting:
+            self._start(tasks)
 
     def _start(self, tasks: Iterable[TaskName] | None) -> None:
         running, in_order = self.group.running(), self.spec.tasks_in_order()

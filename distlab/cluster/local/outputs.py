@@ -21,7 +21,6 @@ Output = dict[str, Any]
 
 # For a task and a cell. What is written beyond goes to the task's log, which has a bound too.
 SHOWN_CHARACTERS = 100_000
-SHOWN_PICTURE_CHARACTERS = 10_000_000
 LOGGED_CHARACTERS = 10_000_000
 
 # Looked for where a line begins alone: else a long line takes the square of its length.
@@ -38,8 +37,8 @@ class Recorder:
         self._outputs: list[Output] = []
         self._task, self._log = task, log
         self._open_lines = {"stdout": "", "stderr": ""}
-        self._text_left, self._pictures_left = SHOWN_CHARACTERS, SHOWN_PICTURE_CHARACTERS
-        self._more_text = self._more_outputs = 0
+        self._text_left = SHOWN_CHARACTERS
+        self._more_text = 0
 
     @property
     def outputs(self) -> list[Output]:
@@ -55,18 +54,15 @@ class Recorder:
             error = {name: content[name] for name in ("ename", "evalue", "traceback")}
             return self._keep(*self._end_lines(), {"output_type": "error", **error})
         if kind in _RICH:
-            return self._keep(*self._end_lines(), *self._rich(kind, content))
+            return self._keep(*self._end_lines(), self._rich(kind, content))
         return []
 
     def end(self) -> list[Output]:
         """Returns the outputs that are left, once the code has ended."""
-        left, more = self._end_lines(), []
+        left = self._end_lines()
         if self._more_text:
-            more.append(f"{self._more_text:,} more characters: cluster.logs({self._task!r})")
-        if self._more_outputs:
-            more.append(f"{self._more_outputs:,} more outputs, not kept")
-        if more:
-            left.append(_stream("stdout", f"\n... {'; '.join(more)}\n"))
+            more = f"{self._more_text:,} more characters: cluster.logs({self._task!r})"
+            left.append(_stream("stdout", f"\n... {more}\n"))
         return self._keep(*left)
 
     def _keep(self, *outputs: Output) -> list[Output]:
@@ -106,22 +102,14 @@ class Recorder:
         self._more_text += len(rest)
         return [_stream(name, shown)] if shown else []
 
-    def _rich(self, kind: str, content: dict[str, Any]) -> list[Output]:
+    def _rich(self, kind: str, content: dict[str, Any]) -> Output:
         data = {mime: value for mime, value in content["data"].items() if mime != _HERE_ONLY}
-        sizes = {True: 0, False: 0}
-        for mime, value in data.items():
-            sizes[mime.startswith("image/")] += len(str(value))
-        if sizes[True] > self._pictures_left or sizes[False] > self._text_left:
-            self._more_outputs += 1
-            return []
-        self._pictures_left -= sizes[True]
-        self._text_left -= sizes[False]
         output = {"output_type": kind, "data": data, "metadata": content["metadata"]}
         if kind == "execute_result":
             output["execution_count"] = content["execution_count"]
         if display_id := content.get("transient", {}).get("display_id"):
             output["transient"] = {"display_id": f"{self._task}/{display_id}"}
-        return [output]
+        return output
 
 
 def _stream(name: str, text: str) -> Output:

@@ -23,10 +23,10 @@ import zmq
 from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.group import GRACE_SECS
 from distlab.cluster.local import task_errors
-from distlab.cluster.local.kernel_group import TIMES_OTHER_PORTS, KernelGroup, TaskKernel
+from distlab.cluster.local.kernel_group import KernelGroup, TaskKernel
 from distlab.cluster.local.outputs import InTurn, Output, Recorder
 from distlab.cluster.local.remote_calls import pack_call
-from distlab.cluster.local.task_errors import PortTaken, TaskFailure, listed
+from distlab.cluster.local.task_errors import TaskFailure, listed
 from distlab.cluster.spec import TaskName
 from distlab.errors import ProcessError, TaskFailed
 
@@ -52,13 +52,11 @@ class Runner:
     def __init__(self, kernels: KernelGroup, *, restarts: int) -> None:
         self._kernels, self._restarts = kernels, restarts
         self._numbers = itertools.count()
-        self._has_run = False
 
     def run_cell(
         self, code: str, tasks: Sequence[TaskName], *, timeout_secs: float, show: bool
     ) -> dict[TaskName, list[Output]]:
         """Runs a cell on tasks and returns the outputs of each."""
-        self._has_run = True
         cell = _Round(self._kernels, f"a cell on {listed(tasks)}", show=show)
         cell.run(dict.fromkeys(tasks, code), timeout_secs=timeout_secs)
         return {task: recorder.outputs for task, recorder in cell.recorders.items()}
@@ -78,8 +76,7 @@ class Runner:
         """
         packed = pack_call(function, args)
         name = getattr(function, "__name__", type(function).__name__)
-        left, moves_left = self._restarts, 0 if self._has_run else TIMES_OTHER_PORTS
-        self._has_run = True
+        left = self._restarts
 
         def use_restart(why: str) -> None:
             nonlocal left
@@ -105,14 +102,10 @@ class Runner:
             try:
                 return self._call_once(call, packed, tasks, timeout_secs)
             except TaskFailed as problem:
-                if moves_left and isinstance(problem, PortTaken):
-                    moves_left -= 1
-                    self._kernels.take_other_ports()
-                elif left and problem.is_loss:
-                    use_restart(problem.found)
-                    self._kernels.group.stop(grace_secs=0)
-                else:
+                if not (left and problem.is_loss):
                     raise
+                use_restart(problem.found)
+                self._kernels.group.stop(grace_secs=0)
                 self._kernels.start()
 
     def _call_once(

@@ -41,17 +41,6 @@ PITFALLS = {
 }
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
-# Below these frames is what runs the cell, not what the cell runs.
-_MACHINERY = re.compile(
-    r"/(?:IPython|ipykernel|asyncio|tornado)/|distlab/cluster/local/remote_calls\.py"
-)
-_MOST_FRAMES = 6
-_FOLDER = re.compile(r'"/.*/site-packages/')
-
-
-class PortTaken(TaskFailed):
-    """Another program was first on the port of a task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +101,7 @@ def failed(asked: str, failures: Sequence[TaskFailure], kernels: KernelGroup) ->
     """Returns the error for code that failed on a task."""
     first = failures[0]
     if is_port_taken(first.text):
-        return PortTaken(
+        return TaskFailed(
             asked=asked,
             found=f"TensorFlow's server of {first.task} could not start at "
             f"{kernels.spec.address_of(first.task)}: the port is taken",
@@ -152,34 +141,18 @@ def late(
     """Returns the error for code that did not finish in time; the tasks are still to be asked."""
     stacks = {task: kernels.stacks(task) for task in tasks}
     found = f"{listed(tasks)} did not finish"
-    for task, text in stacks.items():
-        frames = _main_stack(text) or "  (it does not say)"
-        found += f"\n    {task} was here, the most recent call first:\n{_indent(frames)}"
+    for task, stack in stacks.items():
+        found += f"\n    {_wait(str(task), stack)}"
     for task, probe in kernels.unanswering().items():
         found += f"\n    {task} does not answer at {probe}"
     return TaskTimeout(
         asked=f"{asked} within {timeout_secs:g} s",
         found=found,
-        do=f"see what a task waits for, or give timeout_secs more; {_RESTART}",
+        do="see what a task waits for (the error's `traceback` has every frame), or give "
+        f"timeout_secs more; {_RESTART}",
         task=str(tasks[0]),
         traceback="\n".join(f"{task}\n{text}" for task, text in stacks.items()),
     )
-
-
-def _main_stack(text: str) -> str:
-    """Returns the frames of a task's main thread, from the most recent to the user's own."""
-    starts = [match.start() for match in _THREAD.finditer(text)]
-    if not starts:
-        return ""
-    frames = text[starts[-1] :].splitlines()[1:]  # threads are listed from the newest on
-    for number, frame in enumerate(frames):
-        if number and _MACHINERY.search(frame):
-            frames = frames[:number]
-            break
-    if len(frames) > _MOST_FRAMES:
-        left_out = f"  ... {len(frames) - _MOST_FRAMES} more"
-        frames = [*frames[: _MOST_FRAMES - 3], left_out, *frames[-3:]]
-    return _FOLDER.sub('"', "\n".join(frames))
 
 
 @dataclass(frozen=True, kw_only=True)
