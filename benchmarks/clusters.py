@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import distlab as dl
-from distlab.warm.keeper import shared_keeper, task_environment
+from distlab.warm.process import shared_server, task_environment
 
 
 def all_reduce(marker: str | None = None) -> float:
@@ -70,7 +70,7 @@ def main() -> None:
     asked.add_argument("--workers", type=int, default=2)
     options = asked.parse_args()
     began = time.perf_counter()
-    shared_keeper().spawn(["-c", ""], env=task_environment({})).wait(600)
+    shared_server().spawn(["-c", ""], env=task_environment({})).wait(600)
     print(f"warm after {time.perf_counter() - began:.2f} s")
     names = ("start", "start to first all-reduce", "kill to next all-reduce", "close")
     times: dict[str, list[float]] = {name: [] for name in names}

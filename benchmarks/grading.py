@@ -25,7 +25,7 @@ from pathlib import Path
 import nbformat
 
 from distlab.course.checks.registry import stems
-from distlab.warm.keeper import shared_keeper, task_environment
+from distlab.warm.process import shared_server, task_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 STEM, CHECK, FUNCTION = "01_mirrored_strategy", "combine_shares", "combine"
@@ -94,7 +94,7 @@ def run_bare(source: str, *, times: int, jobs: int) -> float:
         def one(_: int) -> None:
             streams = {"stdin": null, "stdout": null, "stderr": null}
             argv, env = ["-c", BARE, str(given)], task_environment({})
-            task = shared_keeper().spawn(argv, env=env, cwd=folder, **streams)
+            task = shared_server().spawn(argv, env=env, cwd=folder, **streams)
             assert task.wait(timeout_secs=600) == 0
 
         with ThreadPoolExecutor(jobs) as pool:

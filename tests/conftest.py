@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import distlab as dl
-from distlab.warm.keeper import shared_keeper, task_environment
-from distlab.warm.process import can_fork
+from distlab.warm.process import can_fork, shared_server, task_environment
 from tests.support.graph_memory import MOST, forget_graphs
 
 # A shell lets what it starts in the background ignore an interrupt, and tests send some. Processes
@@ -78,7 +77,7 @@ def run_python(tmp_path):
             options = {"cwd": cwd, "stdout": stdout, "stderr": stderr}
             if warm and can_fork():
                 env = task_environment(environ or {})
-                task = shared_keeper().spawn(["-c", code], env=env, **options)
+                task = shared_server().spawn(["-c", code], env=env, **options)
                 code = task.wait(timeout_secs=120)
             else:
                 code = subprocess.run(

@@ -35,8 +35,7 @@ import psutil
 
 from distlab.cluster.launch.script import STACKS_SIGNAL
 from distlab.cluster.ports import is_free
-from distlab.warm.keeper import shared_keeper
-from distlab.warm.process import ADDRESS_VARIABLE
+from distlab.warm.process import ADDRESS_VARIABLE, shared_server
 
 SCRIPT = Path(__file__).resolve().parent.parent / "tests" / "support" / "train_and_resume.py"
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)
@@ -107,7 +106,7 @@ class Run:
         command += ["--max-restarts", str(max_restarts), str(SCRIPT), str(folder)]
         self.process = subprocess.Popen(
             [*command, "--steps", str(steps), "--step-secs", str(STEP_SECS)],
-            env={**os.environ, MARK: self.mark, ADDRESS_VARIABLE: shared_keeper().address},
+            env={**os.environ, MARK: self.mark, ADDRESS_VARIABLE: shared_server().address},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

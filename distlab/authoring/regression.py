@@ -34,12 +34,21 @@ from distlab.authoring.execute import Session
 from distlab.authoring.kernel_environment import kernel_environment
 from distlab.authoring.notebook_text import tags_of
 from distlab.errors import NotebookError
-from distlab.warm.process import ADDRESS_VARIABLE, WarmProcess, can_fork
+from distlab.warm.process import ADDRESS_VARIABLE, PRELOAD, WarmServer, can_fork
 
 _CELL_TIMEOUT_SECS = 300
 _NBVAL_CELL_TIMEOUT_SECS = 2000
 _VERSION = re.compile(r"\b\d+\.\d+\.\d+\b")
-_WARM = pytest.StashKey[WarmProcess]()
+# What notebooks import besides what every task does.
+_PRELOAD = (
+    *PRELOAD,
+    "matplotlib.pyplot",
+    "matplotlib.backends.backend_agg",
+    "PIL.PngImagePlugin",
+    "tensorflow_datasets",
+    "sklearn.datasets",
+)
+_WARM = pytest.StashKey[WarmServer]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     if is_worker or config.option.collectonly or not can_fork() or ADDRESS_VARIABLE in os.environ:
         return
-    config.stash[_WARM] = warm = WarmProcess(env=kernel_environment()).start()
+    config.stash[_WARM] = warm = WarmServer(preload=_PRELOAD, env=kernel_environment()).start()
     os.environ[ADDRESS_VARIABLE] = warm.address  # the workers inherit it
 
 

@@ -6,7 +6,7 @@
         group.ended()                     # {worker:1: -9}
         group.start()                     # those that have ended, again
 
-Each is started and kept by a process outside of this one (`distlab.warm.keeper`), in a process
+Each is started and kept by a process outside of this one (`distlab.warm.process`), in a process
 group of its own, with its TF_CONFIG in its environment. When this process ends, they end.
 """
 
@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from distlab.cluster.spec import ClusterSpec, TaskName
-from distlab.warm.client import ForkedProcess
-from distlab.warm.keeper import shared_keeper, task_environment
+from distlab.warm.process import ForkedProcess, shared_server, task_environment
 
 # How long a task that was asked to end may take before it is killed.
 GRACE_SECS = 2.0
@@ -79,7 +78,7 @@ class TaskGroup:
         env = task_environment({"TF_CONFIG": self.spec.tf_config(name), **start.env})
         streams = (start.stdout, start.stderr)
         with self.log_of(name).open("ab") if None in streams else contextlib.nullcontext() as log:
-            return shared_keeper().spawn(
+            return shared_server().spawn(
                 start.argv,
                 env=env,
                 cwd=start.cwd,

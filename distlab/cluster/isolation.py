@@ -1,7 +1,7 @@
 """A network of its own for a cluster: nobody outside of it reaches the servers inside.
 
     with Isolation() as network:
-        shared_keeper().spawn(argv, env=env, network_of=network.pid)
+        shared_server().spawn(argv, env=env, network_of=network.pid)
 
 Linux calls it a network namespace: its only interface is its own loopback. A process holds it
 open, kept like a task; who may not make one as root makes it in a user namespace.
@@ -25,8 +25,7 @@ from typing import Any
 from distlab.cluster.probing import unanswering
 from distlab.cluster.spec import TaskName
 from distlab.errors import UnsupportedEnvironment
-from distlab.warm.client import ForkedProcess
-from distlab.warm.keeper import shared_keeper, task_environment
+from distlab.warm.process import ForkedProcess, shared_server, task_environment
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
@@ -89,7 +88,7 @@ def _start(name: str, **options: Any) -> tuple[ForkedProcess, str]:
     read, write = os.pipe()
     try:
         call, env = f"{__name__}:{name}", task_environment({})
-        task = shared_keeper().spawn(call=call, env=env, stdout=write, **options)
+        task = shared_server().spawn(call=call, env=env, stdout=write, **options)
     finally:
         os.close(write)
     with os.fdopen(read) as told:

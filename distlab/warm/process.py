@@ -1,137 +1,285 @@
-"""Starts a warm process, and says where one can be used.
+"""Starts fork servers and spawns processes from them, which end with whoever spawned them.
 
-    with WarmProcess() as warm:                    # answers once warm; asking may begin at once
-        task = warm.spawn(call="my_module:train", args=[3])
-        os.environ[ADDRESS_VARIABLE] = warm.address      # for other processes of this user
+    task = shared_server().spawn(["train.py"], env=task_environment({}), stdout=log)
+    task.poll()                       # None while it runs
+    task.wait(timeout_secs=60)        # its exit code; negative: the signal that ended it
 
-`DISTLAB_WARM=0` is the one switch that turns warm processes off everywhere.
+`DISTLAB_WARM=0` turns forking off everywhere: each task is then a new Python.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import pickle
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from distlab.errors import UnsupportedEnvironment
-from distlab.warm.client import ForkedProcess, WarmClient
+from distlab import environment
+from distlab.errors import ProcessError, UnsupportedEnvironment
+from distlab.warm.server import Task
 
 ADDRESS_VARIABLE = "DISTLAB_WARM_ADDRESS"
 SWITCH_VARIABLE = "DISTLAB_WARM"
 
-# Nothing that asks get_ipython() while it is imported (ipywidgets, matplotlib_inline's backend):
-# in a kernel it must find the kernel's.
+# What every task of a cluster needs. Nothing that asks get_ipython() while it is imported
+# (ipywidgets, matplotlib_inline): in a kernel it must find the kernel's.
 PRELOAD = (
     "tensorflow",
     "keras",
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
     "ipykernel.zmqshell",
-    "matplotlib.pyplot",
-    "matplotlib.backends.backend_agg",
-    "PIL.PngImagePlugin",
-    "tensorflow_datasets",
-    "sklearn.datasets",
 )
+
+# With a cold disk and other work on the machine the imports take that long.
+_WARMING_SECS = 300.0
+_STEP_SECS = 0.5
+
+_Stream = int | IO[Any] | None
+_servers: dict[int, WarmServer] = {}  # by process: a fork makes its own
+_making = threading.Lock()
 
 
 def can_fork() -> bool:
-    """Tells whether tasks may be forked here: on Linux, unless `DISTLAB_WARM=0`.
+    """Whether tasks may be forked here: on Linux, unless `DISTLAB_WARM=0`.
 
     On macOS system libraries may not be used after a fork; Windows has none.
     """
     return sys.platform == "linux" and os.environ.get(SWITCH_VARIABLE, "1") != "0"
 
 
-class WarmProcess:
-    """A process that has imported what tasks need; it ends with its owner, and all tasks too."""
+class ForkedProcess:
+    """A spawned process, with what jupyter_client and others use of `subprocess.Popen`.
+
+    Whoever holds it owns the process: it ends, and its process group, with the owner.
+    """
+
+    stdin = stdout = stderr = None  # the caller's own files; there are no pipes to close
+
+    def __init__(self, status: int, lifeline: int) -> None:
+        self.pid = 0
+        self._status = Connection(status, writable=False)
+        self._lifeline = Connection(lifeline, readable=False)
+        self._lock = threading.Lock()
+        self._code: int | None = None
+
+    def start(self, task: Task, *, timeout_secs: float) -> None:
+        """Sends the task to its process, and waits until that was forked."""
+        with open(self._lifeline.fileno(), "wb", closefd=False) as pipe:
+            pickle.dump({}, pipe)  # multiprocessing's own preparations: none
+            pickle.dump(task, pipe)
+        if not self._status.poll(timeout_secs):
+            raise TimeoutError(f"no answer in {timeout_secs:g} s")
+        self.pid = forkserver.read_signed(self._status.fileno())
+
+    def poll(self) -> int | None:
+        """Returns the exit code, or None while the process runs."""
+        with self._lock:
+            if self._code is None and self._status.poll(0):
+                try:
+                    self._code = forkserver.read_signed(self._status.fileno())
+                except EOFError:  # the server has ended
+                    self._code = -signal.SIGKILL
+                self._kill_group(signal.SIGKILL)  # what it has left behind
+                self._status.close()
+                self._lifeline.close()
+            return self._code
+
+    def wait(self, timeout_secs: float | None = None) -> int:
+        """Returns the exit code once the process has ended."""
+        deadline = time.monotonic() + (float("inf") if timeout_secs is None else timeout_secs)
+        while (code := self.poll()) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"task {self.pid} still runs after {timeout_secs} s")
+            # In steps, for another thread may read the end, and close the connection, meanwhile.
+            with contextlib.suppress(OSError):
+                self._status.poll(min(left, _STEP_SECS))
+        return code
+
+    def send_signal(self, number: int, *, to_group: bool = True) -> None:
+        """Sends a signal to the process, or to all of its group; nothing if it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._kill_group(number) if to_group else os.kill(self.pid, number)
+
+    def _kill_group(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            if self._code is None:  # it has not become a group's leader yet
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Asks the process to end (SIGTERM)."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends the process at once (SIGKILL)."""
+        self.send_signal(signal.SIGKILL)
+
+
+class WarmServer(forkserver.ForkServer):
+    """A fork server with modules and an environment of its own, for this process and others.
+
+    `start` starts it, and it ends with this process. With an `address`, it is another process's.
+    """
 
     def __init__(
-        self, *, preload: Sequence[str] = PRELOAD, env: Mapping[str, str] | None = None
+        self,
+        *,
+        preload: Sequence[str] = PRELOAD,
+        env: Mapping[str, str] | None = None,
+        address: str | None = None,
     ) -> None:
-        self._preload = tuple(preload)
+        super().__init__()
+        self._preload = tuple(preload) if can_fork() else ()
         self._env = dict(os.environ if env is None else env)
-        self._folder: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipe = -1
-
-    def start(self) -> WarmProcess:
-        """Starts it and returns at once; it warms in the background."""
-        if self._preload and not can_fork():
-            raise UnsupportedEnvironment(
-                asked="a warm process",
-                found=f"{SWITCH_VARIABLE}={os.environ.get(SWITCH_VARIABLE)} on {sys.platform}",
-                do="start one without preload, as a keeper, and ask it for tasks with fresh=True",
-            )
-        if not hasattr(os, "fork"):
-            raise UnsupportedEnvironment(
-                asked="a process that keeps tasks",
-                found=f"{sys.platform}, where no process can be forked",
-                do="on Windows run this under WSL2",
-            )
-        self._folder = _private_folder()
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self.address)
-            listener.listen(128)
-            pipe, self._pipe = os.pipe()
-            command = [sys.executable, "-m", "distlab.warm.server", str(listener.fileno())]
-            with Path(self._folder, "log").open("wb") as log:
-                self._process = subprocess.Popen(
-                    [*command, str(pipe), self._folder, *self._preload],
-                    pass_fds=(listener.fileno(), pipe),
-                    env=self._env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            os.close(pipe)
-        return self
+        self._forkserver_address = address
+        # A fork inherits this one: if it held the server's own pipe, the server outlived its owner.
+        self._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
 
     @property
     def address(self) -> str:
-        """The path of its socket, for `WarmClient` in this process or another."""
-        return f"{self._folder}/socket"
+        """Where other processes of this user reach it, as `DISTLAB_WARM_ADDRESS`."""
+        return str(self._forkserver_address)
 
     @property
-    def pid(self) -> int | None:
-        """Its process id, once started."""
-        return self._process.pid if self._process else None
+    def folder(self) -> Path:
+        """A private folder that is removed when the server ends."""
+        return Path(self.address).parent
 
-    def spawn(self, argv: Sequence[str] | None = None, **options: Any) -> ForkedProcess:
-        """Forks a task; see `WarmClient.spawn`."""
-        return WarmClient(self.address).spawn(argv, **options)
+    def ensure_running(self) -> None:
+        """Does nothing: `start` has, or another process."""
+
+    def start(self) -> WarmServer:
+        """Starts it and returns at once; it imports in the background."""
+        if not hasattr(os, "fork"):
+            raise UnsupportedEnvironment(
+                asked="a process that starts tasks",
+                found=f"{sys.platform}, where no process can be forked",
+                do="on Windows run this under WSL2",
+            )
+        # A socket's path has room for 107 bytes, and those of clusters are longer.
+        short = None if len(tempfile.gettempdir()) < 60 else "/tmp"
+        self._forkserver_address = f"{tempfile.mkdtemp(prefix='distlab-', dir=short)}/socket"
+        alive, self._alive = os.pipe()
+        with socket.socket(socket.AF_UNIX) as listener, (self.folder / "log").open("wb") as log:
+            listener.bind(self.address)
+            listener.listen(128)
+            command = [sys.executable, "-c", "from distlab.warm.server import main; main()"]
+            self._process = subprocess.Popen(
+                [*command, str(listener.fileno()), str(alive), str(self.folder), *self._preload],
+                pass_fds=(listener.fileno(), alive),
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        os.close(alive)
+        return self
+
+    def spawn(
+        self,
+        argv: Sequence[str] = (),
+        *,
+        call: str = "",
+        args: Sequence[Any] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: _Stream = subprocess.DEVNULL,
+        stdout: _Stream = None,
+        stderr: _Stream = None,
+        network_of: int | None = None,
+        timeout_secs: float = _WARMING_SECS,
+    ) -> ForkedProcess:
+        """Starts a task: forked where that is the same as a new Python, else a new Python."""
+        if call:
+            module, _, name = call.partition(":")
+            argv = ["-c", f"from {module} import {name}; {name}(*{list(args)!r})"]
+        task = Task(
+            argv=list(argv),
+            env=dict(os.environ if env is None else env),
+            cwd=str(Path(cwd or ".").resolve()),
+            network_of=network_of,
+        )
+        try:
+            with Path(os.devnull).open("r+") as null:
+                streams = [null if s == subprocess.DEVNULL else s for s in (stdin, stdout, stderr)]
+                files = [number if s is None else s for number, s in enumerate(streams)]
+                fds = [file if isinstance(file, int) else file.fileno() for file in files]
+                process = ForkedProcess(*self.connect_to_new_process(fds))
+            process.start(task, timeout_secs=timeout_secs)
+        except (OSError, EOFError) as problem:
+            raise ProcessError(
+                asked=f"a process for {task.argv} from {self.address}",
+                found=str(problem) or "the server has ended",
+                do="free memory or processes, and start another server",
+            ) from problem
+        return process
 
     def close(self) -> None:
         """Ends it and every task."""
         process, self._process = self._process, None
         if process is None:
             return
-        os.close(self._pipe)
-        process.terminate()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()  # its tasks end with it: each has asked the kernel for that
-            process.wait()
-        shutil.rmtree(str(self._folder), ignore_errors=True)
+        os.close(self._alive)
+        process.kill()  # its tasks end with it: each has asked the kernel for that
+        process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> WarmProcess:
+    def __enter__(self) -> WarmServer:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _private_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="distlab-")
-    if len(folder) > 75:  # a socket's path has room for 107 bytes, and clusters have theirs below
-        Path(folder).rmdir()
-        folder = tempfile.mkdtemp(prefix="distlab-", dir="/tmp")
-    return folder
+def shared_server() -> WarmServer:
+    """Returns this process's server; started with the first call, it answers once it is warm.
+
+    One that was named to this process by `DISTLAB_WARM_ADDRESS` is taken, if it answers.
+    """
+    owner = os.getpid()
+    with _making:
+        if owner not in _servers:
+            _servers[owner] = _named() or WarmServer(env=task_environment({})).start()
+            atexit.register(_close_shared, owner)
+        return _servers[owner]
+
+
+def _close_shared(owner: int) -> None:
+    if os.getpid() == owner:  # and not a fork of the process whose server it is
+        _servers[owner].close()
+
+
+def task_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Returns the environment for a task: this process's, with some variables changed."""
+    env = dict(os.environ)
+    environment.prepare(env)
+    return {name: value for name, value in {**env, **changes}.items() if value is not None}
+
+
+def _named() -> WarmServer | None:
+    """Returns the server whose address this process was given, if it answers."""
+    if (address := os.environ.get(ADDRESS_VARIABLE)) and can_fork():
+        with contextlib.suppress(ProcessError):
+            server = WarmServer(address=address)
+            server.spawn(["-c", ""], timeout_secs=30)
+            return server
+    return None

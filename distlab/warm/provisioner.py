@@ -1,8 +1,7 @@
-"""Gives Jupyter kernels from the warm process: in half a second, TensorFlow imported.
+"""Gives Jupyter kernels from a warm server: in half a second, with TensorFlow imported.
 
 A kernelspec asks for it with `"metadata": {"kernel_provisioner": {"provisioner_name":
-"distlab-warm"}}`. Where there is no warm process at `DISTLAB_WARM_ADDRESS`, where it cannot fork
-this kernel, or with `DISTLAB_WARM=0`, the kernel starts as any other: slower, else the same.
+"distlab-warm"}}`. Without a server at `DISTLAB_WARM_ADDRESS` the kernel starts as any other.
 """
 
 from __future__ import annotations
@@ -14,41 +13,27 @@ from typing import Any
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from distlab.errors import DistlabError
-from distlab.warm.client import ForkedProcess, WarmClient
-from distlab.warm.process import ADDRESS_VARIABLE, can_fork
+from distlab.errors import ProcessError
+from distlab.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
+
+_OPTIONS = ("env", "cwd", "stdout", "stderr")
 
 
 class WarmProvisioner(LocalProvisioner):
-    """Starts kernels of this interpreter from the warm process, all others as usual."""
+    """Starts kernels of this interpreter from a warm server, all others as usual."""
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Launches the kernel's command."""
-        task = self._fork(cmd, **kwargs)
-        if task is None:
-            return await super().launch_kernel(cmd, **kwargs)
-        # No pgid: signals go through the warm process, which knows whether the task still lives.
-        self.process, self.pid, self.pgid = task, task.pid, None  # type: ignore[assignment]
-        self.cwd = kwargs.get("cwd")
-        return self.connection_info
-
-    def _fork(
-        self,
-        cmd: list[str],
-        *,
-        env: dict[str, str],
-        cwd: str | None = None,
-        stdout: Any = None,
-        stderr: Any = None,
-        **_: Any,
-    ) -> ForkedProcess | None:
         address = os.environ.get(ADDRESS_VARIABLE)
         if not address or not can_fork() or cmd[0] != sys.executable:
-            return None
+            return await super().launch_kernel(cmd, **kwargs)
+        options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
         try:
-            return WarmClient(address).spawn(
-                cmd[1:], env=env, cwd=cwd, stdout=stdout, stderr=stderr
-            )
-        except DistlabError as problem:
+            process = WarmServer(address=address).spawn(cmd[1:], **options)
+        except ProcessError as problem:
             self.log.warning("kernel starts cold: %s", problem)
-            return None
+            return await super().launch_kernel(cmd, **kwargs)
+        # No pgid: a signal goes through the process, which knows whether it still lives.
+        self.process, self.pid, self.pgid = process, process.pid, None  # type: ignore[assignment]
+        self.cwd = kwargs.get("cwd")
+        return self.connection_info

@@ -1,35 +1,58 @@
-"""The warm process itself: imports, then forks a task for each connection, and keeps them.
+"""Runs inside the fork server and inside the processes that are forked from it.
 
-Started by `WarmProcess`, which hands it a listening socket and a pipe as `python -m
-distlab.warm.server SOCKET PIPE FOLDER MODULE...`. Connections wait in the socket's queue until
-the imports are done. A connection is one task: when it closes, its process group is ended, and
-when the pipe closes (the owner has ended, however it did) so are all, and this process.
+The server is the standard library's. A fork of it becomes what a new Python would be: with the
+caller's streams, environment and folder, a `sys.argv` and a `__main__` of its own, new random
+seeds. A variable that is read only once, while Python starts or a module is imported, cannot be
+changed in a fork. A task that wants such a variable to differ is replaced by a new Python.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
-import selectors
+import runpy
+import select
 import shutil
 import signal
-import socket
 import sys
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
 
-from distlab.warm import forked_process, wire
+_PR_SET_PDEATHSIG = 1
+
+# Read by the interpreter as it starts, by the dynamic linker, or by a module as it is imported.
+_READ_ONCE = (
+    *("KERAS_BACKEND", "KERAS_HOME", "TF_USE_LEGACY_KERAS"),
+    *("TF_CPP_MIN_LOG_LEVEL", "TF_CPP_MAX_VLOG_LEVEL", "TF_CPP_VMODULE"),
+    *("TF_ENABLE_ONEDNN_OPTS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
+    *("LD_LIBRARY_PATH", "LD_PRELOAD", "MATPLOTLIBRC", "MPLCONFIGDIR"),
+    *("PYTHONHASHSEED", "PYTHONHOME", "PYTHONPATH", "PYTHONWARNINGS", "PYTHONDEVMODE"),
+    *("PYTHONOPTIMIZE", "PYTHONUTF8", "PYTHONTRACEMALLOC", "PYTHONMALLOC"),
+)
+
+# The read-once variables of a server that has imported its modules; None where it has not.
+_warm_settings: dict[str, str] | None = None
+_set_by_imports: dict[str, str] = {}
 
 
-class _Latest:
-    """A stand-in for sys.stdout or sys.stderr that imported modules may hold on to.
+def settings(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of an environment that are read only once."""
+    return {name: env[name] for name in _READ_ONCE if name in env}
 
-    Logging handlers keep the stream they were made with. Made here, they must in a task write to
-    the task's stream (in a kernel: the one that becomes the cell's output).
+
+class _CurrentStream:
+    """Writes to whatever is `sys.stdout` or `sys.stderr` at the time.
+
+    A logging handler keeps the stream that it was made with: of a module that the server imports,
+    it must write to the task's stream, and in a kernel to the cell's output.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,198 +63,146 @@ class _Latest:
         return getattr(self._first if stream is self else stream, attribute)
 
     def close(self) -> None:
-        """Does nothing: a handler that is closed must not close the task's stream."""
-
-
-@dataclass(frozen=True)
-class _Warmed:
-    """What the imports leave to know: the settings they read, and the variables they set."""
-
-    settings: dict[str, str]
-    set_by_imports: dict[str, str]
-    failed: list[str]
-
-
-@dataclass
-class _Connection:
-    """One client's connection, and the task that it owns once it has asked for it."""
-
-    socket: socket.socket
-    inbox: wire.Inbox = field(default_factory=wire.Inbox)
-    pid: int | None = None
-
-
-class _Server:
-    def __init__(self, listener: socket.socket, owner: int, warmed: _Warmed) -> None:
-        self._listener, self._owner, self._warmed = listener, owner, warmed
-        self._hello = {"settings": warmed.settings, "failed": warmed.failed}
-        self._connections: list[_Connection] = []
-        self._wake, wake_up = socket.socketpair()
-        self._wake_up = wake_up
-        self._wake.setblocking(False)
-        wake_up.setblocking(False)
-        self._pid, self._ending = os.getpid(), False
-        signal.set_wakeup_fd(wake_up.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._on_term)
-        # Poll keeps nothing in the kernel, so closing it in a child cannot change the parent's.
-        self._selector = selectors.PollSelector()
-        for watched in (listener, owner, self._wake):
-            self._selector.register(watched, selectors.EVENT_READ)
-
-    def _on_term(self, *_: object) -> None:
-        self._ending = True
-
-    def serve(self) -> dict[str, Any] | None:
-        """Serves until the owner ends (returns None), or returns a task's request in the task."""
-        while not self._ending:
-            for key, _ in self._selector.select():
-                if key.fileobj == self._owner:
-                    self._ending = True
-                elif key.fileobj is self._listener:
-                    self._accept()
-                elif key.fileobj is self._wake:
-                    self._drain()
-                elif request := self._hear(key.data):
-                    return request
-            self._reap()
-        for connection in list(self._connections):
-            self._drop(connection)
-        return None
-
-    def _drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wake.recv(1 << 12)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            client, _ = self._listener.accept()
-            client.setblocking(True)
-            connection = _Connection(client)
-            self._connections.append(connection)
-            self._selector.register(client, selectors.EVENT_READ, connection)
-            self._tell(connection, self._hello)
-
-    def _tell(self, connection: _Connection, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # a client that has gone is noticed when it is read
-            wire.send(connection.socket, message)
-
-    def _hear(self, connection: _Connection) -> dict[str, Any] | None:
-        if connection not in self._connections:
-            return None
-        if not connection.inbox.read(connection.socket):
-            self._drop(connection)
-            return None
-        while (message := connection.inbox.pop()) is not None:
-            if "signal" in message:
-                if connection.pid is not None:
-                    send = _signal_group if message["to_group"] else os.kill
-                    send(connection.pid, message["signal"])
-            elif connection.pid is None and self._fork(connection):
-                message["env"] |= self._warmed.set_by_imports
-                self._become(message, connection.inbox.fds)
-                return message
-        return None
-
-    def _fork(self, connection: _Connection) -> bool:
-        """Returns True in the child."""
-        # A signal sent to the child before it has put its own handlers back must wait for them.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        pid = -1
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # fork beside idle threads
-                pid = os.fork()
-        except OSError as problem:
-            connection.inbox.close_fds()
-            self._tell(connection, {"error": str(problem)})
-            return False
-        finally:
-            if pid:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if not pid:
-            os.setsid()
-            return True
-        connection.pid = pid
-        connection.inbox.close_fds()
-        self._tell(connection, {"pid": pid})
-        return False
-
-    def _become(self, request: dict[str, Any], fds: list[int]) -> None:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._selector.close()
-        for connection in self._connections:
-            connection.socket.close()
-            if connection.inbox.fds is not fds:
-                connection.inbox.close_fds()
-        for ours in (self._listener, self._wake, self._wake_up):
-            ours.close()
-        os.close(self._owner)
-        forked_process.become(request, fds, parent_pid=self._pid)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-    def _reap(self) -> None:
-        for connection in self._connections:
-            pid = connection.pid
-            if pid is None or not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                continue
-            self._tell(connection, {"exit": _end(pid)})
-            connection.pid = None
-
-    def _drop(self, connection: _Connection) -> None:
-        self._selector.unregister(connection.socket)
-        self._connections.remove(connection)
-        connection.inbox.close_fds()
-        connection.socket.close()
-        if connection.pid is not None:
-            _end(connection.pid)
-
-
-def _signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:  # the child has not come to its setsid yet
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _end(pid: int) -> int:
-    """Ends what is left of a task's process group and returns the task's exit code.
-
-    The task is not reaped before its group is signalled: until then its number is not given away.
-    """
-    _signal_group(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _preload(modules: Sequence[str]) -> _Warmed:
-    before, failed = dict(os.environ), []
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception as problem:  # a broken package must not cost the others
-            failed.append(f"{name}: {problem}")
-    gc.collect()
-    gc.freeze()  # so that collecting in a task does not copy what all of them share
-    changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    return _Warmed(forked_process.settings(before), changed, failed)
+        """Leaves the task's stream open when a handler is closed."""
 
 
 def main() -> None:
-    """Warms, serves, and in a forked task runs it."""
-    listener, owner, folder, modules = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
-    sys.stdout, sys.stderr = _Latest("stdout"), _Latest("stderr")
-    server = _Server(socket.socket(fileno=listener), owner, _preload(modules))
-    request = server.serve()
-    del server
-    if request is None:
+    """Imports modules, then serves: arguments are a listener, a pipe, a folder and the modules."""
+    listener, alive, folder, *modules = sys.argv[1:]
+    if modules:
+        _warm(modules)
+    warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads that are idle
+    serve(int(listener), int(alive), folder)
+
+
+def serve(listener: int, alive: int, folder: str) -> NoReturn:
+    """Forks a task for each request until the pipe closes; then removes the folder and ends."""
+    try:
+        forkserver.main(listener, alive, [])
+    finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)  # nothing here was used, so nothing is to be tidied
-    forked_process.run(request)
+        os._exit(0)  # nothing was used here, so nothing needs an orderly end
 
 
-if __name__ == "__main__":
-    main()
+def _warm(modules: Sequence[str]) -> None:
+    global _warm_settings
+    before = dict(os.environ)
+    sys.stdout, sys.stderr = _CurrentStream("stdout"), _CurrentStream("stderr")
+    for name in modules:
+        with contextlib.suppress(Exception):  # a broken package must not cost the others
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a task would copy the pages that all of them share
+    _warm_settings = settings(before)
+    _set_by_imports.update({k: v for k, v in os.environ.items() if before.get(k) != v})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a forked process is to run, as the command line of a Python."""
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    network_of: int | None
+
+    def _bootstrap(self, parent_sentinel: int) -> NoReturn:
+        """Turns a new fork into this task; called by multiprocessing in the child."""
+        os.setsid()
+        _end_with_owner(parent_sentinel)
+        fds = forkserver.get_inherited_fds() or []
+        for target, fd in enumerate(fds):
+            os.dup2(fd, target)
+        for fd in fds:
+            os.close(fd)
+        if self.network_of is not None:
+            _enter_network_of(self.network_of)
+        os.environ.clear()
+        os.environ.update(self.env)
+        os.chdir(self.cwd)
+        if settings(self.env) != _warm_settings:
+            os.execv(sys.executable, [sys.executable, *self.argv])
+        os.environ.update(_set_by_imports)
+        _open_streams()
+        # The module `random` draws a new seed after a fork by itself.
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed()
+        if matplotlib := sys.modules.get("matplotlib"):
+            _choose_backend(matplotlib)
+        importlib.invalidate_caches()
+        ctypes.pythonapi.Py_Exit(self._exit_code())  # with atexit, as any Python ends
+        os._exit(1)
+
+    def _exit_code(self) -> int:
+        """Runs the command and returns its exit code."""
+        try:
+            self._run()
+        except SystemExit as end:
+            if end.code is None or isinstance(end.code, int):
+                return end.code or 0
+            print(end.code, file=sys.stderr)  # noqa: T201
+            return 1
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+            if isinstance(error, KeyboardInterrupt):
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
+            return 1
+        return 0
+
+    def _run(self) -> None:
+        sys.path[0] = self.cwd
+        first, *rest = self.argv
+        if first == "-m":
+            sys.argv = rest
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        elif first == "-c":
+            sys.argv = ["-c", *rest[1:]]
+            sys.modules["__main__"] = main_module = ModuleType("__main__")
+            exec(compile(rest[0], "<string>", "exec"), vars(main_module))
+        else:
+            sys.argv = list(self.argv)
+            sys.path[0] = str(Path(first).resolve().parent)
+            runpy.run_path(first, run_name="__main__")
+
+
+def _end_with_owner(lifeline: int) -> None:
+    """Has the kernel kill this group when the owner's end of a pipe closes, or the server ends."""
+    if sys.platform != "linux":
+        return
+    import fcntl
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    os.set_inheritable(lifeline, True)  # so that it holds for a new Python, too
+    if select.select([lifeline], [], [], 0)[0]:  # it closed before the lines above
+        os._exit(1)
+
+
+def _enter_network_of(pid: int) -> None:
+    """Enters the network namespace of a process, and the user namespace that owns it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind in ("user", "net"):
+        path = f"/proc/{pid}/ns/{kind}"
+        if Path(path).readlink() == Path(f"/proc/self/ns/{kind}").readlink():
+            continue
+        with Path(path).open() as namespace:
+            if libc.setns(namespace.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"cannot enter {path}")
+
+
+def _open_streams() -> None:
+    """Gives sys.stdin, stdout and stderr what Python gives them when it starts."""
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    stdout: Any = sys.__stdout__
+    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    stdout.reconfigure(line_buffering=os.isatty(1), write_through=is_unbuffered)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+
+
+def _choose_backend(matplotlib: Any) -> None:
+    """Lets matplotlib, which read MPLBACKEND in the server, read it in this process."""
+    backend = os.environ.get("MPLBACKEND") or matplotlib.rcsetup._auto_backend_sentinel
+    dict.__setitem__(matplotlib.rcParams, "backend", backend)

@@ -11,7 +11,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from distlab.authoring.execute import execute
 from distlab.authoring.kernel_environment import kernel_environment
-from distlab.warm.process import ADDRESS_VARIABLE, WarmProcess, can_fork
+from distlab.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 
 pytest_plugins = ["pytester"]
 
@@ -35,7 +35,7 @@ def kernels():
     if not can_fork():
         yield
         return
-    process, patches = WarmProcess(preload=LIGHT, env=kernel_environment()), pytest.MonkeyPatch
+    process, patches = WarmServer(preload=LIGHT, env=kernel_environment()), pytest.MonkeyPatch
     with process as warm, patches.context() as patch:
         patch.setenv(ADDRESS_VARIABLE, warm.address)
         yield
@@ -256,9 +256,9 @@ def test_a_cell_chosen_alone_fails_with_the_one_before_it_that_takes_too_long(ch
 def test_a_notebook_is_not_split_over_two_workers_which_share_one_warm_process(check, monkeypatch):
     monkeypatch.delenv(ADDRESS_VARIABLE)
     started = []
-    real = WarmProcess.start
-    monkeypatch.setattr(WarmProcess, "start", lambda self: started.append(self) or real(self))
-    monkeypatch.setattr(WarmProcess.__init__, "__kwdefaults__", {"preload": LIGHT, "env": None})
+    real = WarmServer.start
+    monkeypatch.setattr(WarmServer, "start", lambda self: started.append(self) or real(self))
+    monkeypatch.setattr("distlab.authoring.regression._PRELOAD", LIGHT)
     stored = unexecuted("a = 0", *["a += 1"] * 8, "assert a == 8")
     result = check([stored, stored], "-n2", "--dist=load", "-v")
     result.assert_outcomes(passed=20)
@@ -266,7 +266,7 @@ def test_a_notebook_is_not_split_over_two_workers_which_share_one_warm_process(c
     workers = set(re.findall(r"^\[(gw\d)\] .*PASSED (tiny_\d)\S*::Cell", lines, re.MULTILINE))
     assert sorted(name for _, name in workers) == ["tiny_0", "tiny_1"]
     [warm] = started
-    assert warm.pid is None
+    assert not warm.folder.exists()
     assert ADDRESS_VARIABLE not in os.environ
 
 

@@ -15,8 +15,7 @@ from distlab.autograder.isolation.static_scan import suspicions
 from distlab.course.results.failures import Failure, FailureKind
 from distlab.course.results.plain_values import decode
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
-from distlab.warm.keeper import shared_keeper
-from distlab.warm.process import can_fork
+from distlab.warm.process import can_fork, shared_server
 from tests.support.questions import (
     SPLIT,
     are_gone,
@@ -129,7 +128,7 @@ def probe():
     assert not Path(got["here"][0]).exists(), "it was not removed"
     assert (got["files"], got["stdin"], got["leads"]) == ([], "", True)
     assert not [name for name in got["names"] if "SECRET" in name]
-    assert got["keeper"] != shared_keeper().address
+    assert got["keeper"] != shared_server().address
     # A teacher's own check is not there to be read.
     assert not [name for name in got["modules"] if "private" in name and str(tmp_path) in name]
     assert check_named("probe", tmp_path / "private.py").verdict({}, 42).passed

@@ -13,7 +13,7 @@ import pytest
 import distlab as dl
 from distlab.cluster import isolation
 from distlab.cluster.isolation import Isolation
-from distlab.cluster.local import rounds
+from distlab.cluster.local import runner
 from distlab.errors import TaskTimeout, UnsupportedEnvironment
 from tests.support.local_tasks import (
     all_reduce,
@@ -64,7 +64,7 @@ def test_outside_nobody_reaches_a_server_and_inside_workers_reach_each_other(
             serve()
 
         # Late as soon as one of the two servers answers, and the other does not.
-        monkeypatch.setattr(rounds, "time", late_once(cluster._kernels.unanswering))
+        monkeypatch.setattr(runner, "time", late_once(cluster._kernels.unanswering))
         address = cluster.status().tasks[1].address
         with pytest.raises(TaskTimeout) as caught:
             cluster.run(wait_or_serve, timeout_secs=5000)

@@ -20,7 +20,7 @@ from distlab.cluster.launch.launcher import LaunchOptions, launch
 from distlab.cluster.launch.task_output import Lines
 from distlab.cluster.ports import is_free
 from distlab.errors import InvalidArgument
-from distlab.warm.keeper import shared_keeper, task_environment
+from distlab.warm.process import shared_server, task_environment
 from tests.support.launched import LIMIT_SECS, Launch, are_gone, launched, own_lines, said_by
 from tests.support.local_tasks import late_once, wait_until
 
@@ -154,7 +154,7 @@ def test_a_script_runs_and_ends_as_it_would_with_python(folder):
         argv = ["-m", "distlab.cluster.launch.script", "0", *command]
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             options = {"env": task_environment({}), "cwd": folder, "stdout": out, "stderr": err}
-            ended = shared_keeper().spawn(argv, **options).wait(timeout_secs=LIMIT_SECS)
+            ended = shared_server().spawn(argv, **options).wait(timeout_secs=LIMIT_SECS)
         ours = (ended, (folder / "out").read_bytes(), (folder / "err").read_bytes())
         if ours != (exit_code(plain.returncode), plain.stdout, plain.stderr) or ended != code:
             wrong.append((command, ours, plain))

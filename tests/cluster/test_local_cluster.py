@@ -14,13 +14,12 @@ import pytest
 
 import distlab as dl
 from distlab.cluster.gpus import share_gpus, visible_gpus
-from distlab.cluster.local import kernel_group, output_recorder, rounds
+from distlab.cluster.local import kernel_group, runner
 from distlab.cluster.local.cluster import NOTICE, newest_open
-from distlab.cluster.local.layout import ClusterLayout
-from distlab.cluster.local.waiting import read_waits
+from distlab.cluster.local.task_errors import read_waits
+from distlab.cluster.spec import local_spec
 from distlab.errors import InvalidArgument, ProcessError, TaskFailed, TaskTimeout
-from distlab.warm.keeper import shared_keeper
-from distlab.warm.process import ADDRESS_VARIABLE
+from distlab.warm.process import ADDRESS_VARIABLE, shared_server
 from tests.support.local_tasks import (
     all_are_in,
     all_reduce,
@@ -60,7 +59,6 @@ def test_each_task_answers_in_task_order_and_is_chosen_by_name_or_job(shared):
     status = shared.status()
     first = status.tasks[0]
     assert repr(status).splitlines()[0] == f"worker:0  pid {first.pid}  idle  CPU  {first.address}"
-    assert status._repr_html_().count("<tr>") == 2
 
 
 def test_two_clusters_at_once_do_not_meet(shared):
@@ -94,7 +92,7 @@ index + 1"""
     assert shared.run(lambda: "index" in globals()) == [False, False]
 
 
-def test_too_much_output_is_cut_short_and_the_rest_is_in_the_log(shared, capfd, monkeypatch):
+def test_too_much_output_is_cut_short_and_the_rest_is_in_the_log(shared, capfd):
     def flood():
         for number in range(2000):
             print(f"{number:01000}")  # noqa: T201
@@ -104,11 +102,6 @@ def test_too_much_output_is_cut_short_and_the_rest_is_in_the_log(shared, capfd, 
     assert len(out) < 101_000
     assert out.endswith("more characters: cluster.logs('worker:0')\n")
     assert shared.logs("worker:0").endswith(f"{1999:01000}\n")
-    monkeypatch.setattr(output_recorder, "SHOWN_PICTURE_CHARACTERS", 100_000)
-    code = "for number in range(15): display({'image/png': 'A' * 10_000}, raw=True)"
-    outputs = shared.execute(code, tasks="worker:0")["worker:0"]
-    assert len(outputs) == 11
-    assert outputs[-1]["text"] == "\n... 5 more outputs, not kept\n"
 
 
 def test_what_functions_print_is_shown_under_the_name_of_each_task(shared, capfd, tmp_path):
@@ -228,7 +221,7 @@ def assert_gone(pids, folder, addresses):
 def test_closing_ends_tasks_that_hang_and_leaves_nothing(tmp_path):
     cluster = dl.LocalCluster(workers=2)
     folder = cluster._kernels.folder
-    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent == shared_keeper().folder
+    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent == shared_server().folder
     remains = remains_of(cluster)
     result = call_in_background(cluster.run, sleep_forever, str(tmp_path))
     wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
@@ -257,7 +250,7 @@ def test_tasks_end_when_their_owner_is_killed_and_it_is_told_once_who_reaches_th
         "cluster.run(time.sleep, 3600)"
     )
     command = [sys.executable, "-c", code]
-    env = os.environ | {ADDRESS_VARIABLE: shared_keeper().address}
+    env = os.environ | {ADDRESS_VARIABLE: shared_server().address}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout.readline() == f"{NOTICE}\n"
         pids = list(map(int, owner.stdout.readline().split()))
@@ -277,7 +270,7 @@ def test_gpus_are_counted_without_tensorflow_and_shared_out(tmp_path, monkeypatc
         "0, GPU-abc,-1": ["0", "GPU-abc"],
     }.items():
         assert visible_gpus({"CUDA_VISIBLE_DEVICES": chosen}, tmp_path) == expected, chosen
-    spec = ClusterLayout(workers=2, parameter_servers=1, chief=True).spec([1, 2, 3, 4])
+    spec = local_spec(workers=2, parameter_servers=1, chief=True, ports=[1, 2, 3, 4])
     share = share_gpus(spec, ["2", "3"])
     gpus = {str(task): gpu for task, gpu in share.of_task.items()}
     assert gpus == {"chief:0": "-1", "worker:0": "2", "worker:1": "3", "ps:0": "-1"}
@@ -288,7 +281,7 @@ def test_gpus_are_counted_without_tensorflow_and_shared_out(tmp_path, monkeypatc
         status = cluster.status()
         assert status.note == "1 GPU for 2 tasks: all of them run on the CPU"
         assert status.note in capfd.readouterr().err
-        assert repr(status).endswith(status.note) and status.note in status._repr_html_()
+        assert repr(status).endswith(status.note)
         assert {task.device for task in status.tasks} == {"CPU"}
 
 
@@ -393,18 +386,18 @@ def test_a_time_limit_says_where_each_task_is_and_who_does_not_answer(shared, mo
     waits = {"worker:0": "in all_reduce", "worker:1": "in wait_on_1"}
     silent = shared._kernels.unanswering  # of those that others wait for
     is_late = late_once(lambda: silent() and all_are_in(shared, waits))
-    monkeypatch.setattr(rounds, "time", is_late)
+    monkeypatch.setattr(runner, "time", is_late)
     address = shared.status().tasks[1].address
     with pytest.raises(TaskTimeout) as caught:
         shared.run(wait, timeout_secs=5000)
     monkeypatch.undo()
     assert isinstance(caught.value, TimeoutError)
-    text = re.sub(r'File ".*?", line \d+ in', "in", str(caught.value))
+    text = str(caught.value)
     assert text.startswith(
         "wait() on worker:0, worker:1 within 5000 s\n  found: worker:0, worker:1 did not finish\n"
     )
-    assert "worker:0 was here, the most recent call first:\n" in text
-    assert "in all_reduce\n" in text and "in wait_on_1\n" in text
+    assert "\n    worker:0 waits in all_reduce, line " in text
+    assert "\n    worker:1 waits in wait_on_1, line " in text
     assert f"\n    worker:1 does not answer at {address}: the machine is there and " in text
     first, second = shared.waits(caught.value)
     assert (first.task, first.function, first.is_over) == ("worker:0", "all_reduce", False)
@@ -531,15 +524,7 @@ def test_a_lost_parameter_server_is_the_cause_that_is_told(tmp_path):
         assert [task.state for task in cluster.status().tasks] == ["idle"] * 4
 
 
-def test_a_port_that_was_taken_meanwhile_is_replaced(two):
-    taken = two.status().tasks[1].address
-    with listener_on(taken):
-        assert two.run(all_reduce) == [2.0, 2.0]
-    assert two.status().tasks[1].address != taken
-
-
-def test_a_port_that_was_taken_meanwhile_is_named_if_tasks_hold_something(two):
-    two.execute("held = 1")
+def test_a_port_that_was_taken_meanwhile_is_named_and_a_restart_replaces_it(two):
     taken = two.status().tasks[1].address
     with listener_on(taken):
         with pytest.raises(TaskFailed) as caught:

@@ -5,8 +5,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from distlab.authoring.execute import execute
 from distlab.authoring.kernel_environment import kernel_environment
-from distlab.warm import keeper
-from distlab.warm.process import ADDRESS_VARIABLE, WarmProcess, can_fork
+from distlab.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
 
@@ -18,7 +17,7 @@ INDEX = "import json, os\nindex = json.loads(os.environ['TF_CONFIG'])['task']['i
 def forked():
     """The kernels of notebooks, and their tasks, are forked."""
     environ = kernel_environment()
-    process, patches = WarmProcess(preload=keeper._PRELOAD, env=environ), pytest.MonkeyPatch
+    process, patches = WarmServer(env=environ), pytest.MonkeyPatch
     with process as warm, patches.context() as patch:
         patch.setenv(ADDRESS_VARIABLE, warm.address)
         yield

@@ -20,8 +20,7 @@ import types
 import psutil
 
 from distlab import cli
-from distlab.warm.keeper import shared_keeper
-from distlab.warm.process import ADDRESS_VARIABLE
+from distlab.warm.process import ADDRESS_VARIABLE, shared_server
 
 LIMIT_SECS = 180
 
@@ -41,7 +40,7 @@ class Launch:
         environ = {**os.environ, **(env or {})}
         environ.pop(ADDRESS_VARIABLE, None)
         if not own_keeper:
-            environ[ADDRESS_VARIABLE] = shared_keeper().address
+            environ[ADDRESS_VARIABLE] = shared_server().address
         self._process = subprocess.Popen(
             [sys.executable, "-c", _COMMAND, "launch", *map(str, args)],
             env=environ,

@@ -8,7 +8,7 @@ The processes are forked from the warm one where that can be done.
 
 import re
 
-from distlab.warm.keeper import shared_keeper, task_environment
+from distlab.warm.process import shared_server, task_environment
 from tests.support.repository import ROOT
 
 TRAIN = ROOT / "examples" / "train.py"
@@ -30,7 +30,7 @@ def run_tasks(environments, folder, *, network_of=None):
             env = task_environment({"TF_CONFIG": None, **environ})
             with path.open("w") as log:
                 tasks.append(
-                    shared_keeper().spawn(
+                    shared_server().spawn(
                         [str(TRAIN), *arguments(folder)],
                         env=env,
                         cwd=folder,

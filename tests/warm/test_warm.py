@@ -1,4 +1,4 @@
-"""The warm process: a fork of it is like a fresh Python, and ends with whoever asked for it."""
+"""The warm server: a fork of it is like a fresh Python, and ends with whoever asked for it."""
 
 import contextlib
 import json
@@ -12,11 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from distlab.errors import InvalidArgument, ProcessError, UnsupportedEnvironment
-from distlab.warm.client import ForkRefused, WarmClient
-from distlab.warm.forked_process import settings
-from distlab.warm.keeper import Keeper
-from distlab.warm.process import WarmProcess, can_fork
+from distlab.errors import ProcessError
+from distlab.warm.process import WarmServer, can_fork
+from distlab.warm.server import settings
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
 
@@ -27,11 +25,11 @@ LIMIT_SECS = 120
 
 @pytest.fixture(scope="module")
 def warm():
-    with WarmProcess(preload=LIGHT) as process:
-        yield process
+    with WarmServer(preload=LIGHT) as server:
+        yield server
 
 
-def output(warm, argv=None, *, expected=0, **options):
+def output(warm, argv=(), *, expected=0, **options):
     read, write = os.pipe()
     with os.fdopen(read) as lines:
         try:
@@ -43,10 +41,10 @@ def output(warm, argv=None, *, expected=0, **options):
     return text
 
 
-def asleep(spawn, *, code=SLEEP, **options):
+def asleep(warm, *, code=SLEEP, **options):
     """Returns a task that sleeps, once it does."""
     read, write = os.pipe()
-    task = spawn(["-c", code], stdout=write, **options)
+    task = warm.spawn(["-c", code], stdout=write, **options)
     os.close(write)
     with os.fdopen(read) as lines:
         assert lines.readline() == "asleep\n"
@@ -63,23 +61,19 @@ def test_a_command_sees_its_own_argv_folder_environment_streams_and_main(warm, t
     code = (
         "import atexit, json, os, sys, __main__; kept = 5\n"
         "print(json.dumps([sys.argv, os.getcwd(), sys.path[0], dict(os.environ), __main__.kept,"
-        " hasattr(__main__, '_Server'), sys.stdin.read(), os.getsid(0) == os.getpid(),"
-        " sorted(os.listdir('/proc/self/fd')), 'wave' in sys.modules]))\n"
+        " sys.stdin.read(), os.getsid(0) == os.getpid(), 'wave' in sys.modules]))\n"
         "atexit.register(print, 'bye'); print('wrong', file=sys.stderr)"
     )
     env = settings(os.environ) | {"ONLY": "this"}
     (tmp_path / "in").write_text("typed")
-    other = asleep(warm.spawn)
     with (tmp_path / "in").open() as stdin, (tmp_path / "err").open("w") as err:
         streams = {"stdin": stdin, "stderr": err}
         text = output(warm, ["-c", code, "--epochs", "3"], env=env, cwd=tmp_path, **streams)
-    other.kill()
     facts, bye = text.splitlines()
-    argv, cwd, path, environ, kept, has_server, typed, leads, files, imported = json.loads(facts)
-    assert (argv, environ, kept, has_server) == (["-c", "--epochs", "3"], env, 5, False)
+    argv, cwd, path, environ, kept, typed, leads, imported = json.loads(facts)
+    assert (argv, environ, kept) == (["-c", "--epochs", "3"], env, 5)
     assert cwd == path == str(tmp_path)
     assert (typed, leads, imported, bye) == ("typed", True, True, "bye")
-    assert set(files) <= {"0", "1", "2", "3"}  # 3 is the listing's own
     assert (tmp_path / "err").read_text() == "wrong\n"
 
 
@@ -92,14 +86,15 @@ def test_scripts_modules_functions_and_exit_codes_are_those_of_a_fresh_python(wa
     expected = f"__main__ ['a'] {folder}\n"
     assert output(warm, ["-m", "named", "a"], cwd=folder) == expected
     assert output(warm, [str(folder / "named.py"), "a"], cwd=tmp_path) == expected
-    call = {"call": "added:show", "args": [1, {"c": 2}], "cwd": folder}
-    assert output(warm, **call) == output(warm, **call, fresh=True) == "3\n"
+    assert output(warm, call="added:show", args=[1, {"c": 2}], cwd=folder) == "3\n"
     ends = {
         "pass": 0,
         "import sys; sys.exit(3)": 3,
+        "import sys; sys.exit('why')": 1,
         "1/0": 1,
         "import os; os._exit(7)": 7,
         "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)": -signal.SIGSEGV,
+        "import os, signal; os.kill(os.getpid(), signal.SIGINT)": -signal.SIGINT,
     }
     tasks = {code: warm.spawn(["-c", code], stderr=subprocess.DEVNULL) for code in ends}
     assert {code: task.wait(timeout_secs=LIMIT_SECS) for code, task in tasks.items()} == ends
@@ -107,9 +102,19 @@ def test_scripts_modules_functions_and_exit_codes_are_those_of_a_fresh_python(wa
     assert output(warm, draw) != output(warm, draw)
 
 
+def test_what_is_read_once_makes_a_task_a_new_python_that_is_kept_all_the_same(warm):
+    code = "import os, sys; print('wave' in sys.modules, os.environ['KERAS_BACKEND'])"
+    other = os.environ | {"KERAS_BACKEND": "other"}
+    assert output(warm, ["-c", code], env=other) == "False other\n"
+    task = asleep(warm, env=other)
+    pid = task.pid
+    del task  # nobody holds it any more
+    assert is_gone(pid)
+
+
 def test_signals_reach_a_task_or_all_it_started(warm):
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):  # however early they come
-        task = warm.spawn(["-c", SLEEP], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for number in (signal.SIGTERM, signal.SIGKILL):  # however early they come
+        task = warm.spawn(["-c", SLEEP], stdout=subprocess.DEVNULL)
         task.send_signal(number)
         assert task.wait(timeout_secs=LIMIT_SECS) == -number
     code = (
@@ -142,49 +147,35 @@ def test_signals_reach_a_task_or_all_it_started(warm):
     task.kill()  # nothing happens to a task that has ended
 
 
-def test_a_fresh_task_is_a_new_python_that_is_kept_all_the_same(warm):
-    code = "import os, sys; print('wave' in sys.modules, os.environ['KERAS_BACKEND'])"
-    other = os.environ | {"KERAS_BACKEND": "other"}
-    assert output(warm, ["-c", code], env=other, fresh=True) == "False other\n"
-    with pytest.raises(ForkRefused, match="KERAS_BACKEND differ from the warm process's own"):
-        warm.spawn(["-c", ""], env=other)
-    keeper = Keeper(WarmClient(warm.address), can_fork=True)
-    text = output(keeper, ["-c", code], env=other)  # so it starts one by itself
-    assert text == "False other\n"
-
-
-def test_closing_ends_tasks_and_leaves_nothing():
-    with WarmProcess(preload=LIGHT) as warm:
-        tasks = [asleep(warm.spawn, fresh=fresh) for fresh in (False, True)]
-        folder = Path(warm.address).parent
+def test_closing_or_killing_the_server_ends_tasks_and_leaves_nothing():
+    with WarmServer(preload=LIGHT) as warm:
+        task, folder = asleep(warm), warm.folder
         assert folder.stat().st_mode & 0o777 == 0o700
-    codes = [task.wait(timeout_secs=LIMIT_SECS) for task in tasks]
-    assert codes == [-signal.SIGKILL] * 2 and not folder.exists()
+    assert task.wait(timeout_secs=LIMIT_SECS) == -signal.SIGKILL and is_gone(task.pid)
+    assert not folder.exists()
     warm.close()  # a second time does nothing
-    with pytest.raises(ProcessError, match="start a fresh process, or a new WarmProcess"):
+    with pytest.raises(ProcessError, match="start another server"):
         warm.spawn(["-c", ""])
-    with WarmProcess(preload=LIGHT) as warm:
-        task = asleep(warm.spawn)
-        os.kill(warm.pid, signal.SIGKILL)
-        assert task.wait(timeout_secs=LIMIT_SECS) == -signal.SIGKILL and is_gone(task.pid)
 
 
-# As the keeper of a program's clusters, with a warm process of its own or with another's.
+# The tasks of a program, from a server of its own or from another's.
 OWNER = r"""
 import sys, time
-from distlab.warm import keeper
-keeper._PRELOAD = ("json",)
-kept = keeper.shared_keeper()
-assert kept is keeper.shared_keeper()
-env = keeper.task_environment({"ADDED": "yes", "HOME": None})
-print(kept.folder, flush=True)
+from distlab.warm import process
+process.WarmServer.__init__.__kwdefaults__["preload"] = ("json",)
+server = process.shared_server()
+assert server is process.shared_server()
+env = process.task_environment({"ADDED": "yes", "HOME": None})
+print(server.folder, flush=True)
 code = (
     "import os, signal, time\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "print(os.getpid(), os.getppid(), os.environ['ADDED'], 'HOME' in os.environ, flush=True)\n"
+    "os.fork()\n"
+    "facts = os.getpid(), os.getppid(), os.environ['ADDED'], 'HOME' in os.environ\n"
+    "os.write(1, (' '.join(map(str, facts)) + chr(10)).encode())\n"
     "time.sleep(3600)"
 )
-tasks = [kept.spawn(["-c", code], env=env) for _ in range(2)]
+task = server.spawn(["-c", code], env=env)
 time.sleep(3600)
 """
 
@@ -200,20 +191,23 @@ def test_tasks_end_when_the_process_that_asked_for_them_is_killed(warm, case, tm
         assert folder.is_dir()
         lines = [owner.stdout.readline().split() for _ in range(2)]
         owner.kill()
-    assert all(rest == ["yes", "False"] for _, _, *rest in lines)
-    [keeper] = {int(parent) for _, parent, *_ in lines}
-    assert (keeper == warm.pid) == (case == "another's")
-    assert all(is_gone(int(pid)) for pid, *_ in lines)
-    assert case == "another's" or (is_gone(keeper) and not folder.exists())
+    assert [rest for _, _, *rest in lines] == [["yes", "False"]] * 2
+    pids, parents = ({int(pid) for pid in column} for column in list(zip(*lines, strict=True))[:2])
+    [server] = parents - pids
+    assert (server == json.loads(output(warm, ["-c", "import os; print(os.getppid())"]))) == (
+        case == "another's"
+    )
+    assert all(map(is_gone, pids))
+    assert case == "another's" or (is_gone(server) and not folder.exists())
 
 
 def test_it_answers_once_it_is_warm_and_closes_without_waiting_for_that(tmp_path):
     os.mkfifo(tmp_path / "gate")
     (tmp_path / "gated.py").write_text(f"kept = open({str(tmp_path / 'gate')!r}).read()")
     (tmp_path / "broken_module.py").write_text("1/0")  # costs only itself
-    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     preload = ["broken_module", "no_such_module", "gated"]
-    with WarmProcess(preload=preload, env=env) as warm:
+    with WarmServer(preload=preload, env=env) as warm:
         seen = []
         code = ["-c", "import sys; print(sys.modules['gated'].kept)"]
         asking = threading.Thread(target=lambda: seen.append(output(warm, code, env=env)))
@@ -221,23 +215,16 @@ def test_it_answers_once_it_is_warm_and_closes_without_waiting_for_that(tmp_path
         (tmp_path / "gate").write_text("open")
         asking.join()
     assert seen == ["open\n"]
-    with WarmProcess(preload=["gated"], env=env) as warm:
-        pid = warm.pid
-    assert is_gone(pid)
+    with WarmServer(preload=["gated"], env=env) as warm:
+        folder = warm.folder
+    assert not folder.exists()
 
 
-def test_what_is_no_command_and_where_nothing_can_be_forked_is_said(warm, tmp_path, monkeypatch):
-    for argv in (None, [], ["-m"], ["-X", "dev", "script.py"]):
-        with pytest.raises(InvalidArgument, match="give argv as"):
-            warm.spawn(argv)
-    with pytest.raises(InvalidArgument, match="is no folder"):
-        warm.spawn(["-c", ""], cwd=tmp_path / "none")
-    with pytest.raises(ProcessError, match="No such file"):
-        WarmClient(str(tmp_path / "socket")).spawn(["-c", ""])
+def test_nothing_is_forked_where_it_is_turned_off_or_unsafe(monkeypatch):
     monkeypatch.setenv("DISTLAB_WARM", "0")
     assert not can_fork()
-    with pytest.raises(UnsupportedEnvironment, match="DISTLAB_WARM=0"):
-        WarmProcess().start()
+    with WarmServer(preload=LIGHT) as warm:
+        assert output(warm, ["-c", "import sys; print('wave' in sys.modules)"]) == "False\n"
     monkeypatch.delenv("DISTLAB_WARM")
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not can_fork()

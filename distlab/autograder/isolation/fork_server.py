@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from pathlib import Path
+from typing import NoReturn
 
 from distlab.warm import server
 
@@ -38,7 +38,6 @@ class ForkServer:
         self.socket.listen(128)
         self.owner, self._owned = os.pipe()
 
-    def serve(self, listener: int, owner: int) -> None:
-        """Makes this process a warm process; it returns only in a task."""
-        sys.argv = ["tasks", str(listener), str(owner), str(self._folder)]
-        server.main()
+    def serve(self, listener: int, owner: int) -> NoReturn:
+        """Makes this process a warm process."""
+        server.serve(listener, owner, str(self._folder))

@@ -31,8 +31,7 @@ from distlab.autograder.isolation.messages import (
 from distlab.course.checks.report import Ending, Report
 from distlab.course.checks.run_check import Called, judge_called, report_on
 from distlab.errors import InvalidArgument
-from distlab.warm.client import ForkedProcess
-from distlab.warm.keeper import shared_keeper, task_environment
+from distlab.warm.process import ForkedProcess, shared_server, task_environment
 
 COULD_NOT_JUDGE = "The check could not judge this answer."
 _LARGEST_BYTES = 2**32
@@ -105,7 +104,7 @@ class Judge:
         if self._socket is not None:
             return self._socket
         ours, theirs = socket.socketpair()
-        keeper = shared_keeper()
+        keeper = shared_server()
         with theirs:
             self._task = keeper.spawn(
                 call="distlab.autograder.isolation.judge_process:serve",

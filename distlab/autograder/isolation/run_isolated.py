@@ -30,8 +30,7 @@ from distlab.autograder.isolation.process_tree import kill_below
 from distlab.autograder.isolation.stops import Stop, StopReason, stop_of
 from distlab.course.checks.run_check import DEFAULT_SEEDS, Called
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
-from distlab.warm.client import ForkedProcess
-from distlab.warm.keeper import shared_keeper, task_environment
+from distlab.warm.process import ForkedProcess, shared_server, task_environment
 
 # For the start of the processes and for the end of all that an answer has started.
 _GRACE_SECS = 120.0
@@ -114,7 +113,7 @@ def _ask(
     question: Question, limits: Limits, folders: tuple[Path, Path], give_up: threading.Event
 ) -> Outcome:
     job = dataclasses.asdict(question) | {"limits": dataclasses.asdict(limits)}
-    keeper = shared_keeper()
+    keeper = shared_server()
     with tempfile.TemporaryFile() as asks, tempfile.TemporaryFile() as tells:
         asks.write(json.dumps(job, default=_full_path).encode())
         asks.seek(0)

@@ -37,8 +37,8 @@ from distlab.autograder.isolation.process_tree import (
     hide,
 )
 from distlab.autograder.isolation.runner import Sender, answer, look_on_tasks
-from distlab.warm.forked_process import settings
 from distlab.warm.process import ADDRESS_VARIABLE
+from distlab.warm.server import settings
 
 _FIRST_KEPT_FD = 3
 _OUT_OF_THE_WAY_FD = 100
@@ -110,7 +110,6 @@ def _watch(job: dict[str, Any], work: Path, tasks: ForkServer) -> None:
                 _leave_behind(work, limits, tasks, prints=to_prints, kept=kept, above=here)
                 look_on_tasks(job, _FIRST_KEPT_FD + 2, work)
                 tasks.serve(_FIRST_KEPT_FD, _FIRST_KEPT_FD + 1)
-                return
         secs = time.monotonic() - began
         end_all_below(asked)
         stopped = None if monitor.stopped is None else monitor.stopped.told()

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from distlab.devices import split_devices
-from distlab.warm.forked_process import settings
+from distlab.warm.server import settings
 
 # What a task answers by writing the stacks of its threads to its stderr.
 STACKS_SIGNAL = signal.SIGUSR1

@@ -19,26 +19,62 @@ import signal
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from distlab.cluster.cluster_explanation import OPEN_SERVERS
+from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.group import GRACE_SECS
 from distlab.cluster.isolation import Isolation
 from distlab.cluster.local.kernel_group import KernelGroup
-from distlab.cluster.local.kernel_runner import Runner
-from distlab.cluster.local.layout import MOST_RESTARTS, ClusterLayout, check_count
-from distlab.cluster.local.output_recorder import Output
-from distlab.cluster.local.persisting import Persistence
-from distlab.cluster.local.status import ClusterStatus, status_of
-from distlab.cluster.local.waiting import Wait, read_waits
-from distlab.cluster.spec import TaskName
+from distlab.cluster.local.outputs import Output
+from distlab.cluster.local.runner import Runner
+from distlab.cluster.local.task_errors import Wait, read_waits
+from distlab.cluster.spec import TaskName, local_spec
+from distlab.devices import MAX_LOGICAL_DEVICES
 from distlab.errors import InvalidArgument, ProcessError, TaskTimeout, did_you_mean
 
 NOTICE = f"While a cluster runs, {OPEN_SERVERS} LocalCluster(isolate=True) closes that."
 
+_MOST_RESTARTS = 1000
+_MOST_TASKS = 64
+
 _Tasks = str | Iterable[str] | None
 
 _clusters: list[weakref.ref[LocalCluster]] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStatus:
+    """What one task is doing.
+
+    Attributes:
+        task: Its name, "worker:0".
+        pid: Its process.
+        state: "idle", "busy", or how it ended.
+        address: Where its TensorFlow server listens once it runs; "" for an evaluator.
+        device: What it computes on: "CPU", or which GPU is its own.
+    """
+
+    task: str
+    pid: int
+    state: str
+    address: str
+    device: str
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """What the tasks of a cluster are doing, in task order, and a note on all of them."""
+
+    tasks: tuple[TaskStatus, ...]
+    note: str = ""
+
+    def __repr__(self) -> str:
+        rows = [(t.task, f"pid {t.pid}", t.state, t.device, t.address) for t in self.tasks]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([*lines, *filter(None, [self.note])])
 
 
 class LocalCluster:
@@ -83,34 +119,44 @@ class LocalCluster:
         env: Mapping[str, str | None] | None = None,
         start_timeout_secs: float = 120,
     ) -> None:
-        layout = ClusterLayout(
-            workers=workers,
-            parameter_servers=parameter_servers,
-            chief=parameter_servers > 0 if chief is None else chief,
-            evaluator=evaluator,
-            devices_per_worker=devices_per_worker,
-        )
-        check_count("restart", restart, least=0, most=MOST_RESTARTS)
-        self._start_timeout_secs, self._has_run = start_timeout_secs, False
+        _check_count("workers", workers, least=1, most=_MOST_TASKS)
+        _check_count("parameter_servers", parameter_servers, least=0, most=_MOST_TASKS)
+        _check_count("devices_per_worker", devices_per_worker, least=1, most=MAX_LOGICAL_DEVICES)
+        _check_count("restart", restart, least=0, most=_MOST_RESTARTS)
+        if parameter_servers and devices_per_worker > 1:
+            raise InvalidArgument(
+                asked=f"LocalCluster(parameter_servers={parameter_servers}, "
+                f"devices_per_worker={devices_per_worker})",
+                found="with parameter servers a worker computes on one CPU, or on its GPUs",
+                do="ask for more workers instead of more devices",
+            )
+        has_chief = parameter_servers > 0 if chief is None else chief
         opened = contextlib.ExitStack()
         self._close = weakref.finalize(self, _close, opened, os.getpid())
         try:
             network = opened.enter_context(Isolation()) if isolate else None
             if network is None:
                 _say_once(NOTICE)
-            self._kernels = opened.enter_context(
-                contextlib.closing(
-                    KernelGroup(layout, env=env or {}, network_of=network.pid if network else None)
-                )
+            kernels = KernelGroup(
+                lambda ports: local_spec(
+                    workers=workers,
+                    parameter_servers=parameter_servers,
+                    chief=has_chief,
+                    evaluator=evaluator,
+                    ports=ports,
+                ),
+                addresses=workers + parameter_servers + int(has_chief),
+                devices_per_worker=devices_per_worker,
+                env=env or {},
+                network_of=network.pid if network else None,
+                start_timeout_secs=start_timeout_secs,
             )
-            self._kernels.start(timeout_secs=start_timeout_secs)
+            self._kernels = opened.enter_context(contextlib.closing(kernels))
+            kernels.start()
         except BaseException:
             self.close()
             raise
-        self._runner = Runner(self._kernels)
-        self._persistence = Persistence(
-            self._runner, self._kernels, restarts=restart, start_timeout_secs=start_timeout_secs
-        )
+        self._runner = Runner(kernels, restarts=restart)
         _clusters[:] = [known for known in _clusters if known()] + [weakref.ref(self)]
 
     @property
@@ -143,11 +189,7 @@ class LocalCluster:
             TaskTimeout: Tasks did not finish in time: the error says where they were.
             ProcessError: A task is down or busy.
         """
-        names, is_first = self._named(tasks), not self._has_run
-        self._has_run = True
-        return self._persistence.call(
-            function, args, names, timeout_secs=timeout_secs, may_move=is_first
-        )
+        return self._runner.call(function, args, self._named(tasks), timeout_secs=timeout_secs)
 
     def execute(
         self, code: str, *, tasks: _Tasks = None, timeout_secs: float = 600, show: bool = False
@@ -167,25 +209,16 @@ class LocalCluster:
             ProcessError: As for `run`.
         """
         names = self._named(tasks)
-        self._has_run = True
         outputs = self._runner.run_cell(code, names, timeout_secs=timeout_secs, show=show)
         return {str(task): theirs for task, theirs in outputs.items()}
 
     def tf_config(self, task: str) -> dict[str, Any]:
-        """Returns what a task finds in its TF_CONFIG.
-
-        Args:
-            task: Its name.
-        """
+        """Returns what a task finds in its TF_CONFIG."""
         config: dict[str, Any] = json.loads(self._kernels.spec.tf_config(self._named(task)[0]))
         return config
 
     def kill(self, tasks: _Tasks) -> None:
-        """Ends tasks at once, as SIGKILL does; they have no chance to save anything.
-
-        Args:
-            tasks: As for `run`.
-        """
+        """Ends tasks at once, as SIGKILL does; they have no chance to save anything."""
         self._kernels.group.stop(self._named(tasks), grace_secs=0)
 
     def interrupt(self) -> None:
@@ -214,27 +247,34 @@ class LocalCluster:
         kernels.group.stop(names, grace_secs=0)
         if tuple(names) == kernels.spec.tasks_in_order() and not kernels.ports_are_free():
             kernels.take_other_ports()
-        kernels.start(names, timeout_secs=self._start_timeout_secs)
+        kernels.start(names)
 
     def status(self) -> ClusterStatus:
         """Returns what each task is doing."""
-        self._named(None)
-        return status_of(self._kernels)
+        tasks, kernels = self._named(None), self._kernels
+        ended = kernels.group.ended()
+        states = {task: "busy" if kernels.by_task[task].is_busy else "idle" for task in tasks}
+        states |= {task: how_it_ended(code) for task, code in ended.items()}
+        return ClusterStatus(
+            tuple(
+                TaskStatus(
+                    task=str(task),
+                    pid=kernels.group.pid(task),
+                    state=states[task],
+                    address=kernels.spec.address_of(task) or "",
+                    device=kernels.gpus.device_of(task),
+                )
+                for task in tasks
+            ),
+            note=kernels.gpus.note,
+        )
 
     def logs(self, task: str) -> str:
-        """Returns what a task wrote past Python, TensorFlow's C++ above all, and what was too long.
-
-        Args:
-            task: Its name.
-        """
+        """Returns what a task's native code wrote, above all TensorFlow's, and what was cut."""
         return self._kernels.group.log_of(self._named(task)[0]).read_text(errors="replace")
 
     def stacks(self, task: str) -> str:
-        """Returns where a task's threads are, also of one that hangs.
-
-        Args:
-            task: Its name.
-        """
+        """Returns where a task's threads are, also of one that hangs."""
         return self._kernels.stacks(self._named(task)[0])
 
     def waits(self, late: TaskTimeout) -> tuple[Wait, ...]:
@@ -269,25 +309,34 @@ class LocalCluster:
                 found="the cluster is closed",
                 do="make another: cluster = LocalCluster(...)",
             )
-        there = self._kernels.spec.tasks_in_order()
+        known = self._kernels.spec.tasks_in_order()
         if tasks is None:
-            return list(there)
+            return list(known)
         asked = [tasks] if isinstance(tasks, str) else list(tasks)
-        names = {name for name in there if str(name) in asked or name.job in asked}
-        known = {str(name) for name in there} | {name.job for name in there}
-        if unknown := [one for one in asked if one not in known]:
+        names = {str(name) for name in known} | {name.job for name in known}
+        if unknown := [name for name in asked if name not in names]:
             raise InvalidArgument(
                 asked=f"tasks={tasks!r}",
                 found=f"the cluster has no {unknown[0]!r}",
-                do=did_you_mean(str(unknown[0]), sorted(known)),
+                do=did_you_mean(str(unknown[0]), sorted(names)),
             )
-        return [name for name in there if name in names]
+        return [name for name in known if str(name) in asked or name.job in asked]
+
+
+def _check_count(name: str, value: int, *, least: int, most: int) -> None:
+    """Raises where an argument of `LocalCluster` is no number that can be meant."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidArgument(
+            asked=f"LocalCluster({name}={value!r})",
+            found=f"it is no whole number from {least} to {most}",
+            do="give one; two workers are enough for every lesson",
+        )
 
 
 def newest_open() -> LocalCluster | None:
     """Returns the cluster that was started last of those that are open."""
-    there = [cluster for reference in _clusters if (cluster := reference())]
-    return next((cluster for cluster in reversed(there) if cluster._close.alive), None)
+    clusters = [cluster for reference in _clusters if (cluster := reference())]
+    return next((cluster for cluster in reversed(clusters) if cluster._close.alive), None)
 
 
 def _close(opened: contextlib.ExitStack, owner: int) -> None:

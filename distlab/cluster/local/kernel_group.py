@@ -1,43 +1,140 @@
 """The kernels of a `LocalCluster` and their processes: started, started again and ended together.
 
-kernels = KernelGroup(ClusterLayout(workers=2), env={}, network_of=None)
-kernels.start(timeout_secs=60)       # all of them, until each answers
-kernels.by_task[TaskName("worker", 0)]
+kernels = KernelGroup(make_spec, addresses=2, ...)
+kernels.start()                      # all of them, until each answers
+kernels.by_task[TaskName("worker", 0)].send("1 + 1")
 kernels.close()
+
+Kernels are spoken to over files in a folder that only this user can enter, never over the network.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import zmq
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.connect import write_connection_file
 
 from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.gpus import share_gpus, visible_gpus
 from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.isolation import unanswering_inside
-from distlab.cluster.local.kernels import TaskKernel
-from distlab.cluster.local.layout import ClusterLayout
-from distlab.cluster.local.stacks import read_stacks
-from distlab.cluster.ports import is_free, is_port_taken, reserved_ports
+from distlab.cluster.local.outputs import shell
+from distlab.cluster.ports import is_free, reserved_ports
 from distlab.cluster.probing import unanswering
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.errors import TaskFailed, TaskTimeout
-from distlab.warm.keeper import shared_keeper
+from distlab.warm.process import shared_server
 
-_LOOK_SECS = 0.005
+_POLL_SECS = 0.005
+_ASK_AGAIN_SECS = 0.2
+_MESSAGES_AT_ONCE = 100
 _LOG_LINES = 8
-_TIMES_OTHER_PORTS = 3
-_LAST_LOOK_SECS = 2.0
+_CLOSING_SECS = 2.0
+_STACKS_SECS, _STACKS_QUIET_SECS = 1.0, 0.05
+
+
+class TaskKernel:
+    """The kernel of one task: connected to, sent code, listened to.
+
+    A task that is started again gets a new one under the same name.
+    """
+
+    def __init__(self, task: TaskName, *, folder: Path, context: zmq.Context[Any], number: int):
+        self.reply: dict[str, Any] | None = None  # to the last code that was sent, once it came
+        self._asked = ""  # the id of the request that is being answered
+        self._stem = folder / f"{task.job}-{task.index}.{number}"
+        self.stacks = Path(f"{self._stem}.stacks")
+        self._client = BlockingKernelClient(context=context)
+        self._asked_at, self._is_idle, self._is_connected = 0.0, False, False
+
+    def connection_file(self) -> str:
+        """Writes the file that tells the kernel where to listen, and returns its path."""
+        key = os.urandom(16).hex().encode()
+        path, _ = write_connection_file(
+            f"{self._stem}.json", ip=str(self._stem), transport="ipc", key=key
+        )
+        self._client.load_connection_file(path)
+        return path
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has not answered the last code that it was sent."""
+        return bool(self._asked) and not (self.reply and self._is_idle)
+
+    def is_ready(self) -> bool:
+        """Whether it has answered a first question; asks it."""
+        if not self._is_connected:
+            ports = (self._client.shell_port, self._client.iopub_port)
+            if not all(Path(f"{self._stem}-{port}").exists() for port in ports):
+                return False  # ZeroMQ would try again, but only after a while
+            self._client.start_channels(stdin=False, hb=False, control=False)
+            self._is_connected = True
+        if time.monotonic() - self._asked_at > _ASK_AGAIN_SECS:
+            # Again, for until the subscription has arrived there the kernel tells nobody.
+            self._begin(self._client.kernel_info())
+        for _ in self.messages():
+            pass
+        return self.reply is not None and self._is_idle
+
+    def send(self, code: str, *, store_history: bool = True) -> None:
+        """Sends code to run."""
+        content = {
+            "code": code,
+            "silent": not store_history,
+            "store_history": store_history,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": True,
+        }
+        message = self._client.session.msg("execute_request", content)
+        self._begin(message["header"]["msg_id"])  # first: an interrupt may come while it is sent
+        self._client.shell_channel.send(message)
+
+    def _begin(self, asked: str) -> None:
+        self._asked, self.reply, self._is_idle = asked, None, False
+        self._asked_at = time.monotonic()
+
+    def sockets(self) -> list[zmq.Socket[Any]]:
+        """Returns what to poll for messages."""
+        return [self._client.shell_channel.socket, self._client.iopub_channel.socket]
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yields what has arrived for the last code that it was sent; of a flood, a part."""
+        while self._client.shell_channel.msg_ready():
+            message = self._client.shell_channel.get_msg()
+            if message["parent_header"].get("msg_id") == self._asked:
+                self.reply = message["content"]
+        for _ in range(_MESSAGES_AT_ONCE):
+            if not self._client.iopub_channel.msg_ready():
+                break
+            message = self._client.iopub_channel.get_msg()
+            if message["parent_header"].get("msg_id") != self._asked:
+                continue
+            if message["msg_type"] == "status":
+                self._is_idle = message["content"]["execution_state"] == "idle"
+            else:
+                yield message
+
+    def close(self) -> None:
+        """Closes the connection; the kernel itself is ended by its `TaskGroup`."""
+        if self._is_connected:
+            self._client.shell_channel.stop()
+            self._client.iopub_channel.stop()
+            self._is_connected = False
+        for path in self._stem.parent.glob(f"{self._stem.name}*"):
+            path.unlink(missing_ok=True)
 
 
 class KernelGroup:
@@ -45,19 +142,25 @@ class KernelGroup:
 
     def __init__(
         self,
-        layout: ClusterLayout,
+        make_spec: Callable[[Sequence[int]], ClusterSpec],
         *,
+        addresses: int,
+        devices_per_worker: int,
         env: Mapping[str, str | None],
         network_of: int | None,
+        start_timeout_secs: float,
     ) -> None:
+        self._make_spec, self._addresses = make_spec, addresses
+        self._devices, self._env, self._network_of = devices_per_worker, env, network_of
+        self._start_timeout_secs = start_timeout_secs
         self.by_task: dict[TaskName, TaskKernel] = {}
-        self._layout, self._env, self._network_of = layout, env, network_of
+        self.sending = threading.Lock()
         self._started, self._starting = 0, threading.Lock()
         self._users, self._listening = threading.Condition(), 0
         self._ports = contextlib.ExitStack()
         spec = self._spec_on_new_ports()  # may fail: nothing was made yet
         # There it does not outlive a process that is killed.
-        self.folder = Path(tempfile.mkdtemp(prefix="c-", dir=shared_keeper().folder))
+        self.folder = Path(tempfile.mkdtemp(prefix="c-", dir=shared_server().folder))
         self._context: zmq.Context[Any] = zmq.Context()
         self.group = self._group(spec)
         self.gpus = share_gpus(spec, visible_gpus())
@@ -71,9 +174,9 @@ class KernelGroup:
 
     def _spec_on_new_ports(self) -> ClusterSpec:
         former, self._ports = self._ports, contextlib.ExitStack()
-        ports = self._ports.enter_context(reserved_ports(self._layout.addresses))
+        ports = self._ports.enter_context(reserved_ports(self._addresses))
         former.close()  # only now, so that the new ones are others
-        return self._layout.spec(ports)
+        return self._make_spec(ports)
 
     def _group(self, spec: ClusterSpec) -> TaskGroup:
         return TaskGroup(spec, how=self._how, folder=self.folder, network_of=self._network_of)
@@ -88,28 +191,14 @@ class KernelGroup:
         self.group.stop(grace_secs=0)
         self.group = self._group(self._spec_on_new_ports())
 
-    def start(self, tasks: Iterable[TaskName] | None = None, *, timeout_secs: float) -> None:
-        """Starts tasks that do not run, and returns when each of their kernels answers.
+    def start(self, tasks: Iterable[TaskName] | None = None) -> None:
+        """Starts tasks that do not run, and returns when each of their kernels answers."""
+        with self._starting:
+            self._start(tasks)
 
-        Where a task finds that another program was first on its port, all get other ports.
-        """
-        for left in reversed(range(_TIMES_OTHER_PORTS)):
-            try:
-                with self._starting:
-                    return self._start(tasks, timeout_secs)
-            except TaskFailed as problem:
-                taken = is_port_taken(self.group.log_of(_named(problem.task)).read_text())
-                if not (taken and left) or tasks is not None:
-                    raise
-                self.take_other_ports()
-        return None
-
-    def _start(self, tasks: Iterable[TaskName] | None, timeout_secs: float) -> None:
-        starting = [
-            task
-            for task in (self.spec.tasks_in_order() if tasks is None else tasks)
-            if task not in self.group.running()
-        ]
+    def _start(self, tasks: Iterable[TaskName] | None) -> None:
+        running, in_order = self.group.running(), self.spec.tasks_in_order()
+        starting = [task for task in tasks or in_order if task not in running]
         for task in starting:
             if former := self.by_task.get(task):
                 former.close()
@@ -117,39 +206,41 @@ class KernelGroup:
             self.by_task[task] = TaskKernel(
                 task, folder=self.folder, context=self._context, number=self._started
             )
-        self.by_task = {task: self.by_task[task] for task in self.spec.tasks_in_order()}
+        self.by_task = {task: self.by_task[task] for task in in_order}
         self.group.start(starting)
-        deadline = time.monotonic() + timeout_secs
+        deadline = time.monotonic() + self._start_timeout_secs
         asked = f"{', '.join(map(str, starting))} to start"
         while waited := [task for task in starting if not self.by_task[task].is_ready()]:
             ended = self.group.ended()
             for task in waited:
                 if task in ended:
-                    raise self._ended_too_soon(task, ended[task], asked=asked)
+                    raise TaskFailed(
+                        asked=asked,
+                        found=f"{task} {how_it_ended(ended[task])}; its last words:\n"
+                        f"{self.last_words(task)}",
+                        do="repair what they tell of",
+                        task=str(task),
+                    )
             if time.monotonic() > deadline:
                 raise TaskTimeout(
-                    asked=f"{asked} within {timeout_secs:g} s",
+                    asked=f"{asked} within {self._start_timeout_secs:g} s",
                     found=f"{', '.join(map(str, waited))} did not answer",
                     do="give start_timeout_secs more, or end other work on this machine",
                     task=str(waited[0]),
                 )
-            time.sleep(_LOOK_SECS)
-
-    def _ended_too_soon(self, task: TaskName, code: int, *, asked: str) -> TaskFailed:
-        return TaskFailed(
-            asked=asked,
-            found=f"{task} {how_it_ended(code)}; its last words:\n{self.last_words(task)}",
-            do="repair what they tell of",
-            task=str(task),
-        )
+            time.sleep(_POLL_SECS)
 
     def _how(self, task: TaskName) -> Start:
-        kernel, layout = self.by_task[task], self._layout
+        kernel, is_worker = self.by_task[task], task.job in ("chief", "worker")
+        has_server = self.spec.has_parameter_servers and task.job in ("worker", "ps")
         command = ["-m", "distlab.cluster.local.task_process", "--stacks", str(kernel.stacks)]
-        is_worker = task.job in ("chief", "worker")
-        command += ["--devices", str(layout.devices_per_worker if is_worker else 1)]
-        if layout.parameter_servers and task.job in ("worker", "ps"):
-            command.append("--server")
+        command += ["--devices", str(self._devices if is_worker else 1)]
+        command += ["--server"] if has_server else []
+        command += ["--", "-f", kernel.connection_file(), "--HistoryManager.enabled=False"]
+        ours = shell()  # kernels show errors as this process does
+        command.append(f"--InteractiveShell.colors={ours.colors if ours else 'nocolor'}")
+        if ours:
+            command.append(f"--InteractiveShell.xmode={ours.InteractiveTB.mode}")
         env: dict[str, str | None] = {
             "IPYTHONDIR": str(self.folder / "ipython"),
             "JPY_PARENT_PID": None,  # of this process, where it is a kernel
@@ -157,16 +248,26 @@ class KernelGroup:
         }
         if self.gpus.of_task:
             env["CUDA_VISIBLE_DEVICES"] = self.gpus.of_task[task]
-        return Start(
-            argv=[*command, "--", *kernel.arguments(), *_looks()], env=env | dict(self._env)
-        )
+        return Start(argv=command, env=env | dict(self._env))
 
     def stacks(self, task: TaskName) -> str:
-        """Returns where the threads of a task are."""
-        return read_stacks(
-            self.by_task[task].stacks,
-            ask=lambda: self.group.send_signal([task], signal.SIGUSR1, to_group=False),
-        )
+        """Returns where the threads of a task are, each with the most recent call first.
+
+        The task has `faulthandler` answer a signal, which needs neither the GIL nor its help.
+        """
+        file = self.by_task[task].stacks
+        before = file.stat().st_size if file.exists() else 0
+        self.group.send_signal([task], signal.SIGUSR1, to_group=False)
+        deadline = time.monotonic() + _STACKS_SECS
+        size, grown_at = before, time.monotonic()
+        while time.monotonic() < deadline:
+            now = file.stat().st_size if file.exists() else 0
+            if now != size:
+                size, grown_at = now, time.monotonic()
+            elif size > before and time.monotonic() - grown_at > _STACKS_QUIET_SECS:
+                break  # it says no end, and a dump takes a millisecond
+            time.sleep(_POLL_SECS)
+        return file.read_bytes()[before:].decode(errors="replace") if size > before else ""
 
     def unanswering(self) -> Mapping[TaskName, object]:
         """Returns the tasks that others wait for: their server does not answer, some other's does.
@@ -204,26 +305,10 @@ class KernelGroup:
         try:
             self.group.stop(grace_secs=0)
             with self._users:  # who listens to a kernel in another thread sees that it has ended
-                self._users.wait_for(lambda: not self._listening, timeout=_LAST_LOOK_SECS)
+                self._users.wait_for(lambda: not self._listening, timeout=_CLOSING_SECS)
         finally:
             for kernel in self.by_task.values():
                 kernel.close()
             self._context.destroy(linger=0)
             self._ports.close()
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _named(task: str) -> TaskName:
-    job, _, index = task.partition(":")
-    return TaskName(job, int(index))
-
-
-def _looks() -> list[str]:
-    """Kernels show errors as this process does."""
-    ipython: Any = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    looks = ["--HistoryManager.enabled=False"]
-    if shell is None:
-        return [*looks, "--InteractiveShell.colors=nocolor"]
-    mode = shell.InteractiveTB.mode
-    return [*looks, f"--InteractiveShell.colors={shell.colors}", f"--InteractiveShell.xmode={mode}"]

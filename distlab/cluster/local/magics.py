@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from distlab.cluster.local.cluster import LocalCluster, newest_open
 from distlab.errors import DistlabError, InvalidArgument, ProcessError
-from distlab.warm.keeper import shared_keeper
+from distlab.warm.process import shared_server
 
 _USAGE = "%%workers [TASK ...] [--timeout SECS] [--cluster NAME]"
 
@@ -50,7 +50,7 @@ def register(shell: Any) -> None:
 
 def _warm() -> None:
     with contextlib.suppress(DistlabError):  # the first cluster says what does not work here
-        shared_keeper()
+        shared_server()
 
 
 class _Parser(argparse.ArgumentParser):

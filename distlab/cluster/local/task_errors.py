@@ -2,18 +2,20 @@
 
 raise failed("train() on worker:0, worker:1", failures, kernels)
 raise late("train() on worker:0, worker:1", 60, tasks, kernels)
+read_waits(error, ["worker:0", "worker:1"])       # the user's own lines of such an error
 """
 
 from __future__ import annotations
 
+import linecache
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from distlab.cluster.exit_status import how_it_ended
+from distlab.cluster.exit_status import has_lost_a_peer, how_it_ended
 from distlab.cluster.local.kernel_group import KernelGroup
-from distlab.cluster.local.rounds import TaskFailure
-from distlab.cluster.local.stacks import main_stack
+from distlab.cluster.local.remote_calls import UnsendableResult, is_installed
 from distlab.cluster.ports import is_port_taken
 from distlab.cluster.spec import TaskName
 from distlab.errors import TaskFailed, TaskTimeout
@@ -38,16 +40,68 @@ PITFALLS = {
     "the dataset only has": "Fewer files than workers: a hang at the first batch",
 }
 
+_FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')
 
-class PortTaken(TaskFailed):
-    """Another program was first on the port of a task."""
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFailure:
+    """How a task failed: by an error with its traceback, or because its process ended."""
+
+    task: TaskName
+    error: str = ""
+    text: str = ""
+    traceback: str = ""
+    own_traceback: str = ""  # the part that a message shows
+    code: int | None = None  # of the process; None where it still runs
+
+    @property
+    def rank(self) -> int:
+        """0 for what needs no other cause; more for what another task's failure brings about."""
+        if self.code is not None:
+            return int(self.code == -signal.SIGABRT)  # TensorFlow may abort when a peer is lost
+        # The error of `fit` is raised from TensorFlow's, of which only the traceback speaks.
+        return 2 if has_lost_a_peer(f"{self.error}: {self.text}\n{self.traceback}") else 0
+
+    @property
+    def is_unsendable(self) -> bool:
+        """Whether the code ended well, with a result that cannot come back."""
+        return self.error == UnsendableResult.__name__
+
+    def __str__(self) -> str:
+        if self.code is not None:
+            return f"{self.task} {how_it_ended(self.code)}"
+        first_line = self.lines[0] if self.lines else ""
+        if self.is_unsendable:
+            return f"{self.task} {first_line}"
+        return f"{self.task} raised {self.error}" + (f": {first_line}" if first_line else "")
+
+    @property
+    def lines(self) -> list[str]:
+        """The error's text without the lines that say where a graph was built."""
+        lines = [line for line in self.text.splitlines() if line.strip()]
+        return [line for line in lines if not _BUILT_AT.match(line)]
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.is_unsendable:
+            return RETURN_PLAIN
+        if self.code is None:
+            advice = "repair what it ran; the other tasks were stopped"
+        elif self.code == -signal.SIGKILL:
+            advice = "if nobody killed it, memory was short: use less of it, or fewer tasks"
+        elif self.code < 0:
+            advice = "see cluster.logs() for what native code said"
+        else:
+            advice = "do not leave Python (exit, os._exit) in what tasks run"
+        return f"{advice}; {_RESTART}"
 
 
 def failed(asked: str, failures: Sequence[TaskFailure], kernels: KernelGroup) -> TaskFailed:
     """Returns the error for code that failed on a task."""
     first = failures[0]
     if is_port_taken(first.text):
-        return PortTaken(
+        return TaskFailed(
             asked=asked,
             found=f"TensorFlow's server of {first.task} could not start at "
             f"{kernels.spec.address_of(first.task)}: the port is taken",
@@ -56,14 +110,14 @@ def failed(asked: str, failures: Sequence[TaskFailure], kernels: KernelGroup) ->
             error=first.error,
             traceback=first.traceback,
         )
-    found = f"{first.task} {_how(first)}{_detail(first, kernels)}"
+    found = f"{first}{_detail(first, kernels)}"
     for other in failures[1:]:
         if other.rank == first.rank:  # and is no consequence, which may or may not be seen in time
-            found += f"\n  and {other.task} {_how(other)}"
+            found += f"\n  and {other}"
     return TaskFailed(
         asked=asked,
         found=found,
-        do=_advice(first),
+        do=first.advice,
         pitfall=next((entry for text, entry in PITFALLS.items() if text in first.text), ""),
         task=str(first.task),
         error=first.error,
@@ -72,68 +126,94 @@ def failed(asked: str, failures: Sequence[TaskFailure], kernels: KernelGroup) ->
     )
 
 
+def _detail(failure: TaskFailure, kernels: KernelGroup) -> str:
+    if failure.code is None:
+        own = "" if failure.is_unsendable else failure.own_traceback.rstrip("\n")
+        parts = ("\n".join(failure.lines[1:]), own)
+        return "".join(f"\n{_indent(text)}" for text in parts if text)
+    words = "" if failure.code == -signal.SIGKILL else kernels.last_words(failure.task)
+    return f"; its last words:\n{words}" if words else ""
+
+
 def late(
     asked: str, timeout_secs: float, tasks: Sequence[TaskName], kernels: KernelGroup
 ) -> TaskTimeout:
     """Returns the error for code that did not finish in time; the tasks are still to be asked."""
     stacks = {task: kernels.stacks(task) for task in tasks}
-    found = f"{_listed(tasks)} did not finish"
-    for task, text in stacks.items():
-        frames = main_stack(text) or "  (it does not say)"
-        found += f"\n    {task} was here, the most recent call first:\n{_indent(frames)}"
+    found = f"{listed(tasks)} did not finish"
+    for task, stack in stacks.items():
+        found += f"\n    {_wait(str(task), stack)}"
     for task, probe in kernels.unanswering().items():
         found += f"\n    {task} does not answer at {probe}"
     return TaskTimeout(
         asked=f"{asked} within {timeout_secs:g} s",
         found=found,
-        do=f"see what a task waits for, or give timeout_secs more; {_RESTART}",
+        do="see what a task waits for (the error's `traceback` has every frame), or give "
+        f"timeout_secs more; {_RESTART}",
         task=str(tasks[0]),
         traceback="\n".join(f"{task}\n{text}" for task, text in stacks.items()),
     )
 
 
-def _how(failure: TaskFailure) -> str:
-    if failure.code is not None:
-        return how_it_ended(failure.code)
-    first_line = _told(failure).partition("\n")[0]
-    if failure.returned:
-        return f"returned a {failure.returned}, which cannot come back: {first_line}"
-    return f"raised {failure.error}" + (f": {first_line}" if first_line else "")
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Where a task is when time is over.
+
+    Attributes:
+        task: Its name.
+        is_over: Whether it has finished, and waits for nothing.
+        function: The user's function that it is in; "" where that cannot be told.
+        file: The function's file, or what stands for it in a notebook.
+        line: The line there.
+        code: That line's text, where it is known.
+        inside: The function of a library that it called there; "" for none.
+    """
+
+    task: str
+    is_over: bool = False
+    function: str = ""
+    file: str = ""
+    line: int = 0
+    code: str = ""
+    inside: str = ""
+
+    def __str__(self) -> str:
+        if self.is_over:
+            return f"{self.task} has finished"
+        if not self.function:
+            return f"{self.task} waits"
+        inside = f", inside {self.inside}" if self.inside else ""
+        code = f": {self.code}" if self.code else ""
+        return f"{self.task} waits in {self.function}, line {self.line}{inside}{code}"
 
 
-def _detail(failure: TaskFailure, kernels: KernelGroup) -> str:
-    if failure.code is None:
-        more = _told(failure).partition("\n")[2]
-        where = failure.own_traceback.rstrip("\n")
-        return "".join(f"\n{_indent(text)}" for text in (more, where) if text)
-    if failure.code == -signal.SIGKILL:
-        return ""
-    words = kernels.last_words(failure.task)
-    return f"; its last words:\n{words}" if words else ""
+def read_waits(error: TaskTimeout, tasks: Iterable[str]) -> tuple[Wait, ...]:
+    """Returns on which of the user's lines each task was, whatever TensorFlow's version."""
+    names = list(tasks)
+    parts = re.split(rf"^({'|'.join(map(re.escape, names))})$", error.traceback, flags=re.MULTILINE)
+    stacks = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return tuple(
+        _wait(name, stacks[name]) if name in stacks else Wait(task=name, is_over=True)
+        for name in names
+    )
 
 
-def _told(failure: TaskFailure) -> str:
-    """Returns an error's text without the lines that say where a graph was built."""
-    lines = [line for line in failure.text.splitlines() if line.strip()]
-    lines = [line for line in lines if not _BUILT_AT.match(line)]
-    return "\n".join(lines)
+def _wait(task: str, stack: str) -> Wait:
+    inside = ""
+    main_thread = stack.rpartition("(most recent call first):")[2]  # the last that is told
+    for file, number, function in _FRAME.findall(main_thread):
+        if not is_installed(file):
+            line = int(number)
+            code = linecache.getline(file, line).strip()
+            return Wait(
+                task=task, function=function, file=file, line=line, code=code, inside=inside
+            )
+        inside = function
+    return Wait(task=task)
 
 
-def _advice(failure: TaskFailure) -> str:
-    if failure.returned:
-        return RETURN_PLAIN
-    if failure.code is None:
-        advice = "repair what it ran; the other tasks were stopped"
-    elif failure.code == -signal.SIGKILL:
-        advice = "if nobody killed it, memory was short: use less of it, or fewer tasks"
-    elif failure.code < 0:
-        advice = "see cluster.logs() for what native code said"
-    else:
-        advice = "do not leave Python (exit, os._exit) in what tasks run"
-    return f"{advice}; {_RESTART}"
-
-
-def _listed(tasks: Sequence[TaskName]) -> str:
+def listed(tasks: Sequence[TaskName]) -> str:
+    """Returns the names of tasks, for a sentence."""
     return ", ".join(map(str, tasks))
 
 

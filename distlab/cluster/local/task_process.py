@@ -14,8 +14,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from distlab.errors import ProcessError
-
 # A server that nothing refers to would be ended.
 _kept: list[Any] = []
 
@@ -39,30 +37,19 @@ def main() -> None:
     with without_noise():
         split_devices(options.devices)
     if options.server:
-        _kept.append(_started_server())
-    from distlab.warm import ipython_kernel
+        import tensorflow as tf
 
-    ipython_kernel.main([*options.kernel, f"--IPKernelApp.parent_handle={os.getppid()}"])
-
-
-def _started_server() -> Any:
-    import tensorflow as tf
-
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    address = resolver.cluster_spec().task_address(resolver.task_type, resolver.task_id)
-    try:
-        return tf.distribute.Server(
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        server = tf.distribute.Server(
             resolver.cluster_spec(),
             job_name=resolver.task_type,
             task_index=resolver.task_id,
             protocol="grpc",
         )
-    except tf.errors.OpError as problem:
-        raise ProcessError(
-            asked=f"TensorFlow's server of {resolver.task_type}:{resolver.task_id} at {address}",
-            found=str(problem),
-            do="see whether another process holds the port (ss -ltnp)",
-        ) from problem
+        _kept.append(server)
+    from distlab.warm import ipython_kernel
+
+    ipython_kernel.main([*options.kernel, f"--IPKernelApp.parent_handle={os.getppid()}"])
 
 
 if __name__ == "__main__":

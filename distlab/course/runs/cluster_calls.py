@@ -245,7 +245,7 @@ def _what_failed(
 
 def _hang(problem: TaskTimeout, function: Callable[..., Any], tasks: list[str]) -> Told:
     """Says which workers wait, the first one's line, and which have finished."""
-    from distlab.cluster.local.waiting import read_waits
+    from distlab.cluster.local.task_errors import read_waits
 
     waits = read_waits(problem, tasks)
     waiting = [wait for wait in waits if not wait.is_over]

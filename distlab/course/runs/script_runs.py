@@ -13,8 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from distlab.warm.keeper import shared_keeper
-from distlab.warm.process import ADDRESS_VARIABLE
+from distlab.warm.process import ADDRESS_VARIABLE, shared_server
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def launch_here(*arguments: str, folder: Path, timeout_secs: float = 120) -> Lau
     done = subprocess.run(
         [sys.executable, "-m", "distlab.cli", "launch", *arguments],
         cwd=folder,
-        env=os.environ | {ADDRESS_VARIABLE: shared_keeper().address},
+        env=os.environ | {ADDRESS_VARIABLE: shared_server().address},
         capture_output=True,
         text=True,
         timeout=timeout_secs,

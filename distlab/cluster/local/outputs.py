@@ -1,0 +1,181 @@
+"""What tasks write while they run code: recorded for each, shown in task order.
+
+    shown = InTurn(["worker:0", "worker:1"])
+    recorder = Recorder("worker:1", log=path)
+    shown.add("worker:1", recorder.add(message))   # waits until worker:0 has ended
+    shown.add("worker:1", recorder.end())
+
+So the order never depends on which task is faster, and outputs can be compared. Of text that
+carriage returns write over, as progress bars do, the last is kept.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Output = dict[str, Any]
+
+# For a task and a cell. What is written beyond goes to the task's log, which has a bound too.
+SHOWN_CHARACTERS = 100_000
+LOGGED_CHARACTERS = 10_000_000
+
+# Looked for where a line begins alone: else a long line takes the square of its length.
+_OVERWRITTEN = re.compile(r"(?<![^\r\n])[^\r\n]*+\r(?=[^\r\n])")
+_RICH = {"display_data", "update_display_data", "execute_result"}
+# A widget's model lives in the kernel that made it: nobody could show its view here.
+_HERE_ONLY = "application/vnd.jupyter.widget-view+json"
+
+
+class Recorder:
+    """Turns a kernel's messages into the outputs of one task, up to a limit."""
+
+    def __init__(self, task: str, *, log: Path) -> None:
+        self._outputs: list[Output] = []
+        self._task, self._log = task, log
+        self._open_lines = {"stdout": "", "stderr": ""}
+        self._text_left = SHOWN_CHARACTERS
+        self._more_text = 0
+
+    @property
+    def outputs(self) -> list[Output]:
+        """All that was recorded, as a notebook keeps it."""
+        return [{k: v for k, v in output.items() if k != "transient"} for output in self._outputs]
+
+    def add(self, message: dict[str, Any]) -> list[Output]:
+        """Records a message and returns the outputs that it adds."""
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream":
+            return self._keep(*self._whole_lines(content["name"], content["text"]))
+        if kind == "error":
+            error = {name: content[name] for name in ("ename", "evalue", "traceback")}
+            return self._keep(*self._end_lines(), {"output_type": "error", **error})
+        if kind in _RICH:
+            return self._keep(*self._end_lines(), self._rich(kind, content))
+        return []
+
+    def end(self) -> list[Output]:
+        """Returns the outputs that are left, once the code has ended."""
+        left = self._end_lines()
+        if self._more_text:
+            more = f"{self._more_text:,} more characters: cluster.logs({self._task!r})"
+            left.append(_stream("stdout", f"\n... {more}\n"))
+        return self._keep(*left)
+
+    def _keep(self, *outputs: Output) -> list[Output]:
+        for output in outputs:
+            last = self._outputs[-1] if self._outputs else {}
+            if output["output_type"] == "update_display_data":
+                for shown in self._outputs:
+                    if shown.get("transient") == output["transient"]:
+                        shown |= {name: output[name] for name in ("data", "metadata")}
+            elif output["output_type"] == "stream" and output["name"] == last.get("name"):
+                self._outputs[-1] = _stream(output["name"], last["text"] + output["text"])
+            else:
+                self._outputs.append(dict(output))
+        return list(outputs)
+
+    def _whole_lines(self, name: str, text: str) -> list[Output]:
+        text = _OVERWRITTEN.sub("", self._open_lines[name] + text)
+        whole, newline, self._open_lines[name] = text.rpartition("\n")
+        if len(self._open_lines[name]) > self._text_left:
+            whole, newline, self._open_lines[name] = text, "", ""
+        return self._within_bounds(name, (whole + newline).replace("\r\n", "\n"))
+
+    def _end_lines(self) -> list[Output]:
+        open_lines, self._open_lines = self._open_lines, {"stdout": "", "stderr": ""}
+        return [
+            output
+            for name, text in open_lines.items()
+            for output in self._within_bounds(name, text.rstrip("\r"))
+        ]
+
+    def _within_bounds(self, name: str, text: str) -> list[Output]:
+        shown, rest = text[: self._text_left], text[self._text_left :]
+        self._text_left -= len(shown)
+        if rest and self._more_text < LOGGED_CHARACTERS:
+            with self._log.open("a", encoding="utf-8", errors="replace") as log:
+                log.write(rest)
+        self._more_text += len(rest)
+        return [_stream(name, shown)] if shown else []
+
+    def _rich(self, kind: str, content: dict[str, Any]) -> Output:
+        data = {mime: value for mime, value in content["data"].items() if mime != _HERE_ONLY}
+        output = {"output_type": kind, "data": data, "metadata": content["metadata"]}
+        if kind == "execute_result":
+            output["execution_count"] = content["execution_count"]
+        if display_id := content.get("transient", {}).get("display_id"):
+            output["transient"] = {"display_id": f"{self._task}/{display_id}"}
+        return output
+
+
+def _stream(name: str, text: str) -> Output:
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+class InTurn:
+    """Shows outputs in the order of tasks, each under its name: live for one, then the next."""
+
+    def __init__(self, tasks: Iterable[str]) -> None:
+        self._waiting: dict[str, list[Output]] = {task: [] for task in tasks}
+        self._ended: set[str] = set()
+        self._named, self._line_is_open = "", False
+
+    def add(self, task: str, outputs: Iterable[Output], *, is_last: bool = False) -> None:
+        """Shows outputs once the task's turn has come, which `is_last` ends."""
+        self._waiting[task] += outputs
+        if is_last:
+            self._ended.add(task)
+        while self._waiting:
+            task = next(iter(self._waiting))
+            for output in self._waiting[task]:
+                if self._named != task:
+                    self._show_name(task)
+                _show(output)
+                self._line_is_open = not output.get("text", "\n").endswith("\n")
+            self._waiting[task] = []
+            if task not in self._ended:
+                return
+            del self._waiting[task]
+
+    def _show_name(self, task: str) -> None:
+        self._named = task
+        if self._line_is_open and shell() is None:  # there a name stands below other text
+            sys.stdout.write("\n")
+        _display({"data": {"text/plain": task, "text/html": f"<b>{task}</b>"}})
+
+
+def shell() -> Any:
+    """Returns the IPython shell of this process; None without one."""
+    ipython: Any = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython else None
+
+
+def _show(output: Output) -> None:
+    """Shows one output in this process: in the cell that runs, or on its standard streams."""
+    kind = output["output_type"]
+    if kind == "stream":
+        stream = sys.stderr if output["name"] == "stderr" else sys.stdout
+        stream.write(output["text"])
+        stream.flush()
+    elif kind == "error":
+        _show(_stream("stderr", "\n".join(output["traceback"]).rstrip("\n") + "\n"))
+    else:
+        _display(output)
+
+
+def _display(output: Output) -> None:
+    if shell() is None:
+        sys.stdout.write(f"{output['data'].get('text/plain', '')}\n")
+        return
+    from IPython.display import publish_display_data
+
+    publish_display_data(
+        output["data"],
+        output.get("metadata"),
+        transient=output.get("transient"),
+        update=output.get("output_type") == "update_display_data",
+    )

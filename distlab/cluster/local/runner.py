@@ -1,0 +1,289 @@
+"""Runs code and functions on a cluster's kernels, and returns or raises what happened.
+
+    runner = Runner(kernels, restarts=0)
+    runner.run_cell("1 + 1", tasks, timeout_secs=60, show=True)      # outputs by task
+    runner.call(train, (3,), tasks, timeout_secs=60)                 # one result a task
+
+A first failure ends the rest, as does the end of time, or an interrupt of this process: by
+SIGINT, and two seconds later by SIGKILL, which alone reaches a task that waits for a peer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from distlab.cluster.exit_status import how_it_ended
+from distlab.cluster.group import GRACE_SECS
+from distlab.cluster.local import task_errors
+from distlab.cluster.local.kernel_group import KernelGroup, TaskKernel
+from distlab.cluster.local.outputs import InTurn, Output, Recorder
+from distlab.cluster.local.remote_calls import pack_call
+from distlab.cluster.local.task_errors import TaskFailure, listed
+from distlab.cluster.spec import TaskName
+from distlab.errors import ProcessError, TaskFailed
+
+_CALL = (
+    "__import__('distlab.cluster.local.remote_calls', fromlist=['answer'])"
+    ".answer({call!r}, {result!r})"
+)
+_LOOK_MS = 50
+
+# Workers knock at the first one's door; one that finds it shut waits a second before it knocks
+# again (TensorFlow's grpc_channel.cc).
+_HEAD_START_SECS = 0.05
+
+# How long others are waited for once one has failed: a task that lost a peer may tell so before
+# the peer's own end is seen, and what is wrong with the code is wrong on all tasks.
+_CAUSE_SECS = 1.0
+_ALL_FAIL_SECS = 0.5
+
+
+class Runner:
+    """Runs code on the kernels of a cluster, and starts tasks again that are lost meanwhile."""
+
+    def __init__(self, kernels: KernelGroup, *, restarts: int) -> None:
+        self._kernels, self._restarts = kernels, restarts
+        self._numbers = itertools.count()
+
+    def run_cell(
+        self, code: str, tasks: Sequence[TaskName], *, timeout_secs: float, show: bool
+    ) -> dict[TaskName, list[Output]]:
+        """Runs a cell on tasks and returns the outputs of each."""
+        cell = _Round(self._kernels, f"a cell on {listed(tasks)}", show=show)
+        cell.run(dict.fromkeys(tasks, code), timeout_secs=timeout_secs)
+        return {task: recorder.outputs for task, recorder in cell.recorders.items()}
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        tasks: Sequence[TaskName],
+        *,
+        timeout_secs: float,
+    ) -> list[Any]:
+        """Calls a function on tasks until it is done, and returns its results in task order.
+
+        A lost task costs a restart: all tasks are started again and the function is called anew.
+        Where parameter servers hold the variables, only a lost worker is, and the call goes on.
+        """
+        packed = pack_call(function, args)
+        name = getattr(function, "__name__", type(function).__name__)
+        left = self._restarts
+
+        def use_restart(why: str) -> None:
+            nonlocal left
+            left -= 1
+            number = self._restarts - left
+            print(f"{why}: started again ({number} of {self._restarts})")  # noqa: T201
+
+        def replace_workers() -> None:
+            for task, code in self._kernels.group.ended().items():
+                if task not in tasks and task.job == "worker" and left:
+                    use_restart(f"{task} {how_it_ended(code)}")
+                    self._kernels.start([task])
+
+        while True:
+            call = _Round(
+                self._kernels,
+                f"{name}() on {listed(tasks)}",
+                show=True,
+                is_call=True,
+                kills_at_loss=left > 0,
+                tend=replace_workers,
+            )
+            try:
+                return self._call_once(call, packed, tasks, timeout_secs)
+            except TaskFailed as problem:
+                if not (left and problem.is_loss):
+                    raise
+                use_restart(problem.found)
+                self._kernels.group.stop(grace_secs=0)
+                self._kernels.start()
+
+    def _call_once(
+        self, call: _Round, packed: bytes, tasks: Sequence[TaskName], timeout_secs: float
+    ) -> list[Any]:
+        file = self._kernels.folder / f"call-{next(self._numbers)}"
+        results = {task: Path(f"{file}.{task.job}-{task.index}") for task in tasks}
+        code = {task: _CALL.format(call=str(file), result=str(results[task])) for task in tasks}
+        try:
+            file.write_bytes(packed)
+            call.run(code, timeout_secs=timeout_secs)
+            return [_result(call.asked, task, path) for task, path in results.items()]
+        finally:
+            for path in (file, *results.values()):
+                path.unlink(missing_ok=True)
+
+
+def _result(asked: str, task: TaskName, file: Path) -> Any:
+    try:
+        return pickle.loads(file.read_bytes())
+    except Exception as problem:
+        raise TaskFailed(
+            asked=asked,
+            found=f"{task} returned what this process cannot read: {problem}",
+            do=task_errors.RETURN_PLAIN,
+            task=str(task),
+        ) from problem
+
+
+class _Round:
+    """One piece of code on several tasks at once, from its sending to its end."""
+
+    def __init__(
+        self,
+        kernels: KernelGroup,
+        asked: str,
+        *,
+        show: bool,
+        is_call: bool = False,
+        kills_at_loss: bool = False,
+        tend: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.asked = asked
+        self.recorders: dict[TaskName, Recorder] = {}
+        self._kernels, self._group = kernels, kernels.group
+        self._shows, self._is_call = show, is_call
+        self._kills_at_loss, self._tend = kills_at_loss, tend
+        self._open: dict[TaskName, TaskKernel] = {}
+        self._failures: list[TaskFailure] = []
+        self._down = set(self._group.ended())
+        self._stopping = False
+
+    def run(self, code: Mapping[TaskName, str], *, timeout_secs: float) -> None:
+        """Runs each task's code, and raises where a task fails or time is over."""
+        self._turns = InTurn(map(str, code)) if self._shows else None
+        deadline = time.monotonic() + timeout_secs
+        with self._kernels.in_use():
+            try:
+                with self._kernels.sending:
+                    self._check_idle(list(code))
+                    self._send(code)
+                self._wait(deadline)
+                if self._failures:
+                    problem = task_errors.failed(self.asked, self._sorted_failures(), self._kernels)
+                    if problem.is_loss and self._kills_at_loss:
+                        self._stop(grace_secs=0)
+                    raise problem
+                if self._open:
+                    raise task_errors.late(
+                        self.asked, timeout_secs, list(self._open), self._kernels
+                    )
+            finally:  # also after an interrupt of this process
+                self._stop()
+
+    def _check_idle(self, tasks: Sequence[TaskName]) -> None:
+        running = self._group.running()
+        if down := [task for task in tasks if task not in running]:
+            raise ProcessError(
+                asked=self.asked,
+                found=f"{listed(down)} {'is' if len(down) == 1 else 'are'} down",
+                do="start it again: cluster.restart(); cluster.status() tells how it ended",
+            )
+        if busy := [task for task in tasks if self._kernels.by_task[task].is_busy]:
+            raise ProcessError(
+                asked=self.asked,
+                found=f"{listed(busy)} still run{'s' if len(busy) == 1 else ''} something else",
+                do="wait for it, or end it: cluster.interrupt()",
+            )
+
+    def _send(self, code: Mapping[TaskName, str]) -> None:
+        """Sends each task its code, the first one a moment before the others."""
+        for number, (task, text) in enumerate(code.items()):
+            if number == 1:
+                time.sleep(_HEAD_START_SECS)
+            self.recorders[task] = Recorder(str(task), log=self._group.log_of(task))
+            self._open[task] = self._kernels.by_task[task]
+            self._open[task].send(text, store_history=not self._is_call)
+
+    def _wait(self, deadline: float) -> None:
+        """Listens until all tasks have ended well, one has failed, or time is over."""
+        failed_at = float("inf")
+        while self._open and time.monotonic() < min(deadline, failed_at + self._patience_secs()):
+            self._listen()
+            if self._failures:
+                failed_at = min(failed_at, time.monotonic())
+            self._tend()
+        if (
+            self._failures
+        ):  # a task without code of its own, as a parameter server, may be the cause
+            for task, code in self._group.ended().items():
+                if task not in self.recorders and task not in self._down:
+                    self._failures.append(TaskFailure(task=task, code=code))
+
+    def _sorted_failures(self) -> list[TaskFailure]:
+        """Returns what failed, the likely cause of the rest first."""
+        order = list(self._kernels.by_task)
+        return sorted(self._failures, key=lambda failure: (failure.rank, order.index(failure.task)))
+
+    def _patience_secs(self) -> float:
+        if not self._failures:
+            return 0.0
+        first = self._sorted_failures()[0]
+        if first.rank:
+            return _CAUSE_SECS
+        return 0.0 if first.code is not None else _ALL_FAIL_SECS
+
+    def _stop(self, *, grace_secs: float = GRACE_SECS) -> None:
+        """Ends the code where it still runs: by SIGINT, and what does not heed it by SIGKILL."""
+        if not self._open:
+            return
+        self._stopping = True
+        try:
+            self._group.send_signal(self._open, signal.SIGINT)
+            deadline = time.monotonic() + grace_secs
+            while self._open and time.monotonic() < deadline:
+                self._listen()
+        finally:
+            self._group.stop(self._open, grace_secs=0)
+            for task in list(self._open):
+                self._end(task)
+
+    def _listen(self) -> None:
+        poller = zmq.Poller()
+        for kernel in self._open.values():
+            for socket in kernel.sockets():
+                poller.register(socket, zmq.POLLIN)
+        poller.poll(_LOOK_MS)
+        ended = self._group.ended()  # before what it has written is read
+        for task, kernel in list(self._open.items()):
+            messages = list(kernel.messages())
+            for message in messages:
+                if message["msg_type"] == "error" and (self._stopping or self._is_call):
+                    continue  # it was interrupted, or the error raised here tells it
+                self._show(task, self.recorders[task].add(message))
+            if not kernel.is_busy:
+                self._end(task, self._failure(task, kernel.reply or {}))
+            elif task in ended and not messages:
+                self._end(task, TaskFailure(task=task, code=ended[task]))
+
+    def _failure(self, task: TaskName, reply: dict[str, Any]) -> TaskFailure | None:
+        if reply["status"] == "ok":
+            return None
+        frames = list(reply.get("traceback", ()))
+        own = frames[:1] if self._is_call else [] if self._shows else frames
+        return TaskFailure(
+            task=task,
+            error=reply.get("ename", reply["status"]),
+            text=reply.get("evalue", ""),
+            traceback="\n".join(frames[1:] if self._is_call else frames),
+            own_traceback="\n".join(own),
+        )
+
+    def _end(self, task: TaskName, failure: TaskFailure | None = None) -> None:
+        if failure and not self._stopping:
+            self._failures.append(failure)
+        self._show(task, self.recorders[task].end(), is_last=True)
+        del self._open[task]
+
+    def _show(self, task: TaskName, outputs: list[Output], *, is_last: bool = False) -> None:
+        if self._turns:
+            self._turns.add(str(task), outputs, is_last=is_last)
