@@ -40,14 +40,14 @@ class GpuShare:
 def visible_gpus(environ: Mapping[str, str] | None = None, driver: Path = _DRIVER) -> list[str]:
     """Returns the GPUs that this process may use, without asking TensorFlow."""
     environ = os.environ if environ is None else environ
-    there = sorted(driver.iterdir()) if driver.is_dir() else []
+    installed = len(list(driver.iterdir())) if driver.is_dir() else 0
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
-        return [str(index) for index in range(len(there))]
+        return [str(index) for index in range(installed)]
     names = [name.strip() for name in chosen.split(",")]
     if _NONE in names:  # CUDA sees what is listed before it
         names = names[: names.index(_NONE)]
-    return [name for name in names if name] if there else []
+    return [name for name in names if name] if installed else []
 
 
 def share_gpus(spec: ClusterSpec, gpus: list[str]) -> GpuShare:

@@ -9,6 +9,7 @@ also one that waits for others, and not one that is stopped. Nothing is asked of
 
 from __future__ import annotations
 
+import functools
 import socket
 import time
 from collections.abc import Mapping
@@ -108,13 +109,13 @@ def probe(address: str, *, timeout_secs: float = 2.0) -> Probe:
         ) from mistake
     deadline = time.monotonic() + timeout_secs
     try:
-        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
     except socket.gaierror:
         return Probe(address=address, state="unknown name")
     states = []
-    for left, (family, _, _, _, sockaddr) in zip(range(len(found), 0, -1), found, strict=True):
+    for tried, (family, _, _, _, sockaddr) in enumerate(resolved):
         # A name may have several addresses: each gets its share of the time.
-        share = max((deadline - time.monotonic()) / left, 0.001)
+        share = max((deadline - time.monotonic()) / (len(resolved) - tried), 0.001)
         state = _state(family, sockaddr, share)
         if state == "closed":  # perhaps at this moment only, by a process that is ending
             state = _state(family, sockaddr, share)
@@ -129,35 +130,38 @@ def unanswering(addresses: Mapping[_Name, str], *, timeout_secs: float = 2.0) ->
     if not addresses:
         return {}
     with ThreadPoolExecutor(max_workers=min(len(addresses), 32)) as threads:
-        probes = threads.map(lambda one: probe(one, timeout_secs=timeout_secs), addresses.values())
-        return {name: one for name, one in zip(addresses, probes, strict=True) if not one.answers}
+        probes = threads.map(
+            functools.partial(probe, timeout_secs=timeout_secs), addresses.values()
+        )
+        named = zip(addresses, probes, strict=True)
+        return {name: answer for name, answer in named if not answer.answers}
 
 
 def doubt_of(address: str) -> str:
     """Returns a doubt where a task's own address is no address of this machine; else ""."""
     try:
-        found = socket.getaddrinfo(parse_address(address).host, 0, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(parse_address(address).host, 0, type=socket.SOCK_STREAM)
     except OSError:
         return ""  # only others need to know the name
-    if any(_can_bind(family, sockaddr) for family, _, _, _, sockaddr in found):
+    if any(_can_bind(family, sockaddr) for family, _, _, _, sockaddr in resolved):
         return ""
     return f"{address} is no address of this machine: is this the TF_CONFIG of another task?"
 
 
 def _can_bind(family: int, sockaddr: Any) -> bool:
-    with socket.socket(family) as one:
+    with socket.socket(family) as bound:
         try:
-            one.bind(sockaddr)
+            bound.bind(sockaddr)
         except OSError:
             return False
     return True
 
 
 def _state(family: int, sockaddr: Any, timeout_secs: float) -> State:
-    with socket.socket(family) as one:
-        one.settimeout(timeout_secs)
+    with socket.socket(family) as connection:
+        connection.settimeout(timeout_secs)
         try:
-            one.connect(sockaddr)
+            connection.connect(sockaddr)
         except TimeoutError:
             return "silent"
         except ConnectionRefusedError:
@@ -165,8 +169,8 @@ def _state(family: int, sockaddr: Any, timeout_secs: float) -> State:
         except OSError:
             return "no route"
         try:
-            one.sendall(_GREETING)
-            header = one.recv(_FRAME_HEADER_BYTES)
+            connection.sendall(_GREETING)
+            header = connection.recv(_FRAME_HEADER_BYTES)
         except TimeoutError:
             return "mute"
         except OSError:

@@ -208,11 +208,11 @@ def _find_devices(kind: str, devices: Sequence[str] | int | None) -> list[str]:
 
 
 def _no_such_devices(
-    kind: str, devices: Sequence[str] | int, there: list[str], count: int
+    kind: str, devices: Sequence[str] | int, names: list[str], count: int
 ) -> DeviceError:
     return DeviceError(
         asked=f"make_strategy({kind!r}, devices={devices!r})",
-        found=f"there {'is' if len(there) == 1 else 'are'} only {', '.join(there)}",
+        found=f"there {'is' if len(names) == 1 else 'are'} only {', '.join(names)}",
         do=f"take of these, or call distlab.split_devices({max(count, 1)}) as the first thing in "
         "a fresh kernel: it makes as many logical devices",
     )

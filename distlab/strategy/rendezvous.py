@@ -121,8 +121,9 @@ class _Rendezvous:
                     name = str(hello["task"])
                     problem = problem or self._compare(hello, connection, joined.get(name))
                     callers[connection], joined[name] = name, connection
-                if messages is None:
-                    joined = {name: one for name, one in joined.items() if one is not connection}
+                name = callers.get(connection, "")
+                if messages is None and joined.get(name) is connection:
+                    del joined[name]
             missing = [task for task in self._others if str(task) not in joined]
             if problem and self._has_passed(min(self._timeout_secs, _LAST_CALL_SECS)):
                 break
@@ -207,7 +208,7 @@ class _Rendezvous:
         self, hello: dict[str, Any], connection: _Connection, twin: _Connection | None
     ) -> DistlabError | None:
         if twin is not None and twin is not connection:
-            hosts = [one.socket.getpeername()[0] for one in (twin, connection)]
+            hosts = [caller.socket.getpeername()[0] for caller in (twin, connection)]
             return cluster_errors.twins(self._cluster, hello["task"], hosts)
         return cluster_errors.disagreement(self._cluster, theirs=hello, ours=self._hello)
 
@@ -236,7 +237,7 @@ def _listen(address: str) -> socket.socket:
     """Returns a socket that listens on every interface, as TensorFlow's server does."""
     own = parse_address(address)
     try:
-        families = {found[0] for found in socket.getaddrinfo(own.host, own.port)}
+        families = {family for family, *_ in socket.getaddrinfo(own.host, own.port)}
         if socket.AF_INET6 in families and socket.has_dualstack_ipv6():
             family = socket.AF_INET6
             return socket.create_server(("", own.port), family=family, dualstack_ipv6=True)

@@ -205,11 +205,11 @@ class _Launcher:
 
         They have less than that time where all that it waits for have ended (all, if not said).
         """
-        tasks, heard = list(tasks), len(self._signals)
+        tasks, signals = list(tasks), len(self._signals)
         awaited = set(tasks if waits_for is None else waits_for)
         self._group.send_signal(tasks, number)
         _wait_until(
-            lambda: not awaited & set(self._group.running()) or len(self._signals) > heard,
+            lambda: not awaited & set(self._group.running()) or len(self._signals) > signals,
             grace_secs,
         )
         self._group.stop(set(self._group.running()) & set(tasks), grace_secs=0)
@@ -277,7 +277,7 @@ class _Launcher:
         what = "it is" if len(again) == 1 else "all are"
         number = f"restart {self._restarts} of {self._options.max_restarts}"
         # Servers have nothing to save, and TensorFlow takes a second to end one.
-        savers = [one for one in again if not self._serves(one)]
+        savers = [saver for saver in again if not self._serves(saver)]
         self._end(again, signal.SIGTERM, grace_secs, waits_for=savers)
         self._say(f"{how}; {what} started again ({number})")
         if not self._signals:

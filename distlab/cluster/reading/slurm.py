@@ -77,10 +77,10 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 def _check_order(environ: Mapping[str, str], place: tuple[int, int]) -> None:
     """Raises ClusterMistake where ranks were dealt out to the nodes in turn."""
     if "SLURM_NODEID" in environ and "SLURM_LOCALID" in environ:
-        there = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_LOCALID")
-        if there != place:
+        node, local = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_LOCALID")
+        if (node, local) != place:
             raise ClusterMistake(
-                f"task {environ['SLURM_PROCID']} runs as number {there[1]} on node {there[0]}; "
+                f"task {environ['SLURM_PROCID']} runs as number {local} on node {node}; "
                 f"counting node by node it is number {place[1]} on node {place[0]}",
                 "start the tasks with srun --distribution=block",
             )
