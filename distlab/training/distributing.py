@@ -38,7 +38,7 @@ from distlab.training.rule.rows import BATCH_NORM
 from distlab.training.step_errors import targets_explained
 from distlab.training.stepping import ReplicaSteps
 from distlab.training.variables import is_summed
-from distlab.training.workers.files import writing_as_chief
+from distlab.training.workers.files import write_as_chief
 from distlab.training.workers.workers import Workers, fail_together, workers_of
 
 # Takes the model's own bound method, and returns what stands in its place.
@@ -131,9 +131,9 @@ def _check_arguments(build: Any, strategy: Any, batch_norm: Any) -> None:
 
 def _of_any(fitting: Fitting) -> Table:
     """What is replaced on every model: each method, and what makes the replacement out of it."""
-    build = models.building_without_drawing(fitting.on_data, targets_explained)
+    build = models.build_without_drawing(fitting.on_data, targets_explained)
     return {
-        "compile": models.compiling_in_scope,
+        "compile": models.compile_in_scope,
         "fit": _within(fitting.around_fit),
         "evaluate": _within(fitting.around),
         "predict": _within(fitting.around),
@@ -146,9 +146,11 @@ def _of_servers(model: keras.Model) -> Table:
     """What is replaced where a coordinator sends steps to workers."""
     fitting = server_fit.ServerFitting(model)
     return _of_any(fitting) | {
-        "make_train_function": models.making("train_function", fitting.make_train_function),
-        "make_test_function": models.making("test_function", fitting.make_test_function),
-        "make_predict_function": models.making("predict_function", fitting.make_predict_function),
+        "make_train_function": models.replace_maker("train_function", fitting.make_train_function),
+        "make_test_function": models.replace_maker("test_function", fitting.make_test_function),
+        "make_predict_function": models.replace_maker(
+            "predict_function", fitting.make_predict_function
+        ),
         "get_metrics_result": fitting.results,
         "reset_metrics": fitting.reset,
     }
@@ -180,21 +182,21 @@ def _of_replicas(model: keras.Model) -> Table:
         return make_predict_function(model, see=fitting.see_predicted if together else None)
 
     table = _of_any(fitting) | {
-        "make_train_function": models.making("train_function", train),
-        "make_test_function": models.making("test_function", test),
-        "make_predict_function": models.making("predict_function", predict),
+        "make_train_function": models.replace_maker("train_function", train),
+        "make_test_function": models.replace_maker("test_function", test),
+        "make_predict_function": models.replace_maker("predict_function", predict),
     }
     return table | _of_workers(fitting, workers) if together else table
 
 
 def _of_workers(fitting: Fitting, workers: Workers) -> Table:
-    as_chief = functools.partial(writing_as_chief, workers=workers)
+    as_chief = functools.partial(write_as_chief, workers=workers)
     return {
         "predict": _within(fitting.around_predict),
         "save": as_chief,
         "save_weights": as_chief,
         "export": as_chief,
-        "get_metrics_result": _reading_together,
+        "get_metrics_result": _read_together,
     }
 
 
@@ -221,7 +223,7 @@ def _within(around: Callable[..., Any]) -> Replacement:
     return replace
 
 
-def _reading_together(own: types.MethodType) -> Callable[[], Any]:
+def _read_together(own: types.MethodType) -> Callable[[], Any]:
     """Returns a `get_metrics_result` that asks the other workers once, not for each variable."""
     model, logs_of = own.__self__, models.as_tensors(own)
 

@@ -121,13 +121,13 @@ class Fitting:
         with (
             self.around(method, arguments),
             callbacks_elsewhere(callbacks, self._workers),
-            self._leading(arguments, callbacks),
+            self._with_callbacks(arguments, callbacks),
         ):
             yield
             self._workers.exchange(None)  # all files are whole when `fit` returns
 
     @contextlib.contextmanager
-    def _leading(
+    def _with_callbacks(
         self, arguments: dict[str, Any], callbacks: list[keras.callbacks.Callback]
     ) -> Iterator[None]:
         workers = self._workers

@@ -8,7 +8,6 @@ check_parity(build, data, strategy=strategy, train=my_loop)      # my_loop(model
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import html
 import random
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from distlab.training.parity_runs import (
     Comparison,
     Train,
     compare,
+    digest_of,
     plain_names,
     read_batches,
 )
@@ -258,10 +258,7 @@ def _notes(found: Comparison, batches: Batches, steps: int, loss: Factor | None)
 
 def _check_same_data(batches: Batches, workers: Workers) -> None:
     """Raises where a worker reads other batches than the chief."""
-    digest = hashlib.blake2b()
-    for part in tf.nest.flatten(batches.elements, expand_composites=True):
-        digest.update(np.asarray(part.numpy()).tobytes())
-    chief, *others = workers.exchange([len(batches.elements), digest.hexdigest()])
+    chief, *others = workers.exchange(digest_of(batches.elements))
     for name, other in zip(workers.names[1:], others, strict=True):
         if other != chief:
             raise DatasetError(

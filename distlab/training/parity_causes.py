@@ -157,12 +157,10 @@ def _suspects(case: Case, found: Comparison) -> Iterator[_Suspect]:
         )
         yield _Suspect(cause=cause, change=_stop_clipping)
     if _regularised(one):
-        factor = _regulariser_factor(case, found.one.start)
-        times = f"{max(factor.value, 0):.2g} times" if factor.fits else "more or less than once"
         cause = Cause(
-            f"the regularisers count {times} under the strategy; without them the difference is "
+            "the regularisers do not count once under the strategy; without them the difference is "
             "gone",
-            "add them to each replica's loss, so that they count once: "
+            "let each replica add its part of them to its loss: "
             "tf.nn.scale_regularization_loss(tf.add_n(model.losses))",
         )
         yield _Suspect(cause=cause, change=_zero_regularisers)
@@ -268,27 +266,14 @@ class Factor:
 
 def loss_factor(case: Case, start: Start) -> Factor:
     """The factor of the loss alone: no regulariser, clipping or own optimizer."""
+    alike = case.batches.with_shares_alike(case.strategy.num_replicas_in_sync)
+    bare = (synchronise_batch_norms, _stop_clipping, _use_plain_sgd, _zero_regularisers)
+    first_batch = (alike or case.batches).up_to(1)
     try:
-        one, other = _bare_updates(case, start, _zero_regularisers)
+        one, other = updates(replace(case, batches=first_batch, changes=bare), start)
     except Exception:  # a user's loop may need what is taken out of the model here
         return Factor(value=float("nan"), fits=False)
     return Factor.between(case, one, other)
-
-
-def _regulariser_factor(case: Case, start: Start) -> Factor:
-    """The factor of the regularisers alone: steps with them less steps without."""
-    try:
-        one, other = _bare_updates(case, start)
-        one_without, other_without = _bare_updates(case, start, _zero_regularisers)
-    except Exception:
-        return Factor(value=float("nan"), fits=False)
-    return Factor.between(case, one - one_without, other - other_without)
-
-
-def _bare_updates(case: Case, start: Start, *more: Change) -> tuple[np.ndarray, np.ndarray]:
-    alike = case.batches.with_shares_alike(case.strategy.num_replicas_in_sync)
-    bare = (synchronise_batch_norms, _stop_clipping, _use_plain_sgd, *more)
-    return updates(replace(case, batches=(alike or case.batches).up_to(1), changes=bare), start)
 
 
 def _wrong_scale(loss: Factor, replicas: int) -> Cause | None:

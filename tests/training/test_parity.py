@@ -261,7 +261,7 @@ def test_a_step_that_depends_on_the_order_of_examples():
     ("loss_of", "cause"),
     [
         (lambda *args: right(*args) / 2, "every update is 1/2 of one device's"),
-        (cross_entropy, "the regularisers count 0 times under the strategy"),
+        (cross_entropy, "the regularisers do not count once under the strategy"),
         (lambda m, x, y: tf.reduce_max(m(x) ** 2) + m.losses[0], "not found: the difference"),
     ],
     ids=["not divided", "no regularisers", "unknown"],

@@ -61,7 +61,7 @@ def _as_tensor(result: Any) -> Any:
     return result if isinstance(result, int | float) else tf.convert_to_tensor(result)
 
 
-def making(function: str, make: Callable[[keras.Model], Any]) -> Callable[..., Any]:
+def replace_maker(function: str, make: Callable[[keras.Model], Any]) -> Callable[..., Any]:
     """Returns what replaces `make_train_function` and its like.
 
     They are replaced rather than their products, because `compile` throws the products away
@@ -78,7 +78,7 @@ def making(function: str, make: Callable[[keras.Model], Any]) -> Callable[..., A
     return replace
 
 
-def building_without_drawing(
+def build_without_drawing(
     on_data: Callable[[Any], None],
     explain: Callable[[keras.Model, Any], contextlib.AbstractContextManager[None]],
 ) -> Callable[..., Any]:
@@ -324,7 +324,7 @@ def kept_graph() -> Iterator[None]:
         tf.compat.v1.reset_default_graph = reset
 
 
-def compiling_in_scope(keras_compile: types.MethodType) -> Callable[..., None]:
+def compile_in_scope(keras_compile: types.MethodType) -> Callable[..., None]:
     """Returns a `compile` that makes optimizer and metrics where the model's variables are."""
     model: Any = keras_compile.__self__
 
@@ -334,13 +334,13 @@ def compiling_in_scope(keras_compile: types.MethodType) -> Callable[..., None]:
         with strategy.scope():
             for value in (*args, *kwargs.values()):
                 if isinstance(value, keras.optimizers.Optimizer) and not value.built:
-                    _made_again(value, strategy)
+                    _remake(value, strategy)
             keras_compile(*args, **kwargs)
 
     return compile_
 
 
-def _made_again(optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy) -> None:
+def _remake(optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy) -> None:
     """Makes an optimizer that was created elsewhere, and has no slots yet, a strategy's own."""
     if not strategy_matters(strategy) or _is_of(strategy, optimizer):
         return

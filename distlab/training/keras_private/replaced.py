@@ -59,9 +59,9 @@ Replacement = tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]
 
 # Owner, name, what replaces it. A callback can ask for the run that it is in, and its data.
 OF_RUNS: list[Replacement] = [
-    *((TensorFlowTrainer, name, runs.noted_run) for name in ("fit", "evaluate", "predict")),
-    (TFEpochIterator, "__init__", runs.noted_iterator),
-    (keras.callbacks.CallbackList, "on_train_begin", runs.noted_callbacks),
+    *((TensorFlowTrainer, name, runs.note_run) for name in ("fit", "evaluate", "predict")),
+    (TFEpochIterator, "__init__", runs.note_iterator),
+    (keras.callbacks.CallbackList, "on_train_begin", runs.note_callbacks),
 ]
 OF_STEPS: list[Replacement] = [
     # Layers compute own rows.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ class Run:
         initial_epoch: As it was given to `fit`.
         made: Keras's `TFEpochIterator`, once it is made; not by an `evaluate` inside `fit`.
         callbacks: All callbacks, in the order in which they are called, Keras's own included.
+        lives: Gives None once the run is over that could not say so.
     """
 
     model: keras.Model
@@ -44,6 +46,7 @@ class Run:
     initial_epoch: int = 0
     made: Any = None
     callbacks: Any = None
+    lives: Callable[[], Any] = lambda: True
 
     @property
     def iterator(self) -> Any:
@@ -52,9 +55,9 @@ class Run:
 
 
 def _runs() -> list[Run]:
-    if not hasattr(_NOW, "runs"):
-        _NOW.runs = []
-    runs: list[Run] = _NOW.runs
+    """This thread's runs, the innermost last."""
+    runs: list[Run] = [run for run in getattr(_NOW, "runs", []) if run.lives() is not None]
+    _NOW.runs = runs
     return runs
 
 
@@ -64,40 +67,47 @@ def current_run(model: keras.Model, *methods: str) -> Run | None:
     return next(found, None)
 
 
-def noted_run(original: Callable[..., Any]) -> Callable[..., Any]:
+def note_run(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of Keras's trainer: `fit`, `evaluate` and `predict` note that they run."""
     signature = inspect.signature(original)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = signature.bind(self, *args, **kwargs).arguments
-        epoch = given.get("initial_epoch", 0)
-        _runs().append(Run(model=self, method=original.__name__, initial_epoch=epoch))
+        run = Run(model=self, method=original.__name__, initial_epoch=given.get("initial_epoch", 0))
+        _runs().append(run)
         try:
             return original(self, *args, **kwargs)
         finally:
-            _runs().pop()
+            _runs().remove(run)
 
     return method
 
 
-def noted_iterator(original: Callable[..., None]) -> Callable[..., None]:
+def note_iterator(original: Callable[..., None]) -> Callable[..., None]:
     """Of Keras's iterator over epochs, `__init__`: the run that makes it knows it."""
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        run = _runs()[-1] if _runs() else None
-        if run is not None and run.made is None:
-            run.made = self
+        _NOW.made = weakref.ref(self)
+        runs = _runs()
+        if runs and runs[-1].made is None:
+            runs[-1].made = self
 
     return init
 
 
-def noted_callbacks(original: Callable[..., None]) -> Callable[..., None]:
+def note_callbacks(original: Callable[..., None]) -> Callable[..., None]:
     """Of `CallbackList`: the `fit` whose callbacks begin knows them."""
 
     def on_train_begin(self: Any, logs: Any = None) -> None:
-        if _runs():
-            _runs()[-1].callbacks = self.callbacks
+        runs = _runs()
+        if not runs or runs[-1].model is not self._model:
+            # In the first `model.fit(callbacks=[dl.Resume(...)])` of a process, Python looks `fit`
+            # up before `Resume` replaces it. That run ends when its list of callbacks is gone.
+            made = getattr(_NOW, "made", lambda: None)()
+            run = Run(model=self._model, method="fit", made=made, lives=weakref.ref(self))
+            runs.append(run)
+        runs[-1].callbacks = self.callbacks
         original(self, logs)
 
     return on_train_begin

@@ -1,6 +1,6 @@
 """Which worker writes: the chief, while what the others write goes to a place that is removed.
 
-model.save = writing_as_chief(model.save, workers)
+model.save = write_as_chief(model.save, workers)
 with callbacks_elsewhere(callbacks, workers):  # what Keras's callbacks write while fit runs
     ...
 
@@ -32,7 +32,7 @@ _PLACES = {
 }
 
 
-def writing_as_chief(method: Callable[..., Any], workers: Workers) -> Callable[..., Any]:
+def write_as_chief(method: Callable[..., Any], workers: Workers) -> Callable[..., Any]:
     """Returns a `save`, `save_weights` or `export` that writes one file for all workers."""
     # A method of the user's may name its first parameter as it likes.
     first = next(iter(inspect.signature(method).parameters), "")

@@ -45,6 +45,7 @@ _METHOD: contextvars.ContextVar[str] = contextvars.ContextVar("distlab_method", 
 # How long a worker that fails waits to see whether the others fail too, as by the same mistake.
 PATIENCE_SECS = 1.0
 
+_BETWEEN_LOOKS_SECS = 0.5
 _CONNECT_SECS = 2.0
 _LONGEST = 400
 _MARK = "[distlab] "
@@ -104,6 +105,12 @@ class Workers:
     def name(self) -> str:
         """This worker's name."""
         return self.names[self.index]
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """The addresses of the other workers, by "worker:1 (10.0.0.2:2222)"."""
+        pairs = zip(self.names, self.addresses, strict=True)
+        return {f"{name} ({address})": address for name, address in pairs if name != self.name}
 
     def exchange(self, value: Any) -> list[Any]:
         """What all workers gave, in order."""
@@ -217,7 +224,7 @@ def fail_together(workers: Workers, method: str, *, at: Callable[[], str] = str)
     number = next(_BLOCKS)
     _INSIDE.block = True
     try:
-        with at_method(method):
+        with at_method(method), _watched_peers(workers):
             yield
     except _FROM_OTHERS as error:
         raise errors.ProcessError(
@@ -243,21 +250,40 @@ def _reason(error: tf.errors.OpError, workers: Workers) -> str:
     names = {f"{job}:{index}" for job, index in _UNHEALTHY.findall(message)}
     if _CHIEF_IS_SILENT in message:
         names.add(workers.names[0])
-    peers = {
-        f"{name} ({address})": (name, address)
-        for name, address in zip(workers.names, workers.addresses, strict=True)
-        if name != workers.name
-    }
-    if silent := [peer for peer, (name, _) in peers.items() if name in names]:
+    if silent := [peer for peer in workers.peers if peer.partition(" ")[0] in names]:
         return f"{' and '.join(silent)} fell silent: its host or its network is gone"
     deadline = time.monotonic() + PATIENCE_SECS
-    while True:
-        lost = [peer for peer, (_, address) in peers.items() if _is_gone(address)]
-        if lost or time.monotonic() > deadline:
-            break
+    while not (lost := _lost(workers)) and time.monotonic() < deadline:
         time.sleep(0.02)  # its connections end before its server does
     broken = f"the connection to another worker broke: {message.splitlines()[0]}"
     return ", ".join(f"{peer} was lost" for peer in lost) or broken
+
+
+@contextlib.contextmanager
+def _watched_peers(workers: Workers) -> Iterator[None]:
+    """Inside the block, what waits for a worker that has ended fails soon.
+
+    TensorFlow itself may take ten seconds, until it misses a heartbeat. A machine that loses its
+    power or its network is left to that.
+    """
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_BETWEEN_LOOKS_SECS):
+            if lost := _lost(workers):
+                text = f"{_MARK}{', '.join(f'{peer} was lost' for peer in lost)}"
+                context.context().abort_collective_ops(tf.errors.UNAVAILABLE, text)
+                return
+
+    threading.Thread(target=watch, daemon=True, name="distlab-watch").start()
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
+def _lost(workers: Workers) -> list[str]:
+    return [peer for peer, address in workers.peers.items() if _is_gone(address)]
 
 
 def _is_gone(address: str) -> bool:
