@@ -18,7 +18,7 @@ import numpy as np
 from distlab.checks.check import Check
 from distlab.checks.cost import Cost
 from distlab.checks.matchers import same_plain
-from distlab.checks.report import Report, Status
+from distlab.checks.report import Report
 from distlab.checks.run_check import DEFAULT_SEEDS, run_check
 from distlab.notebooks.edition_loader import load_edition
 from distlab.notebooks.source import Page
@@ -43,15 +43,6 @@ def assert_solution_passes(
     report = run_check(check, function, seeds=seeds)
     assert report.passed, f"a right answer to {check.name} does not pass:\n{report!r}"
     assert report.earned == check.points
-
-
-def assert_stub_earns_nothing(
-    check: Check, stub: Callable[..., Any], *, status: Status = "not started"
-) -> None:
-    """The exercise as it is handed out; `status="not yet"` where it is code to repair."""
-    report = run_check(check, stub)
-    assert report.earned == 0, f"the stub of {check.name} earns points:\n{report!r}"
-    assert report.status == status, f"the stub of {check.name} is {report.status!r}:\n{report!r}"
 
 
 def assert_mistake_is_caught(
