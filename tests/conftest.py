@@ -63,6 +63,22 @@ def many_graphs_are_forgotten():
     forget_graphs(most=MOST)
 
 
+@pytest.fixture(scope="module")
+def graphs_that_run_a_few_times():
+    """So it costs more than it saves to optimize them, or to mend each call's traceback."""
+    import keras
+    import tensorflow as tf
+
+    filters = keras.config, tf.debugging
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    for each in filters:
+        each.disable_traceback_filtering()
+    yield
+    for each in filters:
+        each.enable_traceback_filtering()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
 @pytest.fixture
 def run_python(tmp_path):
     """Runs code in a process of its own and returns what it printed, or fails with its error.

@@ -50,7 +50,7 @@ def measure(name: str) -> dict[str, str]:
             found = differences(family, replicas, train=train, batch=batch)
             ours = train == "distribute"
             far = beyond_rounding(family, found, replicas) if ours else too_far(family, found)
-            row[column] = _cell(family, found, far)
+            row[column] = _cell(found, far)
         except Exception as error:
             row[column] = f"stops: {type(error).__name__}"
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -58,9 +58,8 @@ def measure(name: str) -> dict[str, str]:
     return row
 
 
-def _cell(family: Any, found: dict[str, float], wrong: dict[str, float]) -> str:
-    left_out = ("log ", *family.noisy)
-    weights = [far for name, far in found.items() if not any(part in name for part in left_out)]
+def _cell(found: dict[str, float], wrong: dict[str, float]) -> str:
+    weights = [far for name, far in found.items() if not name.startswith("log ")]
     if not wrong:
         return "equal"
     if all(name.startswith("log ") for name in wrong):

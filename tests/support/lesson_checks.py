@@ -19,7 +19,7 @@ from distlab.authoring.edition_loader import load_edition
 from distlab.authoring.source import Page
 from distlab.course.checks.check import Check, Cost
 from distlab.course.checks.matchers import same_plain
-from distlab.course.checks.report import Report, Status
+from distlab.course.checks.report import Report
 from distlab.course.checks.run_check import DEFAULT_SEEDS, run_check
 from distlab.course.results.plain_values import to_plain
 from tests.support.repository import ROOT
@@ -42,15 +42,6 @@ def assert_solution_passes(
     report = run_check(check, function, seeds=seeds)
     assert report.passed, f"a right answer to {check.name} does not pass:\n{report!r}"
     assert report.earned == check.points
-
-
-def assert_stub_earns_nothing(
-    check: Check, stub: Callable[..., Any], *, status: Status = "not started"
-) -> None:
-    """The exercise as it is handed out; `status="not yet"` where it is code to repair."""
-    report = run_check(check, stub)
-    assert report.earned == 0, f"the stub of {check.name} earns points:\n{report!r}"
-    assert report.status == status, f"the stub of {check.name} is {report.status!r}:\n{report!r}"
 
 
 def assert_mistake_is_caught(

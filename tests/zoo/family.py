@@ -35,8 +35,6 @@ class Family:
         in_16_bits: Whether it rounds so much that the measure is how far one device in 16 bits is
             from one in 32.
         atol: How far a weight may be from one device's.
-        noisy: Parts of the paths of weights whose true gradient is zero, so that an adaptive
-            optimizer turns rounding into a full step, on one device too.
     """
 
     name: str
@@ -46,7 +44,6 @@ class Family:
     in_16_bits: bool = False
     why: str = ""
     atol: float = 2e-6
-    noisy: tuple[str, ...] = ()
 
 
 FAMILIES: dict[str, Family] = {}

@@ -40,14 +40,12 @@ class Tracked(keras.Model):
 
 
 def encoded(x):
-    x = layers.Conv2D(4, 3, strides=2, padding="same", activation="relu")(x)
-    return layers.Dense(8, activation="relu")(layers.Flatten()(x))
+    return layers.Flatten()(layers.Conv2D(4, 3, strides=2, activation="relu")(x))
 
 
 def decoded(x):
     x = layers.Reshape((4, 4, 2))(layers.Dense(32, activation="relu")(x))
-    x = layers.Conv2DTranspose(4, 3, strides=2, padding="same", activation="relu")(x)
-    return layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x)
+    return layers.Conv2DTranspose(1, 3, strides=2, padding="same", activation="sigmoid")(x)
 
 
 def autoencoding(data):
@@ -142,14 +140,13 @@ def generator(width=LATENT):
     inputs = keras.Input((width,))
     x = layers.Reshape((4, 4, 2))(layers.Dense(32, use_bias=False)(inputs))
     x = layers.LeakyReLU(negative_slope=0.2)(layers.BatchNormalization()(x))
-    x = layers.Conv2DTranspose(4, 4, strides=2, padding="same", activation="leaky_relu")(x)
-    return keras.Model(inputs, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
+    paint = layers.Conv2DTranspose(1, 4, strides=2, padding="same", activation="sigmoid")
+    return keras.Model(inputs, paint(x))
 
 
 def discriminator(channels=1, **options):
-    x = inputs = keras.Input((8, 8, channels))
-    for filters in (4, 6):
-        x = layers.Conv2D(filters, 3, strides=2, padding="same", activation="leaky_relu")(x)
+    inputs = keras.Input((8, 8, channels))
+    x = layers.Conv2D(4, 3, strides=2, padding="same", activation="leaky_relu")(inputs)
     x = layers.Dropout(0.2)(layers.Flatten()(x))
     return keras.Model(inputs, layers.Dense(1, **options)(x))
 
@@ -189,8 +186,8 @@ class GAN(Tracked):
         return self.logs(d_loss, g_loss)
 
 
-def adversaries(model, rate, loss=None, **options):
-    model.compile(*(keras.optimizers.Adam(rate, **options) for _ in range(2)), loss)
+def adversaries(model, optimizer, loss=None):
+    model.compile(optimizer(), optimizer(), loss)
     return model
 
 
@@ -199,7 +196,8 @@ def dcgan():
     def build():
         keras.utils.set_random_seed(44)
         model = GAN(generator(), discriminator())
-        return adversaries(model, 1e-4, keras.losses.BinaryCrossentropy(from_logits=True))
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        return adversaries(model, lambda: keras.optimizers.Adam(1e-4), loss)
 
     return build, batches(images())
 
@@ -209,7 +207,8 @@ def conditional_gan():
     def build():
         keras.utils.set_random_seed(45)
         model = GAN(generator(LATENT + 3), discriminator(1 + 3), classes=3)
-        return adversaries(model, 3e-4, keras.losses.BinaryCrossentropy(from_logits=True))
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        return adversaries(model, lambda: keras.optimizers.SGD(0.05), loss)
 
     return build, batches(images(), labels(3))
 
@@ -248,7 +247,7 @@ def wgan_gp():
         keras.utils.set_random_seed(46)
         # A bias of the critic's last layer would fall out of the difference.
         model = WassersteinGAN(generator(), discriminator(use_bias=False))
-        return adversaries(model, 2e-4, beta_1=0.5, beta_2=0.9)
+        return adversaries(model, lambda: keras.optimizers.RMSprop(2e-4))
 
     return build, batches(images())
 
@@ -278,11 +277,10 @@ class Diffusion(Tracked):
 def denoiser():
     noisy, variance = keras.Input((8, 8, 1)), keras.Input((1, 1, 1))
     waves = layers.Lambda(lambda v: ops.concatenate([ops.sin(3 * v), ops.cos(3 * v)], -1))
-    x = layers.Conv2D(4, 1)(noisy)
-    x = layers.Concatenate()([x, layers.UpSampling2D(8)(waves(variance))])
+    x = layers.Concatenate()([noisy, layers.UpSampling2D(8)(waves(variance))])
     y = layers.BatchNormalization(center=False, scale=False)(x)
     y = layers.Conv2D(6, 3, padding="same", activation="swish")(y)
-    x = layers.Add()([layers.Conv2D(6, 1)(x), layers.Conv2D(6, 3, padding="same")(y)])
+    x = layers.Add()([layers.Conv2D(6, 1)(x), y])
     return keras.Model([noisy, variance], layers.Conv2D(1, 1)(x))
 
 

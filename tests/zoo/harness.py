@@ -154,7 +154,6 @@ def too_far(family: Family, found: dict[str, float]) -> dict[str, float]:
         name: far
         for name, far in found.items()
         if not far <= (logs if name.startswith("log ") else weights)
-        and not any(part in name for part in family.noisy)
     }
 
 

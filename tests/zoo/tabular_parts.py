@@ -110,7 +110,7 @@ def nested_models():
             parts.append(keras.Model(x, layers.ReLU()(layers.BatchNormalization()(y)), name=name))
         parts[0].trainable = False
         both = keras.Model(x, layers.concatenate([parts[0](x, training=False), parts[1](x)]))
-        end = keras.Sequential([layers.Dense(12, activation="gelu"), layers.Dense(8)])
+        end = keras.Sequential([layers.Dense(8, activation="gelu")])
         return network(both, layers.Rescaling(0.5), end, metrics=["accuracy"])
 
     return build, classified()

@@ -7,22 +7,21 @@ all families for two epochs, also by Keras's own `fit`, and writes a table.
 import gc
 
 import pytest
-import tensorflow as tf
 
 from tests.zoo.harness import beyond_rounding, differences, families
 
 FAMILIES = families()
 
 
+pytestmark = pytest.mark.usefixtures("graphs_that_run_a_few_times")
+
+
 @pytest.fixture(scope="module", autouse=True)
-def each_graph_runs_three_times():
-    """So optimizing it costs more than it saves, and so does looking for garbage in what stays."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+def no_garbage_is_looked_for_in_what_stays():
     gc.collect()
     gc.freeze()
     yield
     gc.unfreeze()
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
 @pytest.mark.parametrize("name", FAMILIES)

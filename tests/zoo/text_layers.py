@@ -5,9 +5,6 @@ from __future__ import annotations
 import keras
 from keras import layers, ops
 
-# Adding a number to all scores of a query changes no attention, so a key's bias has no gradient.
-KEY_BIAS = ("key/bias",)
-
 
 @keras.saving.register_keras_serializable("zoo")
 class TokensAndPositions(layers.Layer):
@@ -31,16 +28,14 @@ class TokensAndPositions(layers.Layer):
 
 @keras.saving.register_keras_serializable("zoo")
 class EncoderBlock(layers.Layer):
-    """Attention and a small network, with a sum and a normalization after each."""
+    """Attention and a dense layer, with a sum and a normalization after each."""
 
-    def __init__(self, width, heads=2, hidden=12, rate=0.1, causal=False, **options):
+    def __init__(self, width, rate=0.1, causal=False, **options):
         super().__init__(**options)
         self.supports_masking = True
         self.causal = causal
-        self.attention = layers.MultiHeadAttention(heads, width // heads)
-        self.network = keras.Sequential(
-            [layers.Dense(hidden, activation="relu"), layers.Dense(width)]
-        )
+        self.attention = layers.MultiHeadAttention(2, width // 2, use_bias=False)
+        self.network = layers.Dense(width, activation="relu")
         self.norms = [
             layers.LayerNormalization(epsilon=1e-6, name=name) for name in ("middle", "end")
         ]
@@ -58,16 +53,14 @@ class EncoderBlock(layers.Layer):
 
 @keras.saving.register_keras_serializable("zoo")
 class DecoderBlock(layers.Layer):
-    """Causal attention to what was written, attention to what was read, a small network."""
+    """Causal attention to what was written, attention to what was read, a dense layer."""
 
-    def __init__(self, width, heads=2, hidden=12, **options):
+    def __init__(self, width, **options):
         super().__init__(**options)
         self.supports_masking = True
-        self.written = layers.MultiHeadAttention(heads, width // heads)
-        self.read = layers.MultiHeadAttention(heads, width // heads)
-        self.network = keras.Sequential(
-            [layers.Dense(hidden, activation="relu"), layers.Dense(width)]
-        )
+        self.written = layers.MultiHeadAttention(2, width // 2, use_bias=False)
+        self.read = layers.MultiHeadAttention(2, width // 2, use_bias=False)
+        self.network = layers.Dense(width, activation="relu")
         self.norms = [layers.LayerNormalization() for _ in range(3)]
 
     def call(self, inputs, mask=None):

@@ -73,9 +73,8 @@ def separable_net():
         inputs = keras.Input((8, 8, 3))
         x = normalized(layers.Rescaling(2.0, offset=-1)(inputs), convolution(4, strides=2))
         before = convolution(6, 1, strides=2)(x)
-        for _ in range(2):
-            separable = layers.SeparableConv2D(6, 3, padding="same", use_bias=False)
-            x = layers.BatchNormalization()(separable(layers.Activation("relu")(x)))
+        separable = layers.SeparableConv2D(6, 3, padding="same", use_bias=False)
+        x = layers.BatchNormalization()(separable(layers.Activation("relu")(x)))
         x = layers.add([layers.MaxPooling2D(3, strides=2, padding="same")(x), before])
         x = layers.Dropout(0.25)(layers.GlobalAveragePooling2D()(x))
         return classifier(inputs, layers.Dense(CLASSES)(x), keras.optimizers.Adam(3e-4))
@@ -108,8 +107,7 @@ def feed_forward(x, widths, rate=0.1):
     return x
 
 
-# A softmax does not change when one number is added to all its inputs.
-@family("Image classification with Vision Transformer", noisy=("key/bias",))
+@family("Image classification with Vision Transformer")
 def vision_transformer():
     def build():
         keras.utils.set_random_seed(4)
@@ -119,8 +117,8 @@ def vision_transformer():
         x = layers.add([layers.MultiHeadAttention(2, 4, dropout=0.1)(y, y), x])
         y = layers.LayerNormalization(epsilon=1e-6)(x)
         x = layers.add([feed_forward(y, (16, 8)), x])
-        x = layers.Flatten()(layers.LayerNormalization(epsilon=1e-6)(x))
-        return classifier(inputs, layers.Dense(CLASSES)(feed_forward(x, (16,), 0.5)))
+        x = layers.Dropout(0.5)(layers.Flatten()(layers.LayerNormalization(epsilon=1e-6)(x)))
+        return classifier(inputs, layers.Dense(CLASSES)(x), keras.optimizers.SGD(0.02))
 
     return build, pictures()
 
@@ -140,7 +138,7 @@ def mlp_mixer():
         x = layers.Dense(8)(patches(inputs))
         x = mix(x)
         x = layers.Dropout(0.2)(layers.GlobalAveragePooling1D()(x))
-        optimizer = keras.optimizers.AdamW(1e-3, weight_decay=1e-4)
+        optimizer = keras.optimizers.SGD(0.05, weight_decay=1e-2)
         return classifier(inputs, layers.Dense(CLASSES)(x), optimizer)
 
     return build, pictures()
@@ -182,7 +180,7 @@ class SequencePooling(layers.Layer):
         return ops.squeeze(ops.matmul(ops.transpose(weights, (0, 2, 1)), x), axis=1)
 
 
-@family("Compact Convolutional Transformers", noisy=("key/bias",))
+@family("Compact Convolutional Transformers")
 def compact_transformer():
     def build():
         keras.utils.set_random_seed(7)
@@ -194,7 +192,7 @@ def compact_transformer():
         y = feed_forward(layers.LayerNormalization(epsilon=1e-5)(x), (8,))
         x = layers.add([y, x])
         outputs = layers.Dense(CLASSES)(SequencePooling()(x))
-        return classifier(inputs, outputs, keras.optimizers.AdamW(1e-3, weight_decay=1e-4))
+        return classifier(inputs, outputs, keras.optimizers.SGD(0.05, weight_decay=1e-2))
 
     return build, pictures()
 

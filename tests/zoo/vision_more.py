@@ -60,7 +60,7 @@ def detection():
         keras.utils.set_random_seed(34)
         inputs = keras.Input((8, 8, 3), name="image")
         x = layers.MaxPooling2D(2)(normalized(inputs, convolution(6)))
-        x = layers.Dense(16, activation="relu")(layers.Flatten()(x))
+        x = layers.Flatten()(x)
         kind = layers.Dense(CLASSES, activation="softmax", name="kind")(x)
         box = layers.Dense(4, activation="sigmoid", name="box")(x)
         model = keras.Model({"image": inputs}, {"kind": kind, "box": box})
@@ -153,10 +153,9 @@ class Orthogonal(keras.regularizers.Regularizer):
         return ops.sum(self.strength * ops.square(products - ops.eye(self.size)))
 
 
-def over_points(x, *widths):
-    for width in widths:
-        x = normalized(x, layers.Dense(width, use_bias=False))
-    return x
+def over_points(x, width):
+    x = normalized(x, layers.Dense(width, use_bias=False))
+    return layers.GlobalMaxPooling1D()(x)
 
 
 @family("Point cloud classification with PointNet")
@@ -164,16 +163,14 @@ def point_cloud():
     def build():
         keras.utils.set_random_seed(28)
         inputs = keras.Input((16, 3))
-        x = layers.GlobalMaxPooling1D()(over_points(inputs, 6, 8))
         rotation = layers.Dense(
             9,
             kernel_initializer="zeros",
             bias_initializer=keras.initializers.Constant([1, 0, 0, 0, 1, 0, 0, 0, 1]),
             activity_regularizer=Orthogonal(3),
-        )(x)
+        )(over_points(inputs, 6))
         x = layers.Dot(axes=(2, 1))([inputs, layers.Reshape((3, 3))(rotation)])
-        x = layers.GlobalMaxPooling1D()(over_points(x, 6, 8))
-        outputs = layers.Dense(CLASSES)(layers.Dropout(0.3)(x))
+        outputs = layers.Dense(CLASSES)(layers.Dropout(0.3)(over_points(x, 8)))
         return classifier(inputs, outputs, keras.optimizers.Adam(1e-3))
 
     points = draw(8).normal(size=(EXAMPLES, 16, 3)).astype("float32")
@@ -245,39 +242,43 @@ def triplets():
     return build, batches(images(), images(seed=9), images(seed=10))
 
 
-def application(make, last, **options):
-    """Returns a training of an application's first blocks from random weights.
+def application(make, last, *, first=None, **options):
+    """Returns a `build` of some blocks of an application, with random weights.
 
-    The later blocks repeat them. Batch normalizations one after another let rounding grow a
+    The other blocks repeat them. Batch normalizations one after another let rounding grow a
     thousandfold, on one device too, so only float64 shows whether two trainings are the same.
     """
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float64")
+    try:
+        whole = make(weights=None, input_shape=(32, 32, 3), include_top=False, **options)
+        x = layers.GlobalAveragePooling2D()(whole.get_layer(last).output)
+        x = layers.Dense(CLASSES, activation="softmax")(layers.Dropout(0.1)(x))
+        blocks = keras.Model(whole.get_layer(first).output if first else whole.input, x)
+    finally:
+        keras.config.set_dtype_policy(before)
 
     def build():
         keras.utils.set_random_seed(31)
-        before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy("float64")
-        try:
-            whole = make(weights=None, input_shape=(32, 32, 3), include_top=False, **options)
-            x = layers.GlobalAveragePooling2D()(whole.get_layer(last).output)
-            x = layers.Dense(CLASSES, activation="softmax")(layers.Dropout(0.1)(x))
-            model = keras.Model(whole.input, x)
-        finally:
-            keras.config.set_dtype_policy(before)
+        model = keras.models.clone_model(blocks)
         optimizer = keras.optimizers.SGD(1e-3, momentum=0.9, clipnorm=1.0)
         model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
         return model
 
-    return build, pictures(32, 3)
+    return build
 
 
 @family("Keras Applications: MobileNetV2")
 def mobilenet_v2():
-    return application(keras.applications.MobileNetV2, "block_2_add", alpha=0.35)
+    """Its first block with a residual, on what the blocks before give."""
+    make, first = keras.applications.MobileNetV2, "block_1_project_BN"
+    return application(make, "block_2_add", first=first, alpha=0.35), pictures(8, 8)
 
 
 @family("Keras Applications: MobileNet")
 def mobilenet():
-    return application(keras.applications.MobileNet, "conv_pw_3_relu", alpha=0.25)
+    make = keras.applications.MobileNet
+    return application(make, "conv_pw_2_relu", alpha=0.25), pictures(32, 3)
 
 
 @family("Transfer learning and fine-tuning")

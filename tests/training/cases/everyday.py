@@ -40,19 +40,11 @@ def arrays_with_weights():
     return network(layers.Dense(4), optimizer=Adam(1e-2), weighted_metrics=["accuracy"])
 
 
-def squeezed(**dense):
-    inputs = keras.Input((8,))
-    return keras.Model(inputs, ops.squeeze(layers.Dense(1, **dense)(inputs), -1))
-
-
-@case(lambda: X, y=Y > 1, class_weight={0: 1.0, 1: 9.0}, batch_size=BATCH)
-def class_weights():
-    return compile_model(squeezed(activation="sigmoid"), loss="binary_crossentropy")
-
-
 @case((X[ONE_LEFT], NUMBERS[ONE_LEFT, 0], WEIGHTS[ONE_LEFT]))
 def outputs_without_a_second_axis():
-    return compile_model(squeezed(), loss="mse", metrics=["mae"])
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, ops.squeeze(layers.Dense(1)(inputs), -1))
+    return compile_model(model, loss="mse", metrics=["mae"])
 
 
 def by_name():
@@ -64,24 +56,6 @@ def inputs_by_name_of_a_model_that_lists_them_and_an_ignored_class():
     inputs = keras.Input((2,), name="title"), keras.Input((6,), name="body")
     model = keras.Model(inputs, layers.Dense(4)(layers.Concatenate()(inputs)))
     return compile_model(model, loss=CrossEntropy(ignore_class=1))
-
-
-TWO = {"kind": Y, "size": NUMBERS}
-TWO_WEIGHTS = {"kind": WEIGHTS, "size": WEIGHTS[::-1].copy()}
-
-
-@case(({"features": X}, TWO, TWO_WEIGHTS))
-def two_outputs_by_name():
-    inputs = keras.Input((8,), name="features")
-    hidden = layers.Dense(6, activation="tanh")(inputs)
-    outputs = {"kind": layers.Dense(4)(hidden), "size": layers.Dense(1)(hidden)}
-    return compile_model(
-        keras.Model({"features": inputs}, outputs),
-        loss={"kind": CrossEntropy(), "size": "mae"},
-        loss_weights={"kind": 0.3, "size": 2.0},
-        metrics={"kind": "accuracy"},
-        weighted_metrics={"size": ["mse"]},
-    )
 
 
 class ScalarBeside(keras.Model):
@@ -100,12 +74,6 @@ def one_number_among_the_outputs_of_a_model_that_clears_the_session():
 
 
 # Losses
-
-
-@case(atol=2e-6)  # gradients of sums are eleven times as large
-def sum_over_the_batch():
-    optimizer = SGD(0.1, global_clipnorm=0.5)
-    return network(layers.Dense(4), optimizer=optimizer, loss=CrossEntropy(reduction="sum"))
 
 
 @case((X[ONE_LEFT], Y[ONE_LEFT], WEIGHTS[ONE_LEFT]))
@@ -172,27 +140,6 @@ def means_and_sums_beside_each_other():
     )
 
 
-def one_example_first():
-    return batches(X[:1], Y[:1]).concatenate(batches(X, Y))
-
-
-@case(one_example_first, validates=True)
-def own_sum_whose_first_batch_is_one_example():
-    return network(layers.Dense(4), loss=own_sum)
-
-
-COUNTS = np.float32(np.arange(ROWS) >= 2 * BATCH)[:, None]  # none in the first two batches
-
-
-def sum_of_those_that_count(y_true, y_pred):
-    return ops.sum(y_true * ops.square(1 - y_pred))
-
-
-@case((X, COUNTS))
-def own_sum_of_which_nothing_counts_at_first():
-    return network(layers.Dense(1), optimizer=SGD(1e-2), loss=sum_of_those_that_count)
-
-
 class AddsLosses(layers.Layer):
     """Adds a mean times a weight, and a vector, which Keras sums."""
 
@@ -222,27 +169,6 @@ class AddsSum(layers.Layer):
 @case((X,))
 def loss_of_a_layer_and_no_targets():
     return network(layers.Dense(4, kernel_regularizer=L2), AddsSum(), loss=None)
-
-
-class Penalty(layers.Layer):
-    """Adds a sum times a weight that is 0 until somebody changes it, as in annealing."""
-
-    def build(self, shape):
-        self.amount = self.add_weight(shape=(), initializer="zeros", trainable=False)
-
-    def call(self, x):
-        self.add_loss(self.amount * ops.sum(x**2))
-        return x
-
-
-class SwitchesOn(keras.callbacks.Callback):
-    def on_epoch_begin(self, epoch, logs=None):
-        self.model.layers[0].amount.assign(0.01 * epoch)
-
-
-@case(callbacks=[SwitchesOn()])
-def penalty_that_a_callback_switches_on():
-    return network(Penalty(), layers.Dense(4, kernel_regularizer=L2))
 
 
 # Layers
@@ -278,12 +204,6 @@ class NormalizesRows(layers.Layer):
 @case((X[ONE_LEFT], Y[ONE_LEFT]))
 def batch_normalisation_inside_a_layer():
     return network(layers.Dense(8), NormalizesRows(), layers.Dense(4))
-
-
-@case()
-def frozen_layers():
-    normalize = layers.BatchNormalization(trainable=False)
-    return network(layers.Dense(6, trainable=False), normalize, layers.Dense(4), optimizer="adam")
 
 
 @case()
@@ -399,22 +319,6 @@ def positions_up_to_the_longest_example():
     return regression(lambda inputs: Trimmed()(inputs))
 
 
-class Positions(layers.Layer):
-    def __init__(self):
-        super().__init__()
-        self.tokens, self.places = layers.Embedding(5, 6), layers.Embedding(6, 6)
-
-    def call(self, x):
-        return self.tokens(x) + self.places(ops.arange(ops.shape(x)[1]))
-
-
-@case((TOKENS, Y))
-def positions():
-    """One device squares the sum of all examples' gradients of a position."""
-    body = Positions(), layers.GlobalAveragePooling1D(), layers.Dense(4)
-    return network(*body, shape=(6,), optimizer=keras.optimizers.RMSprop(1e-2))
-
-
 # Optimizers
 
 
@@ -475,31 +379,3 @@ class InTwoParts(keras.optimizers.Optimizer):
 @case()
 def optimizers_inside_an_optimizer():
     return network(layers.Dense(6), layers.Dense(4), optimizer=InTwoParts())
-
-
-# Losses of the batch as a whole
-
-
-def pairs_of_examples(y_true, y_pred):
-    """Every example against every other: examples of one class should be near."""
-    features = ops.normalize(y_pred, axis=-1)
-    alike = ops.cast(ops.equal(y_true[:, None], y_true[None, :]), "float32")
-    return ops.mean((features @ ops.transpose(features) - alike) ** 2)
-
-
-@case((TOKENS, Y))
-def loss_of_pairs():
-    body = Positions(), layers.GlobalAveragePooling1D(), layers.Dense(4)
-    return network(*body, shape=(6,), optimizer=Adam(1e-2), loss=pairs_of_examples)
-
-
-def ratio(y_true, y_pred):
-    """A sum over the examples that count, divided by their number."""
-    counts = ops.cast(ops.equal(y_true, 1), "float32")
-    losses = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-    return ops.sum(losses * counts) / (ops.sum(counts) + 1e-6)
-
-
-@case()
-def loss_of_a_ratio():
-    return network(layers.Dense(6, activation="tanh"), layers.Dense(4), loss=ratio)

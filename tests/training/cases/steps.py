@@ -25,7 +25,7 @@ from tests.training.cases.case import (
     case,
     compile_model,
 )
-from tests.training.cases.metrics import own_metrics
+from tests.training.cases.metrics import LargestError, mean_of_batch
 
 
 class Net(keras.Model):
@@ -414,19 +414,10 @@ class Normed(Net):
         return {"loss": loss}
 
 
-@step()
-class Contrast(Net):
-    """Compares all pairs of the batch."""
-
-    def loss_of(self, x, y):
-        features = tf.math.l2_normalize(dl.all_gather(self(x)), axis=1)
-        return tf.reduce_mean((features @ tf.transpose(features)) ** 2)
-
-
 # Keras's methods, overridden
 
 
-@step((X, NUMBERS), compiled=lambda: {"loss": "mse", "metrics": own_metrics()})
+@step((X, NUMBERS), compiled=lambda: {"loss": "mse", "metrics": [LargestError(), mean_of_batch]})
 class ComputesMetrics(Net):
     """Learns by itself, and leaves the logs to Keras."""
 
