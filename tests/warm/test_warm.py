@@ -156,6 +156,13 @@ def test_closing_or_killing_the_server_ends_tasks_and_leaves_nothing():
     warm.close()  # a second time does nothing
     with pytest.raises(ProcessError, match="start another server"):
         warm.spawn(["-c", ""])
+    with WarmServer(preload=LIGHT) as warm:
+        server = int(output(warm, ["-c", "import os; print(os.getppid())"]))
+        task = asleep(warm)
+        os.kill(server, signal.SIGKILL)
+        assert task.wait(timeout_secs=LIMIT_SECS) == -signal.SIGKILL and is_gone(task.pid)
+        warm._process.wait(LIMIT_SECS)
+        assert warm.has_ended
 
 
 # The tasks of a program, from a server of its own or from another's.
