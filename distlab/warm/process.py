@@ -48,7 +48,6 @@ PRELOAD = (
 _WARMING_SECS = 300.0
 _STEP_SECS = 0.5
 
-_NULL_FD = os.open(os.devnull, os.O_RDWR)
 _Stream = int | IO[Any] | None
 _servers: dict[int, WarmServer] = {}  # by process: a fork makes its own
 _making = threading.Lock()
@@ -148,7 +147,8 @@ class WarmServer(forkserver.ForkServer):
         self._process: subprocess.Popen[bytes] | None = None
         self._forkserver_address = address
         # Forks inherit this one; with the server's own pipe they would keep it alive.
-        self._forkserver_alive_fd = _NULL_FD
+        self._null = Connection(os.open(os.devnull, os.O_RDWR))
+        self._forkserver_alive_fd = self._null.fileno()
 
     @property
     def address(self) -> str:
@@ -214,7 +214,7 @@ class WarmServer(forkserver.ForkServer):
         if call:
             module, _, name = call.partition(":")
             argv = ["-c", f"from {module} import {name}; {name}(*{list(args)!r})"]
-        fds = [_descriptor(stream, number) for number, stream in enumerate((stdin, stdout, stderr))]
+        fds = [self._fd(stream, number) for number, stream in enumerate((stdin, stdout, stderr))]
         task = Task(
             argv=list(argv),
             env=dict(os.environ if env is None else env),
@@ -230,6 +230,14 @@ class WarmServer(forkserver.ForkServer):
                 found=str(problem) or "the server has ended",
                 do="free memory or processes, and start another server",
             ) from problem
+
+    def _fd(self, stream: _Stream, own: int) -> int:
+        """Returns the descriptor of a stream in the terms of `subprocess`; None is our own."""
+        if stream is None:
+            return own
+        if isinstance(stream, int):
+            return self._null.fileno() if stream == subprocess.DEVNULL else stream
+        return stream.fileno()
 
     def close(self) -> None:
         """Ends it and every task."""
@@ -259,15 +267,6 @@ def shared_server() -> WarmServer:
             _servers[owner] = _named() or WarmServer(env=task_environment({})).start()
             atexit.register(_close_shared, owner)
         return _servers[owner]
-
-
-def _descriptor(stream: _Stream, own: int) -> int:
-    """Returns the descriptor of a stream in the terms of `subprocess`; None is the caller's own."""
-    if stream is None:
-        return own
-    if isinstance(stream, int):
-        return _NULL_FD if stream == subprocess.DEVNULL else stream
-    return stream.fileno()
 
 
 def _close_shared(owner: int) -> None:

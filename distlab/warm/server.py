@@ -21,7 +21,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -112,6 +112,10 @@ class Task:
         _end_with_owner(parent_sentinel)
         # A shell lets what it starts in the background ignore it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # It has the owner's tracker of shared memory; a new Python starts its own.
+        tracker: Any = resource_tracker._resource_tracker
+        os.close(tracker._fd)
+        tracker._fd = None
         fds = forkserver.get_inherited_fds() or []
         for target, fd in enumerate(fds):
             os.dup2(fd, target)

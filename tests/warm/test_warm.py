@@ -235,3 +235,13 @@ def test_nothing_is_forked_where_it_is_turned_off_or_unsafe(monkeypatch):
     monkeypatch.delenv("DISTLAB_WARM")
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not can_fork()
+
+
+def test_a_task_has_no_tracker_of_its_owners_to_write_to(warm, tmp_path):
+    code = (
+        "import os; from multiprocessing import resource_tracker\n"
+        "os.closerange(3, 200); resource_tracker.ensure_running()"
+    )
+    with (tmp_path / "err").open("w") as err:
+        assert output(warm, ["-c", code], stderr=err) == ""
+    assert (tmp_path / "err").read_text() == ""
