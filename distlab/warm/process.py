@@ -69,21 +69,17 @@ class ForkedProcess:
 
     stdin = stdout = stderr = None  # the caller's own files; there are no pipes to close
 
-    def __init__(self, status: int, lifeline: int) -> None:
-        self.pid = 0
+    def __init__(self, status: int, lifeline: int, task: Task, *, timeout_secs: float) -> None:
         self._status = Connection(status, writable=False)
         self._lifeline = Connection(lifeline, readable=False)
         self._lock = threading.Lock()
         self._code: int | None = None
-
-    def start(self, task: Task, *, timeout_secs: float) -> None:
-        """Sends the task to its process, and waits until that was forked."""
-        with open(self._lifeline.fileno(), "wb", closefd=False) as pipe:
+        with open(lifeline, "wb", closefd=False) as pipe:
             pickle.dump({}, pipe)  # multiprocessing's own preparations: none
             pickle.dump(task, pipe)
         if not self._status.poll(timeout_secs):
             raise TimeoutError(f"no answer in {timeout_secs:g} s")
-        self.pid = forkserver.read_signed(self._status.fileno())
+        self.pid: int = forkserver.read_signed(status)
 
     def poll(self) -> int | None:
         """Returns the exit code, or None while the process runs."""
@@ -150,8 +146,9 @@ class WarmServer(forkserver.ForkServer):
         self._env = dict(os.environ if env is None else env)
         self._process: subprocess.Popen[bytes] | None = None
         self._forkserver_address = address
-        # A fork inherits this one: if it held the server's own pipe, the server outlived its owner.
-        self._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
+        # Forks inherit this one; with the server's own pipe they would keep it alive.
+        self._null = Connection(os.open(os.devnull, os.O_RDWR))
+        self._forkserver_alive_fd = self._null.fileno()
 
     @property
     def address(self) -> str:
@@ -162,6 +159,11 @@ class WarmServer(forkserver.ForkServer):
     def folder(self) -> Path:
         """A private folder that is removed when the server ends."""
         return Path(self.address).parent
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself, as for want of memory; of another's nothing is known."""
+        return self._process is not None and self._process.poll() is not None
 
     def ensure_running(self) -> None:
         """Does nothing: `start` has, or another process."""
@@ -212,6 +214,7 @@ class WarmServer(forkserver.ForkServer):
         if call:
             module, _, name = call.partition(":")
             argv = ["-c", f"from {module} import {name}; {name}(*{list(args)!r})"]
+        fds = [self._fd(stream, number) for number, stream in enumerate((stdin, stdout, stderr))]
         task = Task(
             argv=list(argv),
             env=dict(os.environ if env is None else env),
@@ -219,19 +222,22 @@ class WarmServer(forkserver.ForkServer):
             network_of=network_of,
         )
         try:
-            with Path(os.devnull).open("r+") as null:
-                streams = [null if s == subprocess.DEVNULL else s for s in (stdin, stdout, stderr)]
-                files = [number if s is None else s for number, s in enumerate(streams)]
-                fds = [file if isinstance(file, int) else file.fileno() for file in files]
-                process = ForkedProcess(*self.connect_to_new_process(fds))
-            process.start(task, timeout_secs=timeout_secs)
+            status, lifeline = self.connect_to_new_process(fds)
+            return ForkedProcess(status, lifeline, task, timeout_secs=timeout_secs)
         except (OSError, EOFError) as problem:
             raise ProcessError(
                 asked=f"a process for {task.argv} from {self.address}",
                 found=str(problem) or "the server has ended",
                 do="free memory or processes, and start another server",
             ) from problem
-        return process
+
+    def _fd(self, stream: _Stream, own: int) -> int:
+        """Returns the descriptor of a stream in the terms of `subprocess`; None is our own."""
+        if stream is None:
+            return own
+        if isinstance(stream, int):
+            return self._null.fileno() if stream == subprocess.DEVNULL else stream
+        return stream.fileno()
 
     def close(self) -> None:
         """Ends it and every task."""
@@ -257,7 +263,7 @@ def shared_server() -> WarmServer:
     """
     owner = os.getpid()
     with _making:
-        if owner not in _servers:
+        if owner not in _servers or _servers[owner].has_ended:
             _servers[owner] = _named() or WarmServer(env=task_environment({})).start()
             atexit.register(_close_shared, owner)
         return _servers[owner]

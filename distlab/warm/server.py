@@ -21,7 +21,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -71,7 +71,7 @@ def main() -> None:
     listener, alive, folder, *modules = sys.argv[1:]
     if modules:
         _warm(modules)
-    warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads that are idle
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     serve(int(listener), int(alive), folder)
 
 
@@ -110,6 +110,12 @@ class Task:
         """Turns a new fork into this task; called by multiprocessing in the child."""
         os.setsid()
         _end_with_owner(parent_sentinel)
+        # A shell lets what it starts in the background ignore it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # It has the owner's tracker of shared memory; a new Python starts its own.
+        tracker: Any = resource_tracker._resource_tracker
+        os.close(tracker._fd)
+        tracker._fd = None
         fds = forkserver.get_inherited_fds() or []
         for target, fd in enumerate(fds):
             os.dup2(fd, target)

@@ -156,6 +156,13 @@ def test_closing_or_killing_the_server_ends_tasks_and_leaves_nothing():
     warm.close()  # a second time does nothing
     with pytest.raises(ProcessError, match="start another server"):
         warm.spawn(["-c", ""])
+    with WarmServer(preload=LIGHT) as warm:
+        server = int(output(warm, ["-c", "import os; print(os.getppid())"]))
+        task = asleep(warm)
+        os.kill(server, signal.SIGKILL)
+        assert task.wait(timeout_secs=LIMIT_SECS) == -signal.SIGKILL and is_gone(task.pid)
+        warm._process.wait(LIMIT_SECS)
+        assert warm.has_ended
 
 
 # The tasks of a program, from a server of its own or from another's.
@@ -228,3 +235,13 @@ def test_nothing_is_forked_where_it_is_turned_off_or_unsafe(monkeypatch):
     monkeypatch.delenv("DISTLAB_WARM")
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not can_fork()
+
+
+def test_a_task_has_no_tracker_of_its_owners_to_write_to(warm, tmp_path):
+    code = (
+        "import os; from multiprocessing import resource_tracker\n"
+        "os.closerange(3, 200); resource_tracker.ensure_running()"
+    )
+    with (tmp_path / "err").open("w") as err:
+        assert output(warm, ["-c", code], stderr=err) == ""
+    assert (tmp_path / "err").read_text() == ""

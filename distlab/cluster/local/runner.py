@@ -268,14 +268,16 @@ class _Round:
     def _failure(self, task: TaskName, reply: dict[str, Any]) -> TaskFailure | None:
         if reply["status"] == "ok":
             return None
-        frames = list(reply.get("traceback", ()))
-        own = frames[:1] if self._is_call else [] if self._shows else frames
+        frames = reply.get("traceback", [])
+        full = own = "\n".join(frames)
+        if self._is_call:  # its own frames and all, unless it was interrupted before the call
+            own, full = frames if len(frames) == 2 else ("", full)
         return TaskFailure(
             task=task,
             error=reply.get("ename", reply["status"]),
             text=reply.get("evalue", ""),
-            traceback="\n".join(frames[1:] if self._is_call else frames),
-            own_traceback="\n".join(own),
+            traceback=full,
+            own_traceback="" if self._shows and not self._is_call else own,
         )
 
     def _end(self, task: TaskName, failure: TaskFailure | None = None) -> None:
