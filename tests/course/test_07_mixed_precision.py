@@ -312,6 +312,7 @@ def test_an_answer_of_a_different_form_learns_what_is_asked():
 # --- what the lesson claims
 
 
+@pytest.mark.bfloat16
 def test_after_anything_done_to_a_softmax_keras_cuts_probabilities_off_in_every_precision():
     loss_of = keras.losses.SparseCategoricalCrossentropy()
     for precision in ("float16", "bfloat16", "float32"):
@@ -339,6 +340,7 @@ def test_one_examples_gradient_in_float16_is_nan_for_probabilities_from_1_5e_5_d
     assert pushes == pytest.approx([1, np.nan, np.nan, np.nan, 0], nan_ok=True)
 
 
+@pytest.mark.bfloat16
 def test_a_bias_gradient_in_bfloat16_is_a_quarter_on_a_cpu_and_a_kernel_gradient_is_right():
     with dl.mixed_precision("mixed_bfloat16"):
         layer = keras.layers.Dense(3)

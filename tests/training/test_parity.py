@@ -156,6 +156,7 @@ def test_an_own_model_on_dicts_and_data_that_differ_when_read_again():
     assert parity.notes[0].startswith("the data set gives other batches when it is read again")
 
 
+@pytest.mark.bfloat16
 def test_low_precision_is_allowed_more_and_policies_stay_as_they_were():
     def build():
         keras.config.set_dtype_policy("mixed_bfloat16")  # and never set back

@@ -24,7 +24,13 @@ def no_garbage_is_looked_for_in_what_stays():
     gc.unfreeze()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.bfloat16 if family.in_16_bits else ())
+        for name, family in FAMILIES.items()
+    ],
+)
 def test_a_family_takes_the_steps_of_one_device(name):
     """With its dropout, its noise and all other random layers as they are."""
     family = FAMILIES[name]
