@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from distlab.atomic_write import write_atomically
-from distlab.autograder.intake.code_slice import python_of
+from distlab.autograder.intake.notebook import python_of
 from distlab.errors import InvalidArgument, NotebookError
 from distlab.exercise.pages import OwnPage, check_folder, own_page
 from distlab.markup import CODE, TASK

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from distlab.autograder.intake.private_checks import load_checks, load_reports
+from distlab.autograder.intake.exercises import load_checks, load_reports
 from distlab.checks.registry import stems
 from distlab.errors import InvalidArgument
 from distlab.notebooks.source import Edition, Page

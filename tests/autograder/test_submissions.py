@@ -72,6 +72,19 @@ def test_a_learner_without_a_notebook_is_found_once_with_what_was_handed_in(tmp_
     assert left_out == {"notes.txt", "photo.jpg", "roster.csv"}
 
 
+def test_a_moodle_download_gives_each_learner_once_and_a_course_folder_its_exercises(tmp_path):
+    names = [
+        "Ana-María Doe_123400_assignsubmission_file_/00_start_here.ipynb",
+        "Ana-María Doe_123400_assignsubmission_onlinetext_/onlinetext.html",
+        "jane/exercises/00_start_here.ipynb",
+        "jane/notebooks/00_start_here.ipynb",
+    ]
+    found = find_submissions(lay(tmp_path, *names))
+    ana, jane = found.submissions
+    assert (ana.person, jane.person) == (("Ana-María Doe", "123400"), ("jane", ""))
+    assert jane.path.parent.name == "exercises" and found.unusable == ()
+
+
 def test_a_folder_or_a_file_names_the_learner(tmp_path):
     names = ["jane/00_start_here.ipynb", "jane/01_mirrored_strategy.ipynb", "john.ipynb"]
     found = find_submissions(lay(tmp_path, *names))

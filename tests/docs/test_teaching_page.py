@@ -6,7 +6,7 @@ import re
 import pytest
 
 from distlab import cli
-from distlab.autograder.intake.private_checks import load_reports
+from distlab.autograder.intake.exercises import load_reports
 from distlab.checks.registry import checks_of, reports_of, stems
 from distlab.course_map import read_map
 from distlab.exercise.building import BuildOptions, build_editions

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from distlab import cli
-from distlab.autograder.intake.private_checks import load_checks
+from distlab.autograder.intake.exercises import load_checks
 from distlab.checks.registry import all_checks
 from distlab.errors import InvalidArgument, NotebookError
 from distlab.exercise.building import BuildOptions, build_editions

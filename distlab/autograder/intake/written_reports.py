@@ -1,7 +1,7 @@
 """Extracts from a notebook what a learner wrote for the reports of an exercise.
 
-    for one in find_written(notebook.cells, reports_of(stem), handed_out=handed_out(stem)):
-        one.text, one.pictures            # "" if nothing was written
+    for written in find_written(notebook.cells, reports_of(stem), handed_out=lines):
+        written.text, written.pictures            # "" if nothing was written
 
 A report's text is the markdown cell with the first line `<!-- report: NAME -->`, with cells that
 the learner has put below it. Its pictures are those that the code cell with the first line
@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distlab.autograder.intake.notebook_file import open_notebook, source_of, text_of
+from distlab.autograder.intake.notebook import open_notebook, source_of, text_of
 from distlab.checks.rubric import WrittenReport
-from distlab.course import course_root
 from distlab.errors import InvalidArgument
 
 _TEXT = re.compile(r"\s*<!--\s*report:\s*(\w+)\s*-->[ \t]*\n?")
@@ -60,11 +59,6 @@ def find_written(
     return tuple(_written(cells, report.name, handed_out) for report in reports)
 
 
-def handed_out(stem: str) -> frozenset[str]:
-    """Returns the lines of text of an exercise as it was handed out."""
-    return text_lines(course_root() / "exercises" / f"{stem}.ipynb")
-
-
 def text_lines(notebook: Path) -> frozenset[str]:
     """Returns the lines of text of a notebook; none if there is no such one."""
     try:
@@ -82,7 +76,7 @@ def _written(cells: Cells, name: str, handed_out: Set[str]) -> Written:
     if len(text) > _MOST_LETTERS:
         text = text[:_MOST_LETTERS]
         notes.append(f"Only the first {_MOST_LETTERS:,} letters are shown.")
-    saved = [one for cell in cells if _picture_of(cell) == name for one in _saved(cell)]
+    saved = [data for cell in cells if _picture_of(cell) == name for data in _saved(cell)]
     drawn = [data["image/png"] for data in saved if "image/png" in data]
     shown = [_shown(picture) for picture in drawn[:_MOST_PICTURES]]
     notes += [why_not for _, why_not in shown if why_not]

@@ -1,6 +1,6 @@
 """The folder of results: whose it is, what the last run into it was asked and what it wrote.
 
-seed = take_place(out, folder, submissions, seed=None)
+seed = claim_output_dir(out, folder, submissions, seed=None)
 # run.json there says which seed, and whose submissions these results are of
 """
 
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from distlab.atomic_write import write_atomically
-from distlab.autograder.gradebook.scores import Graded, Held
-from distlab.autograder.intake.report_submission import Written
+from distlab.autograder.gradebook.scores import Graded
 from distlab.autograder.intake.submissions import Submission
-from distlab.autograder.isolation.messages import report_of
+from distlab.autograder.intake.written_reports import Written
+from distlab.autograder.isolation.question import report_of
 from distlab.errors import InvalidArgument
 
 _RUN = "run.json"
 
 
-def take_place(
+def claim_output_dir(
     out: Path, folder: Path, submissions: Sequence[Submission], *, seed: int | None
 ) -> int:
     """Makes a folder the place of the results, and returns the seed to grade with."""
@@ -37,9 +37,9 @@ def take_place(
             found=f"an earlier run with the seed {known}",
             do="leave the seed out, or give a new folder",
         )
-    keys = sorted({(one.learner, one.user, one.name) for one in submissions})
+    keys = sorted({(*handed.person, handed.name) for handed in submissions})
     here, where = [list(key) for key in keys], str(folder.resolve())
-    gone = [one for one in before.get("submissions", []) if one not in here]
+    gone = [key for key in before.get("submissions", []) if key not in here]
     if gone and before.get("folder") != where:
         learner, _, name = gone[0]
         raise InvalidArgument(
@@ -122,7 +122,7 @@ class LastRun:
         self._path.write_text(json.dumps(dict(options)), encoding="utf-8")
 
 
-class Saved:
+class SavedRecords:
     """The records of a folder, by which a run resumes where one stopped.
 
     A record counts for the very bytes of the notebook, and for the seed, the checks and the version
@@ -142,10 +142,9 @@ class Saved:
             return Graded(
                 submission=submission,
                 stem=told["stem"],
-                reports=tuple(report_of(one) for one in told["reports"]),
-                written=tuple(_written_of(one) for one in told["written"]),
+                reports=tuple(report_of(report) for report in told["reports"]),
+                written=tuple(_written_of(report) for report in told["written"]),
                 code=dict(told["code"]),
-                held=tuple(Held(**one) for one in told["held"]),
                 notes=tuple(told["notes"]),
                 problem=told["problem"],
             )
@@ -174,7 +173,7 @@ def _written_of(told: dict[str, Any]) -> Written:
 _LIST = Path("records", "pages.json")
 
 
-def take_away_stale(out: Path, written: Collection[Path]) -> None:
+def delete_stale_pages(out: Path, written: Collection[Path]) -> None:
     """Removes the pages of the last run that are not among those of this one, and notes these.
 
     Files that the grader did not write stay.

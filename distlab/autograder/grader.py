@@ -1,30 +1,26 @@
-"""Grades one submission: runs each of its answers in isolation and has the result judged.
+"""Grades submissions: runs each answer behind walls and has it judged, several at a time.
 
-with Marker(options, seed=7) as marker:
-    for graded in marker.mark_all(submissions):
-        ...
+for graded in Grader(options, seed=7).grade_all(submissions):
+    ...
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import queue
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from distlab.autograder.gradebook.scores import Graded, Held
-from distlab.autograder.intake.extract_answers import Answers, find_answers, misplaced
-from distlab.autograder.intake.gradable_exercises import Lessons
-from distlab.autograder.intake.notebook_file import open_notebook
-from distlab.autograder.intake.report_submission import find_written
+from distlab.autograder.gradebook.scores import Graded
+from distlab.autograder.intake.answers import Answers, find_answers, misplaced
+from distlab.autograder.intake.exercises import Exercises
+from distlab.autograder.intake.notebook import open_notebook
 from distlab.autograder.intake.submissions import Submission
-from distlab.autograder.isolation.judge_process import Judge
+from distlab.autograder.intake.written_reports import find_written
 from distlab.autograder.isolation.limits import Limits
-from distlab.autograder.isolation.run_isolated import Outcome, Question, ask
+from distlab.autograder.isolation.question import Question, grade_answer
 from distlab.checks.check import Check
 from distlab.checks.endings import UNCHANGED, Ending
 from distlab.checks.handed_out import is_handed_out
@@ -50,7 +46,7 @@ class GradingOptions:
         only: Learners to grade; all if there are none.
         again: Whether to grade what was graded already.
         extra_checks: A teacher's own file of checks.
-        allow_root: Whether root may grade.
+        allow_root: Whether root may grade where no walls can be built.
     """
 
     jobs: int = 2
@@ -72,25 +68,21 @@ class GradingOptions:
             )
 
 
-class Marker:
-    """Grades submissions, several at a time."""
+class Grader:
+    """Grades submissions, several answers at a time."""
 
     def __init__(
-        self, options: GradingOptions, *, seed: int, lessons: Lessons | None = None
+        self, options: GradingOptions, *, seed: int, exercises: Exercises | None = None
     ) -> None:
         self._options, self._seed = options, seed
-        self._lessons = lessons or Lessons(options.extra_checks)
-        self._opened = contextlib.ExitStack()
-        self._judges: queue.SimpleQueue[Judge] = queue.SimpleQueue()
-        for _ in range(options.jobs):
-            self._judges.put(self._opened.enter_context(Judge(extra_checks=options.extra_checks)))
+        self._exercises = exercises or Exercises(options.extra_checks)
         self._ended = threading.Event()
 
-    def mark_all(self, submissions: Sequence[Submission]) -> Iterator[Graded]:
+    def grade_all(self, submissions: Sequence[Submission]) -> Iterator[Graded]:
         """Yields what became of each, as they come."""
         with ThreadPoolExecutor(self._options.jobs) as pool:
             try:
-                futures = [pool.submit(self.mark, one) for one in submissions]
+                futures = [pool.submit(self.grade, handed) for handed in submissions]
                 for future in as_completed(futures):
                     yield future.result()
             except BaseException:
@@ -98,97 +90,68 @@ class Marker:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def mark(self, submission: Submission) -> Graded:
+    def grade(self, submission: Submission) -> Graded:
         """Returns what became of a submission.
 
         If a notebook breaks the grader, its learner has no points until a person has looked.
         """
         try:
-            return self._mark(submission)
+            return self._graded(submission)
         except (DistlabError, OSError):
             raise
         except Exception as problem:
             why = f"a notebook that broke the grader ({type(problem).__name__}: {problem})"
             return Graded(submission=submission, problem=why[:_LONGEST])
 
-    def _mark(self, submission: Submission) -> Graded:
+    def _graded(self, submission: Submission) -> Graded:
+        exercises, name = self._exercises, submission.path.name
         try:
             notebook = open_notebook(submission.path)
-            answers = find_answers(notebook.code, self._lessons.checks, asked=submission.path.name)
+            answers = find_answers(notebook.code, exercises.checks, asked=name)
         except InvalidArgument as problem:
             return Graded(submission=submission, problem=problem.found)
         except OSError as problem:
             why = f"a file that cannot be read ({problem.strerror})"
             return Graded(submission=submission, problem=why)
-        written = find_written(
-            notebook.cells,
-            self._lessons.reports_of(answers.stem),
-            handed_out=self._lessons.handed_out(answers.stem),
-        )
-        reports: list[Report] = []
-        held: list[Held] = []
-        for check, asked in self._lessons.questions(answers.stem):
-            if self._ended.is_set():
-                raise KeyboardInterrupt
-            report, reasons = self._answered(check, asked, answers, submission)
-            reports.append(report)
-            held += [Held(check=check.name, reason=reason) for reason in reasons]
+        wanted, handed_out = exercises.reports_of(answers.stem), exercises.text_of(answers.stem)
+        written = find_written(notebook.cells, wanted, handed_out=handed_out)
         notes = [note for answer in answers.answers for note in answer.notes]
         notes += misplaced(notebook.cells, answers)
         notes += [
-            f"the line '<!-- report: {one.report} -->' is gone"
-            for one in written
-            if not one.is_marked
+            f"the line '<!-- report: {report.report} -->' is gone"
+            for report in written
+            if not report.is_marked
         ]
         return Graded(
             submission=submission,
             stem=answers.stem,
-            reports=tuple(reports),
+            reports=tuple(
+                self._report(check, asked, answers, submission)
+                for check, asked in exercises.questions(answers.stem)
+            ),
             written=written,
-            code={one.check: answers.source(one.check)[:_LONGEST_CODE] for one in answers.answers},
-            held=tuple(held),
+            code={a.check: answers.source(a.check)[:_LONGEST_CODE] for a in answers.answers},
             notes=tuple(notes),
         )
 
-    def close(self) -> None:
-        """Ends the judging processes."""
-        self._opened.close()
-
-    def __enter__(self) -> Marker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _answered(
-        self, check: Check, asked: str, answers: Answers, submission: Submission
-    ) -> tuple[Report, tuple[str, ...]]:
+    def _report(self, check: Check, asked: str, answers: Answers, submission: Submission) -> Report:
+        if self._ended.is_set():
+            raise KeyboardInterrupt
         program = answers.program(asked)
         if not program:
-            return _not_started(check, f"There is no answer to the task `{asked}`."), ()
-        exercise = self._lessons.exercise_of(answers.stem)
-        if is_handed_out(asked, answers.source(asked), exercise):
-            return _not_started(check, UNCHANGED), ()
-        options = self._options
-        outcome: Outcome = ask(
-            Question(
-                check=check.name,
-                cells=tuple((cell.name, cell.source) for cell in program),
-                seeds=self._seeds(check.name, submission),
-                extra_checks=options.extra_checks,
-            ),
-            limits=options.limits,
-            allow_root=options.allow_root,
-            give_up=self._ended,
+            return _not_started(check, f"There is no answer to the task `{asked}`.")
+        if is_handed_out(asked, answers.source(asked), self._exercises.notebook_of(answers.stem)):
+            return _not_started(check, UNCHANGED)
+        question = Question(
+            check=check.name,
+            cells=tuple((cell.name, cell.source) for cell in program),
+            seeds=self._seeds(check.name, submission),
+            extra_checks=self._options.extra_checks,
         )
-        judge = self._judges.get()
-        try:
-            report = judge.report(check.name, outcome.called)
-        finally:
-            self._judges.put(judge)
-        if not report.passed and report.ending is not Ending.NOT_STARTED:
-            report = with_section(check, with_help(check, report, tries=2))
-        return report, outcome.review
+        report = grade_answer(question, limits=self._options.limits, give_up=self._ended)
+        if report.passed or report.ending is Ending.NOT_STARTED:
+            return report
+        return with_section(check, with_help(check, report, tries=2))
 
     def _seeds(self, check: str, submission: Submission) -> tuple[int, ...]:
         """Each learner has different draws: results copied from a neighbour are of no use."""
