@@ -24,7 +24,7 @@ def add_grade(commands: Any) -> None:
         description="Grade the hand-ins in FOLDER: as Canvas or Moodle downloads them, as nbgrader "
         "collects them, or one folder for each learner. Each answer runs behind walls of the "
         "kernel, within limits. The command writes into OUT: class.html (how the class did, "
-        "and what to teach again), gradebook.csv, details.csv, review.csv, mistakes.csv, and a "
+        "and what to teach again), gradebook.csv, details.csv, review.csv, and a "
         "page of feedback for each hand-in. You read the reports that learners write in these "
         "pages, and fill in points and comments in OUT/reports.csv, whose cells are never "
         "overwritten. Then run the command again. Run it again after an interruption too, or when "
@@ -123,10 +123,9 @@ def _grade(options: argparse.Namespace) -> int:
     from distlab.autograder.gradebook.platforms import CANVAS, MOODLE, check_export, give_back
     from distlab.autograder.grader import GradingOptions
     from distlab.autograder.isolation.limits import Limits
-    from distlab.autograder.output_dir import LastRun
     from distlab.autograder.run import MARKS, grade
 
-    out, last_run = options.out, LastRun(options.out)
+    out = options.out
     platforms = {
         "--canvas": (options.canvas, "canvas.csv"),
         "--moodle": (options.moodle, "moodle.csv"),
@@ -158,14 +157,6 @@ def _grade(options: argparse.Namespace) -> int:
         ),
         say=_say,
     )
-    given = {
-        "--late": f"{options.late:g}" if options.late != 1 else "",
-        "--overrides": str(options.overrides or ""),
-        "--extra-checks": str(options.extra_checks or ""),
-    }
-    for line in last_run.forgotten(given):
-        _say(line)
-    last_run.keep(given)
     scored = results.scored
     if any(asked for asked, _ in platforms.values()):
         give_back(

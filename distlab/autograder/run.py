@@ -37,7 +37,7 @@ from distlab.autograder.intake.exercises import Exercises
 from distlab.autograder.intake.submissions import Problem, Submission, find_submissions
 from distlab.autograder.isolation.question import require_safe_user
 from distlab.autograder.isolation.walls import missing_walls
-from distlab.autograder.output_dir import SavedRecords, claim_output_dir, delete_stale_pages
+from distlab.autograder.output_dir import OutputDir, claim_output_dir
 from distlab.errors import InvalidArgument, did_you_mean
 
 MARKS = "reports.csv"
@@ -68,7 +68,7 @@ def grade(
 ) -> Results:
     """Grades the notebooks of a folder, and returns what became of each."""
     options = options or GradingOptions()
-    folder, out = Path(folder), Path(out)
+    folder, path = Path(folder), Path(out)
     handed_in = find_submissions(folder)
     chosen = _chosen(handed_in.submissions, options.only)
     people = People([*handed_in.submissions, *(handed for handed, _ in handed_in.unusable)])
@@ -76,30 +76,37 @@ def grade(
     exercises = Exercises(options.extra_checks)
     policy = Policy(late_factor=options.late_factor, overrides=overrides, exercises=exercises)
     require_safe_user(allow_root=options.allow_root)
-    seed = claim_output_dir(out, folder, handed_in.submissions, seed=options.seed)
+    claimed = claim_output_dir(path, folder, handed_in.submissions, seed=options.seed)
+    given = {
+        "--late": f"{options.late_factor:g}" if options.late_factor != 1 else "",
+        "--overrides": str(options.overrides or ""),
+        "--extra-checks": str(options.extra_checks or ""),
+    }
+    for line in claimed.note_options(given):
+        say(line)
     # A wrong row is reported before anything is graded.
-    policy = replace(policy, rows=read_marks(out / MARKS, people, exercises).given)
-    records = SavedRecords(out / "records", key=_key(options, seed))
+    policy = replace(policy, rows=read_marks(path / MARKS, people, exercises).given)
+    key = _key(options, claimed.seed)
     left_out = (*handed_in.problems, *handed_in.replaced)
     graded = [Graded(submission=handed, problem=why) for handed, why in handed_in.unusable]
     todo: list[Submission] = []
     for handed in handed_in.submissions:
         if handed in chosen:
-            known = None if options.again else records.find(handed)
+            known = None if options.again else claimed.find(handed, key=key)
         else:  # whatever it was graded with: the gradebook is of all
-            known = records.find(handed, of_any_key=True)
+            known = claimed.find(handed, key=None)
         if known is not None:
             graded.append(known)
         elif handed in chosen:
             todo.append(handed)
     before = len(graded) - len(handed_in.unusable)
-    say(f"{len(todo)} notebooks to grade, {before} graded before; seed {seed}")
+    say(f"{len(todo)} notebooks to grade, {before} graded before; seed {claimed.seed}")
     if why := missing_walls():
         say(
             f"no walls around submissions here ({why}): they can read your files and use your "
             "network, so grade in a container or a virtual machine"
         )
-    changed = sum(records.find(handed, of_any_key=True) is not None for handed in todo)
+    changed = sum(claimed.find(handed, key=None) is not None for handed in todo)
     if changed and not options.again:
         say(f"{changed} of them are graded again: the checks or distlab have changed since")
     if later := len(handed_in.submissions) - len(todo) - before:
@@ -108,26 +115,32 @@ def grade(
         say(f"not graded: {handed.path}: {why}")
     for problem in left_out:
         say(f"left out: {problem.path}: {problem.says}")
-    grader, began = Grader(options, seed=seed, exercises=exercises), time.monotonic()
+    grader, began = Grader(options, seed=claimed.seed, exercises=exercises), time.monotonic()
     for number, new in enumerate(grader.grade_all(todo), 1):
-        records.keep(new)
+        claimed.keep(new, key=key)
         graded.append(new)
         left = _left((time.monotonic() - began) / number * (len(todo) - number))
         say(f"{number}/{len(todo)}  {_in_words(new, score_of(new, policy))}  {left}".rstrip())
     graded = grade_by_hand(graded, overrides, exercises)
     graded.sort(key=lambda notebook: (*notebook.submission.person, notebook.stem))
     check_overrides(overrides, graded)
-    marks = read_marks(out / MARKS, people, exercises)  # a teacher may have gone on meanwhile
+    marks = read_marks(path / MARKS, people, exercises)  # a teacher may have gone on meanwhile
     results = Results(graded=tuple(graded), policy=replace(policy, rows=marks.given))
-    _write(results, out, marks, left_out)
+    _write(results, path, claimed, marks, left_out)
     return results
 
 
-def _write(results: Results, out: Path, marks: Marks, left_out: Sequence[Problem]) -> None:
+def _write(
+    results: Results,
+    out: Path,
+    claimed: OutputDir,
+    marks: Marks,
+    left_out: Sequence[Problem],
+) -> None:
     scored, policy = results.scored, results.policy
     write_marks(out / MARKS, scored, marks)
     pages = [write_feedback(*pair, out / "feedback", policy=policy) for pair in scored]
-    delete_stale_pages(out, pages)
+    claimed.delete_stale_pages(pages)
     write_gradebook(scored, out, left_out=left_out)
     write_page(out / "class.html", class_page(scored, policy.exercises))
 

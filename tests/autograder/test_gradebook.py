@@ -342,7 +342,7 @@ def test_results_go_where_nothing_can_be_lost_and_keep_their_seed(tmp_path):
     def take(folder, *learners, seed=None, out="out"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         handed = [Submission(learner=name, path=Path(name), name="one") for name in learners]
-        return claim_output_dir(tmp_path / out, tmp_path / folder, handed, seed=seed)
+        return claim_output_dir(tmp_path / out, tmp_path / folder, handed, seed=seed).seed
 
     seed = take("week1", "jane", "john")
     assert take("week1", "jane") == seed  # in its own folder a notebook may be gone

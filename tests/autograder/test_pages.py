@@ -176,15 +176,14 @@ def written_in(*cells):
 
 def test_anything_but_a_png_is_refused_with_a_word():
     cases = [
-        (picture("<svg/>", "image/svg+xml"), "An output (image/svg+xml) is not shown: only PNG"),
-        (picture("x", "text/html"), "An output (text/html) is not shown: only PNG pictures are."),
-        (picture("x" * 41), "A picture is not shown: it is not base64."),
-        (picture("QUJD"), "A picture is not shown: it is not a PNG."),
-        (picture(["QUJD", 3]), "A picture is not shown: it is not a PNG."),
+        picture("<svg/>", "image/svg+xml"),
+        picture("x", "text/html"),
+        picture("x" * 41),
+        picture(["QUJD", 3]),
     ]
-    for output, note in cases:
+    for output in cases:
         report = written_in(text("<!-- report: speed -->\nx"), code(DRAW, output))
-        assert report.pictures == () and report.notes[0].startswith(note), output
+        assert report.pictures == () and "some are not shown: only 4 PNG" in report.notes[0], output
 
 
 def test_of_an_untouched_exercise_nothing_is_written_and_of_the_solution_all():

@@ -1,6 +1,6 @@
-"""Writes the gradebook of a class: points, details, what to review, and common mistakes.
+"""Writes the gradebook of a class: points, details, and what to review.
 
-write_gradebook(scored, folder)          # gradebook.csv, details.csv, review.csv, mistakes.csv
+write_gradebook(scored, folder)          # gradebook.csv, details.csv, review.csv
 tasks_in(graded), mistakes_in(graded)    # how the class did in each check
 """
 
@@ -85,11 +85,10 @@ def mistakes_in(graded: Sequence[Graded]) -> list[CommonMistake]:
 
 
 def write_gradebook(scored: Scored, folder: Path, *, left_out: Sequence[Problem] = ()) -> None:
-    """Writes what was earned by learner and by check, what to look at, and what to teach."""
+    """Writes what was earned by learner and by check, and what to look at."""
     write_table(folder / "gradebook.csv", _gradebook(scored))
     write_table(folder / "details.csv", _details(scored))
     write_table(folder / "review.csv", _review(scored, left_out))
-    write_table(folder / "mistakes.csv", _mistakes([graded for graded, _ in scored]))
 
 
 def _outcome_of(report: Report) -> AnswerOutcome:
@@ -157,9 +156,3 @@ def _review(scored: Scored, left_out: Sequence[Problem]) -> Iterable[Sequence[Ce
             yield [*start, f"named {handed.name}, and the tasks are those of {graded.stem}"]
         for note in graded.notes:
             yield [*start, note]
-
-
-def _mistakes(graded: Sequence[Graded]) -> Iterable[Sequence[Cell]]:
-    yield ["exercise", "check", "mistake", "learners", "what to think about again"]
-    for mistake in mistakes_in(graded):
-        yield [mistake.stem, mistake.check, mistake.name, mistake.learners, mistake.says]

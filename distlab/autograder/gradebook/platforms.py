@@ -15,13 +15,13 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from distlab.autograder.gradebook.pages import folder_of
-from distlab.autograder.gradebook.scores import Graded, ReportScore, Score
+from distlab.autograder.gradebook.scores import Graded, Score
 from distlab.autograder.gradebook.tables import Cell, safe, write_rows
 from distlab.errors import InvalidArgument, did_you_mean
 
@@ -114,36 +114,24 @@ def gradescope_results(graded: Graded, score: Score) -> dict[str, Any]:
     """Returns what Gradescope's autograder reads as results.json."""
     if graded.problem:
         return {"score": 0.0, "output": _text(f"Not graded: {graded.problem}"), "tests": []}
-    return {
-        "score": score.earned,
-        "output": _text("\n".join(graded.notes)),
-        "output_format": "text",
-        "tests": [*_tests(graded, score), *(_test_of(reading) for reading in score.readings)],
-    }
-
-
-def _tests(graded: Graded, score: Score) -> Iterator[dict[str, Any]]:
-    for report in graded.reports:
-        parts = (repr(report), score.comments.get(report.name, ""))
-        yield _test(report.title or report.name, score.by_check[report.name], report.points, parts)
-
-
-def _test_of(reading: ReportScore) -> dict[str, Any]:
-    report = reading.report
-    # The rubric gives answers away, so only learners whose report is read see it.
-    rows = [
-        f"{row.name if given.points is None else f'{row.says}: {given.points:g}'} of "
-        f"{row.points:g}" + (f". {given.comment}" if given.comment else "")
-        for row, given in reading.rows
+    tests = [
+        _test(
+            r.title or r.name, score.by_check[r.name], r.points, repr(r), score.comments.get(r.name)
+        )
+        for r in graded.reports
     ]
-    parts = (reading.status, "\n".join(rows))
-    return _test(report.title or report.name, reading.earned, report.points, parts)
+    for reading in score.readings:
+        comments = (given.comment for _, given in reading.rows)
+        title = reading.report.title or reading.report.name
+        tests.append(_test(title, reading.earned, reading.report.points, reading.status, *comments))
+    notes = _text("\n".join(graded.notes))
+    return {"score": score.earned, "output": notes, "output_format": "text", "tests": tests}
 
 
-def _test(name: str, score: float, most: float, parts: Sequence[str]) -> dict[str, Any]:
+def _test(name: str, earned: float, most: float, *parts: str | None) -> dict[str, Any]:
     return {
         "name": _text(name),
-        "score": float(score),
+        "score": float(earned),
         "max_score": float(most),
         "output": _text("\n\n".join(part for part in parts if part)),
         "output_format": "text",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import re
-import struct
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +24,8 @@ from distlab.errors import InvalidArgument
 _TEXT = re.compile(r"\s*<!--\s*report:\s*(\w+)\s*-->[ \t]*\n?")
 _PICTURE = re.compile(r"\s*#\s*report:\s*(\w+)\s*$", re.MULTILINE)
 _MOST_LETTERS = 20_000
-_MOST_PICTURES, _MOST_BYTES, _MOST_PIXELS = 4, 5_000_000, 8_000_000
-_LONGEST = 2 * _MOST_BYTES  # of base64, line ends included
-# A PNG begins with these bytes, then the length and name of its first part, which has the size.
-_PNG, _SIZE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", struct.Struct("!II")
+_MOST_PICTURES, _MOST_BYTES = 4, 5_000_000
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 Cells = Sequence[dict[str, Any]]
 
@@ -77,19 +74,19 @@ def _written(cells: Cells, name: str, handed_out: Set[str]) -> Written:
         text = text[:_MOST_LETTERS]
         notes.append(f"Only the first {_MOST_LETTERS:,} letters are shown.")
     saved = [data for cell in cells if _picture_of(cell) == name for data in _saved(cell)]
-    drawn = [data["image/png"] for data in saved if "image/png" in data]
-    shown = [_shown(picture) for picture in drawn[:_MOST_PICTURES]]
-    notes += [why_not for _, why_not in shown if why_not]
-    notes += [_not_shown(data) for data in saved if "image/png" not in data]
-    if len(drawn) > _MOST_PICTURES:
-        notes.append(f"Of {len(drawn)} pictures the first {_MOST_PICTURES} are shown.")
+    pictures = [picture for data in saved if (picture := _png(data))]
+    if len(pictures) < len(saved) or len(pictures) > _MOST_PICTURES:
+        notes.append(
+            f"Of {len(saved)} pictures some are not shown: only {_MOST_PICTURES} PNG files of at "
+            f"most {_MOST_BYTES:,} bytes are."
+        )
     if not saved:
         notes.append(f"The cell '# report: {name}' has no picture among its saved outputs.")
     return Written(
         report=name,
         text=text,
-        pictures=tuple(picture for picture, _ in shown if picture),
-        notes=tuple(dict.fromkeys(notes)),
+        pictures=tuple(pictures[:_MOST_PICTURES]),
+        notes=tuple(notes),
         is_marked=bool(texts),
     )
 
@@ -126,26 +123,11 @@ def _saved(cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield data
 
 
-def _not_shown(data: dict[str, Any]) -> str:
-    kinds = ", ".join(sorted(str(kind)[:50] for kind in data if kind != "text/plain"))
-    return f"An output ({kinds}) is not shown: only PNG pictures are."
-
-
-def _shown(picture: object) -> tuple[str, str]:
-    """Returns a picture's file in base64, or "" and the reason why it is not shown.
-
-    The page of feedback loads nothing but pictures, so a browser checks the rest of the file.
-    """
+def _png(data: dict[str, Any]) -> str:
+    """Returns a picture's file in base64; "" if it is no PNG that a page should hold."""
     try:
-        file = base64.b64decode(text_of(picture)[:_LONGEST])
+        file = base64.b64decode(text_of(data.get("image/png")))
     except ValueError:
-        return "", "A picture is not shown: it is not base64."
-    if len(file) > _MOST_BYTES:
-        return "", f"A picture is not shown: more than {_MOST_BYTES:,} bytes."
-    if not file.startswith(_PNG) or len(file) < len(_PNG) + _SIZE.size:
-        return "", "A picture is not shown: it is not a PNG."
-    width, height = _SIZE.unpack_from(file, len(_PNG))
-    if width * height > _MOST_PIXELS:
-        found = f"{width:,} x {height:,} pixels; at most {_MOST_PIXELS:,} are shown"
-        return "", f"A picture is not shown: {found}."
-    return base64.b64encode(file).decode(), ""
+        return ""
+    is_shown = file.startswith(_PNG) and len(file) <= _MOST_BYTES
+    return base64.b64encode(file).decode() if is_shown else ""
