@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
-import dataclasses
 import faulthandler
 import fcntl
 import io
@@ -25,7 +24,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from distlab.autograder.isolation import walls
-from distlab.autograder.isolation.limits import Limits, Stop, StopReason, apply_rlimits
+from distlab.autograder.isolation.limits import Limits, apply_rlimits
 from distlab.autograder.isolation.records import pack, record_of
 from distlab.checks.check import Check
 from distlab.checks.run_check import Called, call_check
@@ -38,6 +37,7 @@ from distlab.source_lines import keep_lines
 _RESULTS_FD, _OUT_OF_THE_WAY_FD = 3, 100
 _LINE = re.compile(rb'^  File "<(.+)>", line (\d+) in (.+)\n', re.MULTILINE)
 _LONGEST = 200
+_LARGEST_BYTES = 64 * 2**20  # of what one call returns
 _ENVIRONMENT_FIELDS = slice(47, 49)  # in /proc/self/stat, after the name of the program
 
 Cells = Sequence[tuple[str, str]]
@@ -45,8 +45,7 @@ Cells = Sequence[tuple[str, str]]
 
 def leave_grader(home: Path, limits: Limits, results: int, prints: int, *, is_walled: bool) -> int:
     """Makes this process the learner's; returns where results are sent, all of the grader's."""
-    if is_walled:
-        os.setsid()
+    os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     fds = [null, prints, prints, results]
     fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY_FD) for fd in fds]
@@ -102,18 +101,15 @@ def lines_in(printed: bytes, cells: Cells) -> tuple[str, ...]:
 
 
 class _Counted(io.StringIO):
-    """Takes what a function prints, and ends the process where that is too much."""
+    """Keeps what a function prints, and passes on what is too much, for which it is ended."""
 
-    def __init__(self, most: int, fd: int) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
-        self._left, self._stop, self._fd = most, Stop(StopReason.PRINTED, f"{most:,}"), fd
+        self._left = most
 
     def write(self, text: str) -> int:
         self._left -= len(text)
-        if self._left < 0:
-            _write(self._fd, pack({"stop": dataclasses.asdict(self._stop)}))
-            os._exit(1)
-        return super().write(text)
+        return super().write(text) if self._left > 0 else os.write(1, text.encode())
 
 
 def _erase_first_environment() -> None:
@@ -177,7 +173,7 @@ def _unread(error: Exception, name: str) -> Failure:
 
 def _call(check: Check, function: Any, job: dict[str, Any], fd: int) -> None:
     for seed in job["seeds"]:
-        printed = _Counted(job["limits"]["printed_bytes"], fd)
+        printed = _Counted(job["limits"]["printed_bytes"])
         try:
             called = call_check(check, function, seed, printed=printed)
         except BaseException as error:  # of the check, such as devices that they split otherwise
@@ -191,6 +187,9 @@ def _call(check: Check, function: Any, job: dict[str, Any], fd: int) -> None:
 
 
 def _send(fd: int, called: Called) -> None:
+    if len(called.payload) > _LARGEST_BYTES:
+        error = f"Its answer has {len(called.payload):,} bytes, which is too large."
+        called = Called(called.seed, failure=Failure(FailureKind.UNUSABLE, error))
     _write(fd, pack(*record_of(called)))
 
 

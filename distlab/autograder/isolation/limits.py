@@ -58,7 +58,6 @@ class StopReason(StrEnum):
     MEMORY = "memory"
     PROCESSES = "processes"
     PRINTED = "printed"
-    TOO_LARGE = "too_large"
     NO_RECORD = "no_record"
     EXITED = "exited"
     SIGNALLED = "signalled"
@@ -70,7 +69,6 @@ SENTENCES: dict[StopReason, str] = {
     StopReason.MEMORY: "Stopped: it used more than {} MiB of memory",
     StopReason.PROCESSES: "Stopped: it started more than {} processes",
     StopReason.PRINTED: "Stopped: it printed more than {} characters",
-    StopReason.TOO_LARGE: "Stopped: its answer is too large to be sent",
     StopReason.NO_RECORD: "Stopped: it sent something that is not an answer",
     StopReason.EXITED: "Stopped: its process ended by itself, with exit code {}",
     StopReason.SIGNALLED: "Stopped: its process was ended by {}",
@@ -83,6 +81,9 @@ class Stop:
 
     reason: StopReason
     detail: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", StopReason(self.reason))  # as JSON has it
 
     def failure(self, lines: tuple[str, ...] = ()) -> Failure:
         """Returns the failure of the call that was ended."""

@@ -1,7 +1,8 @@
 """Packs what an answer sends to the process that judges it: two lengths, JSON, raw bytes.
 
     os.write(fd, pack(*record_of(called)))
-    records = Records(); records.feed(os.read(fd, 65536)); records.pop()      # (head, payload)
+    for head, payload in unpack(data):
+        called_of(head, payload)
 
 Nothing is unpickled, and `called_of` takes no more from a record than a `Called` may hold.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 from distlab.checks.run_check import Called
@@ -18,7 +20,6 @@ from distlab.results.failures import Failure, FailureKind
 
 Head = dict[str, Any]
 
-_LARGEST_BYTES, _LARGEST_HEAD_BYTES = 64 * 2**20, 2**20
 _LENGTHS = struct.Struct("!IQ")
 _MOST_LINES, _LONGEST, _MOST_PRINTED = 4, 600, 1000
 
@@ -27,46 +28,29 @@ class BadRecord(ValueError):
     """Bytes that are no record."""
 
 
-class TooLarge(BadRecord):
-    """A record that is larger than what is taken."""
-
-
 def pack(head: Head, payload: bytes = b"") -> bytes:
     """Returns a record as bytes."""
     text = json.dumps(head).encode()
     return _LENGTHS.pack(len(text), len(payload)) + text + payload
 
 
-class Records:
-    """What has arrived, whole records or not."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        """Adds bytes that have arrived."""
-        self._bytes += data
-
-    def pop(self) -> tuple[Head, bytes] | None:
-        """Returns the next record, or None while there is no whole one."""
-        if len(self._bytes) < _LENGTHS.size:
-            return None
-        head, payload = _LENGTHS.unpack_from(self._bytes)
-        if head > _LARGEST_HEAD_BYTES or payload > _LARGEST_BYTES:
-            raise TooLarge("too large")
-        middle = _LENGTHS.size + head
-        end = middle + payload
-        if len(self._bytes) < end:
-            return None
-        text, held = bytes(self._bytes[_LENGTHS.size : middle]), bytes(self._bytes[middle:end])
-        del self._bytes[:end]
+def unpack(data: bytes) -> Iterator[tuple[Head, bytes]]:
+    """Yields the records in some bytes, and raises where the next one is none."""
+    while data:
+        if len(data) < _LENGTHS.size:
+            raise BadRecord("cut short")
+        head, payload = _LENGTHS.unpack_from(data)
+        middle, end = _LENGTHS.size + head, _LENGTHS.size + head + payload
+        if len(data) < end:
+            raise BadRecord("cut short")
         try:
-            content = json.loads(text)
+            content = json.loads(data[_LENGTHS.size : middle])
         except (ValueError, RecursionError) as error:
             raise BadRecord("no JSON") from error
         if not isinstance(content, dict):
             raise BadRecord("no object")
-        return content, held
+        yield content, data[middle:end]
+        data = data[end:]
 
 
 def record_of(called: Called) -> tuple[Head, bytes]:
