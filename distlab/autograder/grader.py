@@ -35,29 +35,17 @@ _LONGEST_CODE = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class GradingOptions:
-    """How a folder is graded.
+    """How a folder is graded."""
 
-    Attributes:
-        jobs: Answers at a time.
-        seed: What inputs are drawn from; None draws one for this `out`, and keeps it there.
-        limits: What each answer may use.
-        late_factor: What is left of the points of a late hand-in, 0 to 1.
-        overrides: A teacher's own points, as a table.
-        only: Learners to grade; all if there are none.
-        again: Whether to grade what was graded already.
-        extra_checks: A teacher's own file of checks.
-        allow_root: Whether root may grade where no walls can be built.
-    """
-
-    jobs: int = 2
-    seed: int | None = None
-    limits: Limits = field(default_factory=Limits)
-    late_factor: float = 1.0
-    overrides: Path | None = None
-    only: tuple[str, ...] = ()
-    again: bool = False
-    extra_checks: Path | None = None
-    allow_root: bool = False
+    jobs: int = 2  # answers at a time
+    seed: int | None = None  # of the inputs; None draws one for the folder of results
+    limits: Limits = field(default_factory=Limits)  # of each answer
+    late_factor: float = 1.0  # what is left of the points of a late hand-in, 0 to 1
+    overrides: Path | None = None  # a teacher's own points, as a table
+    only: tuple[str, ...] = ()  # learners to grade; all if there are none
+    again: bool = False  # also what was graded before
+    extra_checks: Path | None = None  # a teacher's own file
+    allow_root: bool = False  # also where no walls can be built
 
     def __post_init__(self) -> None:
         if self.jobs < 1:

@@ -124,8 +124,6 @@ def test_no_cell_is_a_formula_and_a_table_is_replaced_whole(tmp_path):
         "=HYPERLINK(1)": "'=HYPERLINK(1)",
         "+1": "'+1",
         "-1": "'-1",
-        "@SUM(A1)": "'@SUM(A1)",
-        " =1": "' =1",
         "\t=1": "' =1",
         "\x00=1": "' =1",
         "a\r\n=1": "a  =1",
@@ -215,11 +213,6 @@ def test_of_two_learners_of_one_name_the_user_tells_who_is_meant(overrides):
     error = refusal(overrides, "learner,check,points\ndoe,first,4\n", *doe)
     assert error.found == "2 learners named 'doe'"
     assert error.do == "write one of their numbers in the column 'user': 1, 2"
-    # A spreadsheet rounds long numbers.
-    ann = graded("ann", *TWO, user="12345678901234567")
-    for user in ("12345678901234567", "1.23457E+16", ""):
-        given = overrides(f"learner,user,check,points\nann,{user},first,4\n", ann)
-        assert score_of(ann, Policy(overrides=given)).by_check["first"] == 4, user
 
 
 def test_rows_that_cannot_be_meant_are_told_by_their_line(overrides):

@@ -26,25 +26,15 @@ RowKey = tuple[str, str, str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Graded:
-    """A submission that was graded, or could not be.
-
-    Attributes:
-        submission: What was handed in.
-        stem: The exercise; "" if it could not be told.
-        reports: One for each check, in their order.
-        written: What a teacher is to read.
-        code: The code of each answer, by the name of its check.
-        notes: What was odd about the notebook.
-        problem: Why it was not graded; "" if it was.
-    """
+    """A submission that was graded, or could not be."""
 
     submission: Submission
-    stem: str = ""
-    reports: tuple[Report, ...] = ()
-    written: tuple[Written, ...] = ()
-    code: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    problem: str = ""
+    stem: str = ""  # of the exercise, where it could be told
+    reports: tuple[Report, ...] = ()  # one for each check, in their order
+    written: tuple[Written, ...] = ()  # what a teacher is to read
+    code: Mapping[str, str] = field(default_factory=dict)  # of each answer, by its check
+    notes: tuple[str, ...] = ()  # what was odd about the notebook
+    problem: str = ""  # why it was not graded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +47,9 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How points become a mark.
+    """How points become a mark: what a teacher gives for checks, and for rows of rubrics."""
 
-    Attributes:
-        late_factor: What is left of the points of a late hand-in, 0 to 1.
-        overrides: What a teacher gives for checks.
-        rows: What a teacher gives for rows of the rubrics of reports.
-        exercises: What can be graded.
-    """
-
-    late_factor: float = 1.0
+    late_factor: float = 1.0  # what is left of the points of a late hand-in, 0 to 1
     overrides: Mapping[OverrideKey, Given] = field(default_factory=dict)
     rows: Mapping[RowKey, Given] = field(default_factory=dict)
     exercises: Exercises = field(default_factory=Exercises, compare=False)
@@ -114,20 +97,12 @@ class ReportScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What a submission earned.
+    """What a submission earned, of how many points."""
 
-    Attributes:
-        earned: All in all, after what being late costs.
-        points: What could be earned.
-        by_check: What each check earned, overrides included, before what being late costs.
-        comments: What a teacher says, by check.
-        readings: One for each report.
-    """
-
-    earned: float
+    earned: float  # after what being late costs
     points: float
-    by_check: Mapping[str, float]
-    comments: Mapping[str, str]
+    by_check: Mapping[str, float]  # overrides included, before what being late costs
+    comments: Mapping[str, str]  # of a teacher, by check
     readings: tuple[ReportScore, ...] = ()
 
     @property

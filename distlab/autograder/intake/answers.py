@@ -35,17 +35,11 @@ _Assignment = ast.Assign | ast.AnnAssign | ast.AugAssign
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer to one task.
-
-    Attributes:
-        check: The check's name.
-        cell: Its cell's place among the code cells; None if there is none.
-        notes: What was odd: a marker that is gone, several answers.
-    """
+    """The answer to the task of a check."""
 
     check: str
-    cell: int | None
-    notes: tuple[str, ...] = ()
+    cell: int | None  # its place among the code cells
+    notes: tuple[str, ...] = ()  # what was odd: a marker that is gone, several answers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,24 +45,14 @@ Person = tuple[str, str]  # the learner's name and number
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A notebook that was handed in.
+    """A notebook that was handed in."""
 
-    Attributes:
-        learner: Whose it is, by the name of the folder or of the file.
-        path: Where it lies.
-        name: Its name without what systems add: of "Copy of 09_multi_worker (1).ipynb" it is
-            "09_multi_worker".
-        is_late: Whether the name marks it as late.
-        user: The learner's number in Canvas or Moodle; "" for none.
-        version: How often it was handed in before, as far as its name tells.
-    """
-
-    learner: str
+    learner: str  # by the name of the folder or of the file
     path: Path
-    name: str
-    is_late: bool = False
-    user: str = ""
-    version: int = 0
+    name: str  # "09_multi_worker" of "Copy of 09_multi_worker (1).ipynb"
+    is_late: bool = False  # as far as its name tells
+    user: str = ""  # the learner's number in Canvas or Moodle
+    version: int = 0  # how often it was handed in before, as far as its name tells
 
     @property
     def person(self) -> Person:
@@ -80,18 +70,11 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassFolder:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes:
-        submissions: The newest of each learner and name, by learner.
-        unusable: What learners handed in that have no notebook at all, and why it cannot be graded.
-        replaced: Others of the same learner and name, which do not count.
-        problems: What is not graded.
-    """
-
-    submissions: tuple[Submission, ...]
-    unusable: tuple[tuple[Submission, str], ...]
-    replaced: tuple[Problem, ...]
+    submissions: tuple[Submission, ...]  # the newest of each learner and name, by learner
+    unusable: tuple[tuple[Submission, str], ...]  # of learners without a notebook, and why
+    replaced: tuple[Problem, ...]  # others of the same learner and name
     problems: tuple[Problem, ...]
 
 

@@ -32,21 +32,13 @@ Cells = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What a learner handed in for one report.
-
-    Attributes:
-        report: The report's name.
-        text: What the learner wrote, with the questions; "" if nothing was added to them.
-        pictures: PNG files in base64.
-        notes: What is not shown, and why.
-        is_marked: Whether a cell has its marker; without one its text cannot be found.
-    """
+    """What a learner handed in for one report."""
 
     report: str
-    text: str = ""
-    pictures: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    is_marked: bool = True
+    text: str = ""  # with the questions; "" if nothing was added to them
+    pictures: tuple[str, ...] = ()  # PNG files in base64
+    notes: tuple[str, ...] = ()  # what is not shown, and why
+    is_marked: bool = True  # without its marker, the text cannot be found
 
 
 def find_written(
