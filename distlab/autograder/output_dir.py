@@ -75,20 +75,20 @@ class OutputDir:
         with; None takes any.
         """
         try:
-            told = json.loads(self._record(submission).read_text(encoding="utf-8"))
-            if key not in (None, told.pop("key")):
+            record = json.loads(self._record(submission).read_text(encoding="utf-8"))
+            if key not in (None, record.pop("key")):
                 return None
-            told["reports"] = tuple(map(report_of, told["reports"]))
-            told["written"] = tuple(map(_written_of, told["written"]))
-            return Graded(submission=submission, **told | {"notes": tuple(told["notes"])})
+            record["reports"] = tuple(map(report_of, record["reports"]))
+            record["written"] = tuple(map(_written_of, record["written"]))
+            return Graded(submission=submission, **record | {"notes": tuple(record["notes"])})
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def keep(self, graded: Graded, *, key: str) -> None:
         """Writes a record, whole or not at all."""
-        told = dataclasses.asdict(graded) | {"key": key}
-        del told["submission"]
-        write_atomically(self._record(graded.submission), json.dumps(told))
+        record = dataclasses.asdict(graded) | {"key": key}
+        del record["submission"]
+        write_atomically(self._record(graded.submission), json.dumps(record))
 
     def _record(self, submission: Submission) -> Path:
         names = "\0".join((*submission.person, submission.path.name, ""))
@@ -168,5 +168,7 @@ def _last_run(out: Path, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _written_of(told: dict[str, Any]) -> Written:
-    return Written(**{**told, "pictures": tuple(told["pictures"]), "notes": tuple(told["notes"])})
+def _written_of(record: dict[str, Any]) -> Written:
+    return Written(
+        **{**record, "pictures": tuple(record["pictures"]), "notes": tuple(record["notes"])}
+    )

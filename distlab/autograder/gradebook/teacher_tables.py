@@ -124,7 +124,11 @@ def grade_by_hand(
     """
     notebooks = list(graded)
     for *person, check in overrides:
-        own = [at for at, one in enumerate(notebooks) if one.submission.person == tuple(person)]
+        own = [
+            at
+            for at, notebook in enumerate(notebooks)
+            if notebook.submission.person == tuple(person)
+        ]
         stem = exercises.stem_of(check)
         if not stem or any(notebooks[at].stem == stem for at in own):
             continue
@@ -183,19 +187,19 @@ def read_marks(path: Path, people: People, exercises: Exercises) -> Marks:
 
 def write_marks(path: Path, scored: Iterable[tuple[Graded, Score]], marks: Marks) -> None:
     """Writes a row for all that is to be read, or was; nothing if there is nothing."""
-    told: dict[RowKey, tuple[str, ...]] = {}
+    current: dict[RowKey, tuple[str, ...]] = {}
     for notebook, score in scored:
         for reading in score.readings:
             start = (*notebook.submission.person, notebook.stem, reading.report.name)
             for row, _ in reading.rows:
                 # Of two notebooks for one exercise, one may have no text.
                 if reading.status is not ReadingStatus.NOTHING_WRITTEN or (
-                    (*start, row.name) not in told
+                    (*start, row.name) not in current
                 ):
-                    told[*start, row.name] = (f"{row.points:g}", reading.status, row.says)
+                    current[*start, row.name] = (f"{row.points:g}", reading.status, row.says)
     rows = []
-    for key in dict.fromkeys((*told, *marks.given)):
-        own, (most, status, says) = marks.given.get(key, Given()), told.get(key, _GONE)
+    for key in dict.fromkeys((*current, *marks.given)):
+        own, (most, status, says) = marks.given.get(key, Given()), current.get(key, _GONE)
         points = "" if own.points is None else f"{own.points:g}"
         rows.append([*(str(safe(cell)) for cell in key), most, points, own.comment, status, says])
     if rows:

@@ -91,24 +91,24 @@ def grade_answer(
         )
         _wait(task, limits.secs + _GRACE_SECS, give_up or threading.Event())
         try:
-            told = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+            reply = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         except OSError:  # it was judged for too long, or judging ended the process
-            told = {"unjudged": ""}
-    if "problem" in told:
+            reply = {"unjudged": ""}
+    if "problem" in reply:
         raise ProcessError(
             asked=f"run an answer to {question.check!r}",
-            found=f"its processes could not be started: {told['problem']}",
+            found=f"its processes could not be started: {reply['problem']}",
             do="free memory and processes, then run the command again",
         )
-    if "report" in told:
-        return report_of(told["report"])
+    if "report" in reply:
+        return report_of(reply["report"])
     nothing = Report(check.name, check.function, check.title, Ending.NOT_YET, 0.0, check.points)
-    return dataclasses.replace(nothing, message=COULD_NOT_JUDGE + told["unjudged"])
+    return dataclasses.replace(nothing, message=COULD_NOT_JUDGE + reply["unjudged"])
 
 
-def report_of(told: dict[str, Any]) -> Report:
+def report_of(reply: dict[str, Any]) -> Report:
     """Returns a report from what `dataclasses.asdict` makes of it."""
-    parts = dict(told)
+    parts = dict(reply)
     parts["ending"] = Ending(parts["ending"])
     if (failure := parts["failure"]) is not None:
         kind = FailureKind(failure["kind"])

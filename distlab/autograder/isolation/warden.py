@@ -56,12 +56,12 @@ def main(folder: str) -> None:
     printed = (place / "prints").read_bytes()
     calls = _calls(job, (place / "results").read_bytes(), (place / "stop").read_bytes(), printed)
     if calls:
-        told = _judged(check, calls)
+        reply = _judged(check, calls)
     else:
         lines = printed.decode(errors="replace").strip().splitlines()
-        told = {"problem": lines[-1] if lines else "nothing said"}
+        reply = {"problem": lines[-1] if lines else "nothing said"}
     part = place / f"{REPORT}.part"
-    part.write_text(json.dumps(told, default=lambda number: number.item()), encoding="utf-8")
+    part.write_text(json.dumps(reply, default=lambda number: number.item()), encoding="utf-8")
     part.rename(place / REPORT)
     os._exit(0)
 
