@@ -211,7 +211,7 @@ CHEATS = {
     "the network": "[name for _, name in socket.if_nameindex() if name != 'lo'][0]",
     "a socket file": "socket.socket(socket.AF_UNIX).connect(SOCKET)",
     "a new namespace": "subprocess.run(['unshare', '-Ur', 'true'], check=True)",
-    "a mount": "subprocess.run(['mount', '-t', 'tmpfs', 'x', '/home'], check=True)",
+    "a mount": "subprocess.run(['mount', '-t', 'tmpfs', 'x', '/answer'], check=True)",
 }
 TRY = """
 import os, re, socket, subprocess, sys

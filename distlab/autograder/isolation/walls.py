@@ -32,8 +32,10 @@ from pathlib import Path
 
 import distlab
 
-HOME, TEMPORARY, SHARED_MEMORY = Path("/home"), Path("/tmp"), Path("/dev/shm")
-WRITABLE = (HOME, TEMPORARY, SHARED_MEMORY)
+# Nothing else may lie below what an answer writes, so it is in no folder that a system has.
+HOME, SHARED_MEMORY = Path("/answer"), Path("/dev/shm")
+TEMPORARY = HOME / ".tmp"
+WRITABLE = (HOME, SHARED_MEMORY)
 _MOST_FILES = 10_000
 
 # Numbers of Linux, the same on all processors.
@@ -95,11 +97,13 @@ def end_with_parent(number: int, *, parent_pid: int | None = None) -> None:
 
 def build_root(folder: Path, *, writable_bytes: int) -> None:
     """Makes a new root, of which a learner's code needs all; runs as process 1 of its namespace."""
+    if any(path.is_relative_to(HOME) for path in _readable()):
+        raise OSError(f"Python or distlab is below {HOME}, where answers write")
     _raise_loopback()
     _mount(None, Path("/"), None, _RECURSIVE | _PRIVATE)
     options = f"mode=755,size={writable_bytes},nr_inodes={_MOST_FILES}"
     _mount("tmpfs", folder, "tmpfs", _NO_SET_ID | _NO_DEVICES, options)
-    for place in (*WRITABLE, Path("/proc")):
+    for place in (TEMPORARY, SHARED_MEMORY, Path("/proc")):
         _inside(folder, place).mkdir(parents=True)
     _mount("proc", folder / "proc", "proc", _NO_SET_ID | _NO_DEVICES)
     bound: set[Path] = set()
