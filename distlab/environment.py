@@ -39,6 +39,8 @@ _EXTRA_OF = {
     "matplotlib": "lab",
     "IPython": "lab",
     "ipywidgets": "lab",
+    "jinja2": "lab",
+    "markdown_it": "lab",
     "jupyterlab": "lab",
     "jupyter_client": "lab",
     "tensorboard": "lab",

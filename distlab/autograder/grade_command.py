@@ -21,10 +21,10 @@ def add_grade(commands: Any) -> None:
     parser = commands.add_parser(
         "grade",
         help="grade a folder of submissions",
-        description="Grade the hand-ins in FOLDER: as Canvas downloads them, as nbgrader collects "
-        "them, or one folder for each learner. Each answer runs in processes of its own, within "
-        "limits; this is no sandbox. The command writes into OUT: class.html (how the class did, "
-        "and what to teach again), gradebook.csv, details.csv, review.csv, mistakes.csv, and a "
+        description="Grade the hand-ins in FOLDER: as Canvas or Moodle downloads them, as nbgrader "
+        "collects them, or one folder for each learner. Each answer runs behind walls of the "
+        "kernel, within limits. The command writes into OUT: class.html (how the class did, "
+        "and what to teach again), gradebook.csv, details.csv, review.csv, and a "
         "page of feedback for each hand-in. You read the reports that learners write in these "
         "pages, and fill in points and comments in OUT/reports.csv, whose cells are never "
         "overwritten. Then run the command again. Run it again after an interruption too, or when "
@@ -94,6 +94,13 @@ def add_grade(commands: Any) -> None:
         "is the same with these points",
     )
     parser.add_argument(
+        "--moodle",
+        type=Path,
+        metavar="WORKSHEET",
+        help="the assignment's grading worksheet from Moodle: OUT/moodle.csv is the same with "
+        "these points",
+    )
+    parser.add_argument(
         "--gradescope",
         action="store_true",
         help="write what Gradescope's autograder takes: OUT/gradescope/LEARNER/results.json",
@@ -101,30 +108,39 @@ def add_grade(commands: Any) -> None:
     parser.add_argument(
         "--exercise",
         metavar="NAME",
-        help="whose points --canvas and --gradescope take, where hand-ins are of several exercises",
+        help="whose points --canvas, --moodle and --gradescope take, where hand-ins are of "
+        "several exercises",
     )
     parser.add_argument(
         "--allow-root",
         action="store_true",
-        help="grade as root, for whom limits do not hold: in a container of its own only",
+        help="grade as root where no walls can be built: in a container of its own only",
     )
     parser.set_defaults(run=_grade)
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from distlab.autograder.grade_one import GradingOptions
-    from distlab.autograder.gradebook.lms_export import give_back
+    from distlab.autograder.gradebook.platforms import CANVAS, MOODLE, check_export, give_back
+    from distlab.autograder.grader import GradingOptions
     from distlab.autograder.isolation.limits import Limits
-    from distlab.autograder.output.output_dir import LastRun
     from distlab.autograder.run import MARKS, grade
 
-    if options.exercise and not (options.canvas or options.gradescope):
+    out = options.out
+    platforms = {
+        "--canvas": (options.canvas, "canvas.csv"),
+        "--moodle": (options.moodle, "moodle.csv"),
+        "--gradescope": (options.gradescope, "gradescope"),
+    }
+    if options.exercise and not any(asked for asked, _ in platforms.values()):
         raise InvalidArgument(
             asked=f"give back the points of {options.exercise!r}",
-            found="neither --canvas nor --gradescope",
+            found="none of --canvas, --moodle and --gradescope",
             do="add one of them, or leave out --exercise; to grade one learner, use --only",
         )
-    out, before = options.out, LastRun(options.out)
+    if options.canvas:
+        check_export(CANVAS, Path(options.canvas[0]), options.canvas[1])
+    if options.moodle:
+        check_export(MOODLE, options.moodle, MOODLE.points)
     results = grade(
         options.folder,
         out,
@@ -141,43 +157,27 @@ def _grade(options: argparse.Namespace) -> int:
         ),
         say=_say,
     )
-    given = {
-        "--late": f"{options.late:g}" if options.late != 1 else "",
-        "--overrides": str(options.overrides or ""),
-        "--extra-checks": str(options.extra_checks or ""),
-    }
-    for line in before.forgotten(given):
-        _say(line)
-    before.keep(given)
     scored = results.scored
-    if options.canvas or options.gradescope:
+    if any(asked for asked, _ in platforms.values()):
         give_back(
             scored,
-            options.out,
+            out,
             canvas=options.canvas,
+            moodle=options.moodle,
             gradescope=options.gradescope,
             exercise=options.exercise,
             say=_say,
         )
-    for name, option, is_new in (
-        ("canvas.csv", "--canvas", options.canvas),
-        ("gradescope", "--gradescope", options.gradescope),
-    ):
-        if not is_new and (out / name).exists():
+    for option, (asked, name) in platforms.items():
+        if not asked and (out / name).exists():
             _say(f"{out / name} is from an earlier run: give {option} to write it again")
-    held = sum(len(score.waiting) for _, score in scored)
-    broken = sum(bool(one.problem) for one in results.graded)
+    broken = sum(bool(graded.problem) for graded in results.graded)
     to_read = sum(len(score.to_be_read) for _, score in scored)
     print(f"{len(scored)} hand-ins, of which {broken} could not be graded: {out}")
     print(f"how the class did, and what to teach again: {out / 'class.html'}")
     if broken:
         own = "" if options.extra_checks else "; an exercise of your own needs --extra-checks"
         print(f"{out / 'review.csv'} says why; you can give points for them with --overrides{own}")
-    if held:
-        print(
-            f"answers held for review: {held}; their points do not count yet. {out / 'review.csv'} "
-            "says why; give their points with --overrides"
-        )
     if to_read:
         print(
             f"reports still to be read: {to_read}; until then their points are missing. Read them "

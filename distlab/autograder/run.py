@@ -1,11 +1,10 @@
 """Grades a folder of submissions: what `distlab grade` does.
 
-    graded = grade("handed-in", "out", GradingOptions(jobs=2))
+    results = grade("handed-in", "out", GradingOptions(jobs=2))
 
-Each answer runs in processes of its own, within limits; what came of it is judged where no
-submission ever is. In `out` there are then the gradebook, a page of feedback for each notebook, one
-of the class, and what a person should read or look at. Run again, it continues where it was, and
-grades what is new.
+Each answer runs behind walls and within limits, and is judged where no submission ever is. In
+`out` there are then the gradebook, a page of feedback for each notebook, one of the class, and
+what a person should read or look at. Run again, it continues where it was, and grades what is new.
 """
 
 from __future__ import annotations
@@ -21,35 +20,34 @@ from pathlib import Path
 
 import distlab
 from distlab import __version__
-from distlab.autograder.grade_one import GradingOptions, Marker
-from distlab.autograder.gradebook.class_page import class_page
-from distlab.autograder.gradebook.feedback_page import write_feedback
 from distlab.autograder.gradebook.gradebook_csv import write_gradebook
-from distlab.autograder.gradebook.html_page import write_page
-from distlab.autograder.gradebook.manual_points import given_by_hand
-from distlab.autograder.gradebook.people import People
-from distlab.autograder.gradebook.rubric_csv import RubricMarks, read_marks, write_marks
+from distlab.autograder.gradebook.pages import class_page, write_feedback, write_page
 from distlab.autograder.gradebook.scores import Graded, Policy, Score, score_of
-from distlab.autograder.gradebook.teacher_changes import check_overrides, read_overrides
-from distlab.autograder.intake.gradable_exercises import Lessons
+from distlab.autograder.gradebook.teacher_tables import (
+    Marks,
+    People,
+    check_overrides,
+    grade_by_hand,
+    read_marks,
+    read_overrides,
+    write_marks,
+)
+from distlab.autograder.grader import Grader, GradingOptions
+from distlab.autograder.intake.exercises import Exercises
 from distlab.autograder.intake.submissions import Problem, Submission, find_submissions
-from distlab.autograder.output.output_dir import Saved, take_away_stale, take_place
+from distlab.autograder.isolation.question import require_safe_user
+from distlab.autograder.isolation.walls import missing_walls
+from distlab.autograder.output_dir import OutputDir, claim_output_dir
 from distlab.errors import InvalidArgument, did_you_mean
 
 MARKS = "reports.csv"
 # What a result depends on besides the notebook.
-_ROOMS = ("checks", "coursework", "results", "autograder")
-_COURSE = tuple(Path(str(distlab.__file__)).with_name(room) for room in _ROOMS)
+_COURSE = tuple(Path(str(distlab.__file__)).with_name(wing) for wing in ("course", "autograder"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What became of a folder.
-
-    Attributes:
-        graded: Each notebook, by learner.
-        policy: How points become a mark, with all that the teacher gives.
-    """
+    """What became of a folder: each notebook, by learner, and how points become a mark."""
 
     graded: tuple[Graded, ...]
     policy: Policy
@@ -57,7 +55,7 @@ class Results:
     @property
     def scored(self) -> list[tuple[Graded, Score]]:
         """Each notebook with what it earned."""
-        return [(one, score_of(one, self.policy)) for one in self.graded]
+        return [(graded, score_of(graded, self.policy)) for graded in self.graded]
 
 
 def grade(
@@ -69,78 +67,92 @@ def grade(
 ) -> Results:
     """Grades the notebooks of a folder, and returns what became of each."""
     options = options or GradingOptions()
-    folder, place = Path(folder), Path(out)
-    found = find_submissions(folder)
-    chosen = _chosen(found.submissions, options.only)
-    people = People([*found.submissions, *(one for one, _ in found.unusable)])
+    folder, path = Path(folder), Path(out)
+    handed_in = find_submissions(folder)
+    chosen = _chosen(handed_in.submissions, options.only)
+    people = People([*handed_in.submissions, *(handed for handed, _ in handed_in.unusable)])
     overrides = read_overrides(options.overrides, people) if options.overrides else {}
-    lessons = Lessons(options.extra_checks)
-    policy = Policy(late_factor=options.late_factor, overrides=overrides, lessons=lessons)
-    seed = take_place(place, folder, found.submissions, seed=options.seed)
+    exercises = Exercises(options.extra_checks)
+    policy = Policy(late_factor=options.late_factor, overrides=overrides, exercises=exercises)
+    require_safe_user(allow_root=options.allow_root)
+    claimed = claim_output_dir(path, folder, handed_in.submissions, seed=options.seed)
+    given = {
+        "--late": f"{options.late_factor:g}" if options.late_factor != 1 else "",
+        "--overrides": str(options.overrides or ""),
+        "--extra-checks": str(options.extra_checks or ""),
+    }
+    for line in claimed.note_options(given):
+        say(line)
     # A wrong row is reported before anything is graded.
-    known_marks = read_marks(place / MARKS, people, lessons)
-    policy = replace(policy, rows=known_marks.given)
-    saved = Saved(place / "records", key=_key(options, seed))
-    graded: list[Graded] = [Graded(submission=one, problem=why) for one, why in found.unusable]
+    policy = replace(policy, rows=read_marks(path / MARKS, people, exercises).given)
+    key = _key(options, claimed.seed)
+    left_out = (*handed_in.problems, *handed_in.replaced)
+    graded = [Graded(submission=handed, problem=why) for handed, why in handed_in.unusable]
     todo: list[Submission] = []
-    for one in found.submissions:
-        if one not in chosen:  # whatever it was graded with: the gradebook is of all
-            known = saved.find(one, of_any_key=True)
-        else:
-            known = None if options.again else saved.find(one)
+    for handed in handed_in.submissions:
+        if handed in chosen:
+            known = None if options.again else claimed.find(handed, key=key)
+        else:  # whatever it was graded with: the gradebook is of all
+            known = claimed.find(handed, key=None)
         if known is not None:
             graded.append(known)
-        elif one in chosen:
-            todo.append(one)
-    before = len(graded) - len(found.unusable)
-    say(f"{len(todo)} notebooks to grade, {before} graded before; seed {seed}")
-    otherwise = sum(saved.find(one, of_any_key=True) is not None for one in todo)
-    if otherwise and not options.again:
-        say(f"{otherwise} of them are graded again: the checks or distlab have changed since")
-    if later := len(found.submissions) - len(todo) - before:
+        elif handed in chosen:
+            todo.append(handed)
+    before = len(graded) - len(handed_in.unusable)
+    say(f"{len(todo)} notebooks to grade, {before} graded before; seed {claimed.seed}")
+    if why := missing_walls():
+        say(
+            f"no walls around submissions here ({why}): they can read your files and use your "
+            "network, so grade in a container or a virtual machine"
+        )
+    changed = sum(claimed.find(handed, key=None) is not None for handed in todo)
+    if changed and not options.again:
+        say(f"{changed} of them are graded again: the checks or distlab have changed since")
+    if later := len(handed_in.submissions) - len(todo) - before:
         say(f"{later} notebooks of others are not graded yet, and in no table")
-    for one, why in found.unusable:
-        say(f"not graded: {one.path}: {why}")
-    for problem in (*found.problems, *found.replaced):
+    for handed, why in handed_in.unusable:
+        say(f"not graded: {handed.path}: {why}")
+    for problem in left_out:
         say(f"left out: {problem.path}: {problem.says}")
-    with Marker(options, seed=seed, lessons=lessons) as marker:
-        began = time.monotonic()
-        for number, new in enumerate(marker.mark_all(todo), 1):
-            saved.keep(new)
-            graded.append(new)
-            left = _left((time.monotonic() - began) / number * (len(todo) - number))
-            line = _in_words(new, score_of(new, policy))
-            say(f"{number}/{len(todo)}  {line}  {left}".rstrip())
-    graded = given_by_hand(graded, overrides, lessons)
-    graded.sort(key=lambda one: (one.submission.learner, one.submission.user, one.stem))
+    grader, began = Grader(options, seed=claimed.seed, exercises=exercises), time.monotonic()
+    for number, new in enumerate(grader.grade_all(todo), 1):
+        claimed.keep(new, key=key)
+        graded.append(new)
+        left = _left((time.monotonic() - began) / number * (len(todo) - number))
+        say(f"{number}/{len(todo)}  {_in_words(new, score_of(new, policy))}  {left}".rstrip())
+    graded = grade_by_hand(graded, overrides, exercises)
+    graded.sort(key=lambda notebook: (*notebook.submission.person, notebook.stem))
     check_overrides(overrides, graded)
-    marks = read_marks(place / MARKS, people, lessons)  # a teacher may have gone on meanwhile
+    marks = read_marks(path / MARKS, people, exercises)  # a teacher may have gone on meanwhile
     results = Results(graded=tuple(graded), policy=replace(policy, rows=marks.given))
-    _write(results, place, marks, left_out=(*found.problems, *found.replaced))
+    _write(results, path, claimed, marks, left_out)
     return results
 
 
 def _write(
-    results: Results, place: Path, marks: RubricMarks, *, left_out: Sequence[Problem]
+    results: Results,
+    out: Path,
+    claimed: OutputDir,
+    marks: Marks,
+    left_out: Sequence[Problem],
 ) -> None:
-    scored = results.scored
-    write_marks(place / MARKS, scored, marks)
-    policy, feedback = results.policy, place / "feedback"
-    pages = [write_feedback(*pair, feedback, policy=policy) for pair in scored]
-    take_away_stale(place, pages)
-    write_gradebook(scored, place, left_out=left_out)
-    write_page(place / "class.html", class_page(scored, results.policy.lessons))
+    scored, policy = results.scored, results.policy
+    write_marks(out / MARKS, scored, marks)
+    pages = [write_feedback(*pair, out / "feedback", policy=policy) for pair in scored]
+    claimed.delete_stale_pages(pages)
+    write_gradebook(scored, out, left_out=left_out)
+    write_page(out / "class.html", class_page(scored, policy.exercises))
 
 
 def _chosen(submissions: Sequence[Submission], only: Sequence[str]) -> set[Submission]:
-    known = {one.learner for one in submissions}
+    known = {handed.learner for handed in submissions}
     if unknown := [name for name in only if name not in known]:
         raise InvalidArgument(
             asked=f"grade {unknown[0]!r} only",
             found="no submission of that learner",
             do=did_you_mean(unknown[0], sorted(known)),
         )
-    return {one for one in submissions if not only or one.learner in only}
+    return {handed for handed in submissions if not only or handed.learner in only}
 
 
 def _key(options: GradingOptions, seed: int) -> str:
@@ -171,9 +183,8 @@ def _in_words(graded: Graded, score: Score) -> str:
         return f"{handed.learner}  {handed.path.name}  not graded: {graded.problem}"
     earned = f"{score.earned:g} of {score.points:g}"
     late = ", late" if handed.is_late else ""
-    held = f"; held for review: {', '.join(score.waiting)}" if score.waiting else ""
     read = f"; to be read: {', '.join(score.to_be_read)}" if score.to_be_read else ""
-    return f"{handed.learner}  {graded.stem}  {earned}{late}{held}{read}"
+    return f"{handed.learner}  {graded.stem}  {earned}{late}{read}"
 
 
 def _left(secs: float) -> str:

@@ -15,7 +15,7 @@ from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.authoring.exercise.pages import own_page
 from distlab.authoring.lint.lint_text import fixed_sections, one_title, sentence_case
 from distlab.authoring.source import draft_page
-from distlab.autograder.intake.private_checks import load_checks
+from distlab.autograder.intake.exercises import load_checks
 from distlab.course.checks.registry import all_checks
 from distlab.errors import InvalidArgument, NotebookError
 

@@ -1,138 +1,85 @@
-"""Where an answer runs: its failures are told, its limits hold, and it can do no harm."""
+"""Where an answer runs: its failures are told, its limits hold, and it reaches nothing else."""
 
 import os
+import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from distlab.autograder.intake.private_checks import check_named, load_checks
-from distlab.autograder.isolation.judge_process import Judge
+from distlab.autograder.intake.exercises import load_checks
+from distlab.autograder.isolation import question as question_module
 from distlab.autograder.isolation.limits import Limits
-from distlab.autograder.isolation.run_isolated import Question, ask
-from distlab.autograder.isolation.static_scan import suspicions
-from distlab.course.results.failures import Failure, FailureKind
-from distlab.course.results.plain_values import decode
+from distlab.autograder.isolation.question import COULD_NOT_JUDGE, Question, require_safe_user
+from distlab.autograder.isolation.walls import missing_walls
+from distlab.course.checks.registry import find_check
+from distlab.course.checks.run_check import run_check
+from distlab.course.results.failures import FailureKind
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
-from distlab.warm.process import can_fork, shared_server
-from tests.support.questions import (
-    SPLIT,
-    are_gone,
-    asked,
-    cells_of,
-    pids_in,
-    probed,
-    wait_until,
-    working_in,
-)
+from distlab.warm.process import can_fork
+from tests.support.questions import SPLIT, asked, probed, running, wait_until
 from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
+behind_walls = pytest.mark.skipif(bool(missing_walls()), reason=f"no walls: {missing_walls()}")
 
-WRONG = "\ndef split(examples, replicas):\n    return [examples] * replicas\n"
-# Two processes that outlive the one that started them, and one that listens to no one.
-LEAVES_CHILDREN = """
-import os, signal, subprocess, sys, time
-CODE = "import os, time; open(f'pid{os.getpid()}', 'w').write(str(os.getpid())); time.sleep(600)"
-
-def start():
-    subprocess.Popen([sys.executable, "-c", CODE], start_new_session=True)
-    if not os.fork():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.setsid()
-        if not os.fork():
-            exec(CODE)
-        os._exit(0)
-    while len([name for name in os.listdir() if name.startswith("pid")]) < 2:
-        time.sleep(0.01)
-"""
-
-
-@pytest.fixture(scope="module")
-def judge():
-    with Judge() as judge:
-        yield judge
+MIB = 2**20
 
 
 # What an answer gives
 
 
-def test_an_answer_is_called_once_for_each_seed_and_its_prints_are_kept():
-    source = SPLIT + "    \ndef split(e, r, right=split):\n    display('x')\n    return right(e, r)"
-    outcome = asked(source, seeds=(5, 6, 7))
-    assert [called.seed for called in outcome.called] == [5, 6, 7]
-    assert [called.failure for called in outcome.called] == [None] * 3
-    assert set(decode(outcome.called[0].payload)) == {"equal", "smaller", "nothing"}
-    assert outcome.called[0].printed.splitlines() == ["'x'"] * 3
-    assert (outcome.stopped, outcome.review) == ("", ())
+def right(examples, replicas):
+    piece = -(-examples // replicas)
+    return [max(0, min(piece, examples - piece * replica)) for replica in range(replicas)]
+
+
+def test_a_report_is_the_one_that_the_notebook_gives():
+    check = find_check("slices")
+    whole = "def split(examples, replicas):\n    return [examples] * replicas"
+    stub = "def split(examples, replicas):\n    raise NotImplementedError"
+    assert asked(SPLIT, seeds=check.cost.seeds) == run_check(check, right)
+    wrong = asked(whole, seeds=check.cost.seeds)
+    assert wrong == run_check(check, lambda examples, replicas: [examples] * replicas)
+    assert (wrong.status, wrong.earned) == ("not yet", 0) and wrong.mistake
+    assert asked(stub).status == "not started"
+
+
+def test_what_a_function_prints_is_kept_and_each_seed_is_a_call():
+    report = asked(
+        "count = 0\ndef split(e, r):\n    global count\n    count += 1\n    display('x')\n"
+        "    if count > 3: __import__('os')._exit(0)\n    return count"
+    )
+    says = "Stopped: its process ended by itself, with exit code 0"
+    assert (report.status, report.failure.error) == ("error in your code", says)
+    assert asked("def split(e, r):\n    display('x')\n    return []").printed.startswith("'x'")
+
+
+FAILURES = {
+    "x = 1": ("NameError: no cell defines `split`", ""),
+    "# task: slices\ndef divide(e, r):\n    return []": (
+        "NameError: the cell defines `divide`",
+        "",
+    ),
+    "def split(e, r):\n    return e +": ("SyntaxError: invalid syntax", "line 2 in split"),
+    "x = 1\ny = [][x]": ("IndexError: list index", "line 2 in split: y = [][x]"),
+    "def split(e, r):\n    exit()": ("SystemExit", "line 2 in split: exit()"),
+    "\0": ("", "somewhere in split"),
+    "x = '\u2028'\n\x0c\n1 / 0": ("ZeroDivisionError", "line 3 in split: 1 / 0"),
+    "import os; os._exit(7)": ("Stopped: its process ended by itself, with exit code 7", ""),
+    "import os; os.kill(os.getpid(), 9)": ("Stopped: its process was ended by SIGKILL", ""),
+    "import os; os.closerange(0, 100)": ("Stopped: its process ended by itself", ""),
+}
 
 
 def test_failures_tell_the_learners_lines():
-    cases = {
-        "x = 1": ("NameError: no cell defines `split`", ""),
-        "def split(e, r):\n    return e +": ("SyntaxError: invalid syntax", "line 2 in split"),
-        "x = 1\ny = [][x]": ("IndexError: list index", "line 2 in split: y = [][x]"),
-        "def split(e, r):\n    exit()": ("SystemExit", "line 2 in split: exit()"),
-        "\0": ("", "somewhere in split"),
-        "x = '\ud800'": ("UnicodeEncodeError: ", "somewhere in split"),
-        "x = '\u2028'\n\x0c\n1 / 0": ("ZeroDivisionError", "line 3 in split: 1 / 0"),
-    }
     wrong = {}
-    for source, (error, line) in cases.items():
-        (called,) = asked(source).called
-        lines = "".join(called.failure.lines)
-        if not (called.failure.error.startswith(error) and lines.startswith(line)):
-            wrong[source] = called.failure
-        assert called.payload == b""
+    for source, (error, line) in FAILURES.items():
+        report = asked(source)
+        lines = "".join(report.failure.lines)
+        if report.earned or not (report.failure.error.startswith(error) and lines.startswith(line)):
+            wrong[source] = report.failure
     assert wrong == {}
-
-
-def test_an_end_of_the_process_is_said_in_words_and_calls_before_it_are_kept():
-    cases = {
-        "os._exit(0)": "its process ended by itself, with exit code 0",
-        "os._exit(7)": "its process ended by itself, with exit code 7",
-        "os.kill(os.getpid(), 9)": "its process was ended by SIGKILL",
-        "os.closerange(0, 100)": "its process ended by itself, with exit code 1",
-    }
-    for ending, says in cases.items():
-        outcome = asked(f"import os\ndef split(e, r):\n    {ending}\nsplit(1, 2)")
-        assert outcome.stopped == says
-        assert [called.failure for called in outcome.called] == [
-            Failure(FailureKind.ERROR, f"Stopped: {says}")
-        ]
-    source = "count = 0\ndef split(e, r):\n    global count\n    count += 1\n"
-    outcome = asked(source + "    if count > 3: __import__('os')._exit(0)\n    return count")
-    first, second = outcome.called
-    assert decode(first.payload) == {"equal": 1, "smaller": 2, "nothing": 3}
-    assert second.failure.error.startswith("Stopped: ")
-
-
-def test_the_learners_code_has_its_own_folder_and_nothing_of_the_graders(tmp_path, monkeypatch):
-    monkeypatch.setenv("TEACHERS_SECRET", "x")
-    code = """
-import os, random, sys
-def probe():
-    fds = [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
-    here = [os.getcwd(), os.environ["HOME"], os.environ["TMPDIR"], sys.path[0]]
-    return {
-        "fds": fds, "here": here, "files": os.listdir(), "names": list(os.environ),
-        "stdin": sys.stdin.read(), "leads": os.getsid(0) == os.getpid(),
-        "keeper": os.environ["DISTLAB_WARM_ADDRESS"], "drawn": random.random(),
-        "modules": [str(module) for module in sys.modules.values()],
-    }
-"""
-    got, _ = probed(code, tmp_path)
-    assert set(got["fds"]) <= {"0", "1", "2", "3"}
-    assert len(set(got["here"])) == 1
-    assert not Path(got["here"][0]).exists(), "it was not removed"
-    assert (got["files"], got["stdin"], got["leads"]) == ([], "", True)
-    assert not [name for name in got["names"] if "SECRET" in name]
-    assert got["keeper"] != shared_server().address
-    # A teacher's own check is not there to be read.
-    assert not [name for name in got["modules"] if "private" in name and str(tmp_path) in name]
-    assert check_named("probe", tmp_path / "private.py").verdict({}, 42).passed
-    assert probed(code, tmp_path)[0]["drawn"] != got["drawn"]
 
 
 CLUSTER = """
@@ -140,165 +87,214 @@ import os
 import distlab as dl
 
 def here():
-    return [os.getcwd(), os.environ["HOME"], "TEACHERS_SECRET" in os.environ, os.getpid()]
+    return [os.getcwd(), os.environ["HOME"], "TEACHERS_SECRET" in os.environ]
 
 def probe():
     return [os.getcwd(), *dl.LocalCluster(workers=2).run(here)]
 """
 
 
-def test_a_cluster_of_an_answer_runs_in_its_folder_and_leaves_no_task(tmp_path, monkeypatch):
+def test_a_cluster_of_an_answer_runs_in_its_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TEACHERS_SECRET", "x")
-    (folder, *tasks), outcome = probed(CLUSTER, tmp_path)
-    assert [task[:3] for task in tasks] == [[folder, folder, False]] * 2
-    assert are_gone({task[3] for task in tasks})
-    assert (outcome.stopped, outcome.review) == ("", ())
+    folder, *tasks = probed(CLUSTER, tmp_path)
+    assert tasks == [[folder, folder, False]] * 2
 
 
 # Limits
 
-BEGIN = """
-import itertools, os, signal, subprocess, sys, time
-
-def forked(count):
-    for _ in range(count):
-        if not os.fork():
-            open(f"pid{os.getpid()}", "w").write(str(os.getpid()))
-            time.sleep(600)
-"""
-MIB = 2**20
-# What an answer does, what it may use, and why it is stopped.
+# What an answer does, what it may use, and what its failure says.
 LIMITS = {
     "memory": (
-        "kept = []\nwhile True: kept.append(bytearray(10_000_000))",
+        "kept = []\nwhile True: kept.append(bytearray(b'x' * 10_000_000))",
         {"memory_bytes": 900 * MIB},
-        "it used more than 900 MiB of memory",
+        "Stopped: it used more than 900 MiB of memory",
     ),
     "processes": (
-        "forked(24)\ntime.sleep(600)",
+        "import subprocess\nfor _ in range(24):\n"
+        "    last = subprocess.Popen(['sleep', '600'], start_new_session=True)\nlast.wait()",
         {"processes": 16},
-        "it started more than 16 processes",
+        "Stopped: it started more than 16 processes",
     ),
-    "processes without parents": (
-        "[subprocess.Popen(['sleep', '600'], start_new_session=True) for _ in range(24)]\n"
-        "open('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)",
-        {"processes": 16},
-        "it started more than 16 processes",
-    ),
+    "forks": ("import os\nwhile True: os.fork()", {}, "Stopped: it started more than 64 processes"),
     "what is printed": (
         "while True: print('for ever')",
         {"printed_bytes": 100_000},
-        "it printed more than 100,000 characters",
+        "Stopped: it printed more than 100,000 characters",
     ),
     "what is written": (
-        "for n in itertools.count(): open(f'f{n}', 'wb').write(bytes(1_000_000))",
+        "for n in range(1000): open(f'f{n}', 'wb').write(bytes(1_000_000))",
         {"written_bytes": 30_000_000},
-        "it wrote more than 30 MB",
+        "OSError: [Errno 28] No space left on device",
     ),
     "files": (
-        "for n in itertools.count(): open(f'f{n}', 'wb')",
+        "for n in range(20_000): open(f'f{n}', 'wb').close()",
         {},
-        "it wrote more than 10,000 files",
+        "OSError: [Errno 28] No space left on device",
     ),
 }
 
 
+@behind_walls
 @pytest.mark.parametrize("name", LIMITS)
-def test_what_is_used_is_limited_and_no_process_is_left(name, tmp_path):
+def test_what_is_used_is_limited(name):
     source, limits, says = LIMITS[name]
-    outcome = asked(f"{BEGIN}\n{source}", folder=tmp_path, **limits)
-    assert outcome.stopped == says
-    assert outcome.called[-1].failure.kind is FailureKind.ERROR
-    assert outcome.called[-1].failure.error == f"Stopped: {says}"
-    assert working_in(tmp_path) == []
+    report = asked(source, **limits)
+    assert report.failure.kind is FailureKind.ERROR
+    assert report.failure.error.startswith(says)
 
 
 def test_an_answer_without_an_end_is_ended_and_its_line_told():
-    blind = "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: time.sleep(60)"
-    for source in (f"{BEGIN}\ntime.sleep(600)", f"{BEGIN}\n{blind}"):
-        outcome = asked(source, secs=8)
-        assert outcome.stopped == "it was still running after 8 seconds"
-        failure = outcome.called[-1].failure
-        assert failure.kind is FailureKind.TIMED_OUT
-        assert failure.error == "It was stopped after 8 seconds."
-    (called,) = asked(f"{BEGIN}\ntime.sleep(600)", secs=8).called
-    assert "".join(called.failure.lines) == "line 10 in split: time.sleep(600)"
+    blind = (
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass"
+    )
+    report = asked(blind, secs=8)
+    assert report.failure.kind is FailureKind.TIMED_OUT
+    assert report.failure.error == "It was stopped after 8 seconds."
+    assert report.failure.lines == ("line 3 in split: while True: pass",)
 
 
 def test_limits_and_questions_that_cannot_be_meant_are_refused(tmp_path):
-    (tmp_path / "file").write_text("")
     cases = {
         "secs=0": lambda: Limits(secs=0),
         "anything would pass": lambda: Question(check="slices", cells=(), seeds=()),
         "check of that name": lambda: asked(SPLIT, check="slice"),
-        "a folder with files": lambda: asked(SPLIT, folder=tmp_path),
-        "no such folder": lambda: asked(SPLIT, folder=tmp_path / "none"),
     }
     for text in ("1/0", "x = 1", "CHECKS = (1,)"):
         private = tmp_path / f"{len(cases)}.py"
         private.write_text(text)
         cases[f"checks of {private}"] = lambda path=private: load_checks(path)
-    for told, call in cases.items():
+    for says, call in cases.items():
         with pytest.raises(InvalidArgument) as caught:
             call()
-        assert told in str(caught.value)
+        assert says in str(caught.value)
 
 
-def test_root_is_refused_and_another_user_is_not(monkeypatch):
-    question = Question(check="slices", cells=(("split", SPLIT),))
+def test_root_is_refused_only_where_there_are_no_walls(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(question_module, "missing_walls", lambda: "")
+    require_safe_user(allow_root=False)
+    monkeypatch.setattr(question_module, "missing_walls", lambda: "unshare: not permitted")
+    require_safe_user(allow_root=True)
     with pytest.raises(UnsupportedEnvironment, match="or add --allow-root in a container"):
-        ask(question)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert ask(question).called[0].failure is None
+        require_safe_user(allow_root=False)
 
 
-# Nothing is left behind
+def test_without_walls_answers_run_within_rlimits_and_time(monkeypatch):
+    monkeypatch.setattr(question_module, "missing_walls", lambda: "unshare: not permitted")
+    assert asked(SPLIT).passed
+    mark = f"600.{os.getpid()}"
+    start = f"import subprocess, time\nsubprocess.Popen(['sleep', '{mark}'])\n"
+    assert asked(f"{start}time.sleep(600)", secs=8).status == "ran out of time"
+    wait_until(lambda: not running(mark))
 
 
-def test_processes_that_an_answer_leaves_behind_are_ended(tmp_path):
-    outcome = asked(LEAVES_CHILDREN + "start()\n" + SPLIT, folder=tmp_path)
-    assert outcome.stopped == ""
-    assert len(pids_in(tmp_path)) == 2
-    assert are_gone(pids_in(tmp_path)) and working_in(tmp_path) == []
+# Walls: what an answer tries, with places that the test makes, and that all of it fails
+
+CHEATS = {
+    "a file of the teacher": "open(SECRET).read()",
+    "the solutions": "open(ROOT + '/solutions/00_start_here.ipynb').read()",
+    "the sources of lessons": "open(COURSE + '/lesson_00_start_here/exercise.py').read()",
+    "another submission": "open(HANDED_IN + '/jane/one.ipynb').read()",
+    "the names of submissions": "os.listdir(HANDED_IN)[0]",
+    "the gradebook": "open(OUT + '/records/1.json', 'w').write('{}')",
+    "a file outside": "open(os.path.dirname(SECRET) + '/new', 'w').write('x')",
+    "distlab itself": "open(distlab.__path__[0] + '/errors.py', 'a').write('#')",
+    "the system": "open('/usr/x', 'w').write('x')",
+    "a setting of the kernel": "open('/proc/sys/kernel/domainname', 'w').write('x')",
+    "a secret in the environment": "os.environ['TEACHERS_SECRET']",
+    "its first environment": "re.search('TEACHERS_SECRET.*', open('/proc/self/environ').read())[0]",
+    "the environment of others": "open('/proc/1/environ').read()",
+    "the memory of others": "open('/proc/1/mem', 'rb').read(1)",
+    "the grader's processes": "[n for n in os.listdir('/proc') if n.isdigit() and int(n) > 50][0]",
+    "ending the grader": "os.kill(GRADER, 9)",
+    "a server on this machine": "socket.create_connection(('127.0.0.1', PORT), 60).getpeername()",
+    "the network": "[name for _, name in socket.if_nameindex() if name != 'lo'][0]",
+    "a socket file": "socket.socket(socket.AF_UNIX).connect(SOCKET)",
+    "a new namespace": "subprocess.run(['unshare', '-Ur', 'true'], check=True)",
+    "a mount": "subprocess.run(['mount', '-t', 'tmpfs', 'x', '/answer'], check=True)",
+}
+TRY = """
+import os, re, socket, subprocess, sys
+import distlab
+
+def attempt(cheat):
+    try:
+        return repr(eval(cheat))
+    except Exception as error:
+        return None
+
+def probe():
+    return {name: found for name, cheat in CHEATS.items() if (found := attempt(cheat))}
+"""
 
 
-@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
-def test_an_answer_that_ends_what_watches_it_earns_nothing_and_leaves_nothing(signal, tmp_path):
-    end = f"start()\nos.kill(os.getppid(), signal.{signal})\ntime.sleep(600)"
-    outcome = asked(LEAVES_CHILDREN + end, folder=tmp_path)
-    assert outcome.stopped == "the process that watches over it was ended"
-    assert outcome.review == ("the process that watches over it was ended",)
-    assert [called.failure.kind for called in outcome.called] == ["error"]
-    assert are_gone(pids_in(tmp_path)) and working_in(tmp_path) == []
+@behind_walls
+def test_an_answer_reaches_nothing_of_the_grader_nor_of_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEACHERS_SECRET", "x")
+    for name in ("secret", "in/jane/one.ipynb", "out/records/1.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as file:
+        monkeypatch.chdir(tmp_path)  # a socket's path may have 107 letters
+        file.bind("socket")
+        file.listen()
+        places = {
+            "SECRET": str(tmp_path / "secret"),
+            "HANDED_IN": str(tmp_path / "in"),
+            "OUT": str(tmp_path / "out"),
+            "ROOT": str(ROOT),
+            "COURSE": str(ROOT / "distlab/course"),
+            "GRADER": os.getpid(),
+            "PORT": server.getsockname()[1],
+            "SOCKET": str(tmp_path / "socket"),
+        }
+        names = "\n".join(f"{name} = {value!r}" for name, value in places.items())
+        assert probed(f"CHEATS = {CHEATS!r}\n{names}\n{TRY}", tmp_path) == {}
+    assert (tmp_path / "out" / "records" / "1.json").read_text() == "{}"
 
 
-def test_a_killed_grader_leaves_no_process(tmp_path):
-    work = tmp_path / "work"
-    work.mkdir()
-    cell = LEAVES_CHILDREN + "start()\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)"
-    code = (
-        f"from pathlib import Path\nfrom tests.support.questions import asked\n"
-        f"asked({cell!r}, folder=Path({str(work)!r}), secs=600)"
-    )
+@behind_walls
+def test_an_answer_may_use_its_own_folder_its_own_loopback_and_python(tmp_path):
+    code = """
+import os, socket, subprocess, sys, tempfile
+def probe():
+    server = socket.create_server(("localhost", 0))
+    socket.create_connection(server.getsockname(), 60)
+    open("own", "w").write("x")
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write("x")
+    command = [sys.executable, "-c", "import numpy, distlab; print(distlab.__file__)"]
+    said = subprocess.run(command, capture_output=True, text=True)
+    return [os.listdir(), said.stdout.strip().endswith("__init__.py"), said.stderr[-500:]]
+"""
+    files, is_importable, problem = probed(code, tmp_path)
+    assert ("own" in files, is_importable) == (True, True), problem
+
+
+@behind_walls
+def test_processes_that_an_answer_leaves_behind_are_ended():
+    mark = f"601.{os.getpid()}"
+    start = f"import os, subprocess\nsubprocess.Popen(['setsid', '-f', 'sleep', '{mark}']).wait()\n"
+    assert asked(start + SPLIT).passed
+    wait_until(lambda: not running(mark))
+
+
+@behind_walls
+def test_a_killed_grader_leaves_no_process():
+    mark = f"602.{os.getpid()}"
+    cell = f"import subprocess, time\nsubprocess.Popen(['sleep', '{mark}'])\ntime.sleep(600)"
+    code = f"from tests.support.questions import asked\nasked({cell!r}, secs=600)"
     grader = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=dict(os.environ))
     try:
-        wait_until(lambda: (work / "pid").exists() and len(pids_in(work)) == 3)
+        wait_until(lambda: running(mark))
     finally:
         grader.kill()
         grader.wait()
-    wait_until(lambda: are_gone(pids_in(work)))
+    wait_until(lambda: not running(mark))
 
 
-# A result that is forged earns nothing
+# Judging: what arrives is bytes, in a process where no answer runs
 
-RECORD = """
-import os, struct, json
-def record(head, payload=b""):
-    text = json.dumps(head).encode()
-    os.write(3, struct.pack("!IQ", len(text), len(payload)) + text + payload)
-"""
-CALLED = "{'called': {'seed': 1, 'failure': None, 'printed': ''}, 'token': '0' * 32}"
 EQUAL = """
 class Right(list):
     def __eq__(self, other): return True
@@ -306,38 +302,71 @@ class Right(list):
     __hash__ = None
 def split(e, r): return Right()
 """
-IMPORTED = """
-import importlib
-part = 'distlab.che' + 'cks.lesson_00_start_here.sharing'
-def split(e, r): return list(importlib.import_module(part).split_batch(e, r))
+SEND = """
+import json, os, struct
+def send(head, payload=b"", length=None):
+    text = json.dumps(head).encode()
+    os.write(3, struct.pack("!IQ", len(text), len(payload) if length is None else length))
+    os.write(3, text + payload)
 """
+CALLED = "{'seed': SEED, 'failure': None, 'printed': ''}"
 FORGERIES = {
-    "a record of a call": f"{RECORD}record({CALLED}, b'distlab1')\n{SPLIT}",
-    "a record of the end": f"{RECORD}record({{'done': True}})\nos._exit(0)",
-    "noise": f"{RECORD}os.write(3, os.urandom(100_000))\n{SPLIT}",
-    "a record without an end": f"{RECORD}os.write(3, struct.pack('!IQ', 2, 2**62))\n{SPLIT}",
     "an object that equals all": EQUAL,
-    "a patched library": f"import numpy as np\nnp.allclose = lambda *a, **k: True\n{WRONG}",
-    "the checks' own reference": IMPORTED,
+    "a patched library": "import numpy as np\nnp.allclose = lambda *a, **k: True\n"
+    "def split(e, r):\n    return [e] * r",
+    "a call of its own choice of inputs": f"SEED = 99\nsend({CALLED}, b'distlab1')",
+    "a call that is cut short": f"SEED = 1\nsend({CALLED}, b'distlab1')",
+    "a pickle": f"SEED = 1\nsend({CALLED}, b'cos\\nsystem\\n(S\"true\"\\ntR.')",
+    "deep JSON": f"SEED, deep = 1, b'[' * 10**5\n"
+    f"send({CALLED}, b'distlab1' + len(deep).to_bytes(8, 'big') + deep)",
+    "a beginning": "os.ftruncate(3, 0)\nsend({'begun': True})",
+    "noise": "os.write(3, os.urandom(100_000))",
+    "a record without an end": "send({}, length=2**62)",
 }
 
 
-def test_a_forged_result_earns_nothing_or_is_held_for_a_person(judge):
-    counted = {}
-    for name, source in FORGERIES.items():
-        outcome = asked(source)
-        report = judge.report("slices", outcome.called)
-        if report.earned and not outcome.review:
-            counted[name] = report
-    assert counted == {}
-    held = asked(FORGERIES["the checks' own reference"])
-    assert held.review[0].startswith("it reaches for the checks (")
-    assert "of split" in held.review[0]
+def test_a_forged_result_earns_nothing():
+    reports = {name: asked(SEND + source) for name, source in FORGERIES.items()}
+    assert {name: report for name, report in reports.items() if report.earned} == {}
 
 
-def test_no_exercise_needs_what_is_suspected():
-    editions = [
-        path for part in ("solutions", "exercises") for path in (ROOT / part).glob("*.ipynb")
-    ]
-    assert len(editions) >= 36
-    assert {path: why for path in editions if (why := suspicions(cells_of(path)))} == {}
+# A check whose judge does what a broken one might.
+STRANGE = """
+import os, sys, time
+from distlab.course.checks import Check, Criterion
+from distlab.course.checks.criteria import Expectation
+
+class Strange(Expectation):
+    def look(self, inputs, outputs, right):
+        if outputs == "end": os._exit(0)
+        if outputs == "leave": sys.exit(3)
+        if outputs == "nothing": return None
+        if outputs == "grow": bytearray(16 * 2**30)
+        return Criterion(repr(sorted(sys.modules)), True)
+
+CHECKS = (
+    Check(
+        name="strange", function="f", title="Strange", points=2, hint="", revisit="",
+        inputs=lambda seed: {"seed": seed}, call=lambda f, inputs: f(inputs),
+        criteria=(Strange(points=2),),
+    ),
+)
+"""
+
+
+def test_a_judge_that_does_not_answer_costs_one_answer_its_points(tmp_path):
+    private = tmp_path / "private.py"
+    private.write_text(STRANGE)
+
+    def judged(outputs):
+        source = f"import handed_in\ndef f(inputs): return {outputs!r}"
+        source = f"import sys\nsys.modules['handed_in'] = sys\n{source}"
+        return asked(source, check="strange", seeds=(1,), extra_checks=private)
+
+    passed = judged("pass")
+    assert passed.passed and "handed_in" not in passed.criteria[0].label
+    for what in ("end", "leave", "nothing"):
+        report = judged(what)
+        assert (report.status, report.earned, report.points) == ("not yet", 0, 2), what
+        assert report.message.startswith(COULD_NOT_JUDGE)
+    assert judged("grow").earned == 0

@@ -42,15 +42,6 @@ def test_a_canvas_download_gives_the_newest_of_each_learner(tmp_path):
     assert found.problems == ()
 
 
-def test_of_two_learners_of_one_name_canvas_numbers_tell_which_is_which(tmp_path):
-    names = ["doejane_1_5_00_start_here.ipynb", "doejane_2_6_00_start_here.ipynb"]
-    found = find_submissions(lay(tmp_path, *names))
-    assert [(one.learner, one.user) for one in found.submissions] == [
-        ("doejane", "1"),
-        ("doejane", "2"),
-    ]
-
-
 def test_a_learner_without_a_notebook_is_found_once_with_what_was_handed_in(tmp_path):
     root = lay(
         tmp_path,
@@ -70,6 +61,19 @@ def test_a_learner_without_a_notebook_is_found_once_with_what_was_handed_in(tmp_
     ]
     left_out = {one.path.name for one in found.problems}
     assert left_out == {"notes.txt", "photo.jpg", "roster.csv"}
+
+
+def test_a_moodle_download_gives_each_learner_once_and_a_course_folder_its_exercises(tmp_path):
+    names = [
+        "Ana-María Doe_123400_assignsubmission_file_/00_start_here.ipynb",
+        "Ana-María Doe_123400_assignsubmission_onlinetext_/onlinetext.html",
+        "jane/exercises/00_start_here.ipynb",
+        "jane/notebooks/00_start_here.ipynb",
+    ]
+    found = find_submissions(lay(tmp_path, *names))
+    ana, jane = found.submissions
+    assert (ana.person, jane.person) == (("Ana-María Doe", "123400"), ("jane", ""))
+    assert jane.path.parent.name == "exercises" and found.unusable == ()
 
 
 def test_a_folder_or_a_file_names_the_learner(tmp_path):
@@ -97,20 +101,11 @@ def test_what_systems_add_to_a_name_is_taken_off(tmp_path):
         assert (handed.learner, handed.name) == ("jane", "03_custom_training_loop"), name
 
 
-def test_what_systems_leave_behind_is_passed_over(tmp_path):
-    names = [
-        "jane/00_start_here.ipynb",
-        "jane/.ipynb_checkpoints/00_start_here-checkpoint.ipynb",
-        "__MACOSX/jane/._00_start_here.ipynb",
-        ".DS_Store",
-    ]
-    found = find_submissions(lay(tmp_path, *names))
-    assert len(found.submissions) == 1 and found.problems == ()
-
-
 def test_other_files_and_links_are_told_and_links_are_not_followed(tmp_path):
     outside = lay(tmp_path / "outside", "secret.ipynb")
-    root = lay(tmp_path / "in", "jane/00_start_here.ipynb", "jane/report.pdf")
+    names = ["jane/00_start_here.ipynb", "jane/report.pdf"]
+    names += ["jane/.ipynb_checkpoints/00_start_here-checkpoint.ipynb", "__MACOSX/jane/._x.ipynb"]
+    root = lay(tmp_path / "in", *names)
     (root / "folder").symlink_to(outside)
     (root / "jane" / "01.ipynb").symlink_to(outside / "secret.ipynb")
     os.mkfifo(root / "pipe.ipynb")

@@ -1,16 +1,12 @@
-"""Questions for the tests of the grader: asked for real, in a process of their own."""
+"""Questions for the tests of the grader: asked for real, in processes behind walls."""
 
-import contextlib
 import json
 import time
-from pathlib import Path
 
 import psutil
 
 from distlab.autograder.isolation.limits import Limits
-from distlab.autograder.isolation.run_isolated import Question, ask
-from distlab.course.results.plain_values import decode
-from tests.support.repository import ROOT
+from distlab.autograder.isolation.question import Question, grade_answer
 
 SPLIT = """
 def split(examples, replicas):
@@ -18,47 +14,40 @@ def split(examples, replicas):
     return [max(0, min(piece, examples - piece * replica)) for replica in range(replicas)]
 """
 
-# A check that hands over whatever `probe` returns.
+# A check whose report shows whatever `probe` returns.
 PROBE = """
-from distlab.course.checks import Check, Holds
+import json
+from distlab.course.checks import Check, Criterion
+from distlab.course.checks.criteria import Expectation
 
-SECRET = 42
+class Shown(Expectation):
+    def look(self, inputs, outputs, right):
+        return Criterion("shown", False, yours=json.dumps(outputs))
 
 CHECKS = (
     Check(
         name="probe", function="probe", title="Anything", points=1, hint="", revisit="",
         inputs=lambda seed: {"seed": seed},
         call=lambda probe, inputs: probe(),
-        criteria=(Holds("42", lambda given, out: out == SECRET, ""),),
+        criteria=(Shown(),),
     ),
 )
 """
 
 
-def asked(source, *, check="slices", seeds=(1, 2), extra_checks=None, folder=None, **limits):
-    """Asks about one cell, named `split`."""
+def asked(source, *, check="slices", seeds=(1, 2), extra_checks=None, **limits):
+    """The report on one cell, named `split`."""
     cells = (("split", source),)
     question = Question(check=check, cells=cells, seeds=seeds, extra_checks=extra_checks)
-    limits = Limits(**{"secs": 60, **limits})
-    return ask(question, limits=limits, folder=folder, allow_root=True)
+    return grade_answer(question, limits=Limits(**{"secs": 120, **limits}))
 
 
-def probed(source, tmp_path, **options):
-    """Returns what a function `probe` returned, and the outcome."""
-    private = tmp_path / "private.py"
+def probed(source, folder, **limits):
+    """What a function `probe` returned; or the failure of its call."""
+    private = folder / "private.py"
     private.write_text(PROBE)
-    outcome = asked(source, check="probe", seeds=(1,), extra_checks=private, **options)
-    (called,) = outcome.called
-    return (decode(called.payload) if called.failure is None else called.failure), outcome
-
-
-def cells_of(path):
-    """The definitions of a notebook, as cells named by their tasks."""
-    beginnings = ("# task:", "# given", "import", "def ", "@", "class ")
-    notebook = json.loads((ROOT / path).read_text())
-    sources = ["".join(cell["source"]) for cell in notebook["cells"]]
-    code = [s for s in sources if s.startswith(beginnings)]
-    return tuple((f"cell {number}", source) for number, source in enumerate(code))
+    report = asked(source, check="probe", seeds=(1,), extra_checks=private, **limits)
+    return json.loads(report.criteria[0].yours) if report.failure is None else report.failure
 
 
 def wait_until(condition, *, secs=120):
@@ -68,21 +57,7 @@ def wait_until(condition, *, secs=120):
         time.sleep(0.02)
 
 
-def pids_in(folder):
-    """The processes that wrote their numbers into files of a folder."""
-    return {int(file.read_text()) for file in folder.glob("pid*") if file.read_text()}
-
-
-def are_gone(pids):
-    assert pids
-    return not any(psutil.pid_exists(pid) for pid in pids)
-
-
-def working_in(folder):
-    """The processes that stand in a folder, as all do that an answer starts."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (process / "cwd").readlink() == folder:
-                found.append(int(process.name))
-    return found
+def running(mark):
+    """The processes with an argument, which a test chose to know its own."""
+    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if mark in line]

@@ -24,7 +24,7 @@ from distlab.authoring.editions import Answer
 from distlab.authoring.exercise.pages import OwnPage, check_folder, own_page
 from distlab.authoring.source import Draft, Edition, Page, draft_page
 from distlab.authoring.storing import stored_text
-from distlab.autograder.intake.code_slice import python_of
+from distlab.autograder.intake.notebook import python_of
 from distlab.course.markup import CODE, TASK
 from distlab.errors import InvalidArgument, NotebookError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distlab.authoring.source import Edition, Page
-from distlab.autograder.intake.private_checks import load_checks, load_reports
+from distlab.autograder.intake.exercises import load_checks, load_reports
 from distlab.course.checks.registry import stems
 from distlab.errors import InvalidArgument
 

@@ -1,134 +1,157 @@
-"""Writes the gradebook of a class: points, details, what to review, and common mistakes.
+"""Writes the gradebook of a class: points, details, and what to review.
 
-write_gradebook(scored, folder)          # gradebook.csv, details.csv, review.csv, mistakes.csv
+write_gradebook(scored, folder)          # gradebook.csv, details.csv, review.csv
+tasks_in(graded), mistakes_in(graded)    # how the class did in each check
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from distlab.autograder.gradebook.class_counts import mistakes_in
-from distlab.autograder.gradebook.csv_writer import Cell, write_table
-from distlab.autograder.gradebook.reading_status import READING_WORDINGS, ReadingStatus
-from distlab.autograder.gradebook.scores import Graded, Score
-from distlab.autograder.intake.submissions import Problem
+from distlab.autograder.gradebook.scores import Graded, ReadingStatus, Score
+from distlab.autograder.gradebook.tables import Cell, write_table
+from distlab.autograder.intake.submissions import Person, Problem
 from distlab.course.checks.registry import stems
+from distlab.course.checks.report import WORDINGS, Ending, Report
+
+Scored = Sequence[tuple[Graded, Score]]
 
 
-def write_gradebook(
-    scored: Sequence[tuple[Graded, Score]], folder: Path, *, left_out: Sequence[Problem] = ()
-) -> None:
-    """Writes what was earned by learner and by check, what to look at, and what to teach."""
+class AnswerOutcome(StrEnum):
+    """What the class page counts: the endings, and those answers that earned some points."""
+
+    PASSED = Ending.PASSED
+    PARTIAL = "partial"
+    NOT_YET = Ending.NOT_YET
+    NOT_STARTED = Ending.NOT_STARTED
+    ERROR = Ending.ERROR
+    TIMED_OUT = Ending.TIMED_OUT
+
+    @property
+    def label(self) -> str:
+        """What a person reads."""
+        return self.value if self is self.PARTIAL else WORDINGS[Ending(self)].label
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckCounts:
+    """How the answers to one check went: how many there are of each outcome."""
+
+    name: str
+    title: str
+    counts: Mapping[AnswerOutcome, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonMistake:
+    """A mistake of a check, how many learners were caught in it, and what it says."""
+
+    stem: str
+    check: str
+    name: str
+    learners: int
+    says: str
+
+
+def tasks_in(graded: Iterable[Graded]) -> list[CheckCounts]:
+    """Returns the tasks of one exercise, in their order."""
+    counts: dict[str, Counter[AnswerOutcome]] = {}
+    titles: dict[str, str] = {}
+    for report in (report for notebook in graded for report in notebook.reports):
+        counts.setdefault(report.name, Counter())[_outcome_of(report)] += 1
+        titles[report.name] = report.title
+    return [CheckCounts(name=n, title=titles[n], counts=counted) for n, counted in counts.items()]
+
+
+def mistakes_in(graded: Sequence[Graded]) -> list[CommonMistake]:
+    """Returns the mistakes that learners were caught in, the most common first."""
+    caught: dict[tuple[str, str, str], set[Person]] = {}
+    says: dict[tuple[str, str, str], str] = {}
+    for notebook in graded:
+        for report in notebook.reports:
+            if report.mistake:
+                key = (notebook.stem, report.name, report.mistake)
+                caught.setdefault(key, set()).add(notebook.submission.person)
+                says[key] = report.mistake_says
+    return [
+        CommonMistake(stem=key[0], check=key[1], name=key[2], learners=len(people), says=says[key])
+        for key, people in sorted(caught.items(), key=lambda item: (-len(item[1]), item[0]))
+    ]
+
+
+def write_gradebook(scored: Scored, folder: Path, *, left_out: Sequence[Problem] = ()) -> None:
+    """Writes what was earned by learner and by check, and what to look at."""
     write_table(folder / "gradebook.csv", _gradebook(scored))
     write_table(folder / "details.csv", _details(scored))
     write_table(folder / "review.csv", _review(scored, left_out))
-    write_table(folder / "mistakes.csv", _mistakes([one for one, _ in scored]))
 
 
-def _gradebook(scored: Sequence[tuple[Graded, Score]]) -> Iterable[Sequence[Cell]]:
-    stems = sorted({one.stem for one, _ in scored if one.stem})
-    points = {stem: max(s.points for one, s in scored if one.stem == stem) for stem in stems}
-    yield [
-        "learner",
-        "user",
-        *(f"{stem} (of {points[stem]:g})" for stem in stems),
-        "total",
-        "late",
-        "held for review",
-        "to be read",
-        "not graded",
-    ]
-    people = sorted({(one.submission.learner, one.submission.user) for one, _ in scored})
-    for person in people:
-        theirs = [
-            (one, score)
-            for one, score in scored
-            if (one.submission.learner, one.submission.user) == person
-        ]
+def _outcome_of(report: Report) -> AnswerOutcome:
+    is_partial = report.ending is Ending.NOT_YET and report.earned
+    return AnswerOutcome.PARTIAL if is_partial else AnswerOutcome(report.ending)
+
+
+def _gradebook(scored: Scored) -> Iterable[Sequence[Cell]]:
+    known = sorted({graded.stem for graded, _ in scored if graded.stem})
+    most = {stem: max(s.points for graded, s in scored if graded.stem == stem) for stem in known}
+    exercises = [f"{stem} (of {most[stem]:g})" for stem in known]
+    yield ["learner", "user", *exercises, "total", "late", "to be read", "not graded"]
+    for person in sorted({graded.submission.person for graded, _ in scored}):
+        own = [pair for pair in scored if pair[0].submission.person == person]
         earned: dict[str, float] = {}
-        for one, score in theirs:
-            if not one.problem:  # of two notebooks for one exercise the better one counts
-                earned[one.stem] = max(score.earned, earned.get(one.stem, 0.0))
+        for graded, score in own:
+            if not graded.problem:  # of two notebooks for one exercise the better one counts
+                earned[graded.stem] = max(score.earned, earned.get(graded.stem, 0.0))
+        unread = (f"{graded.stem}: {name}" for graded, score in own for name in score.to_be_read)
+        problems = (f"{g.submission.path.name}: {g.problem}" for g, _ in own if g.problem)
         yield [
             *person,
-            *(earned.get(stem, "") for stem in stems),
+            *(earned.get(stem, "") for stem in known),
             round(sum(earned.values()), 2),
-            sum(one.submission.is_late for one, _ in theirs),
-            sum(len(score.waiting) for _, score in theirs),
-            "; ".join(f"{one.stem}: {name}" for one, score in theirs for name in score.to_be_read),
-            "; ".join(
-                f"{one.submission.path.name}: {one.problem}" for one, _ in theirs if one.problem
-            ),
+            sum(graded.submission.is_late for graded, _ in own),
+            "; ".join(unread),
+            "; ".join(problems),
         ]
 
 
-def _details(scored: Sequence[tuple[Graded, Score]]) -> Iterable[Sequence[Cell]]:
+def _details(scored: Scored) -> Iterable[Sequence[Cell]]:
     yield [
-        "learner",
-        "user",
-        "exercise",
-        "check",
-        "earned",
-        "points",
-        "status",
-        "mistake",
-        "late",
-        "comment",
+        *("learner", "user", "exercise", "check", "earned", "points", "status", "mistake"),
+        *("late", "comment"),
     ]
-    for one, score in scored:
-        handed = one.submission
-        for report in one.reports:
+    for graded, score in scored:
+        start: list[Cell] = [*graded.submission.person, graded.stem]
+        late = "late" if graded.submission.is_late else ""
+        for report in graded.reports:
+            name, comment = report.name, score.comments.get(report.name, "")
             yield [
-                handed.learner,
-                handed.user,
-                one.stem,
-                report.name,
-                score.by_check[report.name],
-                report.points,
-                report.status,
-                report.mistake,
-                "late" if handed.is_late else "",
-                score.comments.get(report.name, ""),
+                *(*start, name, score.by_check[name], report.points),
+                *(report.status, report.mistake, late, comment),
             ]
         for reading in score.readings:
-            comments = (f"{row.name}: {given.comment}" for row, given in reading.rows)
+            is_unread = reading.status is ReadingStatus.TO_BE_READ
+            comments = [f"{row.name}: {own.comment}" for row, own in reading.rows if own.comment]
+            earned: Cell = "" if is_unread else reading.earned
             yield [
-                handed.learner,
-                handed.user,
-                one.stem,
-                reading.report.name,
-                "" if reading.status is ReadingStatus.TO_BE_READ else reading.earned,
-                reading.report.points,
-                READING_WORDINGS[reading.status].in_tables,
-                "",
-                "late" if handed.is_late else "",
-                "; ".join(text for text in comments if not text.endswith(": ")),
+                *(*start, reading.report.name, earned, reading.report.points),
+                *(reading.status, "", late, "; ".join(comments)),
             ]
 
 
-def _review(
-    scored: Sequence[tuple[Graded, Score]], left_out: Sequence[Problem]
-) -> Iterable[Sequence[Cell]]:
-    yield ["learner", "user", "file", "check", "why", "would earn"]
+def _review(scored: Scored, left_out: Sequence[Problem]) -> Iterable[Sequence[Cell]]:
+    yield ["learner", "user", "file", "why"]
     for problem in left_out:
-        yield ["", "", str(problem.path), "", f"left out: {problem.says}", ""]
-    for one, score in scored:
-        handed = one.submission
-        start = [handed.learner, handed.user, handed.path.name]
-        if one.problem:
-            yield [*start, "", f"not graded: {one.problem}", ""]
-        if one.stem and handed.name in stems() and handed.name != one.stem:
-            yield [*start, "", f"named {handed.name}, and the tasks are those of {one.stem}", ""]
-        would_earn = {r.name: r.earned for r in one.reports if r.name in score.waiting}
-        for held in one.held:
-            yield [*start, held.check, held.reason, would_earn.get(held.check, "decided")]
-        for note in one.notes:
-            yield [*start, "", note, ""]
-
-
-def _mistakes(graded: Sequence[Graded]) -> Iterable[Sequence[Cell]]:
-    """What to teach again: how many were caught in each mistake, the most common first."""
-    yield ["exercise", "check", "mistake", "learners", "what to think about again"]
-    for one in mistakes_in(graded):
-        yield [one.stem, one.check, one.name, one.learners, one.says]
+        yield ["", "", str(problem.path), f"left out: {problem.says}"]
+    for graded, _ in scored:
+        handed = graded.submission
+        start = [*handed.person, handed.path.name]
+        if graded.problem:
+            yield [*start, f"not graded: {graded.problem}"]
+        if graded.stem and handed.name in stems() and handed.name != graded.stem:
+            yield [*start, f"named {handed.name}, and the tasks are those of {graded.stem}"]
+        for note in graded.notes:
+            yield [*start, note]

@@ -1,6 +1,6 @@
 """Adds up what a learner earned: checks, the teacher's own points, and the cost of being late.
 
-graded = Graded(submission=one, stem="09_multi_worker", reports=reports)
+graded = Graded(submission=submission, stem="09_multi_worker", reports=reports)
 policy = Policy(late_factor=0.8, overrides={("jane", "", "split"): Given(points=2)})
 score_of(graded, policy)             # Score(earned=9.5, points=12.0, ...)
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from distlab.autograder.gradebook.reading_status import ReadingStatus
-from distlab.autograder.intake.gradable_exercises import Lessons
-from distlab.autograder.intake.report_submission import Written
+from distlab.autograder.intake.exercises import Exercises
 from distlab.autograder.intake.submissions import Submission
+from distlab.autograder.intake.written_reports import Written
 from distlab.course.checks.report import Report
 from distlab.course.checks.rubric import RubricRow, WrittenReport
 from distlab.course.checks.run_check import to_half_points
@@ -25,51 +25,21 @@ RowKey = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """Why a person should look at an answer before its points count.
-
-    Attributes:
-        check: The check's name.
-        reason: What was seen, and where.
-    """
-
-    check: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Graded:
-    """A submission that was graded, or could not be.
-
-    Attributes:
-        submission: What was handed in.
-        stem: The lesson; "" if it could not be told.
-        reports: One for each check, in their order.
-        written: What a teacher is to read.
-        code: The code of each answer, by the name of its check.
-        held: What a person should look at.
-        notes: What was odd about the notebook.
-        problem: Why it was not graded; "" if it was.
-    """
+    """A submission that was graded, or could not be."""
 
     submission: Submission
-    stem: str = ""
-    reports: tuple[Report, ...] = ()
-    written: tuple[Written, ...] = ()
-    code: Mapping[str, str] = field(default_factory=dict)
-    held: tuple[Held, ...] = ()
-    notes: tuple[str, ...] = ()
-    problem: str = ""
+    stem: str = ""  # of the exercise, where it could be told
+    reports: tuple[Report, ...] = ()  # one for each check, in their order
+    written: tuple[Written, ...] = ()  # what a teacher is to read
+    code: Mapping[str, str] = field(default_factory=dict)  # of each answer, by its check
+    notes: tuple[str, ...] = ()  # what was odd about the notebook
+    problem: str = ""  # why it was not graded
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a teacher gives: for a check in place of its points, or for a row of a report's rubric.
-
-    Attributes:
-        points: How many; None for none yet.
-        comment: Shown to the learner.
-    """
+    """Points and a comment that a teacher gives; None for no points yet."""
 
     points: float | None = None
     comment: str = ""
@@ -77,19 +47,12 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How points become a mark.
+    """How points become a mark: what a teacher gives for checks, and for rows of rubrics."""
 
-    Attributes:
-        late_factor: What is left of the points of a late hand-in, 0 to 1.
-        overrides: What a teacher gives for checks.
-        rows: What a teacher gives for reports.
-        lessons: What can be graded.
-    """
-
-    late_factor: float = 1.0
+    late_factor: float = 1.0  # what is left of the points of a late hand-in, 0 to 1
     overrides: Mapping[OverrideKey, Given] = field(default_factory=dict)
     rows: Mapping[RowKey, Given] = field(default_factory=dict)
-    lessons: Lessons = field(default_factory=Lessons, compare=False)
+    exercises: Exercises = field(default_factory=Exercises, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.late_factor <= 1:
@@ -102,15 +65,17 @@ class Policy:
             )
 
 
+class ReadingStatus(StrEnum):
+    """How far a teacher has read a report, as tables and pages show it."""
+
+    READ = "read"
+    TO_BE_READ = "to be read"
+    NOTHING_WRITTEN = "nothing written"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReportScore:
-    """How far a report is read, and what it earned.
-
-    Attributes:
-        report: With its rubric.
-        written: What the learner handed in.
-        rows: The rows of the rubric, each with what the teacher gives.
-    """
+    """A report with what was handed in, and the points for each row of its rubric."""
 
     report: WrittenReport
     written: Written
@@ -126,73 +91,54 @@ class ReportScore:
         """Whether a teacher has given points for all rows, or where there is nothing to read."""
         if all(given.points is not None for _, given in self.rows):
             return ReadingStatus.READ
-        is_there = bool(self.written.text)
-        return ReadingStatus.TO_BE_READ if is_there else ReadingStatus.NOTHING_WRITTEN
+        has_text = bool(self.written.text)
+        return ReadingStatus.TO_BE_READ if has_text else ReadingStatus.NOTHING_WRITTEN
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What a submission earned.
+    """What a submission earned, of how many points."""
 
-    Attributes:
-        earned: All in all, after what being late costs.
-        points: What could be earned.
-        by_check: What each check earned, overrides included, before what being late costs. One
-            that is held earns nothing until a teacher gives points.
-        waiting: What each check would earn that is held, and for which no points are given yet.
-        comments: What a teacher says, by check.
-        readings: One for each report.
-    """
-
-    earned: float
+    earned: float  # after what being late costs
     points: float
-    by_check: Mapping[str, float]
-    comments: Mapping[str, str]
-    waiting: Mapping[str, float] = field(default_factory=dict)
+    by_check: Mapping[str, float]  # overrides included, before what being late costs
+    comments: Mapping[str, str]  # of a teacher, by check
     readings: tuple[ReportScore, ...] = ()
 
     @property
     def to_be_read(self) -> tuple[str, ...]:
         """The names of the reports that a teacher is still to read."""
-        status = ReadingStatus.TO_BE_READ
-        return tuple(one.report.name for one in self.readings if one.status is status)
+        unread = (r for r in self.readings if r.status is ReadingStatus.TO_BE_READ)
+        return tuple(reading.report.name for reading in unread)
 
 
 def score_of(graded: Graded, policy: Policy) -> Score:
     """Returns what a submission earned."""
-    handed = graded.submission
+    person = graded.submission.person
     given = {
-        report.name: policy.overrides.get((handed.learner, handed.user, report.name), Given())
+        report.name: policy.overrides.get((*person, report.name), Given())
         for report in graded.reports
     }
-    undecided = {name for name, one in given.items() if one.points is None}
-    held = {one.check for one in graded.held} & undecided
-    waiting = {report.name: report.earned for report in graded.reports if report.name in held}
     by_check = {
-        report.name: 0.0
-        if report.name in waiting
-        else report.earned
-        if (own := given[report.name].points) is None
-        else own
+        report.name: report.earned if (own := given[report.name].points) is None else own
         for report in graded.reports
     }
     readings = _readings(graded, policy)
     earned = sum(by_check.values()) + sum(reading.earned for reading in readings)
-    if handed.is_late and policy.late_factor != 1:
+    if graded.submission.is_late and policy.late_factor != 1:
         earned = to_half_points(earned * policy.late_factor)
     return Score(
         earned=round(earned, 2),
-        points=sum(one.points for one in graded.reports) + sum(r.report.points for r in readings),
+        points=sum(r.points for r in graded.reports) + sum(r.report.points for r in readings),
         by_check=by_check,
-        comments={name: one.comment for name, one in given.items() if one.comment},
-        waiting=waiting,
+        comments={name: own.comment for name, own in given.items() if own.comment},
         readings=readings,
     )
 
 
 def _readings(graded: Graded, policy: Policy) -> tuple[ReportScore, ...]:
-    written = {one.report: one for one in graded.written}
-    start = (graded.submission.learner, graded.submission.user, graded.stem)
+    written = {report.report: report for report in graded.written}
+    start = (*graded.submission.person, graded.stem)
     return tuple(
         ReportScore(
             report=report,
@@ -202,6 +148,6 @@ def _readings(graded: Graded, policy: Policy) -> tuple[ReportScore, ...]:
                 for row in report.rubric
             ),
         )
-        for report in (policy.lessons.reports_of(graded.stem) if written else ())
+        for report in (policy.exercises.reports_of(graded.stem) if written else ())
         if report.name in written
     )

@@ -1,11 +1,13 @@
-"""Reads tables that a teacher saved from a spreadsheet, in any of its formats.
+"""Reads tables that a teacher saved from a spreadsheet, and writes tables that one opens.
 
-    sheet = read_sheet(path, needs=("learner", "points"), begins="learner,check,points,comment")
-    for line, row in sheet.rows:
+    table = read_table(path, needs=("learner", "points"), begins="learner,check,points,comment")
+    for line, row in table.rows:
         row["learner"], number_in(row["points"])
+    write_table(path, rows)
 
-Commas, semicolons or tabs; UTF-8 with or without a mark, UTF-16, or Windows' own letters; columns
-in any order, in capitals, and others besides; a comma for the decimal point.
+Read are commas, semicolons or tabs; UTF-8, UTF-16, or Windows' own letters; columns in any order,
+in capitals, and others besides; a comma for the decimal point. If a text that is written looks
+like a formula to a spreadsheet, its cell starts with an apostrophe.
 """
 
 from __future__ import annotations
@@ -15,32 +17,29 @@ import csv
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from distlab.atomic_write import write_atomically
 from distlab.errors import InvalidArgument
+
+Cell = str | float | int
 
 _DELIMITERS = (",", ";", "\t")
 _SAYS_DELIMITER = re.compile(r'"?sep=(.)"?\r?\n')  # the first line, where Excel writes one
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sheet:
-    """A table as it was saved.
+class Table:
+    """A table as it was saved: rows with their numbers, empty ones left out, cells by column."""
 
-    Attributes:
-        columns: Their names; known ones as they were asked for.
-        rows: Each with its number and its cells by column. Empty ones are left out.
-        delimiter: The character between its cells.
-    """
-
-    columns: tuple[str, ...]
     rows: tuple[tuple[int, dict[str, str]], ...]
     delimiter: str = ","
 
 
-def read_sheet(path: Path, *, needs: Sequence[str], begins: str) -> Sheet:
+def read_table(path: Path, *, needs: Sequence[str], begins: str) -> Table:
     """Returns a table."""
 
     def refuse(found: str, do: str) -> InvalidArgument:
@@ -53,30 +52,19 @@ def read_sheet(path: Path, *, needs: Sequence[str], begins: str) -> Sheet:
     if data.startswith(b"PK\x03\x04"):
         raise refuse("an Excel workbook", "save the table as CSV (UTF-8)")
     text = _text_of(data)
-    if told := _SAYS_DELIMITER.match(text):
-        text = text[told.end() :]
+    if says := _SAYS_DELIMITER.match(text):
+        text = text[says.end() :]
     tables = [(mark, _rows_of(text, mark)) for mark in _DELIMITERS]
-    delimiter, rows = max(tables, key=lambda one: len(set(needs) & set(_names(one[1]))))
+    delimiter, rows = max(tables, key=lambda table: len(set(needs) & set(_names(table[1]))))
     names = _names(rows)
     if missing := [name for name in needs if name not in names]:
-        there = ", ".join(name for name in names if name) or "none"
-        raise refuse(f"no column {missing[0]!r} among {there}", f"begin with the line {begins}")
+        known = ", ".join(name for name in names if name) or "none"
+        raise refuse(f"no column {missing[0]!r} among {known}", f"begin with the line {begins}")
     if twice := [name for name in names if name and names.count(name) > 1]:
         raise refuse(f"two columns {twice[0]!r}", "delete one of them")
-    filled = [one for one in rows[1:] if any(cell.strip() for cell in one[1])]
-    names += [""] * (max((len(cells) for _, cells in filled), default=0) - len(names))
-    # A column without a name counts only if it has something in it.
-    columns = {
-        at: name or f"column {at + 1}"
-        for at, name in enumerate(names)
-        if name or any(cells[at:] and cells[at].strip() for _, cells in filled)
-    }
-    return Sheet(
-        columns=tuple(columns.values()),
-        rows=tuple(
-            (line, {name: cells[at] if cells[at:] else "" for at, name in columns.items()})
-            for line, cells in filled
-        ),
+    filled = [row for row in rows[1:] if any(cell.strip() for cell in row[1])]
+    return Table(
+        rows=tuple((line, dict(zip(names, cells, strict=False))) for line, cells in filled),
         delimiter=delimiter,
     )
 
@@ -89,6 +77,26 @@ def number_in(cell: str) -> float | None:
     except ValueError:
         return math.nan
     return number if number is None or math.isfinite(number) else math.nan
+
+
+def safe(cell: Cell) -> Cell:
+    """Returns a cell that a spreadsheet shows as it is; numbers stay numbers, 7.0 as 7."""
+    if not isinstance(cell, str):
+        return f"{cell:.10g}" if isinstance(cell, float) else cell
+    text = "".join(letter if letter.isprintable() else " " for letter in cell)
+    return f"'{text}" if cell.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text
+
+
+def write_table(path: Path, rows: Iterable[Sequence[Cell]]) -> None:
+    """Writes a table in which nothing runs, whole or not at all."""
+    write_rows(path, ([safe(cell) for cell in row] for row in rows))
+
+
+def write_rows(path: Path, rows: Iterable[Sequence[Cell]], *, delimiter: str = ",") -> None:
+    """Writes a table as it is, whole or not at all."""
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=delimiter).writerows(rows)
+    write_atomically(path, text.getvalue().encode("utf-8-sig"))  # the mark tells Excel UTF-8
 
 
 def _text_of(data: bytes) -> str:

@@ -7,26 +7,35 @@ notebook.cells                   # all of its cells, as the file has them
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distlab.autograder.intake.code_slice import Cell
 from distlab.errors import InvalidArgument
 
 MOST_BYTES = 50_000_000
 MOST_CODE = 200_000  # letters; an exercise with its answers has less than 10,000
+# Cell magics below which a cell is Python of the notebook, as it would be without them.
+_PYTHON_BELOW = {"%%time", "%%capture", "%%prun"}
+_TIMED = re.compile(r"^(\s*(?:[\w.]+\s*=\s*)?)%time\s+(?=\S)")  # runs what follows
+_MAGIC = re.compile(r"^(\s*)(?:%\w|[!?]).*|^(\s*)[\w.]+\?{1,2}\s*$")
+_ASSIGNED = re.compile(r"^(\s*[\w.]+\s*=\s*)(?:%\w|!).*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A code cell: its source, and its name as in "cell 7", counted over all cells."""
+
+    name: str
+    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notebook:
-    """What a file holds.
-
-    Attributes:
-        cells: All cells: dictionaries, of which nothing else is sure.
-        code: The code cells that are not empty.
-    """
+    """What a file holds: all cells, of which nothing is sure, and the code cells with code."""
 
     cells: tuple[dict[str, Any], ...]
     code: tuple[Cell, ...]
@@ -58,7 +67,7 @@ def open_notebook(path: Path) -> Notebook:
         found = "a notebook of format 3 or older" if older else "JSON that is not a notebook"
         raise refuse(found, "open it in Jupyter and save it" if older else again)
     code = tuple(
-        Cell(name=f"cell {number}", source=_lines_of_python(source))
+        Cell(name=f"cell {number}", source=source.replace("\r\n", "\n").replace("\r", "\n"))
         for number, cell in enumerate(cells, 1)
         if isinstance(cell, dict) and (source := source_of(cell, "code")).strip()
     )
@@ -72,10 +81,6 @@ def open_notebook(path: Path) -> Notebook:
     return Notebook(cells=tuple(cell for cell in cells if isinstance(cell, dict)), code=code)
 
 
-def _lines_of_python(source: str) -> str:
-    return source.replace("\r\n", "\n").replace("\r", "\n")
-
-
 def source_of(cell: dict[str, Any], kind: str) -> str:
     """Returns the text of a cell, "" if it is of a different kind."""
     return text_of(cell.get("source")) if cell.get("cell_type") == kind else ""
@@ -86,3 +91,29 @@ def text_of(value: Any) -> str:
     if isinstance(value, list):
         value = "".join(line for line in value if isinstance(line, str))
     return value if isinstance(value, str) else ""
+
+
+def python_of(source: str) -> str:
+    """Returns a cell's Python: without magics and shell commands, lines stay where they are."""
+    above, _, rest = source.lstrip().partition("\n")
+    if above.startswith("%%"):
+        if above.split()[0] not in _PYTHON_BELOW:
+            return ""
+        source = "\n" * (source.count("\n") - rest.count("\n")) + rest
+    if statements_of(source):  # what looks like a magic may be part of a string
+        return source
+    return "\n".join(_python_line(line) for line in source.split("\n"))
+
+
+def statements_of(source: str) -> list[ast.stmt]:
+    """Returns the top-level statements of a cell's Python; none if it is no Python."""
+    try:
+        return ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # as ast says of too deep ones
+        return []
+
+
+def _python_line(line: str) -> str:
+    line = _TIMED.sub(r"\1", line)
+    line = _MAGIC.sub(lambda m: f"{m[1] or m[2] or ''}pass", line)
+    return _ASSIGNED.sub(r"\1None", line)

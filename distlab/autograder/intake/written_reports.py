@@ -1,7 +1,7 @@
 """Extracts from a notebook what a learner wrote for the reports of an exercise.
 
-    for one in find_written(notebook.cells, reports_of(stem), handed_out=handed_out(stem)):
-        one.text, one.pictures            # "" if nothing was written
+    for written in find_written(notebook.cells, reports_of(stem), handed_out=lines):
+        written.text, written.pictures            # "" if nothing was written
 
 A report's text is the markdown cell with the first line `<!-- report: NAME -->`, with cells that
 the learner has put below it. Its pictures are those that the code cell with the first line
@@ -12,45 +12,33 @@ from __future__ import annotations
 
 import base64
 import re
-import struct
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distlab.autograder.intake.notebook_file import open_notebook, source_of, text_of
+from distlab.autograder.intake.notebook import open_notebook, source_of, text_of
 from distlab.course.checks.rubric import WrittenReport
-from distlab.course.learner_folder import course_root
 from distlab.errors import InvalidArgument
 
 _TEXT = re.compile(r"\s*<!--\s*report:\s*(\w+)\s*-->[ \t]*\n?")
 _PICTURE = re.compile(r"\s*#\s*report:\s*(\w+)\s*$", re.MULTILINE)
 _MOST_LETTERS = 20_000
-_MOST_PICTURES, _MOST_BYTES, _MOST_PIXELS = 4, 5_000_000, 8_000_000
-_LONGEST = 2 * _MOST_BYTES  # of base64, line ends included
-# A PNG begins with these bytes, then the length and name of its first part, which has the size.
-_PNG, _SIZE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", struct.Struct("!II")
+_MOST_PICTURES, _MOST_BYTES = 4, 5_000_000
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 Cells = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What a learner handed in for one report.
-
-    Attributes:
-        report: The report's name.
-        text: What the learner wrote, with the questions; "" if nothing was added to them.
-        pictures: PNG files in base64.
-        notes: What is not shown, and why.
-        is_marked: Whether a cell has its marker; without one its text cannot be found.
-    """
+    """What a learner handed in for one report."""
 
     report: str
-    text: str = ""
-    pictures: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    is_marked: bool = True
+    text: str = ""  # with the questions; "" if nothing was added to them
+    pictures: tuple[str, ...] = ()  # PNG files in base64
+    notes: tuple[str, ...] = ()  # what is not shown, and why
+    is_marked: bool = True  # without its marker, the text cannot be found
 
 
 def find_written(
@@ -58,11 +46,6 @@ def find_written(
 ) -> tuple[Written, ...]:
     """Returns what a learner handed in for each report."""
     return tuple(_written(cells, report.name, handed_out) for report in reports)
-
-
-def handed_out(stem: str) -> frozenset[str]:
-    """Returns the lines of text of an exercise as it was handed out."""
-    return text_lines(course_root() / "exercises" / f"{stem}.ipynb")
 
 
 def text_lines(notebook: Path) -> frozenset[str]:
@@ -82,20 +65,20 @@ def _written(cells: Cells, name: str, handed_out: Set[str]) -> Written:
     if len(text) > _MOST_LETTERS:
         text = text[:_MOST_LETTERS]
         notes.append(f"Only the first {_MOST_LETTERS:,} letters are shown.")
-    saved = [one for cell in cells if _picture_of(cell) == name for one in _saved(cell)]
-    drawn = [data["image/png"] for data in saved if "image/png" in data]
-    shown = [_shown(picture) for picture in drawn[:_MOST_PICTURES]]
-    notes += [why_not for _, why_not in shown if why_not]
-    notes += [_not_shown(data) for data in saved if "image/png" not in data]
-    if len(drawn) > _MOST_PICTURES:
-        notes.append(f"Of {len(drawn)} pictures the first {_MOST_PICTURES} are shown.")
+    saved = [data for cell in cells if _picture_of(cell) == name for data in _saved(cell)]
+    pictures = [picture for data in saved if (picture := _png(data))]
+    if len(pictures) < len(saved) or len(pictures) > _MOST_PICTURES:
+        notes.append(
+            f"Of {len(saved)} pictures some are not shown: only {_MOST_PICTURES} PNG files of at "
+            f"most {_MOST_BYTES:,} bytes are."
+        )
     if not saved:
         notes.append(f"The cell '# report: {name}' has no picture among its saved outputs.")
     return Written(
         report=name,
         text=text,
-        pictures=tuple(picture for picture, _ in shown if picture),
-        notes=tuple(dict.fromkeys(notes)),
+        pictures=tuple(pictures[:_MOST_PICTURES]),
+        notes=tuple(notes),
         is_marked=bool(texts),
     )
 
@@ -132,26 +115,11 @@ def _saved(cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield data
 
 
-def _not_shown(data: dict[str, Any]) -> str:
-    kinds = ", ".join(sorted(str(kind)[:50] for kind in data if kind != "text/plain"))
-    return f"An output ({kinds}) is not shown: only PNG pictures are."
-
-
-def _shown(picture: object) -> tuple[str, str]:
-    """Returns a picture's file in base64, or "" and the reason why it is not shown.
-
-    The page of feedback loads nothing but pictures, so a browser checks the rest of the file.
-    """
+def _png(data: dict[str, Any]) -> str:
+    """Returns a picture's file in base64; "" if it is no PNG that a page should hold."""
     try:
-        file = base64.b64decode(text_of(picture)[:_LONGEST])
+        file = base64.b64decode(text_of(data.get("image/png")))
     except ValueError:
-        return "", "A picture is not shown: it is not base64."
-    if len(file) > _MOST_BYTES:
-        return "", f"A picture is not shown: more than {_MOST_BYTES:,} bytes."
-    if not file.startswith(_PNG) or len(file) < len(_PNG) + _SIZE.size:
-        return "", "A picture is not shown: it is not a PNG."
-    width, height = _SIZE.unpack_from(file, len(_PNG))
-    if width * height > _MOST_PIXELS:
-        found = f"{width:,} x {height:,} pixels; at most {_MOST_PIXELS:,} are shown"
-        return "", f"A picture is not shown: {found}."
-    return base64.b64encode(file).decode(), ""
+        return ""
+    is_shown = file.startswith(_PNG) and len(file) <= _MOST_BYTES
+    return base64.b64encode(file).decode() if is_shown else ""

@@ -1,0 +1,186 @@
+"""Writes the pages: what a learner gets back, and how the class did.
+
+    write_feedback(graded, score, folder, policy=policy)    # jane/09_multi_worker.html in there
+    write_page(out / "class.html", class_page(scored, policy.exercises))
+
+A page needs no other file and no network. Nothing of the learner's runs in it: all text is
+escaped, and the page itself allows pictures, but no script, no form and nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from distlab.autograder.gradebook.gradebook_csv import AnswerOutcome, mistakes_in, tasks_in
+from distlab.autograder.gradebook.markdown import section_html, written_html
+from distlab.autograder.gradebook.scores import Given, Graded, Policy, ReadingStatus, Score
+from distlab.autograder.intake.exercises import Exercises
+from distlab.autograder.intake.submissions import Submission
+from distlab.course.checks.check import Check
+from distlab.course.checks.help_steps import section_to_revisit
+from distlab.course.checks.report import Ending, Report, with_code
+
+Scored = Sequence[tuple[Graded, Score]]
+
+_OTHER = re.compile(r"[^\w.-]+")
+_MOST_BARS = 10
+_WIDTHS = (1, 2, 3, 4, 5, 10, 20, 50, 100)  # points in a bar
+_HALF = 0.5
+
+
+def write_page(path: Path, text: str) -> None:
+    """Writes a page, whatever letters are in it, and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def file_name(text: str) -> str:
+    """Returns a name for a file, without any folder in it; different texts have different names."""
+    name = _OTHER.sub("_", text).strip(".")[:80]
+    if name == text:
+        return name
+    return f"{name}-{hashlib.sha256(text.encode(errors='backslashreplace')).hexdigest()[:8]}"
+
+
+def folder_of(handed: Submission) -> str:
+    """Returns the name of a learner's folder; two learners of one name have two folders."""
+    return file_name("_".join(part for part in handed.person if part))
+
+
+def page_name(graded: Graded) -> str:
+    """Returns where the page of a submission is, below the folder of all."""
+    handed = graded.submission
+    return f"{folder_of(handed)}/{file_name(graded.stem or handed.name)}.html"
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("distlab.autograder"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    templates.filters["points"] = lambda number: f"{number:g}"
+    templates.filters["with_code"] = lambda text: Markup(with_code(text))
+    return templates
+
+
+def _render(name: str, **values: Any) -> str:
+    return _templates().get_template(f"{name}.html.j2").render(**values)
+
+
+# A learner's page
+
+
+def write_feedback(
+    graded: Graded, score: Score, folder: Path, *, policy: Policy | None = None
+) -> Path:
+    """Writes the page of one submission, and returns where."""
+    path = folder / page_name(graded)
+    write_page(path, feedback_page(graded, score, policy=policy))
+    return path
+
+
+def feedback_page(graded: Graded, score: Score, *, policy: Policy | None = None) -> str:
+    """Returns the page of one submission."""
+    policy = policy or Policy()
+    checks = {check.name: check for check in policy.exercises.checks.get(graded.stem, ())}
+    sections: dict[str, Markup] = {}  # the HTML of each section to read again, by its heading
+    answers = [
+        {
+            "report": report,
+            "html": Markup(report.as_html(revisit_link=_link(report, checks, sections))),
+            "given": score.by_check[report.name],
+            "comment": score.comments.get(report.name, ""),
+            "code": "" if report.ending is Ending.NOT_STARTED else graded.code.get(report.name, ""),
+        }
+        for report in graded.reports
+    ]
+    handed_out = policy.exercises.text_of(graded.stem) if score.readings else frozenset()
+    readings = [
+        {
+            "reading": reading,
+            "is_read": reading.status is ReadingStatus.READ,
+            # The rubric gives answers away, so only learners whose report is read see it.
+            "shows_rubric": any(given != Given() for _, given in reading.rows),
+            "html": Markup(written_html(reading.written.text, handed_out=handed_out)),
+        }
+        for reading in score.readings
+    ]
+    return _render(
+        "feedback",
+        title=f"{graded.stem or 'Feedback'}, {graded.submission.learner}",
+        graded=graded,
+        score=score,
+        late_factor=policy.late_factor,
+        answers=answers,
+        readings=readings,
+        sections=sections,
+    )
+
+
+def _link(report: Report, checks: dict[str, Check], sections: dict[str, Markup]) -> str:
+    """Returns a link to the section to read again, which goes to the end of the page."""
+    check = checks.get(report.name)
+    section = section_to_revisit(check) if check and report.revisit else None
+    if section is None or not (html := section_html(section)):
+        return ""
+    sections.setdefault(section.in_words, Markup(html))
+    return f"#section-{list(sections).index(section.in_words) + 1}"
+
+
+# The page of the class
+
+
+def class_page(scored: Scored, exercises: Exercises | None = None) -> str:
+    """Returns the page of how a class did in each exercise, and what to teach again."""
+    checks = (exercises or Exercises()).checks
+    stems = sorted({graded.stem for graded, _ in scored if graded.stem})
+    shown = [
+        _exercise(stem, [pair for pair in scored if pair[0].stem == stem], checks.get(stem, ()))
+        for stem in stems
+    ]
+    rows = [(graded, score, f"feedback/{page_name(graded)}") for graded, score in scored]
+    return _render("class", title="The class", exercises=shown, rows=rows)
+
+
+def _exercise(stem: str, scored: Scored, checks: Iterable[Check]) -> dict[str, Any]:
+    graded = [notebook for notebook, _ in scored]
+    sections = {check.name: section_to_revisit(check) for check in checks}
+    most = max(score.points for _, score in scored)
+    return {
+        "stem": stem,
+        "people": len({notebook.submission.person for notebook in graded}),
+        "late": sum(notebook.submission.is_late for notebook in graded),
+        "unread": sum(len(score.to_be_read) for _, score in scored),
+        "most": most,
+        "bars": bars([score.earned for _, score in scored], most) if most else [],
+        "outcomes": list(AnswerOutcome),
+        "tasks": tasks_in(graded),
+        "mistakes": [(mistake, sections.get(mistake.check)) for mistake in mistakes_in(graded)],
+    }
+
+
+def bars(earned: Sequence[float], most: float) -> list[tuple[str, int]]:
+    """Returns the bars of a histogram: which points, and how many learners earned so many."""
+    width = next((width for width in _WIDTHS if most < width * _MOST_BARS), most / _MOST_BARS)
+    count = math.floor(most / width) + 1
+    learners = Counter(min(max(math.floor(points / width), 0), count - 1) for points in earned)
+    labels = []
+    for at in range(count):
+        # Points are whole or half, so a bar ends half a point below the next one.
+        first, last = at * width, min((at + 1) * width - _HALF, most)
+        labels.append(f"{first:g} to {last:g}" if last > first else f"{first:g}")
+    return [(label, learners[at]) for at, label in enumerate(labels)]

@@ -1,0 +1,153 @@
+"""Grades submissions: runs each answer behind walls and has it judged, several at a time.
+
+for graded in Grader(options, seed=7).grade_all(submissions):
+    ...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from distlab.autograder.gradebook.scores import Graded
+from distlab.autograder.intake.answers import Answers, find_answers, misplaced
+from distlab.autograder.intake.exercises import Exercises
+from distlab.autograder.intake.notebook import open_notebook
+from distlab.autograder.intake.submissions import Submission
+from distlab.autograder.intake.written_reports import find_written
+from distlab.autograder.isolation.limits import Limits
+from distlab.autograder.isolation.question import Question, grade_answer
+from distlab.course.checks.check import Check
+from distlab.course.checks.handed_out import is_handed_out
+from distlab.course.checks.help_steps import with_help, with_section
+from distlab.course.checks.report import UNCHANGED, Ending, Report
+from distlab.errors import DistlabError, InvalidArgument
+
+DRAWS = 3
+_LONGEST = 500
+_LONGEST_CODE = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradingOptions:
+    """How a folder is graded."""
+
+    jobs: int = 2  # answers at a time
+    seed: int | None = None  # of the inputs; None draws one for the folder of results
+    limits: Limits = field(default_factory=Limits)  # of each answer
+    late_factor: float = 1.0  # what is left of the points of a late hand-in, 0 to 1
+    overrides: Path | None = None  # a teacher's own points, as a table
+    only: tuple[str, ...] = ()  # learners to grade; all if there are none
+    again: bool = False  # also what was graded before
+    extra_checks: Path | None = None  # a teacher's own file
+    allow_root: bool = False  # also where no walls can be built
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise InvalidArgument(
+                asked=f"GradingOptions(jobs={self.jobs})",
+                found=f"jobs={self.jobs}",
+                do="give 1 or more; without --jobs there is one for each core",
+            )
+
+
+class Grader:
+    """Grades submissions, several answers at a time."""
+
+    def __init__(
+        self, options: GradingOptions, *, seed: int, exercises: Exercises | None = None
+    ) -> None:
+        self._options, self._seed = options, seed
+        self._exercises = exercises or Exercises(options.extra_checks)
+        self._ended = threading.Event()
+
+    def grade_all(self, submissions: Sequence[Submission]) -> Iterator[Graded]:
+        """Yields what became of each, as they come."""
+        with ThreadPoolExecutor(self._options.jobs) as pool:
+            try:
+                futures = [pool.submit(self.grade, handed) for handed in submissions]
+                for future in as_completed(futures):
+                    yield future.result()
+            except BaseException:
+                self._ended.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def grade(self, submission: Submission) -> Graded:
+        """Returns what became of a submission.
+
+        If a notebook breaks the grader, its learner has no points until a person has looked.
+        """
+        try:
+            return self._graded(submission)
+        except (DistlabError, OSError):
+            raise
+        except Exception as problem:
+            why = f"a notebook that broke the grader ({type(problem).__name__}: {problem})"
+            return Graded(submission=submission, problem=why[:_LONGEST])
+
+    def _graded(self, submission: Submission) -> Graded:
+        exercises, name = self._exercises, submission.path.name
+        try:
+            notebook = open_notebook(submission.path)
+            answers = find_answers(notebook.code, exercises.checks, asked=name)
+        except InvalidArgument as problem:
+            return Graded(submission=submission, problem=problem.found)
+        except OSError as problem:
+            why = f"a file that cannot be read ({problem.strerror})"
+            return Graded(submission=submission, problem=why)
+        wanted, handed_out = exercises.reports_of(answers.stem), exercises.text_of(answers.stem)
+        written = find_written(notebook.cells, wanted, handed_out=handed_out)
+        notes = [note for answer in answers.answers for note in answer.notes]
+        notes += misplaced(notebook.cells, answers)
+        notes += [
+            f"the line '<!-- report: {report.report} -->' is gone"
+            for report in written
+            if not report.is_marked
+        ]
+        return Graded(
+            submission=submission,
+            stem=answers.stem,
+            reports=tuple(
+                self._report(check, asked, answers, submission)
+                for check, asked in exercises.questions(answers.stem)
+            ),
+            written=written,
+            code={a.check: answers.source(a.check)[:_LONGEST_CODE] for a in answers.answers},
+            notes=tuple(notes),
+        )
+
+    def _report(self, check: Check, asked: str, answers: Answers, submission: Submission) -> Report:
+        if self._ended.is_set():
+            raise KeyboardInterrupt
+        program = answers.program(asked)
+        if not program:
+            return _not_started(check, f"There is no answer to the task `{asked}`.")
+        if is_handed_out(asked, answers.source(asked), self._exercises.notebook_of(answers.stem)):
+            return _not_started(check, UNCHANGED)
+        question = Question(
+            check=check.name,
+            cells=tuple((cell.name, cell.source) for cell in program),
+            seeds=self._seeds(check.name, submission),
+            extra_checks=self._options.extra_checks,
+        )
+        report = grade_answer(question, limits=self._options.limits, give_up=self._ended)
+        if report.passed or report.ending is Ending.NOT_STARTED:
+            return report
+        return with_section(check, with_help(check, report, tries=2))
+
+    def _seeds(self, check: str, submission: Submission) -> tuple[int, ...]:
+        """Each learner has different draws: results copied from a neighbour are of no use."""
+        text = f"{self._seed}\0{submission.learner}\0{submission.user}\0{check}"
+        # A name may hold bytes that are no text, as the system has it.
+        digest = hashlib.sha256(text.encode(errors="surrogateescape")).digest()
+        return tuple(int.from_bytes(digest[4 * n : 4 * n + 4], "big") >> 1 for n in range(DRAWS))
+
+
+def _not_started(check: Check, message: str) -> Report:
+    report = Report(check.name, check.function, check.title, Ending.NOT_STARTED, 0.0, check.points)
+    return replace(report, message=message)

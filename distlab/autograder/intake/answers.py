@@ -1,0 +1,197 @@
+"""Extracts the answers from a notebook that a learner handed in.
+
+    answers = find_answers(open_notebook(path).code, {"09_multi_worker": checks, ...})
+    answers.stem                            # '09_multi_worker', by the tasks that are in it
+    answers.program("my_part")              # what must run before `my_part` can be called
+
+An answer is the cell with the line `# task: NAME`, and where that line is gone, the cell that
+defines the function. It runs whole, and so do cells that begin with `# given`. Of other cells only
+imports, definitions and assignments run, and only of names that the rest uses: a notebook also
+holds trials, trainings and pictures, which take minutes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from distlab.autograder.intake.notebook import Cell, python_of, source_of, statements_of
+from distlab.course.checks.check import Check
+from distlab.course.markup import GIVEN, TASK_LINE
+from distlab.errors import InvalidArgument
+
+_LONGEST = 100  # letters of names in a message
+_CALL = r"\bcheck\(\s*['\"]{}['\"]"
+_EVERY_NAME = "*"
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Import = ast.Import | ast.ImportFrom
+_Assignment = ast.Assign | ast.AnnAssign | ast.AugAssign
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer to the task of a check."""
+
+    check: str
+    cell: int | None  # its place among the code cells
+    notes: tuple[str, ...] = ()  # what was odd: a marker that is gone, several answers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What a notebook answers: its lesson, its code cells, and an answer for each check."""
+
+    stem: str
+    cells: tuple[Cell, ...]
+    answers: tuple[Answer, ...]
+
+    def program(self, check: str) -> tuple[Cell, ...]:
+        """Returns what must run before a check's function can be called."""
+        if (answer := self._place(check)) is None:
+            return ()
+        # By the cell that calls the check, the learner has run what the answer needs.
+        call = re.compile(_CALL.format(check))
+        later = range(answer, len(self.cells))
+        last = next((at for at in later if call.search(self.cells[at].source)), answer)
+        return needed_code(self.cells[: last + 1], whole=answer)
+
+    def source(self, check: str) -> str:
+        """Returns the code of the cell that answers a check; "" if no cell does."""
+        answer = self._place(check)
+        return "" if answer is None else self.cells[answer].source
+
+    def _place(self, check: str) -> int | None:
+        return next(answer.cell for answer in self.answers if answer.check == check)
+
+
+def find_answers(
+    cells: Sequence[Cell], lessons: Mapping[str, Sequence[Check]], *, asked: str = "this notebook"
+) -> Answers:
+    """Returns the answers in code cells, of the lesson whose tasks they are."""
+    scores = {stem: _score(cells, checks) for stem, checks in lessons.items()}
+    stem = max(scores, key=lambda name: scores[name])
+    if not scores[stem][1]:
+        others = dict.fromkeys(name for cell in cells for name in TASK_LINE.findall(cell.source))
+        raise InvalidArgument(
+            asked=f"find the answers in {asked}",
+            found=f"no check for its tasks ({', '.join(others)[:_LONGEST]})"
+            if others
+            else "no line '# task: ...', and no function of an exercise",
+            do="check that it is the notebook of an exercise; an exercise of your own needs "
+            "--extra-checks",
+        )
+    answers = tuple(_answer(cells, check) for check in lessons[stem])
+    return Answers(stem=stem, cells=tuple(cells), answers=answers)
+
+
+def misplaced(cells: Sequence[dict[str, Any]], answers: Answers) -> list[str]:
+    """Returns a note for each task whose line is not in a code cell."""
+    missing = {answer.check for answer in answers.answers if answer.cell is None}
+    return [
+        f"cell {number} has the line '# task: {name}', and is not a code cell"
+        for number, cell in enumerate(cells, 1)
+        for kind in ("markdown", "raw")
+        for name in TASK_LINE.findall(source_of(cell, kind))
+        if name in missing
+    ]
+
+
+def needed_code(cells: Sequence[Cell], *, whole: int) -> tuple[Cell, ...]:
+    """Returns one cell whole, and what it needs of the others; lines stay where they are."""
+    kept: dict[int, list[ast.stmt]] = {}
+    names: set[str] = set()
+    rest: list[tuple[int, ast.stmt]] = []
+    for at, cell in enumerate(cells):
+        for node in statements_of(python_of(cell.source)):
+            if at == whole or cell.source.lstrip().startswith(GIVEN):
+                kept.setdefault(at, []).append(node)
+                names |= _names_read(node)
+            elif isinstance(node, _Import | _Definition | _Assignment):
+                rest.append((at, node))
+    while needed := [(at, node) for at, node in rest if _names_bound(node) & {*names, _EVERY_NAME}]:
+        rest = [pair for pair in rest if pair not in needed]
+        for at, node in needed:
+            kept.setdefault(at, []).append(node)
+            names |= _names_read(node)
+    sources = {at: _lines_of(cells[at].source, nodes) for at, nodes in kept.items()}
+    sources[whole] = python_of(cells[whole].source)
+    return tuple(Cell(name=cells[at].name, source=sources[at]) for at in sorted(sources))
+
+
+def _names_bound(node: ast.stmt) -> set[str]:
+    """Names that a statement binds or changes, as `x` in `x = 1`, `x.y = 1` and `x[0] += 1`."""
+    if isinstance(node, _Import):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    if isinstance(node, _Definition):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    parts = (part for target in targets if target is not None for part in ast.walk(target))
+    return {part.id for part in parts if isinstance(part, ast.Name)}
+
+
+def _names_read(node: ast.stmt) -> set[str]:
+    """Global names that a statement may use, at once or when what it defines is called."""
+    try:
+        code = compile(ast.Module([node], []), "<cell>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):  # `return` outside of a function
+        return set()
+    return {name for part in _parts(code) for name in part.co_names}
+
+
+def _parts(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts(constant)
+
+
+def _lines_of(source: str, kept: Sequence[ast.stmt]) -> str:
+    """Returns a cell's source with the lines of other statements left empty."""
+    keep: set[int] = set()
+    for node in kept:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        keep |= set(range(first, (node.end_lineno or first) + 1))
+    lines = enumerate(python_of(source).split("\n"), 1)
+    return "\n".join(line if number in keep else "" for number, line in lines).rstrip()
+
+
+def _score(cells: Sequence[Cell], checks: Sequence[Check]) -> tuple[int, int]:
+    """How many tasks are marked, and how many there are at all."""
+    marked = {name for cell in cells for name in TASK_LINE.findall(cell.source)}
+    answered = [check for check in checks if _answer(cells, check).cell is not None]
+    return len(marked & {check.name for check in checks}), len(answered)
+
+
+def _answer(cells: Sequence[Cell], check: Check) -> Answer:
+    marked = [at for at, cell in enumerate(cells) if check.name in TASK_LINE.findall(cell.source)]
+    defining = [at for at, cell in enumerate(cells) if check.function in _defined(cell.source)]
+    both = [at for at in marked if at in defining]
+    notes = []
+    if len(marked) > 1:
+        places = ", ".join(cells[at].name for at in marked)
+        notes.append(f"{len(marked)} cells have the line '# task: {check.name}' ({places})")
+    if not marked and defining:
+        notes.append(f"the line '# task: {check.name}' is gone")
+    chosen = both or marked or defining
+    if chosen and not python_of(cells[chosen[-1]].source):
+        first = cells[chosen[-1]].source.split()[0]
+        notes.append(f"{cells[chosen[-1]].name} begins with {first}, so it is not Python")
+    if len(chosen) > 1:
+        notes.append(f"{cells[chosen[-1]].name} counts, because it is the last")
+    return Answer(check=check.name, cell=chosen[-1] if chosen else None, notes=tuple(notes))
+
+
+@lru_cache(maxsize=256)  # every check of every lesson is looked for
+def _defined(source: str) -> set[str]:
+    """Names that a cell's top level binds by def, class or assignment."""
+    # Of what is half-written, and no Python yet, a look at the text must do.
+    names = set(re.findall(r"^def (\w+)\(", source, re.MULTILINE))
+    for node in statements_of(python_of(source)):
+        if isinstance(node, _Definition | ast.Assign):
+            names |= _names_bound(node)
+    return names

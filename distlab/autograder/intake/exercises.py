@@ -1,0 +1,157 @@
+"""Lists what can be graded: distlab's exercises, and a teacher's own.
+
+exercises = Exercises(Path("mine/lesson_20_my_topic.py"))
+exercises.checks["20_my_topic"]              # its checks, in their order
+exercises.reports_of("20_my_topic")          # the reports it asks for; () of most
+check_named("slices_again", Path("private.py"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from distlab.autograder.intake.written_reports import text_lines
+from distlab.course.checks.check import Check
+from distlab.course.checks.handed_out import exercise_of
+from distlab.course.checks.registry import checks_of, find_check, reports_of, stems
+from distlab.course.checks.rubric import WrittenReport
+from distlab.course.markup import TEXT
+from distlab.errors import InvalidArgument
+
+
+class Exercises:
+    """The exercises by their stems, as "00_start_here".
+
+    Args:
+        extra_checks: A teacher's own file of checks. `lesson_NAME.py` is of the exercise NAME.
+
+    Raises:
+        InvalidArgument: The file cannot be used.
+    """
+
+    def __init__(self, extra_checks: Path | None = None) -> None:
+        self._file = extra_checks
+        self._own = "" if extra_checks is None else extra_checks.stem.removeprefix("lesson_")
+        self._extra: tuple[Check, ...] = ()
+        self._reports: tuple[WrittenReport, ...] = ()
+        if extra_checks is not None:
+            self._extra, self._reports = load_checks(extra_checks), load_reports(extra_checks)
+
+    @cached_property
+    def checks(self) -> Mapping[str, tuple[Check, ...]]:
+        """The checks of each exercise, those of the teacher's own last."""
+        own = {} if self._file is None else {self._own: self._extra}
+        return {stem: checks_of(stem) for stem in stems()} | own
+
+    @property
+    def stems(self) -> tuple[str, ...]:
+        """The stems of all."""
+        return (*stems(), *[self._own] * (self._own not in ("", *stems())))
+
+    def questions(self, stem: str) -> Iterator[tuple[Check, str]]:
+        """Yields checks, each with the one whose answer it asks; a teacher's own come last."""
+        checks = self.checks[stem]
+        asked_of = {check.function: check.name for check in checks}
+        for check in checks:
+            yield check, check.name
+        for check in self._extra if checks is not self._extra else ():
+            if check.function in asked_of:
+                yield check, asked_of[check.function]
+
+    def stem_of(self, check: str) -> str:
+        """Returns the stem of the exercise that has a check; "" if none has it."""
+        having = (s for s in self.checks if any(check == c.name for c, _ in self.questions(s)))
+        return next(having, "")
+
+    def reports_of(self, stem: str) -> tuple[WrittenReport, ...]:
+        """Returns the reports that an exercise asks for; none of one that is not known."""
+        if stem == self._own:
+            return self._reports
+        return reports_of(stem) if stem in stems() else ()
+
+    def notebook_of(self, stem: str) -> Path:
+        """Returns where an exercise is, as it was handed out; the file may not be there."""
+        if stem != self._own or self._file is None:
+            return exercise_of(stem)
+        return self._file.resolve().parent.parent / "exercises" / f"{stem}.ipynb"
+
+    def text_of(self, stem: str) -> frozenset[str]:
+        """Returns the lines of text of an exercise as it was handed out, as far as it is found."""
+        source = self._file.with_name(f"{stem}.py") if self._file and stem == self._own else None
+        if source is not None and source.is_file():
+            return _text_of_source(source.read_text(encoding="utf-8"))
+        return text_lines(self.notebook_of(stem))
+
+
+def _text_of_source(text: str) -> frozenset[str]:
+    """The same of a source in jupytext's percent format, whose text is in comments."""
+    lines, is_answer = set(), False
+    for line in text.splitlines():
+        said = line.removeprefix("#").strip() if line.startswith("#") else ""
+        if said == TEXT.begin:
+            is_answer = True
+        elif said in (TEXT.stub, TEXT.end):
+            is_answer = False
+        elif not is_answer:
+            lines.add(said)
+    return frozenset(lines - {""})
+
+
+def check_named(name: str, extra_checks: Path | None) -> Check:
+    """Returns the check of this name; a teacher's own comes before one of distlab's."""
+    own = () if extra_checks is None else load_checks(extra_checks)
+    return next((check for check in own if check.name == name), None) or find_check(name)
+
+
+def load_checks(path: Path) -> tuple[Check, ...]:
+    """Returns the checks of a teacher's file."""
+    checks = _names_of(path).get("CHECKS")
+    if not isinstance(checks, tuple) or not all(isinstance(check, Check) for check in checks):
+        raise _refusal(path, "no tuple CHECKS of checks")
+    return checks
+
+
+def load_reports(path: Path) -> tuple[WrittenReport, ...]:
+    """Returns the reports that a teacher's own exercise asks for; of most none."""
+    names = _names_of(path)
+    reports = names.get("REPORTS", ())
+    if not isinstance(reports, tuple) or not all(isinstance(r, WrittenReport) for r in reports):
+        raise _refusal(
+            path, "REPORTS that is not a tuple of reports", do="REPORTS = (WrittenReport(...),)"
+        )
+    taken = [named.name for named in (*names.get("CHECKS", ()), *reports)]
+    if twice := [name for name in taken if taken.count(name) > 1]:
+        raise InvalidArgument(
+            asked=f"the reports of {path}",
+            found=f"two checks or reports of the name {twice[0]!r}",
+            do="name each once",
+        )
+    return reports
+
+
+def _names_of(path: Path) -> dict[str, Any]:
+    """Runs a teacher's file, and returns what it defines."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        found = f"nothing to read ({error.strerror})"
+        raise InvalidArgument(
+            asked=f"the checks of {path}", found=found, do="give a Python file with checks"
+        ) from error
+    names: dict[str, Any] = {"__name__": "extra_checks"}
+    try:
+        exec(compile(text, path.name, "exec"), names)
+    except Exception as error:
+        raise _refusal(path, f"{type(error).__name__}: {error}") from error
+    return names
+
+
+def _refusal(path: Path, found: str, do: str = "CHECKS = (Check(...),)") -> InvalidArgument:
+    return InvalidArgument(
+        asked=f"the checks of {path}",
+        found=found,
+        do=f"write it like a module of distlab.course.checks: {do}",
+    )

@@ -1,1 +1,0 @@
-"""Keeps the folder of results: its owner, what was graded before, which pages are old."""
