@@ -126,7 +126,7 @@ def test_signals_reach_a_task_or_all_it_started(warm):
         "print('asleep', child.pid, flush=True)\n"
         "sys.stdin.read()\n"
         "child.stdin.write(b'alive\\n'); child.stdin.flush()\n"
-        "print(child.stdout.readline().decode(), flush=True)"
+        "os.write(1, child.stdout.readline())"
     )
     read, write = os.pipe()
     stdin, finish = os.pipe()
