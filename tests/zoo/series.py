@@ -66,7 +66,7 @@ def series_by_transformer():
         y = layers.Dense(CLASSES, activation="softmax")(layers.Dropout(0.4)(y))
         model = keras.Model(x, y)
         model.compile(
-            optimizer=keras.optimizers.SGD(0.05),
+            optimizer=keras.optimizers.SGD(5e-3),
             loss="sparse_categorical_crossentropy",
             metrics=["sparse_categorical_accuracy"],
         )
