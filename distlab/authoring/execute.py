@@ -33,7 +33,7 @@ from nbformat import NotebookNode
 from traitlets import Type
 
 from distlab.authoring.kernel_environment import kernel_environment
-from distlab.authoring.streams import settled
+from distlab.authoring.storing import settled
 from distlab.errors import NotebookError
 
 RAISES_TAGS = frozenset({"raises-exception", "nbval-raises-exception"})
