@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from distlab.diagnostics import doctor as doctor
     from distlab.precision import mixed_precision as mixed_precision
     from distlab.seeding import set_seed as set_seed
-    from distlab.strategy.describing import describe as describe
+    from distlab.strategy.description import describe as describe
     from distlab.strategy.factory import make_strategy as make_strategy
-    from distlab.training.distributing import distribute as distribute
+    from distlab.training.distribute import distribute as distribute
     from distlab.training.parity import check_parity as check_parity
     from distlab.training.resume.resume import Resume as Resume
     from distlab.training.rule.rows import all_gather as all_gather
@@ -38,8 +38,8 @@ _ROOMS = {
     "all_gather": "training.rule.rows",
     "check": "course.checks.notebook_check",
     "check_parity": "training.parity",
-    "describe": "strategy.describing",
-    "distribute": "training.distributing",
+    "describe": "strategy.description",
+    "distribute": "training.distribute",
     "doctor": "diagnostics",
     "load_dataset": "datasets.loader",
     "make_strategy": "strategy.factory",

@@ -74,7 +74,7 @@ def test_the_import_rules_hold():
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("distlab.training.distributing", "from distlab.course import palette"),
+        ("distlab.training.distribute", "from distlab.course import palette"),
         ("distlab.errors", "def f():\n    from distlab.course.checks.report import Report"),
         (
             "distlab.course.lesson_09_multi_worker.runs",

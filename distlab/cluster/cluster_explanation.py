@@ -5,7 +5,7 @@ explain_cluster(read_cluster())        # {"cluster": "2 workers (TF_CONFIG)", "t
 
 from __future__ import annotations
 
-from distlab.cluster.probing import doubt_of
+from distlab.cluster.probe import doubt_of
 from distlab.cluster.spec import ClusterSpec, TaskName, count_tasks
 
 OPEN_SERVERS = (

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distlab.cluster.probing import unanswering
+from distlab.cluster.probe import unanswering
 from distlab.cluster.spec import TaskName
 from distlab.errors import UnsupportedEnvironment
 from distlab.warm.process import ForkedProcess, shared_server, task_environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from distlab.cluster.probing import doubt_of, unanswering
+from distlab.cluster.probe import doubt_of, unanswering
 from distlab.cluster.spec import ClusterSpec, TaskName, count_tasks
 from distlab.errors import DistlabError, ProcessError, TaskTimeout, UnsupportedEnvironment
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from distlab.cluster.spec import read_cluster
 from distlab.errors import DeviceError, InvalidArgument, did_you_mean
 from distlab.strategy.clusters import make_on_cluster
-from distlab.strategy.describing import CLUSTER_KINDS, short_name
+from distlab.strategy.description import CLUSTER_KINDS, short_name
 from distlab.strategy.mirrored import (
     ReductionToOneDevice,
     separate_collectives,

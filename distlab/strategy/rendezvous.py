@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from distlab import __version__
-from distlab.cluster.probing import HTTP2_PREFACE, HTTP2_SETTINGS, probe
+from distlab.cluster.probe import HTTP2_PREFACE, HTTP2_SETTINGS, probe
 from distlab.cluster.reading.tf_config import parse_address
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.errors import DistlabError, TaskTimeout, UnsupportedEnvironment

@@ -18,8 +18,8 @@ from distlab.errors import DatasetError
 from distlab.training.keras_private import models, runs
 from distlab.training.keras_private.runs import end_data
 from distlab.training.pipelines import can_be_split, check_order, order_seeds
+from distlab.training.replica_steps import ReplicaSteps, as_tensor, traced
 from distlab.training.step_errors import explained
-from distlab.training.stepping import ReplicaSteps, as_tensor, traced
 from distlab.training.workers.agreement import (
     check_lengths,
     check_weights,

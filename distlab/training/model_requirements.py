@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import ModelError
-from distlab.strategy.describing import describe
+from distlab.strategy.description import describe
 from distlab.training.keras_private import models
 from distlab.training.keras_private.models import inner
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from distlab.errors import DatasetError, InvalidArgument, ModelError, did_you_mean
-from distlab.strategy.describing import describe
+from distlab.strategy.description import describe
 from distlab.training.parity_causes import Factor, find_cause, loss_factor
 from distlab.training.parity_runs import (
     ASKED,

@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument, ModelError
-from distlab.strategy.describing import describe, short_name
-from distlab.training.distributing import distribute
+from distlab.strategy.description import describe, short_name
+from distlab.training.distribute import distribute
 from distlab.training.keras_private import models
 from distlab.training.model_requirements import check_compiled
 from distlab.training.workers.workers import Workers, workers_of

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from distlab.errors import DatasetError
-from distlab.strategy.describing import describe
+from distlab.strategy.description import describe
 from distlab.training.workers.workers import Workers
 
 _POLICIES = tf.data.experimental.AutoShardPolicy

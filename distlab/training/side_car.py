@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from distlab.errors import InvalidArgument
 from distlab.training import variables
-from distlab.training.distributing import distribute
+from distlab.training.distribute import distribute
 from distlab.training.keras_private import models
 from distlab.training.resume import checkpoints
 

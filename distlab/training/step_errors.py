@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import DatasetError, DistlabError, ModelError
-from distlab.strategy.describing import describe
+from distlab.strategy.description import describe
 from distlab.training.keras_private import models
 
 _UNEQUAL = "distlab: the parts of a batch have different first dimensions"

@@ -276,7 +276,7 @@ def test_a_wrong_call_of_the_ssh_script_shows_how_to_call():
 def test_the_errors_that_the_page_names_are_those_of_distlab():
     rows = PAGE.partition("| the error says | check |")[2].splitlines()[2:7]
     errors = [row.split("|")[1].strip() for row in rows]
-    source = (ROOT / "distlab/cluster/probing.py").read_text(encoding="utf-8")
+    source = (ROOT / "distlab/cluster/probe.py").read_text(encoding="utf-8")
     assert len(errors) == 5 and [error for error in errors if error not in source] == []
     source = (ROOT / "distlab/strategy/cluster_errors.py").read_text(encoding="utf-8")
     for text in ("its port is in use", "was told that"):

@@ -10,7 +10,7 @@ import pytest
 
 from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.ports import reserved_ports
-from distlab.cluster.probing import doubt_of, probe, unanswering
+from distlab.cluster.probe import doubt_of, probe, unanswering
 from distlab.cluster.spec import TaskName, local_spec
 from distlab.errors import InvalidArgument
 from tests.support.local_tasks import wait_until

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.errors import DistlabError
-from distlab.training import fitting
+from distlab.training import fit_session
 from distlab.training.workers.workers import workers_of
 from tests.support.distribution import BATCH, EPOCHS, EXAMPLES, LOSS, X, Y, builder, train
 
@@ -407,12 +407,12 @@ def shared_files(strategy, folder):
 
 def with_tensorflows_sharding(strategy, folder):
     """As where workers have GPUs: TensorFlow brings each its part of the batches."""
-    splits, fitting.splits = fitting.splits, lambda strategy: False
+    splits, fit_session.splits = fit_session.splits, lambda strategy: False
     try:
         name = "fewer examples than replicas"
         return PARITY[name](lambda build: dl.distribute(build, strategy))
     finally:
-        fitting.splits = splits
+        fit_session.splits = splits
 
 
 def apart(strategy, folder):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import distlab as dl
-from distlab.training import fitting
+from distlab.training import fit_session
 from tests.support.distribution import alone, strategy_of
 from tests.training.cases.case import (
     BATCH,
@@ -210,7 +210,7 @@ def test_data_that_are_distributed_already():
 
 
 def test_batches_that_tensorflow_brings_to_the_devices_as_it_does_to_gpus(monkeypatch):
-    monkeypatch.setattr(fitting, "splits", lambda strategy: False)
+    monkeypatch.setattr(fit_session, "splits", lambda strategy: False)
     plain, model = pair(lambda: build(steps_per_execution=2))
     held_back = {"validation_data": batches(X, Y)}
     expected, logs = fit(plain, **held_back), fit(model, of_unknown_length(), **held_back)

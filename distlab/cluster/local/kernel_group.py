@@ -32,7 +32,7 @@ from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.isolation import unanswering_inside
 from distlab.cluster.local.outputs import shell
 from distlab.cluster.ports import is_free, reserved_ports
-from distlab.cluster.probing import unanswering
+from distlab.cluster.probe import unanswering
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.errors import TaskFailed, TaskTimeout
 from distlab.warm.process import shared_server

@@ -62,7 +62,7 @@ class Stage:
 
     def kill(self, task: str) -> None:
         """Ends a worker at once, and returns when nothing answers at its address."""
-        from distlab.cluster.probing import unanswering
+        from distlab.cluster.probe import unanswering
 
         job, _, index = task.partition(":")
         address = json.loads(os.environ["TF_CONFIG"])["cluster"][job][int(index)]

@@ -1,7 +1,7 @@
 """A model whose `fit` sends its steps to workers, with the variables on parameter servers.
 
-fitting = ServerFitting(model)
-model.fit = _within(fitting.around_fit)(model.fit)     # as distributing.py does
+session = ServerFitSession(model)
+model.fit = _within(session.around_fit)(model.fit)     # as distribute.py does
 model.fit(train, epochs=3)                             # Keras's, in the process that coordinates
 """
 
@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import DatasetError, DeviceError, ModelError
-from distlab.strategy.describing import describe
-from distlab.training.fitting import Fitting, callbacks_in, listens
+from distlab.strategy.description import describe
+from distlab.training.fit_session import FitSession, callbacks_in, listens
 from distlab.training.keras_private import models, runs
 from distlab.training.keras_private.models import inner
 from distlab.training.keras_private.runs import end_data
@@ -27,7 +27,7 @@ from distlab.training.step_errors import explained
 from distlab.training.variables import on_settle
 
 
-class ServerFitting(Fitting):
+class ServerFitSession(FitSession):
     """Keras's `fit` of one model, whose steps workers run."""
 
     def __init__(self, model: keras.Model) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from distlab.errors import ModelError, ProcessError
-from distlab.strategy.describing import describe
+from distlab.strategy.description import describe
 from distlab.training.keras_private.models import Writes, metrics_of
 from distlab.training.parameter_server.task_health import TaskHealth
 from distlab.training.rule import gradients

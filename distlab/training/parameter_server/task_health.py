@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from distlab.cluster.probing import unanswering
+from distlab.cluster.probe import unanswering
 from distlab.errors import ProcessError
 
 # A worker is given this long to come back, if no other does its work meanwhile. A scheduler that

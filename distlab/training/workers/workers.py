@@ -28,7 +28,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from distlab import errors
-from distlab.strategy.describing import describe
+from distlab.strategy.description import describe
 
 _Result = TypeVar("_Result")
 

@@ -24,7 +24,7 @@ def _inputs(seed: int) -> Inputs:
 
 
 def _call(numbers_sent: Callable[..., Any], inputs: Inputs) -> Plain:
-    from distlab.training.distributing import distribute
+    from distlab.training.distribute import distribute
 
     return {
         "sent": numbers_sent(distribute(lambda: half_frozen(inputs), mirrored(_REPLICAS))),

@@ -62,7 +62,7 @@ def _weights(model: Any) -> dict[str, Any]:
 
 def _trained_head(inputs: Inputs) -> Any:
     """A model on two replicas, whose head has been trained for a step on a frozen body."""
-    from distlab.training.distributing import distribute
+    from distlab.training.distribute import distribute
 
     model = distribute(lambda: _frozen_body(inputs), mirrored(_REPLICAS))
     _fit(model, inputs)

@@ -22,10 +22,10 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import InvalidArgument, ModelError, did_you_mean
-from distlab.strategy.describing import describe
+from distlab.strategy.description import describe
 from distlab.strategy.mirrored import separate_collectives
 from distlab.training.executions import make_execution, make_predict_function
-from distlab.training.fitting import Fitting
+from distlab.training.fit_session import FitSession
 from distlab.training.keras_private import models, replaced
 from distlab.training.model_requirements import (
     check_metrics,
@@ -34,9 +34,9 @@ from distlab.training.model_requirements import (
     check_scope,
 )
 from distlab.training.parameter_server import server_fit
+from distlab.training.replica_steps import ReplicaSteps
 from distlab.training.rule.rows import BATCH_NORM
 from distlab.training.step_errors import targets_explained
-from distlab.training.stepping import ReplicaSteps
 from distlab.training.variables import is_summed
 from distlab.training.workers.files import write_as_chief
 from distlab.training.workers.workers import Workers, fail_together, workers_of
@@ -129,14 +129,14 @@ def _check_arguments(build: Any, strategy: Any, batch_norm: Any) -> None:
         )
 
 
-def _of_any(fitting: Fitting) -> Table:
+def _of_any(session: FitSession) -> Table:
     """What is replaced on every model: each method, and what makes the replacement out of it."""
-    build = models.build_without_drawing(fitting.on_data, targets_explained)
+    build = models.build_without_drawing(session.on_data, targets_explained)
     return {
         "compile": models.compile_in_scope,
-        "fit": _within(fitting.around_fit),
-        "evaluate": _within(fitting.around),
-        "predict": _within(fitting.around),
+        "fit": _within(session.around_fit),
+        "evaluate": _within(session.around),
+        "predict": _within(session.around),
         "get_metrics_result": models.as_tensors,
         "_maybe_symbolic_build": build,
     }
@@ -144,21 +144,21 @@ def _of_any(fitting: Fitting) -> Table:
 
 def _of_servers(model: keras.Model) -> Table:
     """What is replaced where a coordinator sends steps to workers."""
-    fitting = server_fit.ServerFitting(model)
-    return _of_any(fitting) | {
-        "make_train_function": models.replace_maker("train_function", fitting.make_train_function),
-        "make_test_function": models.replace_maker("test_function", fitting.make_test_function),
+    session = server_fit.ServerFitSession(model)
+    return _of_any(session) | {
+        "make_train_function": models.replace_maker("train_function", session.make_train_function),
+        "make_test_function": models.replace_maker("test_function", session.make_test_function),
         "make_predict_function": models.replace_maker(
-            "predict_function", fitting.make_predict_function
+            "predict_function", session.make_predict_function
         ),
-        "get_metrics_result": fitting.results,
-        "reset_metrics": fitting.reset,
+        "get_metrics_result": session.results,
+        "reset_metrics": session.reset,
     }
 
 
 def _of_replicas(model: keras.Model) -> Table:
     """What is replaced for replicas, of this process or spread over several workers."""
-    fitting, workers = Fitting(model), workers_of(model.distribute_strategy)
+    session, workers = FitSession(model), workers_of(model.distribute_strategy)
     together = workers.count > 1  # then workers compare what each has read
 
     def train(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
@@ -168,31 +168,31 @@ def _of_replicas(model: keras.Model) -> Table:
         optimizers = models.optimizers_of(model)
         scales = any(isinstance(each, keras.optimizers.LossScaleOptimizer) for each in optimizers)
         # A loss scale skips steps whose loss is not finite.
-        step = ReplicaSteps(model, "train_step", check_finite=fitting.check_finite and not scales)
-        see = fitting.note_read if together else None
-        return make_execution(model, step, steps=fitting.train_steps, see=see)
+        step = ReplicaSteps(model, "train_step", check_finite=session.check_finite and not scales)
+        see = session.note_read if together else None
+        return make_execution(model, step, steps=session.train_steps, see=see)
 
     def test(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
         check_metrics(model)
-        see = fitting.note_tested if together else None
+        see = session.note_tested if together else None
         step = ReplicaSteps(model, "test_step")
-        return make_execution(model, step, steps=lambda: fitting.test_steps, see=see)
+        return make_execution(model, step, steps=lambda: session.test_steps, see=see)
 
     def predict(model: keras.Model) -> Callable[[list[Any]], Any]:
-        return make_predict_function(model, see=fitting.see_predicted if together else None)
+        return make_predict_function(model, see=session.see_predicted if together else None)
 
-    table = _of_any(fitting) | {
+    table = _of_any(session) | {
         "make_train_function": models.replace_maker("train_function", train),
         "make_test_function": models.replace_maker("test_function", test),
         "make_predict_function": models.replace_maker("predict_function", predict),
     }
-    return table | _of_workers(fitting, workers) if together else table
+    return table | _of_workers(session, workers) if together else table
 
 
-def _of_workers(fitting: Fitting, workers: Workers) -> Table:
+def _of_workers(session: FitSession, workers: Workers) -> Table:
     as_chief = functools.partial(write_as_chief, workers=workers)
     return {
-        "predict": _within(fitting.around_predict),
+        "predict": _within(session.around_predict),
         "save": as_chief,
         "save_weights": as_chief,
         "export": as_chief,

@@ -1,7 +1,7 @@
 """What a distributed model's `fit` does around Keras's own: look at the data, choose, explain.
 
-fitting = Fitting(model)
-model.fit = _within(fitting.around_fit)(model.fit)     # as distributing.py does
+session = FitSession(model)
+model.fit = _within(session.around_fit)(model.fit)     # as distribute.py does
 model.fit(train, epochs=3)
 """
 
@@ -60,7 +60,7 @@ _LISTENING = (
 )
 
 
-class Fitting:
+class FitSession:
     """Keras's `fit` of one distributed model, and what is known while it runs.
 
     Several workers agree on all that each would choose for itself.
