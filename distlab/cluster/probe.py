@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from distlab.cluster.reading.tf_config import ClusterMistake, parse_address
+from distlab.cluster.tf_config import ClusterMistake, parse_address
 from distlab.errors import InvalidArgument
 
 State = Literal[

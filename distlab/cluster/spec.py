@@ -15,8 +15,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from distlab.cluster.reading.slurm import parse_slurm
-from distlab.cluster.reading.tf_config import JOBS, parse_tf_config
+from distlab.cluster.slurm import parse_slurm
+from distlab.cluster.tf_config import JOBS, parse_tf_config
 
 
 @dataclass(frozen=True)

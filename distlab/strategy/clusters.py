@@ -24,8 +24,8 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import Collecti
 from tensorflow.python.eager import context
 
 from distlab.cluster.ports import is_free
-from distlab.cluster.reading.tf_config import parse_address
 from distlab.cluster.spec import ClusterSpec, TaskName
+from distlab.cluster.tf_config import parse_address
 from distlab.errors import DeviceError, UnsupportedEnvironment
 from distlab.strategy import cluster_errors
 from distlab.strategy.rendezvous import SERVER_SECS, meet

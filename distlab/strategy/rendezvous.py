@@ -24,8 +24,8 @@ import tensorflow as tf
 
 from distlab import __version__
 from distlab.cluster.probe import HTTP2_PREFACE, HTTP2_SETTINGS, probe
-from distlab.cluster.reading.tf_config import parse_address
 from distlab.cluster.spec import ClusterSpec, TaskName
+from distlab.cluster.tf_config import parse_address
 from distlab.errors import DistlabError, TaskTimeout, UnsupportedEnvironment
 from distlab.strategy import cluster_errors
 

@@ -13,7 +13,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 
-from distlab.cluster.reading.tf_config import ClusterMistake, Description, check_cluster, shown
+from distlab.cluster.tf_config import ClusterMistake, Description, check_cluster, shown
 from distlab.errors import UnsupportedEnvironment
 
 # The first port on a node: as in TensorFlow's resolver, where the job is not told. Else each step

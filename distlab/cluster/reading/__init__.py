@@ -1,4 +1,0 @@
-"""What the environment says of a cluster, read and checked; needs no TensorFlow.
-
-`distlab.cluster.spec.read_cluster` is the way in.
-"""
