@@ -224,10 +224,10 @@ def _launch(options: argparse.Namespace) -> int:
 def _own_name() -> str:
     """Returns what to type for this command: its path too where PATH has another, or none."""
     found = shutil.which("distlab")
-    here = Path(sys.argv[0])
-    if here.name != "distlab" or (found and Path(found).resolve() == here.resolve()):
+    command = Path(sys.argv[0])
+    if command.name != "distlab" or (found and Path(found).resolve() == command.resolve()):
         return "distlab"
-    return str(here)
+    return str(command)
 
 
 if __name__ == "__main__":

@@ -112,11 +112,11 @@ def _gpus(problems: list[str]) -> list[str]:
 
 
 def _strategies(gpus: int, cluster: tuple[str, str]) -> dict[str, str]:
-    here = f"{gpus} GPUs" if gpus > 1 else "one GPU" if gpus else "the CPU"
-    several = here if gpus > 1 else f"logical devices on {here}: distlab.split_devices(4)"
+    device = f"{gpus} GPUs" if gpus > 1 else "one GPU" if gpus else "the CPU"
+    several = device if gpus > 1 else f"logical devices on {device}: distlab.split_devices(4)"
     together, served = cluster
     return {
-        "one_device": f"yes, on {here}" if gpus < 2 else "yes, on one GPU",
+        "one_device": f"yes, on {device}" if gpus < 2 else "yes, on one GPU",
         "mirrored": f"yes, on {several}",
         "central_storage": f"yes, on {several}",
         "multi_worker": together,

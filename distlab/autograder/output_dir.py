@@ -119,8 +119,8 @@ def claim_output_dir(
             "leave the seed out, or give a new folder",
         )
     keys = sorted({(*handed.person, handed.name) for handed in submissions})
-    here, source = [list(key) for key in keys], str(folder.resolve())
-    gone = [key for key in last_run.get("submissions", []) if key not in here]
+    own_keys, source = [list(key) for key in keys], str(folder.resolve())
+    gone = [key for key in last_run.get("submissions", []) if key not in own_keys]
     if gone and last_run.get("folder") != source:
         learner, _, name = gone[0]
         raise refuse(
@@ -134,7 +134,7 @@ def claim_output_dir(
     claimed = OutputDir(out, last_run)
     try:
         (out / "records").mkdir(parents=True, exist_ok=True)
-        claimed._write(seed=known, folder=source, submissions=here)
+        claimed._write(seed=known, folder=source, submissions=own_keys)
     except OSError as problem:
         found = f"a folder that cannot be written ({problem.strerror})"
         raise refuse(asked, found, "give a folder of your own") from problem

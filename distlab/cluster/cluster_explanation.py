@@ -52,8 +52,8 @@ def _chief(cluster: ClusterSpec) -> str:
 
 def _expect(cluster: ClusterSpec) -> str:
     if cluster.serves:
-        who = "chief:0" if cluster.jobs.get("chief") else "A process outside of the cluster"
-        return f"{who} tells it what to do; your code ends at make_strategy."
+        coordinator = "chief:0" if cluster.jobs.get("chief") else "A process outside of the cluster"
+        return f"{coordinator} tells it what to do; your code ends at make_strategy."
     saves = "This task saves" if cluster.task == cluster.leader else f"{cluster.leader} saves"
     return {
         None: "",

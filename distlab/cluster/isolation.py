@@ -74,8 +74,8 @@ def unanswering_inside(pid: int, addresses: Mapping[TaskName, str]) -> dict[Task
     """Returns the tasks whose server doesn't answer in a namespace, and what comes back instead."""
     names = {str(task): task for task in addresses}
     asked = {name: addresses[task] for name, task in names.items()}
-    _, said = _start("tell_unanswering", args=[asked], network_of=pid)
-    return {names[name]: text for name, text in json.loads(said or "{}").items()}
+    _, unanswered = _start("tell_unanswering", args=[asked], network_of=pid)
+    return {names[name]: text for name, text in json.loads(unanswered or "{}").items()}
 
 
 def tell_unanswering(addresses: dict[str, str]) -> None:

@@ -188,10 +188,10 @@ def _take_own_gpus(cluster: ClusterSpec) -> None:
         return
     hosts = [str(cluster.address_of(task)).rpartition(":")[0] for task in cluster.trainers]
     own = cluster.trainers.index(cast(TaskName, cluster.task))
-    here, first = hosts.count(hosts[own]), hosts[:own].count(hosts[own])
+    on_host, first = hosts.count(hosts[own]), hosts[:own].count(hosts[own])
     gpus = tf.config.list_physical_devices("GPU")
-    share = len(gpus) // here
-    if share and here > 1:
+    share = len(gpus) // on_host
+    if share and on_host > 1:
         tf.config.set_visible_devices(gpus[first * share : (first + 1) * share], "GPU")
 
 

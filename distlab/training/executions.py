@@ -45,10 +45,10 @@ def make_execution(
         # depend on data (counting the step, weight decay) would be done once more at the end. It
         # asks for the loop's own condition: TensorFlow's usual all-reduce cannot be in another.
         def is_there(batch: Any) -> tf.Tensor:
-            here = batch.has_value()
+            is_there = batch.has_value()
             if not ask:
-                return here
-            missing = strategy.reduce("SUM", tf.cast(~here, tf.int32), axis=None)
+                return is_there
+            missing = strategy.reduce("SUM", tf.cast(~is_there, tf.int32), axis=None)
             return tf.equal(missing, 0)
 
         def more(done: tf.Tensor, existing: tf.Tensor, *_: Any) -> tf.Tensor:

@@ -140,15 +140,15 @@ class FitSession:
         self._pace = pace = ChosenSteps(
             callbacks, asked=self._model.steps_per_execution, workers=workers
         )
-        ours: list[keras.callbacks.Callback] = [pace, agreement]
-        for callback in ours:
+        added: list[keras.callbacks.Callback] = [pace, agreement]
+        for callback in added:
             callback.set_model(self._model)
-        callbacks += ours
+        callbacks += added
         try:
             yield
         finally:
             agreement.stop_listening()
-            callbacks[:] = [callback for callback in callbacks if callback not in ours]
+            callbacks[:] = [callback for callback in callbacks if callback not in added]
             self._pace, self._agreement, self.test_steps = outer
 
     def _check_finite(self, wanted: bool) -> None:

@@ -132,10 +132,10 @@ def check_metrics(model: keras.Model) -> None:
     several = strategy.num_replicas_in_sync > 1 and kind != "central_storage"
     for metric in models.metrics_of(model):
         raw = dict(_of_tensorflow(metric))
-        ours = {each.name: each.value for each in metric._variables}
+        state = {each.name: each.value for each in metric._variables}
         outside = [
             name
-            for name, each in (raw | ours).items()
+            for name, each in (raw | state).items()
             if not isinstance(each, tf.distribute.DistributedValues)
         ]
         if raw and kind == "parameter_server":

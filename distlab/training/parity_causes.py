@@ -93,10 +93,10 @@ def _without_strategy(case: Case, found: Comparison, step: int) -> Cause | None:
     drawn = replace(case, changes=(*case.changes, _reseed))
     if case.train != "distribute" and differs_again(drawn, _NOT_REPEATED):
         left = ", ".join(plain_names(found.one.left, found.other.left))
-        who = f"layer {left} draws" if left else "something in the model draws"
+        drawer = f"layer {left} draws" if left else "something in the model draws"
         return Cause(
-            f"{who} random numbers in each step, which could not be switched off: with other seeds "
-            "one device takes other steps too, so nothing can be equal",
+            f"{drawer} random numbers in each step, which could not be switched off: with other "
+            "seeds one device takes other steps too, so nothing can be equal",
             "leave it out of the model that you check, or give it a rate that is 0 there",
         )
     if found.noise.everywhere:

@@ -595,8 +595,8 @@ def compare(
     """Trains both sides from the same weights; `like` an earlier comparison, of which they are."""
     path: Path = []
     start = None if like is None else like.one.start
-    one = one_device(case, lambda weights: path.append(_first(weights)), start=start)
-    noise = Noise.measure(case, one, path) if like is None else like.noise
+    alone = one_device(case, lambda weights: path.append(_first(weights)), start=start)
+    noise = Noise.measure(case, alone, path) if like is None else like.noise
     tolerance = tolerance if like is None else like.tolerance
     far: list[list[float]] = []
     apart: list[list[float]] = []
@@ -608,10 +608,10 @@ def compare(
         apart.append([farthest(each, each[0]) for each in weights])
         far.append(list(map(farthest, weights, path[len(far)])))
 
-    other = under_strategy(case, one.start, note)
-    allowed = case.largest(noise.allowed(one, path))
+    other = under_strategy(case, alone.start, note)
+    allowed = case.largest(noise.allowed(alone, path))
     return Comparison(
-        one=one,
+        one=alone,
         other=other,
         path=path,
         far=case.largest(far),
@@ -625,12 +625,14 @@ def compare(
 def updates(case: Case, start: Start) -> tuple[np.ndarray, np.ndarray]:
     """How the first step moves the trainable weights on each side, in one row."""
     ends: list[list[np.ndarray]] = []
-    one = one_device(case, lambda weights: ends.append(_first(weights)), start=start)
-    under_strategy(case, one.start, lambda weights: ends.append(_first(weights)))
+    alone = one_device(case, lambda weights: ends.append(_first(weights)), start=start)
+    under_strategy(case, alone.start, lambda weights: ends.append(_first(weights)))
     rows = [
         [
             (wide(end) - wide(value)).ravel()
-            for end, value, trains in zip(side, one.start.values, one.start.trained(), strict=True)
+            for end, value, trains in zip(
+                side, alone.start.values, alone.start.trained(), strict=True
+            )
             if trains
         ]
         for side in ends

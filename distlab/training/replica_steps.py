@@ -212,13 +212,13 @@ class ReplicaSteps:
         """Fails on all replicas where one has a loss that is not finite."""
         context = tf.distribute.get_replica_context()
         places = tf.range(replicas_of(context))
-        mine = places == context.replica_id_in_sync_group
-        told = tf.where(mine, tf.cast(loss, tf.float32), tf.zeros([]))  # 0 times NaN would be NaN
-        each = context.all_reduce(SUM, told)
+        is_own = places == context.replica_id_in_sync_group
+        sent = tf.where(is_own, tf.cast(loss, tf.float32), tf.zeros([]))  # 0 times NaN would be NaN
+        each = context.all_reduce(SUM, sent)
         worst = tf.argmin(tf.cast(tf.math.is_finite(each), tf.int32))
         # In a step of the model's own, losses are those of the whole batch.
-        who = worst if self._own_losses else tf.constant(-1, tf.int64)
-        return [assert_finite(each[worst], step=self._number(), replica=who)]
+        replica = worst if self._own_losses else tf.constant(-1, tf.int64)
+        return [assert_finite(each[worst], step=self._number(), replica=replica)]
 
     def _finite_alone(self, loss: tf.Tensor) -> list[Any]:
         if self.noted is not None:

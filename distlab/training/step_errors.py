@@ -60,8 +60,8 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
         with _parts_explained(model.distribute_strategy.num_replicas_in_sync):
             yield
     except tf.errors.InvalidArgumentError as error:
-        told = _loss_in(str(error.message))
-        if told is None and _SIZES.search(str(error.message)) and several:
+        reported = _loss_in(str(error.message))
+        if reported is None and _SIZES.search(str(error.message)) and several:
             raise ModelError(
                 asked=asked,
                 found=f"a layer that takes the rows of a whole batch, and not a replica's own: "
@@ -69,9 +69,9 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
                 do="take the number of examples from keras.ops.shape(x)[0], and not from a "
                 "constant such as BATCH_SIZE; or give the layer an attribute whole_batch = True",
             ) from error
-        if told is None:
+        if reported is None:
             raise
-        step, replica, loss, applied = told
+        step, replica, loss, applied = reported
         where = f" on replica {replica}" if replica >= 0 else ""
         weights = "the weights are those before it"
         if applied:
@@ -274,9 +274,9 @@ class NotedLoss:
 
     def note(self, loss: tf.Tensor, *, step: tf.Tensor) -> tf.Tensor:
         """Notes the loss if it is not finite; returns what makes sure of it."""
-        this = tf.stack([tf.cast(step, tf.float64) + 1, tf.cast(loss, tf.float64)])
+        mark = tf.stack([tf.cast(step, tf.float64) + 1, tf.cast(loss, tf.float64)])
         keeps = tf.math.is_finite(loss) | (self._held[0] > 0)
-        return self._held.assign(tf.where(keeps, self._held, this))
+        return self._held.assign(tf.where(keeps, self._held, mark))
 
     def look(self) -> None:
         """Fails if such a loss was noted, and forgets it. Call it where operations keep order."""
@@ -284,8 +284,8 @@ class NotedLoss:
         with tf.control_dependencies([number]):
             forgotten = self._held.assign([0.0, 0.0])
         with tf.control_dependencies([forgotten]):
-            told = [_AFTER, tf.cast(number, tf.int64) - 1, tf.constant(0), loss]
-            tf.raw_ops.Assert(condition=tf.equal(number, 0), data=told, summarize=1)
+            report = [_AFTER, tf.cast(number, tf.int64) - 1, tf.constant(0), loss]
+            tf.raw_ops.Assert(condition=tf.equal(number, 0), data=report, summarize=1)
 
 
 def _loss_in(message: str) -> tuple[int, int, str, bool] | None:

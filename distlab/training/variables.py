@@ -72,11 +72,11 @@ def check(model: keras.Model, entries: list[Entry], *, optimizer: str, metrics: 
     for group in _GROUPS if metrics else _GROUPS[:2]:
         stored = [entry for entry in entries if entry["group"] == group]
         found = [_describe(group, variable) for variable in _variables(model, group)]
-        for theirs, own in itertools.zip_longest(stored, found):
-            if theirs is None or own is None or _identity(theirs) != _identity(own):
+        for saved, own in itertools.zip_longest(stored, found):
+            if saved is None or own is None or _identity(saved) != _identity(own):
                 raise ModelError(
                     asked="resume from a checkpoint",
-                    found=f"another {group}: the checkpoint has {_name(theirs)} where this one "
+                    found=f"another {group}: the checkpoint has {_name(saved)} where this one "
                     f"has {_name(own)}",
                     do="build and compile the model as before, or give Resume another folder",
                     pitfall="A restored model with random weights",
@@ -127,7 +127,7 @@ def options_of(model: keras.Model) -> dict[str, str]:
 
 def _variables(model: keras.Model, group: str) -> list[keras.Variable]:
     if group == "optimizer":
-        return [one for each in models.optimizers_of(model) for one in each.variables]
+        return [variable for each in models.optimizers_of(model) for variable in each.variables]
     if group == "metrics":
         return list(model.metrics_variables)
     # What keras.random draws by where it is given no seed is as much a part of a training.
@@ -148,14 +148,14 @@ def _differing(copies: dict[str, list[np.ndarray]], workers: Workers) -> set[str
     }
     if workers.count == 1:
         return own
-    said = workers.exchange(
+    answers = workers.exchange(
         [
             # Each worker's name is another, as such a variable's values are.
             workers.name if key in own else hashlib.blake2b(first.tobytes()).hexdigest()
             for key, (first, *_) in copies.items()
         ]
     )
-    return {key for key, *each in zip(copies, *said, strict=True) if len(set(each)) > 1}
+    return {key for key, *each in zip(copies, *answers, strict=True) if len(set(each)) > 1}
 
 
 def _of_all(values: np.ndarray, workers: Workers) -> np.ndarray:

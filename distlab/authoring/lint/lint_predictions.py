@@ -108,9 +108,9 @@ def _stored_answer(notebook: NotebookNode, answer: PredictionCall) -> re.Pattern
     """Returns what finds an answer in a text; a single word or number is found by chance."""
     for output in notebook.cells[answer.cell].get("outputs", ()):
         if match := _STORED_ANSWER.search(output.get("data", {}).get("text/plain", "")):
-            said = match[1].strip()
-            if len(said.split()) > 1:
-                return re.compile(rf"(?<!\w){re.escape(said)}(?!\w)", re.IGNORECASE)
+            choice = match[1].strip()
+            if len(choice.split()) > 1:
+                return re.compile(rf"(?<!\w){re.escape(choice)}(?!\w)", re.IGNORECASE)
     return None
 
 

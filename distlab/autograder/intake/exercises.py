@@ -90,13 +90,13 @@ def _text_of_source(text: str) -> frozenset[str]:
     """The same of a source in jupytext's percent format, whose text is in comments."""
     lines, is_answer = set(), False
     for line in text.splitlines():
-        said = line.removeprefix("#").strip() if line.startswith("#") else ""
-        if said == TEXT.begin:
+        comment = line.removeprefix("#").strip() if line.startswith("#") else ""
+        if comment == TEXT.begin:
             is_answer = True
-        elif said in (TEXT.stub, TEXT.end):
+        elif comment in (TEXT.stub, TEXT.end):
             is_answer = False
         elif not is_answer:
-            lines.add(said)
+            lines.add(comment)
     return frozenset(lines - {""})
 
 

@@ -157,8 +157,8 @@ def _undefined(check: Check, cells: Cells) -> Failure:
     """Says which function the task's cell defines instead of the one that is asked for."""
     own = next((text for _, text in cells if check.name in TASK_LINE.findall(text)), "")
     if others := re.findall(r"^def (\w+)\(", own, re.MULTILINE):
-        said = f"NameError: the cell defines `{others[-1]}`, not `{check.function}`"
-        return Failure(FailureKind.UNUSABLE, said)
+        message = f"NameError: the cell defines `{others[-1]}`, not `{check.function}`"
+        return Failure(FailureKind.UNUSABLE, message)
     return Failure(FailureKind.NOT_STARTED, f"NameError: no cell defines `{check.function}`")
 
 

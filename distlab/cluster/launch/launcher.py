@@ -274,12 +274,12 @@ class _Launcher:
             return exit_status.exit_code(failed[task]) or 1  # a server may have left with 0
         self._restarts += 1
         again = [task] if self._is_replaceable(task) else list(self._all())
-        what = "it is" if len(again) == 1 else "all are"
+        subject = "it is" if len(again) == 1 else "all are"
         number = f"restart {self._restarts} of {self._options.max_restarts}"
         # Servers have nothing to save, and TensorFlow takes a second to end one.
         savers = [saver for saver in again if not self._serves(saver)]
         self._end(again, signal.SIGTERM, grace_secs, waits_for=savers)
-        self._say(f"{how}; {what} started again ({number})")
+        self._say(f"{how}; {subject} started again ({number})")
         if not self._signals:
             self._start(again)
         return None

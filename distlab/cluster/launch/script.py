@@ -82,10 +82,10 @@ def _start_over_where_set_too_late(argv: list[str]) -> None:
 
     Not once TensorFlow is in use: in a new Python too that would then have been too late.
     """
-    read, ours = settings(os.environ), os.getpid()
+    read, own_pid = settings(os.environ), os.getpid()
 
     def look(event: str, args: tuple[Any, ...]) -> None:
-        if event not in ("os.putenv", "os.unsetenv") or os.getpid() != ours:
+        if event not in ("os.putenv", "os.unsetenv") or os.getpid() != own_pid:
             return
         name, *value = map(os.fsdecode, args)
         differs = settings({name: value[0]} if value else {}).get(name) != read.get(name)

@@ -210,7 +210,7 @@ class LocalCluster:
         """
         names = self._named(tasks)
         outputs = self._runner.run_cell(code, names, timeout_secs=timeout_secs, show=show)
-        return {str(task): theirs for task, theirs in outputs.items()}
+        return {str(task): lines for task, lines in outputs.items()}
 
     def tf_config(self, task: str) -> dict[str, Any]:
         """Returns what a task finds in its TF_CONFIG."""

@@ -237,10 +237,10 @@ class KernelGroup:
         command += ["--devices", str(self._devices if is_worker else 1)]
         command += ["--server"] if has_server else []
         command += ["--", "-f", kernel.connection_file(), "--HistoryManager.enabled=False"]
-        ours = shell()  # kernels show errors as this process does
-        command.append(f"--InteractiveShell.colors={ours.colors if ours else 'nocolor'}")
-        if ours:
-            command.append(f"--InteractiveShell.xmode={ours.InteractiveTB.mode}")
+        own_shell = shell()  # kernels show errors as this process does
+        command.append(f"--InteractiveShell.colors={own_shell.colors if own_shell else 'nocolor'}")
+        if own_shell:
+            command.append(f"--InteractiveShell.xmode={own_shell.InteractiveTB.mode}")
         env: dict[str, str | None] = {
             "IPYTHONDIR": str(self.folder / "ipython"),
             "JPY_PARENT_PID": None,  # of this process, where it is a kernel

@@ -159,13 +159,13 @@ def _readers(batches: Sequence[Sequence[Sequence[int]]]) -> dict[int, list[tuple
 def _in_words(
     title: str, readers: Mapping[int, list[tuple[int, int]]], examples: int, *, workers: int
 ) -> str:
-    twice = sum(len(theirs) > 1 for theirs in readers.values())
+    twice = sum(len(reads) > 1 for reads in readers.values())
     text = (
         f"{title}: of {examples} examples {examples - len(readers)} are trained by no worker and "
     )
     text += f"{twice} more than once. The first global batch: "
     firsts = {
-        index: [n for n, theirs in sorted(readers.items()) if (index, 1) in theirs]
+        index: [n for n, reads in sorted(readers.items()) if (index, 1) in reads]
         for index in range(workers)
     }
     return (

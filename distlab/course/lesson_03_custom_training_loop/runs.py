@@ -34,4 +34,4 @@ def fit_path(model: keras.Model, data: Any) -> tuple[keras.Model, list[Any]]:
 def apart(model: keras.Model, reference: keras.Model) -> float:
     """Returns the largest difference of a weight between two models."""
     pairs = zip(model.get_weights(), reference.get_weights(), strict=True)
-    return max(float(np.abs(path - theirs).max()) for path, theirs in pairs)
+    return max(float(np.abs(path - exact).max()) for path, exact in pairs)

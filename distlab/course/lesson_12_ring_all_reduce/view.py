@@ -123,8 +123,8 @@ def _in_words(algorithm: str, over: int, of: int, last: tuple[Transfer, ...], co
     if last:
         does = "adds it to its own" if last[0].adds else "keeps it in place of its own"
         sent = "; ".join(
-            f"rank {one.source} sends {_chunks(one, len(counts))} to rank {one.target}"
-            for one in last
+            f"rank {move.source} sends {_chunks(move, len(counts))} to rank {move.target}"
+            for move in last
         )
         happened = f"In this step {sent}; each target {does}. "
     else:

@@ -34,8 +34,8 @@ def kept(question: Question, guess: Answer | None) -> Texts:
     """Returns what stays of a control after the answer was shown."""
     if guess is None:
         return "You made no prediction.", "You made no prediction."
-    said = question.said(guess)
-    return f"You predicted *{said}*.", f"You predicted {said}."
+    answer = question.said(guess)
+    return f"You predicted *{answer}*.", f"You predicted {answer}."
 
 
 def revealed(

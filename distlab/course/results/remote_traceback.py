@@ -1,7 +1,7 @@
 """Raises an error from a different process here, with the traceback of the learner's own lines.
 
-    told = tell(error, function)        # there: plain, so that it can be sent
-    replay(told, function)              # here
+    packed = pack_error(error, function)      # there: plain, so that it can be sent
+    raise_packed(packed, function)            # here
 
 `distlab.course.results.failures` then finds the learner's own lines in the traceback, as if the
 function had run in this process.
@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 from distlab.course.results.failures import home_of
 from distlab.errors import InvalidArgument
 
-Told = dict[str, Any]
+PackedError = dict[str, Any]
 _GENERATED = "__autograph_generated_file"
 
 
-def tell(error: BaseException, function: Callable[..., Any]) -> Told:
+def pack_error(error: BaseException, function: Callable[..., Any]) -> PackedError:
     """Returns what is to be known of an error, as JSON can carry it."""
     home = home_of(function)
     frames = list(traceback.walk_tb(error.__traceback__))
@@ -30,51 +30,51 @@ def tell(error: BaseException, function: Callable[..., Any]) -> Told:
         for frame, line in frames
         if frame.f_globals is home and _GENERATED not in frame.f_code.co_filename
     ]
-    told: Told = {
+    packed: PackedError = {
         "error": type(error).__name__,
         "text": str(error),
         "lines": own,
         "raised_there": bool(own) and frames[-1][0].f_globals is home,
     }
     if isinstance(error, InvalidArgument):
-        told["parts"] = error.parts
-    return told
+        packed["parts"] = error.parts
+    return packed
 
 
-def tell_of(
+def pack_text(
     error: str, text: str, function: Callable[..., Any], *, line: tuple[str, int, str] | None = None
-) -> Told:
-    """Returns what `tell` would, of something that was no exception there."""
+) -> PackedError:
+    """Returns what `pack_error` would, of something that was no exception there."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if line is None and code is not None:
         line = (code.co_filename, code.co_firstlineno, code.co_name)
     return {"error": error, "text": text, "lines": [line] if line else [], "raised_there": False}
 
 
-def replay(told: Told, function: Callable[..., Any]) -> NoReturn:
-    """Raises an error as it was told."""
-    error, home = _error(told), home_of(function)
+def raise_packed(packed: PackedError, function: Callable[..., Any]) -> NoReturn:
+    """Raises an error as it was packed."""
+    error, home = _error(packed), home_of(function)
 
     def deepest() -> None:
         raise error
 
     then, statement = deepest, "then()"
-    if told["raised_there"]:
+    if packed["raised_there"]:
         then, statement = error, "raise then"  # type: ignore[assignment]
-    for file, line, name in reversed(told["lines"]):
+    for file, line, name in reversed(packed["lines"]):
         then = _frame(file, line, name, home=home, statement=statement, then=then)
         statement = "then()"
     then()
-    raise AssertionError(told)  # it raises
+    raise AssertionError(packed)  # it raises
 
 
-def _error(told: Told) -> Exception:
-    if parts := told.get("parts"):
+def _error(packed: PackedError) -> Exception:
+    if parts := packed.get("parts"):
         return InvalidArgument(**parts)
-    if told["error"] == "NotImplementedError":  # what a stub raises is looked for by its type
-        return NotImplementedError(told["text"])
-    kind: type[Exception] = type(told["error"], (Exception,), {})
-    return kind(told["text"])
+    if packed["error"] == "NotImplementedError":  # what a stub raises is looked for by its type
+        return NotImplementedError(packed["text"])
+    kind: type[Exception] = type(packed["error"], (Exception,), {})
+    return kind(packed["text"])
 
 
 def _frame(

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from distlab.course.results.failures import home_of
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
-from distlab.course.results.remote_traceback import Told, replay, tell, tell_of
+from distlab.course.results.remote_traceback import PackedError, pack_error, pack_text, raise_packed
 from distlab.course.runs.timeouts import scale_timeout
 from distlab.errors import TaskFailed, TaskTimeout
 from distlab.source_lines import keep_lines
@@ -117,13 +117,13 @@ def _call(
                 _on_task, *order, tasks=tasks, timeout_secs=scale_timeout(timeout_secs)
             )
         except TaskFailed as problem:
-            told = _what_failed(problem, Path(folder), function, tasks)
-            is_stub = told["error"] == "NotImplementedError"  # it has touched nothing
+            failure = _what_failed(problem, Path(folder), function, tasks)
+            is_stub = failure["error"] == "NotImplementedError"  # it has touched nothing
             is_idle = coordinated and Path(folder, problem.task).exists()
             if not (is_stub or is_idle):
                 cluster.close()
                 del _kept[kind]
-            replay(told, function)
+            raise_packed(failure, function)
     for task, (_, printed) in zip(tasks, results, strict=True):
         for line in printed.splitlines():
             print(f"{task}: {line}")  # noqa: T201
@@ -223,27 +223,27 @@ def _on_task(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too
-        told = json.dumps(tell(error, function))
+        packed = json.dumps(pack_error(error, function))
         if processes is not None:
             with contextlib.suppress(Exception):  # of steps: the next call is not to hear of them
                 given.coordinator.join()
-        told_at.write_text(told, encoding="utf-8")
+        told_at.write_text(packed, encoding="utf-8")
         raise
 
 
 def _what_failed(
     problem: TaskFailed, folder: Path, function: Callable[..., Any], tasks: list[str]
-) -> Told:
+) -> PackedError:
     if isinstance(problem, TaskTimeout):
         return _hang(problem, function, tasks)
     file = folder / problem.task
     if file.exists():
-        told: Told = json.loads(file.read_text(encoding="utf-8"))
-        return told
-    return tell_of("WorkerEnded", problem.found.partition("\n")[0], function)
+        packed: PackedError = json.loads(file.read_text(encoding="utf-8"))
+        return packed
+    return pack_text("WorkerEnded", problem.found.partition("\n")[0], function)
 
 
-def _hang(problem: TaskTimeout, function: Callable[..., Any], tasks: list[str]) -> Told:
+def _hang(problem: TaskTimeout, function: Callable[..., Any], tasks: list[str]) -> PackedError:
     """Says which workers wait, the first one's line, and which have finished."""
     from distlab.cluster.local.task_errors import read_waits
 
@@ -255,7 +255,7 @@ def _hang(problem: TaskTimeout, function: Callable[..., Any], tasks: list[str]) 
     text += "".join(f"\n{wait}" for wait in waiting[1:])
     first = waiting[0]
     line = (first.file, first.line, first.function) if first.function else None
-    return tell_of("TimeoutError", text, function, line=line)
+    return pack_text("TimeoutError", text, function, line=line)
 
 
 def _sources_of(function: Callable[..., Any]) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from distlab.cluster.local.remote_calls import pack_call
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
-from distlab.course.results.remote_traceback import Told, replay, tell, tell_of
+from distlab.course.results.remote_traceback import PackedError, pack_error, pack_text, raise_packed
 from distlab.course.runs.timeouts import scale_timeout
 from distlab.errors import UnsupportedEnvironment
 from distlab.source_lines import keep_lines
@@ -73,10 +73,10 @@ def call_in_process(
             )
         except subprocess.TimeoutExpired:
             late = f"it has not come to an end after {limit:.0f} seconds"
-            replay(tell_of("TimeoutError", late, function), function)
+            raise_packed(pack_text("TimeoutError", late, function), function)
         print(done.stdout, end="")  # noqa: T201
-        if (told := folder / "told").exists():
-            replay(pickle.loads(told.read_bytes()), function)
+        if (error_file := folder / "error").exists():
+            raise_packed(pickle.loads(error_file.read_bytes()), function)
         result = folder / "result"
         has_result = result.exists()
         return Ended(
@@ -90,16 +90,16 @@ def serve(folder: str, most_bytes: str) -> None:
     sys.path += [place for place in path if place not in sys.path]
     keep_lines(sources)
     function, (job, args) = pickle.loads(packed)
-    told: Told | None = None
+    packed_error: PackedError | None = None
     _limit(int(most_bytes))
     try:
         result = job(function, *args) if job else function(*args)
         payload = encode(to_plain(result, at="what it returned"))
     except Exception as error:
-        told = tell(error, function)
+        packed_error = pack_error(error, function)
     _limit(0)
-    if told is not None:
-        Path(folder, "told").write_bytes(pickle.dumps(told))
+    if packed_error is not None:
+        Path(folder, "error").write_bytes(pickle.dumps(packed_error))
     else:
         Path(folder, "result").write_bytes(payload)
 

@@ -228,8 +228,8 @@ class Place:
     @property
     def continues(self) -> bool:
         """Whether the next epoch reads on where this one ends (`steps_per_epoch`)."""
-        it = self._iterator
-        return it.steps_per_epoch is not None and it._current_iterator is not None
+        iterator = self._iterator
+        return iterator.steps_per_epoch is not None and iterator._current_iterator is not None
 
     def __iter__(self) -> Any:
         """Hands Keras an iterator over the data, and counts it."""
@@ -264,14 +264,14 @@ class Place:
 
     def move_to(self, state: dict[str, Any], *, batch: int, read: bool) -> None:
         """Goes to where another `fit` was, without training and without calling callbacks."""
-        it = self._iterator
+        iterator = self._iterator
         self.read, self._slack = list(state["read"]), state["slack"]
         current = None
         for index, count in enumerate(self.read):
             needed = index == len(self.read) - 1 and (batch > 0 or state["continues"])
             current = self._opened(count if needed or read else 0)
         if state["continues"]:
-            it._current_iterator, it._steps_seen = current, state["steps_seen"] - batch
+            iterator._current_iterator, iterator._steps_seen = current, state["steps_seen"] - batch
         elif batch:
             self._ready = current
         if batch:
@@ -296,12 +296,12 @@ class Place:
 
         There `fit` raises `InvalidArgument` where no execution begins with that batch.
         """
-        it = self._iterator
-        epoch = it._enumerate_iterator
+        iterator = self._iterator
+        epoch = iterator._enumerate_iterator
 
         def rest_of_epoch() -> Iterator[Any]:
-            del it._enumerate_iterator
-            steps = it.steps_per_execution
+            del iterator._enumerate_iterator
+            steps = iterator.steps_per_execution
             whole = self._length is not None and batch >= self._length
             if batch % steps and not whole:
                 raise InvalidArgument(
@@ -314,4 +314,4 @@ class Place:
                 next(executions, None)
             yield from executions
 
-        it._enumerate_iterator = rest_of_epoch
+        iterator._enumerate_iterator = rest_of_epoch

@@ -85,9 +85,9 @@ def restore(
     values: Arrays,
 ) -> None:
     """Gives callbacks their attributes back; warns of a state whose callback is not there."""
-    there = dict(_named(callbacks))
+    by_name = dict(_named(callbacks))
     for name, state in states.items():
-        if name not in there:
+        if name not in by_name:
             warnings.warn(
                 f"Resume: the checkpoint holds the state of {name}, and fit was given no such "
                 "callback",
@@ -96,15 +96,15 @@ def restore(
             )
             continue
         for attribute, stored in state.items():
-            setattr(there[name], attribute, _decode(stored, values))
+            setattr(by_name[name], attribute, _decode(stored, values))
 
 
 def known(
     callbacks: Iterable[keras.callbacks.Callback], states: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Returns the states of those callbacks that are there."""
-    there = dict(_named(callbacks))
-    return {name: state for name, state in states.items() if name in there}
+    by_name = dict(_named(callbacks))
+    return {name: state for name, state in states.items() if name in by_name}
 
 
 def _named(

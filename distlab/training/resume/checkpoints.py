@@ -55,8 +55,8 @@ class Position:
     def __str__(self) -> str:
         """As in "step 240: epoch 3, batch 40 of 100"."""
         of = "" if self.batches is None else f" of {self.batches}"
-        here = f", batch {self.batch}{of}" if self.batch else ""
-        return f"step {self.step}: epoch {self.epoch + 1}{here}"
+        batch = f", batch {self.batch}{of}" if self.batch else ""
+        return f"step {self.step}: epoch {self.epoch + 1}{batch}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -307,14 +307,16 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _check_compiled(self, stored: dict[str, str]) -> None:
         """Refuses a training that is over and was another: a tuner's trial before this one."""
-        ours = self._compiled_with
-        differing = [name for name in ours | stored if ours.get(name) != stored.get(name)]
+        compiled_with = self._compiled_with
+        differing = [
+            name for name in compiled_with | stored if compiled_with.get(name) != stored.get(name)
+        ]
         if differing:
             name = differing[0]
             raise ModelError(
                 asked=f"train with Resume({str(self.folder)!r})",
                 found=f"a training there that has ended, with {name}={stored.get(name)}, and a "
-                f"model compiled with {name}={ours.get(name)}",
+                f"model compiled with {name}={compiled_with.get(name)}",
                 do="give each training a folder of its own, or empty this one to begin anew",
             )
 

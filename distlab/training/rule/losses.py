@@ -43,8 +43,8 @@ def adds_up(thing: Any) -> bool:
     function = getattr(thing, "fn", getattr(thing, "_fn", None))
     axis = (getattr(thing, "_fn_kwargs", None) or {}).get("axis", -1)
     of_batch = type(thing) in _OF_BATCH or function in _OF_BATCH
-    ours = is_keras(thing) and (function is None or is_keras(function))
-    return ours and not of_batch and axis == -1
+    is_builtin = is_keras(thing) and (function is None or is_keras(function))
+    return is_builtin and not of_batch and axis == -1
 
 
 def _may_add_up(thing: Any) -> bool:

@@ -185,10 +185,9 @@ def first_difference(
 
     Values are only sent if checksums differ: machines of different kinds round differently.
     """
-    ours = list(arrays)
+    own = list(arrays)
     described = [
-        [name, [str(array.dtype), array.shape, zlib.crc32(_bytes_of(array))]]
-        for name, array in ours
+        [name, [str(array.dtype), array.shape, zlib.crc32(_bytes_of(array))]] for name, array in own
     ]
     for index, each in enumerate(itertools.zip_longest(*workers.exchange(described))):
         # Without the names: Keras counts layers of a kind over the whole process.
@@ -196,7 +195,7 @@ def first_difference(
         odd = next((i for i, part in enumerate(known) if part != known[0]), None)
         if odd is None:
             continue
-        array = ours[index][1] if index < len(ours) else None
+        array = own[index][1] if index < len(own) else None
         alike = all(part and known[0] and part[:2] == known[0][:2] for part in known)
         if alike and array is not None and tf.as_dtype(array.dtype).is_floating:
             odd = _far_from_chief(workers, array)
@@ -265,8 +264,8 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
         """Asks the others; also for their learning rates, if those are to be compared."""
         given = self._notice is not None and self._notice.given
         stops, workers = bool(self.model.stop_training), self._workers
-        ours = learning_rates(self.model) if rates and workers.count > 1 else []
-        states = workers.exchange([stops, given, monotonic(), self.read.state(), ours])
+        own_rates = learning_rates(self.model) if rates and workers.count > 1 else []
+        states = workers.exchange([stops, given, monotonic(), self.read.state(), own_rates])
         all_stop, all_leave, clocks, reads, all_rates = zip(*states, strict=True)
         self.model.stop_training = any(all_stop)
         self.leaves, self.now = any(all_leave), clocks[0]
@@ -322,11 +321,11 @@ def learning_rates(model: keras.Model) -> list[float]:
 
 def _check_learning_rates(workers: Workers, rates: list[list[float]]) -> None:
     for name, others in zip(workers.names, rates, strict=True):
-        for ours, other in zip(rates[0], others, strict=True):
-            if not math.isclose(ours, other, rel_tol=_ROUNDING_OF_RATES):
+        for own, other in zip(rates[0], others, strict=True):
+            if not math.isclose(own, other, rel_tol=_ROUNDING_OF_RATES):
                 raise ModelError(
                     asked=f"fit on {workers.count} workers",
-                    found=f"a learning rate of {other:g} on {name} and of {ours:g} on "
+                    found=f"a learning rate of {other:g} on {name} and of {own:g} on "
                     f"{workers.names[0]}",
                     do="give every worker the callbacks that change the learning rate, such as "
                     "ReduceLROnPlateau",
