@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import distlab as dl
-from distlab.warm.process import shared_server, task_environment
+from distlab.cluster.warm.process import shared_server, task_environment
 
 
 def all_reduce(marker: str | None = None) -> float:

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import nbformat
 
+from distlab.cluster.warm.process import shared_server, task_environment
 from distlab.course.checks.registry import stems
-from distlab.warm.process import shared_server, task_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 STEM, CHECK, FUNCTION = "01_mirrored_strategy", "combine_shares", "combine"

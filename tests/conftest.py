@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import distlab as dl
-from distlab.warm.process import can_fork, shared_server, task_environment
+from distlab.cluster.warm.process import can_fork, shared_server, task_environment
 from tests.support.graph_memory import MOST, forget_graphs
 
 # A shell lets what it starts in the background ignore an interrupt, and tests send some. Processes

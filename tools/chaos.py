@@ -35,7 +35,7 @@ import psutil
 
 from distlab.cluster.launch.script import STACKS_SIGNAL
 from distlab.cluster.ports import is_free
-from distlab.warm.process import ADDRESS_VARIABLE, shared_server
+from distlab.cluster.warm.process import ADDRESS_VARIABLE, shared_server
 
 SCRIPT = Path(__file__).resolve().parent.parent / "tests" / "support" / "train_and_resume.py"
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)

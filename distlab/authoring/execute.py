@@ -175,7 +175,13 @@ class _ThisInterpreter(KernelSpecManager):
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         return KernelSpec(
-            argv=[sys.executable, "-m", "distlab.warm.ipython_kernel", "-f", "{connection_file}"],
+            argv=[
+                sys.executable,
+                "-m",
+                "distlab.cluster.warm.ipython_kernel",
+                "-f",
+                "{connection_file}",
+            ],
             display_name=kernel_name,
             language="python",
             metadata={"kernel_provisioner": {"provisioner_name": "distlab-warm"}},

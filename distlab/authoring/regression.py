@@ -33,8 +33,8 @@ from distlab.authoring import compare
 from distlab.authoring.execute import Session
 from distlab.authoring.kernel_environment import kernel_environment
 from distlab.authoring.notebook_text import tags_of
+from distlab.cluster.warm.process import ADDRESS_VARIABLE, PRELOAD, WarmServer, can_fork
 from distlab.errors import NotebookError
-from distlab.warm.process import ADDRESS_VARIABLE, PRELOAD, WarmServer, can_fork
 
 _CELL_TIMEOUT_SECS = 300
 _NBVAL_CELL_TIMEOUT_SECS = 2000

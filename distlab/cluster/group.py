@@ -6,8 +6,8 @@
         group.ended()                     # {worker:1: -9}
         group.start()                     # those that have ended, again
 
-Each is started and kept by a process outside of this one (`distlab.warm.process`), in a process
-group of its own, with its TF_CONFIG in its environment. When this process ends, they end.
+Each is started and kept by a process outside of this one (`distlab.cluster.warm.process`), in a
+process group of its own, with its TF_CONFIG in its environment. When this process ends, they end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from distlab.cluster.spec import ClusterSpec, TaskName
-from distlab.warm.process import ForkedProcess, shared_server, task_environment
+from distlab.cluster.warm.process import ForkedProcess, shared_server, task_environment
 
 # How long a task that was asked to end may take before it is killed.
 GRACE_SECS = 2.0

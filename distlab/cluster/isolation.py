@@ -24,8 +24,8 @@ from typing import Any
 
 from distlab.cluster.probe import unanswering
 from distlab.cluster.spec import TaskName
+from distlab.cluster.warm.process import ForkedProcess, shared_server, task_environment
 from distlab.errors import UnsupportedEnvironment
-from distlab.warm.process import ForkedProcess, shared_server, task_environment
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1

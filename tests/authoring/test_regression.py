@@ -11,7 +11,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from distlab.authoring.execute import execute
 from distlab.authoring.kernel_environment import kernel_environment
-from distlab.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
+from distlab.cluster.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 
 pytest_plugins = ["pytester"]
 

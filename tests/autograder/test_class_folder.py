@@ -15,8 +15,8 @@ from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.autograder import run as run_module
 from distlab.autograder.grader import GradingOptions
 from distlab.autograder.run import grade
+from distlab.cluster.warm.process import can_fork
 from distlab.course.checks.registry import checks_of
-from distlab.warm.process import can_fork
 from tests.support.questions import SPLIT, running, wait_until
 from tests.support.repository import ROOT
 

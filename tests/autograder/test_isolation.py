@@ -12,11 +12,11 @@ from distlab.autograder.isolation import question as question_module
 from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.isolation.question import COULD_NOT_JUDGE, Question, require_safe_user
 from distlab.autograder.isolation.walls import missing_walls
+from distlab.cluster.warm.process import can_fork
 from distlab.course.checks.registry import find_check
 from distlab.course.checks.run_check import run_check
 from distlab.course.results.failures import FailureKind
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
-from distlab.warm.process import can_fork
 from tests.support.questions import SPLIT, asked, probed, running, wait_until
 from tests.support.repository import ROOT
 

@@ -19,8 +19,8 @@ from distlab.cluster.launch import launcher
 from distlab.cluster.launch.launcher import LaunchOptions, launch
 from distlab.cluster.launch.task_output import Lines
 from distlab.cluster.ports import is_free
+from distlab.cluster.warm.process import shared_server, task_environment
 from distlab.errors import InvalidArgument
-from distlab.warm.process import shared_server, task_environment
 from tests.support.launched import LIMIT_SECS, Launch, are_gone, launched, own_lines, said_by
 from tests.support.local_tasks import late_once, wait_until
 

@@ -18,8 +18,8 @@ from distlab.cluster.local import kernel_group, runner
 from distlab.cluster.local.cluster import NOTICE, newest_open
 from distlab.cluster.local.task_errors import read_waits
 from distlab.cluster.spec import local_spec
+from distlab.cluster.warm.process import ADDRESS_VARIABLE, shared_server
 from distlab.errors import InvalidArgument, ProcessError, TaskFailed, TaskTimeout
-from distlab.warm.process import ADDRESS_VARIABLE, shared_server
 from tests.support.local_tasks import (
     all_are_in,
     all_reduce,

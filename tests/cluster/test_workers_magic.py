@@ -5,7 +5,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from distlab.authoring.execute import execute
 from distlab.authoring.kernel_environment import kernel_environment
-from distlab.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
+from distlab.cluster.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
 

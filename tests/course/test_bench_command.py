@@ -3,9 +3,9 @@
 import pytest
 
 from distlab import cli
+from distlab.cluster.warm.process import can_fork
 from distlab.course.bench_command import efficiency_of, own_functions, table_of
 from distlab.course.measure.scaling_runs import MeasuredStep
-from distlab.warm.process import can_fork
 from tests.support.forked_python import write_forked_python
 
 SCRIPT = """

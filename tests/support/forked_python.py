@@ -5,12 +5,12 @@ write_forked_python(tmp_path / "python", monkeypatch)
 
 import sys
 
-from distlab.warm.process import ADDRESS_VARIABLE, shared_server
+from distlab.cluster.warm.process import ADDRESS_VARIABLE, shared_server
 
 # A fork is in the network where it is asked for.
 _SCRIPT = f"""#!{sys.executable}
 import os, sys
-from distlab.warm.process import shared_server, task_environment
+from distlab.cluster.warm.process import shared_server, task_environment
 options = {{"stdout": 1, "stderr": 2, "network_of": os.getpid(), "cwd": os.getcwd()}}
 argv = [argument for argument in sys.argv[1:] if argument != "-u"]
 sys.exit(shared_server().spawn(argv, env=task_environment({{}}), **options).wait())

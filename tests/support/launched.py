@@ -20,7 +20,7 @@ import types
 import psutil
 
 from distlab import cli
-from distlab.warm.process import ADDRESS_VARIABLE, shared_server
+from distlab.cluster.warm.process import ADDRESS_VARIABLE, shared_server
 
 LIMIT_SECS = 180
 

@@ -8,7 +8,7 @@ The processes are forked from the warm one where that can be done.
 
 import re
 
-from distlab.warm.process import shared_server, task_environment
+from distlab.cluster.warm.process import shared_server, task_environment
 from tests.support.repository import ROOT
 
 TRAIN = ROOT / "examples" / "train.py"

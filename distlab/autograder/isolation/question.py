@@ -23,12 +23,12 @@ from typing import Any
 from distlab.autograder.intake.exercises import check_named
 from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.isolation.walls import missing_walls
+from distlab.cluster.warm.process import shared_server, task_environment
 from distlab.course.checks.check import Criterion
 from distlab.course.checks.report import Ending, Report
 from distlab.course.checks.run_check import DEFAULT_SEEDS
 from distlab.course.results.failures import Failure, FailureKind
 from distlab.errors import InvalidArgument, ProcessError, UnsupportedEnvironment
-from distlab.warm.process import shared_server, task_environment
 
 JOB, REPORT = "job.json", "report.json"
 COULD_NOT_JUDGE = "The check could not judge this answer."

@@ -24,8 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from distlab.cluster.warm.server import settings
 from distlab.devices import split_devices
-from distlab.warm.server import settings
 
 # What a task answers by writing the stacks of its threads to its stderr.
 STACKS_SIGNAL = signal.SIGUSR1

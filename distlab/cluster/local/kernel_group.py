@@ -34,8 +34,8 @@ from distlab.cluster.local.outputs import shell
 from distlab.cluster.ports import is_free, reserved_ports
 from distlab.cluster.probe import unanswering
 from distlab.cluster.spec import ClusterSpec, TaskName
+from distlab.cluster.warm.process import shared_server
 from distlab.errors import TaskFailed, TaskTimeout
-from distlab.warm.process import shared_server
 
 _POLL_SECS = 0.005
 _ASK_AGAIN_SECS = 0.2

@@ -17,8 +17,8 @@ import threading
 from typing import Any, NoReturn
 
 from distlab.cluster.local.cluster import LocalCluster, newest_open
+from distlab.cluster.warm.process import shared_server
 from distlab.errors import DistlabError, InvalidArgument, ProcessError
-from distlab.warm.process import shared_server
 
 _USAGE = "%%workers [TASK ...] [--timeout SECS] [--cluster NAME]"
 

@@ -47,7 +47,7 @@ def main() -> None:
             protocol="grpc",
         )
         _kept.append(server)
-    from distlab.warm import ipython_kernel
+    from distlab.cluster.warm import ipython_kernel
 
     ipython_kernel.main([*options.kernel, f"--IPKernelApp.parent_handle={os.getppid()}"])
 

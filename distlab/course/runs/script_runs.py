@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from distlab.warm.process import ADDRESS_VARIABLE, shared_server
+from distlab.cluster.warm.process import ADDRESS_VARIABLE, shared_server
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from distlab.authoring.execute import execute
 from distlab.authoring.kernel_environment import kernel_environment
+from distlab.cluster.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 from distlab.errors import NotebookError
-from distlab.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 
 LIGHT = ("ipykernel.kernelapp", "ipykernel.ipkernel", "ipykernel.zmqshell", "matplotlib.pyplot")
 

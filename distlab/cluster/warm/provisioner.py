@@ -13,8 +13,8 @@ from typing import Any
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
+from distlab.cluster.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 from distlab.errors import ProcessError
-from distlab.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 
 _OPTIONS = ("env", "cwd", "stdout", "stderr")
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from distlab import environment
+from distlab.cluster.warm.server import Task
 from distlab.errors import ProcessError, UnsupportedEnvironment
-from distlab.warm.server import Task
 
 ADDRESS_VARIABLE = "DISTLAB_WARM_ADDRESS"
 SWITCH_VARIABLE = "DISTLAB_WARM"
@@ -183,7 +183,7 @@ class WarmServer(forkserver.ForkServer):
         with socket.socket(socket.AF_UNIX) as listener, (self.folder / "log").open("wb") as log:
             listener.bind(self.address)
             listener.listen(128)
-            command = [sys.executable, "-c", "from distlab.warm.server import main; main()"]
+            command = [sys.executable, "-c", "from distlab.cluster.warm.server import main; main()"]
             self._process = subprocess.Popen(
                 [*command, str(listener.fileno()), str(alive), str(self.folder), *self._preload],
                 pass_fds=(listener.fileno(), alive),

@@ -1,6 +1,6 @@
 """A Python kernel that shows what Python wrote, in a fork as in a fresh process.
 
-Started like `ipykernel_launcher`: `python -m distlab.warm.ipython_kernel -f CONNECTION_FILE`.
+Started like `ipykernel_launcher`: `python -m distlab.cluster.warm.ipython_kernel -f FILE`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from distlab.cluster.warm.process import WarmServer, can_fork
+from distlab.cluster.warm.server import settings
 from distlab.errors import ProcessError
-from distlab.warm.process import WarmServer, can_fork
-from distlab.warm.server import settings
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
 
@@ -168,7 +168,7 @@ def test_closing_or_killing_the_server_ends_tasks_and_leaves_nothing():
 # The tasks of a program, from a server of its own or from another's.
 OWNER = r"""
 import sys, time
-from distlab.warm import process
+from distlab.cluster.warm import process
 process.WarmServer.__init__.__kwdefaults__["preload"] = ("json",)
 server = process.shared_server()
 assert server is process.shared_server()
