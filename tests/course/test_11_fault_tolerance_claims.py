@@ -50,7 +50,7 @@ def test_the_survivor_of_a_killed_worker_gets_an_error(tmp_path):
     for victim in (0, 1):
         met = tmp_path / f"met-{victim}"
         met.mkdir()
-        target = "lessons.test_11_fault_tolerance_claims:meet_and_survive"
+        target = "course.test_11_fault_tolerance_claims:meet_and_survive"
         with started_tasks(target, met.parent, args=(victim, str(met))) as group:
             killed, survivor = TaskName("worker", victim), TaskName("worker", 1 - victim)
             wait_for(lambda met=met: len(list(met.iterdir())) == 2)

@@ -88,9 +88,10 @@ def note_iterator(original: Callable[..., None]) -> Callable[..., None]:
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        _NOW.made = weakref.ref(self)
         runs = _runs()
-        if runs and runs[-1].made is None:
+        if not runs:
+            _NOW.made = weakref.ref(self)  # for a run that `note_callbacks` notes
+        elif runs[-1].made is None:
             runs[-1].made = self
 
     return init
@@ -104,11 +105,13 @@ def note_callbacks(original: Callable[..., None]) -> Callable[..., None]:
         if not runs or runs[-1].model is not self._model:
             # In the first `model.fit(callbacks=[dl.Resume(...)])` of a process, Python looks `fit`
             # up before `Resume` replaces it. That run ends when its list of callbacks is gone.
-            made = getattr(_NOW, "made", lambda: None)()
+            made, _NOW.made = getattr(_NOW, "made", lambda: None)(), lambda: None
+            if made is None:  # a loop of the user's own
+                return original(self, logs)
             run = Run(model=self._model, method="fit", made=made, lives=weakref.ref(self))
             runs.append(run)
         runs[-1].callbacks = self.callbacks
-        original(self, logs)
+        return original(self, logs)
 
     return on_train_begin
 
