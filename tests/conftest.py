@@ -1,5 +1,6 @@
 """What every test process shares: four logical devices, and the data set kept in one place."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -19,6 +20,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The rooms whose files take longest begin, so that two processes end at about the same time.
 LONGEST = ("zoo", "training", "course", "cluster")
+# Python objects that a test may leave to the next.
+MOST_OBJECTS = 500_000
 # What `make test` says in its last line.
 NO_BROWSER = Path(__file__).parents[1] / "build" / "no_browser.txt"
 
@@ -46,9 +49,14 @@ def pytest_terminal_summary(terminalreporter):
 def devices():
     """TensorFlow fixes its devices once, so a process has one set: four, on CPU or GPU.
 
-    No test may touch TensorFlow's devices while it is collected.
+    No test may touch TensorFlow's devices while it is collected. Garbage is collected between
+    tests, not while a graph is traced, and not among what was imported.
     """
-    return dl.split_devices(4)
+    devices = dl.split_devices(4)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    return devices
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,9 +66,11 @@ def graphs_of_a_module_are_forgotten():
 
 
 @pytest.fixture(autouse=True)
-def many_graphs_are_forgotten():
+def much_garbage_is_collected():
     yield
     forget_graphs(most=MOST)
+    if gc.get_count()[0] > MOST_OBJECTS:
+        gc.collect()
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,7 @@ class ReplicaSteps:
         return tf.nest.map_structure(lambda value: local(value)[0], result)
 
     def _look_ahead(self, element_spec: Any) -> None:
-        """Traces the step as one replica alone, to know what is looked at before all trace it."""
+        """Traces the step on one replica, without gradients, to know what all must put together."""
         model, specs = self._model, tf.nest.flatten(element_spec)
         losses = [] if model._compile_loss is None else model._compile_loss._flat_losses or []
         known = [each.loss for each in losses] + list(metrics_of(model))
@@ -105,14 +105,12 @@ class ReplicaSteps:
             batch, own = tf.nest.map_structure(as_tensor, batch), self._own_losses
             for _ in range(_MOST_TRACES):
                 step = Step(model, batch, own_losses=own, needed=self._needed)
-                with in_step(step):
+                with in_step(step), gradients.left_out():
                     step.look_at(getattr(model, self._method)(step.data))
-                if step.again:
-                    self._needed.clear()
-                elif used := step.looked_at():
-                    self._needed.update(used)
-                else:
+                self._needed.update(step.looked_at())
+                if not step.again:
                     return
+                self._needed.clear()  # outputs are numbered otherwise now
 
         with contextlib.suppress(Exception):  # it comes again where all replicas trace the step
             tf.function(look, autograph=False).get_concrete_function(element_spec)

@@ -130,7 +130,7 @@ def vae_by_add_loss():
         keras.utils.set_random_seed(43)
         inputs = keras.Input((8, 8, 1))
         model = keras.Model(inputs, decoded(Sampling(adds_loss=True)(encoded(inputs))[2]))
-        model.compile(keras.optimizers.Adam(1e-3), loss=keras.losses.MeanSquaredError())
+        model.compile(keras.optimizers.SGD(0.05), loss=keras.losses.MeanSquaredError())
         return model
 
     return build, batches(images(), images())

@@ -58,7 +58,7 @@ def nodes_by_convolution():
         keras.utils.set_random_seed(81)
         model = NodeClassifier(vectors(FEATURES, NODES), neighbours())
         model.compile(
-            keras.optimizers.Adam(0.005),
+            keras.optimizers.SGD(0.05),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=[keras.metrics.SparseCategoricalAccuracy(name="acc")],
         )
@@ -219,7 +219,7 @@ def nodes_by_walks():
         score = layers.Dot(axes=1, normalize=False)([embed(target), embed(context)])
         model = keras.Model({"target": target, "context": context}, score)
         model.compile(
-            optimizer=keras.optimizers.Adam(0.01),
+            optimizer=keras.optimizers.SGD(0.05),
             loss=keras.losses.BinaryCrossentropy(from_logits=True),
         )
         return model

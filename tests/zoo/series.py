@@ -90,7 +90,7 @@ def series_by_convolutions():
         y = layers.GlobalAveragePooling1D()(y)
         model = keras.Model(x, layers.Dense(CLASSES, activation="softmax")(y))
         model.compile(
-            keras.optimizers.Adam(),
+            keras.optimizers.SGD(0.05),
             keras.losses.SparseCategoricalCrossentropy(),
             metrics=[keras.metrics.SparseCategoricalAccuracy()],
         )
@@ -116,7 +116,7 @@ def anomalies_by_autoencoder():
                 layers.Conv1DTranspose(1, 5, padding="same", strides=2),
             ]
         )
-        model.compile(keras.optimizers.Adam(0.01), loss="mse")
+        model.compile(keras.optimizers.SGD(0.05), loss="mse")
         return model
 
     return build, batches(waves(), waves())
@@ -133,7 +133,7 @@ def frames_by_convolutional_lstm():
         y = layers.BatchNormalization()(y)
         y = layers.Conv3D(1, 3, padding="same", activation="sigmoid")(y)
         model = keras.Model(x, y)
-        model.compile(keras.optimizers.Adam(), keras.losses.BinaryCrossentropy())
+        model.compile(keras.optimizers.SGD(0.05), keras.losses.BinaryCrossentropy())
         return model
 
     films = images(size, frames + 1).transpose(0, 3, 1, 2)[..., None]

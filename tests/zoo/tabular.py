@@ -84,7 +84,7 @@ def table_prepared_in_the_pipeline():
         model = keras.Model(x, layers.Dense(1)(y))
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
         accuracy = keras.metrics.BinaryAccuracy(threshold=0.0)
-        model.compile(keras.optimizers.Adam(1e-2), loss, metrics=[accuracy])
+        model.compile(keras.optimizers.SGD(0.05), loss, metrics=[accuracy])
         return model
 
     return build, incomes().map(prepare)
@@ -144,7 +144,7 @@ def table_by_wide_and_deep():
         keras.utils.set_random_seed(64)
         model = wide_and_deep()
         model.compile(
-            optimizer=keras.optimizers.Adam(learning_rate=0.01),
+            optimizer=keras.optimizers.SGD(0.05),
             loss=keras.losses.SparseCategoricalCrossentropy(),
             metrics=[keras.metrics.SparseCategoricalAccuracy()],
         )
@@ -209,7 +209,7 @@ def table_by_gated_residuals():
         y = Selection(len(parts), 4)(parts)
         model = keras.Model(x, layers.Dense(1, activation="sigmoid")(y))
         model.compile(
-            optimizer=keras.optimizers.Adam(0.01),
+            optimizer=keras.optimizers.SGD(0.05),
             loss=keras.losses.BinaryCrossentropy(),
             metrics=[keras.metrics.BinaryAccuracy(name="accuracy")],
         )
@@ -244,7 +244,7 @@ def table_with_few_of_one_class():
             keras.metrics.Precision(name="precision"),
             keras.metrics.AUC(num_thresholds=30, curve="PR", name="prc"),
         ]
-        model.compile(keras.optimizers.Adam(1e-2), "binary_crossentropy", metrics=metrics)
+        model.compile(keras.optimizers.SGD(0.05), "binary_crossentropy", metrics=metrics)
         return model
 
     return build, batches(vectors(8), (np.arange(EXAMPLES) % 5 == 0).astype("float32"))

@@ -22,7 +22,7 @@ def network(*between, **options):
     first = layers.Dense(8, activation="tanh")
     model = keras.Sequential([keras.Input((WIDTH,)), first, *between, layers.Dense(CLASSES)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(**{"optimizer": keras.optimizers.Adam(1e-2), "loss": loss, **options})
+    model.compile(**{"optimizer": keras.optimizers.SGD(0.05), "loss": loss, **options})
     return model
 
 

@@ -41,7 +41,7 @@ def compute_metrics_of_its_own():
         keras.utils.set_random_seed(91)
         model = scores(LogsInputs)
         model.size = keras.metrics.Mean(name="size")
-        model.compile(keras.optimizers.Adam(1e-2), crossentropy(), metrics=["accuracy"])
+        model.compile(keras.optimizers.SGD(0.05), crossentropy(), metrics=["accuracy"])
         return model
 
     return build, classified()
@@ -107,7 +107,7 @@ def steps_of_its_own():
     def build():
         keras.utils.set_random_seed(93)
         model = scores(OwnSteps)
-        model.compile(keras.optimizers.Adam(1e-2), crossentropy(), metrics=["accuracy"])
+        model.compile(keras.optimizers.SGD(0.05), crossentropy(), metrics=["accuracy"])
         return model
 
     weights = draw(24).uniform(0.2, 2.0, EXAMPLES).astype("float32")

@@ -4,8 +4,6 @@ One epoch has a partial batch too; callbacks act between epochs, so they get two
 all families for two epochs, also by Keras's own `fit`, and writes a table.
 """
 
-import gc
-
 import pytest
 
 from tests.zoo.harness import beyond_rounding, differences, families
@@ -14,14 +12,6 @@ FAMILIES = families()
 
 
 pytestmark = pytest.mark.usefixtures("graphs_that_run_a_few_times")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_garbage_is_looked_for_in_what_stays():
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize(

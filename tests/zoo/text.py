@@ -15,7 +15,7 @@ WORDS, LENGTH, WIDTH = 20, 8, 6
 
 def compiled(x, y, optimizer=None, loss="binary_crossentropy", metrics=("accuracy",)):
     model = keras.Model(x, y)
-    model.compile(optimizer or keras.optimizers.Adam(3e-3), loss, metrics=list(metrics))
+    model.compile(optimizer or keras.optimizers.SGD(0.05), loss, metrics=list(metrics))
     return model
 
 
@@ -86,7 +86,7 @@ def text_by_fourier_mixing():
         y = Mixing(WIDTH)(y)
         y = layers.GlobalAveragePooling1D()(y)
         y = layers.Dropout(0.1)(y)
-        return compiled(x, layers.Dense(1, activation="sigmoid")(y), "adam")
+        return compiled(x, layers.Dense(1, activation="sigmoid")(y), keras.optimizers.SGD(0.05))
 
     return build, reviews()
 
@@ -257,7 +257,7 @@ def texts_by_triplets():
             ]
         )
         model = Triplets(encoder, margin=1.0)
-        model.compile(keras.optimizers.Adam(1e-2))
+        model.compile(keras.optimizers.SGD(0.05))
         return model
 
     return build, triplets()

@@ -97,7 +97,7 @@ def miniature_gpt():
         y = EncoderBlock(WIDTH, causal=True)(TokensAndPositions(WORDS, LENGTH, WIDTH)(x))
         model = keras.Model(x, [layers.Dense(WORDS)(y), y])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("adam", loss=[loss, None])
+        model.compile(keras.optimizers.SGD(0.05), loss=[loss, None])
         return model
 
     text = tokens(WORDS, LENGTH + 1)

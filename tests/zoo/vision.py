@@ -12,10 +12,10 @@ from tests.zoo.family import batches, family, images, labels, vectors
 CLASSES = 4
 
 
-def classifier(inputs, outputs, optimizer="adam"):
+def classifier(inputs, outputs, optimizer=None):
     model = keras.Model(inputs, outputs)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
+    model.compile(optimizer or keras.optimizers.SGD(0.05), loss, metrics=["accuracy"])
     return model
 
 
@@ -77,7 +77,7 @@ def separable_net():
         x = layers.BatchNormalization()(separable(layers.Activation("relu")(x)))
         x = layers.add([layers.MaxPooling2D(3, strides=2, padding="same")(x), before])
         x = layers.Dropout(0.25)(layers.GlobalAveragePooling2D()(x))
-        return classifier(inputs, layers.Dense(CLASSES)(x), keras.optimizers.Adam(3e-4))
+        return classifier(inputs, layers.Dense(CLASSES)(x), keras.optimizers.SGD(0.05))
 
     return build, pictures(channels=3)
 
@@ -276,7 +276,7 @@ def dice_loss():
         inputs = keras.Input((8, 8, 1))
         x = layers.Conv2D(4, 3, padding="same", activation="relu")(inputs)
         model = keras.Model(inputs, layers.Conv2D(1, 3, padding="same", activation="sigmoid")(x))
-        model.compile(keras.optimizers.Adam(1e-3), loss=dice)
+        model.compile(keras.optimizers.SGD(0.05), loss=dice)
         return model
 
     return build, batches(images(), labels(2, (8, 8, 1)).astype("float32"))

@@ -23,7 +23,7 @@ def unet():
         outputs = layers.Conv2D(3, 3, padding="same", activation="softmax")(x)
         model = keras.Model(inputs, outputs)
         model.compile(
-            keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy", metrics=["accuracy"]
+            keras.optimizers.SGD(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"]
         )
         return model
 
@@ -48,7 +48,7 @@ def nested_loss():
             keras.metrics.MeanAbsoluteError(name="mae"),
             keras.metrics.BinaryIoU([1], name="iou"),
         ]
-        model.compile(keras.optimizers.Adam(1e-3), both, metrics=metrics)
+        model.compile(keras.optimizers.SGD(0.05), both, metrics=metrics)
         return model
 
     return build, batches(images(8, 3), labels(2, (8, 8, 1)).astype("float32"))
@@ -92,7 +92,7 @@ def keypoints():
         x = layers.SeparableConv2D(8, 2, strides=1, activation="relu")(x)
         outputs = layers.SeparableConv2D(6, 2, strides=1, activation="sigmoid")(x)
         model = keras.Model(inputs, outputs)
-        model.compile(keras.optimizers.Adam(1e-3), loss="mse", metrics=["mae"])
+        model.compile(keras.optimizers.SGD(0.05), loss="mse", metrics=["mae"])
         return model
 
     places = draw(7).uniform(size=(EXAMPLES, 1, 1, 6)).astype("float32")
@@ -112,7 +112,7 @@ def ocr_with_ctc():
         keras.utils.set_random_seed(26)
         inputs = keras.Input((8, 8, 1))
         model = keras.Model(inputs, read(inputs))
-        model.compile(keras.optimizers.Adam(1e-3), loss=keras.losses.CTC())
+        model.compile(keras.optimizers.SGD(0.05), loss=keras.losses.CTC())
         return model
 
     return build, batches(images(), 1 + labels(5, (3,)))
@@ -135,7 +135,7 @@ def ocr_with_add_loss():
         image = keras.Input((8, 8, 1), name="image")
         text = keras.Input((3,), name="text", dtype="int32")
         model = keras.Model([image, text], AddCTC()(text, read(image)))
-        model.compile(keras.optimizers.Adam(1e-3))
+        model.compile(keras.optimizers.SGD(0.05))
         return model
 
     return build, batches({"image": images(), "text": 1 + labels(5, (3,))})
@@ -171,7 +171,7 @@ def point_cloud():
         )(over_points(inputs, 6))
         x = layers.Dot(axes=(2, 1))([inputs, layers.Reshape((3, 3))(rotation)])
         outputs = layers.Dense(CLASSES)(layers.Dropout(0.3)(over_points(x, 8)))
-        return classifier(inputs, outputs, keras.optimizers.Adam(1e-3))
+        return classifier(inputs, outputs, keras.optimizers.SGD(0.05))
 
     points = draw(8).normal(size=(EXAMPLES, 16, 3)).astype("float32")
     return build, batches(points, labels(CLASSES))
@@ -236,7 +236,7 @@ def triplets():
     def build():
         keras.utils.set_random_seed(30)
         model = Triplets(embedder())
-        model.compile(optimizer=keras.optimizers.Adam(1e-4), weighted_metrics=[])
+        model.compile(optimizer=keras.optimizers.SGD(0.05), weighted_metrics=[])
         return model
 
     return build, batches(images(), images(seed=9), images(seed=10))
@@ -291,6 +291,6 @@ def frozen_backbone():
         backbone.trainable = False
         x = backbone(layers.Rescaling(2.0, offset=-1)(inputs), training=False)
         x = layers.Dropout(0.2)(layers.GlobalAveragePooling2D()(x))
-        return classifier(inputs, layers.Dense(CLASSES)(x), keras.optimizers.Adam(1e-2))
+        return classifier(inputs, layers.Dense(CLASSES)(x), keras.optimizers.SGD(0.05))
 
     return build, pictures(channels=3)

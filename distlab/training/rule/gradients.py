@@ -20,19 +20,33 @@ from distlab.training.rule.rows import MEAN, Step, current
 
 _NOW = threading.local()
 
+
+class TracedAgain(Exception):
+    """The step will be traced again anyway, so it isn't differentiated."""
+
+
 # Inside a replica: the optimizer, what it is to be built for.
 Built = tuple[keras.optimizers.Optimizer, list[Any]]
+
+
+@contextlib.contextmanager
+def left_out() -> Iterator[list[Built]]:
+    """Inside the block gradients are zeros, and optimizers only say what they would update."""
+    before, _NOW.applied = getattr(_NOW, "applied", None), []
+    try:
+        yield _NOW.applied
+    finally:
+        _NOW.applied = before
 
 
 @contextlib.contextmanager
 def building() -> Iterator[None]:
     """Inside the block a step only makes variables: nothing is differentiated or updated."""
     applied: list[Built] = []
-    _NOW.applied = applied
     try:
-        yield
+        with left_out() as applied:
+            yield
     finally:
-        _NOW.applied = None
         for optimizer, variables in applied:  # only now have these a value
             if not optimizer.built:
                 optimizer.build(variables)
@@ -62,8 +76,8 @@ def _updates_own_copies() -> bool:
     return current() is not None or _is_alone()
 
 
-def is_building() -> bool:
-    """Whether a step only makes variables."""
+def are_left_out() -> bool:
+    """Whether there are no gradients and no updates."""
     return getattr(_NOW, "applied", None) is not None
 
 
@@ -72,7 +86,9 @@ def gradient(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         step = current()
-        if is_building():
+        if step is not None and step.rows is None:
+            step.look_at((target, sources))
+        if are_left_out():
             return tf.nest.map_structure(_zeros, sources)
         if step is None:
             result = original(self, target, sources, *args, **kwargs)
@@ -80,7 +96,8 @@ def gradient(original: Callable[..., Any]) -> Callable[..., Any]:
         # In a loop or a condition all replicas compute the whole batch.
         if step.rows is not None or step.backward or not step.can_meet():
             return original(self, target, sources, *args, **kwargs)
-        step.look_at((target, sources))
+        if step.again or step.looked_at():
+            raise TracedAgain
         scales = step.smaller != 1 and not args and kwargs.get("output_gradients") is None
         if scales:
             kwargs["output_gradients"] = tf.nest.map_structure(
@@ -209,7 +226,7 @@ def apply(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of optimizers: while a step only makes variables, keeps in mind what for."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        if not is_building():
+        if not are_left_out():
             original(self, grads, trainable_variables)
         elif trainable_variables is not None:
             _NOW.applied.append((self, list(trainable_variables)))
