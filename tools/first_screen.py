@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,47 +21,25 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def commands() -> list[str]:
     """Returns the commands of the first block of README, without their comments."""
-    block = re.search(
-        r"^```\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    return [line.partition("#")[0].strip() for line in block[1].splitlines()] if block else []
+    _, block, *_ = re.split(r"^```\n", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    return [line.partition("#")[0].strip() for line in block.splitlines()]
 
 
-def run(command: str, clone: Path) -> bool:
+def run(command: str, clone: str) -> bool:
     """Runs a command in a clone, shows what it prints, and returns whether it worked."""
-    process = subprocess.Popen(
-        command.split(),
-        cwd=clone,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command.split(), cwd=clone, start_new_session=True, **pipe)
     is_served = False
-    assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", flush=True)
-        if command == "make lab" and re.search(r"http://\S+", line) and not is_served:
+        if command == "make lab" and "http://" in line and not is_served:
             is_served = True
             os.killpg(process.pid, signal.SIGTERM)
     return process.wait() == 0 or is_served
 
 
-def main() -> int:
-    """Runs them all, and says how long each took."""
-    rows, passed = [], True
-    with tempfile.TemporaryDirectory(prefix="distlab-first-screen-") as folder:
-        clone = Path(folder) / "distlab"
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-        for command in commands():
-            start = time.monotonic()
-            is_right = run(command, clone)
-            passed &= is_right
-            says = "worked" if is_right else "failed"
-            rows.append(f"{command}: {says} after {time.monotonic() - start:.0f} s")
-    print("\n".join(rows))
-    return 0 if passed and rows else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    with tempfile.TemporaryDirectory(prefix="distlab-first-screen-") as folder:
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), folder], check=True)
+        failed = [command for command in commands() if not run(command, folder)]
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)

@@ -72,7 +72,6 @@ def alt(runs: dict[str, Run]) -> str:
 
 
 def build() -> Any:
-    """Returns the model."""
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Flatten(), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
@@ -82,7 +81,6 @@ def build() -> Any:
 
 
 def by_fit(model: Any, data: Any, test: Any) -> Run:
-    """Trains by the model's own `fit`."""
     losses: list[float] = []
     weights: list[Any] = []
 
@@ -128,7 +126,6 @@ def by_hand(strategy: Any, data: Any, test: Any) -> Run:
 
 
 def flat(model: Any) -> Any:
-    """Returns all weights in one row."""
     return np.concatenate([weight.ravel() for weight in model.get_weights()])
 
 

@@ -10,6 +10,7 @@ from tests.support.repository import ROOT
 from tests.zoo.family import Family
 from tests.zoo.harness import families
 from tools import first_screen, readme_picture, support_matrix
+from tools.measured_pages import read_tables
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -68,12 +69,6 @@ def dry_run(command):
     return done.stdout
 
 
-def test_the_targets_of_the_pages_are_in_the_makefile():
-    asked = {word for page in PAGES for word in re.findall(r"[`\n]make ([a-z-]+)", read(page))}
-    there = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert {"lab", "test"} <= asked <= there
-
-
 def test_the_links_of_the_pages_lead_somewhere():
     broken = []
     for page in PAGES:
@@ -96,8 +91,8 @@ def test_the_headings_that_pages_link_to_are_there():
 
 def test_what_fit_gets_wrong_is_what_was_measured():
     section = read(README).split("## What Keras's `fit` gets wrong")[1]
-    wrong = support_matrix.read_tables(section)[0]
-    strategies, features = support_matrix.read_tables(read(support_matrix.PAGE))
+    wrong = read_tables(section)[0]
+    strategies, features = read_tables(read(support_matrix.PAGE))
     rows = {
         "MirroredStrategy and a partial last batch": features["partial last batch"],
         "MirroredStrategy and your own `train_step`": features["own `train_step`"],
