@@ -6,6 +6,7 @@ course_state(Path("my-lab"))             # the same as plain values, for Jupyter
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,25 @@ def _share(entry: MapEntry, done: dict[str, LessonProgress]) -> float:
 def _total(done: dict[str, LessonProgress]) -> str:
     passed = sum(len(lesson.passed) for lesson in done.values())
     return f"{passed} of {sum(len(lesson.checks) for lesson in done.values())} tasks passed"
+
+
+# The server's part of the panel on JupyterLab's left side. Only a browser with the server's token
+# gets an answer, and nothing is written.
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": "distlab.course.course_page"}]
+
+
+def _load_jupyter_server_extension(server: Any) -> None:
+    from jupyter_server.base.handlers import APIHandler
+    from jupyter_server.utils import url_path_join
+    from tornado.web import authenticated
+
+    class CourseHandler(APIHandler):  # type: ignore[misc,unused-ignore]
+        @authenticated  # type: ignore[misc,untyped-decorator,unused-ignore]
+        def get(self) -> None:
+            self.finish(json.dumps(course_state(Path(server.root_dir))))
+
+    pattern = url_path_join(server.web_app.settings["base_url"], "distlab", "course")
+    server.web_app.add_handlers(".*$", [(pattern, CourseHandler)])

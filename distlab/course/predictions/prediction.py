@@ -61,9 +61,6 @@ def asked_so_far() -> list[Prediction]:
 class Prediction:
     """What a reader predicts, and what happened.
 
-    Args:
-        question: The question.
-
     Attributes:
         question: The question.
         guess: What was predicted; None for nothing.

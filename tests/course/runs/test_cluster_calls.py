@@ -94,7 +94,7 @@ def waits_alone(strategy):
 
 
 def test_a_hang_tells_who_waits_where_and_who_has_finished():
-    failure = failure_of(waits_alone)
+    failure = failure_of(waits_alone, timeout_secs=4)
     assert failure.error == "TimeoutError: worker:1 still waits here; worker:0 has finished"
     assert failure.lines[-1].endswith('in waits_alone: strategy.reduce("SUM", 1.0, axis=None)')
 
@@ -178,7 +178,7 @@ def test_a_coordinator_tells_an_error_in_a_step_by_the_line_that_waits_for_it_an
     failure = failure_of(divide, call=call_on_coordinator, job=on_stage)
     assert "divi" in failure.error
     assert failure.lines[-1].endswith("in divide: coordinator.join()")
-    failure = failure_of(never, call=call_on_coordinator, job=on_stage, timeout_secs=10)
+    failure = failure_of(never, call=call_on_coordinator, job=on_stage, timeout_secs=4)
     assert failure.error == "TimeoutError: chief:0 still waits here"
     assert "in never" in failure.lines[-1]
     assert call_on_coordinator(on_stage, scheduled) == [2.0] * 3  # of new tasks

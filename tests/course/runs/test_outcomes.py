@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from distlab.course.lesson_03_custom_training_loop.runs import apart, fit_path, kernel
 from distlab.course.runs.outcomes import waits_for, what_happens
-from distlab.course.runs.timeouts import scale_timeout
+from distlab.course.runs.process_calls import scale_timeout
 from distlab.errors import InvalidArgument
 
 

@@ -13,7 +13,7 @@ import pytest
 from distlab.course.results.failures import FailureKind, failure_of
 from distlab.course.runs.process_calls import call_in_process
 from distlab.course.runs.script_runs import launch_here
-from distlab.errors import InvalidArgument, UnsupportedEnvironment
+from distlab.errors import InvalidArgument
 
 # A process that gets a function is spared the import of this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -86,13 +86,6 @@ def test_a_write_beyond_the_limit_is_the_end_and_leaves_what_was_written(tmp_pat
     assert not after.exists()
     ended = call_in_process(write, 300, most_bytes=300)
     assert (ended.code, len(ended.result)) == (0, 5000)
-
-
-def test_a_system_without_the_limit_says_so(monkeypatch):
-    monkeypatch.delattr(signal, "SIGXFSZ")
-    with pytest.raises(UnsupportedEnvironment, match="in the middle of a write") as refused:
-        call_in_process(int, most_bytes=1)
-    assert refused.value.do == "run it on Linux, macOS or WSL2"
 
 
 _SCRIPT = """
