@@ -15,7 +15,6 @@ from distlab.course.lesson_13_performance.published import (
     model_of,
 )
 from distlab.course.lesson_13_performance.view import LATENCY_SECS, explore_cost
-from distlab.course.lesson_17_beyond_data_parallelism.step_bytes import held_bytes
 from distlab.course.lesson_17_beyond_data_parallelism.view import explore_memory
 from distlab.course.palette import finish, replica
 from distlab.course.view import Choices, View
@@ -97,19 +96,6 @@ def test_a_batch_plan_shows_the_shares_that_the_plan_gives_and_names_empty_repli
     for rule, rate in {"linear": "0.8", "square_root": "0.2", "none": "0.05"}.items():
         title = view.draw_now(rule=rule).get_suptitle()
         assert title == f"global batch 128, 12 steps an epoch, learning rate {rate}"
-
-
-def test_the_memory_calculator_draws_what_is_held_and_sent():
-    view = explore_memory()
-    alt = view.draw_now().alt
-    assert "mirrored, 8 replicas, sends 24.5 GB a step: 112 GB, which is too large." in alt
-    assert "ZeRO 1, 8 replicas, sends 24.5 GB a step: 38.5 GB, which fits." in alt
-    how = {"precision": "bfloat16", "replicas": 64, "sharding": "ZeRO 3, FSDP"}
-    figure = view.draw_now(parameters=13e9, optimizer="SGD with momentum", **how)
-    held = held_bytes(13_000_000_000, optimizer="SGD with momentum", **how)
-    drawn = [bar.get_width() for bar in figure.axes[0].patches]
-    assert drawn[1::2] == pytest.approx([size / 1e9 for size in held.values()])
-    assert drawn[::2] == pytest.approx([26, 26, 26])
 
 
 def test_an_all_reduce_is_drawn_step_by_step_as_the_schedule_says():
