@@ -7,6 +7,7 @@ course_state(Path("my-lab"))             # the same as plain values, for Jupyter
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +55,9 @@ def course_state(folder: Path) -> dict[str, Any]:
         "total": _total(done),
         "next": following,
         "lessons": [
-            {
-                "part": entry.part,
+            asdict(entry)
+            | {
                 "number": entry.number,
-                "title": entry.title,
-                "question": entry.question,
-                "lesson": entry.lesson,
-                "lesson_minutes": entry.lesson_minutes,
-                "exercise": entry.exercise,
-                "exercise_minutes": entry.exercise_minutes,
-                "tasks": entry.tasks,
                 "state": _state(entry, done),
                 "share": _share(entry, done),
             }

@@ -95,7 +95,13 @@ class CostModel:
             )
 
     def step(self, replicas: int, *, per_replica_batch: float, gradient_bytes: float) -> StepCost:
-        """Returns the parts of one step."""
+        """Returns the parts of one step.
+
+        Args:
+            replicas: How many replicas train, at least 1.
+            per_replica_batch: How many examples each replica has in a step.
+            gradient_bytes: How many bytes of gradients each replica gives to the all-reduce.
+        """
         in_turn = replicas if self.shared else 1
         compute = in_turn * (self.secs_per_step + per_replica_batch * self.secs_per_example)
         waiting = self.jitter * compute * _expected_largest(replicas)
@@ -111,14 +117,25 @@ class CostModel:
         )
 
     def all_reduce_secs(self, replicas: int, size_bytes: float) -> float:
-        """Returns the seconds of a ring all-reduce, hidden or not."""
+        """Returns the seconds of a ring all-reduce, hidden or not.
+
+        Args:
+            replicas: How many replicas take part.
+            size_bytes: How many bytes each of them has to add.
+        """
         rounds, link_bytes = _ring(replicas, size_bytes, shared=self.shared)
         return rounds * self.latency_secs + link_bytes / self.bytes_per_sec
 
     def efficiency(
         self, replicas: int, *, per_replica_batch: float, gradient_bytes: float
     ) -> float:
-        """Returns the efficiency of weak scaling: the step of one replica by that of many."""
+        """Returns the efficiency of weak scaling: the step of one replica by that of many.
+
+        Args:
+            replicas: How many replicas train.
+            per_replica_batch: How many examples each replica has in a step, one or many.
+            gradient_bytes: As for `step`.
+        """
         sizes = {"per_replica_batch": per_replica_batch, "gradient_bytes": gradient_bytes}
         return self.step(1, **sizes).secs / self.step(replicas, **sizes).secs
 

@@ -95,6 +95,14 @@ def time_in_turns(
 ) -> dict[str, Timing]:
     """Times several calls, a block of each in turn, so that what disturbs one disturbs all.
 
+    Args:
+        ways: What is timed, by name.
+        blocks: As for `time_call`; likewise `calls`, `warm_up`, `clock` and `wait`.
+        calls: How many calls a block has.
+        warm_up: How many calls of each way do not count.
+        clock: Returns the time in seconds.
+        wait: Returns when all devices are done.
+
     Raises:
         InvalidArgument: There are fewer than 2 blocks, or less than 1 call.
     """
@@ -121,6 +129,11 @@ def time_in_turns(
 
 
 def differ(one: Spread, other: Spread) -> bool:
-    """Returns whether the middle halves of two timings lie apart; if not, it may be noise."""
+    """Returns whether the middle halves of two timings lie apart; if not, it may be noise.
+
+    Args:
+        one: A timing, or a recorded step.
+        other: What it is compared with.
+    """
     (low, high), (other_low, other_high) = one.middle_half_secs, other.middle_half_secs
     return high < other_low or other_high < low
