@@ -153,7 +153,7 @@ chaos: env  ## kill the tasks of trainings 50 times at random steps, and hold th
 	$(call stage,chaos,$(PY) tools/chaos.py $(CHAOS_ARGS))
 
 full-marks: env  ## every solution on many seeds: full marks; every exercise as handed out: none
-	$(call stage,full marks,DISTLAB_SEEDS=50 $(PY) -m pytest tests/course/checks/test_exercises.py \
+	$(call stage,full marks,DISTLAB_SEEDS=20 $(PY) -m pytest tests/course/checks/test_exercises.py \
 		$(PARALLEL) $(TEST_ARGS))
 
 versions: env  ## the parity tests and the notebooks with each TensorFlow and Keras (VERSIONS_ARGS="--only 2.19"; hours)

@@ -10,7 +10,7 @@ from jupyter_client.manager import start_new_kernel
 
 import distlab as dl
 from distlab.course.predictions import Prediction, prediction, recap
-from distlab.course.predictions.wording import fold
+from distlab.course.predictions.question import fold
 from distlab.errors import InvalidArgument
 
 COPIES = "How many copies does each variable have?"

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distlab.course.predictions import wording
 from distlab.course.predictions.frontend import can_answer, show, text_bundle
-from distlab.course.predictions.question import Answer, Question, agree
+from distlab.course.predictions.question import (
+    Answer,
+    Question,
+    agree,
+    as_predicted,
+    compared,
+    in_words,
+    offered,
+    revealed,
+    with_choices,
+)
 from distlab.environment import explain_missing
 from distlab.errors import InvalidArgument
 
@@ -117,31 +126,31 @@ class Prediction:
             return
         given = [key for key in wrong if not self.came_true and agree(key, self.guess, within)]
         comments = [wrong.pop(key) for key in given[:1]] + [reason] * bool(reason)
-        texts = wording.compared(
+        texts = compared(
             self.question, self.guess, answer, wrong, came_true=bool(self.came_true), said=comments
         )
         show(*texts)
 
     def _show(self) -> None:
         if not can_answer():
-            show(*wording.asked_with_choices(self.question))
+            show(*with_choices(self.question))
             return
         try:
             self._control = Control(self)
         except ModuleNotFoundError as error:  # a base install, in a notebook
-            markdown, plain = wording.asked_with_choices(self.question)
+            markdown, plain = with_choices(self.question)
             cure = f"To answer here: {explain_missing(str(error.name)).do}"
             show(f"{markdown}\n\n{cure}", f"{plain}\n{cure}")
             return
         from IPython.display import display
 
-        show(*wording.asked(self.question))
+        show(*in_words(self.question))
         self._place = display(self._control.bundle, raw=True, display_id=True)
 
     def _settle(self, answer: Answer, within: float) -> None:
         """Takes what is chosen, and puts text in the place of the control."""
         if self._control is not None and self.answer is None:
-            self._place.update(text_bundle(*wording.kept(self.question, self.guess)), raw=True)
+            self._place.update(text_bundle(*as_predicted(self.question, self.guess)), raw=True)
             self._control.close()
         self.answer = answer
         if self.guess is not None:
@@ -149,9 +158,9 @@ class Prediction:
 
     def _show_answer(self, wrong: Mapping[Answer, str], reason: str) -> None:
         assert self.answer is not None
-        markdown, plain = wording.revealed(self.question, self.answer, wrong, reason=reason)
+        markdown, plain = revealed(self.question, self.answer, wrong, reason=reason)
         if can_answer():
-            opening, _ = wording.kept(self.question, None)
+            opening, _ = as_predicted(self.question, None)
             markdown, plain = f"{opening}\n\n{markdown}", f"{opening}\n{plain}"
         show(markdown, plain)
 
@@ -179,7 +188,7 @@ class Control:
     def bundle(self) -> dict[str, Any]:
         """The control as an output, with the choices as text where there are no widgets."""
         view = {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}
-        return {_VIEW: view, **text_bundle(*wording.offered(self._prediction.question))}
+        return {_VIEW: view, **text_bundle(*offered(self._prediction.question))}
 
     def close(self) -> None:
         """Takes the control away, so that nothing more can be kept."""
@@ -253,5 +262,5 @@ def _line(prediction: Prediction) -> str:
     question = prediction.question
     if prediction.answer is None:
         return f"- {question.text} The answer was not shown yet."
-    guess, _ = wording.kept(question, prediction.guess)
+    guess, _ = as_predicted(question, prediction.guess)
     return f"- {question.text} {guess} It was **{question.said(prediction.answer)}**."
