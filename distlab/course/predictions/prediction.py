@@ -54,17 +54,12 @@ def predict(question: str, choices: Sequence[Any] | None = None, *, unit: str = 
     """
     prediction = Prediction(Question.of(question, choices, unit))
     earlier = _asked.get(question)
-    if earlier is None or not earlier.is_settled:
+    if earlier is None or earlier.came_true is None:  # else that one counts
         _asked[question] = prediction
-        if earlier is not None and earlier.is_open_for(prediction.question):
+        if earlier and earlier.answer is None and earlier.question == prediction.question:
             prediction.guess = earlier.guess
     prediction._show()
     return prediction
-
-
-def asked_so_far() -> list[Prediction]:
-    """Returns what this kernel has asked, one prediction for each question, in order."""
-    return list(_asked.values())
 
 
 class Prediction:
@@ -87,15 +82,6 @@ class Prediction:
 
     def __repr__(self) -> str:
         return f"Prediction({self.question.text!r})"
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether something was predicted, and the answer shown."""
-        return self.came_true is not None
-
-    def is_open_for(self, question: Question) -> bool:
-        """Whether this asks the same, and its answer has not been shown."""
-        return self.question == question and self.answer is None
 
     def keep(self, guess: Any) -> None:
         """Keeps a prediction, as a click does; the last one before `reveal` counts."""
@@ -236,7 +222,7 @@ def recap() -> None:
 
     What you predicted before you saw an answer for the first time counts.
     """
-    predictions = asked_so_far()
+    predictions = list(_asked.values())
     if not predictions:
         text = "Nothing was asked yet. Run the cells above first."
     elif can_answer() or any(prediction.guess is not None for prediction in predictions):
