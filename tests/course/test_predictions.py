@@ -242,15 +242,3 @@ def test_without_ipywidgets_the_question_is_text_with_the_cure(kernel):
     asked = Cell(kernel, f"{hidden}\n{ASK}\nsys.modules['ipywidgets'] = kept", person=True)
     cure = 'To answer here: pip install "distlab[lab]"'
     assert asked.markdown == [f"**Predict:** {COPIES}\n\n{LISTED}\n\n{cure}"]
-
-
-def test_a_number_is_kept_as_it_is_typed_and_a_word_is_not(kernel):
-    ask, reveal = "steps = dl.predict('How many steps?', unit='steps')", "steps.reveal(90)"
-    asked = Cell(kernel, f"import distlab as dl; {ask}", person=True)
-    for typed, kept in (("9", "9"), ("90", "90"), ("ninety", None), ("", None), ("45", "45")):
-        asked.send("TextModel", method="update", state={"value": typed})
-        shown = Cell(kernel, "print(steps.guess)", person=True)
-        assert shown.printed == f"{float(kept) if kept else None}\n"
-    assert Cell(kernel, ask, person=True).widgets["TextModel"][1]["value"] == "45"
-    assert "You predicted *45 steps*" in Cell(kernel, reveal, person=True).markdown[0]
-    assert Cell(kernel, ask, person=True).widgets["TextModel"][1]["value"] == ""  # asked anew

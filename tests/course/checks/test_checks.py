@@ -235,9 +235,6 @@ def test_partial_credit_is_weighted_and_must_hold_in_every_draw():
         Close("mean", "the mean", atol=1e-6, points=1.5),
     )
     weighted = dataclasses.replace(CHECK, criteria=criteria)
-    report = check(weighted, lambda sums, counts: 1.0)
-    assert report.earned == 0.5
-    assert "[x] one number\n  [ ] not yet: the mean" in repr(report)
 
     def luck(sums, counts):  # right in one draw, of another shape in the others
         mean = combine(sums, counts)

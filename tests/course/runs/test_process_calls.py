@@ -51,13 +51,6 @@ def test_an_error_comes_with_the_learners_line_and_a_stub_is_not_started():
     assert failure_in_process(stub).kind is FailureKind.NOT_STARTED
 
 
-def test_a_process_may_end_itself_by_a_code_or_a_signal():
-    ended = call_in_process(sys.exit, 143)
-    assert (ended.code, ended.result) == (143, None)
-    ended = call_in_process(lambda: os.kill(os.getpid(), signal.SIGKILL))
-    assert ended.code == -signal.SIGKILL
-
-
 def test_a_call_without_an_end_is_stopped():
     failure = failure_in_process(lambda: threading.Event().wait(), timeout_secs=1)
     late = r"TimeoutError: it has not come to an end after \d+ seconds"
