@@ -20,10 +20,13 @@ def measure_rows(measure: Callable[[str], dict[str, str]], names: Iterable[str])
         return {name: rows.next(timeout=900) for name in names}
 
 
-def table(corner: str, cells: Cells) -> str:
-    """Returns cells in Markdown, in which what is not equal may be bold."""
+def table(corner: str, cells: Cells, *, bold: bool = False) -> str:
+    """Returns cells in Markdown; if `bold`, those that are not "equal" are bold."""
     rows = [[corner, *next(iter(cells.values()))]]
-    rows += [["---"] * len(rows[0]), *([name, *row.values()] for name, row in cells.items())]
+    rows.append(["---"] * len(rows[0]))
+    for name, row in cells.items():
+        shown = [f"**{text}**" if bold and text != "equal" else text for text in row.values()]
+        rows.append([name, *shown])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

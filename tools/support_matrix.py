@@ -256,15 +256,13 @@ class OwnStep(keras.Sequential):
         super().__init__(own)
         self.seen, self.second = keras.metrics.Mean(name="seen"), optimizers.RMSprop(1e-2)
 
-    def gradients(self, data: Any) -> tuple[tf.Tensor, list[tuple[tf.Tensor, Any]]]:
-        """Returns a batch's loss, and the gradient of each weight with it."""
+    def train_step(self, data: Any) -> dict[str, Any]:
         with tf.GradientTape() as tape:
             loss = self.compute_loss(y=data[1], y_pred=self(data[0], training=True))
         weights = self.trainable_weights
-        return loss, list(zip(tape.gradient(loss, weights), weights, strict=True))
+        return self.update(loss, list(zip(tape.gradient(loss, weights), weights, strict=True)))
 
-    def train_step(self, data: Any) -> dict[str, Any]:
-        loss, gradients = self.gradients(data)
+    def update(self, loss: tf.Tensor, gradients: list[Any]) -> dict[str, Any]:
         self.optimizer.apply_gradients(gradients)
         self.seen.update_state(loss)
         return {"seen": self.seen.result()}
@@ -273,8 +271,7 @@ class OwnStep(keras.Sequential):
 class TwoOptimizers(OwnStep):
     """Has one optimizer for each layer."""
 
-    def train_step(self, data: Any) -> dict[str, Any]:
-        loss, gradients = self.gradients(data)
+    def update(self, loss: tf.Tensor, gradients: list[Any]) -> dict[str, Any]:
         self.optimizer.apply_gradients(gradients[:2])
         self.second.apply_gradients(gradients[2:])
         return {"last": loss}
@@ -288,21 +285,6 @@ def two_outputs() -> keras.Model:
     model = keras.Model(inputs, {head.name: head(inputs) for head in heads})
     model.compile(optimizers.SGD(0.1), {"class": ENTROPY, "size": "mse"}, jit_compile=False)
     return model
-
-
-def one_number(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Returns a loss that takes the mean itself."""
-    return 0.1 * ops.mean((y_pred - ops.cast(y_true, y_pred.dtype)) ** 2)
-
-
-def nested(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Returns a loss that calls a loss of Keras."""
-    return ENTROPY(y_true, y_pred) + 0.01 * ops.mean(y_pred**2)
-
-
-def added_up(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Returns a loss that is a sum over the batch."""
-    return 0.01 * ops.sum((ops.one_hot(y_true, 4) - y_pred) ** 2)
 
 
 Dense, Norm = layers.Dense, layers.BatchNormalization
@@ -344,9 +326,19 @@ FEATURES = {name: parity(sequential(optimizer=make)) for name, make in OPTIMIZER
         TOKENS,
     ),
     "loss that ignores a class": parity(sequential(loss=IGNORES)),
-    "loss that returns one number": parity(sequential(loss=one_number), y=Y[:64, None]),
-    "loss that calls a Keras loss": parity(sequential(loss=nested)),
-    "loss that adds up over the batch": parity(sequential(loss=added_up, optimizer=SGD)),
+    "loss that returns one number": parity(
+        sequential(loss=lambda y, scores: 0.1 * ops.mean((scores - ops.cast(y, "float32")) ** 2)),
+        y=Y[:64, None],
+    ),
+    "loss that calls a Keras loss": parity(
+        sequential(loss=lambda y, scores: ENTROPY(y, scores) + 0.01 * ops.mean(scores**2))
+    ),
+    "loss that adds up over the batch": parity(
+        sequential(
+            loss=lambda y, scores: 0.01 * ops.sum((ops.one_hot(y, 4) - scores) ** 2),
+            optimizer=SGD,
+        )
+    ),
     "embedding of positions under Adam": parity(
         sequential(
             lambda: [layers.Embedding(5, 6), Positions(), layers.Flatten(), Dense(4)],
@@ -384,14 +376,9 @@ FEATURES = {name: parity(sequential(optimizer=make)) for name, make in OPTIMIZER
 # Measuring, and the page.
 
 
-def measure_feature(name: str) -> dict[str, str]:
+def measure_here(name: str) -> dict[str, str]:
     dl.split_devices(2, kind="cpu")
-    return FEATURES[name]()
-
-
-def measure_strategy(name: str) -> dict[str, str]:
-    dl.split_devices(2, kind="cpu")
-    return strategy_row(name)
+    return FEATURES[name]() if name in FEATURES else strategy_row(name)
 
 
 def in_task(name: str) -> dict[str, str]:
@@ -403,20 +390,12 @@ def in_task(name: str) -> dict[str, str]:
 def measure() -> list[Cells]:
     """Returns both tables, by row and column."""
     *on_one_machine, workers, servers = STRATEGIES
-    strategies = measure_rows(measure_strategy, on_one_machine)
+    strategies = measure_rows(measure_here, on_one_machine)
     with dl.LocalCluster(workers=2) as cluster:
         strategies[workers] = cluster.run(in_task, workers)[0]
     with dl.LocalCluster(workers=1, parameter_servers=1) as cluster:
         (strategies[servers],) = cluster.run(in_task, servers, tasks="chief")
-    return [strategies, measure_rows(measure_feature, FEATURES)]
-
-
-def in_bold(cells: Cells) -> Cells:
-    """Returns the cells of which those that are not equal are bold."""
-    return {
-        name: {key: text if text == "equal" else f"**{text}**" for key, text in row.items()}
-        for name, row in cells.items()
-    }
+    return [strategies, measure_rows(measure_here, FEATURES)]
 
 
 def main() -> int:
@@ -431,7 +410,7 @@ def main() -> int:
     named = ", ".join(f"{name} {version(package)}" for name, package in packages.items())
     begin = "Measured with "
     measured = f"{begin}{named} and Python {platform.python_version()}."
-    tables = [table("strategy", in_bold(strategies)), table("feature", in_bold(features))]
+    tables = [table("strategy", strategies, bold=True), table("feature", features, bold=True)]
     write_page(PAGE, tables, {begin: measured})
     return 0
 
