@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 REPLICAS = (1, 2, 4)
-OUT = Path(__file__).resolve().parent.parent / "distlab" / "measure" / "recorded_scaling.json"
+LESSON = Path(__file__).parents[1] / "distlab/course/lesson_13_performance"
+OUT = LESSON / "recorded_scaling.json"
 
 
 def measure(replicas: int) -> dict[str, Any]:
@@ -68,8 +69,8 @@ def write(rounds: list[dict[str, list[dict[str, Any]]]], *, machine: str) -> Non
         "machine": machine,
         "recorded": datetime.date.today().isoformat(),
         "command": "python benchmarks/record_scaling.py",
-        "steps": smallest([one["steps"] for one in rounds], "whole_secs"),
-        "all_reduces": smallest([one["all_reduces"] for one in rounds], "secs"),
+        "steps": smallest([each["steps"] for each in rounds], "whole_secs"),
+        "all_reduces": smallest([each["all_reduces"] for each in rounds], "secs"),
     }
     OUT.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 

@@ -20,15 +20,14 @@ import random
 import re
 import secrets
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -38,7 +37,6 @@ from distlab.cluster.ports import is_free
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, shared_server
 
 SCRIPT = Path(__file__).resolve().parent.parent / "tests" / "support" / "train_and_resume.py"
-SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 MOST_KILLS = 10  # of one run
 BAND = 1.5  # the loss is at most so many times the undisturbed one's, or that so many times it
 STEP_SECS = 0.02
@@ -47,29 +45,25 @@ TIMEOUT_SECS = 120.0
 MARK = "DISTLAB_CHAOS"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
+class Cluster(NamedTuple):
     """Where a training runs, and how many steps it takes for each kill, on average."""
 
     arguments: tuple[str, ...]
     tasks: tuple[str, ...]
-    alone: tuple[str, ...] = ()  # those that are started again alone when they are lost
+    alone: tuple[str, ...]  # those that are started again alone when they are lost
     steps_between: int
 
 
-TWO_WORKERS = Cluster(
-    arguments=("--workers", "2"), tasks=("worker:0", "worker:1"), steps_between=10
-)
+TWO_WORKERS = Cluster(("--workers", "2"), ("worker:0", "worker:1"), (), 10)
 SERVERS = Cluster(
-    arguments=("--workers", "2", "--ps", "1"),
-    tasks=("chief:0", "worker:0", "worker:1", "ps:0"),
-    alone=("worker:0", "worker:1"),
-    steps_between=40,
+    ("--workers", "2", "--ps", "1"),
+    ("chief:0", "worker:0", "worker:1", "ps:0"),
+    ("worker:0", "worker:1"),
+    40,
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kill:
+class Kill(NamedTuple):
     """Which task is ended by which signal, and how long after which step."""
 
     step: int
@@ -86,21 +80,21 @@ def plan(cluster: Cluster, kills: int, draw: random.Random) -> list[Kill]:
     """Returns kills at random steps, in order."""
     return [
         Kill(
-            step=step,
-            delay_secs=draw.uniform(0, 2 * STEP_SECS),
-            task=draw.choice(cluster.tasks),
-            number=draw.choice(SIGNALS),
+            step,
+            draw.uniform(0, 2 * STEP_SECS),
+            draw.choice(cluster.tasks),
+            draw.choice((signal.SIGKILL, signal.SIGTERM)),
         )
         for step in sorted(draw.choices(range(1, kills * cluster.steps_between), k=kills))
     ]
 
 
 class Run:
-    """A launched training, with what its tasks last said of themselves."""
+    """A launched training, with what its tasks last printed."""
 
     def __init__(self, cluster: Cluster, folder: Path, *, steps: int, max_restarts: int) -> None:
         self.cluster, self.folder, self.mark = cluster, folder, secrets.token_hex(8)
-        self.said, self.pids = list[str](), dict[str, int]()
+        self.lines, self.pids = list[str](), dict[str, int]()
         self.numbers: dict[str, int] = {}  # after "step" and "goes on from"
         command = [sys.executable, "-m", "distlab.cli", "launch", *cluster.arguments]
         command += ["--max-restarts", str(max_restarts), str(SCRIPT), str(folder)]
@@ -114,24 +108,23 @@ class Run:
             errors="replace",
         )
 
-    def read_until(self, done: Callable[[], bool]) -> None:
-        """Reads what the tasks say until it is so, or the run ends; it has its time for that."""
+    def read_until(self, done: Callable[[], bool]) -> bool:
+        """Reads what the tasks print until it is so, the run ends, or its time is over."""
         assert self.process.stdout is not None
         timer = threading.Timer(TIMEOUT_SECS, self.stop_late)
         timer.start()
-        try:
-            while not done() and (line := self.process.stdout.readline()):
-                self.said.append(line)
-                task, _, text = line.rstrip().partition(" | ")
-                if found := re.fullmatch(r"(step|goes on from) (\d+)", text):
-                    self.numbers[found[1]] = int(found[2])
-                elif found := re.fullmatch(r"pid (\d+)", text):
-                    self.pids[task.strip()] = int(found[1])
-        finally:
-            timer.cancel()
+        while not done() and (line := self.process.stdout.readline()):
+            self.lines.append(line)
+            task, _, text = line.rstrip().partition(" | ")
+            if match := re.fullmatch(r"(step|goes on from) (\d+)", text):
+                self.numbers[match[1]] = int(match[2])
+            elif match := re.fullmatch(r"pid (\d+)", text):
+                self.pids[task.strip()] = int(match[1])
+        timer.cancel()
+        return done()
 
     def stop_late(self) -> None:
-        """Has each task say where it is, and ends the run."""
+        """Has each task print its stacks, and ends the run."""
         for pid in self.pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, STACKS_SIGNAL)
@@ -141,45 +134,39 @@ class Run:
 
     def wait_for(self, done: Callable[[], bool]) -> None:
         """Reads until it is so, which it must be before the run ends."""
-        self.read_until(done)
-        if not done():
+        if not self.read_until(done):
             raise self.failure(f"it ended too early, or hung for {TIMEOUT_SECS:g} s")
 
-    def wait_for_number(self, name: str, least: int = 0) -> int:
-        """Returns the next number that a task says after this name."""
+    def next_number(self, name: str, least: int = 0) -> int:
+        """Returns the next number that a task prints after this name."""
         self.numbers.pop(name, None)
         self.wait_for(lambda: self.numbers.get(name, -1) >= least)
         return self.numbers[name]
 
-    def saved(self) -> int:
+    def last_saved(self) -> int:
         """Returns the last step that a whole checkpoint has."""
         names = (path.name for path in self.folder.glob("checkpoints/epoch-*-step-*"))
         return max((int(name.rpartition("-")[2]) for name in names), default=0)
 
-    def suffer(self, kill: Kill) -> float:
-        """Kills a task, prints how the training goes on, and returns the seconds until it does."""
-        self.wait_for_number("step", least=kill.step)
+    def suffer(self, kill: Kill) -> None:
+        """Kills a task, and waits until the training has gone on."""
+        self.next_number("step", least=kill.step)
         self.wait_for(lambda: kill.task in self.pids)
         time.sleep(kill.delay_secs)
-        saved, victim = self.saved(), self.pids[kill.task]
-        goes_on = kill.task in self.cluster.alone
-        again = {kill.task} if goes_on else set(self.cluster.tasks)
-        for task in again:
+        saved, victim = self.last_saved(), self.pids[kill.task]
+        is_alone = kill.task in self.cluster.alone
+        restarted = {kill.task} if is_alone else set(self.cluster.tasks)
+        for task in restarted:
             self.pids.pop(task, None)
         start = time.monotonic()
         os.kill(victim, kill.number)
-        self.wait_for(lambda: again <= self.pids.keys())
-        resumed_from = saved if goes_on else self.wait_for_number("goes on from")
-        self.wait_for_number("step")
+        self.wait_for(lambda: restarted <= self.pids.keys())
+        resumed = saved if is_alone else self.next_number("goes on from")
+        self.next_number("step")
         secs = time.monotonic() - start
-        if resumed_from < saved:
-            raise self.failure(f"step {saved} was saved, and it went on from {resumed_from}")
-        resumed = "-" if goes_on else resumed_from
-        print(
-            f"{kill.task:9} {kill.number.name:8} {kill.step:5} {saved:6} {resumed:>8} {secs:6.2f}",
-            flush=True,
-        )
-        return secs
+        if resumed < saved:
+            raise self.failure(f"step {saved} was saved, and it went on from {resumed}")
+        print(f"{kill.task:9} {kill.number.name:8} step {kill.step}: {secs:.2f} s", flush=True)
 
     def end(self) -> dict[str, np.ndarray]:
         """Waits for the end, and returns what was trained; nothing else may be left."""
@@ -188,7 +175,7 @@ class Run:
             raise self.failure(f"it ended with {code}")
         if left := self.processes():
             raise self.failure(f"these processes are left: {left}")
-        ports = [int(port) for port in re.findall(r" on [\d.]+:(\d+)", "".join(self.said))]
+        ports = [int(port) for port in re.findall(r" on [\d.]+:(\d+)", "".join(self.lines))]
         if taken := [port for port in ports if not is_free(port)]:
             raise self.failure(f"these ports are left: {taken}")
         with np.load(self.folder / "trained.npz") as trained:
@@ -196,12 +183,12 @@ class Run:
 
     def processes(self) -> list[psutil.Process]:
         """Returns the processes of this run."""
-        every = psutil.process_iter(["environ"])
-        return [one for one in every if (one.info["environ"] or {}).get(MARK) == self.mark]
+        processes = psutil.process_iter(["environ"])
+        return [p for p in processes if (p.info["environ"] or {}).get(MARK) == self.mark]
 
     def failure(self, text: str) -> NotRecovered:
-        """Returns the error, with what was said last."""
-        return NotRecovered(f"{text}\n{''.join(self.said[-200:])}")
+        """Returns the error, with what was printed last."""
+        return NotRecovered(f"{text}\n{''.join(self.lines[-200:])}")
 
     def __enter__(self) -> Run:
         return self
@@ -211,17 +198,17 @@ class Run:
         self.process.wait()
 
 
-def recoveries(cluster: Cluster, kills: int, seed: int, folder: Path) -> list[float]:
-    """Kills tasks of one training, and returns how many seconds each recovery took."""
+def disturb(cluster: Cluster, kills: int, seed: int, folder: Path) -> None:
+    """Kills tasks of one training, and compares it with one that nothing disturbed."""
     steps = (kills + 1) * cluster.steps_between
     with Run(cluster, folder / "undisturbed", steps=steps, max_restarts=0) as run:
         expected = run.end()
     with Run(cluster, folder / "disturbed", steps=steps, max_restarts=kills) as run:
-        secs = [run.suffer(kill) for kill in plan(cluster, kills, random.Random(seed))]
+        for kill in plan(cluster, kills, random.Random(seed)):
+            run.suffer(kill)
         trained = run.end()
         if wrong := differences(expected, trained, to_the_bit=cluster is TWO_WORKERS):
             raise run.failure(f"not as an undisturbed run: {wrong}")
-    return secs
 
 
 def differences(
@@ -240,25 +227,15 @@ def differences(
     return ""
 
 
-def main() -> None:
-    """Runs it; what does not recover raises."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     options = parser.parse_args()
-    print(f"seed {options.seed}\ntask      signal    step  saved  resumed   secs", flush=True)
-    secs: list[float] = []
-    for cluster in itertools.cycle((TWO_WORKERS, SERVERS)):
-        kills = min(MOST_KILLS, options.kills - len(secs))
-        if kills <= 0:
-            break
-        with tempfile.TemporaryDirectory() as folder:
-            secs += recoveries(cluster, kills, options.seed + len(secs), Path(folder))
-    print(
-        f"{len(secs)} kills, {len(secs)} recoveries; no process and no port left. Secs to the "
-        f"next step: median {statistics.median(secs):.2f}, longest {max(secs):.2f}"
-    )
-
-
-if __name__ == "__main__":
-    main()
+    print(f"seed {options.seed}; each line says when training went on", flush=True)
+    firsts = range(0, options.kills, MOST_KILLS)
+    for first, cluster in zip(firsts, itertools.cycle((TWO_WORKERS, SERVERS)), strict=False):
+        with tempfile.TemporaryDirectory() as name:
+            kills = min(MOST_KILLS, options.kills - first)
+            disturb(cluster, kills, options.seed + first, Path(name))
+    print(f"{options.kills} kills, {options.kills} recoveries; no process and no port left")

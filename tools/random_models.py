@@ -10,6 +10,7 @@ In float64 rounding is far below any fault: a weight or a log that is 1e-8 away 
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import os
 import random
@@ -33,237 +34,204 @@ Build = Callable[[], keras.Model]
 
 
 class Centred(layers.Layer):  # type: ignore[misc]
-    """Looks at all rows."""
-
     def call(self, inputs: Any) -> Any:
-        """Takes the mean over the batch away."""
         return inputs - ops.mean(inputs, axis=0, keepdims=True)
 
 
 class Penalised(layers.Layer):  # type: ignore[misc]
-    """Gives a loss."""
-
     def call(self, inputs: Any) -> Any:
-        """Adds a penalty on what it is given."""
         self.add_loss(1e-3 * ops.mean(ops.square(inputs)))
         return inputs
 
 
 class Noisy(layers.Layer):  # type: ignore[misc]
-    """Draws by a seed of its own."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seeds = keras.random.SeedGenerator(5)
 
     def call(self, inputs: Any) -> Any:
-        """Adds noise, for each number its own."""
         return inputs + keras.random.normal(ops.shape(inputs), 0, 0.1, inputs.dtype, self.seeds)
 
 
-def on_vectors(draw: random.Random) -> Any:
-    """A layer that takes and gives [rows, numbers]."""
-    return draw.choice(
-        [
-            lambda: layers.Dense(draw.choice([5, 8]), draw.choice(["relu", "tanh", "gelu"])),
-            lambda: layers.Dense(6, kernel_regularizer="l2", bias_regularizer="l2"),
-            lambda: layers.Dense(6, activity_regularizer=keras.regularizers.L2(1e-3)),
-            lambda: layers.BatchNormalization(momentum=0.8),
-            lambda: layers.LayerNormalization(),
-            lambda: layers.UnitNormalization(),
-            lambda: layers.Dropout(0.3),
-            lambda: layers.GaussianDropout(0.2),
-            lambda: layers.GaussianNoise(0.1),
-            lambda: layers.AlphaDropout(0.2),
-            lambda: layers.ActivityRegularization(1e-3, 1e-3),
-            lambda: layers.Lambda(lambda x: x * 2),
-            lambda: layers.Lambda(lambda x: x - tf.reduce_max(x, 0)),
-            lambda: layers.Lambda(lambda x: x + 0.01 * tf.cumsum(x)),
-            lambda: layers.SpectralNormalization(layers.Dense(5)),
-            Centred,
-            Penalised,
-            Noisy,
-        ]
-    )()
+# Layers on [rows, numbers], on [rows, steps, numbers] and on [rows, height, width, channels].
+ON_VECTORS = (
+    lambda: layers.Dense(5, "relu"),
+    lambda: layers.Dense(8, "gelu"),
+    lambda: layers.Dense(6, kernel_regularizer="l2", bias_regularizer="l2"),
+    lambda: layers.Dense(6, activity_regularizer=keras.regularizers.L2(1e-3)),
+    lambda: layers.BatchNormalization(momentum=0.8),
+    layers.LayerNormalization,
+    layers.UnitNormalization,
+    lambda: layers.Dropout(0.3),
+    lambda: layers.GaussianDropout(0.2),
+    lambda: layers.GaussianNoise(0.1),
+    lambda: layers.AlphaDropout(0.2),
+    lambda: layers.ActivityRegularization(1e-3, 1e-3),
+    lambda: layers.Lambda(lambda x: x * 2),
+    lambda: layers.Lambda(lambda x: x - tf.reduce_max(x, 0)),
+    lambda: layers.Lambda(lambda x: x + 0.01 * tf.cumsum(x)),
+    lambda: layers.SpectralNormalization(layers.Dense(5)),
+    Centred,
+    Penalised,
+    Noisy,
+)
+ON_SEQUENCES = (
+    lambda: layers.LSTM(5, return_sequences=True),
+    lambda: layers.GRU(5, return_sequences=True, recurrent_dropout=0.2),
+    lambda: layers.Bidirectional(layers.SimpleRNN(4, return_sequences=True, dropout=0.2)),
+    lambda: layers.Conv1D(5, 3, padding="causal", activation="relu"),
+    lambda: layers.SpatialDropout1D(0.3),
+    lambda: layers.TimeDistributed(layers.Dense(5)),
+    layers.BatchNormalization,
+    layers.LayerNormalization,
+)
+ON_IMAGES = (
+    lambda: layers.Conv2D(4, 3, padding="same", activation="relu"),
+    lambda: layers.SeparableConv2D(4, 3, padding="same"),
+    lambda: layers.DepthwiseConv2D(3, padding="same"),
+    lambda: layers.GroupNormalization(groups=-1),
+    layers.BatchNormalization,
+    lambda: layers.SpatialDropout2D(0.3),
+    lambda: layers.MaxPooling2D(2, padding="same"),
+    layers.RandomFlip,
+    lambda: layers.RandomTranslation(0.2, 0.2),
+    lambda: layers.RandomContrast(0.3),
+)
 
 
-def on_sequences(draw: random.Random) -> Any:
-    """A layer that takes and gives [rows, steps, numbers]."""
-    return draw.choice(
-        [
-            lambda: layers.LSTM(5, return_sequences=True),
-            lambda: layers.GRU(5, return_sequences=True, recurrent_dropout=0.2),
-            lambda: layers.Bidirectional(layers.SimpleRNN(4, return_sequences=True, dropout=0.2)),
-            lambda: layers.Conv1D(5, 3, padding="causal", activation="relu"),
-            lambda: layers.SpatialDropout1D(0.3),
-            lambda: layers.TimeDistributed(layers.Dense(5)),
-            lambda: layers.BatchNormalization(),
-            lambda: layers.LayerNormalization(),
-        ]
-    )()
-
-
-def on_images(draw: random.Random) -> Any:
-    """A layer that takes and gives [rows, height, width, channels]."""
-    return draw.choice(
-        [
-            lambda: layers.Conv2D(4, 3, padding="same", activation="relu"),
-            lambda: layers.SeparableConv2D(4, 3, padding="same"),
-            lambda: layers.DepthwiseConv2D(3, padding="same"),
-            lambda: layers.GroupNormalization(groups=-1),
-            lambda: layers.BatchNormalization(),
-            lambda: layers.SpatialDropout2D(0.3),
-            lambda: layers.MaxPooling2D(2, padding="same"),
-            lambda: layers.RandomFlip(),
-            lambda: layers.RandomTranslation(0.2, 0.2),
-            lambda: layers.RandomContrast(0.3),
-        ]
-    )()
-
-
-def encoder(draw: random.Random) -> tuple[Any, Any]:
+def _encoder(draw: random.Random) -> tuple[Any, Any]:
     """The input, and what it becomes: [rows, numbers]."""
+
+    def stack(x: Any, kinds: tuple[Any, ...], most: int) -> Any:
+        for _ in range(draw.randint(1, most)):
+            x = draw.choice(kinds)()(x)
+        return x
+
     kind = draw.choice(["vectors", "words", "sequences", "images"])
     if kind == "vectors":
         inputs = x = keras.Input((7,))
     elif kind == "images":
-        inputs = x = keras.Input((6, 6, 2))
-        for _ in range(draw.randint(1, 3)):
-            x = on_images(draw)(x)
+        inputs = keras.Input((6, 6, 2))
+        x = stack(inputs, ON_IMAGES, 3)
         x = draw.choice([layers.GlobalAveragePooling2D, layers.Flatten])()(x)
     else:
         inputs = x = keras.Input((5,), dtype="int32") if kind == "words" else keras.Input((5, 3))
         if kind == "words":
             x = layers.Embedding(9, 6, mask_zero=draw.random() < 0.5)(x)
-        for _ in range(draw.randint(1, 2)):
-            x = on_sequences(draw)(x)
+        x = stack(x, ON_SEQUENCES, 2)
         if draw.random() < 0.3:
             x = layers.MultiHeadAttention(2, 3, dropout=0.1)(x, x)
         x = draw.choice([layers.GlobalAveragePooling1D, lambda: layers.LSTM(5)])()(x)
-    for _ in range(draw.randint(1, 4)):
-        x = on_vectors(draw)(x)
-    return inputs, x
+    return inputs, stack(x, ON_VECTORS, 4)
 
 
-def hinge_of_pairs(y: Any, outputs: Any) -> Any:
-    """Over all pairs of rows."""
+def _one_hot(y: Any, outputs: Any) -> Any:
+    return ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), CLASSES, dtype=outputs.dtype)
+
+
+def _hinge_of_pairs(y: Any, outputs: Any) -> Any:
     apart = ops.sum(ops.square(outputs[:, None] - outputs[None]), -1)
     same = ops.cast(ops.equal(ops.reshape(y, (-1, 1)), ops.reshape(y, (1, -1))), outputs.dtype)
     return ops.mean(same * apart + (1 - same) * ops.maximum(1 - apart, 0))
 
 
-def ratio(y: Any, outputs: Any) -> Any:
-    """Of two sums over the batch."""
-    wanted = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), CLASSES, dtype=outputs.dtype)
-    return ops.sum(ops.square(outputs - wanted)) / (1 + ops.sum(ops.abs(outputs)))
+def _ratio_of_sums(y: Any, outputs: Any) -> Any:
+    return ops.sum(ops.square(outputs - _one_hot(y, outputs))) / (1 + ops.sum(ops.abs(outputs)))
 
 
-def mean_of_rows(y: Any, outputs: Any) -> Any:
-    """A mean, as people write it."""
-    wanted = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), CLASSES, dtype=outputs.dtype)
-    return ops.mean(ops.square(outputs - wanted))
+def _mean_of_rows(y: Any, outputs: Any) -> Any:
+    return ops.mean(ops.square(outputs - _one_hot(y, outputs)))
 
 
-def value_of_rows(y: Any, outputs: Any) -> Any:
-    """A number for each row."""
-    wanted = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), CLASSES, dtype=outputs.dtype)
-    return ops.logsumexp(outputs, axis=-1) - ops.sum(wanted * outputs, axis=-1)
+def _value_of_rows(y: Any, outputs: Any) -> Any:
+    return ops.logsumexp(outputs, axis=-1) - ops.sum(_one_hot(y, outputs) * outputs, axis=-1)
 
 
-def loss(draw: random.Random) -> Any:
-    """A loss of classes."""
-    cross_entropy = keras.losses.SparseCategoricalCrossentropy
-    return draw.choice(
-        [
-            lambda: cross_entropy(from_logits=True),
-            lambda: cross_entropy(from_logits=True, reduction="sum"),
-            lambda: cross_entropy(from_logits=True, reduction="mean_with_sample_weight"),
-            lambda: cross_entropy(from_logits=True, ignore_class=1),
-            lambda: hinge_of_pairs,
-            lambda: ratio,
-            lambda: mean_of_rows,
-            lambda: value_of_rows,
-        ]
-    )()
+_cross_entropy = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+LOSSES = (
+    _cross_entropy,
+    lambda: _cross_entropy(reduction="sum"),
+    lambda: _cross_entropy(reduction="mean_with_sample_weight"),
+    lambda: _cross_entropy(ignore_class=1),
+    lambda: _hinge_of_pairs,
+    lambda: _ratio_of_sums,
+    lambda: _mean_of_rows,
+    lambda: _value_of_rows,
+)
+METRICS = (
+    lambda: "accuracy",
+    lambda: keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
+    lambda: _value_of_rows,
+    # Those that give a number for the batch can't be weighted by example.
+    lambda: _ratio_of_sums,
+    lambda: _mean_of_rows,
+)
+# They don't divide by gradients that may be nothing but rounding.
+OPTIMIZERS = (
+    functools.partial(keras.optimizers.SGD, 0.05),
+    functools.partial(keras.optimizers.SGD, 0.05, momentum=0.9, nesterov=True),
+    functools.partial(keras.optimizers.Adagrad, 0.05, epsilon=1e-2),
+    functools.partial(keras.optimizers.Adam, 0.01, epsilon=1e-2),
+    functools.partial(keras.optimizers.RMSprop, 0.01, epsilon=1e-2),
+)
 
 
-def metrics(draw: random.Random, *, weighted: bool) -> list[Any]:
-    """Some metrics; those that give a number for the batch can't be weighted by example."""
-    every = [
-        lambda: "accuracy",
-        lambda: keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
-        lambda: value_of_rows,
-    ]
-    every += [] if weighted else [lambda: ratio, lambda: mean_of_rows]
-    return [make() for make in draw.sample(every, draw.randint(0, 2))]
+def _metrics(draw: random.Random, kinds: tuple[Any, ...]) -> list[Any]:
+    return [make() for make in draw.sample(kinds, draw.randint(0, 2))]
 
 
-def optimizer(draw: random.Random) -> keras.optimizers.Optimizer:
-    """An optimizer that doesn't divide by gradients that may be nothing but rounding."""
-    clip = draw.choice([{}, {"clipnorm": 0.5}, {"global_clipnorm": 0.5}, {"clipvalue": 0.1}])
-    more = draw.choice([{}, {}, {"weight_decay": 1e-2}, {"gradient_accumulation_steps": 2}])
-    more |= draw.choice([{}, {}, {"use_ema": True, "ema_overwrite_frequency": 2}])
-    make = draw.choice(
-        [
-            lambda **how: keras.optimizers.SGD(0.05, **how),
-            lambda **how: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True, **how),
-            lambda **how: keras.optimizers.Adagrad(0.05, epsilon=1e-2, **how),
-            lambda **how: keras.optimizers.Adam(0.01, epsilon=1e-2, **how),
-            lambda **how: keras.optimizers.RMSprop(0.01, epsilon=1e-2, **how),
-        ]
+def _optimizer(draw: random.Random) -> keras.optimizers.Optimizer:
+    options: dict[str, Any] = draw.choice(
+        [{}, {"clipnorm": 0.5}, {"global_clipnorm": 0.5}, {"clipvalue": 0.1}]
     )
-    return make(**clip, **more)
+    options |= draw.choice([{}, {}, {"weight_decay": 1e-2}, {"gradient_accumulation_steps": 2}])
+    options |= draw.choice([{}, {}, {"use_ema": True, "ema_overwrite_frequency": 2}])
+    return draw.choice(OPTIMIZERS)(**options)
 
 
 class OwnStep(keras.Model):  # type: ignore[misc]
-    """With a step of its own: Keras's loss, by hand, and the norm of its gradient logged."""
+    """Keras's loss, by hand, and the norm of its gradient logged."""
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Takes a step."""
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             outputs = self(x, training=True)
             value = self.compute_loss(x, y, outputs, weights)
             value += 1e-3 * tf.math.reduce_std(outputs)
         gradients = tape.gradient(value, self.trainable_variables)
-        gradients = [ops.where(ops.isnan(one), 0.0, one) for one in gradients]
+        gradients = [ops.where(ops.isnan(each), 0.0, each) for each in gradients]
         self.optimizer.apply(gradients, self.trainable_variables)
         logs = self.compute_metrics(x, y, outputs, weights)
         return {**logs, "loss": value, "norm": tf.linalg.global_norm(gradients)}
 
 
 class OwnLoss(keras.Model):  # type: ignore[misc]
-    """With a loss of its own over what Keras gives."""
+    """A loss of its own over what Keras gives."""
 
-    def compute_loss(self, *given: Any, **named: Any) -> Any:
-        """The logarithm of the loss and one."""
-        return ops.log1p(ops.abs(super().compute_loss(*given, **named)))
-
-
-def model_of(seed: int) -> Build:
-    """What builds the model of a seed; each time the same."""
-
-    def build() -> keras.Model:
-        draw = random.Random(seed)
-        keras.utils.set_random_seed(seed)
-        inputs, x = encoder(draw)
-        kind = draw.choices([keras.Model, OwnStep, OwnLoss], [6, 2, 1])[0]
-        # Rounding would choose among equal outputs, as of a batch of one row less its mean.
-        apart = keras.initializers.RandomNormal(stddev=1.0)
-        model = kind(inputs, layers.Dense(CLASSES, bias_initializer=apart)(x))
-        model.compile(
-            optimizer(draw),
-            loss(draw),
-            metrics=metrics(draw, weighted=False),
-            weighted_metrics=metrics(draw, weighted=True),
-            steps_per_execution=draw.choice([1, 1, 3]),
-        )
-        return model
-
-    return build
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return ops.log1p(ops.abs(super().compute_loss(*args, **kwargs)))
 
 
-def data_of(seed: int, model: keras.Model) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+def build_model(seed: int) -> keras.Model:
+    """Builds the model of a seed; each time the same."""
+    draw = random.Random(seed)
+    keras.utils.set_random_seed(seed)
+    inputs, x = _encoder(draw)
+    kind = draw.choices([keras.Model, OwnStep, OwnLoss], [6, 2, 1])[0]
+    # Rounding would choose among equal outputs, as of a batch of one row less its mean.
+    apart = keras.initializers.RandomNormal(stddev=1.0)
+    model = kind(inputs, layers.Dense(CLASSES, bias_initializer=apart)(x))
+    model.compile(
+        _optimizer(draw),
+        draw.choice(LOSSES)(),
+        metrics=_metrics(draw, METRICS),
+        weighted_metrics=_metrics(draw, METRICS[:3]),
+        steps_per_execution=draw.choice([1, 1, 3]),
+    )
+    return model
+
+
+def _data(seed: int, model: keras.Model) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     """Batches to train on, the last a partial one, and to validate on."""
     draw, numbers = random.Random(seed + 1), np.random.default_rng(seed)
     examples, batch = draw.choice([(22, 8), (19, 6), (25, 12), (13, 6)])
@@ -277,11 +245,11 @@ def data_of(seed: int, model: keras.Model) -> tuple[tf.data.Dataset, tf.data.Dat
     return rows.batch(batch), rows.take(11).batch(batch)
 
 
-def train(model: keras.Model, seed: int) -> dict[str, np.ndarray]:
+def _train(model: keras.Model, seed: int) -> dict[str, np.ndarray]:
     """Returns the weights and logs that a training ends with."""
-    data, validation = data_of(seed, model)
+    data, validation = _data(seed, model)
     logs = model.fit(data, validation_data=validation, epochs=2, verbose=0).history
-    weights = {f"{number} {one.path}": one.numpy() for number, one in enumerate(model.weights)}
+    weights = {f"{number} {w.path}": w.numpy() for number, w in enumerate(model.weights)}
     return weights | {f"log {name}": np.array(values) for name, values in logs.items()}
 
 
@@ -290,24 +258,23 @@ def compare(seed: int) -> tuple[int, float, str]:
     replicas = 2 + seed % 2
     keras.backend.clear_session()
     try:
-        build = model_of(seed)
-        expected = train(build(), seed)
+        build = functools.partial(build_model, seed)
+        expected = _train(build(), seed)
         strategy = dl.make_strategy("mirrored", devices=replicas)
-        found = train(dl.distribute(build, strategy), seed)
+        trained = _train(dl.distribute(build, strategy), seed)
     except Exception as error:
         return seed, np.inf, f"on {replicas} replicas: {type(error).__name__}: {str(error)[:300]}"
     far = {}
-    for (name, one), (_, other) in zip(expected.items(), found.items(), strict=True):
-        size = max(1.0, float(np.abs(one).max(initial=0)))
-        alike = np.isnan(one) & np.isnan(other)
-        apart = np.nan_to_num(np.abs(other - one) / size, nan=np.inf)
+    for (name, alone), shared in zip(expected.items(), trained.values(), strict=True):
+        size = max(1.0, float(np.abs(alone).max(initial=0)))
+        alike = np.isnan(alone) & np.isnan(shared)
+        apart = np.nan_to_num(np.abs(shared - alone) / size, nan=np.inf)
         far[name] = float(np.where(alike, 0.0, apart).max(initial=0))
     where = max(far, key=lambda name: far[name])
     return seed, far[where], f"{where} on {replicas} replicas"
 
 
-def start() -> None:
-    """Makes a process ready to train."""
+def _start() -> None:
     dl.split_devices(3)
     keras.config.set_floatx("float64")
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
@@ -322,7 +289,7 @@ def main() -> int:
     seeds = range(asked.first, asked.first + asked.models)
     right, worst = 0, 0.0
     # TensorFlow keeps what it has traced, so now and then another process takes over.
-    pool = multiprocessing.get_context("spawn").Pool(1, start, maxtasksperchild=25)
+    pool = multiprocessing.get_context("spawn").Pool(1, _start, maxtasksperchild=25)
     with pool:
         for done, (seed, far, where) in enumerate(pool.imap(compare, seeds), start=1):
             if far > ALLOWED:

@@ -56,23 +56,7 @@ def distances(runs: dict[str, Run], name: str) -> Any:
     return np.abs(runs[name].weights - runs["one device"].weights).max(axis=1)
 
 
-def alt(runs: dict[str, Run]) -> str:
-    """Returns the picture in words, with the numbers of these runs."""
-    found = numbers(runs)
-    right, wrong = (found[f"accuracy, {name}"] for name in ("distribute", "mistake"))
-    close, far = (found[f"distance, {name}"] for name in ("distribute", "mistake"))
-    steps = len(runs["mistake"].losses)
-    return (
-        f"Two charts of training over {steps} steps. Left, the loss: one device and four replicas "
-        f"with distlab follow the same curve and name {right:.0%} of the test digits right; four "
-        f"replicas with a common mistake jump up and down and end at {wrong:.0%}. Right, the "
-        "largest difference of a weight from one device, on a logarithmic scale, after the last "
-        f"step: {far:.1f} with the mistake, {close:.0e} with distlab."
-    )
-
-
 def build() -> Any:
-    """Returns the model."""
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Flatten(), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
@@ -82,7 +66,6 @@ def build() -> Any:
 
 
 def by_fit(model: Any, data: Any, test: Any) -> Run:
-    """Trains by the model's own `fit`."""
     losses: list[float] = []
     weights: list[Any] = []
 
@@ -128,7 +111,6 @@ def by_hand(strategy: Any, data: Any, test: Any) -> Run:
 
 
 def flat(model: Any) -> Any:
-    """Returns all weights in one row."""
     return np.concatenate([weight.ravel() for weight in model.get_weights()])
 
 
@@ -188,6 +170,8 @@ def draw(runs: dict[str, Run]) -> None:
 
 
 if __name__ == "__main__":
-    found = measure()
-    draw(found)
-    print(f"{PICTURE} has this alternative text, which README must have, too:\n{alt(found)}")
+    runs = measure()
+    draw(runs)
+    print(f"wrote {PICTURE}; its alternative text, in README and on the site, has these numbers:")
+    for name, number in numbers(runs).items():
+        print(f"{name}: {number:.3g}")

@@ -1,27 +1,27 @@
 """The support matrix: what trains with what, found out by running it.
 
-    python tools/support_matrix.py              # measures and prints
-    python tools/support_matrix.py --write      # and writes docs/support_matrix.md
+    python tools/support_matrix.py --write      # measures, and writes docs/support_matrix.md
     python tools/support_matrix.py --check      # and fails where what is written is not so any more
 
 A cell compares a training with that of plain Keras on one device: the same model, data and global
-batch. The models are small, for what is asked is only whether numbers agree. All cells are measured
-on the tasks of a `LocalCluster`; the words around the tables are the page's own.
+batch. The models are small, for what is asked is only whether numbers agree. The words around the
+tables are the page's own.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
+import importlib
 import importlib.metadata
-import json
 import os
 import platform
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+os.environ |= {"CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": "tensorflow"}
+os.environ.pop("TF_USE_LEGACY_KERAS", None)
 
 import keras
 import numpy as np
@@ -30,9 +30,18 @@ from keras import layers, losses, ops, optimizers
 
 import distlab as dl
 from distlab.errors import DistlabError
+from tools.measured_pages import (
+    Cells,
+    asked_to_write,
+    changes,
+    measure_rows,
+    read_tables,
+    report,
+    table,
+    write_page,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "support_matrix.md"
-TABLE = re.compile(r"(?:^\|.*\|\n)+", re.MULTILINE)
 # Where Keras or TensorFlow stops, in few words: a pattern of the error's text, and the words.
 CAUSES = {
     "PerReplica": "PerReplica to Tensor",
@@ -53,7 +62,6 @@ OUTLIER[30] *= 1e4  # on the second replica, in the first batch
 CPUS = ["CPU:0", "CPU:1"]
 
 Build = Callable[[], Any]
-Cells = dict[str, dict[str, str]]
 Run = tuple[dict[str, Any], list[Any]]  # logs, and weights or predictions
 
 
@@ -226,7 +234,6 @@ class AddsLoss(layers.Layer):
     """Adds the mean of its inputs' squares to the loss."""
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns its inputs."""
         self.add_loss(0.1 * ops.mean(x**2))
         return x
 
@@ -239,7 +246,6 @@ class Positions(layers.Layer):
         self.places = layers.Embedding(6, 6)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the sum."""
         return x + self.places(ops.arange(6))
 
 
@@ -250,16 +256,13 @@ class OwnStep(keras.Sequential):
         super().__init__(own)
         self.seen, self.second = keras.metrics.Mean(name="seen"), optimizers.RMSprop(1e-2)
 
-    def gradients(self, data: Any) -> tuple[tf.Tensor, list[tuple[tf.Tensor, Any]]]:
-        """Returns a batch's loss, and the gradient of each weight with it."""
+    def train_step(self, data: Any) -> dict[str, Any]:
         with tf.GradientTape() as tape:
             loss = self.compute_loss(y=data[1], y_pred=self(data[0], training=True))
         weights = self.trainable_weights
-        return loss, list(zip(tape.gradient(loss, weights), weights, strict=True))
+        return self.update(loss, list(zip(tape.gradient(loss, weights), weights, strict=True)))
 
-    def train_step(self, data: Any) -> dict[str, Any]:
-        """Trains on a batch."""
-        loss, gradients = self.gradients(data)
+    def update(self, loss: tf.Tensor, gradients: list[Any]) -> dict[str, Any]:
         self.optimizer.apply_gradients(gradients)
         self.seen.update_state(loss)
         return {"seen": self.seen.result()}
@@ -268,9 +271,7 @@ class OwnStep(keras.Sequential):
 class TwoOptimizers(OwnStep):
     """Has one optimizer for each layer."""
 
-    def train_step(self, data: Any) -> dict[str, Any]:
-        """Trains on a batch."""
-        loss, gradients = self.gradients(data)
+    def update(self, loss: tf.Tensor, gradients: list[Any]) -> dict[str, Any]:
         self.optimizer.apply_gradients(gradients[:2])
         self.second.apply_gradients(gradients[2:])
         return {"last": loss}
@@ -284,21 +285,6 @@ def two_outputs() -> keras.Model:
     model = keras.Model(inputs, {head.name: head(inputs) for head in heads})
     model.compile(optimizers.SGD(0.1), {"class": ENTROPY, "size": "mse"}, jit_compile=False)
     return model
-
-
-def one_number(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Returns a loss that takes the mean itself."""
-    return 0.1 * ops.mean((y_pred - ops.cast(y_true, y_pred.dtype)) ** 2)
-
-
-def nested(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Returns a loss that calls a loss of Keras."""
-    return ENTROPY(y_true, y_pred) + 0.01 * ops.mean(y_pred**2)
-
-
-def added_up(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-    """Returns a loss that is a sum over the batch."""
-    return 0.01 * ops.sum((ops.one_hot(y_true, 4) - y_pred) ** 2)
 
 
 Dense, Norm = layers.Dense, layers.BatchNormalization
@@ -317,7 +303,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 ENTROPY = losses.SparseCategoricalCrossentropy(from_logits=True)
 IGNORES = losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1)
 MODEL, SEVERAL = sequential(), sequential(steps_per_execution=2)
-ROWS = {name: parity(sequential(optimizer=make)) for name, make in OPTIMIZERS.items()} | {
+FEATURES = {name: parity(sequential(optimizer=make)) for name, make in OPTIMIZERS.items()} | {
     "`LossScaleOptimizer`, overflow on one replica": parity(
         sequential(
             lambda: [Dense(4)],
@@ -340,9 +326,19 @@ ROWS = {name: parity(sequential(optimizer=make)) for name, make in OPTIMIZERS.it
         TOKENS,
     ),
     "loss that ignores a class": parity(sequential(loss=IGNORES)),
-    "loss that returns one number": parity(sequential(loss=one_number), y=Y[:64, None]),
-    "loss that calls a Keras loss": parity(sequential(loss=nested)),
-    "loss that adds up over the batch": parity(sequential(loss=added_up, optimizer=SGD)),
+    "loss that returns one number": parity(
+        sequential(loss=lambda y, scores: 0.1 * ops.mean((scores - ops.cast(y, "float32")) ** 2)),
+        y=Y[:64, None],
+    ),
+    "loss that calls a Keras loss": parity(
+        sequential(loss=lambda y, scores: ENTROPY(y, scores) + 0.01 * ops.mean(scores**2))
+    ),
+    "loss that adds up over the batch": parity(
+        sequential(
+            loss=lambda y, scores: 0.01 * ops.sum((ops.one_hot(y, 4) - scores) ** 2),
+            optimizer=SGD,
+        )
+    ),
     "embedding of positions under Adam": parity(
         sequential(
             lambda: [layers.Embedding(5, 6), Positions(), layers.Flatten(), Dense(4)],
@@ -380,112 +376,44 @@ ROWS = {name: parity(sequential(optimizer=make)) for name, make in OPTIMIZERS.it
 # Measuring, and the page.
 
 
-def measure_half() -> list[Cells]:
-    """Measures every second row of both tables, in one of two tasks that have two CPUs."""
-    task: int = json.loads(os.environ.pop("TF_CONFIG"))["task"]["index"]
-    on_one_machine = list(STRATEGIES)[:-2]
-    return [
-        {name: strategy_row(name) for name in on_one_machine[task::2]},
-        {name: ROWS[name]() for name in list(ROWS)[task::2]},
-    ]
+def measure_here(name: str) -> dict[str, str]:
+    dl.split_devices(2, kind="cpu")
+    return FEATURES[name]() if name in FEATURES else strategy_row(name)
 
 
-def in_task(function: str, *args: Any) -> Any:
-    """Calls a function of this module in a task, which imports the module there."""
-    return getattr(importlib.import_module("tools.support_matrix"), function)(*args)
+def in_task(name: str) -> dict[str, str]:
+    """Measures a row in a task of a cluster, which imports this module there."""
+    row: dict[str, str] = importlib.import_module("tools.support_matrix").strategy_row(name)
+    return row
 
 
 def measure() -> list[Cells]:
     """Returns both tables, by row and column."""
-    env = {"CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": None}
-    *_, workers, servers = STRATEGIES
-    with dl.LocalCluster(workers=2, devices_per_worker=2, env=env) as cluster:
-        some, others = cluster.run(in_task, "measure_half", timeout_secs=1800)
-    with dl.LocalCluster(workers=2, env=env) as cluster:
-        some[0][workers] = cluster.run(in_task, "strategy_row", workers)[0]
-    with dl.LocalCluster(workers=1, parameter_servers=1, env=env) as cluster:
-        (some[0][servers],) = cluster.run(in_task, "strategy_row", servers, tasks="chief")
-    return [
-        {name: (half | other)[name] for name in order}
-        for half, other, order in zip(some, others, (STRATEGIES, ROWS), strict=True)
-    ]
+    *on_one_machine, workers, servers = STRATEGIES
+    strategies = measure_rows(measure_here, on_one_machine)
+    with dl.LocalCluster(workers=2) as cluster:
+        strategies[workers] = cluster.run(in_task, workers)[0]
+    with dl.LocalCluster(workers=1, parameter_servers=1) as cluster:
+        (strategies[servers],) = cluster.run(in_task, servers, tasks="chief")
+    return [strategies, measure_rows(measure_here, FEATURES)]
 
 
-def table(cells: Cells, corner: str) -> str:
-    """Returns the cells in Markdown."""
-    rows = [[corner, *next(iter(cells.values()))]]
-    rows += [["---"] * len(rows[0]), *([name, *row.values()] for name, row in cells.items())]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def read_tables(text: str) -> list[Cells]:
-    """Returns the tables of a page, without what makes some of their cells bold."""
-    tables = []
-    for block in TABLE.findall(text):
-        lines = [
-            [part.strip().strip("*") for part in line.strip().strip("|").split(" | ")]
-            for line in block.splitlines()
-        ]
-        (_, *columns), _, *rows = lines
-        tables.append({name: dict(zip(columns, row, strict=True)) for name, *row in rows})
-    return tables
-
-
-def with_tables(text: str, *tables: str) -> str:
-    """Returns a page with other tables."""
-    new = iter(tables)
-    return TABLE.sub(lambda _: next(new), text)
-
-
-def changes(stored: Cells, found: Cells) -> list[str]:
-    """Returns a line for each cell that differs, by its row and column."""
-    was, now = (
-        {f"{row} | {column}": text for row in cells for column, text in cells[row].items()}
-        for cells in (stored, found)
-    )
-    return [
-        f"{name}: {was.get(name)!r} is written, {now.get(name)!r} was found"
-        for name in was | now
-        if was.get(name) != now.get(name)
-    ]
-
-
-def page(*found: Cells) -> str:
-    """Returns docs/support_matrix.md with these tables; what is not equal is bold."""
-    marked = [
-        {
-            name: {key: text if text == "equal" else f"**{text}**" for key, text in row.items()}
-            for name, row in cells.items()
-        }
-        for cells in found
-    ]
-    text = PAGE.read_text(encoding="utf-8")
-    text = with_tables(text, *map(table, marked, ("strategy", "feature")))
-    of = importlib.metadata.version
-    packages = {"TensorFlow": "tensorflow", "Keras": "keras", "tf_keras": "tf_keras"}
-    named = ", ".join(f"{name} {of(package)}" for name, package in packages.items())
-    measured = f"Measured with {named} and Python {platform.python_version()}."
-    return re.sub(r"^Measured with .*", measured, text, flags=re.MULTILINE)
-
-
-def main(argv: list[str]) -> int:
-    """Measures; prints, writes or compares. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument("--write", action="store_true")
-    action.add_argument("--check", action="store_true")
-    arguments = parser.parse_args(argv)
-    found = measure()
-    if arguments.check:
+def main() -> int:
+    """Measures, and writes or compares; returns the exit code."""
+    writes, (strategies, features) = asked_to_write(__doc__), measure()
+    if not writes:
         stored = read_tables(PAGE.read_text(encoding="utf-8"))
-        changed = [line for pair in zip(stored, found, strict=True) for line in changes(*pair)]
-        print("\n".join(changed) or "every cell is as it is written")
-        return int(bool(changed))
-    print(page(*found))
-    if arguments.write:
-        PAGE.write_text(page(*found), encoding="utf-8")
+        pairs = zip(stored, (strategies, features), strict=True)
+        return report([line for pair in pairs for line in changes(*pair)])
+    version = importlib.metadata.version
+    packages = {"TensorFlow": "tensorflow", "Keras": "keras", "tf_keras": "tf_keras"}
+    named = ", ".join(f"{name} {version(package)}" for name, package in packages.items())
+    begin = "Measured with "
+    measured = f"{begin}{named} and Python {platform.python_version()}."
+    tables = [table("strategy", strategies, bold=True), table("feature", features, bold=True)]
+    write_page(PAGE, tables, {begin: measured})
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

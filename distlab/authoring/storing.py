@@ -12,8 +12,6 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from distlab.course.checks.report import OUTPUT_METADATA
-
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
@@ -61,8 +59,6 @@ def stable_outputs(outputs: list[NotebookNode], *, execution_count: int) -> list
             output.traceback = [
                 part for part in output.traceback if not _COLOUR.sub("", part).startswith("File ")
             ]
-        if "metadata" in output:  # where a learner stands is for the learner's own notebook
-            output.metadata.pop(OUTPUT_METADATA, None)
         data = output.get("data", {})
         for kind in data:
             if kind.startswith("image/") and kind != "image/svg+xml":

@@ -15,13 +15,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distlab.course.measure.scaling_runs import MeasuredStep, time_step
 from distlab.errors import InvalidArgument, ProcessError
-
-if TYPE_CHECKING:
-    from distlab.course.measure.scaling_runs import MeasuredStep
 
 _COLUMNS = ("replicas", "examples/s", "efficiency", "step ms", "compute", "communic.", "input")
 
@@ -51,8 +48,6 @@ def add_bench(commands: Any) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from distlab.course.bench_command import measure_scaling
-
     if bool(options.script) == bool(options.build):
         raise InvalidArgument(
             asked="distlab bench",
@@ -153,15 +148,11 @@ def _in_own_process(target: str, replicas: int, batch: int, blocks: int) -> list
             do="run the model on one device first, and see its whole error there",
         )
     stored: list[dict[str, Any]] = json.loads(rows[-1].removeprefix(_MARK))
-    return [
-        MeasuredStep(**{**row, "middle_half_secs": tuple(row["middle_half_secs"])})
-        for row in stored
-    ]
+    return [MeasuredStep(**row) for row in stored]
 
 
 def _measure_here(target: str, replicas: int, batch: int, blocks: int) -> list[MeasuredStep]:
     """A strong and a weak step, in this process."""
-    from distlab.course.bench_command import own_functions
     from distlab.devices import split_devices
     from distlab.strategy.factory import make_strategy
 
@@ -179,12 +170,6 @@ def _measure_here(target: str, replicas: int, batch: int, blocks: int) -> list[M
             )
         steps[global_batch] = step
     return [steps[batch], steps[replicas * batch]]
-
-
-if __name__ == "__main__":
-    mode, *numbers = sys.argv[1:]
-    measured = _measure_here(mode, *(int(number) for number in numbers))
-    print(_MARK + json.dumps([dataclasses.asdict(step) for step in measured]))
 
 
 def own_functions(target: str) -> tuple[Callable[[], Any], Callable[[int], Any]]:
@@ -223,3 +208,9 @@ def own_functions(target: str) -> tuple[Callable[[], Any], Callable[[int], Any]]
 
 def _refusal(target: str, found: str, do: str) -> InvalidArgument:
     return InvalidArgument(asked=f"distlab bench {target}", found=found, do=do)
+
+
+if __name__ == "__main__":
+    mode, *numbers = sys.argv[1:]
+    measured = _measure_here(mode, *(int(number) for number in numbers))
+    print(_MARK + json.dumps([dataclasses.asdict(step) for step in measured]))

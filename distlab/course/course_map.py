@@ -17,112 +17,80 @@ from pathlib import Path
 from distlab.errors import InvalidArgument
 
 COMING = "coming"
-# The part, the stem, the title, and the question that the lesson answers.
-_LESSONS = (
-    ("First steps", "00_start_here", "Start here", "Which of four replicas sees which example?"),
-    (
-        "First steps",
-        "01_mirrored_strategy",
-        "MirroredStrategy",
-        "What keeps the copies of a weight equal, and when do they drift apart?",
-    ),
-    (
-        "First steps",
-        "02_batch_scaling",
-        "Batch size and learning rate",
-        "What must change when the batch grows with the number of replicas?",
-    ),
-    (
-        "First steps",
-        "03_custom_training_loop",
-        "Your own training loop",
-        "How must a loss be scaled so that four replicas take the steps of one device?",
-    ),
-    (
-        "Training that you can trust",
-        "04_without_keras",
-        "Without Keras",
-        "What is left of a training step when Keras does nothing for you?",
-    ),
-    (
-        "Training that you can trust",
-        "05_input_pipelines",
-        "Input pipelines",
-        "How do you find and feed a replica that waits for data?",
-    ),
-    (
-        "Training that you can trust",
-        "06_reproducibility",
-        "Reproducibility",
-        "What can be bit-for-bit identical in two runs, and what cannot?",
-    ),
-    (
-        "Training that you can trust",
-        "07_mixed_precision",
-        "Mixed precision",
-        "Which gradients become 0 in 16 bits, and how do you keep them?",
-    ),
-    (
-        "Training that you can trust",
-        "08_save_and_load",
-        "Save and load",
-        "Why can training jump after a load although every prediction is right?",
-    ),
-    (
-        "Many processes",
-        "09_multi_worker",
-        "Many workers",
-        "Which process reads which example, and which one waits when nothing moves?",
-    ),
-    (
-        "Many processes",
-        "10_parameter_server",
-        "Parameter servers",
-        "What does a gradient from old weights do to training?",
-    ),
-    (
-        "Many processes",
-        "11_fault_tolerance",
-        "Fault tolerance",
-        "How does a training run that was killed end with the same weights?",
-    ),
-    (
-        "Speed, choice and beyond",
-        "12_ring_all_reduce",
-        "Ring all-reduce",
-        "How many bytes does each device send in an all-reduce?",
-    ),
-    (
-        "Speed, choice and beyond",
-        "13_performance",
-        "Performance",
-        "When do more devices make training slower?",
-    ),
-    (
-        "Speed, choice and beyond",
-        "14_transfer_learning",
-        "Transfer learning",
-        "Which layers of a trained model do you train again?",
-    ),
-    (
-        "Speed, choice and beyond",
-        "15_tpu",
-        "TPUs",
-        "What can your CPU tell you about a TPU?",
-    ),
-    (
-        "Speed, choice and beyond",
-        "16_choosing_a_strategy",
-        "Choose a strategy",
-        "Which strategy fits your model and your machines?",
-    ),
-    (
-        "Speed, choice and beyond",
-        "17_beyond_data_parallelism",
-        "Beyond data parallelism",
-        "What do you do when the model does not fit on one device?",
-    ),
-)
+# By part and stem: the title, and the question that the lesson answers.
+_LESSONS = {
+    "First steps": {
+        "00_start_here": ("Start here", "Which of four replicas sees which example?"),
+        "01_mirrored_strategy": (
+            "MirroredStrategy",
+            "What keeps the copies of a weight equal, and when do they drift apart?",
+        ),
+        "02_batch_scaling": (
+            "Batch size and learning rate",
+            "What must change when the batch grows with the number of replicas?",
+        ),
+        "03_custom_training_loop": (
+            "Your own training loop",
+            "How must a loss be scaled so that four replicas take the steps of one device?",
+        ),
+    },
+    "Training that you can trust": {
+        "04_without_keras": (
+            "Without Keras",
+            "What is left of a training step when Keras does nothing for you?",
+        ),
+        "05_input_pipelines": (
+            "Input pipelines",
+            "How do you find and feed a replica that waits for data?",
+        ),
+        "06_reproducibility": (
+            "Reproducibility",
+            "What can be bit-for-bit identical in two runs, and what cannot?",
+        ),
+        "07_mixed_precision": (
+            "Mixed precision",
+            "Which gradients become 0 in 16 bits, and how do you keep them?",
+        ),
+        "08_save_and_load": (
+            "Save and load",
+            "Why can training jump after a load although every prediction is right?",
+        ),
+    },
+    "Many processes": {
+        "09_multi_worker": (
+            "Many workers",
+            "Which process reads which example, and which one waits when nothing moves?",
+        ),
+        "10_parameter_server": (
+            "Parameter servers",
+            "What does a gradient from old weights do to training?",
+        ),
+        "11_fault_tolerance": (
+            "Fault tolerance",
+            "How does a training run that was killed end with the same weights?",
+        ),
+    },
+    "Speed, choice and beyond": {
+        "12_ring_all_reduce": (
+            "Ring all-reduce",
+            "How many bytes does each device send in an all-reduce?",
+        ),
+        "13_performance": ("Performance", "When do more devices make training slower?"),
+        "14_transfer_learning": (
+            "Transfer learning",
+            "Which layers of a trained model do you train again?",
+        ),
+        "15_tpu": ("TPUs", "What can your CPU tell you about a TPU?"),
+        "16_choosing_a_strategy": (
+            "Choose a strategy",
+            "Which strategy fits your model and your machines?",
+        ),
+        "17_beyond_data_parallelism": (
+            "Beyond data parallelism",
+            "What do you do when the model does not fit on one device?",
+        ),
+    },
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +132,7 @@ class MapEntry:
 
 def read_map(course: Path) -> tuple[MapEntry, ...]:
     """Returns the map, with what the notebooks in a folder say of minutes and tasks."""
-    known = {stem for _, stem, _, _ in _LESSONS}
+    known = {stem for lessons in _LESSONS.values() for stem in lessons}
     own = sorted(path.stem for path in (course / "notebooks").glob("[0-9][0-9]_*.ipynb"))
     for stem in own:
         if stem not in known and "." not in stem:  # "01_x.fresh" is a learner's second copy
@@ -173,7 +141,11 @@ def read_map(course: Path) -> tuple[MapEntry, ...]:
                 found=f"notebooks/{stem}.ipynb, which is not on the map",
                 do="give it a title and a question in distlab/course/course_map.py",
             )
-    return tuple(_entry(course, *row) for row in _LESSONS)
+    return tuple(
+        _entry(course, part, stem, *words)
+        for part, lessons in _LESSONS.items()
+        for stem, words in lessons.items()
+    )
 
 
 def map_table(

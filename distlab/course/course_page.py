@@ -6,6 +6,8 @@ course_state(Path("my-lab"))             # the same as plain values, for Jupyter
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +55,9 @@ def course_state(folder: Path) -> dict[str, Any]:
         "total": _total(done),
         "next": following,
         "lessons": [
-            {
-                "part": entry.part,
+            asdict(entry)
+            | {
                 "number": entry.number,
-                "title": entry.title,
-                "question": entry.question,
-                "lesson": entry.lesson,
-                "lesson_minutes": entry.lesson_minutes,
-                "exercise": entry.exercise,
-                "exercise_minutes": entry.exercise_minutes,
-                "tasks": entry.tasks,
                 "state": _state(entry, done),
                 "share": _share(entry, done),
             }
@@ -118,3 +113,25 @@ def _share(entry: MapEntry, done: dict[str, LessonProgress]) -> float:
 def _total(done: dict[str, LessonProgress]) -> str:
     passed = sum(len(lesson.passed) for lesson in done.values())
     return f"{passed} of {sum(len(lesson.checks) for lesson in done.values())} tasks passed"
+
+
+# The server's part of the panel on JupyterLab's left side. Only a browser with the server's token
+# gets an answer, and nothing is written.
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": "distlab.course.course_page"}]
+
+
+def _load_jupyter_server_extension(server: Any) -> None:
+    from jupyter_server.base.handlers import APIHandler
+    from jupyter_server.utils import url_path_join
+    from tornado.web import authenticated
+
+    class CourseHandler(APIHandler):  # type: ignore[misc,unused-ignore]
+        @authenticated  # type: ignore[misc,untyped-decorator,unused-ignore]
+        def get(self) -> None:
+            self.finish(json.dumps(course_state(Path(server.root_dir))))
+
+    pattern = url_path_join(server.web_app.settings["base_url"], "distlab", "course")
+    server.web_app.add_handlers(".*$", [(pattern, CourseHandler)])

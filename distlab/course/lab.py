@@ -29,7 +29,7 @@ _QUIET = (
 )
 
 # The server's part of the panel on the left side; `_jupyter/labextensions` has the browser's part.
-_PANEL = ("--ServerApp.jpserver_extensions=distlab.course.panel_server=True",)
+_PANEL = ("--ServerApp.jpserver_extensions=distlab.course.course_page=True",)
 
 
 def lab_command(

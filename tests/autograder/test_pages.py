@@ -13,7 +13,7 @@ from distlab.autograder.intake.exercises import Exercises
 from distlab.autograder.intake.notebook import open_notebook
 from distlab.autograder.intake.submissions import Submission
 from distlab.autograder.intake.written_reports import find_written
-from distlab.course.checks.check import Criterion
+from distlab.course.checks import Criterion
 from distlab.course.checks.help_steps import section_to_revisit
 from distlab.course.checks.registry import all_checks, checks_of, find_check, reports_of, stems
 from distlab.course.checks.report import Ending, Report

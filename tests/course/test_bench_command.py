@@ -57,14 +57,11 @@ def test_a_row_has_throughput_efficiency_and_the_parts_in_milliseconds():
     assert row.split() == ["4", "6400", "50", "%", "10.0", "10.0", "2.0", "1.0"]
 
 
-def test_a_module_and_its_function_stand_in_for_a_file(tmp_path, monkeypatch):
+def test_a_target_may_be_a_module_and_what_lacks_something_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_models.py").write_text("def small(): return 1\ndef data(batch_size): return 2")
     build, data = own_functions("own_models:small")
     assert (build(), data(8)) == (1, 2)
-
-
-def test_a_target_that_lacks_something_is_refused_with_what_is_missing(tmp_path):
     without_build, without_data = tmp_path / "a.py", tmp_path / "b.py"
     without_build.write_text("def data(batch_size): ...")
     without_data.write_text("def build(): ...")
@@ -72,7 +69,6 @@ def test_a_target_that_lacks_something_is_refused_with_what_is_missing(tmp_path)
         (str(without_build), r"no function 'build'\n.*a compiled Keras model"),
         (str(without_data), r"no function 'data'\n.*define data\(batch_size\)"),
         ("nowhere.py", "no such file"),
-        ("train", "no file and no function"),
         ("nowhere:f", "no module named 'nowhere'"),
     ):
         with pytest.raises(ValueError, match=found):
@@ -82,7 +78,6 @@ def test_a_target_that_lacks_something_is_refused_with_what_is_missing(tmp_path)
 def test_what_cannot_be_measured_is_refused(capsys):
     for arguments, text in (
         ([], "neither a file nor --build"),
-        (["train.py", "--build", "a:b"], "both a file and --build"),
         (["train.py", "--replicas", "2", "4"], "a first number that is not 1"),
         (
             ["train.py", "--batch", "10", "--replicas", "1", "4"],

@@ -8,7 +8,7 @@ import pytest
 from distlab.course.course_map import map_table, read_map, total_minutes
 from distlab.errors import InvalidArgument
 from tests.support.repository import ROOT
-from tools import write_map
+from tools import write_tables
 
 LESSON = """# A title
 
@@ -74,11 +74,9 @@ def test_a_learners_broken_or_second_copy_is_no_matter_and_a_new_lesson_must_be_
 
 
 def test_the_pages_have_the_map_as_the_notebooks_are_now():
-    for page in write_map.PAGES:
+    for page in write_tables.WITH_MAP:
         text = page.read_text(encoding="utf-8")
-        assert write_map.with_map(text) == text, f"{page}: python tools/write_map.py mends it"
-    with pytest.raises(ValueError, match="must have the marks"):
-        write_map.with_map("# A page")
+        assert write_tables.with_map(text) == text, f"{page}: `make map` mends it"
 
 
 def test_the_course_is_in_order_and_every_lesson_states_its_minutes():

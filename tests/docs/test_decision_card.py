@@ -14,7 +14,7 @@ from distlab.course.lesson_16_choosing_a_strategy.strategy_card import (
 from distlab.errors import InvalidArgument
 from tests.support.lesson_checks import run_check
 from tests.support.repository import lesson_text
-from tools.write_card import PAGE, with_card
+from tools.write_tables import WITH_CARD, with_card
 
 # What a reader answers yes to in each case of the exercise, and the reason that decides.
 CASES = {
@@ -109,7 +109,7 @@ def test_the_first_yes_decides():
 
 
 def test_the_page_prints_the_card_that_the_lesson_draws():
-    text = PAGE.read_text(encoding="utf-8")
+    text = WITH_CARD.read_text(encoding="utf-8")
     assert with_card(text) == text
     assert all(question in card_table() for question, _ in CARD.values())
     lesson = lesson_text("16_choosing_a_strategy")

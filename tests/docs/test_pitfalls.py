@@ -257,3 +257,14 @@ def test_a_schedule_free_optimizer_forgets_the_initial_weights_in_plain_fit():
     assert largest_weight(build()) < 1.001 * rate
     for model in (built_ahead, dl.distribute(build, two_replicas())):
         assert largest_weight(model) > 0.3
+
+
+def test_a_batch_of_a_distributed_data_set_is_no_tensor_outside_of_run():
+    strategy = dl.make_strategy("mirrored", devices=2)
+    data = strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4))
+    batch = next(iter(data))
+    text = r"(?s)Attempt to convert a value \(PerReplica:.*with an unsupported type.*to a Tensor"
+    with pytest.raises(ValueError, match=text):
+        tf.constant(batch)
+    sums = strategy.run(tf.reduce_sum, args=(batch,))
+    assert [int(part) for part in strategy.experimental_local_results(sums)] == [1, 5]

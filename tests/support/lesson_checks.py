@@ -30,7 +30,7 @@ _caught: dict[str, set[str]] = {}
 
 
 def draws_of(check: Check) -> Iterable[int]:
-    """What trains or starts processes is asked once; tools/full_marks.py asks with many."""
+    """What trains or starts processes is asked once; `make full-marks` asks more."""
     return check.cost.seeds if check.cost is Cost.PURE else (1,)
 
 

@@ -8,25 +8,20 @@ import pytest
 from tools import chaos
 
 
-def test_a_plan_repeats_with_its_seed_and_names_every_task_and_signal():
+def test_a_plan_repeats_with_its_seed_and_names_every_task():
     for cluster in (chaos.TWO_WORKERS, chaos.SERVERS):
         plans = [chaos.plan(cluster, 50, random.Random(seed)) for seed in (1, 1, 2)]
         assert plans[0] == plans[1] != plans[2]
         assert {kill.task for kill in plans[0]} == set(cluster.tasks)
-        assert {kill.number for kill in plans[0]} == set(chaos.SIGNALS)
-        assert plans[0] == sorted(plans[0], key=lambda kill: kill.step)
 
 
 # What a disturbed run left, whether bits are compared, and what is said of it.
 COMPARED = [
     ({}, True, ""),
     ({"weight": [1.0, 2.0000002]}, True, "weight"),
-    ({"more": [1.0]}, True, "more"),
     ({"weight": [7.0, 7.0]}, False, ""),
-    ({"loss": [9.0, 1.6]}, False, "the loss is 1.60 times as high"),
     ({"loss": [9.0, float("nan")]}, False, "the loss is nan times as high"),
     ({"steps": 19}, False, "19 steps for 20"),
-    ({"loss": [1.0]}, False, "20 steps for 20"),
 ]
 
 
@@ -62,24 +57,22 @@ for step in range(begin + 1, steps + 1):
 while folder.name == "disturbed" and not (folder / "start-1").exists():
     time.sleep(0.01)
 if is_chief:
-    np.savez(folder / "trained.npz", weight=WEIGHT)
+    np.savez(folder / "trained.npz", weight=3)
 AFTER
 """
 LEFT = "subprocess.Popen(['sleep', '20'], start_new_session=True)"
-# What the script does: before its steps, as its weight, after them; and the error.
+# What the script does before its steps and after them, and the error.
 SCRIPTS = {
-    "starts again from the beginning": ("begin = 0", "3", "", r"was saved, and it went on from 0"),
-    "ends with another weight": ("", "starts", "", r"not as an undisturbed run: weight"),
-    "leaves a process": ("", "3", LEFT, r"processes are left"),
+    "starts again from the beginning": ("begin = 0", "", r"was saved, and it went on from 0"),
+    "leaves a process": ("", LEFT, r"processes are left"),
 }
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_run_that_does_not_recover_is_noticed(name, tmp_path, monkeypatch):
-    before, weight, after, error = SCRIPTS[name]
-    text = LIGHT.replace("BEFORE", before).replace("WEIGHT", weight).replace("AFTER", after)
+    before, after, error = SCRIPTS[name]
     script = tmp_path / "light.py"
-    script.write_text(text)
+    script.write_text(LIGHT.replace("BEFORE", before).replace("AFTER", after))
     monkeypatch.setattr(chaos, "SCRIPT", script)
     with pytest.raises(chaos.NotRecovered, match=error):
-        chaos.recoveries(chaos.TWO_WORKERS, 1, 3, tmp_path)
+        chaos.disturb(chaos.TWO_WORKERS, 1, 3, tmp_path)

@@ -7,7 +7,7 @@ from tests.support.repository import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PHONY = set(re.search(r"^\.PHONY:((?:.*\\\n)*.*)", MAKEFILE, re.M)[1].replace("\\", " ").split())
-RULES = dict(re.findall(r"^([a-z][a-z-]*):([^=\n].*)?$", MAKEFILE, re.M))
+RULES = dict(re.findall(r"^([a-z][a-z0-9-]*):([^=\n].*)?$", MAKEFILE, re.M))
 
 
 def used_by_other_rules():
@@ -28,7 +28,7 @@ def test_every_target_has_a_line_of_help_or_serves_another():
 def test_every_command_on_a_page_is_a_target():
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob(".github/workflows/*.yml")]
     pages.remove(ROOT / "CHANGELOG.md")  # of earlier states, too
-    commands = re.compile(r"(?:`|^|run: +)make ((?:[a-z][a-z-]* ?)+)", re.M)
+    commands = re.compile(r"(?:`|^|run: +)make ((?:[a-z][a-z0-9-]* ?)+)", re.M)
     named = [
         (page.name, target)
         for page in pages

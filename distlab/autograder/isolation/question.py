@@ -24,9 +24,9 @@ from distlab.autograder.intake.exercises import check_named
 from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.isolation.walls import missing_walls
 from distlab.cluster.warm.process import shared_server, task_environment
-from distlab.course.checks.check import Criterion
 from distlab.course.checks.report import Ending, Report
 from distlab.course.checks.run_check import DEFAULT_SEEDS
+from distlab.course.checks.verdict import Criterion
 from distlab.course.results.failures import Failure, FailureKind
 from distlab.errors import InvalidArgument, ProcessError, UnsupportedEnvironment
 

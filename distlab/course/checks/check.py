@@ -1,12 +1,4 @@
-"""What a check is made of: the statement of a task, top to bottom.
-
-    Check(
-        name="...", function="...", title="...", cost=Cost.PURE,
-        inputs=inputs, call=call, reference=reference,
-        criteria=(Close(...), Then(Equal(...))),
-        mistakes=(Fault(...).feedback("..."), ...),
-        question="...", direction="...", hint="...", revisit="...",
-    )
+"""A `Check`: the statement of a task. `distlab.course.checks` shows a whole one.
 
 Only `call` touches the learner's code. What it returns is judged as plain arrays and numbers that
 have been through bytes, so judging can happen where the submission is never imported.
@@ -22,10 +14,7 @@ from typing import Any
 
 from distlab.course.checks.criteria import Stated, expectations_in, judge_by
 from distlab.course.checks.mistakes import NamedMistake
-from distlab.course.checks.verdict import Criterion as Criterion
-from distlab.course.checks.verdict import Inputs as Inputs
-from distlab.course.checks.verdict import Plain as Plain
-from distlab.course.checks.verdict import Verdict as Verdict
+from distlab.course.checks.verdict import Inputs, Plain, Verdict
 from distlab.course.results.plain_values import to_plain
 from distlab.errors import InvalidArgument
 
@@ -43,7 +32,7 @@ class Cost(Enum):
     @property
     def seeds(self) -> tuple[int, ...]:
         """The draws of inputs: several, so that a hard-coded answer does not pass."""
-        return _SEEDS[self]
+        return tuple(range(1, 1 + {Cost.PURE: 5, Cost.TENSORFLOW: 3, Cost.CLUSTER: 2}[self]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,39 +99,20 @@ class Check:
             refuse(f"mistakes named {names}", "name each mistake once")
 
     def expected(self, inputs: Inputs, **changes: Any) -> Plain:
-        """Returns what the reference gives, or with changed arguments a wrong answer.
-
-        Args:
-            inputs: Of a draw.
-            changes: Arguments of the reference.
-        """
+        """Returns what the reference gives, or with changed arguments a wrong answer."""
         if self.reference is None:
             return {}
         return to_plain(self.reference(inputs, **changes), at=f"the reference of {self.name}")
 
     def verdict(self, inputs: Inputs, outputs: Plain) -> Verdict:
-        """Returns the verdict on what the call returned.
-
-        Args:
-            inputs: Of a draw.
-            outputs: Of the call, made plain.
-        """
+        """Returns the verdict on what the call returned."""
         outputs = outputs if self.read is None else self.read(inputs, outputs)
         return judge_by(self.criteria, inputs, outputs, self.expected(inputs))
 
     def looks_like(self, mistake: NamedMistake, inputs: Inputs, outputs: Plain) -> bool:
-        """Returns whether what the call returned is what a mistake gives.
-
-        Args:
-            mistake: One of this check's.
-            inputs: Of a draw.
-            outputs: Of the call, made plain.
-        """
+        """Returns whether what the call returned is what a mistake gives."""
         try:
             outputs = outputs if self.read is None else self.read(inputs, outputs)
             return mistake.explains(self, inputs, outputs)
         except Exception:  # an answer of a different form is not this mistake
             return False
-
-
-_SEEDS = {Cost.PURE: (1, 2, 3, 4, 5), Cost.TENSORFLOW: (1, 2, 3), Cost.CLUSTER: (1, 2)}

@@ -35,13 +35,7 @@ class Expectation(ABC):
 
     @abstractmethod
     def look(self, inputs: Inputs, outputs: Plain, right: Plain) -> Criterion:
-        """Compares an answer with the right one.
-
-        Args:
-            inputs: Of this draw.
-            outputs: Of the learner's function.
-            right: What the reference gives for these inputs.
-        """
+        """Compares an answer with the right one."""
 
 
 @dataclass(frozen=True)
@@ -221,14 +215,7 @@ def comparisons_in(criteria: Iterable[Stated]) -> Iterator[Compared]:
 
 
 def judge_by(criteria: Iterable[Stated], inputs: Inputs, outputs: Plain, right: Plain) -> Verdict:
-    """Returns the verdict on an answer.
-
-    Args:
-        criteria: Of the check.
-        inputs: Of this draw.
-        outputs: Of the learner's function.
-        right: What the reference gives for these inputs.
-    """
+    """Returns the verdict on an answer."""
     criteria = tuple(criteria)
     points = sum(criterion.points for criterion in expectations_in(criteria))
     found: list[Criterion] = []

@@ -24,12 +24,7 @@ from distlab.course.results.failures import unwrapped
 
 
 def is_untouched(check: Check, function: Callable[..., Any]) -> bool:
-    """Returns whether a function is defined by the very cell that the exercise hands out.
-
-    Args:
-        check: Whose task it answers.
-        function: The learner's.
-    """
+    """Returns whether a function is defined by the very cell that the exercise hands out."""
     code = getattr(unwrapped(function), "__code__", None)
     if code is None:
         return False
@@ -40,22 +35,12 @@ def is_untouched(check: Check, function: Callable[..., Any]) -> bool:
 
 
 def exercise_of(stem: str) -> Path:
-    """Returns where the exercise of a lesson is, as it is handed out.
-
-    Args:
-        stem: Of the lesson.
-    """
+    """Returns where the exercise of a lesson is, as it is handed out."""
     return course_root() / "exercises" / f"{stem}.ipynb"
 
 
 def is_handed_out(task: str, source: str, exercise: Path) -> bool:
-    """Returns whether a cell has the code that the exercise has for a task.
-
-    Args:
-        task: The name of the task.
-        source: Of the cell.
-        exercise: The exercise's notebook; if it is not there, the answer is no.
-    """
+    """Returns whether a cell has the code that the exercise has for a task."""
     given = _given_code(exercise).get(task, "")
     return bool(given) and _tree(source) == given
 

@@ -18,13 +18,7 @@ _DIRECTION_AT, _ALL_FROM = 2, 3
 
 
 def with_help(check: Check, report: Report, *, tries: int) -> Report:
-    """Returns a report with the help that a failed try gets.
-
-    Args:
-        check: The check.
-        report: On an answer that fails.
-        tries: Which failed try of the task it is, from 1.
-    """
+    """Returns a report with the help that a failed try gets."""
     if tries >= _ALL_FROM:
         return with_section(check, replace(report, hint=check.hint))
     # The feedback on a mistake asks a question of its own, and an error comes first.
@@ -34,12 +28,7 @@ def with_help(check: Check, report: Report, *, tries: int) -> Report:
 
 
 def with_section(check: Check, report: Report) -> Report:
-    """Returns a report that names the section to read again.
-
-    Args:
-        check: The check.
-        report: On an answer that fails.
-    """
+    """Returns a report that names the section to read again."""
     section = section_to_revisit(check)
     if section is None:
         return replace(report, revisit=check.revisit)
@@ -47,11 +36,7 @@ def with_section(check: Check, report: Report) -> Report:
 
 
 def as_handed_out(report: Report) -> Report:
-    """Returns the report on code that the learner has not changed: it is no answer yet.
-
-    Args:
-        report: What the check finds in that code.
-    """
+    """Returns the report on code that the learner has not changed: it is no answer yet."""
     if report.ending is Ending.NOT_STARTED:
         return report
     return replace(
@@ -98,11 +83,7 @@ class Section:
 
 
 def section_to_revisit(check: Check) -> Section | None:
-    """Returns the section that a check names; None if it is in no lesson of distlab.
-
-    Args:
-        check: Of a lesson, or a teacher's own.
-    """
+    """Returns the section that a check names; None if it is in no lesson of distlab."""
     named = _WITH_LESSON.fullmatch(check.revisit)
     if named is None:
         stem, heading = stem_of(check), check.revisit

@@ -39,16 +39,11 @@ class NamedMistake:
     error = ""  # a regular expression, found in `TypeName: message` of the learner's error
 
     def __init__(self, name: str) -> None:
-        self.name, self.says, self.asks = name, "", True
+        self.name, self.says = name, ""
 
-    def feedback(self, text: str, *, asks: bool = True) -> Self:
-        """Sets what the learner reads: what the code did, what follows from it, and a question.
-
-        Args:
-            text: Two or three sentences, the question last.
-            asks: Whether there is a question; a mistake such as a misspelt argument needs none.
-        """
-        self.says, self.asks = text, asks
+    def feedback(self, text: str) -> Self:
+        """Sets what the learner reads: what the code did, what follows from it, and a question."""
+        self.says = text
         return self
 
     def explains(self, check: Statement, inputs: Inputs, outputs: Plain) -> bool:

@@ -21,13 +21,15 @@ from typing import Any
 
 from distlab.course.checks.check import Check
 from distlab.course.checks.registry import checks_of, reports_of, stems
-from distlab.course.checks.report import OUTPUT_METADATA, WORDINGS, Ending
+from distlab.course.checks.report import WORDINGS, Ending
 from distlab.errors import InvalidArgument
 
-# What a report shows first; an output that was stored without its metadata holds nothing else.
+# What a report shows first.
 _HEADING = re.compile(
-    r"^(?P<name>\w+): (?P<label>.+) \((?P<earned>[\d.]+) of (?P<points>[\d.]+) points?\)"
+    r"^(?P<name>\w+): (?P<label>.+) \((?P<earned>\d+(?:\.\d+)?) of [\d.]+ points?\)"
 )
+# A stub that was checked is no answer.
+_ANSWERED = {WORDINGS[ending].label for ending in Ending if ending is not Ending.NOT_STARTED}
 _BAR = 20
 _GREEN = "#2e9e4f"
 _of_this_kernel: dict[str, float] = {}
@@ -117,19 +119,14 @@ def progress(folder: str | os.PathLike[str] = ".") -> Progress:
             do="give the folder that holds your notebooks, as you gave it to `distlab lab`",
         )
     best: dict[str, float] = {}
-    saved = (note for path in notebooks for note in _saved(path))
+    saved = (item for path in notebooks for item in _saved(path))
     for name, earned in (*saved, *_of_this_kernel.items()):
         best[name] = max(earned, best.get(name, 0.0))
     return Progress(tuple(_lesson(stem, checks_of(stem), best) for stem in stems()))
 
 
 def note(name: str, earned: float) -> None:
-    """Notes what a check of this kernel said.
-
-    Args:
-        name: The check's.
-        earned: Points.
-    """
+    """Notes what a check of this kernel said."""
     _of_this_kernel[name] = max(earned, _of_this_kernel.get(name, 0.0))
 
 
@@ -170,34 +167,11 @@ def _notebooks(root: Path) -> Iterator[Path]:
 
 
 def _saved(path: Path) -> Iterator[tuple[str, float]]:
-    """Yields the names of checks, and the points that a notebook's outputs hold."""
+    """Yields the names of checks, and the points that a notebook's outputs show."""
     for output in _outputs(path):
-        name, ending, earned = _kept(output) or _shown(output) or ("", None, 0.0)
-        if ending not in (None, Ending.NOT_STARTED):  # a stub that was checked is no answer
-            yield name, earned
-
-
-def _kept(output: dict[str, Any]) -> tuple[str, Ending, float] | None:
-    """What an output keeps of a report beside what it shows."""
-    try:
-        kept = output["metadata"][OUTPUT_METADATA]
-        return str(kept["check"]), Ending(kept["ending"]), float(kept["earned"])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _shown(output: dict[str, Any]) -> tuple[str, Ending | None, float] | None:
-    """What an output shows of a report."""
-    try:
-        heading = _HEADING.match("".join(output["data"]["text/plain"]))
-        endings = {wording.label: ending for ending, wording in WORDINGS.items()}
-        return heading and (
-            heading["name"],
-            endings.get(heading["label"]),
-            float(heading["earned"]),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
+        heading = _HEADING.match("".join(output["data"].get("text/plain", "")))
+        if heading and heading["label"] in _ANSWERED:
+            yield heading["name"], float(heading["earned"])
 
 
 def _outputs(path: Path) -> Iterator[dict[str, Any]]:

@@ -72,11 +72,7 @@ def find_check(name: str) -> Check:
 
 
 def stem_of(check: Check) -> str:
-    """Returns the stem of the lesson that has a check; "" if it is a teacher's own.
-
-    Args:
-        check: Any check.
-    """
+    """Returns the stem of the lesson that has a check; "" if it is a teacher's own."""
     return next((stem for stem in stems() if check in checks_of(stem)), "")
 
 

@@ -10,14 +10,13 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
-from typing import Any
 
-from distlab.course.checks.check import Criterion
+from distlab.course.checks.verdict import Criterion
 from distlab.course.results.failures import Failure, FailureKind
 
 
 class Ending(StrEnum):
-    """How the check of an answer ended. The codes are stored, so a code never changes."""
+    """How the check of an answer ended. Gradebooks store the codes, so a code never changes."""
 
     PASSED = "passed"
     NOT_YET = "not_yet"
@@ -28,7 +27,6 @@ class Ending(StrEnum):
 
 Status = str  # the label of an ending, as `Report.status` gives it
 
-OUTPUT_METADATA = "distlab"  # the key of what an output keeps of a report
 # What stands before each part of a report.
 TITLES = {
     "mistake": "What this looks like",
@@ -135,18 +133,6 @@ class Report:
             parts.append(f"<div><b>{escape(TITLES[part])}:</b> {shown}</div>")
         style = f"border-left:4px solid {colour};padding:0.2em 0.8em"
         return _writable(f'<div style="{style}">' + "\n".join(parts) + "</div>")
-
-    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a notebook's output keeps without showing it: `progress` reads it."""
-        return {}, {OUTPUT_METADATA: self._kept()}
-
-    def _kept(self) -> dict[str, Any]:
-        return {
-            "check": self.name,
-            "ending": self.ending.value,
-            "earned": float(self.earned),
-            "points": float(self.points),
-        }
 
     def _heading(self) -> str:
         counted = f"{self.earned:g} of {self.points:g} point{'' if self.points == 1 else 's'}"

@@ -38,16 +38,11 @@ class RubricRow:
     says: str
 
     def __post_init__(self) -> None:
-        asked = f"RubricRow({self.name!r})"
-        if not self.name.isidentifier():
+        if not self.name.isidentifier() or not self.points > 0:
             raise InvalidArgument(
-                asked=asked,
-                found="a name that is not an identifier",
-                do="use letters, digits and underscores",
-            )
-        if not self.points > 0:
-            raise InvalidArgument(
-                asked=asked, found=f"points={self.points!r}", do="give points above 0"
+                asked=f"RubricRow({self.name!r}, {self.points!r})",
+                found="a name that is not an identifier, or points that are not above 0",
+                do="use letters, digits and underscores, and give points above 0",
             )
 
 
@@ -66,16 +61,13 @@ class WrittenReport:
     rubric: tuple[RubricRow, ...]
 
     def __post_init__(self) -> None:
-        def refuse(found: str, do: str) -> None:
-            raise InvalidArgument(asked=f"WrittenReport({self.name!r})", found=found, do=do)
-
-        if not self.name.isidentifier():
-            refuse("a name that is not an identifier", "use letters, digits and underscores")
         names = [row.name for row in self.rubric]
-        if not names:
-            refuse("no rubric, so it can earn nothing", "give at least one RubricRow")
-        if len(set(names)) != len(names):
-            refuse(f"rubric rows named {names}", "name each row once")
+        if not self.name.isidentifier() or not names or len(set(names)) != len(names):
+            raise InvalidArgument(
+                asked=f"WrittenReport({self.name!r})",
+                found=f"rubric rows named {names}",
+                do="use an identifier as its name, and give at least one row, each named once",
+            )
 
     @property
     def points(self) -> float:

@@ -23,7 +23,7 @@ from distlab.course.checks.report import ENDING_OF_FAILURE, Ending, Report
 from distlab.course.checks.verdict import Criterion, Inputs, Plain, Verdict
 from distlab.course.results.failures import Failure, FailureKind, failure_of
 from distlab.course.results.plain_values import decode, encode, to_plain
-from distlab.course.results.replica_traceback import Frames, frames_below, noted_stops
+from distlab.course.results.tracebacks import Frames, frames_below, noted_stops
 from distlab.course.runs.outcomes import quiet_tensorflow
 from distlab.errors import DistlabError, InvalidArgument
 
@@ -61,12 +61,6 @@ def call_check(
 
     What it prints is kept, and what it raises becomes a `Failure`. Only an interrupt by the
     learner passes through.
-
-    Args:
-        check: The question.
-        function: The learner's answer.
-        seed: The draw of inputs.
-        printed: Takes what it prints.
 
     Raises:
         DistlabError: The check itself cannot run here, such as for want of devices.
@@ -150,25 +144,14 @@ def report_on(check: Check, draws: Sequence[Draw]) -> Report:
 
 
 def to_half_points(points: float) -> float:
-    """Returns points as they count: whole or half, rounded down.
-
-    Args:
-        points: What part of an answer is worth.
-    """
+    """Returns points as they count: whole or half, rounded down."""
     return math.floor(2 * points + _TINY) / 2
 
 
 def run_check(
     check: Check, function: Callable[..., Any], *, seeds: Iterable[int] | None = None
 ) -> Report:
-    """Calls, judges and reports in this process.
-
-    Args:
-        check: The question.
-        function: The learner's answer.
-        seeds: One draw of inputs each, by default as many as the check's cost allows; the first
-            call that fails ends them.
-    """
+    """Calls, judges and reports in this process."""
     draws: list[Draw] = []
     for seed in check.cost.seeds if seeds is None else seeds:
         draws.append(judge_called(check, call_check(check, function, seed)))

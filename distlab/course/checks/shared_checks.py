@@ -27,11 +27,7 @@ SEEN = "examples on replicas"
 
 
 class Counter:
-    """Counts the examples that go through a model, on each replica.
-
-    Args:
-        strategy: Whose replicas; the counter is made in its scope.
-    """
+    """Counts the examples that go through a model, on each replica."""
 
     def __init__(self, strategy: Any) -> None:
         import tensorflow as tf
@@ -74,12 +70,7 @@ def is_shared(seen: list[int], examples: int) -> bool:
 
 
 def shares_work(examples_of: Callable[[Inputs], int], *, points: float) -> Holds:
-    """Returns the criterion that the replicas share the examples.
-
-    Args:
-        examples_of: `examples_of(inputs)`, the examples of all epochs together.
-        points: What it earns.
-    """
+    """Returns the criterion that the replicas share the examples."""
     return Holds(
         "the replicas share the work",
         lambda given, out: is_shared(out[SEEN], examples_of(given)),
@@ -93,11 +84,7 @@ def shares_work(examples_of: Callable[[Inputs], int], *, points: float) -> Holds
 
 
 def not_distributed(examples_of: Callable[[Inputs], int]) -> Observed:
-    """Returns the mistake of a loop whose data set was not distributed.
-
-    Args:
-        examples_of: As for `shares_work`.
-    """
+    """Returns the mistake of a loop whose data set was not distributed."""
     return Observed(
         "not_distributed",
         lambda given, out: all(out[SEEN]) and not is_shared(out[SEEN], examples_of(given)),

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distlab.course.predictions import wording
 from distlab.course.predictions.frontend import can_answer, show, text_bundle
-from distlab.course.predictions.question import Answer, Question, agree
+from distlab.course.predictions.question import (
+    Answer,
+    Question,
+    agree,
+    as_predicted,
+    compared,
+    in_words,
+    offered,
+    revealed,
+    with_choices,
+)
 from distlab.environment import explain_missing
 from distlab.errors import InvalidArgument
 
@@ -45,24 +54,16 @@ def predict(question: str, choices: Sequence[Any] | None = None, *, unit: str = 
     """
     prediction = Prediction(Question.of(question, choices, unit))
     earlier = _asked.get(question)
-    if earlier is None or not earlier.is_settled:
+    if earlier is None or earlier.came_true is None:  # else that one counts
         _asked[question] = prediction
-        if earlier is not None and earlier.is_open_for(prediction.question):
+        if earlier and earlier.answer is None and earlier.question == prediction.question:
             prediction.guess = earlier.guess
     prediction._show()
     return prediction
 
 
-def asked_so_far() -> list[Prediction]:
-    """Returns what this kernel has asked, one prediction for each question, in order."""
-    return list(_asked.values())
-
-
 class Prediction:
     """What a reader predicts, and what happened.
-
-    Args:
-        question: The question.
 
     Attributes:
         question: The question.
@@ -81,15 +82,6 @@ class Prediction:
 
     def __repr__(self) -> str:
         return f"Prediction({self.question.text!r})"
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether something was predicted, and the answer shown."""
-        return self.came_true is not None
-
-    def is_open_for(self, question: Question) -> bool:
-        """Whether this asks the same, and its answer has not been shown."""
-        return self.question == question and self.answer is None
 
     def keep(self, guess: Any) -> None:
         """Keeps a prediction, as a click does; the last one before `reveal` counts."""
@@ -120,31 +112,31 @@ class Prediction:
             return
         given = [key for key in wrong if not self.came_true and agree(key, self.guess, within)]
         comments = [wrong.pop(key) for key in given[:1]] + [reason] * bool(reason)
-        texts = wording.compared(
+        texts = compared(
             self.question, self.guess, answer, wrong, came_true=bool(self.came_true), said=comments
         )
         show(*texts)
 
     def _show(self) -> None:
         if not can_answer():
-            show(*wording.asked_with_choices(self.question))
+            show(*with_choices(self.question))
             return
         try:
             self._control = Control(self)
         except ModuleNotFoundError as error:  # a base install, in a notebook
-            markdown, plain = wording.asked_with_choices(self.question)
+            markdown, plain = with_choices(self.question)
             cure = f"To answer here: {explain_missing(str(error.name)).do}"
             show(f"{markdown}\n\n{cure}", f"{plain}\n{cure}")
             return
         from IPython.display import display
 
-        show(*wording.asked(self.question))
+        show(*in_words(self.question))
         self._place = display(self._control.bundle, raw=True, display_id=True)
 
     def _settle(self, answer: Answer, within: float) -> None:
         """Takes what is chosen, and puts text in the place of the control."""
         if self._control is not None and self.answer is None:
-            self._place.update(text_bundle(*wording.kept(self.question, self.guess)), raw=True)
+            self._place.update(text_bundle(*as_predicted(self.question, self.guess)), raw=True)
             self._control.close()
         self.answer = answer
         if self.guess is not None:
@@ -152,9 +144,9 @@ class Prediction:
 
     def _show_answer(self, wrong: Mapping[Answer, str], reason: str) -> None:
         assert self.answer is not None
-        markdown, plain = wording.revealed(self.question, self.answer, wrong, reason=reason)
+        markdown, plain = revealed(self.question, self.answer, wrong, reason=reason)
         if can_answer():
-            opening, _ = wording.kept(self.question, None)
+            opening, _ = as_predicted(self.question, None)
             markdown, plain = f"{opening}\n\n{markdown}", f"{opening}\n{plain}"
         show(markdown, plain)
 
@@ -182,7 +174,7 @@ class Control:
     def bundle(self) -> dict[str, Any]:
         """The control as an output, with the choices as text where there are no widgets."""
         view = {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}
-        return {_VIEW: view, **text_bundle(*wording.offered(self._prediction.question))}
+        return {_VIEW: view, **text_bundle(*offered(self._prediction.question))}
 
     def close(self) -> None:
         """Takes the control away, so that nothing more can be kept."""
@@ -230,7 +222,7 @@ def recap() -> None:
 
     What you predicted before you saw an answer for the first time counts.
     """
-    predictions = asked_so_far()
+    predictions = list(_asked.values())
     if not predictions:
         text = "Nothing was asked yet. Run the cells above first."
     elif can_answer() or any(prediction.guess is not None for prediction in predictions):
@@ -256,5 +248,5 @@ def _line(prediction: Prediction) -> str:
     question = prediction.question
     if prediction.answer is None:
         return f"- {question.text} The answer was not shown yet."
-    guess, _ = wording.kept(question, prediction.guess)
+    guess, _ = as_predicted(question, prediction.guess)
     return f"- {question.text} {guess} It was **{question.said(prediction.answer)}**."

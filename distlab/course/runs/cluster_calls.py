@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 from distlab.course.results.failures import home_of
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
-from distlab.course.results.remote_traceback import PackedError, pack_error, pack_text, raise_packed
-from distlab.course.runs.timeouts import scale_timeout
+from distlab.course.results.tracebacks import PackedError, pack_error, pack_text, raise_packed
+from distlab.course.runs.process_calls import scale_timeout
 from distlab.errors import TaskFailed, TaskTimeout
 from distlab.source_lines import keep_lines
 

@@ -24,12 +24,12 @@ from typing import Any
 
 from distlab.cluster.local.remote_calls import pack_call
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
-from distlab.course.results.remote_traceback import PackedError, pack_error, pack_text, raise_packed
-from distlab.course.runs.timeouts import scale_timeout
+from distlab.course.results.tracebacks import PackedError, pack_error, pack_text, raise_packed
 from distlab.errors import UnsupportedEnvironment
 from distlab.source_lines import keep_lines
 
 TIMEOUT_SECS = 15.0
+_MOST_TIMES = 4.0  # on a machine that is busier than this a limit does not grow any more
 
 _START = "import sys; from distlab.course.runs.process_calls import serve; serve(*sys.argv[1:])"
 
@@ -82,6 +82,17 @@ def call_in_process(
         return Ended(
             code=done.returncode, result=decode(result.read_bytes()) if has_result else None
         )
+
+
+def scale_timeout(secs: float) -> float:
+    """Returns a limit for this machine as busy as it is now.
+
+    With twice as many running processes as cores, each of them takes twice as long.
+    """
+    if not hasattr(os, "getloadavg"):
+        return secs
+    for_each_core = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return secs * min(max(for_each_core, 1.0), _MOST_TIMES)
 
 
 def serve(folder: str, most_bytes: str) -> None:

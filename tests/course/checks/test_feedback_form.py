@@ -31,11 +31,11 @@ def headings_in(stem):
 
 def problems_of_feedback(check, mistake):
     """What is wrong with the words on a mistake."""
-    text, least = mistake.says, 2 if mistake.asks else 1
-    if len(SENTENCE.findall(text)) < least:
-        yield f"fewer than {least} sentences"
-    if ("?" in text) is not mistake.asks:
-        yield "no question" if mistake.asks else "a question"
+    text = mistake.says
+    if len(SENTENCE.findall(text)) < 2:
+        yield "fewer than 2 sentences"
+    if "?" not in text:
+        yield "no question"
     if text.lstrip().startswith(("?", "Why", "What", "Which")):
         yield "begins to ask before it says what was done"
     if word := AVOIDED.search(text):

@@ -5,17 +5,14 @@ import re
 import shutil
 
 import pytest
-from IPython.core.formatters import DisplayFormatter
-from nbformat import v4
 
 import distlab as dl
 from distlab import cli, errors
-from distlab.authoring.storing import stable_outputs
 from distlab.course.checks import Check, Holds
 from distlab.course.checks import progress as module
 from distlab.course.checks.progress import progress
 from distlab.course.checks.registry import all_checks, checks_of
-from distlab.course.checks.report import WORDINGS, Ending, Report
+from distlab.course.checks.report import Ending, Report
 from tests.support.repository import ROOT
 
 STEM = "00_start_here"
@@ -29,12 +26,8 @@ def new_kernel(monkeypatch):
     monkeypatch.setattr(module, "_of_this_kernel", {})
 
 
-def output_of(text, **metadata):
-    return {"data": {"text/plain": text.splitlines(True)}, "metadata": metadata}
-
-
-def save(path, *outputs):
-    outputs = [output_of(output) if isinstance(output, str) else output for output in outputs]
+def save(path, *texts):
+    outputs = [{"data": {"text/plain": text.splitlines(True)}} for text in texts]
     cells = [{"cell_type": "markdown"}, *({"outputs": [output]} for output in outputs)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"cells": cells}))
@@ -126,22 +119,3 @@ def test_a_folder_without_notebooks_is_told(tmp_path):
         with pytest.raises(errors.InvalidArgument) as caught:
             progress(tmp_path / name)
         assert caught.value.found == told
-
-
-# What a notebook keeps
-
-
-def test_an_output_keeps_the_code_of_its_ending_and_a_committed_notebook_does_not(tmp_path):
-    assert [*Ending] == ["passed", "not_yet", "not_started", "error", "timed_out"]
-    assert len({WORDINGS[ending].label for ending in Ending}) == len(Ending)
-    for ending in Ending:
-        report = Report(FIRST.name, "f", "", ending, 0.0, FIRST.points)
-        data, metadata = DisplayFormatter().format(report)
-        assert data == {"text/plain": repr(report), "text/html": report._repr_html_()}
-        assert metadata["distlab"] | {"ending": ending.value} == metadata["distlab"]
-        # The text may be edited: the code counts.
-        save(tmp_path / "a.ipynb", output_of("words", **metadata))
-        assert bool(lesson(tmp_path).tried) is (ending is not Ending.NOT_STARTED), ending
-    output = v4.new_output("execute_result", data=data, metadata=metadata, execution_count=1)
-    (stored,) = stable_outputs([output], execution_count=1)
-    assert (stored.data, stored.metadata) == (data, {})

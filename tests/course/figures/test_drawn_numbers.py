@@ -4,28 +4,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from matplotlib.patches import Rectangle
 
-from distlab.course.figures.step_costs import draw_scaling, draw_step_parts
 from distlab.course.figures.underflow import Lost, lost_in_float16
 from distlab.course.lesson_05_input_pipelines.figures import draw_overlap, recorded_splits
-from distlab.course.lesson_10_parameter_server.figures import draw_staleness, lanes
-from distlab.course.lesson_11_fault_tolerance.figures import draw_resumed
-from distlab.course.lesson_16_choosing_a_strategy.figures import FIELD, draw_card
-from distlab.course.lesson_16_choosing_a_strategy.strategy_card import CARD, OTHERWISE
-from distlab.course.lesson_17_beyond_data_parallelism.figures import draw_pipeline
-from distlab.course.lesson_17_beyond_data_parallelism.pipeline_schedule import pipeline_schedule
-from distlab.course.measure.cost_model import CostModel
-from distlab.course.measure.scaling_runs import MeasuredStep
+from distlab.course.lesson_16_choosing_a_strategy.figures import FIELD
 
 
 def ends_of(axes):
     """From where to where each bar goes."""
     return [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
-
-
-def lines_of(figure):
-    return {line.get_label(): line for line in figure.axes[0].lines}
 
 
 # Recorded times, which must show what the lessons say if they are recorded again
@@ -41,12 +28,7 @@ def test_the_recorded_times_show_what_the_lesson_says():
     assert all_three.real_ms == pytest.approx(all_three.compute_ms + all_three.input_ms, rel=0.2)
 
 
-# Costs and times
-
-
-@pytest.mark.parametrize(
-    ("read", "compute", "in_turns", "ahead"), [(3, 2, 20, 14), (1, 2, 12, 9), (2, 2, 16, 10)]
-)
+@pytest.mark.parametrize(("read", "compute", "in_turns", "ahead"), [(3, 2, 20, 14), (1, 2, 12, 9)])
 def test_reading_ahead_ends_when_the_longer_part_ends(read, compute, in_turns, ahead):
     figure = draw_overlap(read=read, compute=compute, steps=4)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
@@ -57,65 +39,6 @@ def test_reading_ahead_ends_when_the_longer_part_ends(read, compute, in_turns, a
         bars = ends_of(axes)
         for (_, is_read), (computes, _) in zip(bars[:4], bars[4:], strict=True):
             assert computes >= is_read
-
-
-def test_a_pipelines_ticks_share_one_axis_of_time():
-    figure = draw_pipeline({f"m = {m}": pipeline_schedule(3, micro_batches=m) for m in (1, 4, 32)})
-    ends = [max(end for _, end in ends_of(axes)) for axes in figure.axes]
-    assert ends == pytest.approx([6, 3, 2.125], abs=0.05)
-    whole, quarters, many = ([text.get_text() for text in axes.texts] for axes in figure.axes)
-    assert (whole, many) == (["0"] * 6, [])
-    assert quarters[:8] == ["0", "1", "2", "3", "3", "2", "1", "0"]
-
-
-def test_parts_of_a_step_are_stacked_and_a_prediction_has_the_measured_step_on_it():
-    one = MeasuredStep(1, 64, 400, 0.010, 0.0, 0.002, 0.012, (0.011, 0.014))
-    four = MeasuredStep(4, 64, 400, 0.020, 0.008, 0.002, 0.030, (0.029, 0.033))
-    ends = ends_of(draw_step_parts([one, four]).axes[0])
-    expected = [(0, 10), (0, 20), (10, 10), (20, 28), (10, 12), (28, 30)]
-    assert [pytest.approx(pair) for pair in ends] == expected
-
-    model = CostModel(secs_per_example=1e-4, latency_secs=1e-4, bytes_per_sec=1e8)
-    cost = model.step(4, per_replica_batch=16, gradient_bytes=400)
-    axes = draw_step_parts([four], predicted=[cost]).axes[0]
-    assert axes.patches[0].get_width() == pytest.approx(1.6)
-    assert list(axes.lines[0].get_xdata()) == [30.0]
-    assert axes.texts[0].get_text().strip() == "predicted 2, measured 30 ms"
-
-    sizes = {"per_replica_batch": 10, "gradient_bytes": 1e5}
-    scaling = draw_scaling({"small": (model, sizes)}, published=[("small", 512, 0.4)])
-    curve, point = scaling.axes[0].lines
-    assert (curve.get_xdata()[0], curve.get_xdata()[-1]) == (1, 4096)
-    assert curve.get_ydata()[1] == pytest.approx(100 * model.efficiency(2, **sizes))
-    assert (list(point.get_xdata()), list(point.get_ydata())) == ([512], [40.0])
-
-
-# Training and recovery
-
-
-def test_a_resumed_loss_stands_at_the_step_after_the_stop():
-    curves = {"all": [2.0, 1.0], "half": [4.5]}
-    lines = lines_of(draw_resumed([5.0, 4.0, 3.0, 2.0, 1.0], curves, stopped_at=3))
-    assert list(lines["all"].get_xdata()) == [4, 5]
-    assert list(lines["half"].get_xdata()) == [4]
-    # It lies on the undisturbed one, and both are seen.
-    assert lines["undisturbed"].get_linewidth() > 4 * lines["all"].get_linewidth()
-    assert lines["all"].get_marker() != lines["half"].get_marker()
-
-
-def test_stale_steps_lie_in_the_row_of_the_first_free_worker_and_weights_in_order_of_writing():
-    assert lanes([(0, 2, 0, 0.0), (1, 4, 1, 0.0), (3, 6, 1, 0.0), (5, 7, 0, 0.0)]) == [0, 1, 0, 1]
-    # The first one is slow: it reads first, and writes last.
-    slow = [(0, 7, 3, -0.5), (1, 2, 0, 0.5), (3, 4, 0, 0.25), (5, 6, 0, 0.125)]
-    steps, counts, path = draw_staleness({"slow": slow}).axes
-    rows = [round(bar.get_y() + bar.get_height() / 2) for bar in steps.patches]
-    assert rows == [0, 1, 1, 1]
-    assert ends_of(steps) == [(reads, writes + 1) for reads, writes, *_ in slow]
-    assert [(bar.get_x() + 0.4, bar.get_height()) for bar in counts.patches] == [(0, 3), (3, 1)]
-    assert list(path.lines[1].get_ydata()) == [0.5, 0.25, 0.125, -0.5]
-    left_out = draw_staleness({"limited": [(0, 1, 0, 0.5), (1, 2, 3, 0.5), (2, 3, 1, 0.25)]})
-    fills = [line.get_fillstyle() for line in left_out.axes[2].lines[2:]]
-    assert fills == ["full", "none", "full"]
 
 
 # Numbers in float16
@@ -154,22 +77,3 @@ def test_the_devices_together_have_the_whole_batch_and_the_whole_model():
         assert covered([part.batch for part in kind.parts]) == 1, kind.name
         for layer in range(3):
             assert covered([part.layers[layer] for part in kind.parts]) == 1, kind.name
-    copied = [k.name for k in FIELD if all(part.layers == ((0.0, 1.0),) * 3 for part in k.parts)]
-    fetched = [kind.name for kind in FIELD if any(part.fetches for part in kind.parts)]
-    assert [name.split(" (")[0] for name in copied] == ["data parallelism"]
-    assert [name.split(" (")[0] for name in fetched] == [
-        "sharded data parallelism",
-        "parameter servers",
-    ]
-
-
-def test_each_question_of_the_decision_card_is_inside_its_box():
-    figure = draw_card(list(CARD.values()), otherwise=OTHERWISE)
-    figure.draw_without_rendering()
-    axes = figure.axes[0]
-    boxes = [patch.get_window_extent() for patch in axes.patches if isinstance(patch, Rectangle)]
-    for text in axes.texts:
-        if text.get_text()[:1].isdigit():
-            (x0, y0), (x1, y1) = text.get_window_extent().get_points()
-            around = [b for b in boxes if b.x0 < x0 and x1 < b.x1 and b.y0 < y0 and y1 < b.y1]
-            assert len(around) == 1, text.get_text()

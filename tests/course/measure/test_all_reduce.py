@@ -7,8 +7,6 @@ import pytest
 
 from distlab.course.lesson_12_ring_all_reduce.ring_schedule import (
     ALGORITHMS,
-    Transfer,
-    all_gather_steps,
     all_reduce_steps,
     holdings,
     reduce_scatter_steps,
@@ -56,13 +54,6 @@ def test_after_a_reduce_scatter_rank_r_has_the_sum_of_chunk_r_plus_1_and_of_no_o
         np.testing.assert_array_equal(finished, np.roll(np.eye(ranks, dtype=bool), 1, axis=1))
 
 
-def test_the_ring_is_a_reduce_scatter_and_then_an_all_gather():
-    steps = reduce_scatter_steps(4) + all_gather_steps(4)
-    assert all_reduce_steps("ring", 4) == steps
-    assert steps[0][0] == Transfer(source=0, target=1, chunks=(0,), adds=True)
-    assert steps[3][0] == Transfer(source=0, target=1, chunks=(1,), adds=False)
-
-
 def test_what_there_is_no_schedule_for_is_refused():
     for arguments, problem in ((("star", 4), "'star'"), (("ring", 1), "fewer than 2 ranks")):
         with pytest.raises(InvalidArgument, match=f"(?s){problem}.*naive, tree, ring"):
@@ -76,13 +67,10 @@ def test_a_network_delivers_copies_and_counts_bytes_and_steps():
     mine += 1
     np.testing.assert_array_equal(received[1], ROW)
     np.testing.assert_array_equal(received[0], [ROW[:1]])
-    nested = network.step({(0, 2): {"a": [ROW, ROW]}})
-    np.testing.assert_array_equal(nested[2]["a"], [ROW, ROW])
-    network.step({})
-    assert network.steps == 3
+    network.step({(0, 2): {"a": [ROW, ROW]}})
+    assert network.steps == 2
     assert network.bytes_sent.tolist() == [36, 4, 0]
     assert network.bytes_received.tolist() == [4, 12, 24]
-    assert network.busiest_link_bytes == 36
     assert network.messages[-1] == Message(step=1, source=0, target=2, bytes=24)
 
 
@@ -90,9 +78,7 @@ def test_what_no_cable_can_carry_is_refused_and_not_counted():
     cases = {
         "rank 0 sends 2 messages in one step": [(0, 1), (0, 2)],
         "rank 1 receives 2 messages in one step": [(0, 1), (2, 1)],
-        "rank 1 sends to itself": [(1, 1)],
         "(0, 3) with 3 ranks": [(0, 3)],
-        "(-1, 0) with 3 ranks": [(-1, 0)],
     }
     for problem, pairs in cases.items():
         network = Network(3)
@@ -100,5 +86,3 @@ def test_what_no_cable_can_carry_is_refused_and_not_counted():
             network.step(dict.fromkeys(pairs, ROW))
         assert refused.value.found == problem
         assert (network.steps, network.messages) == (0, [])
-    with pytest.raises(InvalidArgument, match="no rank"):
-        Network(0)

@@ -43,13 +43,11 @@ def measured(made_by, replicas, global_batch, gradient_bytes=8e6):
     return MeasuredStep(replicas, global_batch, gradient_bytes, **parts, **whole)
 
 
-def test_compute_has_a_part_for_each_example_and_a_part_for_each_step():
+def test_a_step_has_its_compute_which_a_shared_processor_takes_in_turns():
     assert model().step(1, **SIZES).compute_secs == pytest.approx(1.5)
     assert model().step(8, **SIZES).secs == pytest.approx(1.5)
-
-
-def test_replicas_that_share_a_processor_compute_one_after_the_other():
     assert model(shared=True).step(4, **SIZES).compute_secs == pytest.approx(4 * 1.5)
+    assert model(bytes_per_sec=1000 / 1.5).efficiency(2, **SIZES) == pytest.approx(0.5)
 
 
 def test_a_ring_has_two_rounds_for_every_other_replica_and_moves_pieces():
@@ -57,11 +55,8 @@ def test_a_ring_has_two_rounds_for_every_other_replica_and_moves_pieces():
     assert link.all_reduce_secs(1, 1000) == 0
     assert link.all_reduce_secs(2, 1000) == pytest.approx(2 * 0.01 + 1000 / 100)
     assert link.all_reduce_secs(5, 1000) == pytest.approx(8 * 0.01 + 1600 / 100)
-
-
-def test_a_shared_memory_moves_the_bytes_of_all_replicas():
-    link = model(bytes_per_sec=100, shared=True)
-    assert link.all_reduce_secs(5, 1000) == pytest.approx(8000 / 100)
+    # A memory that all share moves the bytes of all.
+    assert model(bytes_per_sec=100, shared=True).all_reduce_secs(5, 1000) == pytest.approx(80)
 
 
 def test_communication_hides_behind_the_backward_pass_and_no_longer_than_it():
@@ -82,11 +77,6 @@ def test_input_counts_only_where_it_is_longer_than_the_step():
     slow = model(input_secs_per_example=0.2).step(1, **SIZES)
     assert slow.input_secs == pytest.approx(2.0 - 1.5)
     assert slow.secs == pytest.approx(2.0)
-
-
-def test_efficiency_compares_one_replica_with_many_of_the_same_batch():
-    link = model(bytes_per_sec=1000 / 1.5)
-    assert link.efficiency(2, **SIZES) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -121,20 +111,6 @@ def test_too_few_measurements_and_numbers_that_no_machine_has_are_refused():
 
 def test_the_parameters_of_resnet_50_are_those_that_keras_counts():
     assert keras.applications.ResNet50(weights=None).count_params() == RESNET_50.parameters
-
-
-def test_a_run_has_float32_gradients_and_a_link_in_bytes():
-    assert VGG_16.sizes == {"per_replica_batch": 64, "gradient_bytes": 4 * 138_357_544}
-    model = model_of(VGG_16, hidden=0.0, latency_secs=0.0)
-    assert model.all_reduce_secs(512, VGG_16.sizes["gradient_bytes"]) == pytest.approx(
-        2 * 511 / 512 * 4 * 138_357_544 * 8 / 25e9
-    )
-
-
-def test_the_hidden_share_gives_the_efficiency_to_which_it_is_fitted():
-    hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
-    model = model_of(RESNET_101, hidden=hidden, latency_secs=LATENCY_SECS)
-    assert model.efficiency(512, **RESNET_101.sizes) == pytest.approx(0.90)
 
 
 def test_the_other_four_runs_are_predicted_with_the_errors_that_the_lesson_states():

@@ -1,14 +1,7 @@
-"""What is measured: times without first calls, the parts of a step, and bytes that were sent."""
+"""What is measured: times without first calls, and the parts of a step."""
 
-import socket
-import sys
-
-import keras
 import pytest
 
-import distlab as dl
-from distlab.course.lesson_12_ring_all_reduce.tcp_bytes import bytes_sent_on, tcp_bytes_sent
-from distlab.course.lesson_13_performance.own_machine import measure_here
 from distlab.course.measure import step_split
 from distlab.course.measure.scaling_runs import small_cnn
 from distlab.course.measure.step_split import StepSplit, split_step
@@ -117,48 +110,5 @@ def test_data_without_a_second_batch_and_no_pass_are_refused():
         split_step(print, [1, 2], passes=0)
 
 
-# Real replicas
-
-
 def test_the_cnn_has_the_weights_that_the_lesson_names():
     assert small_cnn().count_params() == 420_042
-
-
-def test_a_machine_is_measured_as_a_recording_has_it():
-    def flat():
-        model = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten()])
-        model.add(keras.layers.Dense(10))
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("sgd", loss)
-        return model
-
-    strategy = dl.make_strategy("mirrored", devices=2)
-    own = measure_here(strategy, build=flat, global_batches=(8,), blocks=2)
-    step = own.step(2, 8)
-    assert (step.replicas, step.global_batch, step.gradient_bytes) == (2, 8, 4 * 7850)
-    assert step.compute_secs > 0 and min(step.communication_secs, step.input_secs) >= 0
-    assert len(own.all_reduces) == 8
-    for row in own.all_reduces:
-        assert row.bytes_per_sec == row.size_bytes / row.secs > 0
-
-
-# Bytes over TCP
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
-def test_bytes_that_the_peer_has_read_are_counted(tmp_path):
-    server = socket.create_server(("127.0.0.1", 0))
-    client = socket.create_connection(server.getsockname())
-    peer, _ = server.accept()
-    with server, client, peer:
-        before, client_before = tcp_bytes_sent(), bytes_sent_on(client.fileno())
-        client.sendall(b"x" * 5000)
-        received = 0
-        while received < 5000:
-            received += len(peer.recv(5000))
-        peer.sendall(b"y")  # its packet brings the acknowledgement with it
-        assert client.recv(1) == b"y"
-        assert bytes_sent_on(client.fileno()) - client_before == 5000
-        assert tcp_bytes_sent() - before in (5000, 5001)  # the "y" may be on its way
-    with (tmp_path / "file").open("w") as file:
-        assert bytes_sent_on(file.fileno()) == 0

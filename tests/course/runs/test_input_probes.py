@@ -4,8 +4,7 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
-from distlab.course.lesson_05_input_pipelines.runs import CountedCalls, pipeline_of_worker, stages
-from distlab.errors import InvalidArgument
+from distlab.course.lesson_05_input_pipelines.runs import CountedCalls, pipeline_of_worker
 
 POLICIES = ("AUTO", "FILE", "DATA", "OFF")
 
@@ -59,11 +58,6 @@ def test_with_fewer_files_than_workers_those_with_a_file_raise_and_others_get_no
     assert part(2) == part(3) == []
 
 
-def test_a_worker_that_is_not_there_is_refused(files):
-    with pytest.raises(InvalidArgument, match="number the workers from 0 to 1"):
-        pipeline_of_worker(batches_of(files, "OFF"), workers=2, worker=2)
-
-
 def test_calls_are_counted_by_name_with_and_without_a_function():
     calls = CountedCalls()
     pairs = tf.data.Dataset.range(6).map(lambda n: (n, 2 * n)).map(calls.counted("seen"))
@@ -76,8 +70,3 @@ def test_calls_are_counted_by_name_with_and_without_a_function():
     assert [int(number) for number in data] == [0, 3, 6, 9, 12, 15]
     assert (calls["seen"], calls["added"]) == (6, 6)
     assert pairs.element_spec == (tf.TensorSpec([], tf.int64),) * 2
-
-
-def test_stages_are_named_from_the_source_to_the_end():
-    data = tf.data.Dataset.range(6).map(lambda n: n, num_parallel_calls=2).batch(2).prefetch(1)
-    assert stages(data) == ["Range", "ParallelMap", "Batch", "Prefetch"]

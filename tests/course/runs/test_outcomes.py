@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from distlab.course.lesson_03_custom_training_loop.runs import apart, fit_path, kernel
-from distlab.course.runs.outcomes import waits_for, what_happens
-from distlab.course.runs.timeouts import scale_timeout
+from distlab.course.runs.outcomes import waits_for
+from distlab.course.runs.process_calls import scale_timeout
 from distlab.errors import InvalidArgument
 
 
@@ -37,18 +37,6 @@ def test_what_is_no_fault_of_the_answer_is_raised():
     for error in (KeyboardInterrupt(), InvalidArgument(asked="a", found="b", do="c")):
         with pytest.raises(type(error)):
             ended(error, "loop")
-
-
-def test_a_call_that_a_prediction_asks_about_ends_with_its_result_or_its_error():
-    def interrupt():
-        raise KeyboardInterrupt
-
-    assert what_happens(lambda: 40 + 2) == 42
-    error = what_happens(lambda: [] * "10")
-    assert isinstance(error, TypeError)
-    assert "can't multiply" in str(error)
-    with pytest.raises(KeyboardInterrupt):
-        what_happens(interrupt)
 
 
 def test_a_limit_grows_with_the_load_of_each_core_up_to_four_times(monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 from distlab.course.results.failures import FailureKind, failure_of
 from distlab.course.runs.process_calls import call_in_process
 from distlab.course.runs.script_runs import launch_here
-from distlab.errors import InvalidArgument, UnsupportedEnvironment
+from distlab.errors import InvalidArgument
 
 # A process that gets a function is spared the import of this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -51,13 +51,6 @@ def test_an_error_comes_with_the_learners_line_and_a_stub_is_not_started():
     assert failure_in_process(stub).kind is FailureKind.NOT_STARTED
 
 
-def test_a_process_may_end_itself_by_a_code_or_a_signal():
-    ended = call_in_process(sys.exit, 143)
-    assert (ended.code, ended.result) == (143, None)
-    ended = call_in_process(lambda: os.kill(os.getpid(), signal.SIGKILL))
-    assert ended.code == -signal.SIGKILL
-
-
 def test_a_call_without_an_end_is_stopped():
     failure = failure_in_process(lambda: threading.Event().wait(), timeout_secs=1)
     late = r"TimeoutError: it has not come to an end after \d+ seconds"
@@ -86,13 +79,6 @@ def test_a_write_beyond_the_limit_is_the_end_and_leaves_what_was_written(tmp_pat
     assert not after.exists()
     ended = call_in_process(write, 300, most_bytes=300)
     assert (ended.code, len(ended.result)) == (0, 5000)
-
-
-def test_a_system_without_the_limit_says_so(monkeypatch):
-    monkeypatch.delattr(signal, "SIGXFSZ")
-    with pytest.raises(UnsupportedEnvironment, match="in the middle of a write") as refused:
-        call_in_process(int, most_bytes=1)
-    assert refused.value.do == "run it on Linux, macOS or WSL2"
 
 
 _SCRIPT = """

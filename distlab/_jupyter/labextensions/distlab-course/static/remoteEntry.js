@@ -1,7 +1,7 @@
 /* The course on JupyterLab's left side: titles, minutes and progress; a click opens the notebook.
 
    Written by hand in the form in which JupyterLab loads prebuilt extensions, so that nothing has to be
-   built. Data come from distlab/course/panel_server.py, on this machine. */
+   built. Data come from distlab/course/course_page.py, on this machine. */
 (() => {
   'use strict';
   const ID = 'distlab-course';

@@ -1,0 +1,57 @@
+"""Writes the tables that come from the code: the course's map, and the decision card.
+
+python tools/write_tables.py             # `make map`; the notebooks say how many minutes
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from distlab.course.course_map import map_table, read_map, total_minutes
+from distlab.course.lesson_16_choosing_a_strategy.strategy_card import card_table
+
+ROOT = Path(__file__).resolve().parent.parent
+WITH_MAP = (ROOT / "README.md", ROOT / "docs" / "index.md")
+WITH_CARD = ROOT / "docs" / "decision_card.md"
+
+
+def with_map(text: str) -> str:
+    """Returns a page's text with the map as it is now."""
+    entries = read_map(ROOT)
+    available = sum(bool(entry.lesson) for entry in entries)
+    coming = len(entries) - available
+    lessons, exercises = (f"{round(minutes / 30) / 2:g}" for minutes in total_minutes(entries))
+    counted = f"{available} lessons."
+    if coming:
+        verb = "is" if coming == 1 else "are"
+        counted = f"{available} lessons are here, and {coming} {verb} coming."
+    return _between(
+        ("<!-- map of the course -->\n", "\n<!-- end of the map -->"),
+        f"{counted} The notebooks estimate about {lessons} hours for the lessons and "
+        f"{exercises} hours for the exercises; no class has been timed yet.\n\n"
+        f"{map_table(entries)}",
+        text,
+    )
+
+
+def with_card(text: str) -> str:
+    """Returns the page's text with the card as it is now."""
+    return _between(("<!-- the card -->\n\n", "\n\n<!-- end of the card -->"), card_table(), text)
+
+
+def _between(marks: tuple[str, str], table: str, text: str) -> str:
+    begin, end = marks
+    pattern = f"(?<={re.escape(begin)}).*?(?={re.escape(end)})"
+    text, count = re.subn(pattern, lambda _: table, text, flags=re.DOTALL)
+    if count != 1:
+        raise ValueError(
+            f"a page must have {begin.strip()} and {end.strip()} once, not {count} times"
+        )
+    return text
+
+
+if __name__ == "__main__":
+    for page in WITH_MAP:
+        page.write_text(with_map(page.read_text(encoding="utf-8")), encoding="utf-8")
+    WITH_CARD.write_text(with_card(WITH_CARD.read_text(encoding="utf-8")), encoding="utf-8")
