@@ -10,8 +10,7 @@ import pytest
 from nbformat import v4
 
 from distlab.authoring.__main__ import main
-from distlab.authoring.build import build_pages
-from distlab.authoring.drift import find_drift
+from distlab.authoring.build import build_pages, find_drift
 from distlab.authoring.editions import answered, leaking_lines, parse_answers, stubbed
 from distlab.authoring.source import Page, draft_page, find_pages
 from distlab.authoring.storing import canonical, stable_outputs

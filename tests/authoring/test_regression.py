@@ -9,8 +9,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from distlab.authoring.execute import execute
-from distlab.authoring.kernel_environment import kernel_environment
+from distlab.authoring.execute import execute, kernel_environment
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 
 pytest_plugins = ["pytester"]
@@ -268,9 +267,3 @@ def test_a_notebook_is_not_split_over_two_workers_which_share_one_warm_process(c
     [warm] = started
     assert not warm.folder.exists()
     assert ADDRESS_VARIABLE not in os.environ
-
-
-def test_nothing_changes_without_nbval(pytester):
-    nbformat.write(notebook("1"), pytester.path / "tiny.ipynb")
-    result = pytester.runpytest_inprocess("-p", "distlab.authoring.regression")
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED

@@ -3,8 +3,7 @@
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from distlab.authoring.execute import execute
-from distlab.authoring.kernel_environment import kernel_environment
+from distlab.authoring.execute import execute, kernel_environment
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
@@ -70,9 +69,6 @@ import matplotlib.pyplot as plt
 plt.plot([1, 2])
 plt.show()
 print("below the figure")""",
-        "progress": """%%workers worker:0
-for step in range(50):
-    print(f"\\rstep {step}", end="")""",
         "display": "%%workers\nshown = display('first', display_id='the same on both')",
         "update": "%%workers\nshown.update(f'last of {index}')",
         "fail": "%%workers\nif index == 1:\n    raise ValueError('boom')",
@@ -94,7 +90,6 @@ for step in range(50):
     assert outputs["reduce"] == [first, ("stdout", "3.0\n"), second, ("stdout", "3.0\n")]
     picture = ("picture", "<Figure size 640x480 with 1 Axes>")
     assert outputs["draw"] == [second, picture, ("stdout", "below the figure\n")]
-    assert outputs["progress"] == [first, ("stdout", "step 49")]
     last = [("display_data", f"'last of {index}'") for index in (0, 1)]
     assert outputs["display"] == [first, last[0], second, last[1]]
     again = "the other tasks were stopped; cluster.restart() starts again what was ended"
