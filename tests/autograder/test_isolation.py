@@ -17,7 +17,8 @@ from distlab.course.checks.registry import find_check
 from distlab.course.checks.run_check import run_check
 from distlab.course.results.failures import FailureKind
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
-from tests.support.questions import SPLIT, asked, probed, running, wait_until
+from tests.support.local_tasks import wait_until
+from tests.support.questions import SPLIT, asked, probed, running
 from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
