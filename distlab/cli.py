@@ -146,9 +146,6 @@ def _add_launch(commands: Any) -> None:
         help="how long tasks may take to save when this command gets SIGTERM (30)",
         **seconds,
     )
-    launch.add_argument(
-        "--log-dir", type=Path, metavar="DIR", help="a folder for the output of each task too"
-    )
     launch.add_argument("-m", dest="is_module", action="store_true", help=argparse.SUPPRESS)
     launch.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     launch.set_defaults(run=_launch)
@@ -216,7 +213,6 @@ def _launch(options: argparse.Namespace) -> int:
             devices_per_worker=options.devices_per_worker,
             timeout_secs=options.timeout,
             grace_secs=options.grace_secs,
-            log_dir=options.log_dir,
         ),
     )
 

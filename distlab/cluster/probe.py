@@ -17,8 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from distlab.cluster.tf_config import ClusterMistake, parse_address
-from distlab.errors import InvalidArgument
+from distlab.cluster.tf_config import parse_address
 
 State = Literal[
     "answers", "refused", "no route", "unknown name", "silent", "mute", "closed", "other"
@@ -70,12 +69,7 @@ _Name = TypeVar("_Name")
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What came back from an address.
-
-    Attributes:
-        address: "host:port".
-        state: "answers", or in what way it does not.
-    """
+    """What came back from an address, "host:port"."""
 
     address: str
     state: State
@@ -101,12 +95,7 @@ class Probe:
 
 def probe(address: str, *, timeout_secs: float = 2.0) -> Probe:
     """Speaks to an address and says what came back; changes nothing there."""
-    try:
-        where = parse_address(address)
-    except ClusterMistake as mistake:
-        raise InvalidArgument(
-            asked=f"probe({address!r})", found=mistake.found, do=mistake.do
-        ) from mistake
+    where = parse_address(address)
     deadline = time.monotonic() + timeout_secs
     try:
         resolved = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)

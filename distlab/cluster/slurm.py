@@ -20,16 +20,15 @@ from distlab.errors import UnsupportedEnvironment
 # has a block of ports: jobs that share a node, and steps of a job, must not meet there.
 _FIRST_PORT = 8888
 _FIRST_OF_BLOCKS, _BLOCK_PORTS, _BLOCKS, _BLOCKS_OF_A_JOB = 10_000, 16, 1249, 8
-_MOST_NODES = 10_000
 
 
 def parse_slurm(environ: Mapping[str, str]) -> Description | None:
     """Reads Slurm's variables; None outside of a step, and in a step of one task."""
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
-    if not (tasks.isascii() and tasks.isdigit()) or int(tasks[:9]) < 2:
+    if not (tasks.isascii() and tasks.isdigit()) or int(tasks) < 2:
         return None
     try:
-        return _parse(environ, int(tasks[:9]))
+        return _parse(environ, int(tasks))
     except ClusterMistake as mistake:
         raise UnsupportedEnvironment(
             asked=f"the cluster of Slurm, SLURM_STEP_NUM_TASKS={tasks[:20]}",
@@ -67,7 +66,7 @@ def _variable(environ: Mapping[str, str], name: str) -> str:
 
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = _variable(environ, name)
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not (text.isascii() and text.isdigit()):
         raise ClusterMistake(
             f"{name}={shown(text)} is no number", "leave srun's variables as they are"
         )
@@ -110,27 +109,10 @@ def _first_port(environ: Mapping[str, str]) -> int:
 
 def _nodes(text: str) -> Iterator[str]:
     """Yields node1, node2, big7 of "node[1-2],big7"; several brackets in a name multiply."""
-    nodes = itertools.chain.from_iterable(
-        map("".join, itertools.product(*_parts(name, text)))
-        for name in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
-    )
-    for number, node in enumerate(nodes):
-        if number == _MOST_NODES:
-            raise ClusterMistake(
-                f"SLURM_STEP_NODELIST={shown(text)} names too many nodes", "name fewer"
-            )
-        yield node
-
-
-def _parts(name: str, text: str) -> list[list[str]]:
-    """Returns what each piece of a name may be: ["node"], ["1", "2"]."""
-    pieces = re.findall(r"\[[^\]]*\]|[^\[\]]+", name)
-    return [
-        list(itertools.islice(_ranges(piece[1:-1], text), _MOST_NODES + 1))
-        if piece.startswith("[")
-        else [piece]
-        for piece in pieces
-    ]
+    for name in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
+        pieces = re.findall(r"\[[^\]]*\]|[^\[\]]+", name)
+        parts = [_ranges(p[1:-1], text) if p.startswith("[") else [p] for p in pieces]
+        yield from map("".join, itertools.product(*parts))
 
 
 def _ranges(ranges: str, text: str) -> Iterator[str]:

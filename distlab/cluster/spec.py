@@ -21,14 +21,9 @@ from distlab.cluster.tf_config import JOBS, parse_tf_config
 
 @dataclass(frozen=True)
 class TaskName:
-    """One task of a cluster: `TaskName("worker", 0)` is shown as worker:0.
+    """One task of a cluster: `TaskName("worker", 0)` is shown as worker:0."""
 
-    Attributes:
-        job: One of `JOBS`.
-        index: Its number among the tasks of that job, from 0.
-    """
-
-    job: str
+    job: str  # one of `JOBS`
     index: int
 
     def __str__(self) -> str:
@@ -37,20 +32,13 @@ class TaskName:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
-    """The tasks of a cluster.
+    """The tasks of a cluster."""
 
-    Attributes:
-        jobs: Number of tasks of each job, evaluators included.
-        addresses: "host:port" of each task by job, in index order; an evaluator has none, and
-            "" stands for a task of which this one was not told.
-        task: Which task this process is; None where it coordinates from outside.
-        source: Where this was read: "TF_CONFIG", "Slurm", or "here" where it was built.
-    """
-
-    jobs: Mapping[str, int]
-    source: str
+    jobs: Mapping[str, int]  # number of tasks, evaluators included
+    source: str  # where it was read: "TF_CONFIG", "Slurm", or "here" where it was built
+    # "host:port" by job, in index order; "" for a task of which this one was not told.
     addresses: Mapping[str, tuple[str, ...]]
-    task: TaskName | None = None
+    task: TaskName | None = None  # this process; None where it coordinates from outside
 
     @property
     def tasks(self) -> int:

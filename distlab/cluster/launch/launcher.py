@@ -21,12 +21,11 @@ from pathlib import Path
 from types import FrameType
 
 from distlab.cluster import exit_status
-from distlab.cluster.cluster_explanation import OPEN_SERVERS
 from distlab.cluster.gpus import share_gpus, visible_gpus
-from distlab.cluster.group import GRACE_SECS, Start, TaskGroup
+from distlab.cluster.group import GRACE_SECS, OPEN_SERVERS, Start, TaskGroup
 from distlab.cluster.launch.script import STACKS_SIGNAL
 from distlab.cluster.launch.task_output import TaskOutput
-from distlab.cluster.ports import is_port_taken, reserved_ports
+from distlab.cluster.ports import reserved_ports
 from distlab.cluster.spec import ClusterSpec, TaskName, local_spec
 from distlab.devices import MAX_LOGICAL_DEVICES
 from distlab.errors import InvalidArgument
@@ -36,8 +35,6 @@ TIMED_OUT = 124  # as of the command `timeout`
 _LOOK_SECS = 0.02
 # For how long a cause is looked for, where the task that was seen to fail had lost a peer.
 _SETTLE_SECS = 1.0
-# Until when a task may say that its port is taken, and how often others are tried.
-_FIRST_SECS, _MOST_LOST_PORTS = 20.0, 5
 _STACKS_SECS = 2.0
 # What the others have to end by themselves. A worker that waits for one that is lost cannot save,
 # nor does it heed SIGTERM: TensorFlow catches it. One that was told to leave saves with the others.
@@ -46,29 +43,16 @@ _LOST_SECS, _PREEMPTED_SECS = 0.3, 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """Which tasks a script is launched on, and what is done when they end, or do not.
-
-    Attributes:
-        workers: Number of workers.
-        parameter_servers: Number of parameter servers; with some there is a chief too.
-        chief: Whether there is a chief of its own; without, worker:0 acts as chief.
-        evaluator: Whether there is a task that evaluates beside the training.
-        devices_per_worker: Logical devices of each task; None leaves the devices as they are.
-        log_dir: A folder for a log of each task.
-        max_restarts: How often tasks are started again after a failure.
-        timeout_secs: When all is ended, restarts included; None never.
-        grace_secs: How long tasks may take to save when this process is told to end, and how
-            long an evaluator may go on when training has ended.
-    """
+    """Which tasks a script is launched on, and what is done when they end, or do not."""
 
     workers: int = 1
-    parameter_servers: int = 0
-    chief: bool = False
+    parameter_servers: int = 0  # with some there is a chief too
+    chief: bool = False  # without one worker:0 acts as chief
     evaluator: bool = False
-    devices_per_worker: int | None = None
-    log_dir: Path | None = None
-    max_restarts: int = 0
-    timeout_secs: float | None = None
+    devices_per_worker: int | None = None  # None leaves the devices as they are
+    max_restarts: int = 0  # after failures
+    timeout_secs: float | None = None  # when all is ended, restarts included; None never
+    # What tasks have to save when this process is told to end, and an evaluator after training.
     grace_secs: float = 30.0
 
     @property
@@ -100,30 +84,23 @@ def launch(command: Sequence[str], options: LaunchOptions) -> int:
     return _Launcher(command, options).run()
 
 
-class _PortLostError(Exception):
-    """Another process was first on a port of the cluster."""
-
-
 class _Launcher:
     """Runs a cluster to its end."""
 
     def __init__(self, command: Sequence[str], options: LaunchOptions) -> None:
         self._command, self._options = command, options
         tasks = options.spec([0] * options.addresses).tasks_in_order()
-        self._output = TaskOutput(list(map(str, tasks)), log_dir=options.log_dir)
+        self._output = TaskOutput(list(map(str, tasks)))
         limit = options.timeout_secs
         self._deadline = time.monotonic() + (math.inf if limit is None else limit)
-        self._restarts = self._lost_ports = 0
+        self._restarts = 0
         self._signals: list[int] = []
         self._is_starting = False
-        self._started_at: dict[TaskName, float] = {}
 
     def run(self) -> int:
         """Starts all tasks and returns the exit code once there is nothing left to do."""
-        with _heard(self._hear):
-            while True:
-                with contextlib.suppress(_PortLostError), self._processes() as self._group:
-                    return self._supervise()
+        with _heard(self._hear), self._processes() as self._group:
+            return self._supervise()
 
     @contextlib.contextmanager
     def _processes(self) -> Iterator[TaskGroup]:
@@ -190,7 +167,6 @@ class _Launcher:
                     self._group.start([task])
                 finally:
                     self._output.started(str(task))
-                self._started_at[task] = time.monotonic()
         self._is_starting = False
 
     def _end(
@@ -198,21 +174,15 @@ class _Launcher:
         tasks: Iterable[TaskName],
         number: int,
         grace_secs: float = GRACE_SECS,
-        *,
-        waits_for: Iterable[TaskName] | None = None,
     ) -> None:
-        """Ends tasks by a signal, and by SIGKILL after a time, or when we get another signal.
-
-        They have less than that time where all that it waits for have ended (all, if not said).
-        """
-        tasks, signals = list(tasks), len(self._signals)
-        awaited = set(tasks if waits_for is None else waits_for)
+        """Ends tasks by a signal, and by SIGKILL after a time, or when we get another signal."""
+        tasks, signals = set(tasks), len(self._signals)
         self._group.send_signal(tasks, number)
         _wait_until(
-            lambda: not awaited & set(self._group.running()) or len(self._signals) > signals,
+            lambda: not tasks & set(self._group.running()) or len(self._signals) > signals,
             grace_secs,
         )
-        self._group.stop(set(self._group.running()) & set(tasks), grace_secs=0)
+        self._group.stop(tasks & set(self._group.running()), grace_secs=0)
         for task in tasks:
             self._output.finish(str(task))
 
@@ -261,10 +231,6 @@ class _Launcher:
         if not (failed := self._failed()):
             return None
         task, failed = self._cause(failed)
-        if any(map(self._has_lost_its_port, failed)) and self._lost_ports < _MOST_LOST_PORTS:
-            self._lost_ports += 1
-            self._say("another process was first on a port; all start again on other ports")
-            raise _PortLostError
         how = f"{task} {exit_status.how_it_ended(failed[task])}"
         grace_secs = _PREEMPTED_SECS if exit_status.is_preempted(failed[task]) else _LOST_SECS
         if self._restarts == self._options.max_restarts:
@@ -276,9 +242,7 @@ class _Launcher:
         again = [task] if self._is_replaceable(task) else list(self._all())
         subject = "it is" if len(again) == 1 else "all are"
         number = f"restart {self._restarts} of {self._options.max_restarts}"
-        # Servers have nothing to save, and TensorFlow takes a second to end one.
-        savers = [saver for saver in again if not self._serves(saver)]
-        self._end(again, signal.SIGTERM, grace_secs, waits_for=savers)
+        self._end(again, signal.SIGTERM, grace_secs)
         self._say(f"{how}; {subject} started again ({number})")
         if not self._signals:
             self._start(again)
@@ -309,10 +273,6 @@ class _Launcher:
         # With an error of its own a task may wait long for its peers before it ends, with 1.
         raised = [task for task in self._group.running() if exit_status.has_raised(said(task))]
         return (raised[0], {**failed, raised[0]: 1}) if raised else (cause, failed)
-
-    def _has_lost_its_port(self, task: TaskName) -> bool:
-        is_new = time.monotonic() - self._started_at[task] < _FIRST_SECS
-        return is_new and is_port_taken(self._output.said(str(task)))
 
     def _is_replaceable(self, task: TaskName) -> bool:
         """Whether the others can go on without a task until it is there again."""
@@ -392,16 +352,10 @@ def _check_command(command: Sequence[str]) -> None:
             )
         return
     script = Path(command[0])
-    reasons = (
-        (not script.exists(), "no such file"),
-        (script.is_dir(), "a folder, not a file"),
-        (not script.is_file(), "no plain file"),
-        (not os.access(script, os.R_OK), "a file that you may not read"),
-    )
-    for is_so, found in reasons:
-        if is_so:
-            raise InvalidArgument(
-                asked=asked,
-                found=f"{found}: {script.absolute()}",
-                do="give the path of a Python script",
-            )
+    if not script.is_file():
+        found = "a folder, not a file" if script.is_dir() else "no such file"
+        raise InvalidArgument(
+            asked=asked,
+            found=f"{found}: {script.absolute()}",
+            do="give the path of a Python script",
+        )

@@ -15,16 +15,13 @@ import contextlib
 import functools
 import json
 import os
-import signal
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distlab.cluster.cluster_explanation import OPEN_SERVERS
 from distlab.cluster.exit_status import how_it_ended
-from distlab.cluster.group import GRACE_SECS
+from distlab.cluster.group import OPEN_SERVERS
 from distlab.cluster.isolation import Isolation
 from distlab.cluster.local.kernel_group import KernelGroup
 from distlab.cluster.local.outputs import Output
@@ -221,15 +218,6 @@ class LocalCluster:
         """Ends tasks at once, as SIGKILL does; they have no chance to save anything."""
         self._kernels.group.stop(self._named(tasks), grace_secs=0)
 
-    def interrupt(self) -> None:
-        """Ends what tasks run, from another thread: by SIGINT, two seconds later by SIGKILL."""
-        busy = self._busy()
-        self._kernels.group.send_signal(busy, signal.SIGINT)
-        deadline = time.monotonic() + GRACE_SECS
-        while self._busy() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self._kernels.group.stop([task for task in busy if task in self._busy()], grace_secs=0)
-
     def restart(self, tasks: _Tasks = None) -> None:
         """Starts tasks again, at the same addresses if these are free; what they held is lost.
 
@@ -297,10 +285,6 @@ class LocalCluster:
 
     def __repr__(self) -> str:
         return f"LocalCluster({', '.join(self.tasks)})"
-
-    def _busy(self) -> list[TaskName]:
-        kernels = self._kernels
-        return [task for task in kernels.group.running() if kernels.by_task[task].is_busy]
 
     def _named(self, tasks: _Tasks) -> list[TaskName]:
         if not self._close.alive:

@@ -29,7 +29,6 @@ from jupyter_client.connect import write_connection_file
 from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.gpus import share_gpus, visible_gpus
 from distlab.cluster.group import Start, TaskGroup
-from distlab.cluster.isolation import unanswering_inside
 from distlab.cluster.local.outputs import shell
 from distlab.cluster.ports import is_free, reserved_ports
 from distlab.cluster.probe import unanswering
@@ -179,7 +178,7 @@ class KernelGroup:
         return self._make_spec(ports)
 
     def _group(self, spec: ClusterSpec) -> TaskGroup:
-        return TaskGroup(spec, how=self._how, folder=self.folder, network_of=self._network_of)
+        return TaskGroup(spec, how=self._how, folder=self.folder)
 
     def ports_are_free(self) -> bool:
         """Whether no process listens at any task's address."""
@@ -248,7 +247,7 @@ class KernelGroup:
         }
         if self.gpus.of_task:
             env["CUDA_VISIBLE_DEVICES"] = self.gpus.of_task[task]
-        return Start(argv=command, env=env | dict(self._env))
+        return Start(argv=command, env=env | dict(self._env), network_of=self._network_of)
 
     def stacks(self, task: TaskName) -> str:
         """Returns where the threads of a task are, each with the most recent call first.
@@ -270,17 +269,16 @@ class KernelGroup:
         return file.read_bytes()[before:].decode(errors="replace") if size > before else ""
 
     def unanswering(self) -> Mapping[TaskName, object]:
-        """Returns the tasks that others wait for: their server does not answer, some other's does.
+        """Returns what came back from tasks that others wait for: of those some do answer.
 
-        Told is what came back instead.
+        In a network of its own no server can be asked from here.
         """
+        if self._network_of is not None:
+            return {}
         tasks = [(task, self.spec.address_of(task)) for task in self.spec.tasks_in_order()]
         coordinator = "chief" if self.spec.has_parameter_servers else None
         asked = {task: text for task, text in tasks if text and task.job != coordinator}
-        if self._network_of is None:
-            silent: Mapping[TaskName, object] = unanswering(asked)
-        else:
-            silent = unanswering_inside(self._network_of, asked)
+        silent = unanswering(asked)
         return silent if len(silent) < len(asked) else {}
 
     def last_words(self, task: TaskName) -> str:
