@@ -30,7 +30,7 @@ from distlab.authoring.source import (
     lesson_folder,
     lesson_stems,
 )
-from distlab.authoring.storing import canonical, stored_text
+from distlab.authoring.stored_form import canonical, stored_text
 from distlab.errors import DistlabError, InvalidArgument, NotebookError, UnsupportedEnvironment
 
 if TYPE_CHECKING:

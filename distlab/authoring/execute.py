@@ -34,7 +34,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from traitlets import Type
 
-from distlab.authoring.storing import settled
+from distlab.authoring.stored_form import settled
 from distlab.errors import NotebookError
 
 RAISES_TAGS = frozenset({"raises-exception", "nbval-raises-exception"})

@@ -9,10 +9,8 @@ from nbclient import NotebookClient
 from nbformat import v4
 
 from distlab.authoring.nbgrader import mark_cells
-from distlab.authoring.source import Page, draft_page, lesson_stems
-from distlab.course.checks.registry import checks_of
+from distlab.authoring.source import Page, draft_page
 from distlab.errors import NotebookError
-from tests.support.repository import ROOT
 
 
 def marks_of(*sources, points=None, kind="code"):
@@ -72,22 +70,6 @@ def test_a_check_that_would_count_wrongly_is_refused(tmp_path):
     source.write_text('# %%\ndl.check("double")\n')
     with pytest.raises(NotebookError, match="no lesson of that stem has checks"):
         draft_page(Page(tmp_path, "99_none", "exercise"))
-
-
-def test_the_points_of_each_exercise_are_those_of_its_checks():
-    stems = lesson_stems(ROOT)
-    assert len(stems) > 15
-    for stem in stems:
-        cells = draft_page(Page(ROOT, stem, "exercise")).notebook.cells
-        marks = [cell.metadata.nbgrader for cell in cells if "nbgrader" in cell.metadata]
-        given = {mark.grade_id: mark.points for mark in marks if mark.locked}
-        assert given == {f"{check.name}-check": check.points for check in checks_of(stem)}, stem
-        names = [mark.grade_id for mark in marks]
-        assert len(set(names)) == len(names), stem
-        assert set(given) <= {f"{name}-check" for name in names}, stem
-    for edition in ("lesson", "solution"):
-        cells = draft_page(Page(ROOT, "00_start_here", edition)).notebook.cells
-        assert not [cell for cell in cells if "nbgrader" in cell.metadata]
 
 
 # What nbgrader reads: a kernel as it runs one, without nbgrader itself

@@ -245,12 +245,6 @@ def test_after_a_cell_that_raised_or_ended_the_kernel_no_later_cell_runs(check, 
     assert not mark.exists()
 
 
-def test_a_cell_chosen_alone_fails_with_the_one_before_it_that_takes_too_long(check):
-    stored = unexecuted("import time\ntime.sleep(1e6)", "a = 1")
-    result = check(stored, "-k", "1", "--nbval-cell-timeout=1")
-    assert_said(outcomes(result), [("not run: Cell 0 before it failed", "it still ran after 1 s")])
-
-
 @pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
 def test_a_notebook_is_not_split_over_two_workers_which_share_one_warm_process(check, monkeypatch):
     monkeypatch.delenv(ADDRESS_VARIABLE)

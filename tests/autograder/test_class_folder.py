@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from distlab import cli
-from distlab.authoring.exercise.building import BuildOptions, build_editions
 from distlab.authoring.exercise.new_exercise import make_exercise
+from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
 from distlab.autograder import run as run_module
 from distlab.autograder.grader import GradingOptions
 from distlab.autograder.run import grade

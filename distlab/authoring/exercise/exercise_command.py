@@ -76,7 +76,7 @@ def _new(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from distlab.authoring.exercise.building import BuildOptions, build_editions
+    from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
 
     built = build_editions(
         options.sources,

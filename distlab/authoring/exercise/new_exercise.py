@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from distlab.authoring.exercise.building import check_folder
+from distlab.authoring.exercise.own_editions import check_folder
 from distlab.authoring.source import LESSONS, STEM, lesson_folder
 from distlab.errors import InvalidArgument
 

@@ -10,7 +10,7 @@ from nbformat import v4
 
 import distlab as dl
 from distlab import cli, errors
-from distlab.authoring.storing import stable_outputs
+from distlab.authoring.stored_form import stable_outputs
 from distlab.course.checks import Check, Holds
 from distlab.course.checks import progress as module
 from distlab.course.checks.progress import progress

@@ -23,8 +23,8 @@ from distlab.atomic_write import write_atomically
 from distlab.authoring.build import run_draft
 from distlab.authoring.editions import Answer
 from distlab.authoring.source import Draft, Edition, Page, draft_page
-from distlab.authoring.storing import stored_text
-from distlab.autograder.intake.exercises import load_checks, load_reports
+from distlab.authoring.stored_form import stored_text
+from distlab.autograder.intake.exercises import load_own
 from distlab.autograder.intake.notebook import python_of
 from distlab.course.checks.registry import stems
 from distlab.course.markup import CODE, TASK
@@ -62,8 +62,9 @@ class OwnPage(Page):
         """Returns what each check and each report is worth, by its name."""
         if self.checks is None:
             return super().points()
-        checks = {check.name: check.points for check in load_checks(self.checks)}
-        return checks | {report.name: report.points for report in load_reports(self.checks)}
+        checks, reports = load_own(self.checks)
+        points = {check.name: check.points for check in checks}
+        return points | {report.name: report.points for report in reports}
 
 
 def check_folder(folder: Path, *, asked: str) -> None:
@@ -111,8 +112,7 @@ def own_page(
     if checks is None and beside.is_file():
         checks = beside
     if checks is not None:
-        load_checks(checks)
-        load_reports(checks)
+        load_own(checks)
     elif stem not in stems() and _ASKS.search(file.read_text(encoding="utf-8")):
         raise InvalidArgument(
             asked=asked,
