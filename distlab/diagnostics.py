@@ -191,7 +191,7 @@ def warn_of_cluster(cluster: ClusterSpec) -> tuple[str, ...]:
 def _at(cluster: ClusterSpec, task: TaskName) -> str:
     if task.job == "evaluator":
         return f"{task}, which nobody calls"
-    return f"{task} at {cluster.address_of(task) or 'an address that was not told'}"
+    return f"{task} at {cluster.address_of(task)}"
 
 
 def _chief(cluster: ClusterSpec) -> str:

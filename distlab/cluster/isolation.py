@@ -46,12 +46,12 @@ class Isolation:
         finally:
             os.close(write)
         with os.fdopen(read) as printed:
-            said = printed.readline().strip()
-        if said != "ready":
+            status = printed.readline().strip()
+        if status != "ready":
             self.close()
             raise UnsupportedEnvironment(
                 asked=asked,
-                found=f"the system does not let this user make one ({said or 'no reason given'})",
+                found=f"the system does not let this user make one ({status or 'no reason given'})",
                 do=without,
             )
 

@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator, Mapping
 
 from distlab.cluster.tf_config import ClusterMistake, Description, check_cluster, shown
-from distlab.errors import UnsupportedEnvironment
 
 # The first port on a node: as in TensorFlow's resolver, where the job is not told. Else each step
 # has a block of ports: jobs that share a node, and steps of a job, must not meet there.
@@ -27,29 +26,19 @@ def parse_slurm(environ: Mapping[str, str]) -> Description | None:
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
     if not (tasks.isascii() and tasks.isdigit()) or int(tasks) < 2:
         return None
-    try:
-        return _parse(environ, int(tasks))
-    except ClusterMistake as mistake:
-        raise UnsupportedEnvironment(
-            asked=f"the cluster of Slurm, SLURM_STEP_NUM_TASKS={tasks[:20]}",
-            found=mistake.found,
-            do=mistake.do,
-        ) from mistake
-
-
-def _parse(environ: Mapping[str, str], tasks: int) -> Description:
+    total = int(tasks)
     hosts = list(_nodes(_variable(environ, "SLURM_STEP_NODELIST")))
     counts = list(_counts(_variable(environ, "SLURM_STEP_TASKS_PER_NODE")))
-    if len(hosts) != len(counts) or sum(counts) != tasks:
+    if len(hosts) != len(counts) or sum(counts) != total:
         raise ClusterMistake(
-            f"{tasks} tasks, {len(hosts)} nodes, and {counts} tasks on them",
+            f"{total} tasks, {len(hosts)} nodes, and {counts} tasks on them",
             "start the tasks with srun, and leave its variables as they are",
         )
     places = [(node, local) for node, count in enumerate(counts) for local in range(count)]
     rank = _number(environ, "SLURM_PROCID")
-    if not rank < tasks:
+    if not rank < total:
         raise ClusterMistake(
-            f"SLURM_PROCID={rank} of {tasks} tasks", "leave srun's variables as they are"
+            f"SLURM_PROCID={rank} of {total} tasks", "leave srun's variables as they are"
         )
     _check_order(environ, places[rank])
     ports = _ports(environ, max(counts))

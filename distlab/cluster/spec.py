@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distlab.cluster.slurm import parse_slurm
-from distlab.cluster.tf_config import JOBS, parse_tf_config
+from distlab.cluster.tf_config import JOBS, ClusterMistake, parse_tf_config
+from distlab.errors import UnsupportedEnvironment
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,7 @@ class ClusterSpec:
 
     jobs: Mapping[str, int]  # number of tasks, evaluators included
     source: str  # where it was read: "TF_CONFIG", "Slurm", or "here" where it was built
-    # "host:port" by job, in index order; "" for a task of which this one was not told.
-    addresses: Mapping[str, tuple[str, ...]]
+    addresses: Mapping[str, tuple[str, ...]]  # "host:port" by job, in index order
     task: TaskName | None = None  # this process; None where it coordinates from outside
 
     @property
@@ -83,13 +83,12 @@ class ClusterSpec:
         return tuple(TaskName(job, index) for job in JOBS for index in range(self.jobs.get(job, 0)))
 
     def address_of(self, task: TaskName) -> str | None:
-        """Returns a task's "host:port"; None for an evaluator, and where it was not told."""
-        addresses = self.addresses.get(task.job, ())
-        return addresses[task.index] or None if task.index < len(addresses) else None
+        """Returns a task's "host:port"; None for an evaluator."""
+        return None if task.job == "evaluator" else self.addresses[task.job][task.index]
 
     def tf_config(self, task: TaskName) -> str:
         """Returns the text of a task's TF_CONFIG."""
-        cluster = {job: _as_json(self.addresses[job]) for job in JOBS if self.addresses.get(job)}
+        cluster = {job: self.addresses[job] for job in JOBS if job in self.addresses}
         return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})
 
 
@@ -98,13 +97,6 @@ def count_tasks(jobs: Mapping[str, int]) -> str:
     names = {"ps": "parameter server"}
     counts = [(jobs[job], names.get(job, job)) for job in JOBS if jobs.get(job)]
     return ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts)
-
-
-def _as_json(addresses: tuple[str, ...]) -> list[str] | dict[str, str]:
-    """Returns a list, or by index where some are left out, as TensorFlow reads both."""
-    if all(addresses):
-        return list(addresses)
-    return {str(index): address for index, address in enumerate(addresses) if address}
 
 
 def local_spec(
@@ -137,10 +129,18 @@ def read_cluster(environ: Mapping[str, str] | None = None) -> ClusterSpec | None
     """
     environ = os.environ if environ is None else environ
     text = environ.get("TF_CONFIG", "").strip()
-    if text:
-        described, source = parse_tf_config(text), "TF_CONFIG"
-    else:
-        described, source = parse_slurm(environ), "Slurm"
+    source = "TF_CONFIG" if text else "Slurm"
+    try:
+        described = parse_tf_config(text) if text else parse_slurm(environ)
+    except ClusterMistake as mistake:
+        tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
+        raise UnsupportedEnvironment(
+            asked=f"TF_CONFIG={text[:80]!r}{'...' if len(text) > 80 else ''}"
+            if text
+            else f"the cluster of Slurm, SLURM_STEP_NUM_TASKS={tasks}",
+            found=mistake.found,
+            do=mistake.do,
+        ) from mistake
     if described is None:
         return None
     jobs = {job: len(tasks) for job, tasks in described.addresses.items()}

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distlab.errors import UnsupportedEnvironment, did_you_mean
+from distlab.errors import did_you_mean
 
 # In the order in which tasks are listed, numbered and shown.
 JOBS = ("chief", "worker", "ps", "evaluator")
@@ -23,8 +23,6 @@ JOBS = ("chief", "worker", "ps", "evaluator")
 _EXAMPLE = (
     '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
-# Far beyond any cluster; a job written as a mapping may name any index.
-_MOST_TASKS = 10_000
 
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?")
 _FORM = "write host:port, as 'host1:2222'"
@@ -46,7 +44,7 @@ class ClusterMistake(Exception):
 class Description:
     """A cluster as it was described."""
 
-    addresses: Mapping[str, tuple[str, ...]]  # "" for a task that this one was not told of
+    addresses: Mapping[str, tuple[str, ...]]  # by job, in index order
     task: tuple[str, int] | None  # job and index; None where it coordinates from outside
 
 
@@ -124,17 +122,6 @@ def parse_tf_config(text: str) -> Description | None:
 
     What TensorFlow does not read is passed over: "environment" and the like.
     """
-    try:
-        return _parse(text)
-    except ClusterMistake as mistake:
-        raise UnsupportedEnvironment(
-            asked=f"TF_CONFIG={text[:80]!r}{'...' if len(text) > 80 else ''}",
-            found=mistake.found,
-            do=mistake.do,
-        ) from mistake
-
-
-def _parse(text: str) -> Description | None:
     config = _load(text)
     if not isinstance(config, dict):
         twice = ": was json.dumps called twice?" if isinstance(config, str) else ""
@@ -170,13 +157,8 @@ def _load(text: str) -> Any:
 
 
 def _tasks(job: str, tasks: Any) -> tuple[str, ...]:
-    """The addresses of a job, "" where an index is left out."""
-    if isinstance(tasks, dict):
-        indices = {_index(key, f"a task of {job!r} has"): text for key, text in tasks.items()}
-        if any(not 0 <= index < _MOST_TASKS for index in indices):
-            raise _no_cluster(f"the indices of {job!r} are not 0, 1, 2, ...")
-        tasks = [indices.get(index, "") for index in range(max(indices, default=-1) + 1)]
-    elif not isinstance(tasks, list):
+    """The addresses of a job."""
+    if not isinstance(tasks, list):
         raise _no_cluster(f"{job!r} is {shown(tasks)}, no list of addresses")
     for index, text in enumerate(tasks):
         if not isinstance(text, str):
@@ -198,16 +180,16 @@ def _task(task: dict[str, Any], addresses: dict[str, tuple[str, ...]]) -> tuple[
             )
     if not isinstance(task["type"], str):
         raise _no_cluster(f"the task's 'type' is {shown(task['type'])}, no string")
-    return task["type"], _index(task["index"], "this task has")
+    return task["type"], _index(task["index"])
 
 
-def _index(value: Any, whose: str) -> int:
+def _index(value: Any) -> int:
     """A number, also from its digits in a string: TensorFlow reads both."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
-    raise ClusterMistake(f"{whose} the index {shown(value)}", "give a whole number, from 0")
+    raise ClusterMistake(f"this task has the index {shown(value)}", "give a whole number, from 0")
 
 
 def _no_cluster(what: str, *, do: str | None = None) -> ClusterMistake:
@@ -244,17 +226,11 @@ def _check_jobs(addresses: Mapping[str, tuple[str, ...]], task: tuple[str, int] 
         raise ClusterMistake(
             f"there are {chiefs} chiefs", "keep one, and make the others tasks of 'worker'"
         )
-    is_complete = all(address for tasks in addresses.values() for address in tasks)
-    if "ps" not in addresses and not is_complete:
-        raise ClusterMistake(
-            "some indices are left out, and workers must all know each other",
-            "give the address of every task, from index 0",
-        )
     if "ps" in addresses and "worker" not in addresses:
         raise ClusterMistake(
             "there are parameter servers and no worker", "add 'worker' with its addresses"
         )
-    if "ps" in addresses and task is not None and "chief" not in addresses and is_complete:
+    if "ps" in addresses and task is not None and "chief" not in addresses:
         raise ClusterMistake(
             "there are parameter servers and no chief: every task would wait to be told what to do",
             'add the process that coordinates, "chief": ["host:port"] in \'cluster\' and '
@@ -267,7 +243,6 @@ def _check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
         f"{job}:{index}": text
         for job, tasks in addresses.items()
         for index, text in enumerate(tasks)
-        if text
     }
     holders: dict[tuple[str, int], str] = {}
     hosts: dict[str, str] = {}
@@ -305,9 +280,4 @@ def _check_task(addresses: Mapping[str, tuple[str, ...]], job: str, index: int) 
         raise ClusterMistake(
             f"this task is {job}:{shown(index)}, and {job!r} has the indices {last}",
             "count the tasks of a job from 0, each process its own number",
-        )
-    if not tasks[index]:
-        raise ClusterMistake(
-            f"this task is {job}:{index}, and the cluster does not say its address",
-            "add it: a task may be left out only of what others are told",
         )

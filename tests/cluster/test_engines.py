@@ -145,52 +145,31 @@ def assert_contained(part, whole, path):
         assert part == whole, path
 
 
-def assert_pods_share_the_checkpoints(pod, claim):
-    """A pod mounts the claim where the script saves, and leaves it the time to do so."""
+def assert_the_pod_trains(pod):
+    """It saves where the claim is mounted, and has the time to do so."""
     (container,) = pod["containers"]
     command = container["command"]
     assert command[:2] == ["python", "examples/train.py"]
     assert_the_script_takes(command[2:])
-    (volume,), (mount,) = pod["volumes"], container["volumeMounts"]
-    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    assert mount == {"name": volume["name"], "mountPath": command[command.index("--folder") + 1]}
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert container["volumeMounts"][0]["mountPath"] == command[command.index("--folder") + 1]
     assert pod["terminationGracePeriodSeconds"] > 30
 
 
-def test_the_tfjob_has_the_fields_of_kubeflow_and_of_kubernetes():
+def test_the_manifests_have_the_fields_of_kubernetes_and_each_pod_trains():
     claim = documents("checkpoints.yaml")["PersistentVolumeClaim"]
     assert_kubernetes_knows(claim, "core_v1_persistent_volume_claim")
-    job = documents("tfjob.yaml")["TFJob"]
-    assert job.keys() == {"apiVersion", "kind", "metadata", "spec"}
-    assert job["apiVersion"] == "kubeflow.org/v1"
-    # Of the operator's own definition of a TFJob (v1); there is no package that holds it.
-    fields = {"enableDynamicWorker", "runPolicy", "successPolicy", "tfReplicaSpecs"}
-    assert job["spec"].keys() <= fields
-    assert job["spec"]["runPolicy"]["cleanPodPolicy"] in {"None", "Running", "All"}
-    replicas = job["spec"]["tfReplicaSpecs"]
-    assert {kind: spec["replicas"] for kind, spec in replicas.items()} == {"Chief": 1, "Worker": 2}
-    for spec in replicas.values():
-        assert spec.keys() == {"replicas", "restartPolicy", "template"}
-        assert spec["restartPolicy"] == "OnFailure"
+    for spec in documents("tfjob.yaml")["TFJob"]["spec"]["tfReplicaSpecs"].values():
         assert_kubernetes_knows(spec["template"], "core_v1_pod_template_spec")
-        pod = spec["template"]["spec"]
-        assert_pods_share_the_checkpoints(pod, claim)
-        assert pod["containers"][0]["name"] == "tensorflow"
-        assert pod["containers"][0]["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
+        assert_the_pod_trains(spec["template"]["spec"])
+    manifest = documents("indexed_job.yaml")
+    assert_kubernetes_knows(manifest["Service"], "core_v1_service")
+    assert_kubernetes_knows(manifest["Job"], "batch_v1_job")
+    assert_the_pod_trains(manifest["Job"]["spec"]["template"]["spec"])
 
 
 def test_the_indexed_job_gives_each_pod_its_place_in_the_cluster():
-    manifest = documents("indexed_job.yaml")
-    service, job = manifest["Service"], manifest["Job"]
-    assert_kubernetes_knows(service, "core_v1_service")
-    assert_kubernetes_knows(job, "batch_v1_job")
-    pod = job["spec"]["template"]["spec"]
-    assert_pods_share_the_checkpoints(pod, documents("checkpoints.yaml")["PersistentVolumeClaim"])
-    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
-    name = job["metadata"]["name"]
-    assert service["spec"] == {"clusterIP": "None", "selector": {"job-name": name}}
-    assert pod["subdomain"] == service["metadata"]["name"]
+    job = documents("indexed_job.yaml")["Job"]
+    pod, name = job["spec"]["template"]["spec"], job["metadata"]["name"]
     index, config = pod["containers"][0]["env"]
     assert index["name"] == "INDEX"  # set before it is used: Kubernetes replaces no later ones
     for number in range(2):

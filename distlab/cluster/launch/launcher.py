@@ -99,7 +99,7 @@ class _Launcher:
 
     def run(self) -> int:
         """Starts all tasks and returns the exit code once there is nothing left to do."""
-        with _heard(self._hear), self._processes() as self._group:
+        with _signals_to(self._note_signal), self._processes() as self._group:
             return self._supervise()
 
     @contextlib.contextmanager
@@ -224,7 +224,7 @@ class _Launcher:
         return TIMED_OUT
 
     def _has_shown_stacks(self, task: TaskName) -> bool:
-        return "most recent call first" in self._output.said(str(task))
+        return "most recent call first" in self._output.tail(str(task))
 
     def _on_failures(self) -> int | None:
         """Returns the exit code if a task has failed and is not to be started again."""
@@ -256,14 +256,14 @@ class _Launcher:
     def _cause(self, failed: dict[TaskName, int]) -> tuple[TaskName, dict[TaskName, int]]:
         """Returns which task failed by itself, and all that have failed by then."""
 
-        def said(task: TaskName) -> str:
-            return self._output.said(str(task))
+        def tail(task: TaskName) -> str:
+            return self._output.tail(str(task))
 
         until = time.monotonic() + _SETTLE_SECS
         while True:
             for task in failed:
                 self._output.finish(str(task))
-            cause, is_certain = exit_status.first_cause(failed, said)
+            cause, is_certain = exit_status.first_cause(failed, tail)
             if is_certain:
                 return cause, failed
             if time.monotonic() > until:
@@ -271,14 +271,14 @@ class _Launcher:
             time.sleep(_LOOK_SECS)
             failed = self._failed()
         # With an error of its own a task may wait long for its peers before it ends, with 1.
-        raised = [task for task in self._group.running() if exit_status.has_raised(said(task))]
+        raised = [task for task in self._group.running() if exit_status.has_raised(tail(task))]
         return (raised[0], {**failed, raised[0]: 1}) if raised else (cause, failed)
 
     def _is_replaceable(self, task: TaskName) -> bool:
         """Whether the others can go on without a task until it is there again."""
         return task.job == "evaluator" or (task.job == "worker" and self._serves(task))
 
-    def _hear(self, number: int, _: FrameType | None) -> None:
+    def _note_signal(self, number: int, _: FrameType | None) -> None:
         self._signals.append(number)
         if self._is_starting:
             self._is_starting = False
@@ -295,15 +295,15 @@ def _wait_until(condition: Callable[[], object], secs: float) -> None:
 
 
 @contextlib.contextmanager
-def _heard(hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Has SIGINT and SIGTERM heard; one that this process was started to ignore stays so."""
+def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Inside, a handler gets SIGINT and SIGTERM; what this process was told to ignore stays so."""
     numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, hear) for number in numbers}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def _check_numbers(options: LaunchOptions) -> None:

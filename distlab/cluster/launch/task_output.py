@@ -76,8 +76,8 @@ class TaskOutput:
         for writer in self._writers.pop(name, []):
             os.close(writer)
 
-    def said(self, name: str) -> str:
-        """Returns what a task said last, a few thousand letters."""
+    def tail(self, name: str) -> str:
+        """Returns what a task wrote last, a few thousand letters."""
         return self._tails[name].decode(errors="replace")
 
     def say(self, text: str) -> None:
