@@ -90,7 +90,7 @@ class _Launcher:
     def __init__(self, command: Sequence[str], options: LaunchOptions) -> None:
         self._command, self._options = command, options
         tasks = options.spec([0] * options.addresses).tasks_in_order()
-        self._output = TaskOutput(list(map(str, tasks)))
+        self._output = TaskOutput(tasks)
         limit = options.timeout_secs
         self._deadline = time.monotonic() + (math.inf if limit is None else limit)
         self._restarts = 0
@@ -113,7 +113,7 @@ class _Launcher:
 
             def how(task: TaskName) -> Start:
                 env = {"CUDA_VISIBLE_DEVICES": share.of_task[task]} if gpus else {}
-                stdout, stderr = self._output.streams(str(task))
+                stdout, stderr = self._output.streams(task)
                 return Start(argv=argv, env=env, stdout=stdout, stderr=stderr)
 
             tasks, cores = spec.tasks_in_order(), os.cpu_count() or 1
@@ -166,15 +166,10 @@ class _Launcher:
                 try:
                     self._group.start([task])
                 finally:
-                    self._output.started(str(task))
+                    self._output.started(task)
         self._is_starting = False
 
-    def _end(
-        self,
-        tasks: Iterable[TaskName],
-        number: int,
-        grace_secs: float = GRACE_SECS,
-    ) -> None:
+    def _end(self, tasks: Iterable[TaskName], number: int, grace_secs: float = GRACE_SECS) -> None:
         """Ends tasks by a signal, and by SIGKILL after a time, or when we get another signal."""
         tasks, signals = set(tasks), len(self._signals)
         self._group.send_signal(tasks, number)
@@ -184,7 +179,7 @@ class _Launcher:
         )
         self._group.stop(tasks & set(self._group.running()), grace_secs=0)
         for task in tasks:
-            self._output.finish(str(task))
+            self._output.finish(task)
 
     def _on_signal(self, number: int) -> int:
         self._output.hurry = True
@@ -224,7 +219,7 @@ class _Launcher:
         return TIMED_OUT
 
     def _has_shown_stacks(self, task: TaskName) -> bool:
-        return "most recent call first" in self._output.tail(str(task))
+        return "most recent call first" in self._output.tail(task)
 
     def _on_failures(self) -> int | None:
         """Returns the exit code if a task has failed and is not to be started again."""
@@ -255,14 +250,10 @@ class _Launcher:
 
     def _cause(self, failed: dict[TaskName, int]) -> tuple[TaskName, dict[TaskName, int]]:
         """Returns which task failed by itself, and all that have failed by then."""
-
-        def tail(task: TaskName) -> str:
-            return self._output.tail(str(task))
-
-        until = time.monotonic() + _SETTLE_SECS
+        tail, until = self._output.tail, time.monotonic() + _SETTLE_SECS
         while True:
             for task in failed:
-                self._output.finish(str(task))
+                self._output.finish(task)
             cause, is_certain = exit_status.first_cause(failed, tail)
             if is_certain:
                 return cause, failed

@@ -1,9 +1,9 @@
 """Prints what a cluster's tasks print, in whole lines that start with the task's name.
 
-    output = TaskOutput(["worker:0", "worker:1"])
-    stdout, stderr = output.streams("worker:0")      # start the task with these two descriptors
-    output.started("worker:0")
-    output.finish("worker:0")                        # it has ended: what it said last is out
+    output = TaskOutput(spec.tasks_in_order())
+    stdout, stderr = output.streams(task)      # start the task with these two descriptors
+    output.started(task)
+    output.finish(task)                        # it has ended: what it wrote last is out
 
     worker:0 | epoch 1
     worker:1 | epoch 1
@@ -21,6 +21,8 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import IO
+
+from distlab.cluster.spec import TaskName
 
 # A line is cut where it is longer, so that one without an end takes no memory.
 LONGEST_LINE = 1 << 16
@@ -43,42 +45,42 @@ def shown(line: bytes) -> bytes:
 class TaskOutput:
     """Passes on what tasks say, to this process's stdout and stderr."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        width = max(map(len, names))
+    def __init__(self, tasks: Sequence[TaskName]) -> None:
+        width = max(len(str(task)) for task in tasks)
         self._prefixes = {
-            name: (f"{name:{width}} | ", _COLOURS[place % len(_COLOURS)])
-            for place, name in enumerate(names)
+            task: (f"{task!s:{width}} | ", _COLOURS[place % len(_COLOURS)])
+            for place, task in enumerate(tasks)
         }
-        self._threads: dict[str, list[threading.Thread]] = {name: [] for name in names}
-        self._writers: dict[str, list[int]] = {}
-        self._tails = dict.fromkeys(names, b"")
+        self._threads: dict[TaskName, list[threading.Thread]] = {task: [] for task in tasks}
+        self._writers: dict[TaskName, list[int]] = {}
+        self._tails = dict.fromkeys(tasks, b"")
         self._lock, self._tails_lock = threading.Lock(), threading.Lock()
         self._writing: set[threading.Thread] = set()
         self.broken = False  # whether nobody reads stdout or stderr any more
         self.hurry = False  # whether a reader that has stopped to read is not waited for
 
-    def streams(self, name: str) -> tuple[int, int]:
+    def streams(self, task: TaskName) -> tuple[int, int]:
         """Returns the descriptors that a task gets as stdout and stderr."""
-        self.finish(name)
-        self._tails[name] = b""
+        self.finish(task)
+        self._tails[task] = b""
         writers = []
         for target in (sys.stdout, sys.stderr):
             reader, writer = os.pipe()
             writers.append(writer)
-            thread = threading.Thread(target=self._read, args=(name, reader, target), daemon=True)
+            thread = threading.Thread(target=self._read, args=(task, reader, target), daemon=True)
             thread.start()
-            self._threads[name].append(thread)
-        self._writers[name] = writers
+            self._threads[task].append(thread)
+        self._writers[task] = writers
         return writers[0], writers[1]
 
-    def started(self, name: str) -> None:
+    def started(self, task: TaskName) -> None:
         """Leaves a task's streams to the task; call it once it has them."""
-        for writer in self._writers.pop(name, []):
+        for writer in self._writers.pop(task, []):
             os.close(writer)
 
-    def tail(self, name: str) -> str:
+    def tail(self, task: TaskName) -> str:
         """Returns what a task wrote last, a few thousand letters."""
-        return self._tails[name].decode(errors="replace")
+        return self._tails[task].decode(errors="replace")
 
     def say(self, text: str) -> None:
         """Writes a line of the launcher's own to stderr."""
@@ -88,23 +90,23 @@ class TaskOutput:
         if held:
             self._lock.release()
 
-    def finish(self, name: str) -> None:
+    def finish(self, task: TaskName) -> None:
         """Waits until all that a task said is out; call it when the task has ended."""
-        for thread in self._threads[name]:
+        for thread in self._threads[task]:
             deadline = time.monotonic() + _LEFT_BEHIND_SECS
             while thread.is_alive() and time.monotonic() < deadline:
                 thread.join(_LOOK_SECS)
                 if thread in self._writing and not self.hurry:
                     deadline = time.monotonic() + _LEFT_BEHIND_SECS
-        self._threads[name] = []
+        self._threads[task] = []
 
-    def _read(self, name: str, reader: int, target: IO[str]) -> None:
-        text, colour = self._prefixes[name]
+    def _read(self, task: TaskName, reader: int, target: IO[str]) -> None:
+        text, colour = self._prefixes[task]
         prefix = (f"\x1b[0;{colour}m{text}\x1b[0m" if _in_colour(target) else text).encode()
         with open(reader, "rb") as stream:
             while line := stream.readline(LONGEST_LINE):
                 with self._tails_lock:
-                    self._tails[name] = (self._tails[name] + line)[-_TAIL:]
+                    self._tails[task] = (self._tails[task] + line)[-_TAIL:]
                 self._writing.add(threading.current_thread())
                 with self._lock:
                     self._write(target, b"%b%b\n" % (prefix, shown(line)))
