@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import pickle
 import signal
 import socket
 import time
@@ -12,21 +11,11 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
-from distlab.cluster.group import Start, TaskGroup
-from distlab.cluster.ports import is_port_taken, reserved_ports
+from distlab.cluster.ports import is_port_taken
 from distlab.cluster.spec import TaskName, local_spec
 from distlab.errors import DeviceError, InvalidArgument, UnsupportedEnvironment
 from distlab.strategy import cluster_errors, clusters
-from tests.support.repository import ROOT
-
-CALL = """
-import pickle, sys
-sys.path.insert(0, {root!r})
-from tests.support import strategy_cases
-result = eval({call!r}, vars(strategy_cases))
-with open({out!r}, "wb") as file:
-    pickle.dump(result, file)
-"""
+from tests.support.clusters import result_of, started_tasks
 
 
 class Running:
@@ -48,7 +37,7 @@ class Running:
     def result(self, task):
         """What the call of a task returned, once its process has ended well."""
         assert self.code(task) == 0, self.log(task)
-        return pickle.loads((self._folder / f"{task.job}-{task.index}.pickle").read_bytes())
+        return result_of(self._folder, task)
 
     def _until(self, condition, task, secs=240):
         deadline = time.monotonic() + secs  # less than what make_strategy waits by default
@@ -58,19 +47,14 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(calls, folder, *, env=None, started=None, **layout):
-    """Runs calls of strategy_cases on the tasks of a cluster; `env` is by task."""
-    with reserved_ports(sum(layout.values())) as ports:
-        spec = local_spec(ports=ports, **layout)
+def running(calls, folder, **options):
+    """Runs calls of strategy_cases, one for each task, on the tasks of a cluster."""
 
-        def how(task):
-            out = str(folder / f"{task.job}-{task.index}.pickle")
-            code = CALL.format(root=str(ROOT), call=calls[task], out=out)
-            return Start(argv=["-c", code], env=(env(spec)[task] if env else {}))
+    def target(task):
+        return f"support.strategy_cases:{calls[task]}"
 
-        with TaskGroup(spec, how=how, folder=folder) as group:
-            group.start(started)
-            yield Running(group, folder)
+    with started_tasks(target, folder, **options) as group:
+        yield Running(group, folder)
 
 
 W0, W1, W2 = (TaskName("worker", index) for index in range(3))

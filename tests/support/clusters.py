@@ -7,7 +7,6 @@ The function runs in a process of its own, forked from the warm one, with its TF
 TensorFlow imported but not used. Its module is found beside the tests.
 """
 
-import base64
 import contextlib
 import pickle
 import time
@@ -18,11 +17,10 @@ from distlab.cluster.spec import local_spec
 from tests.support.repository import ROOT
 
 _CODE = """
-import sys, json, pickle, base64, importlib
+import importlib, pickle, sys
 sys.path.insert(0, {root!r})
-module, _, name = {target!r}.partition(":")
-args = pickle.loads(base64.b64decode({args!r}))
-result = getattr(importlib.import_module("tests." + module), name)(*args)
+module = importlib.import_module("tests." + {module!r})
+result = eval({call!r}, vars(module) | {{"args": pickle.loads({args!r})}})
 with open({out!r}, "wb") as file:
     pickle.dump(result, file)
 """
@@ -71,22 +69,45 @@ def run_on_tasks(
 
 @contextlib.contextmanager
 def started_tasks(
-    target, folder, *, args=(), workers=2, parameter_servers=0, chief=False, env=None
+    target,
+    folder,
+    *,
+    args=(),
+    env=None,
+    started=None,
+    workers=2,
+    parameter_servers=0,
+    chief=False,
+    evaluator=False,
 ):
-    """Yields the `TaskGroup` of a cluster whose tasks run `target`, to end and start them."""
-    packed = base64.b64encode(pickle.dumps(tuple(args))).decode()
+    """Yields the `TaskGroup` of a cluster whose tasks run `target`, to end and start them.
+
+    `target` is a function that is called with `args`, or an expression, as
+    "support.strategy_cases:caught(meet)"; or what returns one for a task. `env` is the same for
+    all tasks, or what returns the variables of each task of a `ClusterSpec`.
+    """
 
     def how(task):
-        out = str(_path_of_result(folder, task))
-        code = _CODE.format(root=str(ROOT), target=target, args=packed, out=out)
-        return Start(argv=["-c", code], env=env or {})
+        module, _, call = (target(task) if callable(target) else target).partition(":")
+        code = _CODE.format(
+            root=str(ROOT),
+            module=module,
+            call=call if "(" in call else f"{call}(*args)",
+            args=pickle.dumps(tuple(args)),
+            out=str(_path_of_result(folder, task)),
+        )
+        return Start(argv=["-c", code], env=env(spec)[task] if callable(env) else env or {})
 
     with reserved_ports(workers + parameter_servers + int(chief)) as ports:
         spec = local_spec(
-            workers=workers, parameter_servers=parameter_servers, chief=chief, ports=ports
+            workers=workers,
+            parameter_servers=parameter_servers,
+            chief=chief,
+            evaluator=evaluator,
+            ports=ports,
         )
         with TaskGroup(spec, how=how, folder=folder) as group:
-            group.start()
+            group.start(started)
             yield group
 
 
