@@ -200,15 +200,18 @@ def _launch(options: argparse.Namespace) -> int:
             do="on Windows run it under WSL2",
         )
     from distlab.cluster.launch.launcher import LaunchOptions, launch
+    from distlab.cluster.spec import Layout
 
     command = options.command[options.command[:1] == ["--"] :]
     return launch(
         [*["-m"] * options.is_module, *command],
         LaunchOptions(
-            workers=options.workers,
-            parameter_servers=options.ps,
-            chief=options.chief,
-            evaluator=options.evaluator,
+            layout=Layout(
+                workers=options.workers,
+                parameter_servers=options.ps,
+                chief=options.chief or options.ps > 0,
+                evaluator=options.evaluator,
+            ),
             max_restarts=options.max_restarts,
             devices_per_worker=options.devices_per_worker,
             timeout_secs=options.timeout,

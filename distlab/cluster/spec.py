@@ -1,6 +1,6 @@
 """A cluster of TensorFlow: its tasks, their addresses, and which of them this process is.
 
-    spec = local_spec(workers=2, parameter_servers=1, ports=[20001, 20002, 20003])
+    spec = Layout(workers=2, parameter_servers=1).on([20001, 20002, 20003])
     spec.tasks_in_order()                 # (worker:0, worker:1, ps:0)
     spec.tf_config(TaskName("worker", 1)) # the TF_CONFIG of that task
     spec = read_cluster()                 # what this process was told; None where it stands alone
@@ -99,26 +99,35 @@ def count_tasks(jobs: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts)
 
 
-def local_spec(
-    *,
-    workers: int,
-    ports: Sequence[int],
-    parameter_servers: int = 0,
-    chief: bool = False,
-    evaluator: bool = False,
-) -> ClusterSpec:
-    """Returns a cluster whose tasks are all on this machine."""
-    counts = {"chief": int(chief), "worker": workers, "ps": parameter_servers}
-    rest = iter(ports)
-    addresses = {
-        job: tuple(f"127.0.0.1:{next(rest)}" for _ in range(count))
-        for job, count in counts.items()
-        if count
-    }
-    jobs = {job: count for job, count in counts.items() if count}
-    return ClusterSpec(
-        jobs=jobs | ({"evaluator": 1} if evaluator else {}), addresses=addresses, source="here"
-    )
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How many tasks of each job a cluster on this machine has."""
+
+    workers: int = 1
+    parameter_servers: int = 0
+    chief: bool = False
+    evaluator: bool = False
+
+    @property
+    def jobs(self) -> dict[str, int]:
+        """Number of tasks by job, of those jobs that have any."""
+        counts = (int(self.chief), self.workers, self.parameter_servers, int(self.evaluator))
+        return {job: count for job, count in zip(JOBS, counts, strict=True) if count}
+
+    @property
+    def ports(self) -> int:
+        """How many tasks listen on a port: all but the evaluator."""
+        return sum(count for job, count in self.jobs.items() if job != "evaluator")
+
+    def on(self, ports: Sequence[int]) -> ClusterSpec:
+        """Returns the cluster whose tasks listen on these ports."""
+        rest = iter(ports)
+        addresses = {
+            job: tuple(f"127.0.0.1:{next(rest)}" for _ in range(count))
+            for job, count in self.jobs.items()
+            if job != "evaluator"
+        }
+        return ClusterSpec(jobs=self.jobs, addresses=addresses, source="here")
 
 
 def read_cluster(environ: Mapping[str, str] | None = None) -> ClusterSpec | None:

@@ -429,7 +429,7 @@ def test_what_follows_the_script_is_the_scripts(monkeypatch):
         (["--workers", "2", "-m", "a.b", *after], ["-m", "a.b", *after], 2),
     ]:
         assert cli.main(["launch", *args]) == 0
-        assert (seen[-1][0], seen[-1][1].workers) == (command, workers)
+        assert (seen[-1][0], seen[-1][1].layout.workers) == (command, workers)
 
 
 # How lines are passed on.

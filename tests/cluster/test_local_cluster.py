@@ -17,7 +17,7 @@ from distlab.cluster.gpus import share_gpus, visible_gpus
 from distlab.cluster.local import runner
 from distlab.cluster.local.cluster import NOTICE
 from distlab.cluster.local.task_errors import read_waits
-from distlab.cluster.spec import local_spec
+from distlab.cluster.spec import Layout
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, shared_server
 from distlab.errors import InvalidArgument, ProcessError, TaskFailed, TaskTimeout
 from tests.support.local_tasks import (
@@ -243,7 +243,7 @@ def test_gpus_are_counted_without_tensorflow_and_shared_out(tmp_path):
         "0, GPU-abc,-1": ["0", "GPU-abc"],
     }.items():
         assert visible_gpus({"CUDA_VISIBLE_DEVICES": chosen}, tmp_path) == expected, chosen
-    spec = local_spec(workers=2, parameter_servers=1, chief=True, ports=[1, 2, 3, 4])
+    spec = Layout(workers=2, parameter_servers=1, chief=True).on([1, 2, 3, 4])
     share = share_gpus(spec, ["2", "3"])
     gpus = {str(task): gpu for task, gpu in share.of_task.items()}
     assert gpus == {"chief:0": "-1", "worker:0": "2", "worker:1": "3", "ps:0": "-1"}

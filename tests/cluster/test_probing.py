@@ -9,7 +9,7 @@ import threading
 from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.ports import reserved_ports
 from distlab.cluster.probe import doubt_of, probe, unanswering
-from distlab.cluster.spec import TaskName, local_spec
+from distlab.cluster.spec import Layout, TaskName
 from tests.support.local_tasks import wait_until
 
 SERVE = """
@@ -37,7 +37,7 @@ def test_a_server_answers_until_its_process_is_stopped_or_ended(tmp_path):
     task = TaskName("worker", 0)
     with contextlib.ExitStack() as stack:
         ports = stack.enter_context(reserved_ports(1))
-        spec = local_spec(workers=1, ports=ports)
+        spec = Layout(workers=1).on(ports)
         how = Start(argv=["-c", SERVE % ports[0]], env={})
         group = stack.enter_context(TaskGroup(spec, how=lambda _: how, folder=tmp_path))
         group.start()

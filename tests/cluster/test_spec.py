@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import multi_worker_util
 
 from distlab.cluster.group import OPEN_SERVERS
-from distlab.cluster.spec import ClusterSpec, TaskName, count_tasks, local_spec, read_cluster
+from distlab.cluster.spec import ClusterSpec, Layout, TaskName, count_tasks, read_cluster
 from distlab.diagnostics import explain_cluster, warn_of_cluster
 from distlab.errors import DistlabError
 
@@ -48,9 +48,8 @@ def test_a_cluster_is_read_as_it_was_written_and_written_as_it_is_read():
     assert list(map(str, spec.tasks_in_order())) == ["chief:0", "worker:0", "worker:1", "ps:0"]
     assert [spec.address_of(task) for task in spec.tasks_in_order()] == ["a:1", "b:1", "c:1", "d:1"]
     assert (spec.tasks, spec.leader, spec.has_parameter_servers) == (4, TaskName("chief", 0), True)
-    built = local_spec(
-        workers=2, parameter_servers=1, chief=True, evaluator=True, ports=range(4, 8)
-    )
+    layout = Layout(workers=2, parameter_servers=1, chief=True, evaluator=True)
+    built = layout.on(range(4, 8))
     for task in built.tasks_in_order():
         again = read(built.tf_config(task))
         assert (again.addresses, again.task) == (built.addresses, task)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.cluster.ports import is_port_taken
-from distlab.cluster.spec import TaskName, local_spec
+from distlab.cluster.spec import Layout, TaskName
 from distlab.errors import DeviceError, InvalidArgument, UnsupportedEnvironment
 from distlab.strategy import cluster_errors, clusters
 from tests.support.clusters import result_of, started_tasks
@@ -219,7 +219,7 @@ def test_two_processes_that_are_the_same_task_are_named(tmp_path):
 
 
 def test_workers_that_were_told_of_different_clusters_or_have_other_versions_say_so():
-    spec = dataclasses.replace(local_spec(workers=2, ports=[1, 2]), task=W0)
+    spec = dataclasses.replace(Layout(workers=2).on([1, 2]), task=W0)
     ours = {
         "cluster": {job: list(addresses) for job, addresses in spec.addresses.items()},
         "replicas": 1,
@@ -302,7 +302,7 @@ def test_a_port_that_is_in_use_is_an_error_at_once(tmp_path, task, servers):
 
 
 def test_the_kind_that_is_asked_for_must_be_that_of_the_cluster(monkeypatch):
-    spec = local_spec(ports=[1, 2, 3], **SERVERS)
+    spec = Layout(**SERVERS).on([1, 2, 3])
     monkeypatch.setenv("TF_CONFIG", spec.tf_config(CHIEF))
     with pytest.raises(UnsupportedEnvironment, match="has parameter servers, which have no part"):
         dl.make_strategy("multi_worker")
@@ -329,7 +329,7 @@ def test_times_are_numbers_of_seconds(name):
 
 
 def test_tasks_of_slurm_on_one_machine_share_its_gpus(monkeypatch):
-    spec = local_spec(workers=3, ports=[1, 2, 3])
+    spec = Layout(workers=3).on([1, 2, 3])
     addresses = {"worker": ("a:1", "b:1", "b:2")}
     spec = type(spec)(jobs={"worker": 3}, addresses=addresses, task=W2, source="Slurm")
     cases = [(5, [[2, 3]]), (2, [[1]]), (1, []), (4, [])]

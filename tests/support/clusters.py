@@ -13,7 +13,7 @@ import time
 
 from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.ports import reserved_ports
-from distlab.cluster.spec import local_spec
+from distlab.cluster.spec import Layout
 from tests.support.repository import ROOT
 
 _CODE = """
@@ -26,35 +26,13 @@ with open({out!r}, "wb") as file:
 """
 
 
-def run_on_tasks(
-    target,
-    folder,
-    *,
-    args=(),
-    workers=2,
-    parameter_servers=0,
-    chief=False,
-    only=None,
-    env=None,
-    timeout_secs=120,
-    fails=False,
-):
-    """Returns what `target` returned on each task, in task order.
-
-    `target` is a function of a module of tests/, as "support.strategy_cases:meet".
+def run_on_tasks(target, folder, *, only=None, timeout_secs=120, fails=False, **options):
+    """Returns what `target` returned on each task, in task order; see `started_tasks`.
 
     `only` are the jobs whose end is waited for (the others, servers, are ended then). With
     `fails` the logs of the tasks are returned instead, and some task must have failed.
     """
-    with started_tasks(
-        target,
-        folder,
-        args=args,
-        workers=workers,
-        parameter_servers=parameter_servers,
-        chief=chief,
-        env=env,
-    ) as group:
+    with started_tasks(target, folder, **options) as group:
         tasks = group.spec.tasks_in_order()
         waited = [t for t in tasks if only is None or t.job in only]
         ended = _wait(group, waited, timeout_secs)
@@ -75,10 +53,7 @@ def started_tasks(
     args=(),
     env=None,
     started=None,
-    workers=2,
-    parameter_servers=0,
-    chief=False,
-    evaluator=False,
+    **layout,
 ):
     """Yields the `TaskGroup` of a cluster whose tasks run `target`, to end and start them.
 
@@ -98,14 +73,9 @@ def started_tasks(
         )
         return Start(argv=["-c", code], env=env(spec)[task] if callable(env) else env or {})
 
-    with reserved_ports(workers + parameter_servers + int(chief)) as ports:
-        spec = local_spec(
-            workers=workers,
-            parameter_servers=parameter_servers,
-            chief=chief,
-            evaluator=evaluator,
-            ports=ports,
-        )
+    layout = Layout(**{"workers": 2, **layout})
+    with reserved_ports(layout.ports) as ports:
+        spec = layout.on(ports)
         with TaskGroup(spec, how=how, folder=folder) as group:
             group.start(started)
             yield group

@@ -1,6 +1,6 @@
 """Runs a script on every task of a cluster on this machine, and starts it again where it fails.
 
-    options = LaunchOptions(workers=2, max_restarts=3)
+    options = LaunchOptions(layout=Layout(workers=2), max_restarts=3)
     code = launch(["train.py", "--epochs", "3"], options)       # what `distlab launch` does
 
 The tasks are kept by a process outside of this one, so they end with it, however it ends.
@@ -26,7 +26,7 @@ from distlab.cluster.group import GRACE_SECS, OPEN_SERVERS, Start, TaskGroup
 from distlab.cluster.launch.script import STACKS_SIGNAL
 from distlab.cluster.launch.task_output import TaskOutput
 from distlab.cluster.ports import reserved_ports
-from distlab.cluster.spec import ClusterSpec, TaskName, local_spec
+from distlab.cluster.spec import Layout, TaskName
 from distlab.devices import MAX_LOGICAL_DEVICES
 from distlab.errors import InvalidArgument
 
@@ -45,35 +45,12 @@ _LOST_SECS, _PREEMPTED_SECS = 0.3, 5.0
 class LaunchOptions:
     """Which tasks a script is launched on, and what is done when they end, or do not."""
 
-    workers: int = 1
-    parameter_servers: int = 0  # with some there is a chief too
-    chief: bool = False  # without one worker:0 acts as chief
-    evaluator: bool = False
+    layout: Layout
     devices_per_worker: int | None = None  # None leaves the devices as they are
     max_restarts: int = 0  # after failures
     timeout_secs: float | None = None  # when all is ended, restarts included; None never
     # What tasks have to save when this process is told to end, and an evaluator after training.
     grace_secs: float = 30.0
-
-    @property
-    def addresses(self) -> int:
-        """How many tasks listen on a port."""
-        return self.workers + self.parameter_servers + self.has_chief
-
-    @property
-    def has_chief(self) -> bool:
-        """Whether a chief is among the tasks."""
-        return self.chief or self.parameter_servers > 0
-
-    def spec(self, ports: Sequence[int]) -> ClusterSpec:
-        """The cluster on these ports."""
-        return local_spec(
-            workers=self.workers,
-            parameter_servers=self.parameter_servers,
-            chief=self.has_chief,
-            evaluator=self.evaluator,
-            ports=ports,
-        )
 
 
 def launch(command: Sequence[str], options: LaunchOptions) -> int:
@@ -89,8 +66,8 @@ class _Launcher:
 
     def __init__(self, command: Sequence[str], options: LaunchOptions) -> None:
         self._command, self._options = command, options
-        tasks = options.spec([0] * options.addresses).tasks_in_order()
-        self._output = TaskOutput(tasks)
+        layout = options.layout
+        self._output = TaskOutput(layout.on([0] * layout.ports).tasks_in_order())
         limit = options.timeout_secs
         self._deadline = time.monotonic() + (math.inf if limit is None else limit)
         self._restarts = 0
@@ -107,8 +84,9 @@ class _Launcher:
         """Yields the group of processes, on ports that are theirs meanwhile."""
         devices = str(self._options.devices_per_worker or 0)
         argv = ["-m", "distlab.cluster.launch.script", devices, *self._command]
-        with reserved_ports(self._options.addresses) as ports:
-            spec, gpus = self._options.spec(ports), visible_gpus()
+        layout = self._options.layout
+        with reserved_ports(layout.ports) as ports:
+            spec, gpus = layout.on(ports), visible_gpus()
             share = share_gpus(spec, gpus)
 
             def how(task: TaskName) -> Start:
@@ -299,8 +277,8 @@ def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
 
 def _check_numbers(options: LaunchOptions) -> None:
     for option, number, least, most in (
-        ("--workers", options.workers, 1, math.inf),
-        ("--ps", options.parameter_servers, 0, math.inf),
+        ("--workers", options.layout.workers, 1, math.inf),
+        ("--ps", options.layout.parameter_servers, 0, math.inf),
         ("--max-restarts", options.max_restarts, 0, math.inf),
         ("--devices-per-worker", options.devices_per_worker, 1, MAX_LOGICAL_DEVICES),
         ("--grace-secs", options.grace_secs, 0, math.inf),
@@ -317,9 +295,10 @@ def _check_numbers(options: LaunchOptions) -> None:
 
 
 def _check_devices(options: LaunchOptions) -> None:
-    if options.parameter_servers and (options.devices_per_worker or 1) > 1:
+    servers = options.layout.parameter_servers
+    if servers and (options.devices_per_worker or 1) > 1:
         raise InvalidArgument(
-            asked=f"distlab launch --ps {options.parameter_servers} "
+            asked=f"distlab launch --ps {servers} "
             f"--devices-per-worker {options.devices_per_worker}",
             found="with parameter servers a worker computes on one CPU, or on its GPUs",
             do="ask for more workers instead of more devices",

@@ -27,7 +27,7 @@ from distlab.cluster.local.kernel_group import KernelGroup
 from distlab.cluster.local.outputs import Output
 from distlab.cluster.local.runner import Runner
 from distlab.cluster.local.task_errors import Wait, read_waits
-from distlab.cluster.spec import TaskName, local_spec
+from distlab.cluster.spec import Layout, TaskName
 from distlab.devices import MAX_LOGICAL_DEVICES
 from distlab.errors import InvalidArgument, ProcessError, TaskTimeout, did_you_mean
 
@@ -127,7 +127,12 @@ class LocalCluster:
                 found="with parameter servers a worker computes on one CPU, or on its GPUs",
                 do="ask for more workers instead of more devices",
             )
-        has_chief = parameter_servers > 0 if chief is None else chief
+        layout = Layout(
+            workers=workers,
+            parameter_servers=parameter_servers,
+            chief=parameter_servers > 0 if chief is None else chief,
+            evaluator=evaluator,
+        )
         opened = contextlib.ExitStack()
         self._close = weakref.finalize(self, _close, opened, os.getpid())
         try:
@@ -135,14 +140,7 @@ class LocalCluster:
             if network is None:
                 _say_once(NOTICE)
             kernels = KernelGroup(
-                lambda ports: local_spec(
-                    workers=workers,
-                    parameter_servers=parameter_servers,
-                    chief=has_chief,
-                    evaluator=evaluator,
-                    ports=ports,
-                ),
-                addresses=workers + parameter_servers + int(has_chief),
+                layout,
                 devices_per_worker=devices_per_worker,
                 env=env or {},
                 network_of=network.pid if network else None,

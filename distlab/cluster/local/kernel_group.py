@@ -1,6 +1,6 @@
 """The kernels of a `LocalCluster` and their processes: started, started again and ended together.
 
-kernels = KernelGroup(make_spec, addresses=2, ...)
+kernels = KernelGroup(Layout(workers=2), ...)
 kernels.start()                      # all of them, until each answers
 kernels.by_task[TaskName("worker", 0)].send("1 + 1")
 kernels.close()
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.local.outputs import shell
 from distlab.cluster.ports import is_free, reserved_ports
 from distlab.cluster.probe import unanswering
-from distlab.cluster.spec import ClusterSpec, TaskName
+from distlab.cluster.spec import ClusterSpec, Layout, TaskName
 from distlab.cluster.warm.process import shared_server
 from distlab.errors import TaskFailed, TaskTimeout
 
@@ -141,15 +141,14 @@ class KernelGroup:
 
     def __init__(
         self,
-        make_spec: Callable[[Sequence[int]], ClusterSpec],
+        layout: Layout,
         *,
-        addresses: int,
         devices_per_worker: int,
         env: Mapping[str, str | None],
         network_of: int | None,
         start_timeout_secs: float,
     ) -> None:
-        self._make_spec, self._addresses = make_spec, addresses
+        self._layout = layout
         self._devices, self._env, self._network_of = devices_per_worker, env, network_of
         self._start_timeout_secs = start_timeout_secs
         self.by_task: dict[TaskName, TaskKernel] = {}
@@ -173,9 +172,9 @@ class KernelGroup:
 
     def _spec_on_new_ports(self) -> ClusterSpec:
         former, self._ports = self._ports, contextlib.ExitStack()
-        ports = self._ports.enter_context(reserved_ports(self._addresses))
+        ports = self._ports.enter_context(reserved_ports(self._layout.ports))
         former.close()  # only now, so that the new ones are others
-        return self._make_spec(ports)
+        return self._layout.on(ports)
 
     def _group(self, spec: ClusterSpec) -> TaskGroup:
         return TaskGroup(spec, how=self._how, folder=self.folder)
