@@ -23,33 +23,33 @@ State = Literal[
     "answers", "refused", "no route", "unknown name", "silent", "mute", "closed", "other"
 ]
 
-# What is known, and what to check.
-_WORDS = {
+# What is known, and what to check; the most telling first, of what the addresses of a name say.
+_WORDS: dict[State, tuple[str, str]] = {
     "answers": ("a TensorFlow server answers", ""),
-    "refused": (
-        "the machine is there and nothing listens on that port",
-        "has the task been started, and does it still run?",
-    ),
-    "no route": ("there is no way to that machine", "is it on, and on the same network?"),
-    "unknown name": (
-        "no machine of that name is known here",
-        "is the name right, and known to DNS or /etc/hosts?",
-    ),
-    "silent": (
-        "nothing comes back",
-        "does a firewall drop what is sent to that port? Is the machine on?",
-    ),
     "mute": (
         "the port is open and whoever holds it says nothing",
         "is the process stopped, or its machine overloaded?",
+    ),
+    "other": (
+        "something that is no TensorFlow server answers",
+        "which program holds the port (ss -ltnp on that machine)?",
     ),
     "closed": (
         "the connection is closed at once",
         "does something forward the port (docker, kubectl) to where nothing listens?",
     ),
-    "other": (
-        "something that is no TensorFlow server answers",
-        "which program holds the port (ss -ltnp on that machine)?",
+    "refused": (
+        "the machine is there and nothing listens on that port",
+        "has the task been started, and does it still run?",
+    ),
+    "silent": (
+        "nothing comes back",
+        "does a firewall drop what is sent to that port? Is the machine on?",
+    ),
+    "no route": ("there is no way to that machine", "is it on, and on the same network?"),
+    "unknown name": (
+        "no machine of that name is known here",
+        "is the name right, and known to DNS or /etc/hosts?",
     ),
 }
 
@@ -58,11 +58,6 @@ _WORDS = {
 HTTP2_PREFACE, HTTP2_SETTINGS = b"PRI * HTTP/2.0\r", b"\0\0\0\4\0\0\0\0\0"
 _GREETING = HTTP2_PREFACE + b"\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 _FRAME_HEADER_BYTES, _SETTINGS = 9, 4
-
-# The most telling first, of what the addresses of one name say.
-_TELLING: tuple[State, ...] = (
-    *("answers", "mute", "other", "closed", "refused", "silent", "no route", "unknown name"),
-)
 
 _Name = TypeVar("_Name")
 
@@ -111,7 +106,7 @@ def probe(address: str, *, timeout_secs: float = 2.0) -> Probe:
         states.append(state)
         if states[-1] == "answers":
             break
-    return Probe(address=address, state=min(states, key=_TELLING.index))
+    return Probe(address=address, state=min(states, key=list(_WORDS).index))
 
 
 def unanswering(addresses: Mapping[_Name, str], *, timeout_secs: float = 2.0) -> dict[_Name, Probe]:
