@@ -130,33 +130,29 @@ def test_mistakes_in_its_line_are_told_and_interrupts_stop_the_tasks(tmp_path):
         "import distlab as dl; cluster = dl.LocalCluster(workers=1)",
         "%%workers worker:1\n1",
         "%%workers --time 3\n1",
-        "%%workers --cluster other\n1",
         "%%workers --timeout 0.5\nimport time; time.sleep(3600)",
         "other = dl.LocalCluster(workers=1, env={'NAME': 'other'})",
-        f"%%workers --cluster cluster\n{name}",
         f"%%workers\n{name}",
         "other.close()",
         f"%%workers worker:0\n{name}",
         interrupt,
         f"{hang}import time; time.sleep(3600)",
         "cluster.run(lambda: 'alive')",
-        raises=[1, 3, 4, 5, 6, 13],
+        raises=[1, 3, 4, 5, 11],
     )
-    errors = [outputs_of(notebook.cells[number])[-1][1] for number in (1, 3, 4, 5, 6)]
-    assert errors[:4] == [
+    errors = [outputs_of(notebook.cells[number])[-1][1] for number in (1, 3, 4, 5)]
+    assert errors[:3] == [
         "%%workers\n  found: no cluster is open\n"
         "  to do: make one in a cell before: cluster = dl.LocalCluster(workers=2)",
         "tasks=['worker:1']\n  found: the cluster has no 'worker:1'\n"
         "  to do: did you mean 'worker:0'? Or choose one of 'worker', 'worker:0'",
         "%%workers --time 3\n  found: unrecognized arguments: --time\n"
-        "  to do: write %%workers [TASK ...] [--timeout SECS] [--cluster NAME]",
-        "%%workers --cluster other\n  found: other is no LocalCluster here\n"
-        "  to do: give the name of the variable that holds it",
+        "  to do: write %%workers [TASK ...] [--timeout SECS]",
     ]
-    assert errors[4].startswith(
+    assert errors[3].startswith(
         "a cell on worker:0 within 0.5 s\n  found: worker:0 did not finish\n"
     )
-    names = [outputs_of(notebook.cells[number])[1][1] for number in (8, 9, 11)]
-    assert names == ["None\n", "other\n", "None\n"]
-    assert notebook.cells[13].outputs[-1].ename == "KeyboardInterrupt"
-    assert outputs_of(notebook.cells[14]) == [("execute_result", "['alive']")]
+    names = [outputs_of(notebook.cells[number])[1][1] for number in (7, 9)]
+    assert names == ["other\n", "None\n"]
+    assert notebook.cells[11].outputs[-1].ename == "KeyboardInterrupt"
+    assert outputs_of(notebook.cells[12]) == [("execute_result", "['alive']")]
