@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -152,7 +151,6 @@ def test_what_cannot_be_built_is_told_and_leaves_nothing(own, tmp_path):
         ),
         "taken, which is a file": lambda: build(own.source, tmp_path / "taken" / "deep"),
         "taken, which is a file ": lambda: make_exercise(STEM, folder=tmp_path / "taken"),
-        "no file of checks none": lambda: build(own.source, out, checks=Path("none.py")),
     }
     wrong = {}
     for told, call in cases.items():
@@ -194,7 +192,7 @@ def test_what_is_wrong_in_a_source_or_its_checks_is_told_by_its_place(own, tmp_p
             wrong[told] = str(error.value)
     assert wrong == {} and not out.exists()
     own.checks.unlink()
-    with pytest.raises(InvalidArgument, match="put it there, or name it with --checks"):
+    with pytest.raises(InvalidArgument, match="no file of checks: there is no"):
         build(own.source, out)
 
 

@@ -79,9 +79,7 @@ def check_folder(folder: Path, *, asked: str) -> None:
         )
 
 
-def own_page(
-    file: Path, edition: Edition, *, out: Path = Path(), checks: Path | None = None
-) -> OwnPage:
+def own_page(file: Path, edition: Edition, *, out: Path = Path()) -> OwnPage:
     """Returns the page of a source."""
     asked = f"the notebooks of {file}"
     if not file.is_file():
@@ -104,22 +102,16 @@ def own_page(
             found=f"the name {file.name!r}",
             do="name it .py, before that at most 50 of a-z, A-Z, 0-9, '_' and '-'",
         )
-    if checks is not None and not checks.is_file():
-        raise InvalidArgument(
-            asked=asked, found=f"no file of checks {checks}", do="give --checks a .py file"
-        )
-    beside = file.with_name(f"lesson_{stem}.py")
-    if checks is None and beside.is_file():
-        checks = beside
-    if checks is not None:
+    checks = file.with_name(f"lesson_{stem}.py")
+    if checks.is_file():
         load_own(checks)
     elif stem not in stems() and _ASKS.search(file.read_text(encoding="utf-8")):
         raise InvalidArgument(
             asked=asked,
-            found=f"a check or a report, and no file of checks: there is no {beside}",
-            do="put it there, or name it with --checks",
+            found=f"a check or a report, and no file of checks: there is no {checks}",
+            do="write it there",
         )
-    return OwnPage(out, stem, edition, file, checks)
+    return OwnPage(out, stem, edition, file, checks if checks.is_file() else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +119,6 @@ class BuildOptions:
     """How editions are built."""
 
     out: Path  # the folder that gets `exercises/` and `solutions/`
-    checks: Path | None = None  # by default the file beside each source, where there is one
     execute: bool = False  # whether the notebooks are run, so that they show their outputs
     force: bool = False  # whether to overwrite notebooks that differ
     solutions: bool = True  # whether to write the solutions too
@@ -151,7 +142,7 @@ def build_editions(sources: Sequence[Path], options: BuildOptions) -> list[Built
     texts: dict[Path, str] = {}
     for source in sources:
         for edition in editions:
-            page = own_page(source, edition, out=options.out, checks=options.checks)
+            page = own_page(source, edition, out=options.out)
             target = options.out / page.target
             if target in texts:
                 raise InvalidArgument(
