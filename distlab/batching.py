@@ -59,24 +59,22 @@ class BatchPlan:
         """Returns the steps of one pass over `examples` examples, a partial last one included."""
         return math.ceil(examples / self.global_batch)
 
-    def warmup(self, *, steps: int, decay_steps: int | None = None) -> Any:
+    def warmup(self, *, steps: int) -> Any:
         """Returns a Keras schedule that climbs to `learning_rate`, so that it starts gently.
 
         It rises linearly from the one-device rate to the scaled one (Goyal et al. 2017,
-        section 2.2), then stays, or falls to zero along a cosine. The schedule is Keras's
-        own `CosineDecay`, so a saved model loads without distlab.
+        section 2.2), then stays. The schedule is Keras's own `CosineDecay`, so a saved model
+        loads without distlab.
         """
-        for name, value in (("steps", steps), ("decay_steps", decay_steps)):
-            if value is not None:
-                _whole_number("warmup", name, value)
+        _whole_number("warmup", "steps", steps)
         import keras
 
         return keras.optimizers.schedules.CosineDecay(
             initial_learning_rate=self.base_learning_rate,
             warmup_target=self.learning_rate,
             warmup_steps=steps,
-            decay_steps=decay_steps or 1,
-            alpha=1.0 if decay_steps is None else 0.0,
+            decay_steps=1,
+            alpha=1.0,
         )
 
 

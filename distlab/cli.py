@@ -146,9 +146,6 @@ def _add_launch(commands: Any) -> None:
         help="how long tasks may take to save when this command gets SIGTERM (30)",
         **seconds,
     )
-    launch.add_argument(
-        "--log-dir", type=Path, metavar="DIR", help="a folder for the output of each task too"
-    )
     launch.add_argument("-m", dest="is_module", action="store_true", help=argparse.SUPPRESS)
     launch.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     launch.set_defaults(run=_launch)
@@ -203,20 +200,22 @@ def _launch(options: argparse.Namespace) -> int:
             do="on Windows run it under WSL2",
         )
     from distlab.cluster.launch.launcher import LaunchOptions, launch
+    from distlab.cluster.spec import Layout
 
     command = options.command[options.command[:1] == ["--"] :]
     return launch(
         [*["-m"] * options.is_module, *command],
         LaunchOptions(
-            workers=options.workers,
-            parameter_servers=options.ps,
-            chief=options.chief,
-            evaluator=options.evaluator,
+            layout=Layout(
+                workers=options.workers,
+                parameter_servers=options.ps,
+                chief=options.chief or options.ps > 0,
+                evaluator=options.evaluator,
+            ),
             max_restarts=options.max_restarts,
             devices_per_worker=options.devices_per_worker,
             timeout_secs=options.timeout,
             grace_secs=options.grace_secs,
-            log_dir=options.log_dir,
         ),
     )
 

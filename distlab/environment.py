@@ -31,19 +31,11 @@ BOUNDS = {
     "tf-keras": ((2, 19), (2, 22)),
 }
 
-# Which extra brings a module that the base install does not have.
+# Which extra brings a module that the base install does not have; "lab" brings all others.
 _EXTRA_OF = {
     "tensorflow_datasets": "data",
     "sklearn": "data",
     "filelock": "data",
-    "matplotlib": "lab",
-    "IPython": "lab",
-    "ipywidgets": "lab",
-    "jinja2": "lab",
-    "markdown_it": "lab",
-    "jupyterlab": "lab",
-    "jupyter_client": "lab",
-    "tensorboard": "lab",
     "tf_keras": "legacy",
     "jupytext": "test",
     "nbclient": "test",

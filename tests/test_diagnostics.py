@@ -3,8 +3,7 @@ import os
 import sys
 
 import distlab as dl
-from distlab import environment
-from distlab.cluster.cluster_explanation import OPEN_SERVERS
+from distlab.cluster.group import OPEN_SERVERS
 
 
 def test_doctor_finds_versions_devices_and_strategies():
@@ -23,16 +22,6 @@ def test_doctor_tells_of_a_tf_config_that_cannot_be_read(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{")
     (problem,) = dl.doctor().problems
     assert problem.startswith("TF_CONFIG='{': it does not describe a cluster")
-
-
-def test_doctor_tells_of_two_tensorflows_and_of_what_needs_an_extra(monkeypatch):
-    versions = {"tensorflow": "2.21.0", "tensorflow-tpu": "2.20.0", "keras": "3.15.1"}
-    monkeypatch.setattr(environment, "package_versions", lambda *names: versions)
-    diagnosis = dl.doctor()
-    (problem,) = diagnosis.problems
-    assert "tensorflow and tensorflow-tpu are both installed" in problem
-    assert 'Data sets need: pip install "distlab[data]"' in diagnosis.notes
-    assert 'The lessons need: pip install "distlab[lab]"' in diagnosis.notes
 
 
 def test_doctor_works_where_tensorflow_is_missing_or_broken(run_python):
@@ -76,15 +65,6 @@ def test_doctor_explains_the_cluster_that_is_described_and_who_can_reach_it(monk
     assert f"{OPEN_SERVERS} Use a network that you trust." in diagnosis.notes
 
 
-def test_doctor_tells_the_two_kinds_of_cluster_apart(monkeypatch):
-    set_cluster(monkeypatch, chief=["127.0.0.1:1"], worker=["127.0.0.1:2"], ps=["127.0.0.1:3"])
-    strategies = dl.doctor().strategies
-    assert strategies["multi_worker"] == "no: the cluster has parameter servers"
-    assert strategies["parameter_server"] == (
-        "yes, on 1 chief, 1 worker, 1 parameter server (TF_CONFIG)"
-    )
-
-
 def test_doctor_says_nothing_of_clusters_where_none_is_described(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     diagnosis = dl.doctor()
@@ -93,14 +73,3 @@ def test_doctor_says_nothing_of_clusters_where_none_is_described(monkeypatch):
     assert not [note for note in diagnosis.notes if OPEN_SERVERS in note]
     monkeypatch.setenv("TF_CONFIG", "{}")
     assert dl.doctor().strategies["multi_worker"] == "needs a cluster: TF_CONFIG names none"
-
-
-def test_doctor_names_a_mistake_in_what_slurm_says(monkeypatch):
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    diagnosis = dl.doctor()
-    (problem,) = diagnosis.problems
-    assert problem == (
-        "the cluster of Slurm, SLURM_STEP_NUM_TASKS=2: SLURM_STEP_NODELIST is not set; "
-        "start the tasks with srun, which sets it"
-    )
-    assert diagnosis.strategies["multi_worker"] == "no: see the problem below"

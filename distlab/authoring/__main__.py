@@ -8,8 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from distlab.authoring.build import build_pages
-from distlab.authoring.drift import find_drift
+from distlab.authoring.build import build_pages, find_drift
 from distlab.authoring.lint.lint import lint_tree
 from distlab.authoring.source import find_pages
 from distlab.errors import DistlabError

@@ -14,10 +14,12 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -32,14 +34,34 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from traitlets import Type
 
-from distlab.authoring.kernel_environment import kernel_environment
-from distlab.authoring.storing import settled
+from distlab.authoring.stored_form import settled
 from distlab.errors import NotebookError
 
 RAISES_TAGS = frozenset({"raises-exception", "nbval-raises-exception"})
 _NOT_RUN_TAGS = frozenset({"skip-execution", "nbval-skip"})
 _LOOK_AGAIN_SECS = 0.2
 _WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+
+# What would let the machine, or the test run around a notebook, show in its outputs.
+_REMOVED = frozenset(
+    {
+        *("FORCE_COLOR", "CLICOLOR_FORCE", "PYTHONWARNINGS", "PYTHONSTARTUP", "PYTHONUNBUFFERED"),
+        *("TF_CONFIG", "TF_USE_LEGACY_KERAS", "IPYTHONDIR", "JUPYTER_CONFIG_DIR"),
+    }
+)
+_REMOVED_PREFIXES = ("PYTEST_", "COV_CORE_", "SLURM_", "JPY_", "NBGRADER_")
+
+_FIXED = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "NVIDIA_TF32_OVERRIDE": "0",
+    "KERAS_BACKEND": "tensorflow",
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    "COLUMNS": "80",
+    "LINES": "24",
+    "NO_COLOR": "1",
+    "TERM": "dumb",
+    "PYTHONIOENCODING": "utf-8",
+}
 
 
 def execute(
@@ -168,6 +190,20 @@ class Session:
 
     def _last_words(self) -> str:
         return _indent("\n".join(self._log.read_text(errors="replace").splitlines()[-20:]))
+
+
+def kernel_environment() -> dict[str, str]:
+    """Returns this process's environment, the same on every machine in what outputs could show."""
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _REMOVED and not name.startswith(_REMOVED_PREFIXES)
+    }
+    env |= _FIXED
+    matplotlib = find_spec("matplotlib")
+    if matplotlib and matplotlib.origin:  # its own defaults, not the user's
+        env["MATPLOTLIBRC"] = str(Path(matplotlib.origin).parent / "mpl-data" / "matplotlibrc")
+    return env
 
 
 class _ThisInterpreter(KernelSpecManager):

@@ -30,8 +30,7 @@ from nbformat import NotebookNode
 from nbval.plugin import IPyNbCell, IPyNbFile, coalesce_streams
 
 from distlab.authoring import compare
-from distlab.authoring.execute import Session
-from distlab.authoring.kernel_environment import kernel_environment
+from distlab.authoring.execute import Session, kernel_environment
 from distlab.authoring.notebook_text import tags_of
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, PRELOAD, WarmServer, can_fork
 from distlab.errors import NotebookError

@@ -101,15 +101,9 @@ def add_grade(commands: Any) -> None:
         "these points",
     )
     parser.add_argument(
-        "--gradescope",
-        action="store_true",
-        help="write what Gradescope's autograder takes: OUT/gradescope/LEARNER/results.json",
-    )
-    parser.add_argument(
         "--exercise",
         metavar="NAME",
-        help="whose points --canvas, --moodle and --gradescope take, where hand-ins are of "
-        "several exercises",
+        help="whose points --canvas and --moodle take, where hand-ins are of several exercises",
     )
     parser.add_argument(
         "--allow-root",
@@ -129,12 +123,11 @@ def _grade(options: argparse.Namespace) -> int:
     platforms = {
         "--canvas": (options.canvas, "canvas.csv"),
         "--moodle": (options.moodle, "moodle.csv"),
-        "--gradescope": (options.gradescope, "gradescope"),
     }
     if options.exercise and not any(asked for asked, _ in platforms.values()):
         raise InvalidArgument(
             asked=f"give back the points of {options.exercise!r}",
-            found="none of --canvas, --moodle and --gradescope",
+            found="neither --canvas nor --moodle",
             do="add one of them, or leave out --exercise; to grade one learner, use --only",
         )
     if options.canvas:
@@ -164,7 +157,6 @@ def _grade(options: argparse.Namespace) -> int:
             out,
             canvas=options.canvas,
             moodle=options.moodle,
-            gradescope=options.gradescope,
             exercise=options.exercise,
             say=_say,
         )

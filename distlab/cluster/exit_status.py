@@ -2,7 +2,7 @@
 
 how_it_ended(-9)                     # "was ended by SIGKILL"
 exit_code(-9)                        # 137, as shells say it
-first_cause({worker_0: 1, worker_1: -9}, said)     # worker:1: the other only lost its peer
+first_cause({worker_0: 1, worker_1: -9}, output)   # worker:1: the other only lost its peer
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def exit_code(code: int) -> int:
 
 
 def first_cause(
-    failed: Mapping[TaskName, int], said: Callable[[TaskName], str]
+    failed: Mapping[TaskName, int], output: Callable[[TaskName], str]
 ) -> tuple[TaskName, bool]:
     """Returns which of some failed tasks failed by itself, and whether that is beyond doubt.
 
@@ -59,13 +59,13 @@ def first_cause(
         if code < 0:
             return task, True
     for task in failed:
-        if not has_lost_a_peer(said(task)):
+        if not has_lost_a_peer(output(task)):
             return task, True
     return next(iter(failed)), False
 
 
 def has_lost_a_peer(text: str) -> bool:
-    """Whether what a task said means that another task was lost before."""
+    """Whether what a task wrote means that another task was lost before."""
     return any(sign in text for sign in _LOST_PEER)
 
 

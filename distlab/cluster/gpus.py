@@ -21,15 +21,10 @@ _NONE = "-1"
 
 @dataclass(frozen=True)
 class GpuShare:
-    """Which GPU each task gets.
+    """Which GPU each task gets."""
 
-    Attributes:
-        of_task: The CUDA_VISIBLE_DEVICES of each task, "-1" for none; empty without any GPU.
-        note: What a user should know of it; "" for nothing.
-    """
-
-    of_task: Mapping[TaskName, str]
-    note: str = ""
+    of_task: Mapping[TaskName, str]  # CUDA_VISIBLE_DEVICES, "-1" for none; empty without any GPU
+    note: str = ""  # what a user should know of it
 
     def device_of(self, task: TaskName) -> str:
         """Returns where a task computes, in words."""

@@ -23,44 +23,35 @@ from typing import IO, Any
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.cluster.warm.process import ForkedProcess, shared_server, task_environment
 
+OPEN_SERVERS = (
+    "TensorFlow's servers listen on every network interface without authentication: any program "
+    "that reaches them can run code."
+)
+
 # How long a task that was asked to end may take before it is killed.
 GRACE_SECS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """How a task is started.
+    """How a task is started."""
 
-    Attributes:
-        argv: What follows `python`.
-        env: Variables to set besides TF_CONFIG; None takes one out.
-        stdout: Where it writes; None is a file in the group's folder, `log_of`.
-        stderr: Likewise.
-        cwd: Its folder; None is this process's.
-        network_of: A process in whose network namespace it runs; None is the group's.
-    """
-
-    argv: list[str]
-    env: Mapping[str, str | None]
+    argv: list[str]  # what follows `python`
+    env: Mapping[str, str | None]  # to set besides TF_CONFIG; None takes a variable out
+    # Where it writes; None is a file in the group's folder, `log_of`.
     stdout: int | IO[Any] | None = None
     stderr: int | IO[Any] | None = None
-    cwd: Path | None = None
-    network_of: int | None = None
+    network_of: int | None = None  # a process in whose network namespace it runs
 
 
 class TaskGroup:
     """The processes of a cluster."""
 
     def __init__(
-        self,
-        spec: ClusterSpec,
-        *,
-        how: Callable[[TaskName], Start],
-        folder: Path,
-        network_of: int | None = None,
+        self, spec: ClusterSpec, *, how: Callable[[TaskName], Start], folder: Path
     ) -> None:
         self.spec = spec
-        self._how, self._folder, self._network_of = how, folder, network_of
+        self._how, self._folder = how, folder
         self._tasks: dict[TaskName, ForkedProcess] = {}
 
     def log_of(self, task: TaskName) -> Path:
@@ -81,10 +72,9 @@ class TaskGroup:
             return shared_server().spawn(
                 start.argv,
                 env=env,
-                cwd=start.cwd,
                 stdout=log if start.stdout is None else start.stdout,
                 stderr=log if start.stderr is None else start.stderr,
-                network_of=start.network_of or self._network_of,
+                network_of=start.network_of,
             )
 
     def pid(self, task: TaskName) -> int:
@@ -108,16 +98,12 @@ class TaskGroup:
                 self._tasks[name].send_signal(number, to_group=to_group)
 
     def stop(
-        self,
-        tasks: Iterable[TaskName] | None = None,
-        *,
-        number: int = signal.SIGTERM,
-        grace_secs: float = GRACE_SECS,
+        self, tasks: Iterable[TaskName] | None = None, *, grace_secs: float = GRACE_SECS
     ) -> dict[TaskName, int]:
-        """Ends tasks, all by default: by a signal, and those that do not heed it by SIGKILL."""
+        """Ends tasks, all by default: by SIGTERM, and those that do not heed it by SIGKILL."""
         names = list(self._tasks if tasks is None else tasks)
         if grace_secs > 0:
-            self.send_signal(names, number)
+            self.send_signal(names, signal.SIGTERM)
         deadline = time.monotonic() + grace_secs
         for name in names:
             left = max(deadline - time.monotonic(), 0)

@@ -9,22 +9,16 @@ open, kept like a task; who may not make one as root makes it in a user namespac
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
-import json
 import os
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from distlab.cluster.probe import unanswering
-from distlab.cluster.spec import TaskName
-from distlab.cluster.warm.process import ForkedProcess, shared_server, task_environment
+from distlab.cluster.warm.process import shared_server, task_environment
 from distlab.errors import UnsupportedEnvironment
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
@@ -44,12 +38,20 @@ class Isolation:
             raise UnsupportedEnvironment(
                 asked=asked, found=f"{sys.platform}, which has no network namespaces", do=without
             )
-        self._holder, said = _start("hold")
-        if said != "ready":
+        read, write = os.pipe()
+        try:
+            self._holder = shared_server().spawn(
+                call=f"{__name__}:hold", env=task_environment({}), stdout=write
+            )
+        finally:
+            os.close(write)
+        with os.fdopen(read) as printed:
+            status = printed.readline().strip()
+        if status != "ready":
             self.close()
             raise UnsupportedEnvironment(
                 asked=asked,
-                found=f"the system does not let this user make one ({said or 'no reason given'})",
+                found=f"the system does not let this user make one ({status or 'no reason given'})",
                 do=without,
             )
 
@@ -70,36 +72,11 @@ class Isolation:
         self.close()
 
 
-def unanswering_inside(pid: int, addresses: Mapping[TaskName, str]) -> dict[TaskName, str]:
-    """Returns the tasks whose server doesn't answer in a namespace, and what comes back instead."""
-    names = {str(task): task for task in addresses}
-    asked = {name: addresses[task] for name, task in names.items()}
-    _, unanswered = _start("tell_unanswering", args=[asked], network_of=pid)
-    return {names[name]: text for name, text in json.loads(unanswered or "{}").items()}
-
-
-def tell_unanswering(addresses: dict[str, str]) -> None:
-    """Prints what `unanswering_inside` returns; runs inside."""
-    print(json.dumps({name: str(probe) for name, probe in unanswering(addresses).items()}))  # noqa: T201
-
-
-def _start(name: str, **options: Any) -> tuple[ForkedProcess, str]:
-    """Starts a function of this module in a process, and returns what it printed first."""
-    read, write = os.pipe()
-    try:
-        call, env = f"{__name__}:{name}", task_environment({})
-        task = shared_server().spawn(call=call, env=env, stdout=write, **options)
-    finally:
-        os.close(write)
-    with os.fdopen(read) as told:
-        return task, told.readline().strip()
-
-
 def hold() -> None:
     """Makes the namespace, says so, and holds it until this process is ended."""
     try:
         _enter_new()
-        _bring_up("lo")
+        raise_loopback()
     except OSError as problem:
         print(os.strerror(problem.errno or errno.EPERM), flush=True)  # noqa: T201
         return
@@ -109,26 +86,32 @@ def hold() -> None:
 
 
 def _enter_new() -> None:
-    user, group = os.getuid(), os.getgid()
-    with contextlib.suppress(PermissionError):
+    try:
         _unshare(_CLONE_NEWNET)
-        return
-    _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+    except PermissionError:
+        enter_user_namespace(_CLONE_NEWNET)
+
+
+def enter_user_namespace(others: int) -> None:
+    """Gives this process a user namespace in which it keeps its ids, and other namespaces."""
+    user, group = os.geteuid(), os.getegid()
+    _unshare(_CLONE_NEWUSER | others)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
 
 
 def _unshare(flags: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(flags):
-        raise OSError(ctypes.get_errno(), "unshare")
+    if ctypes.CDLL(None, use_errno=True).unshare(flags):
+        number = ctypes.get_errno()
+        raise OSError(number, f"unshare: {os.strerror(number)}")
 
 
-def _bring_up(interface: str) -> None:
+def raise_loopback() -> None:
+    """Lets this process's network namespace reach itself."""
     import fcntl  # Windows has none
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        request = _IFREQ.pack(interface.encode(), 0, b"")
+        request = _IFREQ.pack(b"lo", 0, b"")
         _, flags, _ = _IFREQ.unpack(fcntl.ioctl(control, _SIOCGIFFLAGS, request))
-        fcntl.ioctl(control, _SIOCSIFFLAGS, _IFREQ.pack(interface.encode(), flags | _IFF_UP, b""))
+        fcntl.ioctl(control, _SIOCSIFFLAGS, _IFREQ.pack(b"lo", flags | _IFF_UP, b""))

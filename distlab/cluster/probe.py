@@ -17,40 +17,39 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from distlab.cluster.tf_config import ClusterMistake, parse_address
-from distlab.errors import InvalidArgument
+from distlab.cluster.tf_config import parse_address
 
 State = Literal[
     "answers", "refused", "no route", "unknown name", "silent", "mute", "closed", "other"
 ]
 
-# What is known, and what to check.
-_WORDS = {
+# What is known, and what to check; the most telling first, of what the addresses of a name say.
+_WORDS: dict[State, tuple[str, str]] = {
     "answers": ("a TensorFlow server answers", ""),
-    "refused": (
-        "the machine is there and nothing listens on that port",
-        "has the task been started, and does it still run?",
-    ),
-    "no route": ("there is no way to that machine", "is it on, and on the same network?"),
-    "unknown name": (
-        "no machine of that name is known here",
-        "is the name right, and known to DNS or /etc/hosts?",
-    ),
-    "silent": (
-        "nothing comes back",
-        "does a firewall drop what is sent to that port? Is the machine on?",
-    ),
     "mute": (
         "the port is open and whoever holds it says nothing",
         "is the process stopped, or its machine overloaded?",
+    ),
+    "other": (
+        "something that is no TensorFlow server answers",
+        "which program holds the port (ss -ltnp on that machine)?",
     ),
     "closed": (
         "the connection is closed at once",
         "does something forward the port (docker, kubectl) to where nothing listens?",
     ),
-    "other": (
-        "something that is no TensorFlow server answers",
-        "which program holds the port (ss -ltnp on that machine)?",
+    "refused": (
+        "the machine is there and nothing listens on that port",
+        "has the task been started, and does it still run?",
+    ),
+    "silent": (
+        "nothing comes back",
+        "does a firewall drop what is sent to that port? Is the machine on?",
+    ),
+    "no route": ("there is no way to that machine", "is it on, and on the same network?"),
+    "unknown name": (
+        "no machine of that name is known here",
+        "is the name right, and known to DNS or /etc/hosts?",
     ),
 }
 
@@ -60,22 +59,12 @@ HTTP2_PREFACE, HTTP2_SETTINGS = b"PRI * HTTP/2.0\r", b"\0\0\0\4\0\0\0\0\0"
 _GREETING = HTTP2_PREFACE + b"\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 _FRAME_HEADER_BYTES, _SETTINGS = 9, 4
 
-# The most telling first, of what the addresses of one name say.
-_TELLING: tuple[State, ...] = (
-    *("answers", "mute", "other", "closed", "refused", "silent", "no route", "unknown name"),
-)
-
 _Name = TypeVar("_Name")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What came back from an address.
-
-    Attributes:
-        address: "host:port".
-        state: "answers", or in what way it does not.
-    """
+    """What came back from an address, "host:port"."""
 
     address: str
     state: State
@@ -101,12 +90,7 @@ class Probe:
 
 def probe(address: str, *, timeout_secs: float = 2.0) -> Probe:
     """Speaks to an address and says what came back; changes nothing there."""
-    try:
-        where = parse_address(address)
-    except ClusterMistake as mistake:
-        raise InvalidArgument(
-            asked=f"probe({address!r})", found=mistake.found, do=mistake.do
-        ) from mistake
+    where = parse_address(address)
     deadline = time.monotonic() + timeout_secs
     try:
         resolved = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
@@ -122,7 +106,7 @@ def probe(address: str, *, timeout_secs: float = 2.0) -> Probe:
         states.append(state)
         if states[-1] == "answers":
             break
-    return Probe(address=address, state=min(states, key=_TELLING.index))
+    return Probe(address=address, state=min(states, key=list(_WORDS).index))
 
 
 def unanswering(addresses: Mapping[_Name, str], *, timeout_secs: float = 2.0) -> dict[_Name, Probe]:

@@ -14,43 +14,31 @@ import re
 from collections.abc import Iterator, Mapping
 
 from distlab.cluster.tf_config import ClusterMistake, Description, check_cluster, shown
-from distlab.errors import UnsupportedEnvironment
 
 # The first port on a node: as in TensorFlow's resolver, where the job is not told. Else each step
 # has a block of ports: jobs that share a node, and steps of a job, must not meet there.
 _FIRST_PORT = 8888
 _FIRST_OF_BLOCKS, _BLOCK_PORTS, _BLOCKS, _BLOCKS_OF_A_JOB = 10_000, 16, 1249, 8
-_MOST_NODES = 10_000
 
 
 def parse_slurm(environ: Mapping[str, str]) -> Description | None:
     """Reads Slurm's variables; None outside of a step, and in a step of one task."""
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
-    if not (tasks.isascii() and tasks.isdigit()) or int(tasks[:9]) < 2:
+    if not (tasks.isascii() and tasks.isdigit()) or int(tasks) < 2:
         return None
-    try:
-        return _parse(environ, int(tasks[:9]))
-    except ClusterMistake as mistake:
-        raise UnsupportedEnvironment(
-            asked=f"the cluster of Slurm, SLURM_STEP_NUM_TASKS={tasks[:20]}",
-            found=mistake.found,
-            do=mistake.do,
-        ) from mistake
-
-
-def _parse(environ: Mapping[str, str], tasks: int) -> Description:
+    total = int(tasks)
     hosts = list(_nodes(_variable(environ, "SLURM_STEP_NODELIST")))
     counts = list(_counts(_variable(environ, "SLURM_STEP_TASKS_PER_NODE")))
-    if len(hosts) != len(counts) or sum(counts) != tasks:
+    if len(hosts) != len(counts) or sum(counts) != total:
         raise ClusterMistake(
-            f"{tasks} tasks, {len(hosts)} nodes, and {counts} tasks on them",
+            f"{total} tasks, {len(hosts)} nodes, and {counts} tasks on them",
             "start the tasks with srun, and leave its variables as they are",
         )
     places = [(node, local) for node, count in enumerate(counts) for local in range(count)]
     rank = _number(environ, "SLURM_PROCID")
-    if not rank < tasks:
+    if not rank < total:
         raise ClusterMistake(
-            f"SLURM_PROCID={rank} of {tasks} tasks", "leave srun's variables as they are"
+            f"SLURM_PROCID={rank} of {total} tasks", "leave srun's variables as they are"
         )
     _check_order(environ, places[rank])
     ports = _ports(environ, max(counts))
@@ -67,7 +55,7 @@ def _variable(environ: Mapping[str, str], name: str) -> str:
 
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = _variable(environ, name)
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not (text.isascii() and text.isdigit()):
         raise ClusterMistake(
             f"{name}={shown(text)} is no number", "leave srun's variables as they are"
         )
@@ -110,27 +98,10 @@ def _first_port(environ: Mapping[str, str]) -> int:
 
 def _nodes(text: str) -> Iterator[str]:
     """Yields node1, node2, big7 of "node[1-2],big7"; several brackets in a name multiply."""
-    nodes = itertools.chain.from_iterable(
-        map("".join, itertools.product(*_parts(name, text)))
-        for name in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
-    )
-    for number, node in enumerate(nodes):
-        if number == _MOST_NODES:
-            raise ClusterMistake(
-                f"SLURM_STEP_NODELIST={shown(text)} names too many nodes", "name fewer"
-            )
-        yield node
-
-
-def _parts(name: str, text: str) -> list[list[str]]:
-    """Returns what each piece of a name may be: ["node"], ["1", "2"]."""
-    pieces = re.findall(r"\[[^\]]*\]|[^\[\]]+", name)
-    return [
-        list(itertools.islice(_ranges(piece[1:-1], text), _MOST_NODES + 1))
-        if piece.startswith("[")
-        else [piece]
-        for piece in pieces
-    ]
+    for name in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
+        pieces = re.findall(r"\[[^\]]*\]|[^\[\]]+", name)
+        parts = [_ranges(p[1:-1], text) if p.startswith("[") else [p] for p in pieces]
+        yield from map("".join, itertools.product(*parts))
 
 
 def _ranges(ranges: str, text: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """A cluster of TensorFlow: its tasks, their addresses, and which of them this process is.
 
-    spec = local_spec(workers=2, parameter_servers=1, ports=[20001, 20002, 20003])
+    spec = Layout(workers=2, parameter_servers=1).on([20001, 20002, 20003])
     spec.tasks_in_order()                 # (worker:0, worker:1, ps:0)
     spec.tf_config(TaskName("worker", 1)) # the TF_CONFIG of that task
     spec = read_cluster()                 # what this process was told; None where it stands alone
@@ -16,19 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distlab.cluster.slurm import parse_slurm
-from distlab.cluster.tf_config import JOBS, parse_tf_config
+from distlab.cluster.tf_config import JOBS, ClusterMistake, parse_tf_config
+from distlab.errors import UnsupportedEnvironment
 
 
 @dataclass(frozen=True)
 class TaskName:
-    """One task of a cluster: `TaskName("worker", 0)` is shown as worker:0.
+    """One task of a cluster: `TaskName("worker", 0)` is shown as worker:0."""
 
-    Attributes:
-        job: One of `JOBS`.
-        index: Its number among the tasks of that job, from 0.
-    """
-
-    job: str
+    job: str  # one of `JOBS`
     index: int
 
     def __str__(self) -> str:
@@ -37,20 +33,12 @@ class TaskName:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
-    """The tasks of a cluster.
+    """The tasks of a cluster."""
 
-    Attributes:
-        jobs: Number of tasks of each job, evaluators included.
-        addresses: "host:port" of each task by job, in index order; an evaluator has none, and
-            "" stands for a task of which this one was not told.
-        task: Which task this process is; None where it coordinates from outside.
-        source: Where this was read: "TF_CONFIG", "Slurm", or "here" where it was built.
-    """
-
-    jobs: Mapping[str, int]
-    source: str
-    addresses: Mapping[str, tuple[str, ...]]
-    task: TaskName | None = None
+    jobs: Mapping[str, int]  # number of tasks, evaluators included
+    source: str  # where it was read: "TF_CONFIG", "Slurm", or "here" where it was built
+    addresses: Mapping[str, tuple[str, ...]]  # "host:port" by job, in index order
+    task: TaskName | None = None  # this process; None where it coordinates from outside
 
     @property
     def tasks(self) -> int:
@@ -95,13 +83,12 @@ class ClusterSpec:
         return tuple(TaskName(job, index) for job in JOBS for index in range(self.jobs.get(job, 0)))
 
     def address_of(self, task: TaskName) -> str | None:
-        """Returns a task's "host:port"; None for an evaluator, and where it was not told."""
-        addresses = self.addresses.get(task.job, ())
-        return addresses[task.index] or None if task.index < len(addresses) else None
+        """Returns a task's "host:port"; None for an evaluator."""
+        return None if task.job == "evaluator" else self.addresses[task.job][task.index]
 
     def tf_config(self, task: TaskName) -> str:
         """Returns the text of a task's TF_CONFIG."""
-        cluster = {job: _as_json(self.addresses[job]) for job in JOBS if self.addresses.get(job)}
+        cluster = {job: self.addresses[job] for job in JOBS if job in self.addresses}
         return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})
 
 
@@ -112,33 +99,35 @@ def count_tasks(jobs: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts)
 
 
-def _as_json(addresses: tuple[str, ...]) -> list[str] | dict[str, str]:
-    """Returns a list, or by index where some are left out, as TensorFlow reads both."""
-    if all(addresses):
-        return list(addresses)
-    return {str(index): address for index, address in enumerate(addresses) if address}
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How many tasks of each job a cluster on this machine has."""
 
+    workers: int = 1
+    parameter_servers: int = 0
+    chief: bool = False
+    evaluator: bool = False
 
-def local_spec(
-    *,
-    workers: int,
-    ports: Sequence[int],
-    parameter_servers: int = 0,
-    chief: bool = False,
-    evaluator: bool = False,
-) -> ClusterSpec:
-    """Returns a cluster whose tasks are all on this machine."""
-    counts = {"chief": int(chief), "worker": workers, "ps": parameter_servers}
-    rest = iter(ports)
-    addresses = {
-        job: tuple(f"127.0.0.1:{next(rest)}" for _ in range(count))
-        for job, count in counts.items()
-        if count
-    }
-    jobs = {job: count for job, count in counts.items() if count}
-    return ClusterSpec(
-        jobs=jobs | ({"evaluator": 1} if evaluator else {}), addresses=addresses, source="here"
-    )
+    @property
+    def jobs(self) -> dict[str, int]:
+        """Number of tasks by job, of those jobs that have any."""
+        counts = (int(self.chief), self.workers, self.parameter_servers, int(self.evaluator))
+        return {job: count for job, count in zip(JOBS, counts, strict=True) if count}
+
+    @property
+    def ports(self) -> int:
+        """How many tasks listen on a port: all but the evaluator."""
+        return sum(count for job, count in self.jobs.items() if job != "evaluator")
+
+    def on(self, ports: Sequence[int]) -> ClusterSpec:
+        """Returns the cluster whose tasks listen on these ports."""
+        rest = iter(ports)
+        addresses = {
+            job: tuple(f"127.0.0.1:{next(rest)}" for _ in range(count))
+            for job, count in self.jobs.items()
+            if job != "evaluator"
+        }
+        return ClusterSpec(jobs=self.jobs, addresses=addresses, source="here")
 
 
 def read_cluster(environ: Mapping[str, str] | None = None) -> ClusterSpec | None:
@@ -149,10 +138,18 @@ def read_cluster(environ: Mapping[str, str] | None = None) -> ClusterSpec | None
     """
     environ = os.environ if environ is None else environ
     text = environ.get("TF_CONFIG", "").strip()
-    if text:
-        described, source = parse_tf_config(text), "TF_CONFIG"
-    else:
-        described, source = parse_slurm(environ), "Slurm"
+    source = "TF_CONFIG" if text else "Slurm"
+    try:
+        described = parse_tf_config(text) if text else parse_slurm(environ)
+    except ClusterMistake as mistake:
+        tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
+        raise UnsupportedEnvironment(
+            asked=f"TF_CONFIG={text[:80]!r}{'...' if len(text) > 80 else ''}"
+            if text
+            else f"the cluster of Slurm, SLURM_STEP_NUM_TASKS={tasks}",
+            found=mistake.found,
+            do=mistake.do,
+        ) from mistake
     if described is None:
         return None
     jobs = {job: len(tasks) for job, tasks in described.addresses.items()}

@@ -7,7 +7,6 @@ parse_address("host1:2222")              # Address(host='host1', port=2222)
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import json
 import re
@@ -16,32 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distlab.errors import UnsupportedEnvironment, did_you_mean
+from distlab.errors import did_you_mean
 
 # In the order in which tasks are listed, numbered and shown.
 JOBS = ("chief", "worker", "ps", "evaluator")
 
-# What people, and systems of TensorFlow 1, call them.
-_RENAMED = {
-    "master": "chief",
-    "coordinator": "chief",
-    "leader": "chief",
-    "workers": "worker",
-    "server": "ps",
-    "servers": "ps",
-    "parameter_server": "ps",
-    "parameter_servers": "ps",
-    "eval": "evaluator",
-}
-
 _EXAMPLE = (
     '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
-# Far beyond any cluster; a job written as a mapping may name any index.
-_MOST_TASKS = 10_000
 
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _FORM = "write host:port, as 'host1:2222'"
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
@@ -59,27 +42,17 @@ class ClusterMistake(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """A cluster as it was described.
+    """A cluster as it was described."""
 
-    Attributes:
-        addresses: "host:port" of each task by job; "" for a task that this one was not told of.
-        task: Job and index of this process; None where it coordinates from outside.
-    """
-
-    addresses: Mapping[str, tuple[str, ...]]
-    task: tuple[str, int] | None
+    addresses: Mapping[str, tuple[str, ...]]  # by job, in index order
+    task: tuple[str, int] | None  # job and index; None where it coordinates from outside
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a task listens.
+    """Where a task listens."""
 
-    Attributes:
-        host: A name or an IP address, without brackets.
-        port: 1 to 65535.
-    """
-
-    host: str
+    host: str  # a name or an IP address, without brackets
     port: int
 
     def __str__(self) -> str:
@@ -109,15 +82,11 @@ def parse_address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     digits = port.lstrip("0") if port.isascii() and port.isdigit() else ""
     has_brackets = host.startswith("[") and host.endswith("]")
-    cure = _write_as(text)
-    if _SCHEME.match(text.strip()):
-        found = "a scheme"
-    elif "/" in text:
-        found = "a path"
-    elif not text.strip():
+    cure = _FORM
+    if not text.strip():
         raise ClusterMistake(f"the address {shown(text)} is empty", cure)
-    elif text.split() != [text]:
-        found = "a space in it"
+    if "/" in text or text.split() != [text]:
+        found = "more than a host and a port"
     elif not colon or (text.startswith("[") and text.endswith("]")):
         found = "no port"
     elif ":" in host and not has_brackets:
@@ -129,15 +98,6 @@ def parse_address(text: str) -> Address:
     else:
         return Address(_host(host, text), int(digits))
     raise ClusterMistake(f"the address {shown(text)} has {found}", cure)
-
-
-def _write_as(text: str) -> str:
-    """What to write instead of an address with a scheme, a path or a space."""
-    cured = _SCHEME.sub("", text.strip()).partition("/")[0]
-    try:
-        return f"write {str(parse_address(cured))!r}" if cured != text else _FORM
-    except ClusterMistake:
-        return _FORM
 
 
 def _host(host: str, text: str) -> str:
@@ -162,27 +122,15 @@ def parse_tf_config(text: str) -> Description | None:
 
     What TensorFlow does not read is passed over: "environment" and the like.
     """
-    try:
-        return _parse(text)
-    except ClusterMistake as mistake:
-        raise UnsupportedEnvironment(
-            asked=f"TF_CONFIG={text[:80]!r}{'...' if len(text) > 80 else ''}",
-            found=mistake.found,
-            do=mistake.do,
-        ) from mistake
-
-
-def _parse(text: str) -> Description | None:
     config = _load(text)
     if not isinstance(config, dict):
         twice = ": was json.dumps called twice?" if isinstance(config, str) else ""
-        raise _no_cluster(f"it is {_kind(config)}, no object{twice}")
-    _check_keys(config)
+        raise _no_cluster(f"it is {shown(config)}, no object{twice}")
     cluster, task = config.get("cluster", {}), config.get("task", {})
     if not isinstance(cluster, dict):
-        raise _no_cluster(f"'cluster' is {_kind(cluster)}, no object of jobs")
+        raise _no_cluster(f"'cluster' is {shown(cluster)}, no object of jobs")
     if not isinstance(task, dict):
-        raise _no_cluster(f"'task' is {_kind(task)}, no object with 'type' and 'index'")
+        raise _no_cluster(f"'task' is {shown(task)}, no object with 'type' and 'index'")
     if not cluster:
         if task and "cluster" not in config:
             raise _no_cluster("there is a 'task' and no 'cluster': each would train alone")
@@ -197,64 +145,24 @@ def _parse(text: str) -> Description | None:
 
 def _load(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         place = text[error.pos : error.pos + 30]
         at = f"at character {error.pos + 1}, {place!r}" if place else "at its end"
-        cure = None
-        if text[:1] == "'" == text[-1:]:
-            cure = "take away the quotes around it"
-        elif "'" in text and '"' not in text:
-            cure = "write \" for ', or let Python write it: json.dumps({...})"
+        is_python = "'" in text and '"' not in text
+        cure = "write \" for ', or let Python write it: json.dumps({...})" if is_python else None
         raise _no_cluster(f"no JSON {at} ({error.msg})", do=cure) from error
-    except RecursionError as error:
-        raise _no_cluster("it is nested too deeply") from error
-    except ValueError as error:  # a number of thousands of digits
+    except (RecursionError, ValueError) as error:  # nested too deeply; thousands of digits
         raise _no_cluster(str(error)) from error
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose names are all different; JSON's own reader keeps the last."""
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise _no_cluster(f"{shown(name)} is there twice")
-    return dict(pairs)
-
-
-def _check_keys(config: dict[str, Any]) -> None:
-    if "sparseCluster" in config and "cluster" not in config:
-        raise ClusterMistake(
-            "it has 'sparseCluster', which TensorFlow does not read: each task would train alone",
-            "set enableDynamicWorker: false in the TFJob",
-        )
-    lowered = {key.lower(): key for key in config}
-    for wanted in [key for key in ("cluster", "task") if key not in config]:
-        if near := difflib.get_close_matches(wanted, lowered, n=1):
-            raise _no_cluster(f"it has {shown(lowered[near[0]])} and no {wanted!r}")
-    if config.get("rpc_layer") not in (None, "", "grpc"):
-        found = f"'rpc_layer' is {shown(config['rpc_layer'])}"
-        raise ClusterMistake(found, "take it out: TensorFlow speaks 'grpc'")
-
-
 def _tasks(job: str, tasks: Any) -> tuple[str, ...]:
-    """The addresses of a job, "" where an index is left out."""
-    if isinstance(tasks, dict):
-        indices = {_index(key, f"a task of {job!r} has"): text for key, text in tasks.items()}
-        if len(indices) < len(tasks):
-            raise _no_cluster(f"an index of {job!r} is there twice")
-        if any(not 0 <= index < _MOST_TASKS for index in indices):
-            raise _no_cluster(f"the indices of {job!r} are not 0, 1, 2, ...")
-        if "" in indices.values():
-            raise _no_cluster(f"an address of {job!r} is empty")
-        tasks = [indices.get(index, "") for index in range(max(indices, default=-1) + 1)]
-    elif not isinstance(tasks, list):
-        raise _no_cluster(f"{job!r} is {_kind(tasks)}, no list of addresses")
-    elif "" in tasks:
-        raise _no_cluster(f"{job}:{tasks.index('')} has an empty address")
+    """The addresses of a job."""
+    if not isinstance(tasks, list):
+        raise _no_cluster(f"{job!r} is {shown(tasks)}, no list of addresses")
     for index, text in enumerate(tasks):
         if not isinstance(text, str):
-            raise _no_cluster(f"the address of {job}:{index} is {_kind(text)}, no string")
+            raise _no_cluster(f"the address of {job}:{index} is {shown(text)}, no string")
     return tuple(tasks)
 
 
@@ -271,23 +179,17 @@ def _task(task: dict[str, Any], addresses: dict[str, tuple[str, ...]]) -> tuple[
                 'add "task": {"type": "worker", "index": 0}, in each process its own',
             )
     if not isinstance(task["type"], str):
-        raise _no_cluster(f"the task's 'type' is {_kind(task['type'])}, no string")
-    return task["type"], _index(task["index"], "this task has")
+        raise _no_cluster(f"the task's 'type' is {shown(task['type'])}, no string")
+    return task["type"], _index(task["index"])
 
 
-def _index(value: Any, whose: str) -> int:
+def _index(value: Any) -> int:
     """A number, also from its digits in a string: TensorFlow reads both."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
-    raise ClusterMistake(f"{whose} the index {shown(value)}", "give a whole number, from 0")
-
-
-def _kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
-    kind = kinds.get(type(value), "a number" if value is not None else "null")
-    return f"{kind} ({shown(value)})"
+    raise ClusterMistake(f"this task has the index {shown(value)}", "give a whole number, from 0")
 
 
 def _no_cluster(what: str, *, do: str | None = None) -> ClusterMistake:
@@ -308,9 +210,7 @@ def check_cluster(addresses: Mapping[str, tuple[str, ...]], task: tuple[str, int
 
 def _check_job(job: str) -> None:
     if job not in JOBS:
-        known = _RENAMED.get(job.lower().replace("-", "_"), job.lower())
-        cure = f"call it {known!r}" if known in JOBS else did_you_mean(job, JOBS)
-        raise ClusterMistake(f"{shown(job)} is no job of a cluster", cure)
+        raise ClusterMistake(f"{shown(job)} is no job of a cluster", did_you_mean(job, JOBS))
 
 
 def _check_jobs(addresses: Mapping[str, tuple[str, ...]], task: tuple[str, int] | None) -> None:
@@ -326,17 +226,11 @@ def _check_jobs(addresses: Mapping[str, tuple[str, ...]], task: tuple[str, int] 
         raise ClusterMistake(
             f"there are {chiefs} chiefs", "keep one, and make the others tasks of 'worker'"
         )
-    is_complete = all(address for tasks in addresses.values() for address in tasks)
-    if "ps" not in addresses and not is_complete:
-        raise ClusterMistake(
-            "some indices are left out, and workers must all know each other",
-            "give the address of every task, from index 0",
-        )
     if "ps" in addresses and "worker" not in addresses:
         raise ClusterMistake(
             "there are parameter servers and no worker", "add 'worker' with its addresses"
         )
-    if "ps" in addresses and task is not None and "chief" not in addresses and is_complete:
+    if "ps" in addresses and task is not None and "chief" not in addresses:
         raise ClusterMistake(
             "there are parameter servers and no chief: every task would wait to be told what to do",
             'add the process that coordinates, "chief": ["host:port"] in \'cluster\' and '
@@ -349,7 +243,6 @@ def _check_addresses(addresses: Mapping[str, tuple[str, ...]]) -> None:
         f"{job}:{index}": text
         for job, tasks in addresses.items()
         for index, text in enumerate(tasks)
-        if text
     }
     holders: dict[tuple[str, int], str] = {}
     hosts: dict[str, str] = {}
@@ -387,9 +280,4 @@ def _check_task(addresses: Mapping[str, tuple[str, ...]], job: str, index: int) 
         raise ClusterMistake(
             f"this task is {job}:{shown(index)}, and {job!r} has the indices {last}",
             "count the tasks of a job from 0, each process its own number",
-        )
-    if not tasks[index]:
-        raise ClusterMistake(
-            f"this task is {job}:{index}, and the cluster does not say its address",
-            "add it: a task may be left out only of what others are told",
         )

@@ -1,1 +1,1 @@
-"""Strategies: made by name (`factory`) and described in words (`describing`)."""
+"""Strategies: made by name (`factory`), described in words (`description`); how workers meet."""

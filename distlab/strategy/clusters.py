@@ -43,20 +43,10 @@ class _Resolver(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # type
     def __init__(self, cluster: ClusterSpec) -> None:
         job, index = (cluster.task.job, cluster.task.index) if cluster.task else (None, None)
         super().__init__(task_type=job, task_id=index, rpc_layer="grpc")
-        self._cluster = _tensorflow_spec(cluster)
+        self._cluster = tf.train.ClusterSpec(cluster.addresses)
 
     def cluster_spec(self) -> Any:
         return self._cluster
-
-
-def _tensorflow_spec(cluster: ClusterSpec) -> Any:
-    """TensorFlow's own ClusterSpec, without tasks of which this one was not told."""
-    return tf.train.ClusterSpec(
-        {
-            job: {index: address for index, address in enumerate(tasks) if address}
-            for job, tasks in cluster.addresses.items()
-        }
-    )
 
 
 def make_on_cluster(
@@ -225,7 +215,10 @@ def _serve(cluster: ClusterSpec, task: TaskName) -> NoReturn:
         signal.signal(signal.SIGTERM, _end)
     try:
         _server = tf.distribute.Server(
-            _tensorflow_spec(cluster), job_name=task.job, task_index=task.index, protocol="grpc"
+            tf.train.ClusterSpec(cluster.addresses),
+            job_name=task.job,
+            task_index=task.index,
+            protocol="grpc",
         )
     except tf.errors.OpError as error:
         raise cluster_errors.not_connected(

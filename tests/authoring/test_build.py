@@ -10,11 +10,10 @@ import pytest
 from nbformat import v4
 
 from distlab.authoring.__main__ import main
-from distlab.authoring.build import build_pages
-from distlab.authoring.drift import find_drift
+from distlab.authoring.build import build_pages, find_drift
 from distlab.authoring.editions import answered, leaking_lines, parse_answers, stubbed
 from distlab.authoring.source import Page, draft_page, find_pages
-from distlab.authoring.storing import canonical, stable_outputs
+from distlab.authoring.stored_form import canonical, stable_outputs
 from distlab.course.markup import CODE, TEXT
 from distlab.errors import InvalidArgument, NotebookError, UnsupportedEnvironment
 
@@ -229,12 +228,6 @@ def test_a_build_stores_cells_and_outputs_and_nothing_of_the_run_in_the_same_byt
     assert all(text.startswith(b'{\n "cells"') and text[-2:] == b"}\n" for text in before.values())
     build(root, force=True)
     assert files(root) == before
-
-
-def test_cell_magics_survive(tmp_path):
-    add_lesson(tmp_path, "01_magics", lesson="# %%\n# %%workers\n# %time\nx = 1\n")
-    (cell,) = draft_page(Page(tmp_path, "01_magics", "lesson")).notebook.cells
-    assert cell.source == "%%workers\n%time\nx = 1"
 
 
 def test_only_what_changed_is_built_again(root):

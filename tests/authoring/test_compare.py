@@ -39,19 +39,6 @@ def test_a_picture_that_is_another_is_found():
         assert list(differences(shown(stored), shown(png()))) == []
 
 
-def test_the_limit_is_half_a_step_of_255():
-    def grey(changed):  # of 4 pixels, this many are one step lighter
-        picture = Image.new("RGBA", (2, 2), (100, 100, 100, 255))
-        for pixel in range(changed):
-            picture.putpixel(divmod(pixel, 2), (101, 101, 101, 255))
-        file = io.BytesIO()
-        picture.save(file, "PNG")
-        return shown(base64.b64encode(file.getvalue()).decode())
-
-    assert list(differences(grey(0), grey(2))) == []
-    assert list(differences(grey(0), grey(4))) == ["image/png 0: mean difference 0.75 of 255"]
-
-
 def test_where_streams_come_among_the_outputs_does_not_matter():
     stream = [new_output("stream", name="stdout", text="a\n")]
     text = [new_output("execute_result", {"text/plain": "1"})]

@@ -8,9 +8,9 @@ from nbformat import v4
 from distlab.authoring.__main__ import main
 from distlab.authoring.build import build_pages
 from distlab.authoring.lint.lint import lint_notebook, lint_tree, no_leak
-from distlab.authoring.lint.lint_code import MAX_LINES
+from distlab.authoring.lint.lint_rules import MAX_LINES
 from distlab.authoring.source import Page, draft_page, find_pages
-from distlab.authoring.storing import canonical
+from distlab.authoring.stored_form import canonical
 
 
 def text(source):

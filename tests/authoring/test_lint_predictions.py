@@ -90,10 +90,6 @@ def test_questions_that_overlap_stay_to_be_seen():
 
 NEVER = "'guess' is revealed {} times; a later cell must, once"
 BROKEN = (
-    (
-        [text("**Predict:** how many?")],
-        "3: '**Predict' in a text; ask with dl.predict, which keeps",
-    ),
     (without_tag(0), "3: calls predict and is not tagged 'predict'"),
     (without_tag(2), "5: calls reveal and is not tagged 'reveal'"),
     ([code(RUN, "predict")], "3: is tagged 'predict' and calls none"),

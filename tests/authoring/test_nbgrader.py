@@ -9,10 +9,8 @@ from nbclient import NotebookClient
 from nbformat import v4
 
 from distlab.authoring.nbgrader import mark_cells
-from distlab.authoring.source import Page, draft_page, lesson_stems
-from distlab.course.checks.registry import checks_of
+from distlab.authoring.source import Page, draft_page
 from distlab.errors import NotebookError
-from tests.support.repository import ROOT
 
 
 def marks_of(*sources, points=None, kind="code"):
@@ -74,22 +72,6 @@ def test_a_check_that_would_count_wrongly_is_refused(tmp_path):
         draft_page(Page(tmp_path, "99_none", "exercise"))
 
 
-def test_the_points_of_each_exercise_are_those_of_its_checks():
-    stems = lesson_stems(ROOT)
-    assert len(stems) > 15
-    for stem in stems:
-        cells = draft_page(Page(ROOT, stem, "exercise")).notebook.cells
-        marks = [cell.metadata.nbgrader for cell in cells if "nbgrader" in cell.metadata]
-        given = {mark.grade_id: mark.points for mark in marks if mark.locked}
-        assert given == {f"{check.name}-check": check.points for check in checks_of(stem)}, stem
-        names = [mark.grade_id for mark in marks]
-        assert len(set(names)) == len(names), stem
-        assert set(given) <= {f"{name}-check" for name in names}, stem
-    for edition in ("lesson", "solution"):
-        cells = draft_page(Page(ROOT, "00_start_here", edition)).notebook.cells
-        assert not [cell for cell in cells if "nbgrader" in cell.metadata]
-
-
 # What nbgrader reads: a kernel as it runs one, without nbgrader itself
 
 CHECKS = """\
@@ -116,14 +98,14 @@ def answer():
 """
 
 
-def shown(*sources, autograded=True):
+def shown(*sources):
     """The outputs of each cell, as nbgrader's kernel gives them."""
     notebook = v4.new_notebook(cells=[v4.new_code_cell(source) for source in sources])
     manager = AsyncKernelManager()
     manager.kernel_spec.argv[0] = sys.executable
     client = NotebookClient(notebook, km=manager, timeout=120, allow_errors=True)
     env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    client.execute(env=env | ({"NBGRADER_EXECUTION": "autograde"} if autograded else {}))
+    client.execute(env=env | {"NBGRADER_EXECUTION": "autograde"})
     return [cell.outputs for cell in notebook.cells]
 
 
@@ -139,7 +121,3 @@ def test_a_report_shows_its_points_alone_and_the_page_all_of_it():
     assert [outputs[0].data["text/plain"] for outputs in checked] == ["3", "2", "0", "0", "0"]
     assert "half: not yet (2 of 3 points)" in checked[1][0].data["text/html"]
     assert "ZeroDivisionError" in checked[3][0].data["text/html"]
-    *_, (report,) = shown(
-        CHECKS, "def answer():\n    return 12", "dl.check(half)", autograded=False
-    )
-    assert report.data["text/plain"].startswith("half: passed (3 of 3 points)")

@@ -10,9 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from distlab.authoring.exercise.building import BuildOptions, build_editions
 from distlab.authoring.exercise.new_exercise import make_exercise
-from distlab.authoring.exercise.pages import own_page
+from distlab.authoring.exercise.own_editions import BuildOptions, build_editions, own_page
 from distlab.authoring.source import Page, draft_page
 from distlab.course.checks.registry import checks_of, find_check
 from distlab.course.checks.run_check import run_check

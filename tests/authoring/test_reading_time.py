@@ -27,7 +27,6 @@ def test_words_new_lines_and_predictions_take_their_time():
         ({"words": 400}, 2),
         ({"words": 200, "folded": 900}, 1),
         ({"code": lines}, 1),
-        ({"code": lines, "tags": ["hide-input"]}, 0),
         ({"predictions": 3}, 3),
     ):
         assert minutes_of(lesson(**parts), shown=set()) == pytest.approx(minutes), parts

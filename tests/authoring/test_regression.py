@@ -9,8 +9,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from distlab.authoring.execute import execute
-from distlab.authoring.kernel_environment import kernel_environment
+from distlab.authoring.execute import execute, kernel_environment
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 
 pytest_plugins = ["pytester"]
@@ -246,12 +245,6 @@ def test_after_a_cell_that_raised_or_ended_the_kernel_no_later_cell_runs(check, 
     assert not mark.exists()
 
 
-def test_a_cell_chosen_alone_fails_with_the_one_before_it_that_takes_too_long(check):
-    stored = unexecuted("import time\ntime.sleep(1e6)", "a = 1")
-    result = check(stored, "-k", "1", "--nbval-cell-timeout=1")
-    assert_said(outcomes(result), [("not run: Cell 0 before it failed", "it still ran after 1 s")])
-
-
 @pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
 def test_a_notebook_is_not_split_over_two_workers_which_share_one_warm_process(check, monkeypatch):
     monkeypatch.delenv(ADDRESS_VARIABLE)
@@ -268,9 +261,3 @@ def test_a_notebook_is_not_split_over_two_workers_which_share_one_warm_process(c
     [warm] = started
     assert not warm.folder.exists()
     assert ADDRESS_VARIABLE not in os.environ
-
-
-def test_nothing_changes_without_nbval(pytester):
-    nbformat.write(notebook("1"), pytester.path / "tiny.ipynb")
-    result = pytester.runpytest_inprocess("-p", "distlab.authoring.regression")
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED

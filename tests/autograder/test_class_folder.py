@@ -10,14 +10,15 @@ import threading
 import pytest
 
 from distlab import cli
-from distlab.authoring.exercise.building import BuildOptions, build_editions
 from distlab.authoring.exercise.new_exercise import make_exercise
+from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
 from distlab.autograder import run as run_module
 from distlab.autograder.grader import GradingOptions
 from distlab.autograder.run import grade
 from distlab.cluster.warm.process import can_fork
 from distlab.course.checks.registry import checks_of
-from tests.support.questions import SPLIT, running, wait_until
+from tests.support.local_tasks import wait_until
+from tests.support.questions import SPLIT, running
 from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
@@ -158,14 +159,13 @@ def test_run_again_it_grades_what_is_new_and_fills_canvas(graded, handed, tmp_pa
     export = tmp_path / "grades.csv"
     export.write_text('Student,ID,Exercise 00 (811)\n"Doe, Kim",12345,\n"Doe, Al",99,1\n')
     arguments = ["grade", str(folder), "--out", str(copy), "--allow-root", "--late", "0.5"]
-    arguments += ["--canvas", str(export), "Exercise 00", "--gradescope"]
+    arguments += ["--canvas", str(export), "Exercise 00"]
     assert cli.main(arguments) == 0
     printed = capsys.readouterr()
     assert "1 notebooks to grade, 7 graded before; seed " in printed.err
     assert f"9 hand-ins, of which 2 could not be graded: {copy}" in printed.out
     canvas = {row["ID"]: row["Exercise 00 (811)"] for row in table(copy / "canvas.csv")}
     assert canvas == {"12345": "1", "99": "1"}
-    assert json.loads((copy / "gradescope" / "new" / "results.json").read_text())["score"] == 2
     before, after = (table(place / "gradebook.csv") for place in (out, copy))
     assert [row for row in after if row["learner"] != "new"] == before
 
@@ -249,7 +249,7 @@ def test_a_wrong_option_or_folder_is_told_with_what_to_do_and_changes_nothing(br
         "late_factor=-1": [*grade_in, "--late", "-1"],
         "jobs=0": [*grade_in, "--jobs", "0"],
         "secs=0.0": [*grade_in, "--secs", "0"],
-        "none of --canvas, --moodle and --gradescope": [*grade_in, "--exercise", "00_one"],
+        "neither --canvas nor --moodle": [*grade_in, "--exercise", "00_one"],
         "nothing to read (No such file": [*grade_in, "--overrides", "none.csv"],
         "no column 'check' among learner, task": [*grade_in, "--overrides", "task.csv"],
         "give a Python file with": [*grade_in, "--extra-checks", "none.py"],
@@ -261,6 +261,8 @@ def test_a_wrong_option_or_folder_is_told_with_what_to_do_and_changes_nothing(br
         "the results of ": ["grade", "other", "--out", "done"],
         "a folder with other files": ["grade", "in", "--out", "other"],
         "an earlier run with the seed 3": ["grade", "in", "--out", "done", "--seed", "4"],
+        "found: a file\n": ["grade", "in", "--out", "task.csv"],
+        "a folder that cannot be written (Not a directory)": ["grade", "in", "--out", "task.csv/a"],
     }
     wrong = {}
     capsys.readouterr()
@@ -281,7 +283,7 @@ def test_points_by_hand_count_for_what_cannot_be_graded_and_are_told_once(broken
     (broken / "mine.csv").write_text(
         "learner,check,points,comment\njane,slices,1.5,on paper\njohn,slices,1,\n"
     )
-    assert run(broken, "--gradescope", "--overrides", "mine.csv") == 0
+    assert run(broken, "--overrides", "mine.csv") == 0
     out = broken / "out"
     jane, john = table(out / "gradebook.csv")
     assert (jane[COLUMN], jane["not graded"], john["total"]) == ("1.5", "", "1")
@@ -289,15 +291,12 @@ def test_points_by_hand_count_for_what_cannot_be_graded_and_are_told_once(broken
     assert why["jane"].startswith("not graded: a file that is not JSON")
     page = (out / "feedback" / "jane" / f"{STEM}.html").read_text(encoding="utf-8")
     assert "not graded: a file that is not JSON" in page and "on paper" in page
-    results = json.loads((out / "gradescope" / "jane" / "results.json").read_text())
-    assert results["score"] == 1.5
     (out / "feedback" / "jane" / "mine.html").write_text("a teacher's own")
     capsys.readouterr()
 
     assert run(broken) == 0
     told = capsys.readouterr()
     assert "the last run had --overrides mine.csv, and this one has not" in told.err
-    assert f"{out / 'gradescope'} is from an earlier run: give --gradescope" in told.err
     assert f"{out / 'review.csv'} says why; you can give points" in told.out
     assert table(out / "gradebook.csv")[0]["total"] == "0"
     # Pages that are no longer so are gone, and no other.

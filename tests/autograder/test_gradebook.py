@@ -22,7 +22,6 @@ from distlab.autograder.gradebook.teacher_tables import (
 from distlab.autograder.intake.exercises import Exercises
 from distlab.autograder.intake.submissions import Problem, Submission
 from distlab.autograder.intake.written_reports import Written
-from distlab.autograder.output_dir import claim_output_dir
 from distlab.course.checks.report import Ending, Report
 from distlab.course.checks.rubric import RubricRow, WrittenReport
 from distlab.course.lesson_00_start_here import checks as lesson_00_start_here
@@ -325,31 +324,3 @@ def test_a_row_of_reports_that_cannot_be_meant_is_told_by_its_line_and_stays(pat
     row = f"kim,,{STEM},speed,jump,2,1,\n"
     path.write_text(f"{HEADER[:57]}\n{row}{row}")
     assert refusal(run, path, KIM).found == "the same row twice"
-
-
-# Where results go
-
-
-def test_results_go_where_nothing_can_be_lost_and_keep_their_seed(tmp_path):
-    def take(folder, *learners, seed=None, out="out"):
-        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-        handed = [Submission(learner=name, path=Path(name), name="one") for name in learners]
-        return claim_output_dir(tmp_path / out, tmp_path / folder, handed, seed=seed).seed
-
-    seed = take("week1", "jane", "john")
-    assert take("week1", "jane") == seed  # in its own folder a notebook may be gone
-    assert take("week1 again", "jane", "john", "roe") == seed
-    assert "such as one of john" in refusal(take, "week2", "jane").found
-    assert refusal(take, "week1", out="out", seed=seed + 1).found.startswith("an earlier run with")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "gradebook.csv").write_text("mine")
-    cases = {
-        "week1/out": "a folder inside the submissions",
-        "week1": "a folder inside the submissions",
-        "other": "a folder with other files",
-        "other/gradebook.csv": "a file",
-        "other/gradebook.csv/out": "a folder that cannot be written (Not a directory)",
-    }
-    before = sorted(tmp_path.rglob("*"))
-    assert {place: refusal(take, "week1", "jane", out=place).found for place in cases} == cases
-    assert sorted(tmp_path.rglob("*")) == before

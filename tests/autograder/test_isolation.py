@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from distlab.autograder.intake.exercises import load_checks
+from distlab.autograder.intake.exercises import load_own
 from distlab.autograder.isolation import question as question_module
 from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.isolation.question import COULD_NOT_JUDGE, Question, require_safe_user
@@ -17,7 +17,8 @@ from distlab.course.checks.registry import find_check
 from distlab.course.checks.run_check import run_check
 from distlab.course.results.failures import FailureKind
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
-from tests.support.questions import SPLIT, asked, probed, running, wait_until
+from tests.support.local_tasks import wait_until
+from tests.support.questions import SPLIT, asked, probed, running
 from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
@@ -162,7 +163,7 @@ def test_limits_and_questions_that_cannot_be_meant_are_refused(tmp_path):
     for text in ("1/0", "x = 1", "CHECKS = (1,)"):
         private = tmp_path / f"{len(cases)}.py"
         private.write_text(text)
-        cases[f"checks of {private}"] = lambda path=private: load_checks(path)
+        cases[f"checks of {private}"] = lambda path=private: load_own(path)
     for says, call in cases.items():
         with pytest.raises(InvalidArgument) as caught:
             call()

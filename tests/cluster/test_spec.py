@@ -6,8 +6,9 @@ import random
 import tensorflow as tf
 from tensorflow.python.distribute import multi_worker_util
 
-from distlab.cluster.cluster_explanation import OPEN_SERVERS, explain_cluster, warn_of_cluster
-from distlab.cluster.spec import ClusterSpec, TaskName, count_tasks, local_spec, read_cluster
+from distlab.cluster.group import OPEN_SERVERS
+from distlab.cluster.spec import ClusterSpec, Layout, TaskName, count_tasks, read_cluster
+from distlab.diagnostics import explain_cluster, warn_of_cluster
 from distlab.errors import DistlabError
 
 WORKERS = {"worker": ["host1:2222", "host2:2222"]}
@@ -47,9 +48,8 @@ def test_a_cluster_is_read_as_it_was_written_and_written_as_it_is_read():
     assert list(map(str, spec.tasks_in_order())) == ["chief:0", "worker:0", "worker:1", "ps:0"]
     assert [spec.address_of(task) for task in spec.tasks_in_order()] == ["a:1", "b:1", "c:1", "d:1"]
     assert (spec.tasks, spec.leader, spec.has_parameter_servers) == (4, TaskName("chief", 0), True)
-    built = local_spec(
-        workers=2, parameter_servers=1, chief=True, evaluator=True, ports=range(4, 8)
-    )
+    layout = Layout(workers=2, parameter_servers=1, chief=True, evaluator=True)
+    built = layout.on(range(4, 8))
     for task in built.tasks_in_order():
         again = read(built.tf_config(task))
         assert (again.addresses, again.task) == (built.addresses, task)
@@ -63,10 +63,6 @@ def test_what_vendors_and_tensorflow_write_is_no_mistake():
     assert read(config).task == TaskName("worker", 1)
     empty = ['{"cluster": {}, "task": {"type": "chief", "index": 0}}', '{"environment": "x"}', " "]
     assert [read(value) for value in empty] == [None] * 3 and read_cluster({}) is None
-    sparse = {"worker": {"1": "b:1"}, "ps": ["c:1"]}
-    spec = read(text(sparse, {"type": "worker", "index": 1}))
-    assert spec.address_of(TaskName("worker", 0)) is None
-    assert json.loads(spec.tf_config(TaskName("worker", 1)))["cluster"] == sparse
     outside = read(json.dumps({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}}))
     assert outside.task is None and outside.strategy == "parameter_server" and not outside.serves
     for address in ("h1:1", "10.0.0.1:65535", "[::1]:2222", "a_b-c.svc.local.:1"):
@@ -77,36 +73,27 @@ SET_IT = f"set it as in {EXAMPLE}, or unset it"
 NO_DESCRIPTION = [
     ("{", "no JSON at its end (Expecting property name enclosed in double quotes)", SET_IT),
     ('{"cluster": {"worker": ["a:1" "b:1"]}}', """no JSON at character 31, '"b:1"]}}'""", SET_IT),
-    ("[1]", "it is a list ([1]), no object", SET_IT),
+    ("[1]", "it is [1], no object", SET_IT),
     (json.dumps(EXAMPLE), "was json.dumps called twice?", SET_IT),
-    ("[" * 100_000, "it is nested too deeply", SET_IT),
-    ('{"cluster": {"worker": [' + "1" * 5000 + "]}}", "Exceeds the limit (4300 digits)", SET_IT),
-    ('{"cluster": {"worker": ["a:1"], "worker": ["b:1"]}}', "'worker' is there twice", SET_IT),
-    (text(1), "'cluster' is a number (1), no object of jobs", SET_IT),
-    (text(WORKERS, task=3), "'task' is a number (3), no object with 'type' and 'index'", SET_IT),
+    ("[" * 100_000, "it does not describe a cluster", SET_IT),
+    (text(1), "'cluster' is 1, no object of jobs", SET_IT),
+    (text(WORKERS, task=3), "'task' is 3, no object with 'type' and 'index'", SET_IT),
     (json.dumps({"task": FIRST}), "a 'task' and no 'cluster': each would train alone", SET_IT),
-    (json.dumps({"Cluster": WORKERS, "task": FIRST}), "has 'Cluster' and no 'cluster'", SET_IT),
-    (text({"worker": "a:1"}), "'worker' is a string ('a:1'), no list of addresses", SET_IT),
-    (text({"worker": ["a:1", ""]}), "worker:1 has an empty address", SET_IT),
-    (text({"worker": {"123456789": "a:1"}}), "of 'worker' are not 0, 1, 2, ...", SET_IT),
+    (text({"worker": "a:1"}), "'worker' is 'a:1', no list of addresses", SET_IT),
+    (text({"worker": {"0": "a:1"}}), "'worker' is {'0': 'a:1'}, no list of addresses", SET_IT),
     ("{'cluster': {'worker': ['a:1']}}", "no JSON at", "write \" for ', or let Python write it"),
-    (f"'{EXAMPLE}'", "no JSON at character", "take away the quotes around it"),
-    (json.dumps({"sparseCluster": WORKERS}), "'sparseCluster'", "set enableDynamicWorker: false"),
-    (text(WORKERS, rpc_layer="verbs"), "'rpc_layer' is 'verbs'", "TensorFlow speaks 'grpc'"),
 ]
 
 # The cluster, the task, what is found, what to do.
 NO_CHIEF = {"worker": ["a:1"], "ps": ["b:1"]}
 MISTAKES = [
-    ({"master": ["a:1"]}, FIRST, "'master' is no job of a cluster", "call it 'chief'"),
-    ({"server": ["a:1"]}, FIRST, "no job of a cluster", "call it 'ps'"),
     ({"workr": ["a:1"]}, FIRST, "'workr' is no job", "did you mean 'worker'? Or choose one of"),
     ({"worker": []}, FIRST, "'worker' has no task", "give its addresses, or take 'worker' out"),
     (WORKERS | {"evaluator": ["e:1"]}, FIRST, "'evaluator' is in the cluster", "take it out of"),
     ({"chief": ["a:1", "b:1"]}, FIRST, "there are 2 chiefs", "keep one, and make the others"),
     (NO_CHIEF, FIRST, "no chief: every task would wait", '"chief": ["host:port"]'),
     ({"chief": ["a:1"], "ps": ["b:1"]}, FIRST, "and no worker", "add 'worker'"),
-    ({"worker": {"1": "a:1"}}, FIRST, "some indices are left out", "every task, from index 0"),
+    ({"worker": ["a:1", ""]}, FIRST, "worker:1: the address '' is empty", "write host:port"),
     (WORKERS, {}, "cannot know which of the 2 tasks it is", 'add "task": {"type": "worker", "in'),
     (WORKERS, {"index": 0}, "'task' has no 'type'", 'add "task"'),
     (WORKERS, {"type": "worker"}, "'task' has no 'index'", 'add "task"'),
@@ -124,8 +111,7 @@ MISTAKES = [
 ]
 
 ADDRESSES = [
-    ("grpc://h1:1", "has a scheme", "write 'h1:1'"),
-    ("h1:1/worker", "has a path", "write 'h1:1'"),
+    ("grpc://h1:1", "has more than a host and a port", "write host:port"),
     ("h1", "has no port", "write host:port, as 'host1:2222'"),
     ("h1:http", "has the port 'http'", "give a port of 1 to 65535 that is free"),
     ("h1:0", "has the port '0'", "give a port"),
@@ -134,7 +120,7 @@ ADDRESSES = [
     ("h1:\uff11", "has the port", "give a port"),
     ("::1:2222", "has several colons", "an IPv6 address in brackets, as '[::1]:2222'"),
     ("10.0.0.300:1", "has no host: '10.0.0.300'", "the name or the IP address"),
-    (" h1:1", "has a space in it", "write 'h1:1'"),
+    (" h1:1", "has more than a host and a port", "write host:port"),
     ("user@h1:1", "has the host 'user@h1'", "letters, digits, dots and dashes"),
     ("b\u00fccher:1", "has the host 'b\u00fccher'", "letters, digits"),
     ("-a:1", "has the host '-a'", "letters, digits"),
@@ -151,10 +137,10 @@ def test_every_mistake_of_a_tf_config_is_named_with_its_cure():
     assert unexplained(cases, lambda env: f"TF_CONFIG={env['TF_CONFIG'][:80]!r}") == []
 
 
-def test_thousands_of_malformed_descriptions_are_read_or_explained():
+def test_a_thousand_malformed_descriptions_are_read_or_explained():
     draw, read_well = random.Random(4), 0
-    for _ in range(3000):
-        value = text(draw.choice([WORKERS, SERVERS, {"worker": {"0": "a:1"}}]))
+    for _ in range(1000):
+        value = text(draw.choice([WORKERS, SERVERS]))
         for _ in range(draw.randrange(4)):
             at = draw.randrange(len(value) + 1)
             value = value[:at] + draw.choice('{}[]",:\\0\ud800a ') + value[at + draw.randrange(9) :]
@@ -169,7 +155,7 @@ def test_thousands_of_malformed_descriptions_are_read_or_explained():
             cluster = tf.train.ClusterSpec(json.loads(value)["cluster"])
             multi_worker_util._validate_cluster_spec(cluster, spec.task.job, spec.task.index)
             read_well += 1
-    assert 300 < read_well < 2000
+    assert 100 < read_well < 700
 
 
 def slurm(tasks, nodes, per_node, *, rank=0, **others):
@@ -213,7 +199,6 @@ def test_a_step_that_slurm_does_not_describe_is_explained():
         ({"SLURM_STEP_NUM_TASKS": "2"}, "SLURM_STEP_NODELIST is not set", "the tasks with srun"),
         (slurm(3, "n[1-2]", "1(x2)"), "3 tasks, 2 nodes, and [1, 1] tasks on them", "srun"),
         (slurm(2, "n[1-x]", "1(x2)"), "'1-x' in 'n[1-x]'", "leave srun's variables"),
-        (slurm(2, "n[1-999999999]", "1(x2)"), "names too many nodes", "name fewer"),
         (slurm(2, "n[1-2]", "1(x2)", rank=2), "SLURM_PROCID=2 of 2 tasks", "leave srun's"),
         (slurm(2, "n1", "2", JOB_ID="x"), "SLURM_JOB_ID='x' is no number", ""),
         (in_turn, "counting node by node it is number 1 on node 0", "srun --distribution=block"),
@@ -245,23 +230,12 @@ def test_an_explanation_says_who_this_is_and_what_will_happen():
     )
 
 
-def test_each_task_is_explained_from_where_it_stands():
+def test_a_server_a_coordinator_and_an_evaluator_learn_what_they_do():
     servers = {"chief": ["127.0.0.1:3"], "ps": ["127.0.0.1:4"]}
-    outside = {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}})}
-    waits = "It waits until all workers and parameter servers answer."
-    serves = "chief:0 tells it what to do; your code ends at make_strategy."
-    reads = "It evaluates the checkpoints that chief:0 writes, and waits for nobody."
-    evaluator = local("evaluator", 0, chief=["127.0.0.1:3"])
     cases = [
-        (local("worker", 0), "worker:0, which acts as one, this task", "multi_worker", "This task"),
-        (local("chief", 0, **servers), "chief:0, this task", "parameter_server", waits),
-        (local("ps", 0, **servers), "chief:0", "none: it serves until it gets SIGTERM", serves),
-        (evaluator, "chief:0", "one_device", reads),
-        (outside, "this process", "parameter_server", "It makes the model"),
-        ({"TF_CONFIG": text({"worker": ["127.0.0.1:1"]})}, "worker:0", "by the devices", ""),
+        (local("chief", 0, **servers), "It waits until all workers and parameter servers answer."),
+        (local("ps", 0, **servers), "chief:0 tells it what to do; your code ends at make_strategy"),
+        (local("evaluator", 0), "It evaluates the checkpoints that worker:0 writes"),
     ]
-    for environ, chief, strategy, expect in cases:
-        explained = explain_cluster(read_cluster(environ))
-        said = [explained.get(name, "") for name in ("chief", "strategy", "expect")]
-        wanted = zip((chief, strategy, expect), said, strict=True)
-        assert all(part in whole for part, whole in wanted), (environ, said)
+    for environ, expect in cases:
+        assert expect in explain_cluster(read_cluster(environ))["expect"]

@@ -7,8 +7,7 @@ import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from distlab.authoring.execute import execute
-from distlab.authoring.kernel_environment import kernel_environment
+from distlab.authoring.execute import execute, kernel_environment
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 from distlab.errors import NotebookError
 

@@ -3,8 +3,7 @@
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from distlab.authoring.execute import execute
-from distlab.authoring.kernel_environment import kernel_environment
+from distlab.authoring.execute import execute, kernel_environment
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
@@ -70,9 +69,6 @@ import matplotlib.pyplot as plt
 plt.plot([1, 2])
 plt.show()
 print("below the figure")""",
-        "progress": """%%workers worker:0
-for step in range(50):
-    print(f"\\rstep {step}", end="")""",
         "display": "%%workers\nshown = display('first', display_id='the same on both')",
         "update": "%%workers\nshown.update(f'last of {index}')",
         "fail": "%%workers\nif index == 1:\n    raise ValueError('boom')",
@@ -94,7 +90,6 @@ for step in range(50):
     assert outputs["reduce"] == [first, ("stdout", "3.0\n"), second, ("stdout", "3.0\n")]
     picture = ("picture", "<Figure size 640x480 with 1 Axes>")
     assert outputs["draw"] == [second, picture, ("stdout", "below the figure\n")]
-    assert outputs["progress"] == [first, ("stdout", "step 49")]
     last = [("display_data", f"'last of {index}'") for index in (0, 1)]
     assert outputs["display"] == [first, last[0], second, last[1]]
     again = "the other tasks were stopped; cluster.restart() starts again what was ended"
@@ -135,33 +130,29 @@ def test_mistakes_in_its_line_are_told_and_interrupts_stop_the_tasks(tmp_path):
         "import distlab as dl; cluster = dl.LocalCluster(workers=1)",
         "%%workers worker:1\n1",
         "%%workers --time 3\n1",
-        "%%workers --cluster other\n1",
         "%%workers --timeout 0.5\nimport time; time.sleep(3600)",
         "other = dl.LocalCluster(workers=1, env={'NAME': 'other'})",
-        f"%%workers --cluster cluster\n{name}",
         f"%%workers\n{name}",
         "other.close()",
         f"%%workers worker:0\n{name}",
         interrupt,
         f"{hang}import time; time.sleep(3600)",
         "cluster.run(lambda: 'alive')",
-        raises=[1, 3, 4, 5, 6, 13],
+        raises=[1, 3, 4, 5, 11],
     )
-    errors = [outputs_of(notebook.cells[number])[-1][1] for number in (1, 3, 4, 5, 6)]
-    assert errors[:4] == [
+    errors = [outputs_of(notebook.cells[number])[-1][1] for number in (1, 3, 4, 5)]
+    assert errors[:3] == [
         "%%workers\n  found: no cluster is open\n"
         "  to do: make one in a cell before: cluster = dl.LocalCluster(workers=2)",
         "tasks=['worker:1']\n  found: the cluster has no 'worker:1'\n"
         "  to do: did you mean 'worker:0'? Or choose one of 'worker', 'worker:0'",
         "%%workers --time 3\n  found: unrecognized arguments: --time\n"
-        "  to do: write %%workers [TASK ...] [--timeout SECS] [--cluster NAME]",
-        "%%workers --cluster other\n  found: other is no LocalCluster here\n"
-        "  to do: give the name of the variable that holds it",
+        "  to do: write %%workers [TASK ...] [--timeout SECS]",
     ]
-    assert errors[4].startswith(
+    assert errors[3].startswith(
         "a cell on worker:0 within 0.5 s\n  found: worker:0 did not finish\n"
     )
-    names = [outputs_of(notebook.cells[number])[1][1] for number in (8, 9, 11)]
-    assert names == ["None\n", "other\n", "None\n"]
-    assert notebook.cells[13].outputs[-1].ename == "KeyboardInterrupt"
-    assert outputs_of(notebook.cells[14]) == [("execute_result", "['alive']")]
+    names = [outputs_of(notebook.cells[number])[1][1] for number in (7, 9)]
+    assert names == ["other\n", "None\n"]
+    assert notebook.cells[11].outputs[-1].ename == "KeyboardInterrupt"
+    assert outputs_of(notebook.cells[12]) == [("execute_result", "['alive']")]

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from distlab import cli
-from distlab.authoring.exercise.building import BuildOptions, build_editions
 from distlab.authoring.exercise.new_exercise import make_exercise
-from distlab.autograder.intake.exercises import load_reports
+from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
+from distlab.autograder.intake.exercises import load_own
 from distlab.course.checks.registry import checks_of, reports_of, stems
 from distlab.course.course_map import read_map
 from tests.support.repository import ROOT
@@ -94,5 +94,5 @@ def test_the_report_that_is_shown_can_be_copied(tmp_path):
     for path, more in ((own.source, cells), (own.checks, rubric)):
         path.write_text(path.read_text(encoding="utf-8") + "\n" + more, encoding="utf-8")
     build_editions([own.source], BuildOptions(out=tmp_path / "out"))
-    (report,) = load_reports(own.checks)
+    _, (report,) = load_own(own.checks)
     assert (report.name, report.points) == ("speed", 5)

@@ -120,18 +120,6 @@ def test_what_cannot_be_made_is_refused(alone, arguments, kind, text):
     assert isinstance(error.value, kind) and text in str(error.value)
 
 
-def test_a_tf_config_that_cannot_be_read_says_how_it_should_be(alone):
-    for text in ("{", "[1]", '"x"', '{"cluster": 1}', '{"cluster": {"worker": 1}}'):
-        alone.setenv("TF_CONFIG", text)
-        with pytest.raises(UnsupportedEnvironment) as error:
-            dl.make_strategy("auto")
-        assert error.value.found.startswith("it does not describe a cluster"), text
-        assert '"cluster": {"worker": ["host1:2222", "host2:2222"]}' in error.value.do
-    alone.setenv("TF_CONFIG", tf_config(worker=["a:1", "b:1"])["TF_CONFIG"])
-    with pytest.raises(UnsupportedEnvironment, match="TF_CONFIG names none"):
-        dl.make_strategy("parameter_server")
-
-
 def test_a_local_tpu_is_looked_for_on_this_machine_alone(run_python):
     """In a process of its own, because TensorFlow's context is made anew."""
     code = "import distlab as dl; dl.make_strategy('tpu')"
@@ -195,19 +183,6 @@ def test_synchronised_layers_get_tensorflows_numbers_and_gradients():
     for value, reference in zip(values, expected, strict=True):
         # Three numbers may be added in another order.
         np.testing.assert_allclose(value, reference, rtol=1e-5, atol=1e-5)
-
-
-def test_slices_of_sparse_gradients_are_added():
-    strategy = dl.make_strategy("mirrored", devices=2)
-
-    def step():
-        context = tf.distribute.get_replica_context()
-        index = tf.reshape(context.replica_id_in_sync_group, [1])
-        row = tf.IndexedSlices(tf.ones((1, 2)), index, tf.constant([2, 2]))
-        return tf.convert_to_tensor(context.all_reduce("SUM", row))
-
-    for part in strategy.experimental_local_results(tf.function(lambda: strategy.run(step))()):
-        np.testing.assert_array_equal(part, np.ones((2, 2)))
 
 
 @pytest.mark.parametrize("kind", ["mirrored", "central_storage"])

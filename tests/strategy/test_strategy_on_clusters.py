@@ -1,8 +1,8 @@
 """Strategies of several processes: the tasks meet, or each is told what is in the way."""
 
 import contextlib
+import dataclasses
 import json
-import pickle
 import signal
 import socket
 import time
@@ -11,21 +11,11 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
-from distlab.cluster.group import Start, TaskGroup
-from distlab.cluster.ports import is_port_taken, reserved_ports
-from distlab.cluster.spec import TaskName, local_spec
+from distlab.cluster.ports import is_port_taken
+from distlab.cluster.spec import Layout, TaskName
 from distlab.errors import DeviceError, InvalidArgument, UnsupportedEnvironment
-from distlab.strategy import clusters
-from tests.support.repository import ROOT
-
-CALL = """
-import pickle, sys
-sys.path.insert(0, {root!r})
-from tests.support import strategy_cases
-result = eval({call!r}, vars(strategy_cases))
-with open({out!r}, "wb") as file:
-    pickle.dump(result, file)
-"""
+from distlab.strategy import cluster_errors, clusters
+from tests.support.clusters import result_of, started_tasks
 
 
 class Running:
@@ -47,7 +37,7 @@ class Running:
     def result(self, task):
         """What the call of a task returned, once its process has ended well."""
         assert self.code(task) == 0, self.log(task)
-        return pickle.loads((self._folder / f"{task.job}-{task.index}.pickle").read_bytes())
+        return result_of(self._folder, task)
 
     def _until(self, condition, task, secs=240):
         deadline = time.monotonic() + secs  # less than what make_strategy waits by default
@@ -57,19 +47,14 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(calls, folder, *, env=None, started=None, **layout):
-    """Runs calls of strategy_cases on the tasks of a cluster; `env` is by task."""
-    with reserved_ports(sum(layout.values())) as ports:
-        spec = local_spec(ports=ports, **layout)
+def running(calls, folder, **options):
+    """Runs calls of strategy_cases, one for each task, on the tasks of a cluster."""
 
-        def how(task):
-            out = str(folder / f"{task.job}-{task.index}.pickle")
-            code = CALL.format(root=str(ROOT), call=calls[task], out=out)
-            return Start(argv=["-c", code], env=(env(spec)[task] if env else {}))
+    def target(task):
+        return f"support.strategy_cases:{calls[task]}"
 
-        with TaskGroup(spec, how=how, folder=folder) as group:
-            group.start(started)
-            yield Running(group, folder)
+    with started_tasks(target, folder, **options) as group:
+        yield Running(group, folder)
 
 
 W0, W1, W2 = (TaskName("worker", index) for index in range(3))
@@ -102,15 +87,6 @@ def test_a_worker_that_has_joined_ends_when_it_is_asked_to(tmp_path):
             tasks.says(task, "stays")
         tasks.group.send_signal([W1], signal.SIGTERM)
         assert tasks.code(W1) == -signal.SIGTERM
-
-
-def test_workers_that_gave_up_can_try_again(tmp_path):
-    calls = {W0: "fail_and_meet()", W1: "meet()"}
-    with running(calls, tmp_path, started=[W0], workers=2) as tasks:
-        tasks.says(W0, "gave up")
-        tasks.group.start([W1])
-        assert tasks.result(W0) == ("TaskTimeout", 2.0)
-        assert tasks.result(W1)[0] == 2.0
 
 
 def test_a_worker_that_ends_while_it_waits_can_come_back(tmp_path):
@@ -183,14 +159,13 @@ def test_tasks_that_do_not_come_are_named(tmp_path):
         )
 
 
-@pytest.mark.parametrize(("server", "asks"), [(W1, W0), (W0, W1)])
-def test_a_task_at_whose_address_another_server_answers_is_named(tmp_path, server, asks):
-    calls = {asks: "fail_twice()", server: "serve_alone()"}
-    with running(calls, tmp_path, started=[server], workers=2) as tasks:
-        tasks.says(server, "serves")
-        tasks.group.start([asks])
-        for error in tasks.result(asks):
-            assert error[2] == f"{server} answers and has not joined"
+def test_a_task_at_whose_address_another_server_answers_is_named(tmp_path):
+    calls = {W0: "fail_twice()", W1: "serve_alone()"}
+    with running(calls, tmp_path, started=[W1], workers=2) as tasks:
+        tasks.says(W1, "serves")
+        tasks.group.start([W0])
+        for error in tasks.result(W0):
+            assert error[2] == "worker:1 answers and has not joined"
             assert f"{SAME_CLUSTER}." in error[3]
 
 
@@ -226,16 +201,6 @@ def test_a_worker_that_dies_while_tensorflow_connects_all_holds_nobody(tmp_path)
         assert "strategy/clusters.py" in tasks.log(W0)
 
 
-def test_tasks_with_different_versions_say_so(tmp_path):
-    calls = {W0: "caught(dl.make_strategy)", W1: "use_another_tensorflow()"}
-    with running(calls, tmp_path, workers=2) as tasks:
-        results = [tasks.result(task) for task in (W0, W1)]
-    ours = f"distlab {dl.__version__}, tensorflow"
-    for kind, _, found, _ in results:
-        assert kind == "UnsupportedEnvironment"
-        assert found == f"worker:1 runs {ours} 1.15.0, and worker:0 {ours} {tf.__version__}"
-
-
 def test_two_processes_that_are_the_same_task_are_named(tmp_path):
     """The second one has another port, as on another host."""
 
@@ -253,37 +218,33 @@ def test_two_processes_that_are_the_same_task_are_named(tmp_path):
         assert found.startswith(("two processes are worker:1", "worker:1 was told that")), found
 
 
-def test_tasks_that_were_told_of_different_counts_of_workers_say_so(tmp_path):
-    def env(spec):
-        ports = [address.rpartition(":")[2] for address in spec.addresses["worker"][:2]]
-        shortened = local_spec(workers=2, ports=ports)
-        return {W0: {"TF_CONFIG": shortened.tf_config(W0)}, W1: {"TF_CONFIG": spec.tf_config(W1)}}
-
-    calls = dict.fromkeys((W0, W1), "caught(dl.make_strategy)")
-    with running(calls, tmp_path, env=env, started=[W0, W1], workers=3) as tasks:
-        results = [tasks.result(task) for task in (W0, W1)]
-    found = "worker:1 was told of 3 workers, and worker:0 of 2 workers"
-    for task, result in zip((W0, W1), results, strict=True):
-        asked = f"make_strategy('multi_worker') on {task}"
-        assert result == ("UnsupportedEnvironment", asked, found, SAME_CLUSTER)
-
-
-def test_tasks_that_were_told_of_different_addresses_say_so(tmp_path):
-    def env(spec):
-        turned = json.loads(spec.tf_config(W1))
-        first, second, third = turned["cluster"]["worker"]
-        turned["cluster"]["worker"] = [first, second, third.replace("127.0.0.1", "localhost")]
-        return {W0: {}, W1: {"TF_CONFIG": json.dumps(turned)}, W2: {}}
-
-    calls = dict.fromkeys((W0, W1, W2), "caught(dl.make_strategy)")
-    with running(calls, tmp_path, env=env, workers=3) as tasks:
-        results = [tasks.result(task) for task in (W0, W1, W2)]
-        address = tasks.group.spec.address_of(W2)
-    local = address.replace("127.0.0.1", "localhost")
-    for result in results:
-        assert result[2] == (
-            f"worker:1 was told that worker:2 is at {local}, and worker:0 that it is at {address}"
-        )
+def test_workers_that_were_told_of_different_clusters_or_have_other_versions_say_so():
+    spec = dataclasses.replace(Layout(workers=2).on([1, 2]), task=W0)
+    ours = {
+        "cluster": {job: list(addresses) for job, addresses in spec.addresses.items()},
+        "replicas": 1,
+        "versions": "distlab 1, tensorflow 2",
+    }
+    cases = [
+        ({}, None),
+        (
+            {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2", "c:3"]}},
+            "worker:1 was told of 3 workers, and worker:0 of 2 workers",
+        ),
+        (
+            {"cluster": {"worker": ["127.0.0.1:1", "localhost:2"]}},
+            "worker:1 was told that worker:1 is at localhost:2, and worker:0 that it is at "
+            "127.0.0.1:2",
+        ),
+        (
+            {"versions": "distlab 1, tensorflow 1"},
+            "worker:1 runs distlab 1, tensorflow 1, and worker:0 distlab 1, tensorflow 2",
+        ),
+    ]
+    for differs, found in cases:
+        theirs = {**ours, **differs, "task": "worker:1"}
+        error = cluster_errors.disagreement(spec, theirs=theirs, ours=ours)
+        assert (error.found if error else None) == found
 
 
 # Parameter servers
@@ -320,12 +281,6 @@ def test_servers_that_do_not_answer_are_named(tmp_path):
     assert do.startswith("has the task been started, and does it still run?")
 
 
-def test_a_coordinator_that_waits_heeds_interrupts(tmp_path):
-    calls = {CHIEF: "interrupt_oneself()"}
-    with running(calls, tmp_path, started=[CHIEF], **SERVERS) as tasks:
-        assert tasks.result(CHIEF) == "interrupted"
-
-
 # One process
 
 
@@ -347,7 +302,7 @@ def test_a_port_that_is_in_use_is_an_error_at_once(tmp_path, task, servers):
 
 
 def test_the_kind_that_is_asked_for_must_be_that_of_the_cluster(monkeypatch):
-    spec = local_spec(ports=[1, 2, 3], **SERVERS)
+    spec = Layout(**SERVERS).on([1, 2, 3])
     monkeypatch.setenv("TF_CONFIG", spec.tf_config(CHIEF))
     with pytest.raises(UnsupportedEnvironment, match="has parameter servers, which have no part"):
         dl.make_strategy("multi_worker")
@@ -374,7 +329,7 @@ def test_times_are_numbers_of_seconds(name):
 
 
 def test_tasks_of_slurm_on_one_machine_share_its_gpus(monkeypatch):
-    spec = local_spec(workers=3, ports=[1, 2, 3])
+    spec = Layout(workers=3).on([1, 2, 3])
     addresses = {"worker": ("a:1", "b:1", "b:2")}
     spec = type(spec)(jobs={"worker": 3}, addresses=addresses, task=W2, source="Slurm")
     cases = [(5, [[2, 3]]), (2, [[1]]), (1, []), (4, [])]

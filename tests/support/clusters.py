@@ -7,56 +7,32 @@ The function runs in a process of its own, forked from the warm one, with its TF
 TensorFlow imported but not used. Its module is found beside the tests.
 """
 
-import base64
 import contextlib
 import pickle
 import time
 
 from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.ports import reserved_ports
-from distlab.cluster.spec import local_spec
+from distlab.cluster.spec import Layout
 from tests.support.repository import ROOT
 
 _CODE = """
-import sys, json, pickle, base64, importlib
+import importlib, pickle, sys
 sys.path.insert(0, {root!r})
-module, _, name = {target!r}.partition(":")
-args = pickle.loads(base64.b64decode({args!r}))
-result = getattr(importlib.import_module("tests." + module), name)(*args)
+module = importlib.import_module("tests." + {module!r})
+result = eval({call!r}, vars(module) | {{"args": pickle.loads({args!r})}})
 with open({out!r}, "wb") as file:
     pickle.dump(result, file)
 """
 
 
-def run_on_tasks(
-    target,
-    folder,
-    *,
-    args=(),
-    workers=2,
-    parameter_servers=0,
-    chief=False,
-    only=None,
-    env=None,
-    timeout_secs=120,
-    fails=False,
-):
-    """Returns what `target` returned on each task, in task order.
-
-    `target` is a function of a module of tests/, as "support.strategy_cases:meet".
+def run_on_tasks(target, folder, *, only=None, timeout_secs=120, fails=False, **options):
+    """Returns what `target` returned on each task, in task order; see `started_tasks`.
 
     `only` are the jobs whose end is waited for (the others, servers, are ended then). With
     `fails` the logs of the tasks are returned instead, and some task must have failed.
     """
-    with started_tasks(
-        target,
-        folder,
-        args=args,
-        workers=workers,
-        parameter_servers=parameter_servers,
-        chief=chief,
-        env=env,
-    ) as group:
+    with started_tasks(target, folder, **options) as group:
         tasks = group.spec.tasks_in_order()
         waited = [t for t in tasks if only is None or t.job in only]
         ended = _wait(group, waited, timeout_secs)
@@ -71,22 +47,37 @@ def run_on_tasks(
 
 @contextlib.contextmanager
 def started_tasks(
-    target, folder, *, args=(), workers=2, parameter_servers=0, chief=False, env=None
+    target,
+    folder,
+    *,
+    args=(),
+    env=None,
+    started=None,
+    **layout,
 ):
-    """Yields the `TaskGroup` of a cluster whose tasks run `target`, to end and start them."""
-    packed = base64.b64encode(pickle.dumps(tuple(args))).decode()
+    """Yields the `TaskGroup` of a cluster whose tasks run `target`, to end and start them.
+
+    `target` is a function that is called with `args`, or an expression, as
+    "support.strategy_cases:caught(meet)"; or what returns one for a task. `env` is the same for
+    all tasks, or what returns the variables of each task of a `ClusterSpec`.
+    """
 
     def how(task):
-        out = str(_path_of_result(folder, task))
-        code = _CODE.format(root=str(ROOT), target=target, args=packed, out=out)
-        return Start(argv=["-c", code], env=env or {})
-
-    with reserved_ports(workers + parameter_servers + int(chief)) as ports:
-        spec = local_spec(
-            workers=workers, parameter_servers=parameter_servers, chief=chief, ports=ports
+        module, _, call = (target(task) if callable(target) else target).partition(":")
+        code = _CODE.format(
+            root=str(ROOT),
+            module=module,
+            call=call if "(" in call else f"{call}(*args)",
+            args=pickle.dumps(tuple(args)),
+            out=str(_path_of_result(folder, task)),
         )
+        return Start(argv=["-c", code], env=env(spec)[task] if callable(env) else env or {})
+
+    layout = Layout(**{"workers": 2, **layout})
+    with reserved_ports(layout.ports) as ports:
+        spec = layout.on(ports)
         with TaskGroup(spec, how=how, folder=folder) as group:
-            group.start()
+            group.start(started)
             yield group
 
 

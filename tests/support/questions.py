@@ -1,7 +1,6 @@
 """Questions for the tests of the grader: asked for real, in processes behind walls."""
 
 import json
-import time
 
 import psutil
 
@@ -48,13 +47,6 @@ def probed(source, folder, **limits):
     private.write_text(PROBE)
     report = asked(source, check="probe", seeds=(1,), extra_checks=private, **limits)
     return json.loads(report.criteria[0].yours) if report.failure is None else report.failure
-
-
-def wait_until(condition, *, secs=120):
-    deadline = time.monotonic() + secs
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.02)
 
 
 def running(mark):

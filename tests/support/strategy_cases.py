@@ -1,10 +1,8 @@
 """What the tasks of test_strategy_on_clusters.py run, each in a process of its own."""
 
 import contextlib
-import itertools
 import json
 import os
-import signal
 import threading
 import time
 
@@ -12,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import distlab as dl
-from distlab.strategy import cluster_errors, clusters, rendezvous
+from distlab.strategy import clusters, rendezvous
 
 
 def say(text):
@@ -82,13 +80,6 @@ def fail_twice():
     return [caught(lambda: dl.make_strategy("multi_worker", timeout_secs=1.5)) for _ in range(2)]
 
 
-def fail_and_meet():
-    """As in a notebook: the error is seen, and the next call meets the one that came late."""
-    error = caught(lambda: dl.make_strategy("multi_worker", timeout_secs=0.5))
-    say("gave up")
-    return error[0], total(dl.make_strategy("multi_worker"))
-
-
 def wait_in_vain():
     """Waits for others until it is interrupted; another thread says that it runs meanwhile."""
     threading.Thread(target=count, daemon=True).start()
@@ -129,21 +120,6 @@ def coordinate():
     return description.kind, description.why, values, [v.device for v in table.variables], refused
 
 
-def interrupt_oneself():
-    """Ctrl-C while the coordinator waits for its servers: when it has looked for them twice."""
-    looks, look = itertools.count(1), cluster_errors.silent
-
-    def interrupting(*given):
-        if next(looks) == 2:
-            signal.raise_signal(signal.SIGINT)
-        return look(*given)
-
-    cluster_errors.silent = interrupting
-    with contextlib.suppress(KeyboardInterrupt):
-        dl.make_strategy("parameter_server", timeout_secs=3600)
-    return "interrupted"
-
-
 def serve_alone():
     """A TensorFlow server at this task's address that knows of no cluster."""
     config = json.loads(os.environ["TF_CONFIG"])
@@ -181,8 +157,3 @@ def die_when_all_are_there():
 def connect_within(secs):
     clusters.SERVER_SECS = secs
     dl.make_strategy()
-
-
-def use_another_tensorflow():
-    tf.__version__ = "1.15.0"
-    return caught(dl.make_strategy)

@@ -37,20 +37,15 @@ def add_exercise(commands: Any) -> None:
     build = actions.add_parser(
         "build",
         help="build the student edition and the solution",
-        description="From each SOURCE build the student edition, into OUT/exercises, and the "
-        "solution, into OUT/solutions. The student edition has nbgrader's metadata too. A notebook "
-        "that is there and differs is never overwritten without --force.",
+        description="From each SOURCE, with its checks in lesson_NAME.py beside it, build the "
+        "student edition, into OUT/exercises, and the solution, into OUT/solutions. The student "
+        "edition has nbgrader's metadata too. A notebook that is there and differs is never "
+        "overwritten without --force.",
     )
     build.add_argument(
         "sources", nargs="+", type=Path, metavar="SOURCE", help="as `new` makes it, .py"
     )
     build.add_argument("--out", type=Path, required=True, metavar="OUT", help="where they go")
-    build.add_argument(
-        "--checks",
-        type=Path,
-        metavar="FILE",
-        help="the checks (lesson_NAME.py beside SOURCE, where there is one; else distlab's)",
-    )
     build.add_argument("--execute", action="store_true", help="run them, and keep their outputs")
     build.add_argument("--no-solutions", action="store_true", help="only the student edition")
     build.add_argument(
@@ -76,13 +71,12 @@ def _new(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from distlab.authoring.exercise.building import BuildOptions, build_editions
+    from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
 
     built = build_editions(
         options.sources,
         BuildOptions(
             out=options.out,
-            checks=options.checks,
             execute=options.execute,
             force=options.force,
             solutions=not options.no_solutions,

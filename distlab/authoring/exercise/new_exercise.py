@@ -9,27 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from distlab.authoring.exercise.pages import check_folder
-from distlab.authoring.exercise.skeleton import checks_text, source_text, test_text
+from distlab.authoring.exercise.own_editions import check_folder
 from distlab.authoring.source import LESSONS, STEM, lesson_folder
 from distlab.errors import InvalidArgument
+
+# With `<stem>`, `<slug>` and `<title>` where the exercise's own names go.
+_TEMPLATES = Path(__file__).with_name("templates")
+_OWN_IMPORT = """
+from lesson_<stem> import CHECKS
+
+checks = {check.name: check for check in CHECKS}
+"""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What was made.
-
-    Attributes:
-        source: The exercise's source.
-        checks: Its checks.
-        test: Their test.
-        is_own: Whether it is a teacher's own, outside of distlab's lessons.
-    """
+    """What was made."""
 
     source: Path
     checks: Path
     test: Path
-    is_own: bool
+    is_own: bool  # a teacher's own, outside of distlab's lessons
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -58,9 +58,9 @@ def make_exercise(stem: str, *, folder: Path | None = None, here: Path = Path())
     for path in made.files:
         check_folder(path.parent, asked=asked)
     texts = (
-        source_text(stem, own=made.is_own),
-        checks_text(stem),
-        test_text(stem, own=made.is_own),
+        _source_text(stem, own=made.is_own),
+        _filled("checks", stem),
+        _filled("own_test" if made.is_own else "test", stem),
     )
     for path, text in zip(made.files, texts, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,3 +79,20 @@ def _places(stem: str, folder: Path | None, here: Path) -> Made:
         return Made(lesson / "exercise.py", lesson / "checks.py", test_path, is_own=False)
     place = here if folder is None else folder
     return Made(place / f"{stem}.py", place / f"lesson_{stem}.py", place / test, is_own=True)
+
+
+def _source_text(stem: str, *, own: bool) -> str:
+    """The source of an exercise, in jupytext's percent format."""
+    check = 'checks["mean_<slug>"]' if own else '"mean_<slug>"'
+    return _filled("exercise", stem, import_=_OWN_IMPORT if own else "", check=check)
+
+
+def _filled(template: str, stem: str, **parts: str) -> str:
+    text = (_TEMPLATES / f"{template}.py.txt").read_text(encoding="utf-8")
+    slug = stem.partition("_")[2]
+    words = {name.rstrip("_"): part for name, part in parts.items()}
+    for name, value in (
+        words | {"stem": stem, "slug": slug, "title": slug.replace("_", " ")}
+    ).items():
+        text = text.replace(f"<{name}>", value)
+    return text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from distlab.authoring.editions import leaking_lines
-from distlab.authoring.lint import lint_code, lint_predictions, lint_text
+from distlab.authoring.lint import lint_predictions, lint_rules
 from distlab.authoring.lint.claims import lint_claims
 from distlab.authoring.notebook_text import Finding, anchors_of, code_cells, links_of, tags_of
 from distlab.authoring.source import (
@@ -33,17 +33,27 @@ from distlab.errors import NotebookError
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
+WORDS_A_MINUTE = 200
+SECS_A_LINE = 20
+MINUTES_A_PREDICTION = 1
+_MOST_APART = 5  # minutes: lessons state round numbers
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
+_FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
+_ADDRESS = re.compile(r"\]\([^)]*\)")
+# Lines that ask for no thought: imports, comments, what only shows a result.
+_PASSED_OVER = re.compile(r"#|import |from |%%|display\(|dl\.show\(|\W*$")
+
 RULES = (
-    lint_text.one_title,
-    lint_text.no_skipped_level,
-    lint_text.sentence_case,
-    lint_text.lists_on_purpose,
-    lint_code.short_cells,
-    lint_code.all_executed,
-    lint_code.known_tags,
-    lint_code.no_errors,
-    lint_code.stable_text,
-    lint_predictions.asked_with_a_control,
+    lint_rules.one_title,
+    lint_rules.no_skipped_level,
+    lint_rules.sentence_case,
+    lint_rules.lists_on_purpose,
+    lint_rules.short_cells,
+    lint_rules.all_executed,
+    lint_rules.known_tags,
+    lint_rules.no_errors,
+    lint_rules.stable_text,
     lint_predictions.asked_and_answered,
     lint_predictions.nothing_gives_it_away,
     lint_predictions.a_word_to_each_wrong_choice,
@@ -94,7 +104,7 @@ def lint_tree(root: Path) -> LintResult:
 def lint_notebook(notebook: NotebookNode, *, edition: Edition, root: Path) -> list[Finding]:
     """Asks every rule about one notebook."""
     findings = [finding for rule in RULES for finding in rule(notebook)]
-    findings += lint_text.fixed_sections(notebook, edition=edition)
+    findings += lint_rules.fixed_sections(notebook, edition=edition)
     if edition == "lesson":
         findings += lint_predictions.counted_at_the_end(notebook)
     findings += links_resolve(notebook, edition=edition, root=root)
@@ -106,17 +116,11 @@ def no_leak(exercise: NotebookNode, draft: Draft) -> list[Finding]:
     findings = []
     for secret in leaking_lines(list(draft.parts)):
         for number, cell in enumerate(exercise.cells, 1):
-            written = lint_code.output_texts(cell) if cell.cell_type == "code" else ()
+            written = lint_rules.output_texts(cell) if cell.cell_type == "code" else ()
             shown = {line.strip() for line in cell.source.splitlines()}
             if secret in shown or any(secret in text for text in written):
                 findings.append(Finding(number, f"gives the solution away: {secret!r}"))
     return findings
-
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
-
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 
 
 def links_resolve(notebook: NotebookNode, *, edition: Edition, root: Path) -> list[Finding]:
@@ -166,20 +170,6 @@ def _read(path: Path) -> NotebookNode:
     import nbformat
 
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call,no-any-return]
-
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
-
-WORDS_A_MINUTE = 200
-SECS_A_LINE = 20
-MINUTES_A_PREDICTION = 1
-_MOST_APART = 5  # minutes: lessons state round numbers
-
-_FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
-_ADDRESS = re.compile(r"\]\([^)]*\)")
-# Lines that ask for no thought: imports, comments, what only shows a result.
-_PASSED_OVER = re.compile(r"#|import |from |%%|display\(|dl\.show\(|\W*$")
 
 
 def lint_reading_time(root: Path) -> list[Finding]:

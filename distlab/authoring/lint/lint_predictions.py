@@ -17,18 +17,8 @@ from distlab.authoring.prediction_cells import PredictionCall, answers, between,
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-_OLD_FORM = re.compile(r"\*\*Predict\b")
 _COMPARED = re.compile(r"\b(expected|below)\s*=(?!=)")
 _STORED_ANSWER = re.compile(r"^Answer: (.+)$", re.MULTILINE)
-
-
-def asked_with_a_control(notebook: NotebookNode) -> list[Finding]:
-    """A text asks for no prediction: only `dl.predict` keeps one."""
-    return [
-        Finding(number, "'**Predict' in a text; ask with dl.predict, which keeps the answer")
-        for number, cell in enumerate(notebook.cells, 1)
-        if cell.cell_type == "markdown" and _OLD_FORM.search(cell.source)
-    ]
 
 
 def asked_and_answered(notebook: NotebookNode) -> list[Finding]:

@@ -1,26 +1,22 @@
 """Gives the points of one exercise back to the platform that its submissions came from.
 
-    give_back(scored, out, canvas=("export.csv", "Exercise 09"), moodle="worksheet.csv",
-              gradescope=True, say=print)
+    give_back(scored, out, canvas=("export.csv", "Exercise 09"), moodle="worksheet.csv", say=print)
 
 Canvas's exported gradebook and Moodle's grading worksheet are copied with one column filled in:
-only cells of learners whose number is among the submissions change. For Gradescope, each learner
-gets a results.json. All take one exercise at a time.
+only cells of learners whose number is among the submissions change. Both take one exercise at a
+time.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from distlab.autograder.gradebook.pages import folder_of
 from distlab.autograder.gradebook.scores import Graded, Score
 from distlab.autograder.gradebook.tables import Cell, safe, write_rows
 from distlab.errors import InvalidArgument, did_you_mean
@@ -57,20 +53,13 @@ def give_back(
     *,
     canvas: Sequence[str] | None = None,
     moodle: Path | None = None,
-    gradescope: bool = False,
     exercise: str | None = None,
     say: Callable[[str], None],
 ) -> None:
-    """Writes `canvas.csv`, `moodle.csv` and the folder `gradescope`, whichever is asked."""
+    """Writes `canvas.csv` and `moodle.csv`, whichever is asked."""
     if exercise:
         scored = _of_exercise(exercise, scored, say)
     best = _best(scored, asked=f"give points back in {out}")
-    if gradescope:
-        for graded, score in best:
-            path = out / "gradescope" / folder_of(graded.submission) / "results.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(gradescope_results(graded, score), indent=1)
-            path.write_text(text, encoding="utf-8")
     exports = [(CANVAS, Path(canvas[0]), canvas[1], "canvas.csv")] if canvas else []
     exports += [(MOODLE, moodle, MOODLE.points, "moodle.csv")] if moodle else []
     for sheet, exported, column, name in exports:
@@ -108,39 +97,6 @@ def fill_sheet(sheet: Sheet, exported: Path, best: Scored, *, column: str, to: P
     write_rows(to, filled)  # all but the points is the platform's own
     handed = (graded.submission for graded, _ in best)
     return sorted(submission.learner for submission in handed if submission.user not in numbers)
-
-
-def gradescope_results(graded: Graded, score: Score) -> dict[str, Any]:
-    """Returns what Gradescope's autograder reads as results.json."""
-    if graded.problem:
-        return {"score": 0.0, "output": _text(f"Not graded: {graded.problem}"), "tests": []}
-    tests = [
-        _test(
-            r.title or r.name, score.by_check[r.name], r.points, repr(r), score.comments.get(r.name)
-        )
-        for r in graded.reports
-    ]
-    for reading in score.readings:
-        comments = (given.comment for _, given in reading.rows)
-        title = reading.report.title or reading.report.name
-        tests.append(_test(title, reading.earned, reading.report.points, reading.status, *comments))
-    notes = _text("\n".join(graded.notes))
-    return {"score": score.earned, "output": notes, "output_format": "text", "tests": tests}
-
-
-def _test(name: str, earned: float, most: float, *parts: str | None) -> dict[str, Any]:
-    return {
-        "name": _text(name),
-        "score": float(earned),
-        "max_score": float(most),
-        "output": _text("\n\n".join(part for part in parts if part)),
-        "output_format": "text",
-        "visibility": "visible",
-    }
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _of_exercise(name: str, scored: Scored, say: Callable[[str], None]) -> Scored:

@@ -23,22 +23,12 @@ from distlab.errors import InvalidArgument
 
 
 class Exercises:
-    """The exercises by their stems, as "00_start_here".
-
-    Args:
-        extra_checks: A teacher's own file of checks. `lesson_NAME.py` is of the exercise NAME.
-
-    Raises:
-        InvalidArgument: The file cannot be used.
-    """
+    """The exercises by their stems; with a teacher's own file `lesson_NAME.py` also NAME."""
 
     def __init__(self, extra_checks: Path | None = None) -> None:
         self._file = extra_checks
         self._own = "" if extra_checks is None else extra_checks.stem.removeprefix("lesson_")
-        self._extra: tuple[Check, ...] = ()
-        self._reports: tuple[WrittenReport, ...] = ()
-        if extra_checks is not None:
-            self._extra, self._reports = load_checks(extra_checks), load_reports(extra_checks)
+        self._extra, self._reports = load_own(extra_checks) if extra_checks else ((), ())
 
     @cached_property
     def checks(self) -> Mapping[str, tuple[Check, ...]]:
@@ -102,34 +92,28 @@ def _text_of_source(text: str) -> frozenset[str]:
 
 def check_named(name: str, extra_checks: Path | None) -> Check:
     """Returns the check of this name; a teacher's own comes before one of distlab's."""
-    own = () if extra_checks is None else load_checks(extra_checks)
+    own = () if extra_checks is None else load_own(extra_checks)[0]
     return next((check for check in own if check.name == name), None) or find_check(name)
 
 
-def load_checks(path: Path) -> tuple[Check, ...]:
-    """Returns the checks of a teacher's file."""
-    checks = _names_of(path).get("CHECKS")
+def load_own(path: Path) -> tuple[tuple[Check, ...], tuple[WrittenReport, ...]]:
+    """Returns the checks of a teacher's file, and the reports that it asks for; of most none."""
+    names = _names_of(path)
+    checks, reports = names.get("CHECKS"), names.get("REPORTS", ())
     if not isinstance(checks, tuple) or not all(isinstance(check, Check) for check in checks):
         raise _refusal(path, "no tuple CHECKS of checks")
-    return checks
-
-
-def load_reports(path: Path) -> tuple[WrittenReport, ...]:
-    """Returns the reports that a teacher's own exercise asks for; of most none."""
-    names = _names_of(path)
-    reports = names.get("REPORTS", ())
     if not isinstance(reports, tuple) or not all(isinstance(r, WrittenReport) for r in reports):
         raise _refusal(
             path, "REPORTS that is not a tuple of reports", do="REPORTS = (WrittenReport(...),)"
         )
-    taken = [named.name for named in (*names.get("CHECKS", ()), *reports)]
+    taken = [named.name for named in (*checks, *reports)]
     if twice := [name for name in taken if taken.count(name) > 1]:
         raise InvalidArgument(
             asked=f"the reports of {path}",
             found=f"two checks or reports of the name {twice[0]!r}",
             do="name each once",
         )
-    return reports
+    return checks, reports
 
 
 def _names_of(path: Path) -> dict[str, Any]:

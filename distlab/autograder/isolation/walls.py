@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import functools
 import os
 import shutil
+import signal
 import site
-import socket
 import struct
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import distlab
+from distlab.cluster.isolation import enter_user_namespace, raise_loopback
 
 # Nothing else may lie below what an answer writes, so it is in no folder that a system has.
 HOME, SHARED_MEMORY = Path("/answer"), Path("/dev/shm")
@@ -39,12 +39,11 @@ WRITABLE = (HOME, SHARED_MEMORY)
 _MOST_FILES = 10_000
 
 # Numbers of Linux, the same on all processors.
-_NEW_MOUNTS, _NEW_IPC, _NEW_USER = 0x00020000, 0x08000000, 0x10000000
+_NEW_MOUNTS, _NEW_IPC = 0x00020000, 0x08000000
 _NEW_PROCESSES, _NEW_NETWORK = 0x20000000, 0x40000000
 _BIND, _MOVE, _RECURSIVE, _PRIVATE = 0x1000, 0x2000, 0x4000, 0x40000
 _NO_SET_ID, _NO_DEVICES = 2, 4
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 1
 _PARENT_DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 1, 38
 
 # Rights of Landlock, by the version that knows them.
@@ -81,27 +80,20 @@ def _probed() -> str:
 
 def unshare() -> None:
     """Gives this process, which has one thread, namespaces; its children are in a new one."""
-    user, group = os.geteuid(), os.getegid()
-    spaces = _NEW_USER | _NEW_MOUNTS | _NEW_PROCESSES | _NEW_NETWORK | _NEW_IPC
-    _call("unshare", ctypes.c_int(spaces))
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    enter_user_namespace(_NEW_MOUNTS | _NEW_PROCESSES | _NEW_NETWORK | _NEW_IPC)
 
 
-def end_with_parent(number: int, *, parent_pid: int | None = None) -> None:
-    """Asks the kernel to send this process a signal when its parent ends."""
+def end_with_parent() -> None:
+    """Asks the kernel to end this process when its parent ends."""
     if sys.platform == "linux":
-        _call("prctl", ctypes.c_int(_PARENT_DEATH_SIGNAL), ctypes.c_ulong(number), 0, 0, 0)
-    if parent_pid is not None and os.getppid() != parent_pid:  # it ended before the line above
-        os._exit(1)
+        _call("prctl", ctypes.c_int(_PARENT_DEATH_SIGNAL), ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
 
 
 def build_root(folder: Path, *, writable_bytes: int) -> None:
     """Makes a new root, of which a learner's code needs all; runs as process 1 of its namespace."""
     if any(path.is_relative_to(HOME) for path in _readable()):
         raise OSError(f"Python or distlab is below {HOME}, where answers write")
-    _raise_loopback()
+    raise_loopback()
     _mount(None, Path("/"), None, _RECURSIVE | _PRIVATE)
     options = f"mode=755,size={writable_bytes},nr_inodes={_MOST_FILES}"
     _mount("tmpfs", folder, "tmpfs", _NO_SET_ID | _NO_DEVICES, options)
@@ -206,14 +198,6 @@ def _copy_font_cache(home: Path) -> None:
     with contextlib.suppress(OSError, RuntimeError):  # no home, or one of somebody else
         for cache in (Path.home() / ".cache" / "matplotlib").glob("fontlist*.json"):
             shutil.copy(cache, to)
-
-
-def _raise_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("16sH14x", b"lo", 0)
-        (flags,) = struct.unpack_from("H", fcntl.ioctl(any_socket, _GET_FLAGS, request), 16)
-        request = struct.pack("16sH14x", b"lo", flags | _IS_UP)
-        fcntl.ioctl(any_socket, _SET_FLAGS, request)
 
 
 def _drop_capabilities() -> None:

@@ -70,20 +70,20 @@ def _launch(check: Check, job: dict[str, Any], home: Path, fds: tuple[int, int, 
     """Enters new namespaces, and waits for process 1 of them; in that it runs the answer."""
     results, prints, stop = fds
     limits, is_walled = Limits(**job["limits"]), job["is_walled"]
-    walls.end_with_parent(signal.SIGKILL)
+    walls.end_with_parent()
     if is_walled:
         walls.unshare()
     init = os.fork()
     if init:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(init, 0)[1]))
-    walls.end_with_parent(signal.SIGKILL)
+    walls.end_with_parent()
     if is_walled:
         walls.build_root(home, writable_bytes=limits.written_bytes)
         home = walls.HOME
     learner = os.fork()
     if not learner:
         try:
-            walls.end_with_parent(signal.SIGKILL)
+            walls.end_with_parent()
             fd = answer.leave_grader(home, limits, results, prints, is_walled=is_walled)
             answer.run(check, job, fd)
         except BaseException:

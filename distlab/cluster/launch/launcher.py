@@ -1,6 +1,6 @@
 """Runs a script on every task of a cluster on this machine, and starts it again where it fails.
 
-    options = LaunchOptions(workers=2, max_restarts=3)
+    options = LaunchOptions(layout=Layout(workers=2), max_restarts=3)
     code = launch(["train.py", "--epochs", "3"], options)       # what `distlab launch` does
 
 The tasks are kept by a process outside of this one, so they end with it, however it ends.
@@ -21,13 +21,12 @@ from pathlib import Path
 from types import FrameType
 
 from distlab.cluster import exit_status
-from distlab.cluster.cluster_explanation import OPEN_SERVERS
 from distlab.cluster.gpus import share_gpus, visible_gpus
-from distlab.cluster.group import GRACE_SECS, Start, TaskGroup
+from distlab.cluster.group import GRACE_SECS, OPEN_SERVERS, Start, TaskGroup
 from distlab.cluster.launch.script import STACKS_SIGNAL
 from distlab.cluster.launch.task_output import TaskOutput
-from distlab.cluster.ports import is_port_taken, reserved_ports
-from distlab.cluster.spec import ClusterSpec, TaskName, local_spec
+from distlab.cluster.ports import reserved_ports
+from distlab.cluster.spec import Layout, TaskName
 from distlab.devices import MAX_LOGICAL_DEVICES
 from distlab.errors import InvalidArgument
 
@@ -36,8 +35,6 @@ TIMED_OUT = 124  # as of the command `timeout`
 _LOOK_SECS = 0.02
 # For how long a cause is looked for, where the task that was seen to fail had lost a peer.
 _SETTLE_SECS = 1.0
-# Until when a task may say that its port is taken, and how often others are tried.
-_FIRST_SECS, _MOST_LOST_PORTS = 20.0, 5
 _STACKS_SECS = 2.0
 # What the others have to end by themselves. A worker that waits for one that is lost cannot save,
 # nor does it heed SIGTERM: TensorFlow catches it. One that was told to leave saves with the others.
@@ -46,50 +43,14 @@ _LOST_SECS, _PREEMPTED_SECS = 0.3, 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """Which tasks a script is launched on, and what is done when they end, or do not.
+    """Which tasks a script is launched on, and what is done when they end, or do not."""
 
-    Attributes:
-        workers: Number of workers.
-        parameter_servers: Number of parameter servers; with some there is a chief too.
-        chief: Whether there is a chief of its own; without, worker:0 acts as chief.
-        evaluator: Whether there is a task that evaluates beside the training.
-        devices_per_worker: Logical devices of each task; None leaves the devices as they are.
-        log_dir: A folder for a log of each task.
-        max_restarts: How often tasks are started again after a failure.
-        timeout_secs: When all is ended, restarts included; None never.
-        grace_secs: How long tasks may take to save when this process is told to end, and how
-            long an evaluator may go on when training has ended.
-    """
-
-    workers: int = 1
-    parameter_servers: int = 0
-    chief: bool = False
-    evaluator: bool = False
-    devices_per_worker: int | None = None
-    log_dir: Path | None = None
-    max_restarts: int = 0
-    timeout_secs: float | None = None
+    layout: Layout
+    devices_per_worker: int | None = None  # None leaves the devices as they are
+    max_restarts: int = 0  # after failures
+    timeout_secs: float | None = None  # when all is ended, restarts included; None never
+    # What tasks have to save when this process is told to end, and an evaluator after training.
     grace_secs: float = 30.0
-
-    @property
-    def addresses(self) -> int:
-        """How many tasks listen on a port."""
-        return self.workers + self.parameter_servers + self.has_chief
-
-    @property
-    def has_chief(self) -> bool:
-        """Whether a chief is among the tasks."""
-        return self.chief or self.parameter_servers > 0
-
-    def spec(self, ports: Sequence[int]) -> ClusterSpec:
-        """The cluster on these ports."""
-        return local_spec(
-            workers=self.workers,
-            parameter_servers=self.parameter_servers,
-            chief=self.has_chief,
-            evaluator=self.evaluator,
-            ports=ports,
-        )
 
 
 def launch(command: Sequence[str], options: LaunchOptions) -> int:
@@ -100,43 +61,37 @@ def launch(command: Sequence[str], options: LaunchOptions) -> int:
     return _Launcher(command, options).run()
 
 
-class _PortLostError(Exception):
-    """Another process was first on a port of the cluster."""
-
-
 class _Launcher:
     """Runs a cluster to its end."""
 
     def __init__(self, command: Sequence[str], options: LaunchOptions) -> None:
         self._command, self._options = command, options
-        tasks = options.spec([0] * options.addresses).tasks_in_order()
-        self._output = TaskOutput(list(map(str, tasks)), log_dir=options.log_dir)
+        layout = options.layout
+        self._output = TaskOutput(layout.on([0] * layout.ports).tasks_in_order())
         limit = options.timeout_secs
         self._deadline = time.monotonic() + (math.inf if limit is None else limit)
-        self._restarts = self._lost_ports = 0
+        self._restarts = 0
         self._signals: list[int] = []
         self._is_starting = False
-        self._started_at: dict[TaskName, float] = {}
 
     def run(self) -> int:
         """Starts all tasks and returns the exit code once there is nothing left to do."""
-        with _heard(self._hear):
-            while True:
-                with contextlib.suppress(_PortLostError), self._processes() as self._group:
-                    return self._supervise()
+        with _signals_to(self._note_signal), self._processes() as self._group:
+            return self._supervise()
 
     @contextlib.contextmanager
     def _processes(self) -> Iterator[TaskGroup]:
         """Yields the group of processes, on ports that are theirs meanwhile."""
         devices = str(self._options.devices_per_worker or 0)
         argv = ["-m", "distlab.cluster.launch.script", devices, *self._command]
-        with reserved_ports(self._options.addresses) as ports:
-            spec, gpus = self._options.spec(ports), visible_gpus()
+        layout = self._options.layout
+        with reserved_ports(layout.ports) as ports:
+            spec, gpus = layout.on(ports), visible_gpus()
             share = share_gpus(spec, gpus)
 
             def how(task: TaskName) -> Start:
                 env = {"CUDA_VISIBLE_DEVICES": share.of_task[task]} if gpus else {}
-                stdout, stderr = self._output.streams(str(task))
+                stdout, stderr = self._output.streams(task)
                 return Start(argv=argv, env=env, stdout=stdout, stderr=stderr)
 
             tasks, cores = spec.tasks_in_order(), os.cpu_count() or 1
@@ -189,32 +144,20 @@ class _Launcher:
                 try:
                     self._group.start([task])
                 finally:
-                    self._output.started(str(task))
-                self._started_at[task] = time.monotonic()
+                    self._output.started(task)
         self._is_starting = False
 
-    def _end(
-        self,
-        tasks: Iterable[TaskName],
-        number: int,
-        grace_secs: float = GRACE_SECS,
-        *,
-        waits_for: Iterable[TaskName] | None = None,
-    ) -> None:
-        """Ends tasks by a signal, and by SIGKILL after a time, or when we get another signal.
-
-        They have less than that time where all that it waits for have ended (all, if not said).
-        """
-        tasks, signals = list(tasks), len(self._signals)
-        awaited = set(tasks if waits_for is None else waits_for)
+    def _end(self, tasks: Iterable[TaskName], number: int, grace_secs: float = GRACE_SECS) -> None:
+        """Ends tasks by a signal, and by SIGKILL after a time, or when we get another signal."""
+        tasks, signals = set(tasks), len(self._signals)
         self._group.send_signal(tasks, number)
         _wait_until(
-            lambda: not awaited & set(self._group.running()) or len(self._signals) > signals,
+            lambda: not tasks & set(self._group.running()) or len(self._signals) > signals,
             grace_secs,
         )
-        self._group.stop(set(self._group.running()) & set(tasks), grace_secs=0)
+        self._group.stop(tasks & set(self._group.running()), grace_secs=0)
         for task in tasks:
-            self._output.finish(str(task))
+            self._output.finish(task)
 
     def _on_signal(self, number: int) -> int:
         self._output.hurry = True
@@ -254,17 +197,13 @@ class _Launcher:
         return TIMED_OUT
 
     def _has_shown_stacks(self, task: TaskName) -> bool:
-        return "most recent call first" in self._output.said(str(task))
+        return "most recent call first" in self._output.tail(task)
 
     def _on_failures(self) -> int | None:
         """Returns the exit code if a task has failed and is not to be started again."""
         if not (failed := self._failed()):
             return None
         task, failed = self._cause(failed)
-        if any(map(self._has_lost_its_port, failed)) and self._lost_ports < _MOST_LOST_PORTS:
-            self._lost_ports += 1
-            self._say("another process was first on a port; all start again on other ports")
-            raise _PortLostError
         how = f"{task} {exit_status.how_it_ended(failed[task])}"
         grace_secs = _PREEMPTED_SECS if exit_status.is_preempted(failed[task]) else _LOST_SECS
         if self._restarts == self._options.max_restarts:
@@ -276,9 +215,7 @@ class _Launcher:
         again = [task] if self._is_replaceable(task) else list(self._all())
         subject = "it is" if len(again) == 1 else "all are"
         number = f"restart {self._restarts} of {self._options.max_restarts}"
-        # Servers have nothing to save, and TensorFlow takes a second to end one.
-        savers = [saver for saver in again if not self._serves(saver)]
-        self._end(again, signal.SIGTERM, grace_secs, waits_for=savers)
+        self._end(again, signal.SIGTERM, grace_secs)
         self._say(f"{how}; {subject} started again ({number})")
         if not self._signals:
             self._start(again)
@@ -291,15 +228,11 @@ class _Launcher:
 
     def _cause(self, failed: dict[TaskName, int]) -> tuple[TaskName, dict[TaskName, int]]:
         """Returns which task failed by itself, and all that have failed by then."""
-
-        def said(task: TaskName) -> str:
-            return self._output.said(str(task))
-
-        until = time.monotonic() + _SETTLE_SECS
+        tail, until = self._output.tail, time.monotonic() + _SETTLE_SECS
         while True:
             for task in failed:
-                self._output.finish(str(task))
-            cause, is_certain = exit_status.first_cause(failed, said)
+                self._output.finish(task)
+            cause, is_certain = exit_status.first_cause(failed, tail)
             if is_certain:
                 return cause, failed
             if time.monotonic() > until:
@@ -307,18 +240,14 @@ class _Launcher:
             time.sleep(_LOOK_SECS)
             failed = self._failed()
         # With an error of its own a task may wait long for its peers before it ends, with 1.
-        raised = [task for task in self._group.running() if exit_status.has_raised(said(task))]
+        raised = [task for task in self._group.running() if exit_status.has_raised(tail(task))]
         return (raised[0], {**failed, raised[0]: 1}) if raised else (cause, failed)
-
-    def _has_lost_its_port(self, task: TaskName) -> bool:
-        is_new = time.monotonic() - self._started_at[task] < _FIRST_SECS
-        return is_new and is_port_taken(self._output.said(str(task)))
 
     def _is_replaceable(self, task: TaskName) -> bool:
         """Whether the others can go on without a task until it is there again."""
         return task.job == "evaluator" or (task.job == "worker" and self._serves(task))
 
-    def _hear(self, number: int, _: FrameType | None) -> None:
+    def _note_signal(self, number: int, _: FrameType | None) -> None:
         self._signals.append(number)
         if self._is_starting:
             self._is_starting = False
@@ -335,21 +264,21 @@ def _wait_until(condition: Callable[[], object], secs: float) -> None:
 
 
 @contextlib.contextmanager
-def _heard(hear: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Has SIGINT and SIGTERM heard; one that this process was started to ignore stays so."""
+def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Inside, a handler gets SIGINT and SIGTERM; what this process was told to ignore stays so."""
     numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, hear) for number in numbers}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def _check_numbers(options: LaunchOptions) -> None:
     for option, number, least, most in (
-        ("--workers", options.workers, 1, math.inf),
-        ("--ps", options.parameter_servers, 0, math.inf),
+        ("--workers", options.layout.workers, 1, math.inf),
+        ("--ps", options.layout.parameter_servers, 0, math.inf),
         ("--max-restarts", options.max_restarts, 0, math.inf),
         ("--devices-per-worker", options.devices_per_worker, 1, MAX_LOGICAL_DEVICES),
         ("--grace-secs", options.grace_secs, 0, math.inf),
@@ -366,9 +295,10 @@ def _check_numbers(options: LaunchOptions) -> None:
 
 
 def _check_devices(options: LaunchOptions) -> None:
-    if options.parameter_servers and (options.devices_per_worker or 1) > 1:
+    servers = options.layout.parameter_servers
+    if servers and (options.devices_per_worker or 1) > 1:
         raise InvalidArgument(
-            asked=f"distlab launch --ps {options.parameter_servers} "
+            asked=f"distlab launch --ps {servers} "
             f"--devices-per-worker {options.devices_per_worker}",
             found="with parameter servers a worker computes on one CPU, or on its GPUs",
             do="ask for more workers instead of more devices",
@@ -392,16 +322,10 @@ def _check_command(command: Sequence[str]) -> None:
             )
         return
     script = Path(command[0])
-    reasons = (
-        (not script.exists(), "no such file"),
-        (script.is_dir(), "a folder, not a file"),
-        (not script.is_file(), "no plain file"),
-        (not os.access(script, os.R_OK), "a file that you may not read"),
-    )
-    for is_so, found in reasons:
-        if is_so:
-            raise InvalidArgument(
-                asked=asked,
-                found=f"{found}: {script.absolute()}",
-                do="give the path of a Python script",
-            )
+    if not script.is_file():
+        found = "a folder, not a file" if script.is_dir() else "no such file"
+        raise InvalidArgument(
+            asked=asked,
+            found=f"{found}: {script.absolute()}",
+            do="give the path of a Python script",
+        )

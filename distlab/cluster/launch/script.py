@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import builtins
 import faulthandler
-import importlib.abc
 import importlib.machinery
-import importlib.util
 import io
 import os
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,10 +38,10 @@ def main() -> None:
     faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
     # Into a pipe Python writes in blocks: late, and what it still has is lost by a kill.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if devices:
+        split_devices(devices)
     if "tensorflow" in sys.modules:
         _start_over_where_set_too_late(sys.argv[1:])
-    if devices:
-        _once_imported("tensorflow", lambda: split_devices(devices))
     try:
         run(command)
     except (Exception, KeyboardInterrupt) as error:
@@ -78,7 +76,7 @@ def _show(error: BaseException) -> None:
 
 
 def _start_over_where_set_too_late(argv: list[str]) -> None:
-    """Starts this fork over as a new Python when it sets what was read before the fork.
+    """Starts this process over as a new Python when it sets what was read before.
 
     Not once TensorFlow is in use: in a new Python too that would then have been too late.
     """
@@ -88,7 +86,8 @@ def _start_over_where_set_too_late(argv: list[str]) -> None:
         if event not in ("os.putenv", "os.unsetenv") or os.getpid() != own_pid:
             return
         name, *value = map(os.fsdecode, args)
-        differs = settings({name: value[0]} if value else {}).get(name) != read.get(name)
+        given = {name: value[0]} if value else {}
+        differs = settings(given).get(name) != read.get(name)
         if not differs or name.startswith(_OF_THE_INTERPRETER) or _in_use():
             return
         print(
@@ -96,7 +95,9 @@ def _start_over_where_set_too_late(argv: list[str]) -> None:
             "task imports it anew, which takes seconds. Set outside of the script it does not.",
             file=sys.__stderr__,
         )
-        os.execv(sys.executable, [sys.executable, "-m", "distlab.cluster.launch.script", *argv])
+        others = {key: text for key, text in os.environ.items() if key != name}
+        command = [sys.executable, "-m", "distlab.cluster.launch.script", *argv]
+        os.execve(sys.executable, command, others | given)
 
     sys.addaudithook(look)
 
@@ -104,39 +105,6 @@ def _start_over_where_set_too_late(argv: list[str]) -> None:
 def _in_use() -> bool:
     context = sys.modules["tensorflow.python.eager.context"]
     return bool(context.context()._initialized)
-
-
-def _once_imported(name: str, then: Callable[[], object]) -> None:
-    """Calls a function as soon as a module is imported; at once, if it is."""
-    if name in sys.modules:
-        then()
-    else:
-        sys.meta_path.insert(0, _Import(name, then))
-
-
-class _Import(importlib.abc.MetaPathFinder):
-    """Finds one module as all others do, and has a function called at its end."""
-
-    def __init__(self, name: str, then: Callable[[], object]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Called by the import system."""
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec and spec.loader:
-            execute = spec.loader.exec_module
-
-            def both(module: ModuleType) -> None:
-                execute(module)
-                self._then()
-
-            spec.loader.exec_module = both  # type: ignore[method-assign]
-        return spec
 
 
 if __name__ == "__main__":

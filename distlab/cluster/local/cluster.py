@@ -15,22 +15,19 @@ import contextlib
 import functools
 import json
 import os
-import signal
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distlab.cluster.cluster_explanation import OPEN_SERVERS
 from distlab.cluster.exit_status import how_it_ended
-from distlab.cluster.group import GRACE_SECS
+from distlab.cluster.group import OPEN_SERVERS
 from distlab.cluster.isolation import Isolation
 from distlab.cluster.local.kernel_group import KernelGroup
 from distlab.cluster.local.outputs import Output
 from distlab.cluster.local.runner import Runner
 from distlab.cluster.local.task_errors import Wait, read_waits
-from distlab.cluster.spec import TaskName, local_spec
+from distlab.cluster.spec import Layout, TaskName
 from distlab.devices import MAX_LOGICAL_DEVICES
 from distlab.errors import InvalidArgument, ProcessError, TaskTimeout, did_you_mean
 
@@ -130,7 +127,12 @@ class LocalCluster:
                 found="with parameter servers a worker computes on one CPU, or on its GPUs",
                 do="ask for more workers instead of more devices",
             )
-        has_chief = parameter_servers > 0 if chief is None else chief
+        layout = Layout(
+            workers=workers,
+            parameter_servers=parameter_servers,
+            chief=parameter_servers > 0 if chief is None else chief,
+            evaluator=evaluator,
+        )
         opened = contextlib.ExitStack()
         self._close = weakref.finalize(self, _close, opened, os.getpid())
         try:
@@ -138,14 +140,7 @@ class LocalCluster:
             if network is None:
                 _say_once(NOTICE)
             kernels = KernelGroup(
-                lambda ports: local_spec(
-                    workers=workers,
-                    parameter_servers=parameter_servers,
-                    chief=has_chief,
-                    evaluator=evaluator,
-                    ports=ports,
-                ),
-                addresses=workers + parameter_servers + int(has_chief),
+                layout,
                 devices_per_worker=devices_per_worker,
                 env=env or {},
                 network_of=network.pid if network else None,
@@ -221,15 +216,6 @@ class LocalCluster:
         """Ends tasks at once, as SIGKILL does; they have no chance to save anything."""
         self._kernels.group.stop(self._named(tasks), grace_secs=0)
 
-    def interrupt(self) -> None:
-        """Ends what tasks run, from another thread: by SIGINT, two seconds later by SIGKILL."""
-        busy = self._busy()
-        self._kernels.group.send_signal(busy, signal.SIGINT)
-        deadline = time.monotonic() + GRACE_SECS
-        while self._busy() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self._kernels.group.stop([task for task in busy if task in self._busy()], grace_secs=0)
-
     def restart(self, tasks: _Tasks = None) -> None:
         """Starts tasks again, at the same addresses if these are free; what they held is lost.
 
@@ -297,10 +283,6 @@ class LocalCluster:
 
     def __repr__(self) -> str:
         return f"LocalCluster({', '.join(self.tasks)})"
-
-    def _busy(self) -> list[TaskName]:
-        kernels = self._kernels
-        return [task for task in kernels.group.running() if kernels.by_task[task].is_busy]
 
     def _named(self, tasks: _Tasks) -> list[TaskName]:
         if not self._close.alive:

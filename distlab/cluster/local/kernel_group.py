@@ -1,6 +1,6 @@
 """The kernels of a `LocalCluster` and their processes: started, started again and ended together.
 
-kernels = KernelGroup(make_spec, addresses=2, ...)
+kernels = KernelGroup(Layout(workers=2), ...)
 kernels.start()                      # all of them, until each answers
 kernels.by_task[TaskName("worker", 0)].send("1 + 1")
 kernels.close()
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,10 @@ from jupyter_client.connect import write_connection_file
 from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.gpus import share_gpus, visible_gpus
 from distlab.cluster.group import Start, TaskGroup
-from distlab.cluster.isolation import unanswering_inside
 from distlab.cluster.local.outputs import shell
 from distlab.cluster.ports import is_free, reserved_ports
 from distlab.cluster.probe import unanswering
-from distlab.cluster.spec import ClusterSpec, TaskName
+from distlab.cluster.spec import ClusterSpec, Layout, TaskName
 from distlab.cluster.warm.process import shared_server
 from distlab.errors import TaskFailed, TaskTimeout
 
@@ -142,15 +141,14 @@ class KernelGroup:
 
     def __init__(
         self,
-        make_spec: Callable[[Sequence[int]], ClusterSpec],
+        layout: Layout,
         *,
-        addresses: int,
         devices_per_worker: int,
         env: Mapping[str, str | None],
         network_of: int | None,
         start_timeout_secs: float,
     ) -> None:
-        self._make_spec, self._addresses = make_spec, addresses
+        self._layout = layout
         self._devices, self._env, self._network_of = devices_per_worker, env, network_of
         self._start_timeout_secs = start_timeout_secs
         self.by_task: dict[TaskName, TaskKernel] = {}
@@ -174,12 +172,12 @@ class KernelGroup:
 
     def _spec_on_new_ports(self) -> ClusterSpec:
         former, self._ports = self._ports, contextlib.ExitStack()
-        ports = self._ports.enter_context(reserved_ports(self._addresses))
+        ports = self._ports.enter_context(reserved_ports(self._layout.ports))
         former.close()  # only now, so that the new ones are others
-        return self._make_spec(ports)
+        return self._layout.on(ports)
 
     def _group(self, spec: ClusterSpec) -> TaskGroup:
-        return TaskGroup(spec, how=self._how, folder=self.folder, network_of=self._network_of)
+        return TaskGroup(spec, how=self._how, folder=self.folder)
 
     def ports_are_free(self) -> bool:
         """Whether no process listens at any task's address."""
@@ -248,7 +246,7 @@ class KernelGroup:
         }
         if self.gpus.of_task:
             env["CUDA_VISIBLE_DEVICES"] = self.gpus.of_task[task]
-        return Start(argv=command, env=env | dict(self._env))
+        return Start(argv=command, env=env | dict(self._env), network_of=self._network_of)
 
     def stacks(self, task: TaskName) -> str:
         """Returns where the threads of a task are, each with the most recent call first.
@@ -270,17 +268,16 @@ class KernelGroup:
         return file.read_bytes()[before:].decode(errors="replace") if size > before else ""
 
     def unanswering(self) -> Mapping[TaskName, object]:
-        """Returns the tasks that others wait for: their server does not answer, some other's does.
+        """Returns what came back from tasks that others wait for: of those some do answer.
 
-        Told is what came back instead.
+        In a network of its own no server can be asked from here.
         """
+        if self._network_of is not None:
+            return {}
         tasks = [(task, self.spec.address_of(task)) for task in self.spec.tasks_in_order()]
         coordinator = "chief" if self.spec.has_parameter_servers else None
         asked = {task: text for task, text in tasks if text and task.job != coordinator}
-        if self._network_of is None:
-            silent: Mapping[TaskName, object] = unanswering(asked)
-        else:
-            silent = unanswering_inside(self._network_of, asked)
+        silent = unanswering(asked)
         return silent if len(silent) < len(asked) else {}
 
     def last_words(self, task: TaskName) -> str:

@@ -20,7 +20,7 @@ from distlab.cluster.local.cluster import LocalCluster, newest_open
 from distlab.cluster.warm.process import shared_server
 from distlab.errors import DistlabError, InvalidArgument, ProcessError
 
-_USAGE = "%%workers [TASK ...] [--timeout SECS] [--cluster NAME]"
+_USAGE = "%%workers [TASK ...] [--timeout SECS]"
 
 
 def register(shell: Any) -> None:
@@ -29,13 +29,12 @@ def register(shell: Any) -> None:
     def workers(line: str, cell: str) -> None:
         """Runs the cell on tasks of a `LocalCluster`: %%workers [TASK ...] [--timeout SECS].
 
-        Without names it runs on all tasks of the cluster that was made last; `worker:0` and
-        `ps` name tasks, `--cluster NAME` the variable of another cluster.
+        It runs on the cluster that was made last of those that are open: on all tasks, or on
+        those that `worker:0` and `ps` name.
         """
         try:
             options = _parse(line)
-            cluster = _cluster(shell, options.cluster)
-            cluster.execute(
+            _cluster().execute(
                 cell, tasks=options.tasks or None, timeout_secs=options.timeout, show=True
             )
         except DistlabError as problem:
@@ -62,20 +61,10 @@ def _parse(line: str) -> argparse.Namespace:
     parser = _Parser(prog=f"%%workers {line}".rstrip(), add_help=False, allow_abbrev=False)
     parser.add_argument("tasks", nargs="*")
     parser.add_argument("--timeout", type=float, default=600)
-    parser.add_argument("--cluster")
     return parser.parse_args(shlex.split(line.replace(",", " ")))
 
 
-def _cluster(shell: Any, name: str | None) -> LocalCluster:
-    if name is not None:
-        named = shell.user_ns.get(name)
-        if isinstance(named, LocalCluster):
-            return named
-        raise InvalidArgument(
-            asked=f"%%workers --cluster {name}",
-            found=f"{name} is no LocalCluster here",
-            do="give the name of the variable that holds it",
-        )
+def _cluster() -> LocalCluster:
     cluster = newest_open()
     if cluster is None:
         raise ProcessError(

@@ -192,7 +192,7 @@ class _Round:
             raise ProcessError(
                 asked=self.asked,
                 found=f"{listed(busy)} still run{'s' if len(busy) == 1 else ''} something else",
-                do="wait for it, or end it: cluster.interrupt()",
+                do=f"wait for it, or end it: cluster.kill({str(busy[0])!r})",
             )
 
     def _send(self, code: Mapping[TaskName, str]) -> None:

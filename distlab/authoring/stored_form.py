@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
+_TAKEN_BACK = re.compile(r"[^\n]\x08")
+_OVERWRITTEN = re.compile(r"(?m)^.*\r(?=[^\n])")
 
 
 def stored_text(draft: NotebookNode, executed: NotebookNode) -> str:
@@ -74,13 +76,6 @@ def _without_lost_widget(output: NotebookNode, shows: str) -> NotebookNode:
     output = copy.deepcopy(output)
     del output.data[_WIDGET]
     return output
-
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
-
-_TAKEN_BACK = re.compile(r"[^\n]\x08")
-_OVERWRITTEN = re.compile(r"(?m)^.*\r(?=[^\n])")
 
 
 def settled(outputs: list[NotebookNode]) -> list[NotebookNode]:

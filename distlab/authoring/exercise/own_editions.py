@@ -9,6 +9,7 @@ All are built before the first is written, so that an error leaves nothing half 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import tempfile
@@ -21,10 +22,11 @@ from typing import TYPE_CHECKING, Literal
 from distlab.atomic_write import write_atomically
 from distlab.authoring.build import run_draft
 from distlab.authoring.editions import Answer
-from distlab.authoring.exercise.pages import OwnPage, check_folder, own_page
 from distlab.authoring.source import Draft, Edition, Page, draft_page
-from distlab.authoring.storing import stored_text
+from distlab.authoring.stored_form import stored_text
+from distlab.autograder.intake.exercises import load_own
 from distlab.autograder.intake.notebook import python_of
+from distlab.course.checks.registry import stems
 from distlab.course.markup import CODE, TASK
 from distlab.errors import InvalidArgument, NotebookError
 
@@ -32,33 +34,99 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 
+_STEM = re.compile(r"[A-Za-z0-9_-]{1,50}")  # what ids of cells may hold, and their number beside it
+_IN_LESSONS = "exercise.py"
+# A cell that needs a file of checks: of a check, or of a report.
+_ASKS = re.compile(r"^((dl\.)?check\(|# report: )", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class OwnPage(Page):
+    """A page that is built from one file into any folder."""
+
+    file: Path
+    checks: Path | None
+
+    @property
+    def source(self) -> str:
+        """The source as messages and the notebook name it, without this machine's folders."""
+        is_in_lessons = self.file.name == _IN_LESSONS
+        return f"{self.stem}/{_IN_LESSONS}" if is_in_lessons else self.file.name
+
+    @property
+    def path(self) -> Path:
+        """The source's path."""
+        return self.file
+
+    def points(self) -> dict[str, float]:
+        """Returns what each check and each report is worth, by its name."""
+        if self.checks is None:
+            return super().points()
+        checks, reports = load_own(self.checks)
+        points = {check.name: check.points for check in checks}
+        return points | {report.name: report.points for report in reports}
+
+
+def check_folder(folder: Path, *, asked: str) -> None:
+    """Raises where nothing can be written into a folder, which need not be there yet."""
+    path = folder.absolute()
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    if not existing.is_dir():
+        raise InvalidArgument(asked=asked, found=f"{existing}, which is a file", do="give a folder")
+    if not os.access(existing, os.W_OK):
+        raise InvalidArgument(
+            asked=asked, found=f"{existing}, which cannot be written", do="give another folder"
+        )
+
+
+def own_page(file: Path, edition: Edition, *, out: Path = Path()) -> OwnPage:
+    """Returns the page of a source."""
+    asked = f"the notebooks of {file}"
+    if not file.is_file():
+        inside = file / _IN_LESSONS
+        raise InvalidArgument(
+            asked=asked,
+            found="a folder" if file.is_dir() else "no file of that name",
+            do=f"give its source: {inside}"
+            if inside.is_file()
+            else "give an exercise's source, a .py file",
+        )
+    stem = (
+        file.resolve().parent.name.removeprefix("lesson_")
+        if file.name == _IN_LESSONS
+        else file.stem
+    )
+    if file.suffix != ".py" or not _STEM.fullmatch(stem):
+        raise InvalidArgument(
+            asked=asked,
+            found=f"the name {file.name!r}",
+            do="name it .py, before that at most 50 of a-z, A-Z, 0-9, '_' and '-'",
+        )
+    checks = file.with_name(f"lesson_{stem}.py")
+    if checks.is_file():
+        load_own(checks)
+    elif stem not in stems() and _ASKS.search(file.read_text(encoding="utf-8")):
+        raise InvalidArgument(
+            asked=asked,
+            found=f"a check or a report, and no file of checks: there is no {checks}",
+            do="write it there",
+        )
+    return OwnPage(out, stem, edition, file, checks if checks.is_file() else None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """How editions are built.
+    """How editions are built."""
 
-    Attributes:
-        out: The folder that gets `exercises/` and `solutions/`.
-        checks: A file of checks; by default the one beside each source, where there is one.
-        execute: Whether the notebooks are run, so that they show their outputs.
-        force: Whether to overwrite notebooks that differ.
-        solutions: Whether to write the solutions too.
-    """
-
-    out: Path
-    checks: Path | None = None
-    execute: bool = False
-    force: bool = False
-    solutions: bool = True
+    out: Path  # the folder that gets `exercises/` and `solutions/`
+    execute: bool = False  # whether the notebooks are run, so that they show their outputs
+    force: bool = False  # whether to overwrite notebooks that differ
+    solutions: bool = True  # whether to write the solutions too
 
 
 @dataclass(frozen=True)
 class BuiltFile:
-    """A file of an edition.
-
-    Attributes:
-        path: Where it lies.
-        outcome: "new", "current" (it was there, the same) or "overwritten".
-    """
+    """A file of an edition; "current" if the same was there before."""
 
     path: Path
     outcome: Literal["new", "current", "overwritten"]
@@ -74,7 +142,7 @@ def build_editions(sources: Sequence[Path], options: BuildOptions) -> list[Built
     texts: dict[Path, str] = {}
     for source in sources:
         for edition in editions:
-            page = own_page(source, edition, out=options.out, checks=options.checks)
+            page = own_page(source, edition, out=options.out)
             target = options.out / page.target
             if target in texts:
                 raise InvalidArgument(
