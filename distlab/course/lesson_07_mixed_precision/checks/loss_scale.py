@@ -7,18 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distlab.course.checks import (
-    Check,
-    Close,
-    Cost,
-    Fault,
-    Holds,
-    Inputs,
-    Observed,
-    Plain,
-    Raises,
-    Then,
-)
+from distlab.course.checks import Check, Close, Fault, Holds, Inputs, Observed, Plain, Raises, Then
 from distlab.course.checks.rubric import RubricRow, WrittenReport
 from distlab.course.checks.shared_checks import SEEN, Counter, shares_work
 from distlab.course.runs.replicas import MOST_REPLICAS, give_each, mirrored
@@ -146,11 +135,8 @@ UPDATE = Check(
     name="scaled_update",
     title="A dynamic loss scale, on four replicas",
     question="What does each replica know about an overflow on a different replica?",
-    direction=(
-        "Decide for each operation whether it comes before or after the all-reduce, and before or "
-        "after the division by the scale."
-    ),
-    cost=Cost.TENSORFLOW,
+    direction="Decide for each operation whether it comes before or after the all-reduce, and "
+    "before or after the division by the scale.",
     inputs=_inputs,
     call=_call,
     read=_read,
@@ -278,11 +264,8 @@ TRAIN = Check(
     function="train",
     title="A loop in float16, with SGD on four replicas",
     question="Which of your numbers are small enough to become 0 in float16?",
-    direction=(
-        "Follow the scale through one step: where it comes in, where it must be gone again, and "
-        "which loss you return."
-    ),
-    cost=Cost.TENSORFLOW,
+    direction="Follow the scale through one step: where it comes in, where it must be gone again, "
+    "and which loss you return.",
     inputs=_draw_examples,
     call=_train_on_replicas,
     read=_shown_losses,
