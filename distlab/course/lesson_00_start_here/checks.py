@@ -326,11 +326,11 @@ def _who_saw_reference(given: Inputs, *, batches: slice = slice(None)) -> Plain:
     return {"seen": seen, "lists": len(seen)}
 
 
-def _numbers(out: Plain) -> list[int]:
+def _all_numbers(out: Plain) -> list[int]:
     return sorted(chain(*out["seen"]))
 
 
-def _appended(given: Inputs, out: Plain) -> bool:
+def _is_appended(given: Inputs, out: Plain) -> bool:
     """Whether each share became one entry, with the right numbers."""
     joined = [list(chain(*shares)) for shares in out["seen"]]
     return bool(joined == _who_saw_reference(given)["seen"])
@@ -356,10 +356,10 @@ WHO_SAW = Check(
         Equal("lists", "one list for each replica", points=0.5),
         Holds(
             "every number was seen once",
-            lambda given, out: _numbers(out) == list(range(given["examples"])),
+            lambda given, out: _all_numbers(out) == list(range(given["examples"])),
             lambda given, out: (
                 f"{given['examples']} numbers came in batches of {given['batch']}; your lists hold "
-                f"{len(_numbers(out))}, {len(set(_numbers(out)))} of them different"
+                f"{len(_all_numbers(out))}, {len(set(_all_numbers(out)))} of them different"
             ),
             points=1,
         ),
@@ -376,7 +376,7 @@ WHO_SAW = Check(
             "your lists are one and the same list: `[[]] * n` shows one list n times. Which of the "
             "two is it?"
         ),
-        Observed("shares_appended", _appended).feedback(
+        Observed("shares_appended", _is_appended).feedback(
             "You appended each share as one entry, so your lists hold lists. Which method of a "
             "list adds the numbers of a share one by one?"
         ),

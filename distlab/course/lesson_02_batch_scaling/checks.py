@@ -144,7 +144,7 @@ PLAN = Check(
 
 # --- rate_at
 
-_AFTER = 2  # epochs after the warm-up
+_EPOCHS_AFTER = 2  # epochs after the warm-up
 
 
 def _warm_up_inputs(seed: int) -> Inputs:
@@ -162,7 +162,7 @@ def _warm_up_call(rate_at: Callable[..., Any], inputs: Inputs) -> Plain:
     def rates(given: Inputs) -> list[Any]:
         return [
             rate_at(epoch, batch, **given)
-            for epoch in range(given["warmup_epochs"] + _AFTER)
+            for epoch in range(given["warmup_epochs"] + _EPOCHS_AFTER)
             for batch in range(given["steps_per_epoch"])
         ]
 
@@ -184,10 +184,10 @@ def _warm_up_reference(
         part = counted(epoch, batch, per) / steps
         return float(first + (full - first) * (min(1.0, part) if stops else part))
 
-    epochs = range(given["warmup_epochs"] + _AFTER)
+    epochs = range(given["warmup_epochs"] + _EPOCHS_AFTER)
     return {
         "rates": [rate(epoch, batch) for epoch in epochs for batch in range(per)],
-        "without": [full] * (_AFTER * per),
+        "without": [full] * (_EPOCHS_AFTER * per),
     }
 
 
@@ -367,7 +367,7 @@ def _compare_inputs(seed: int) -> Inputs:
     return {"sweeps": sweeps, "rates": sorted(draw.choice(99, _RATES, replace=False) / 100 + 0.01)}
 
 
-def _runs(given: Inputs, batch: int) -> Runs:
+def _runs_of(given: Inputs, batch: int) -> Runs:
     """All runs have equally many steps, so not equally many epochs."""
     validation, test = given["sweeps"][str(batch)]
     return Runs(
@@ -381,7 +381,7 @@ def _runs(given: Inputs, batch: int) -> Runs:
 
 def _compare_call(compare_batches: Callable[..., Any], inputs: Inputs) -> Plain:
     return [
-        compare_batches(_runs(inputs, small), _runs(inputs, large), _EPOCHS)
+        compare_batches(_runs_of(inputs, small), _runs_of(inputs, large), _EPOCHS)
         for small, large in _PAIRS
     ]
 
@@ -395,7 +395,7 @@ def _compare_read(given: Inputs, outputs: Plain) -> Plain:
     return {"rates": pairs, "differences": list(differences), "errors": list(errors)}
 
 
-def _error(values: Any) -> float:
+def _standard_error(values: Any) -> float:
     return float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
@@ -405,13 +405,13 @@ def _compare_reference(
     look_at: Callable[[Runs], int] = lambda runs: _EPOCHS * TRAINING // runs.batch,
     picked_on: str = "validation",
     difference: Callable[[Any, Any], float] = lambda small, large: (large - small).mean(),
-    error: Callable[[Any, Any], float] = lambda small, large: _error(large - small),
+    error: Callable[[Any, Any], float] = lambda small, large: _standard_error(large - small),
 ) -> Plain:
     """The comparison of each pair, by the accuracies of all seeds with the best rates."""
     outcome: dict[str, list[Any]] = {"rates": [], "differences": [], "errors": []}
     for pair in _PAIRS:
         rates, accuracies = [], []
-        for runs in (_runs(given, batch) for batch in pair):
+        for runs in (_runs_of(given, batch) for batch in pair):
             look = int(np.flatnonzero(runs.steps == look_at(runs))[0])
             best = int(getattr(runs, picked_on)[look].mean(axis=-1).argmax())
             rates.append(runs.rates[best])
@@ -476,7 +476,7 @@ COMPARE = Check(
         ),
         Fault(
             "unpaired_error",
-            error=lambda small, large: math.hypot(_error(small), _error(large)),
+            error=lambda small, large: math.hypot(_standard_error(small), _standard_error(large)),
         ).feedback(
             "You combined the errors of the two means as if their seeds were different. A seed "
             "that is lucky with one batch is often lucky with the other, and that cancels in a "

@@ -99,7 +99,7 @@ def _regression_reference(
     return {key: after(given[key]) for key in ("full", "with_empty")}
 
 
-def _combined(name: str, gradient: Callable[[Any, Any], Any]) -> Fault:
+def _gradient_fault(name: str, gradient: Callable[[Any, Any], Any]) -> Fault:
     return Fault(name, sees="full", gradient=gradient)
 
 
@@ -120,12 +120,14 @@ REGRESSION = Check(
     "two sums by the third.",
     revisit='"The line that was missing" in lesson 04',
     mistakes=(
-        _combined("no_all_reduce", lambda sums, counts: sums / counts).feedback(
+        _gradient_fault("no_all_reduce", lambda sums, counts: sums / counts).feedback(
             "Each replica subtracted the gradient of its own examples from its own copy. The "
             "copies now differ, and nothing will bring them together. Which call lets a replica "
             "use what the others know?"
         ),
-        _combined("mean_of_means", lambda sums, counts: (sums / counts).mean(axis=0)).feedback(
+        _gradient_fault(
+            "mean_of_means", lambda sums, counts: (sums / counts).mean(axis=0)
+        ).feedback(
             "You averaged the replicas' means. The example that is alone on its replica counts "
             "seven times as much as each of seven. How much should one example count?"
         ),
@@ -176,14 +178,14 @@ def _clip(gradient: Any) -> Any:
     return np.clip(gradient, -_LIMIT, _LIMIT)
 
 
-def _same(values: Any) -> Any:
+def _identity(values: Any) -> Any:
     return values
 
 
 def _adagrad_reference(
     given: Inputs,
     *,
-    before: Callable[[Any], Any] = _same,
+    before: Callable[[Any], Any] = _identity,
     reduce: Callable[[Any], Any] = lambda parts: _to_all(parts.sum(axis=0)),
     clip: Callable[[Any], Any] = _clip,
     squares: Callable[[Any, Any], Any] = lambda gradient, parts: gradient**2,
@@ -212,11 +214,11 @@ ADAGRAD = Check(
     hint='gradient = context.all_reduce("SUM", gradient), and then the three lines of one device.',
     revisit='"An optimizer with a memory" in lesson 04',
     mistakes=(
-        Fault("no_all_reduce", reduce=_same).feedback(
+        Fault("no_all_reduce", reduce=_identity).feedback(
             "Each replica took its own part for the whole gradient, so every copy went its own "
             "way. What turns the four parts into the gradient of one device?"
         ),
-        Fault("clipped_before_reduce", before=_clip, clip=_same)
+        Fault("clipped_before_reduce", before=_clip, clip=_identity)
         .or_with(before=_clip)
         .feedback(
             "You limited each replica's part and then added up. Parts that would cancel are cut "

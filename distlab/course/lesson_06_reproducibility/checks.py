@@ -51,10 +51,10 @@ def _runs_inputs(seed: int) -> Inputs:
 def _runs_call(train_once: Callable[..., Any], inputs: Inputs) -> Plain:
     seeds = (inputs["seed"], inputs["seed"], inputs["other seed"])
     runs = zip(("first", "again", "other"), seeds, inputs["before"], strict=True)
-    return {name: _run(train_once, seed, before, inputs) for name, seed, before in runs}
+    return {name: _run_once(train_once, seed, before, inputs) for name, seed, before in runs}
 
 
-def _run(train_once: Callable[..., Any], seed: int, before: int, inputs: Inputs) -> Plain:
+def _run_once(train_once: Callable[..., Any], seed: int, before: int, inputs: Inputs) -> Plain:
     """One run, after other numbers were drawn; what it drew, and where it left the streams."""
     import keras
     import tensorflow as tf
@@ -111,7 +111,7 @@ def _runs_read(given: Inputs, outputs: Plain) -> Plain:
     }
 
 
-def _same(key: str, what: str, otherwise: str) -> Holds:
+def _same_twice(key: str, what: str, otherwise: str) -> Holds:
     label, message = f"the same {what}, twice", f"the two runs {otherwise}"
     return Holds(label, lambda given, out: out["same"][key], message, points=0.5)
 
@@ -139,10 +139,10 @@ EQUAL_RUNS = Check(
     read=_runs_read,
     criteria=(
         Gate(_FITTED),
-        _same("weights", "initial weights", "begin with different weights"),
-        _same("noise", "noise from np.random", "add different noise to the images"),
-        _same("order", "order from tf.data", "see the examples in a different order"),
-        _same("trained", "trained weights", "end with different weights"),
+        _same_twice("weights", "initial weights", "begin with different weights"),
+        _same_twice("noise", "noise from np.random", "add different noise to the images"),
+        _same_twice("order", "order from tf.data", "see the examples in a different order"),
+        _same_twice("trained", "trained weights", "end with different weights"),
         # What never changes is the same twice as well: ask only now.
         Then(
             _FITTED,
@@ -275,7 +275,7 @@ def _compiled(
     return masks
 
 
-def _differ(masks: Any) -> bool:
+def _all_differ(masks: Any) -> bool:
     """Whether no two are the same."""
     return not any(np.array_equal(a, b) for a, b in itertools.combinations(masks, 2))
 
@@ -283,10 +283,10 @@ def _differ(masks: Any) -> bool:
 def _apart_along(masks: Any, axis: int) -> bool:
     """Whether no two masks are the same that differ only in their place on this axis."""
     alone = np.moveaxis(masks, axis, -2)
-    return all(map(_differ, alone.reshape(-1, *alone.shape[-2:])))
+    return all(map(_all_differ, alone.reshape(-1, *alone.shape[-2:])))
 
 
-def _meet(states: Any, draws: int) -> bool:
+def _states_meet(states: Any, draws: int) -> bool:
     """Whether two states of a list come to the same numbers within some draws."""
     seen = sorted((int(key) % _KEY, int(count) % _KEY) for key, count in states)
     return any(
@@ -310,8 +310,9 @@ def _masks_read(given: Inputs, outputs: Plain) -> Plain:
         "shared": bool((first[:, :, shared] == first[:, :1, shared]).all()),
         "steps": _apart_along(firsts, 0),
         "layers": _apart_along(firsts, 2),
-        "all": _differ(first[:, once].reshape(-1, _UNITS)) and not _meet(states, _MOST_DRAWS),
-        "first draws": not _meet(states, 1),
+        "all": _all_differ(first[:, once].reshape(-1, _UNITS))
+        and not _states_meet(states, _MOST_DRAWS),
+        "first draws": not _states_meet(states, 1),
         "bases": not np.array_equal(first, outputs["other"]),
     }
 
@@ -427,7 +428,7 @@ REPLICA_MASKS = Check(
 # --- expectations
 
 # The cases in the learner's words, and what is right; `_pair_of` makes the runs.
-_TABLE = {
+_CASES = {
     "again": ("the same run again", "bitwise"),
     "again_with_dropout": ("the same run again, with dropout", "bitwise"),
     "resumed_in_place": ("resumed, with its place in the data", "bitwise"),
@@ -442,7 +443,7 @@ _TABLE = {
 
 def _expect_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
-    pairs = [{"case": case, "runs": _pair_of(case, draw)} for case in _TABLE]
+    pairs = [{"case": case, "runs": _pair_of(case, draw)} for case in _CASES]
     return {"pairs": [pairs[int(place)] for place in draw.permutation(len(pairs))]}
 
 
@@ -474,7 +475,7 @@ def _expect_call(expect: Callable[..., Any], inputs: Inputs) -> Plain:
 
 
 def _expect_reference(given: Inputs, **answers: str) -> Plain:
-    return {case: answer for case, (_, answer) in _TABLE.items()} | answers
+    return {case: answer for case, (_, answer) in _CASES.items()} | answers
 
 
 EXPECTATIONS = Check(
@@ -501,7 +502,7 @@ EXPECTATIONS = Check(
                 ),
             )
         ),
-        *(Equal(case, label, points=0.5) for case, (label, _) in _TABLE.items()),
+        *(Equal(case, label, points=0.5) for case, (label, _) in _CASES.items()),
     ),
     hint='First return "different" where a seed or the place in the data is not shared. Then the '
     'same number of replicas is "bitwise", and a different number is "close". Dropout changes '

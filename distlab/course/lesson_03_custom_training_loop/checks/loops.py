@@ -26,7 +26,7 @@ def _loop_inputs(seed: int) -> Inputs:
 
 
 @functools.cache
-def _total() -> Any:
+def _total_variable() -> Any:
     import tensorflow as tf
 
     with mirrored(MOST_REPLICAS).scope():
@@ -36,13 +36,13 @@ def _total() -> Any:
 def _loop_call(train_in_calls: Callable[..., Any], inputs: Inputs) -> Plain:
     import tensorflow as tf
 
-    strategy, total = mirrored(MOST_REPLICAS), _total()
+    strategy, total = mirrored(MOST_REPLICAS), _total_variable()
     total.assign(0.0)
     seen: list[str] = []
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def replica_step(batch: Any) -> Any:
-        seen.append(_where())
+        seen.append(_place_of_step())
         total.assign_add(tf.reduce_sum(batch))
         return tf.reduce_sum(batch) / MOST_REPLICAS
 
@@ -53,7 +53,7 @@ def _loop_call(train_in_calls: Callable[..., Any], inputs: Inputs) -> Plain:
     return {"losses": losses, "total": total.numpy(), **noted}
 
 
-def _where() -> str:
+def _place_of_step() -> str:
     """Whether a replica's step runs eagerly, or is traced inside a loop of the graph, or not."""
     import tensorflow as tf
 
@@ -148,10 +148,10 @@ def _train_inputs(seed: int) -> Inputs:
     x = draw.normal(size=(_EXAMPLES, 4)).astype("float32")
     y = draw.integers(0, 3, size=_EXAMPLES).astype("int32")
     kernel = draw.normal(size=(4, 3)).astype("float32")
-    return {"x": x, "y": y, "has_label": _labels(draw), "kernel": kernel, "epochs": _EPOCHS}
+    return {"x": x, "y": y, "has_label": _draw_labels(draw), "kernel": kernel, "epochs": _EPOCHS}
 
 
-def _labels(draw: Any) -> Any:
+def _draw_labels(draw: Any) -> Any:
     """1 for an example with a label, else 0; some have one on each replica, not all on any four."""
     parts = []
     for start in range(0, _EXAMPLES, _BATCH):

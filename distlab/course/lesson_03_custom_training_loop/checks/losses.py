@@ -28,7 +28,7 @@ def summed_gradient(loss_of: Callable[..., Any], weights: Any, arrays: tuple[Any
 
     def step(*parts: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = _one_number(loss_of(*parts))
+            loss = _scalar_loss(loss_of(*parts))
         return loss, tape.gradient(loss, weights, unconnected_gradients="zero")
 
     per_replica = strategy.run(step, args=tuple(part(array) for array in arrays))
@@ -37,7 +37,7 @@ def summed_gradient(loss_of: Callable[..., Any], weights: Any, arrays: tuple[Any
     )
 
 
-def _one_number(loss: Any) -> Any:
+def _scalar_loss(loss: Any) -> Any:
     """The loss of a replica; 0.0 of one without examples may be an ordinary number."""
     import tensorflow as tf
 

@@ -74,7 +74,7 @@ def _order_call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
         "reads": reads,
         "versions": len({int(n) for each in epochs for batch in each for n in batch[:, 1]}),
         "one order": all(order == orders[0] for order in orders),
-        "one mix": all(_mix(each) == _mix(batches[0]) for each in batches),
+        "one mix": all(_mixes_of(each) == _mixes_of(batches[0]) for each in batches),
         "repeats": [batch[:, 0].tolist() for batch in epoch(pipeline())] == batches[0],
         "cache behind shuffle": "Cache" in behind_shuffle,
         "at once": any(name.startswith(("ParallelMap", "MapAndBatch")) for name in names),
@@ -84,12 +84,12 @@ def _order_call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
     }
 
 
-def _mix(batches: list[list[int]]) -> list[list[int]]:
+def _mixes_of(batches: list[list[int]]) -> list[list[int]]:
     """Which numbers came together, in whatever order."""
     return sorted(map(sorted, batches))
 
 
-def _seen(given: Inputs, out: Plain) -> str:
+def _reads_seen(given: Inputs, out: Plain) -> str:
     return (
         f"in {_ORDER_EPOCHS} epochs of {len(given['numbers'])} examples, `read` was called "
         f"{out['reads']} times, and the model saw {out['versions']} versions"
@@ -135,7 +135,7 @@ ORDER = Check(
             lambda given, out: (
                 out["reads"] == len(given["numbers"]) == out["versions"] / _ORDER_EPOCHS
             ),
-            _seen,
+            _reads_seen,
             points=2,
         ),
         Then(

@@ -34,12 +34,14 @@ def _shard_inputs(seed: int) -> Inputs:
 def _shard_call(my_examples: Callable[..., Any], inputs: Inputs) -> Plain:
     with tempfile.TemporaryDirectory() as folder:
         return {
-            case: _read_by_all(my_examples, inputs, _files(Path(folder), inputs, inputs[case]))
+            case: _read_by_all(
+                my_examples, inputs, _write_files(Path(folder), inputs, inputs[case])
+            )
             for case in ("many", "few")
         }
 
 
-def _files(folder: Path, inputs: Inputs, count: int) -> list[str]:
+def _write_files(folder: Path, inputs: Inputs, count: int) -> list[str]:
     files = [folder / f"{count}-{number}.txt" for number in range(count)]
     for number, file in enumerate(files):
         first = inputs["first"] + _LINES * number
@@ -104,11 +106,11 @@ def _missed(case: str) -> Callable[[Inputs, Plain], str]:
     )
 
 
-def _few_shared(given: Inputs, out: Plain) -> bool:
+def _few_files_shared(given: Inputs, out: Plain) -> bool:
     return bool(out["few"]["each once"] and all(out["few"]["sizes"]))
 
 
-def _few_seen(given: Inputs, out: Plain) -> str:
+def _few_files_seen(given: Inputs, out: Plain) -> str:
     if not out["few"]["each once"]:
         return _missed("few")(given, out)
     sizes = out["few"]["sizes"]
@@ -159,8 +161,8 @@ SHARD = Check(
         Then(
             Holds(
                 "with fewer files than workers, the same holds, and no worker goes without",
-                _few_shared,
-                _few_seen,
+                _few_files_shared,
+                _few_files_seen,
             ),
             Holds(
                 "no file is opened, and no example decoded, by a second worker",
@@ -190,7 +192,7 @@ SHARD = Check(
         ),
         Observed(
             "fewer_files_than_workers",
-            lambda given, out: out["many"]["each once"] and not _few_shared(given, out),
+            lambda given, out: out["many"]["each once"] and not _few_files_shared(given, out),
         ).feedback(
             "You deal out files even if there are fewer files than workers. So some workers get no "
             "example: in a real run they take empty batches until the others have finished. What "

@@ -249,7 +249,7 @@ def _restore_reference(given: Inputs, *, weights: str = "in the file") -> Plain:
     return {"error": "", "weights": _flat(given[weights]), **refused}
 
 
-def _says(words: str) -> Callable[[Inputs, Plain], bool]:
+def _error_says(words: str) -> Callable[[Inputs, Plain], bool]:
     return lambda given, out: words in out["error"]
 
 
@@ -295,12 +295,12 @@ RESTORE = Check(
     "`assert_existing_objects_matched()`, and let the error out of your function.",
     revisit="What a restore tells you",
     mistakes=(
-        Observed("consumed_asserted", _says("Unresolved object")).feedback(
+        Observed("consumed_asserted", _error_says("Unresolved object")).feedback(
             "You asked whether all of the file was used. The head and the optimizer stay in the "
             "file on purpose, so this question refuses the right file. About which objects do you "
             "want to ask?"
         ),
-        Observed("restore_for_read", _says("save_counter")).feedback(
+        Observed("restore_for_read", _error_says("save_counter")).feedback(
             "You called `restore`. It also looks for a counter that only `save` puts into its "
             "files, and this file was made by `write`. Which call goes with `write`?"
         ),

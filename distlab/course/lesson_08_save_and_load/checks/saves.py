@@ -62,10 +62,10 @@ def _export_call(export: Callable[..., Any], inputs: Inputs) -> Plain:
             return {"missing": "there is no export in the folder"}
         if "serving_default" not in loaded.signatures:
             return {"missing": "the export has no signature `serving_default`"}
-        return _answers(loaded.signatures["serving_default"], inputs["pixels"])
+        return _answers_of(loaded.signatures["serving_default"], inputs["pixels"])
 
 
-def _answers(signature: Any, pixels: Any) -> Plain:
+def _answers_of(signature: Any, pixels: Any) -> Plain:
     import tensorflow as tf
 
     takes, gives = signature.structured_input_signature[1], signature.structured_outputs
@@ -226,23 +226,23 @@ def _paths_reference(given: Inputs) -> Plain:
     return dict(_paths_call(where, given))
 
 
-def _chiefs(given: Inputs) -> str:
+def _chief_path(given: Inputs) -> str:
     return f"{given['folder']}/model.keras"
 
 
-def _all(out: Plain) -> list[str | None]:
+def _all_paths(out: Plain) -> list[str | None]:
     return [*out[_WITHOUT], *out[_WITH]]
 
 
 def _shares_temporary(given: Inputs, out: Plain, name: str) -> bool:
     """Whether tasks that are not the chief share a path of their own."""
-    others = [path for path in out[name][1:] if path not in (None, _chiefs(given))]
+    others = [path for path in out[name][1:] if path not in (None, _chief_path(given))]
     return len(set(others)) < len(others)
 
 
-def _apart(name: str) -> Holds:
+def _paths_differ(name: str) -> Holds:
     def is_inside(given: Inputs, out: Plain) -> bool:
-        return any(str(path).startswith(f"{_chiefs(given)}/") for path in out[name])
+        return any(str(path).startswith(f"{_chief_path(given)}/") for path in out[name])
 
     def message(given: Inputs, out: Plain) -> str:
         if is_inside(given, out):
@@ -272,7 +272,7 @@ PATHS = Check(
         Gate(
             Holds(
                 "the path depends on the task",
-                lambda given, out: len(set(_all(out))) > 1 or None in _all(out),
+                lambda given, out: len(set(_all_paths(out))) > 1 or None in _all_paths(out),
                 "all tasks of both clusters write to the same path",
             )
         ),
@@ -283,16 +283,16 @@ PATHS = Check(
         Gate(
             Holds(
                 "every task gets a path",
-                lambda given, out: None not in _all(out),
+                lambda given, out: None not in _all_paths(out),
                 "some tasks get None",
             )
         ),
         # Paths that belong to no task are easily different.
-        Then(_apart(_WITHOUT), _apart(_WITH), after=any),
+        Then(_paths_differ(_WITHOUT), _paths_differ(_WITH), after=any),
         Then(
             Holds(
                 "every path ends with .keras",
-                lambda given, out: all(str(path).endswith(".keras") for path in _all(out)),
+                lambda given, out: all(str(path).endswith(".keras") for path in _all_paths(out)),
                 "Keras refuses to save a model under a different ending",
                 points=0.5,
             )
@@ -302,27 +302,33 @@ PATHS = Check(
     "`folder/model.keras`. Put both job and index into the path of every other task.",
     revisit="Many workers: who saves?",
     mistakes=(
-        Observed("same_path", lambda given, out: set(_all(out)) == {_chiefs(given)}).feedback(
+        Observed(
+            "same_path", lambda given, out: set(_all_paths(out)) == {_chief_path(given)}
+        ).feedback(
             "You gave all tasks the same path. They write to it at the same time, and the file may "
             "hold a mixture. Which single task should write there?"
         ),
         Observed(
             "others_without_path",
-            lambda given, out: all({None, _chiefs(given)} <= {*out[n]} for n in (_WITHOUT, _WITH)),
+            lambda given, out: all(
+                {None, _chief_path(given)} <= {*out[n]} for n in (_WITHOUT, _WITH)
+            ),
         ).feedback(
             "You gave None to the tasks that are not the chief. All of them call "
             "`model.save(where(...))`, so they stop with an error, and the chief may wait for "
             "them. What can they do with a file that is not needed?"
         ),
         Observed(
-            "second_chief", lambda given, out: out[_WITH][1:].count(_chiefs(given)) == 1
+            "second_chief", lambda given, out: out[_WITH][1:].count(_chief_path(given)) == 1
         ).feedback(
             "In a cluster with a chief, you gave the chief's path to worker 0 as well. Both write "
             "to one file. In which clusters is worker 0 the chief?"
         ),
         Observed(
             "no_task_is_chief",
-            lambda given, out: _chiefs(given) in out[_WITH] and _chiefs(given) not in out[_WITHOUT],
+            lambda given, out: (
+                _chief_path(given) in out[_WITH] and _chief_path(given) not in out[_WITHOUT]
+            ),
         ).feedback(
             "In a cluster without a task called chief, no task writes the file that counts. Which "
             "task takes that part there?"
