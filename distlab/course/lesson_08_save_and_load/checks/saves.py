@@ -211,11 +211,25 @@ def _paths_call(where: Callable[..., Any], inputs: Inputs) -> Plain:
         answer = where(inputs["folder"], job, index, dict(jobs))
         return None if answer is None else posixpath.normpath(str(answer))
 
-    paths = {
+    return {
         name: [path(job, index, jobs) for job, count in jobs.items() for index in range(count)]
         for name, jobs in inputs["clusters"].items()
     }
-    return paths | {f"chief {name}": tasks[0] for name, tasks in paths.items()}
+
+
+def _paths_read(given: Inputs, outputs: Plain) -> Plain:
+    """The paths of each cluster, its chief's first, and what is wrong with those of the others."""
+    right = f"{given['folder']}/model.keras"
+    read: dict[str, Plain] = {"all": [*outputs[_WITHOUT], *outputs[_WITH]], "right": right}
+    for name, paths in outputs.items():
+        others = [path for path in paths[1:] if path not in (None, right)]
+        read |= {
+            name: paths,
+            f"chief {name}": paths[0],
+            f"inside {name}": any(str(path).startswith(f"{right}/") for path in paths),
+            f"shared {name}": len(set(others)) < len(others),
+        }
+    return read
 
 
 def _paths_reference(given: Inputs) -> Plain:
@@ -223,36 +237,18 @@ def _paths_reference(given: Inputs) -> Plain:
         is_chief = (job, index) == (next(iter(jobs)), 0)
         return f"{folder}/model.keras" if is_chief else f"{folder}/{job}-{index}/model.keras"
 
-    return dict(_paths_call(where, given))
-
-
-def _chief_path(given: Inputs) -> str:
-    return f"{given['folder']}/model.keras"
-
-
-def _all_paths(out: Plain) -> list[str | None]:
-    return [*out[_WITHOUT], *out[_WITH]]
-
-
-def _shares_temporary(given: Inputs, out: Plain, name: str) -> bool:
-    """Whether tasks that are not the chief share a path of their own."""
-    others = [path for path in out[name][1:] if path not in (None, _chief_path(given))]
-    return len(set(others)) < len(others)
+    return _paths_read(given, _paths_call(where, given))
 
 
 def _paths_differ(name: str) -> Holds:
-    def is_inside(given: Inputs, out: Plain) -> bool:
-        return any(str(path).startswith(f"{_chief_path(given)}/") for path in out[name])
-
-    def message(given: Inputs, out: Plain) -> str:
-        if is_inside(given, out):
-            return "a path leads through the chief's file, as if it were a folder"
-        return f"{len(out[name])} tasks write to {len(set(out[name]))} paths"
-
     return Holds(
         f"no two tasks share a path in a cluster {name}",
-        lambda given, out: len(set(out[name])) == len(out[name]) and not is_inside(given, out),
-        message,
+        lambda _, out: len(set(out[name])) == len(out[name]) and not out[f"inside {name}"],
+        lambda _, out: (
+            "a path leads through the chief's file, as if it were a folder"
+            if out[f"inside {name}"]
+            else f"{len(out[name])} tasks write to {len(set(out[name]))} paths"
+        ),
         points=0.5,
     )
 
@@ -267,12 +263,13 @@ PATHS = Check(
     cost=Cost.PURE,
     inputs=_paths_inputs,
     call=_paths_call,
+    read=_paths_read,
     reference=_paths_reference,
     criteria=(
         Gate(
             Holds(
                 "the path depends on the task",
-                lambda given, out: len(set(_all_paths(out))) > 1 or None in _all_paths(out),
+                lambda _, out: len(set(out["all"])) > 1 or None in out["all"],
                 "all tasks of both clusters write to the same path",
             )
         ),
@@ -283,7 +280,7 @@ PATHS = Check(
         Gate(
             Holds(
                 "every task gets a path",
-                lambda given, out: None not in _all_paths(out),
+                lambda _, out: None not in out["all"],
                 "some tasks get None",
             )
         ),
@@ -292,7 +289,7 @@ PATHS = Check(
         Then(
             Holds(
                 "every path ends with .keras",
-                lambda given, out: all(str(path).endswith(".keras") for path in _all_paths(out)),
+                lambda _, out: all(str(path).endswith(".keras") for path in out["all"]),
                 "Keras refuses to save a model under a different ending",
                 points=0.5,
             )
@@ -302,42 +299,32 @@ PATHS = Check(
     "`folder/model.keras`. Put both job and index into the path of every other task.",
     revisit="Many workers: who saves?",
     mistakes=(
-        Observed(
-            "same_path", lambda given, out: set(_all_paths(out)) == {_chief_path(given)}
-        ).feedback(
+        Observed("same_path", lambda _, out: set(out["all"]) == {out["right"]}).feedback(
             "You gave all tasks the same path. They write to it at the same time, and the file may "
             "hold a mixture. Which single task should write there?"
         ),
         Observed(
             "others_without_path",
-            lambda given, out: all(
-                {None, _chief_path(given)} <= {*out[n]} for n in (_WITHOUT, _WITH)
-            ),
+            lambda _, out: all({None, out["right"]} <= {*out[n]} for n in (_WITHOUT, _WITH)),
         ).feedback(
             "You gave None to the tasks that are not the chief. All of them call "
             "`model.save(where(...))`, so they stop with an error, and the chief may wait for "
             "them. What can they do with a file that is not needed?"
         ),
-        Observed(
-            "second_chief", lambda given, out: out[_WITH][1:].count(_chief_path(given)) == 1
-        ).feedback(
+        Observed("second_chief", lambda _, out: out[_WITH][1:].count(out["right"]) == 1).feedback(
             "In a cluster with a chief, you gave the chief's path to worker 0 as well. Both write "
             "to one file. In which clusters is worker 0 the chief?"
         ),
         Observed(
             "no_task_is_chief",
-            lambda given, out: (
-                _chief_path(given) in out[_WITH] and _chief_path(given) not in out[_WITHOUT]
-            ),
+            lambda _, out: out["right"] in out[_WITH] and out["right"] not in out[_WITHOUT],
         ).feedback(
             "In a cluster without a task called chief, no task writes the file that counts. Which "
             "task takes that part there?"
         ),
         Observed(
             "shared_temporary",
-            lambda given, out: any(
-                _shares_temporary(given, out, name) for name in (_WITHOUT, _WITH)
-            ),
+            lambda _, out: out[f"shared {_WITHOUT}"] or out[f"shared {_WITH}"],
         ).feedback(
             "Your chief has a file of its own, but the other tasks share one and overwrite each "
             "other. Which two arguments tell them apart?"
