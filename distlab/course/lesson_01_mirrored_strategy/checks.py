@@ -19,7 +19,7 @@ from distlab.course.checks import (
     Raises,
     Then,
 )
-from distlab.course.runs.replicas import MOST_REPLICAS, give_each, mirrored
+from distlab.course.runs.replicas import MOST_REPLICAS, give_each, mirrored, take_each
 
 # --- scope
 
@@ -146,10 +146,7 @@ def _combine_call(combine: Callable[..., Any], inputs: Inputs) -> Plain:
             give_each(strategy, [tf.constant(each) for each in some]) for some in (means, examples)
         ]
         answer = strategy.run(combine, args=tuple(values))
-        results = list(strategy.experimental_local_results(answer))
-        if results == [None]:
-            return None
-        return results * (MOST_REPLICAS // len(results))  # where all return one object
+        return None if answer is None else take_each(strategy, answer)
 
     return {
         "on_replicas": answers(inputs["means"], inputs["examples"]),

@@ -23,7 +23,7 @@ from distlab.course.checks import (
 )
 from distlab.course.checks.rubric import RubricRow, WrittenReport
 from distlab.course.lesson_02_batch_scaling.runs import TRAINING, Runs
-from distlab.course.runs.replicas import MOST_REPLICAS, give_each, mirrored
+from distlab.course.runs.replicas import MOST_REPLICAS, give_each, mirrored, take_each
 
 # --- plan_job
 
@@ -269,9 +269,9 @@ def _noise_call(noise_parts: Callable[..., Any], inputs: Inputs) -> Plain:
         answer = strategy.run(noise_parts, args=(given, inputs["per_replica"]))
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             return {"a different form": None if answer is None else type(answer).__name__}
-        parts = [strategy.experimental_local_results(part) for part in answer]
+        parts = [take_each(strategy, part) for part in answer]
         steps.append([[float(np.sum(copy)) for copy in copies] for copies in parts])
-    return {"parts": [[(part * MOST_REPLICAS)[:MOST_REPLICAS] for part in two] for two in steps]}
+    return {"parts": steps}
 
 
 def _noise_read(given: Inputs, outputs: Plain) -> Plain:

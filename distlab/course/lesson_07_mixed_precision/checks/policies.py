@@ -30,7 +30,7 @@ _FLOAT32, _FLOAT16, _BFLOAT16 = _POLICIES
 _PARTS = ("weights", "gradients", "optimizer", "activations")
 
 
-def _draw_model(seed: int) -> Inputs:
+def _memory_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     replicas = int(draw.choice([2, 4, 8]))
     return {
@@ -41,11 +41,11 @@ def _draw_model(seed: int) -> Inputs:
     }
 
 
-def _bytes_by_policy(training_bytes: Callable[..., Any], inputs: Inputs) -> Plain:
+def _memory_call(training_bytes: Callable[..., Any], inputs: Inputs) -> Plain:
     return {policy: training_bytes(policy=policy, **inputs) for policy in _POLICIES}
 
 
-def _bytes_by_part(given: Inputs, outputs: Plain) -> Plain:
+def _memory_read(given: Inputs, outputs: Plain) -> Plain:
     """The bytes of each part, in a list of the policies."""
     for answer in outputs.values():
         if not isinstance(answer, dict) or not set(_PARTS) <= answer.keys():
@@ -58,7 +58,7 @@ def _rounded(value: Plain) -> Plain:
     return int(value) if whole else value
 
 
-def _right_bytes(
+def _memory_reference(
     given: Inputs,
     *,
     narrow: tuple[str, ...] = ("activations",),
@@ -91,10 +91,10 @@ MEMORY = Check(
     direction="Take the parts one by one: how many numbers are there, how many bytes has each, and "
     "does every replica hold all of them?",
     cost=Cost.PURE,
-    inputs=_draw_model,
-    call=_bytes_by_policy,
-    read=_bytes_by_part,
-    reference=_right_bytes,
+    inputs=_memory_inputs,
+    call=_memory_call,
+    read=_memory_read,
+    reference=_memory_reference,
     criteria=(
         Form(
             f"it returns a dictionary with {', '.join(_PARTS)}",
@@ -165,15 +165,15 @@ _REASONS = {
 }
 
 
-def _draw_devices(seed: int) -> Inputs:
+def _choice_inputs(seed: int) -> Inputs:
     return {"devices": np.random.default_rng(seed).permutation(list(_ANSWERS)).tolist()}
 
 
-def _choices(choose: Callable[..., Any], inputs: Inputs) -> Plain:
+def _choice_call(choose: Callable[..., Any], inputs: Inputs) -> Plain:
     return {device: choose(device) for device in inputs["devices"]}
 
 
-def _right_choices(given: Inputs, **answers: Plain) -> Plain:
+def _choice_reference(given: Inputs, **answers: Plain) -> Plain:
     return _ANSWERS | {device.replace("_", " "): answer for device, answer in answers.items()}
 
 
@@ -213,9 +213,9 @@ CHOICE = Check(
     direction="Look at the age of the device first, then at the range of the type: only a small "
     "range needs a loss scale.",
     cost=Cost.PURE,
-    inputs=_draw_devices,
-    call=_choices,
-    reference=_right_choices,
+    inputs=_choice_inputs,
+    call=_choice_call,
+    reference=_choice_reference,
     criteria=tuple(
         _Policy(device, f"{device}: the policy, and whether it needs a loss scale", points=0.5)
         for device in _ANSWERS
