@@ -104,11 +104,10 @@ def test_local_step():
 # --- what the lesson says
 
 
-@pytest.fixture(scope="module")
-def lesson():
-    """The names of the lesson up to its second way to train; two short trainings."""
+def names_of_the_lesson():
+    """What the lesson defines before its first training."""
     path = ROOT / f"distlab/course/lesson_{STEM}/lesson.py"
-    text = path.read_text(encoding="utf-8").partition("# ### Which of the four would you save?")[0]
+    text = path.read_text(encoding="utf-8").partition("# ## A step of SGD")[0]
     names: dict = {}
     exec(compile(text, str(path), "exec"), names)
     return names
@@ -140,17 +139,8 @@ def loss_in_numpy(lesson, *, epochs, rate, replica=None):
     return -np.log(chances[range(len(y)), y]).mean()
 
 
-def test_in_a_long_run_a_quarter_of_the_digits_costs_more_than_short_steps(lesson):
+def test_in_a_long_run_a_quarter_of_the_digits_costs_more_than_short_steps():
+    lesson = names_of_the_lesson()
     few = [loss_in_numpy(lesson, epochs=32, rate=2, replica=n) for n in range(4)]
     alone, short = (loss_in_numpy(lesson, epochs=32, rate=rate) for rate in (0.5, 0.125))
     assert [alone, short, np.mean(few)] == pytest.approx([0.10, 0.12, 0.18], abs=0.01)
-
-
-def test_a_checkpoint_holds_one_copy(lesson, tmp_path):
-    weight = lesson["drifted"][-1]
-    path = tf.train.Checkpoint(weight=weight).write(str(tmp_path / "kept"))
-    alone = tf.Variable(tf.zeros(10))
-    tf.train.Checkpoint(weight=alone).read(path).assert_consumed()
-    first, *others = lesson["copies"](weight)
-    np.testing.assert_array_equal(alone, first)
-    assert all((other != first).any() for other in others)
