@@ -1,4 +1,4 @@
-import math
+"""The checks of lesson 00: right answers pass, mistakes are named; and what the lesson claims."""
 
 import keras
 import numpy as np
@@ -7,100 +7,45 @@ import tensorflow as tf
 
 from distlab.batching import split_batch
 from distlab.course.checks.registry import checks_of
-from distlab.course.checks.run_check import run_check
 from distlab.devices import split_devices
 from distlab.strategy.factory import make_strategy
 from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
-    load_solution,
     load_stub,
 )
 
 STEM = "00_start_here"
-ONE_DRAW = (1,)
 SLICES, FILE_SLICES, BRIGHTNESS, WHO_SAW = checks_of(STEM)
 
 
-def test_what_the_judges_expect_is_what_tensorflow_does():
-    strategy = make_strategy("mirrored", devices=split_devices(4)[:3])
-    for batch in (5, 10):
-        examples = 2 * batch + batch // 2
-        dataset = tf.data.Dataset.range(examples).batch(batch)
-        for step, shared in enumerate(strategy.experimental_distribute_dataset(dataset)):
-            counts = tuple(len(share) for share in strategy.experimental_local_results(shared))
-            assert counts == split_batch(min(batch, examples - step * batch), 3)
+# --- slices and file_slices
 
 
-# Task 1: slices
-
-
-def split_by_slicing(examples, replicas):
-    piece = -(-examples // replicas)
+def pieces_of(examples, piece, replicas):
+    """How many of the examples are in each of so many pieces, as a NumPy array."""
     return np.array([len(range(examples)[i * piece : (i + 1) * piece]) for i in range(replicas)])
-
-
-def split_by_taking(examples, replicas):
-    piece, shares = math.ceil(examples / replicas), []
-    for _ in range(replicas):
-        shares.append(min(piece, examples))
-        examples -= shares[-1]
-    return tuple(shares)
-
-
-def test_other_right_splits_pass():
-    assert_right_answers_pass(SLICES, split_by_slicing, split_by_taking)
 
 
 def even_split(examples, replicas):
     return [len(part) for part in np.array_split(np.arange(examples), replicas)]
 
 
-def pieces(examples, piece, replicas):
-    """Equal pieces, and what is left, or lacking, for the last replica."""
+def what_is_left_for_the_last(examples, replicas):
+    piece = -(-examples // replicas)
     return [piece] * (replicas - 1) + [examples - piece * (replicas - 1)]
 
 
-def rest_for_the_last(examples, replicas):
-    return pieces(examples, examples // replicas, replicas)
-
-
-def test_mistakes_of_slices_are_named():
+def test_slices():
+    assert_right_answers_pass(SLICES, lambda n, r: pieces_of(n, -(-n // r), r))
     wrong = {
         "even_split": even_split,
         "more_than_there_are": lambda examples, replicas: [examples] * replicas,
-        "rounded_down": rest_for_the_last,
-        "negative_share": lambda examples, replicas: pieces(
-            examples, math.ceil(examples / replicas), replicas
-        ),
+        "negative_share": what_is_left_for_the_last,
     }
     assert_mistakes_are_caught(SLICES, wrong)
-    report = run_check(SLICES, even_split)
-    assert 0 < report.earned < SLICES.points
-    assert "split(" in repr(report)
-
-
-# Task 2: slices of files
-
-
-def files_by_slicing(examples, replicas, batch_size):
-    piece = batch_size // replicas
-    return np.array([len(range(examples)[i * piece : (i + 1) * piece]) for i in range(replicas)])
-
-
-def files_at_once(examples, replicas, batch_size):
-    piece = batch_size / replicas
-    return tf.clip_by_value(examples - piece * tf.range(float(replicas)), 0, piece)
-
-
-def test_other_right_splits_of_files_pass():
-    assert_right_answers_pass(FILE_SLICES, files_by_slicing, files_at_once)
-
-
-def whole_pieces(examples, replicas, batch_size):
-    piece = batch_size // replicas
-    return [piece if examples > i * piece else 0 for i in range(replicas)]
+    assert_feedback_says(SLICES, {"split(": lambda n, r: [0] * r})
 
 
 def below_zero(examples, replicas, batch_size):
@@ -108,22 +53,16 @@ def below_zero(examples, replicas, batch_size):
     return [min(piece, examples - i * piece) for i in range(replicas)]
 
 
-def test_mistakes_of_file_slices_are_named():
+def test_file_slices():
+    assert_right_answers_pass(FILE_SLICES, lambda n, r, batch: pieces_of(n, batch // r, r))
     wrong = {
-        "as_from_memory": lambda examples, replicas, size: split_by_taking(examples, replicas),
         "as_equal_as_possible": lambda examples, replicas, size: even_split(examples, replicas),
-        "whole_pieces_only": whole_pieces,
         "negative_share": below_zero,
     }
     assert_mistakes_are_caught(FILE_SLICES, wrong)
 
 
-def test_the_check_expects_what_tensorflow_does_with_files():
-    split = load_solution(STEM)["split_from_files"]
-    assert [tuple(split(examples, 4, 32)) for examples in (10, 12)] == [(8, 2, 0, 0), (8, 4, 0, 0)]
-
-
-# Task 3: brightness
+# --- brightness
 
 
 @tf.function
@@ -145,103 +84,41 @@ def brightness_by(share, total_of):
     return brightness
 
 
-def summed(strategy, sums):
-    return strategy.reduce("SUM", sums, axis=None)
-
-
-def averaged(strategy, sums):
-    return strategy.reduce("MEAN", sums, axis=None)
-
-
-def summed_by_hand(strategy, sums):
-    return np.sum(strategy.experimental_local_results(sums))
-
-
 def cut_by_hand(strategy, dataset):
-    replicas = strategy.num_replicas_in_sync
     for batch in dataset:
-        shares = tf.split(batch, split_batch(len(batch), replicas))
+        shares = tf.split(batch, split_batch(len(batch), strategy.num_replicas_in_sync))
         yield strategy.experimental_distribute_values_from_function(
             lambda context, shares=shares: shares[context.replica_id_in_sync_group]
         )
 
 
-def distributed(strategy, dataset):
-    return strategy.experimental_distribute_dataset(dataset)
+def each_batch_distributed(strategy, dataset):
+    for batch in dataset:
+        yield from strategy.experimental_distribute_dataset(batch)
 
 
-def not_distributed(strategy, dataset):
-    return dataset
+def test_brightness():
+    def summed(strategy, sums):
+        return strategy.reduce("SUM", sums, axis=None)
 
+    def averaged(strategy, sums):
+        return strategy.reduce("MEAN", sums, axis=None)
 
-def test_other_right_cures_of_brightness_pass():
-    cures = brightness_by(cut_by_hand, summed), brightness_by(distributed, summed_by_hand)
-    assert_right_answers_pass(BRIGHTNESS, *cures)
-
-
-def test_mistakes_of_brightness_are_named():
-    def first_replica(strategy, sums):
-        return strategy.experimental_local_results(sums)[0]
-
-    def each_batch_distributed(strategy, dataset):
-        for batch in dataset:
-            yield from strategy.experimental_distribute_dataset(batch)
-
+    assert_right_answers_pass(BRIGHTNESS, brightness_by(cut_by_hand, summed))
     wrong = {
         "whole_batch_to_run": load_stub(STEM)["brightness"],
-        "mean_hides_it": brightness_by(not_distributed, averaged),
-        "one_replica_only": brightness_by(distributed, first_replica),
-        "mean_for_sum": brightness_by(distributed, averaged),
+        "mean_hides_it": brightness_by(lambda strategy, dataset: dataset, averaged),
         "batch_distributed": brightness_by(each_batch_distributed, summed),
     }
     assert_mistakes_are_caught(BRIGHTNESS, wrong)
-
-
-def test_a_brightness_of_another_form_is_told_what_to_return():
     said = {
-        "is there a `return`?": lambda strategy, dataset: None,
         "yours returned [[3, 3], 12]": lambda strategy, dataset: ([3, 3], 12.0),
         '"images" and "total"': lambda strategy, dataset: {"images": [3, 3]},
     }
     assert_feedback_says(BRIGHTNESS, said)
 
 
-# Task 4: who_saw
-
-
-@tf.function
-def copied(numbers):
-    return tf.identity(numbers)  # the same tensor from every replica would come back as one
-
-
-def who_saw_through_run(strategy, dataset):
-    seen = [[] for _ in range(strategy.num_replicas_in_sync)]
-    for batch in strategy.experimental_distribute_dataset(dataset):
-        results = strategy.experimental_local_results(strategy.run(copied, args=(batch,)))
-        for replica, share in enumerate(results):
-            seen[replica] += list(share)  # tensors, not yet numbers
-    return seen
-
-
-def who_saw_by_columns(strategy, dataset):
-    rounds = [
-        strategy.experimental_local_results(batch)
-        for batch in strategy.experimental_distribute_dataset(dataset)
-    ]
-    return [tf.concat(shares, axis=0) for shares in zip(*rounds, strict=True)]
-
-
-def test_other_right_ways_to_see_pass():
-    assert_right_answers_pass(WHO_SAW, who_saw_through_run, who_saw_by_columns)
-
-
-def every_replica_saw_all(strategy, dataset):
-    seen = [[] for _ in range(strategy.num_replicas_in_sync)]
-    for batch in dataset:
-        results = strategy.experimental_local_results(strategy.run(copied, args=(batch,)))
-        for numbers, share in zip(seen, results, strict=True):
-            numbers.extend(share.numpy())
-    return seen
+# --- who_saw
 
 
 def shares_of(strategy, dataset):
@@ -250,32 +127,26 @@ def shares_of(strategy, dataset):
         yield [share.numpy() for share in strategy.experimental_local_results(batch)]
 
 
-def shares_appended(strategy, dataset):
-    return [list(mine) for mine in zip(*shares_of(strategy, dataset), strict=True)]
+def whole_batches_on_all(strategy, dataset):
+    whole = [number for batch in dataset for number in batch.numpy()]
+    return [whole] * strategy.num_replicas_in_sync
 
 
-def shared_in_turns(strategy, dataset):
-    batches, replicas = list(dataset), strategy.num_replicas_in_sync
-    return [np.concatenate([batch[i::replicas] for batch in batches]) for i in range(replicas)]
+def test_who_saw():
+    def joined(join):
+        return lambda *given: [join(mine) for mine in zip(*shares_of(*given), strict=True)]
 
-
-def first_batch_only(strategy, dataset):
-    return next(shares_of(strategy, dataset))
-
-
-def test_mistakes_of_who_saw_are_named():
+    assert_right_answers_pass(WHO_SAW, joined(lambda shares: tf.concat(shares, axis=0)))
     wrong = {
-        "every_replica_saw_all": every_replica_saw_all,
-        "shares_appended": shares_appended,
-        "only_first_batch": first_batch_only,
-        "shared_by_hand": shared_in_turns,
+        "every_replica_saw_all": whole_batches_on_all,
+        "shares_appended": joined(list),
+        "only_first_batch": lambda *given: next(shares_of(*given)),
     }
-    assert_mistakes_are_caught(WHO_SAW, wrong, seeds=ONE_DRAW)
-    said = {"is there a `return`?": lambda *_: None, "yours returned [11, 11]": lambda *_: [11, 11]}
-    assert_feedback_says(WHO_SAW, said)
+    assert_mistakes_are_caught(WHO_SAW, wrong)
+    assert_feedback_says(WHO_SAW, {"yours returned [11, 11]": lambda *_: [11, 11]})
 
 
-# What the lesson says and does not show
+# --- what the lesson says and does not show
 
 
 def test_a_mean_of_means_gives_the_last_digit_three_times_the_weight():
@@ -288,33 +159,31 @@ def test_the_mean_of_nothing_is_nan():
     assert np.isnan(tf.reduce_mean(tf.zeros([0])).numpy())
 
 
-def test_fit_with_an_empty_share_gives_no_nan_and_too_small_a_step():
-    data, strategy = zeros_then_ones()
-    with strategy.scope():
-        layer = keras.layers.Dense(1, kernel_initializer="zeros", use_bias=False)
-        model = keras.Sequential([keras.Input((1,)), layer])
-        model.compile(optimizer=keras.optimizers.SGD(0.5), loss="mse")
-    history = model.fit(data, shuffle=False, verbose=0).history
-    assert np.isfinite(history["loss"]).all()
-    assert float(layer.kernel[0, 0]) == 0.75  # one device takes a step of 1
-
-
-def zeros_then_ones():
-    """8 examples with a loss of 0, then 5 that four replicas share as 2, 2, 1 and 0."""
+def fitted_with_an_empty_share(*layers, rate, epochs=1):
+    """A Keras model after 8 examples with a loss of 0, then 5 that four replicas share 2 2 1 0."""
     target = np.float32([[0]] * 8 + [[1]] * 5)
     data = tf.data.Dataset.from_tensor_slices((np.ones_like(target), target)).batch(8)
-    return data, make_strategy("mirrored", devices=split_devices(4))
+    strategy = make_strategy("mirrored", devices=split_devices(4))
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), *(make() for make in layers)])
+        model.compile(optimizer=keras.optimizers.SGD(rate), loss="mse")
+    history = model.fit(data, epochs=epochs, shuffle=False, verbose=0).history
+    copies = [strategy.experimental_local_results(w.value) for w in model.trainable_weights]
+    return history["loss"], [copy.numpy() for each in copies for copy in each]
+
+
+def test_fit_with_an_empty_share_gives_no_nan_and_too_small_a_step():
+    losses, kernels = fitted_with_an_empty_share(
+        lambda: keras.layers.Dense(1, kernel_initializer="zeros", use_bias=False), rate=0.5
+    )
+    assert np.isfinite(losses).all()
+    assert [float(kernel[0, 0]) for kernel in kernels] == [0.75] * 4  # one device takes a step of 1
 
 
 def test_fit_with_an_empty_share_and_batch_normalization_ends_with_nan():
     """The mean over no example is NaN, and the sum of the gradients carries it to all replicas."""
-    data, strategy = zeros_then_ones()
-    with strategy.scope():
-        layers = [keras.layers.BatchNormalization(), keras.layers.Dense(1)]
-        model = keras.Sequential([keras.Input((1,)), *layers])
-        model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
-    losses = model.fit(data, epochs=2, shuffle=False, verbose=0).history["loss"]
+    losses, copies = fitted_with_an_empty_share(
+        keras.layers.BatchNormalization, lambda: keras.layers.Dense(1), rate=0.1, epochs=2
+    )
     assert np.isfinite(losses).tolist() == [True, False]
-    for weight in model.trainable_weights:
-        for copy in strategy.experimental_local_results(weight.value):
-            assert np.isnan(copy.numpy()).all()
+    assert all(np.isnan(copy).all() for copy in copies)

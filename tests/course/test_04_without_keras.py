@@ -5,170 +5,109 @@ import pytest
 import tensorflow as tf
 
 from distlab.course.checks.registry import checks_of
-from tests.support.lesson_checks import (
-    assert_mistakes_are_caught,
-    assert_right_answers_pass,
-    load_stub,
-)
+from tests.support.lesson_checks import assert_mistakes_are_caught, assert_right_answers_pass
 from tests.support.repository import ROOT
 
 STEM = "04_without_keras"
 REGRESSION, ADAGRAD, LOCAL = checks_of(STEM)
-ONE_DRAW = (1,)
 
 
 def all_reduce(way, values):
     return tf.distribute.get_replica_context().all_reduce(way, values)
 
 
-# sgd_step
+# --- sgd_step
 
 
-def sgd_of_concatenated_examples(slope, offset, x, y, rate):
-    context = tf.distribute.get_replica_context()
-    x, y = context.all_gather(x, axis=0), context.all_gather(y, axis=0)
-    error = slope * x + offset - y
-    by_slope, by_offset = 2 * tf.reduce_mean(error * x), 2 * tf.reduce_mean(error)
-    slope.assign_sub(rate * by_slope)
-    offset.assign_sub(rate * by_offset)
+def gradients_of(slope, offset, x, y):
+    """The gradient of each example, by slope and by offset."""
+    error = 2 * (slope * x + offset - y)
+    return error * x, error
 
 
-def test_other_right_steps_pass():
-    assert_right_answers_pass(REGRESSION, sums(), sgd_of_concatenated_examples, seeds=ONE_DRAW)
-
-
-def means(way, *, weigh=False):
-    """A step from the replica's own mean gradients, written out."""
+def sgd_by(combine):
+    """A step by what `combine` makes of each example's gradients on this replica."""
 
     def step(slope, offset, x, y, rate):
-        error, count = slope * x + offset - y, tf.cast(tf.size(x), tf.float32)
-        own = [2 * tf.reduce_mean(error * x), 2 * tf.reduce_mean(error)]
-        if weigh:
-            total = all_reduce("SUM", count)
-            own = [each * count / total for each in own]
-        own = all_reduce(way, own) if way else own
-        slope.assign_sub(rate * own[0])
-        offset.assign_sub(rate * own[1])
+        each = gradients_of(slope, offset, x, y)
+        for variable, change in zip((slope, offset), combine(*each), strict=True):
+            variable.assign_sub(rate * change)
 
     return step
 
 
-def sums(*, divide_by="all"):
-    """A step from the sums over the examples of all replicas."""
-
-    def step(slope, offset, x, y, rate):
-        error, count = slope * x + offset - y, tf.cast(tf.size(x), tf.float32)
-        whole = all_reduce("SUM", [2 * tf.reduce_sum(error * x), 2 * tf.reduce_sum(error), count])
-        divisor = whole[2] if divide_by == "all" else count
-        slope.assign_sub(rate * whole[0] / divisor)
-        offset.assign_sub(rate * whole[1] / divisor)
-
-    return step
+def mean_over_all(*each):
+    count = tf.cast(tf.size(each[0]), tf.float32)
+    *sums, count = all_reduce("SUM", [*map(tf.reduce_sum, each), count])
+    return [total / count for total in sums]
 
 
 def sgd_in_a_condition(slope, offset, x, y, rate):
     if len(x):
-        sums()(slope, offset, x, y, rate)
+        sgd_by(mean_over_all)(slope, offset, x, y, rate)
 
 
-def test_a_wrong_step_is_named():
+def test_sgd_step():
+    def gathered(*each):
+        return [
+            tf.reduce_mean(tf.distribute.get_replica_context().all_gather(gradient, axis=0))
+            for gradient in each
+        ]
+
+    assert_right_answers_pass(REGRESSION, sgd_by(gathered))
     wrong = {
-        "no_all_reduce": means(None),
-        "mean_of_means": means("MEAN"),
-        "nan_of_nothing": means("SUM", weigh=True),
-        "own_count": sums(divide_by="own"),
+        "no_all_reduce": sgd_by(lambda *each: [*map(tf.reduce_mean, each)]),
+        "mean_of_means": sgd_by(lambda *each: all_reduce("MEAN", [*map(tf.reduce_mean, each)])),
         "all_reduce_in_a_condition": sgd_in_a_condition,
     }
-    assert_mistakes_are_caught(REGRESSION, wrong, seeds=ONE_DRAW)
+    assert_mistakes_are_caught(REGRESSION, wrong)
 
 
-# adagrad_step
+# --- adagrad_step
 
 
-def adagrad(order="reduce clip total change", *, way="SUM"):
-    """Adagrad with its lines in the given order; a line that is not named is left out."""
-
-    def step(weight, total, gradient, rate, limit):
-        change = tf.zeros_like(weight)
-        for line in order.split():
-            if line == "reduce":
-                gradient = all_reduce(way, gradient)
-            elif line == "clip":
-                gradient = tf.clip_by_value(gradient, -limit, limit)
-            elif line == "total":
-                total.assign_add(gradient**2)
-            elif line == "reduce_change":
-                change = all_reduce(way, change)
-            else:
-                change = rate * gradient / tf.sqrt(total)
-        weight.assign_sub(change)
-
-    return step
-
-
-def adagrad_in_one_expression(weight, total, gradient, rate, limit):
+def adagrad(weight, total, gradient, rate, limit):
     whole = tf.maximum(tf.minimum(all_reduce("SUM", gradient), limit), -limit)
     weight.assign_sub(rate * whole * tf.math.rsqrt(total.assign_add(whole**2)))
 
 
-def test_other_right_adagrads_pass():
-    assert_right_answers_pass(ADAGRAD, adagrad(), adagrad_in_one_expression, seeds=ONE_DRAW)
+def adagrad_that_clips_first(weight, total, gradient, rate, limit):
+    own = tf.clip_by_value(gradient, -limit, limit)
+    adagrad(weight, total, own, rate, limit)
 
 
-def test_a_wrong_adagrad_is_named():
-    wrong = {
-        "no_all_reduce": adagrad("clip total change"),
-        "clipped_before_reduce": adagrad("clip reduce total change"),
-        "state_before_reduce": adagrad("total reduce clip change"),
-        "changes_reduced": load_stub(STEM)["adagrad_step"],
-        "mean_for_sum": adagrad(way="MEAN"),
-    }
-    assert_mistakes_are_caught(ADAGRAD, wrong, seeds=ONE_DRAW)
+def test_adagrad_step():
+    assert_right_answers_pass(ADAGRAD, adagrad)
+    assert_mistakes_are_caught(ADAGRAD, {"clipped_before_reduce": adagrad_that_clips_first})
 
 
-# local_step
+# --- local_step
 
 
-def local(*, averages=lambda t, every: t % every == 0, way="MEAN", lines="move average"):
+def local_step(averages):
     def step(weight, gradient, rate, step, every):
-        for line in lines.split():
-            if line == "move":
-                weight.assign_sub(rate * gradient)
-            elif averages(step, every):
-                weight.assign(all_reduce(way, weight.read_value()))
+        new = weight - rate * gradient
+        weight.assign(all_reduce("MEAN", new) if averages(step, every) else new)
 
     return step
 
 
-def local_step_that_averages_the_new_value(weight, gradient, rate, step, every):
-    new = weight - rate * gradient
-    weight.assign(new if step % every else all_reduce("MEAN", new))
-
-
-def test_other_right_local_steps_pass():
-    answers = local_step_that_averages_the_new_value, local()
-    assert_right_answers_pass(LOCAL, *answers, seeds=ONE_DRAW)
-
-
-def test_a_wrong_local_step_is_named():
+def test_local_step():
+    assert_right_answers_pass(LOCAL, local_step(lambda step, every: not step % every))
     wrong = {
-        "averages_each_step": local(averages=lambda t, every: True),
-        "never_averages": local(averages=lambda t, every: False),
-        "sum_of_copies": local(way="SUM"),
-        "averages_before_the_step": local(lines="average move"),
-        "off_by_one": local(averages=lambda t, every: (t - 1) % every == 0),
+        "averages_each_step": local_step(lambda step, every: True),
+        "off_by_one": local_step(lambda step, every: step % every == 1),
     }
-    assert_mistakes_are_caught(LOCAL, wrong, seeds=ONE_DRAW)
+    assert_mistakes_are_caught(LOCAL, wrong)
 
 
-# What the lesson says
+# --- what the lesson says
 
 
-@pytest.fixture(scope="module")
-def lesson():
-    """The names of the lesson up to its second way to train; two short trainings."""
+def names_of_the_lesson():
+    """What the lesson defines before its first training."""
     path = ROOT / f"distlab/course/lesson_{STEM}/lesson.py"
-    text = path.read_text(encoding="utf-8").partition("# ### Which of the four would you save?")[0]
+    text = path.read_text(encoding="utf-8").partition("# ## A step of SGD")[0]
     names: dict = {}
     exec(compile(text, str(path), "exec"), names)
     return names
@@ -200,17 +139,8 @@ def loss_in_numpy(lesson, *, epochs, rate, replica=None):
     return -np.log(chances[range(len(y)), y]).mean()
 
 
-def test_in_a_long_run_a_quarter_of_the_digits_costs_more_than_short_steps(lesson):
+def test_in_a_long_run_a_quarter_of_the_digits_costs_more_than_short_steps():
+    lesson = names_of_the_lesson()
     few = [loss_in_numpy(lesson, epochs=32, rate=2, replica=n) for n in range(4)]
     alone, short = (loss_in_numpy(lesson, epochs=32, rate=rate) for rate in (0.5, 0.125))
     assert [alone, short, np.mean(few)] == pytest.approx([0.10, 0.12, 0.18], abs=0.01)
-
-
-def test_a_checkpoint_holds_one_copy(lesson, tmp_path):
-    weight = lesson["drifted"][-1]
-    path = tf.train.Checkpoint(weight=weight).write(str(tmp_path / "kept"))
-    alone = tf.Variable(tf.zeros(10))
-    tf.train.Checkpoint(weight=alone).read(path).assert_consumed()
-    first, *others = lesson["copies"](weight)
-    np.testing.assert_array_equal(alone, first)
-    assert all((other != first).any() for other in others)

@@ -1,7 +1,5 @@
 """The checks of lesson 05 take right answers, and name each mistake; and what the lesson claims."""
 
-import math
-
 import numpy as np
 import tensorflow as tf
 
@@ -18,31 +16,28 @@ from tests.support.local_tasks import wait_until
 
 STEM = "05_input_pipelines"
 ORDER, SHARD, REST, PREDICT = checks_of(STEM)
-ONE_DRAW = (1,)
-IN_ORDER = "read cache shuffle augment batch prefetch"
 AUTO = tf.data.AUTOTUNE
-
-
-# Task 1: repair_pipeline
 
 
 def source(numbers):
     return tf.data.Dataset.from_tensor_slices(numbers)
 
 
-def order_shuffled_before_read(numbers, read, augment, batch, seed):
+def by_context(context):
+    return context.num_input_pipelines, context.input_pipeline_id
+
+
+# --- repair_pipeline
+
+
+def shuffled_before_read(numbers, read, augment, batch, seed):
     """A cache before the shuffle again: numbers are cheap to shuffle, so both are shuffled."""
     data = source(numbers).shuffle(len(numbers), seed=seed, reshuffle_each_iteration=False)
     data = data.map(read, num_parallel_calls=AUTO).cache().shuffle(len(numbers), seed=seed)
     return data.map(augment).batch(batch).prefetch(AUTO)
 
 
-def test_order_takes_different_right_answers():
-    answers = order_of(IN_ORDER), order_shuffled_before_read
-    assert_right_answers_pass(ORDER, *answers, seeds=ONE_DRAW)
-
-
-def order_of(stages):
+def pipeline_of(stages):
     """An answer with the stages that these words name, in their order."""
 
     def make_pipeline(numbers, read, augment, batch, seed):
@@ -62,184 +57,116 @@ def order_of(stages):
     return make_pipeline
 
 
-def test_order_names_the_mistake():
+def test_repair_pipeline():
+    assert_right_answers_pass(ORDER, shuffled_before_read)
     wrong = {
-        "never_cached": order_of("read shuffle augment batch prefetch"),
-        "cache_after_shuffle": order_of("read shuffle cache augment batch prefetch"),
-        "augmentation_cached": order_of("read augment cache shuffle batch prefetch"),
-        "shuffle_after_batch": order_of("read cache augment batch shuffle prefetch"),
-        "prefetch_first": order_of("prefetch read cache shuffle augment batch"),
+        "never_cached": pipeline_of("read shuffle augment batch prefetch"),
+        "cache_after_shuffle": pipeline_of("read shuffle cache augment batch prefetch"),
+        "augmentation_cached": pipeline_of("read augment cache shuffle batch prefetch"),
+        "shuffle_after_batch": pipeline_of("read cache augment batch shuffle prefetch"),
+        "prefetch_first": pipeline_of("prefetch read cache shuffle augment batch"),
     }
-    assert_mistakes_are_caught(ORDER, wrong, seeds=ONE_DRAW)
+    assert_mistakes_are_caught(ORDER, wrong)
     # It freezes the augmentation, too.
-    at_the_end = order_of("read augment shuffle batch cache prefetch")
-    assert_mistake_is_caught(ORDER, at_the_end, "cache_after_shuffle", seeds=ONE_DRAW)
-
-
-def test_order_says_so_if_the_answer_is_no_data_set():
+    at_the_end = pipeline_of("read augment shuffle batch cache prefetch")
+    assert_mistake_is_caught(ORDER, at_the_end, "cache_after_shuffle")
     assert_feedback_says(ORDER, {"a tf.data.Dataset of batches": lambda *_: [1, 2]})
 
 
-# Task 2: shard_files
+# --- shard_files
 
 
-def shard_by_slices(context, files, load, decode, seed):
-    workers, me = context.num_input_pipelines, context.input_pipeline_id
-    enough = len(files) >= workers
-    lines = source(files[me::workers] if enough else files).interleave(load, cycle_length=2)
-    lines = lines if enough else lines.enumerate().filter(lambda n, _: n % workers == me)
-    lines = lines if enough else lines.map(lambda _, line: line)
+def by_slices(context, files, load, decode, seed):
+    workers, me = by_context(context)
+    if len(files) >= workers:
+        lines = source(files[me::workers]).interleave(load, cycle_length=2)
+    else:
+        numbered = source(files).flat_map(load).enumerate()
+        lines = numbered.filter(lambda n, _: n % workers == me).map(lambda _, line: line)
     return lines.map(decode).shuffle(1000, seed=seed)
 
 
-def test_shard_takes_different_right_answers():
-    assert_right_answers_pass(SHARD, sharding, shard_by_slices, seeds=ONE_DRAW)
+def reading(stages):
+    """An answer with the stages that these words name, in their order."""
+
+    def my_examples(context, files, load, decode, seed):
+        apply = {
+            "load": lambda data: data.flat_map(load),
+            "shard": lambda data: data.shard(*by_context(context)),
+            "decode": lambda data: data.map(decode),
+            "shuffle": lambda data: data.shuffle(1000, seed=seed),
+            "unseeded": lambda data: data.shuffle(1000),
+        }
+        data = source(files)
+        for stage in stages.split():
+            data = apply[stage](data)
+        return data
+
+    return my_examples
 
 
-def by_context(context):
-    return context.num_input_pipelines, context.input_pipeline_id
-
-
-def sharding(context, files, load, decode, seed):
-    data, by = source(files), by_context(context)
-    if len(files) >= context.num_input_pipelines:
-        lines = data.shard(*by).flat_map(load)
-    else:
-        lines = data.flat_map(load).shard(*by)
-    return lines.shuffle(1000, seed=seed).map(decode)
-
-
-def reads_all(context, files, load, decode, seed):
-    return source(files).flat_map(load).shuffle(1000, seed=seed).map(decode)
-
-
-def files_always(context, files, load, decode, seed):
-    lines = source(files).shard(*by_context(context)).flat_map(load)
-    return lines.shuffle(1000, seed=seed).map(decode)
-
-
-def unseeded_then_shard(context, files, load, decode, seed):
-    lines = source(files).flat_map(load).shuffle(1000)
-    return lines.shard(*by_context(context)).map(decode)
-
-
-def decode_then_shard(context, files, load, decode, seed):
-    decoded = source(files).flat_map(load).map(decode)
-    return decoded.shard(*by_context(context)).shuffle(1000, seed=seed)
-
-
-def lines_always(context, files, load, decode, seed):
-    lines = source(files).flat_map(load)
-    return lines.shard(*by_context(context)).shuffle(1000, seed=seed).map(decode)
-
-
-def test_shard_names_the_mistake():
+def test_shard_files():
+    assert_right_answers_pass(SHARD, by_slices)
     wrong = {
-        "both_read_all": reads_all,
-        "unseeded_shuffle_then_shard": unseeded_then_shard,
-        "fewer_files_than_workers": files_always,
-        "decodes_everything": decode_then_shard,
-        "opens_every_file": lines_always,
+        "both_read_all": reading("load shuffle decode"),
+        "unseeded_shuffle_then_shard": reading("load unseeded shard decode"),
+        "fewer_files_than_workers": reading("shard load shuffle decode"),
+        "decodes_everything": reading("load decode shard shuffle"),
+        "opens_every_file": reading("load shard shuffle decode"),
     }
-    assert_mistakes_are_caught(SHARD, wrong, seeds=ONE_DRAW)
+    assert_mistakes_are_caught(SHARD, wrong)
 
 
-# Task 3: rest_of_epoch
+# --- rest_of_epoch
 
 
-def size_of(context, global_batch):
-    return context.get_per_replica_batch_size(global_batch)
-
-
-def rest_by_slices(context, numbers, decode, global_batch, steps_done):
-    workers, me = by_context(context)
-    mine = source(numbers[steps_done * global_batch :][me::workers])
-    batch = global_batch // context.num_replicas_in_sync
-    return mine.map(decode, num_parallel_calls=2).batch(batch).prefetch(2)
-
-
-def test_rest_takes_different_right_answers():
-    assert_right_answers_pass(REST, resting(), rest_by_slices, seeds=range(2))
-
-
-def resting(
-    *,
-    by=by_context,
-    size=size_of,
-    part=lambda data, by, count: data.shard(*by),
-    skip_own=False,
-    decode_first=False,
-):
-    """An answer that drops what was trained before or after the part."""
-
+def rest_by_slices(batch_size):
     def rest_of_epoch(context, numbers, decode, global_batch, steps_done):
-        data, trained = source(numbers), steps_done * global_batch
-        data = data if skip_own else data.skip(trained)
-        data = data.map(decode) if decode_first else data
-        data = part(data, by(context), int(data.cardinality()))
-        data = data.skip(trained) if skip_own else data
-        data = data if decode_first else data.map(decode)
-        return data.batch(size(context, global_batch))
+        workers, me = by_context(context)
+        mine = source(numbers[steps_done * global_batch :][me::workers])
+        batch = batch_size(context, global_batch)
+        return mine.map(decode, num_parallel_calls=2).batch(batch).prefetch(2)
 
     return rest_of_epoch
 
 
-def consecutive(data, by, count):
-    return data.skip(by[1] * (count // by[0])).take(count // by[0])
+def skipped_on_each_worker(context, numbers, decode, global_batch, steps_done):
+    mine = source(numbers).shard(*by_context(context)).skip(steps_done * global_batch)
+    return mine.map(decode).batch(context.get_per_replica_batch_size(global_batch))
 
 
-def test_rest_names_the_mistake():
+def test_rest_of_epoch():
+    by_division = rest_by_slices(lambda context, batch: batch // context.num_replicas_in_sync)
+    assert_right_answers_pass(REST, by_division)
     wrong = {
-        "global_batch_per_replica": resting(size=lambda context, batch: batch),
-        "shard_by_replica": resting(by=lambda c: (c.num_replicas_in_sync, c.input_pipeline_id)),
-        "skipped_on_each_worker": resting(skip_own=True),
-        "consecutive_parts": resting(part=consecutive),
-        "decodes_everything": resting(decode_first=True),
+        "global_batch_per_replica": rest_by_slices(lambda context, batch: batch),
+        "skipped_on_each_worker": skipped_on_each_worker,
     }
-    assert_mistakes_are_caught(REST, wrong, seeds=ONE_DRAW)
+    assert_mistakes_are_caught(REST, wrong)
 
 
-# Task 4: predict_step
+# --- predict_step
 
 
-def predict_by_counting(read_ms, compute_ms, global_batch, workers, policy, at_once, reads_ahead):
-    left, reading = global_batch // (workers if policy == "FILE" else 1), 0
-    while left > 0:
-        left, reading = left - at_once, reading + read_ms
-    return np.max([reading, compute_ms]) if reads_ahead else np.sum([reading, compute_ms])
+def by_counting(shares_of):
+    """An answer that counts the rounds, of the examples that a policy gives to each worker."""
 
-
-def test_predict_takes_different_right_answers():
-    assert_right_answers_pass(PREDICT, predicting(), predict_by_counting, seeds=range(8))
-
-
-def predicting(
-    *,
-    ahead=max,
-    in_turns=lambda a, b: a + b,
-    shares=("FILE",),
-    rounds=lambda examples, at_once: math.ceil(examples / at_once),
-):
     def step_ms(read_ms, compute_ms, global_batch, workers, policy, at_once, reads_ahead):
-        examples = global_batch // (workers if policy in shares else 1)
-        reading = rounds(examples, at_once) * read_ms
-        return (ahead if reads_ahead else in_turns)(reading, compute_ms)
+        left, reading = global_batch // shares_of(policy, workers), 0
+        while left > 0:
+            left, reading = left - at_once, reading + read_ms
+        return np.max([reading, compute_ms]) if reads_ahead else np.sum([reading, compute_ms])
 
     return step_ms
 
 
-def test_predict_names_the_mistake():
-    wrong = {
-        "data_shares_work": predicting(shares=("FILE", "DATA")),
-        "one_call_at_a_time": predicting(rounds=lambda examples, at_once: examples),
-        "part_of_a_round": predicting(rounds=lambda examples, at_once: examples / at_once),
-        "always_ahead": predicting(in_turns=max),
-        "prefetch_hides_input": predicting(ahead=lambda reading, compute: compute),
-    }
-    assert_mistakes_are_caught(PREDICT, wrong)
+def test_predict_step():
+    by_policy = by_counting(lambda policy, workers: workers if policy == "FILE" else 1)
+    assert_right_answers_pass(PREDICT, by_policy)
+    assert_mistakes_are_caught(PREDICT, {"data_shares_work": by_counting(lambda policy, n: n)})
 
 
-# What the lesson says and does not show
+# --- what the lesson says and does not show
 
 
 def test_a_seed_of_the_operation_freezes_it_as_well():

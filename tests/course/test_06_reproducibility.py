@@ -1,6 +1,5 @@
 """The checks of lesson 06: right answers pass, and wrong ones are named, even under determinism."""
 
-import functools
 import random
 
 import keras
@@ -16,21 +15,18 @@ from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
-    load_solution,
 )
 
 STEM = "06_reproducibility"
-CHECKS = {check.name: check for check in checks_of(STEM)}
-RUNS, MASKS, EXPECT = CHECKS.values()
-solution = functools.cache(functools.partial(load_solution, STEM))
-ONE_DRAW, TWO_REPLICAS = (1,), (3,)
+RUNS, MASKS, EXPECT = checks_of(STEM)
+TWO_REPLICAS = (3,)  # of the draws
 fold_in = tf.random.experimental.stateless_fold_in
 
 
 # --- equal_runs
 
 
-def trainer(*, first=None, after_build=None, after_data=None, weights=None):
+def trainer(*, first=None, after_build=None, after_data=None):
     """An answer to `equal_runs` that seeds, by functions of the seed, at the places given."""
 
     def call(at, seed):
@@ -44,7 +40,7 @@ def trainer(*, first=None, after_build=None, after_data=None, weights=None):
         data = make_data()
         call(after_data, seed)
         model.fit(data, epochs=2, shuffle=False, verbose=0)
-        return weights(model) if weights else model.get_weights()
+        return model.get_weights()
 
     return train_once
 
@@ -55,23 +51,6 @@ def each_stream(seed):
     tf.random.set_seed(seed)
 
 
-def test_other_seedings_of_all_streams_pass():
-    answers = trainer(first=keras.utils.set_random_seed), trainer(first=each_stream)
-    assert_right_answers_pass(RUNS, *answers, seeds=ONE_DRAW)
-
-
-def test_runs_that_differ_are_named():
-    wrong = {
-        "python_seed_only": trainer(first=random.seed),
-        "seeded_after_build": trainer(after_build=dl.set_seed),
-        "seeded_after_data": trainer(first=random.seed, after_data=dl.set_seed),
-        "stream_left_out": trainer(first=lambda seed: (random.seed(seed), np.random.seed(seed))),
-        "same_for_every_seed": trainer(first=lambda seed: dl.set_seed(1)),
-    }
-    earned = {"python_seed_only": 0.5, "seeded_after_build": 1, "same_for_every_seed": 2.5}
-    assert_mistakes_are_caught(RUNS, wrong, earned=earned, seeds=ONE_DRAW)
-
-
 def never_fits(seed, build, make_data):
     dl.set_seed(seed)
     model = build()
@@ -79,14 +58,17 @@ def never_fits(seed, build, make_data):
     return model.get_weights()
 
 
-def test_a_run_that_does_not_return_trained_weights_earns_nothing():
-    said = {
-        "your function returned None: is there a `return`?": lambda model: None,
-        "the answer of `train_once`: found a Sequential": lambda model: model,
+def test_runs_that_differ_are_named():
+    assert_right_answers_pass(RUNS, trainer(first=each_stream))
+    wrong = {
+        "seeded_after_build": trainer(after_build=dl.set_seed),
+        "seeded_after_data": trainer(first=random.seed, after_data=dl.set_seed),
+        "stream_left_out": trainer(first=random.seed),
+        "same_for_every_seed": trainer(first=lambda seed: dl.set_seed(1)),
     }
-    answers = {text: trainer(first=dl.set_seed, weights=of) for text, of in said.items()}
-    answers["return model.get_weights() after fit"] = never_fits
-    assert_feedback_says(RUNS, answers)
+    earned = {"stream_left_out": 0.5, "seeded_after_build": 1, "same_for_every_seed": 2.5}
+    assert_mistakes_are_caught(RUNS, wrong, earned=earned)
+    assert_feedback_says(RUNS, {"return model.get_weights() after fit": never_fits})
 
 
 # --- replica_masks
@@ -126,18 +108,15 @@ def replaced(generators, shared, base, step):
         generator.state = folded(base, layer, step, replica_id(), 0)
 
 
+def far_apart(_, base, layer, step, replica):
+    """States that no draw of a different one reaches."""
+    return [base * 64 + 8 * layer + replica, step * 100]
+
+
 def test_other_right_states_pass_also_after_an_answer_that_replaced_the_variables():
-    def spread(_, base, layer, step, replica):  # far apart, so that no draw reaches the next
-        return [base * 64 + 8 * layer + replica, step * 100]
-
-    @tf.function
-    def drawn(generator, base, layer, step, replica):
-        key = folded(base, layer, step, replica)
-        return tf.random.stateless_uniform([2], key, maxval=2**40, dtype=tf.int64)
-
     said = "`generator.state` is a different object now"
     assert_feedback_says(MASKS, {said: replaced}, seeds=TWO_REPLICAS)
-    assert_right_answers_pass(MASKS, assigns(spread), assigns(drawn), seeds=TWO_REPLICAS)
+    assert_right_answers_pass(MASKS, assigns(far_apart), seeds=TWO_REPLICAS)
 
 
 def test_wrong_masks_are_named():
@@ -163,64 +142,29 @@ def test_wrong_masks_are_named():
 # --- expectations
 
 
-def sorter(**wrong):
-    """An answer to `expectations` with the rules named turned off or changed."""
+def by_what_differs(across="close", without_seed="different"):
+    """An answer by the things that two runs do not share."""
 
     def expect(first, second):
-        if first["seed"] is None and "none" not in wrong:
+        differ = {name for name in first if first[name] != second[name]}
+        if any(run["resumed"] == "without place" for run in (first, second)) or "seed" in differ:
             return "different"
-        lost = "without place" in (first["resumed"], second["resumed"])
-        if first["seed"] != second["seed"] or (lost and "place" not in wrong):
-            return "different"
-        if first["replicas"] == second["replicas"]:
-            return "bitwise"
-        if first["dropout"] and "own_masks" in wrong:
-            return "different"
-        return wrong.get("across", "close")
+        if first["seed"] is None:
+            return without_seed
+        return across if "replicas" in differ else "bitwise"
 
     return expect
 
 
-def by_what_differs(first, second):
-    """A second right answer: the things that two runs do not share decide."""
-    differ = {name for name in first if first[name] != second[name]}
-    both = [first, second]
-    if any(run["seed"] is None or run["resumed"] == "without place" for run in both):
-        return "different"
-    if "seed" in differ:
-        return "different"
-    return "close" if "replicas" in differ else "bitwise"
-
-
-def test_other_ways_to_sort_pass():
-    assert_right_answers_pass(EXPECT, sorter(), by_what_differs)
-
-
-def test_wrong_expectations_are_named():
+def test_expectations():
+    assert_right_answers_pass(EXPECT, by_what_differs())
     wrong = {
-        "expects_bitwise_across_n": sorter(across="bitwise"),
-        "different_across_n": sorter(across="different"),
-        "dropout_different_across_n": sorter(own_masks=True),
-        "none_is_a_seed": sorter(none=True),
-        "place_ignored": sorter(place=True),
+        "expects_bitwise_across_n": by_what_differs(across="bitwise"),
+        "none_is_a_seed": by_what_differs(without_seed="bitwise"),
     }
     assert_mistakes_are_caught(EXPECT, wrong)
-
-
-def test_one_answer_for_everything_earns_nothing():
-    earned = {
-        word: run_check(EXPECT, lambda first, second, word=word: word).earned
-        for word in ("bitwise", "close", "different")
-    }
-    assert earned == dict.fromkeys(earned, 0)
-
-
-def test_answers_of_a_different_form_are_shown():
-    said = {
-        "is there a `return`?": lambda first, second: None,
-        "'Bitwise'": lambda first, second: by_what_differs(first, second).title(),
-    }
-    assert_feedback_says(EXPECT, said)
+    for word in ("bitwise", "close", "different"):
+        assert run_check(EXPECT, lambda first, second, word=word: word).earned == 0
 
 
 # --- what the lesson and the checks claim
@@ -335,109 +279,6 @@ def test_every_order_of_a_sum_rounds_differently_and_none_is_always_best():
     assert sum(nearer) == 174
 
 
-class Remember(keras.layers.Layer):
-    """Keeps which units of the whole batch were not dropped."""
-
-    def build(self, shape):
-        self.kept = self.add_weight(shape=(8, shape[1]), dtype="int32", trainable=False)
-
-    def call(self, x):
-        self.kept.assign(tf.cast(x != 0, tf.int32))
-        return x
-
-
-def small_model(*layers):
-    model = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(3)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.1), loss=loss)
-    return model
-
-
-def two_replicas():
-    return dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
-
-
-def fitted(make, inputs, *callbacks, epochs=1):
-    dl.set_seed(1)
-    model = make()
-    data = tf.data.Dataset.from_tensor_slices((inputs, np.arange(40) % 3)).batch(8)
-    model.fit(data, epochs=epochs, callbacks=[*callbacks], shuffle=False, verbose=0)
-    return model
-
-
-def masks_in_fit(distribute):
-    """The masks of the whole batch, in each step and each of two layers."""
-
-    def build():
-        # Ones go in, and 0 or 2 comes out of the first: what the second keeps of them is not 0.
-        ones = keras.layers.Rescaling(0.0, offset=1.0)
-        dropouts = keras.layers.Dropout(0.5), keras.layers.Dropout(0.5)
-        return small_model(ones, dropouts[0], Remember(), dropouts[1], Remember())
-
-    seen = []
-
-    class Note(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            layers = [layer for layer in self.model.layers if isinstance(layer, Remember)]
-            seen.append([layer.kept.numpy() for layer in layers])
-
-    fitted(lambda: distribute(build), np.ones((40, 64)), Note())
-    return np.array(seen)  # (steps, layers, examples, units)
-
-
-def test_in_fit_of_a_distributed_model_replicas_draw_the_masks_of_one_device():
-    seen = masks_in_fit(lambda build: dl.distribute(build, two_replicas()))
-    np.testing.assert_array_equal(seen, masks_in_fit(lambda build: build()))
-    first, second = seen[:, 0].reshape(-1, 64), seen[:, 1].reshape(-1, 64)
-    assert len({mask.tobytes() for mask in first}) == len(first) == 40, "each example has its own"
-    # The second layer keeps only what the first one kept, so compare within the first one's units.
-    for one, other in zip(first, second, strict=True):
-        assert 0 < other[one == 1].sum() < one.sum()
-
-
-def test_batch_normalization_depends_on_the_replicas_under_keras_and_not_under_distribute():
-    def build():
-        return small_model(keras.layers.BatchNormalization())
-
-    def in_scope():
-        with two_replicas().scope():
-            return build()
-
-    inputs = np.random.default_rng(1).normal(size=(40, 64))
-    one, keras_alone, distributed = (
-        np.concatenate([np.ravel(weight) for weight in fitted(make, inputs).get_weights()])
-        for make in (build, in_scope, lambda: dl.distribute(build, two_replicas()))
-    )
-    assert np.abs(distributed - one).max() < 1e-5
-    assert np.abs(keras_alone - one).max() > 1e-3
-
-
-def test_a_distributed_model_with_dropout_resumes_by_resume_and_not_by_a_plain_checkpoint(tmp_path):
-    def make():
-        return dl.distribute(lambda: small_model(keras.layers.Dropout(0.5)), two_replicas())
-
-    def resume():
-        return dl.Resume(tmp_path / "resume")
-
-    inputs = np.random.default_rng(1).normal(size=(40, 64))
-    whole = fitted(make, inputs, epochs=2).get_weights()
-    half = fitted(make, inputs, resume())
-    resumed = fitted(make, inputs, resume(), epochs=2).get_weights()
-    for one, other in zip(whole, resumed, strict=True):
-        np.testing.assert_array_equal(one, other)
-    plain = tf.train.Checkpoint(model=half, optimizer=half.optimizer)
-    path = plain.write(tmp_path / "plain")
-
-    def restored():
-        model = make()
-        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-        checkpoint.read(path).assert_existing_objects_matched()
-        return model
-
-    differ = zip(whole, fitted(restored, inputs).get_weights(), strict=True)
-    assert not all(np.array_equal(one, other) for one, other in differ)
-
-
 @pytest.fixture
 def deterministic_ops():
     dl.set_seed(1, deterministic=True)
@@ -449,7 +290,5 @@ def deterministic_ops():
 def test_checks_hold_where_op_determinism_was_switched_on(deterministic_ops):
     with pytest.raises(RuntimeError, match="Random ops require a seed to be set when determinism"):
         tf.random.normal([2])
-    for check, seed in ((RUNS, 1), (MASKS, 3)):
-        report = run_check(check, solution()[check.function], seeds=(seed,))
-        assert report.passed, report
+    assert_right_answers_pass(RUNS, trainer(first=dl.set_seed))
     assert_feedback_says(RUNS, {"the two runs begin with different weights": trainer()})

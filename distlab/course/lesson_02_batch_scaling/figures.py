@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distlab.course.palette import (
-    ONE_DEVICE,
-    REFERENCE,
-    add_legend,
-    category,
-    finish,
-    label_axes,
-)
+from distlab.course.palette import ONE_DEVICE, REFERENCE, add_legend, category, finish, label_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distlab.course import palette
-from distlab.course.palette import ONE_DEVICE, REFERENCE, WRONG, add_legend, finish, label_axes
+from distlab.course.palette import (
+    ONE_DEVICE,
+    REFERENCE,
+    WRONG,
+    add_legend,
+    finish,
+    label_axes,
+    replica,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +46,7 @@ def draw_example_weights(
     for ax in list(axes.flat)[len(rules) :]:
         ax.set_visible(False)
     handles, labels = axes.flat[0].get_legend_handles_labels()
-    palette.add_legend(figure, handles=handles, labels=labels, loc="outside right upper")
+    add_legend(figure, handles=handles, labels=labels, loc="outside right upper")
     captions = [f"{title}: {_told(shares, weights)}." for title, weights in rules.items()]
     opening = (
         f"Bars for the weight of each of {examples} examples, in the colours of {len(shares)} "
@@ -54,11 +61,11 @@ def _draw_panel(ax: Any, shares: Sequence[int], weights: Sequence[float]) -> Non
     for number, share in enumerate(shares):
         places = range(first + 1, first + share + 1)
         heights = weights[first : first + share]
-        ax.bar(places, heights, label=f"replica {number}", **palette.replica(number).bar())
+        ax.bar(places, heights, label=f"replica {number}", **replica(number).bar())
         first += share
     label = f"one device: 1/{first}"
-    ax.axhline(1 / first, color=palette.ONE_DEVICE.colour, linewidth=2, label=label)
-    palette.label_axes(ax, x="example of the batch", y="weight in the gradient")
+    ax.axhline(1 / first, color=ONE_DEVICE.colour, linewidth=2, label=label)
+    label_axes(ax, x="example of the batch", y="weight in the gradient")
     ax.set_xticks(range(1, first + 1) if first <= 10 else range(5, first + 1, 5))
 
 
@@ -72,9 +79,6 @@ def _told(shares: Sequence[int], weights: Sequence[float]) -> str:
         first += share
     return ", ".join(parts)
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Marker, size and dashes of the wrong paths of a panel; all have the colour of what is wrong.
 # The first is the largest, so that it shows where a later one lies on it.

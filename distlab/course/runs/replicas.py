@@ -23,6 +23,12 @@ def mirrored(replicas: int) -> Any:
     return make_strategy("mirrored", devices=split_devices(MOST_REPLICAS)[:replicas])
 
 
+def take_each(strategy: Any, value: Any) -> list[Any]:
+    """Returns what each replica returned, also where all returned one and the same object."""
+    values: list[Any] = list(strategy.experimental_local_results(value))
+    return values * int(strategy.num_replicas_in_sync // len(values))
+
+
 def give_each(strategy: Any, values: Sequence[Any]) -> Any:
     """Returns one value for each replica, as a distributed data set would give them."""
     return strategy.experimental_distribute_values_from_function(

@@ -3,9 +3,7 @@
 All are graded by gradients and weights under SGD: Adam would hide a constant factor.
 """
 
-from distlab.course.lesson_03_custom_training_loop.checks.compiled_loop import CALLS
-from distlab.course.lesson_03_custom_training_loop.checks.exact_steps import EXACT
-from distlab.course.lesson_03_custom_training_loop.checks.scaled_losses import REPAIR
-from distlab.course.lesson_03_custom_training_loop.checks.whole_loop import TRAIN
+from distlab.course.lesson_03_custom_training_loop.checks.loops import CALLS, TRAIN
+from distlab.course.lesson_03_custom_training_loop.checks.losses import EXACT, REPAIR
 
 CHECKS = (REPAIR, EXACT, CALLS, TRAIN)

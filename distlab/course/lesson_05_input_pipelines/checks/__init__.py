@@ -4,9 +4,7 @@ No clock is read: the checks judge which examples came, in which order, and how 
 of a pipeline were called.
 """
 
-from distlab.course.lesson_05_input_pipelines.checks.file_shards import SHARD
-from distlab.course.lesson_05_input_pipelines.checks.pipeline_order import ORDER
-from distlab.course.lesson_05_input_pipelines.checks.rest_of_epoch import REST
-from distlab.course.lesson_05_input_pipelines.checks.step_prediction import PREDICT
+from distlab.course.lesson_05_input_pipelines.checks.pipelines import ORDER, PREDICT
+from distlab.course.lesson_05_input_pipelines.checks.shards import REST, SHARD
 
 CHECKS = (ORDER, SHARD, REST, PREDICT)

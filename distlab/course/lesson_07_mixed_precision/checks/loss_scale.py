@@ -7,21 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from distlab.course.checks import (
-    Check,
-    Close,
-    Cost,
-    Fault,
-    Holds,
-    Inputs,
-    Observed,
-    Plain,
-    Raises,
-    Then,
-)
+from distlab.course.checks import Check, Close, Fault, Holds, Inputs, Observed, Plain, Raises, Then
 from distlab.course.checks.rubric import RubricRow, WrittenReport
 from distlab.course.checks.shared_checks import SEEN, Counter, shares_work
-from distlab.course.runs.replicas import MOST_REPLICAS, give_each, mirrored
+from distlab.course.runs.replicas import MOST_REPLICAS, give_each, mirrored, take_each
 
 # --- scaled_update
 
@@ -29,7 +18,7 @@ _STEPS, _START, _CLIP, _GROW_EVERY = 11, 1024.0, 1.0, 3
 _OVERFLOWS = [2, 8]  # the steps to leave out
 
 
-def _inputs(seed: int) -> Inputs:
+def _update_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     gradients = draw.normal(size=(_STEPS, MOST_REPLICAS, 3))
     # The sum has a norm of 0.5 in some steps and of 2 in others: clipping must let some pass.
@@ -52,7 +41,7 @@ def _in_float16(gradient: Any, scale: Any) -> Any:
         return (gradient * scale).astype("float16").astype("float32")
 
 
-def _call(scaled_update: Callable[..., Any], inputs: Inputs) -> Plain:
+def _update_call(scaled_update: Callable[..., Any], inputs: Inputs) -> Plain:
     import tensorflow as tf
 
     strategy = mirrored(MOST_REPLICAS)
@@ -67,7 +56,7 @@ def _call(scaled_update: Callable[..., Any], inputs: Inputs) -> Plain:
         )
         answer = strategy.run(scaled_update, args=(*given, _CLIP, _GROW_EVERY))
         three = isinstance(answer, (tuple, list)) and len(answer) == 3
-        parts = [_each(strategy, part) for part in answer] if three else []
+        parts = [take_each(strategy, part) for part in answer] if three else []
         if [{np.size(copy) for copy in part} for part in parts] != [{3}, {1}, {1}]:
             raise TypeError(
                 "return three things: the step, a vector; the scale and the good steps, a number "
@@ -80,13 +69,7 @@ def _call(scaled_update: Callable[..., Any], inputs: Inputs) -> Plain:
     return {name: np.array(values) for name, values in seen.items()}
 
 
-def _each(strategy: Any, value: Any) -> Any:
-    """A value for each replica, even if all returned one and the same object."""
-    values = strategy.experimental_local_results(value)
-    return values if len(values) == MOST_REPLICAS else values * MOST_REPLICAS
-
-
-def _read(given: Inputs, outputs: Plain) -> Plain:
+def _update_read(given: Inputs, outputs: Plain) -> Plain:
     """Replica 0's steps and scales; whether the others have the same, and what was left out."""
     steps, scales = outputs["steps"], outputs["scales"]
     before = np.concatenate([np.full((1, MOST_REPLICAS), _START), scales[:-1]])
@@ -103,12 +86,8 @@ def _read(given: Inputs, outputs: Plain) -> Plain:
     }
 
 
-def _reference(
-    given: Inputs,
-    *,
-    parts: int = 1,
-    unscale: bool = True,
-    clip: str = "after",
+def _update_reference(
+    given: Inputs, *, parts: int = 1, unscale: bool = True, clip: str = "after"
 ) -> Plain:
     """What a loss scale gives on every replica; `clip` is before or after unscaling, or never."""
     scale, good = _START, 0
@@ -138,7 +117,7 @@ def _clipped(gradient: Any) -> Any:
 
 def _shorter_than_the_scale(given: Inputs, out: Plain) -> bool:
     """Whether the scaled gradient was clipped: steps so short that few digits tell them from 0."""
-    wrong = _reference(given, clip="before")["steps"]
+    wrong = _update_reference(given, clip="before")["steps"]
     return np.allclose(out["steps"], wrong, rtol=5e-6, atol=5e-6)
 
 
@@ -146,15 +125,12 @@ UPDATE = Check(
     name="scaled_update",
     title="A dynamic loss scale, on four replicas",
     question="What does each replica know about an overflow on a different replica?",
-    direction=(
-        "Decide for each operation whether it comes before or after the all-reduce, and before or "
-        "after the division by the scale."
-    ),
-    cost=Cost.TENSORFLOW,
-    inputs=_inputs,
-    call=_call,
-    read=_read,
-    reference=_reference,
+    direction="Decide for each operation whether it comes before or after the all-reduce, and "
+    "before or after the division by the scale.",
+    inputs=_update_inputs,
+    call=_update_call,
+    read=_update_read,
+    reference=_update_reference,
     criteria=(
         Close("steps", "the steps: global, unscaled, clipped", atol=5e-3, points=2),
         Close("scales", "the scale after each step", atol=0.1, points=1),
@@ -214,7 +190,7 @@ _RATE, _SCALE = 2.0**24, 2.0**15
 _IN_PLAIN_SIGHT = 1e8  # losses are shown times this
 
 
-def _draw_examples(seed: int) -> Inputs:
+def _train_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     examples = _BATCH * _BATCHES
     x = draw.uniform(0.5, 1.0, size=(examples, _FEATURES)) * _SIZE
@@ -224,7 +200,7 @@ def _draw_examples(seed: int) -> Inputs:
     return {"x": x, "y": (x @ wanted).astype("float32")[:, None]}
 
 
-def _train_on_replicas(train: Callable[..., Any], inputs: Inputs) -> Plain:
+def _train_call(train: Callable[..., Any], inputs: Inputs) -> Plain:
     import keras
     import tensorflow as tf
 
@@ -245,7 +221,7 @@ def _train_on_replicas(train: Callable[..., Any], inputs: Inputs) -> Plain:
     return {"kernel": kernel, "losses": losses, SEEN: counter.on_replicas()}
 
 
-def _shown_losses(given: Inputs, outputs: Plain) -> Plain:
+def _train_read(given: Inputs, outputs: Plain) -> Plain:
     try:
         losses = np.multiply(outputs["losses"], _IN_PLAIN_SIGHT)
     except TypeError:  # None, or words
@@ -253,7 +229,7 @@ def _shown_losses(given: Inputs, outputs: Plain) -> Plain:
     return {**outputs, "losses": losses}
 
 
-def _right_training(given: Inputs, *, factor: float = 1.0, logged: float = 1.0) -> Plain:
+def _train_reference(given: Inputs, *, factor: float = 1.0, logged: float = 1.0) -> Plain:
     """Linear regression by SGD in float64, the gradient and the losses times a factor."""
     kernel, losses = np.zeros((_FEATURES, 1)), []
     for start in range(0, len(given["x"]), _BATCH):
@@ -278,15 +254,12 @@ TRAIN = Check(
     function="train",
     title="A loop in float16, with SGD on four replicas",
     question="Which of your numbers are small enough to become 0 in float16?",
-    direction=(
-        "Follow the scale through one step: where it comes in, where it must be gone again, and "
-        "which loss you return."
-    ),
-    cost=Cost.TENSORFLOW,
-    inputs=_draw_examples,
-    call=_train_on_replicas,
-    read=_shown_losses,
-    reference=_right_training,
+    direction="Follow the scale through one step: where it comes in, where it must be gone again, "
+    "and which loss you return.",
+    inputs=_train_inputs,
+    call=_train_call,
+    read=_train_read,
+    reference=_train_reference,
     criteria=(
         Close("kernel", "the weights, float32's on one device", atol=5e-3, points=2),
         # Losses of other weights are no losses to compare.

@@ -1,4 +1,4 @@
-"""Checks of lesson 07: what a policy saves in memory, and which policy fits which device."""
+"""Checks of lesson 07: the head of a float16 model, a memory budget, a policy for a device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from distlab.course.checks import Check, Cost, Criterion, Equal, Fault, Form, Inputs, Plain
+from distlab.course.checks import (
+    Check,
+    Close,
+    Cost,
+    Criterion,
+    Equal,
+    Fault,
+    Form,
+    Inputs,
+    Observed,
+    Plain,
+    Then,
+)
 from distlab.course.checks.criteria import Compared
 
 _POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
@@ -18,7 +30,7 @@ _FLOAT32, _FLOAT16, _BFLOAT16 = _POLICIES
 _PARTS = ("weights", "gradients", "optimizer", "activations")
 
 
-def _draw_model(seed: int) -> Inputs:
+def _memory_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     replicas = int(draw.choice([2, 4, 8]))
     return {
@@ -29,11 +41,11 @@ def _draw_model(seed: int) -> Inputs:
     }
 
 
-def _bytes_by_policy(training_bytes: Callable[..., Any], inputs: Inputs) -> Plain:
+def _memory_call(training_bytes: Callable[..., Any], inputs: Inputs) -> Plain:
     return {policy: training_bytes(policy=policy, **inputs) for policy in _POLICIES}
 
 
-def _bytes_by_part(given: Inputs, outputs: Plain) -> Plain:
+def _memory_read(given: Inputs, outputs: Plain) -> Plain:
     """The bytes of each part, in a list of the policies."""
     for answer in outputs.values():
         if not isinstance(answer, dict) or not set(_PARTS) <= answer.keys():
@@ -46,7 +58,7 @@ def _rounded(value: Plain) -> Plain:
     return int(value) if whole else value
 
 
-def _right_bytes(
+def _memory_reference(
     given: Inputs,
     *,
     narrow: tuple[str, ...] = ("activations",),
@@ -76,15 +88,13 @@ MEMORY = Check(
     name="training_bytes",
     title="What is in the memory of one replica",
     question="Which of the four parts does a mixed policy store in 16 bits?",
-    direction=(
-        "Take the parts one by one: how many numbers are there, how many bytes has each, and does "
-        "every replica hold all of them?"
-    ),
+    direction="Take the parts one by one: how many numbers are there, how many bytes has each, and "
+    "does every replica hold all of them?",
     cost=Cost.PURE,
-    inputs=_draw_model,
-    call=_bytes_by_policy,
-    read=_bytes_by_part,
-    reference=_right_bytes,
+    inputs=_memory_inputs,
+    call=_memory_call,
+    read=_memory_read,
+    reference=_memory_reference,
     criteria=(
         Form(
             f"it returns a dictionary with {', '.join(_PARTS)}",
@@ -155,15 +165,15 @@ _REASONS = {
 }
 
 
-def _draw_devices(seed: int) -> Inputs:
+def _choice_inputs(seed: int) -> Inputs:
     return {"devices": np.random.default_rng(seed).permutation(list(_ANSWERS)).tolist()}
 
 
-def _choices(choose: Callable[..., Any], inputs: Inputs) -> Plain:
+def _choice_call(choose: Callable[..., Any], inputs: Inputs) -> Plain:
     return {device: choose(device) for device in inputs["devices"]}
 
 
-def _right_choices(given: Inputs, **answers: Plain) -> Plain:
+def _choice_reference(given: Inputs, **answers: Plain) -> Plain:
     return _ANSWERS | {device.replace("_", " "): answer for device, answer in answers.items()}
 
 
@@ -200,14 +210,12 @@ CHOICE = Check(
     function="choose",
     title="Which policy for which device",
     question="Which 16-bit type can each device compute fast?",
-    direction=(
-        "Look at the age of the device first, then at the range of the type: only a small range "
-        "needs a loss scale."
-    ),
+    direction="Look at the age of the device first, then at the range of the type: only a small "
+    "range needs a loss scale.",
     cost=Cost.PURE,
-    inputs=_draw_devices,
-    call=_choices,
-    reference=_right_choices,
+    inputs=_choice_inputs,
+    call=_choice_call,
+    reference=_choice_reference,
     criteria=tuple(
         _Policy(device, f"{device}: the policy, and whether it needs a loss scale", points=0.5)
         for device in _ANSWERS
@@ -246,6 +254,139 @@ CHOICE = Check(
         .feedback(
             "You chose float16 without a loss scale. On every device, gradients below 3e-8 become "
             "0 then. What brings them back?"
+        ),
+    ),
+)
+
+
+# --- float32_head
+
+_FEATURES = 4
+
+
+def _head_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    classes, temperature = int(draw.integers(3, 7)), float(draw.choice([1.5, 2.0]))
+    # Quarters and small whole numbers, so that float16 holds every score exactly.
+    kernel = draw.integers(-5, 6, size=(_FEATURES, classes)) / 4
+    bias = draw.permutation(np.arange(-3, 4))[:classes] / 4
+    features = draw.integers(-3, 4, size=(6, _FEATURES))
+    features[0] = 0  # scores of nearly the same size: nothing to lose here
+    # And much to lose here: class 0 is ahead of class 1, or behind it, by more than 22, divided
+    # or not, and by less than 87, beyond which float32 loses it, too.
+    kernel[:, 0] = draw.integers(3, 6, size=_FEATURES) / 4
+    kernel[:, 1] = -kernel[:, 0]
+    features[1], features[2] = 4, -4
+    return {
+        "kernel": (kernel * temperature).astype("float32"),
+        "bias": (bias * temperature).astype("float32"),
+        "features": features.astype("float32"),
+        "temperature": temperature,
+    }
+
+
+def _head_call(head: Callable[..., Any], inputs: Inputs) -> Plain:
+    import keras
+
+    from distlab.precision import mixed_precision
+
+    given = {inputs[name].shape: inputs[name] for name in ("kernel", "bias")}
+    with mixed_precision("mixed_float16"):
+        start = keras.Input((_FEATURES,))
+        features = keras.layers.Activation("linear")(start)
+        output = head(features, len(inputs["bias"]), inputs["temperature"])
+    if output is None:
+        raise TypeError("your function returned None: is there a `return`?")
+    if not isinstance(output, keras.KerasTensor):
+        raise TypeError(
+            f"your function returned a {type(output).__name__}; return what comes out when the "
+            "layer is called with `features`"
+        )
+    model = keras.Model(start, output)
+    for weight in model.weights:
+        weight.assign(given.get(tuple(weight.shape), np.zeros(weight.shape)))
+    probabilities = model(inputs["features"])
+    return {"dtype": keras.backend.standardize_dtype(output.dtype), "values": probabilities}
+
+
+def _head_read(given: Inputs, outputs: Plain) -> Plain:
+    values = np.asarray(outputs["values"], dtype="float32")
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        narrow = bool((values == values.astype("float16").astype("float32")).all())
+        logarithms = np.log(values.astype("float64"))
+    return {
+        "logarithms": _two_decimals(logarithms),
+        "dtype": outputs["dtype"],
+        "went through float16": narrow,
+    }
+
+
+def _two_decimals(values: np.ndarray) -> np.ndarray:
+    """Leaves out the third decimal, which a softmax in float16 gives differently on other CPUs."""
+    return np.round(values, 2) + 0.0  # no "-0."
+
+
+def _head_reference(
+    given: Inputs, *, softmax: bool = True, dtype: str = "float32", divided: str = "scores"
+) -> Plain:
+    """The logarithms of the probabilities, with what the temperature divides."""
+    features, kernel, bias = (
+        given[name].astype("float64") for name in ("features", "kernel", "bias")
+    )
+    temperature = given["temperature"]
+    scores = features @ kernel + bias
+    scores = scores / temperature if divided == "scores" else scores
+    if softmax:
+        raised = scores - scores.max(axis=1, keepdims=True)
+        logarithms = raised - np.log(np.exp(raised).sum(axis=1, keepdims=True))
+    else:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logarithms = np.log(scores)
+    if divided == "softmax":
+        logarithms = logarithms - np.log(temperature)
+    return {
+        "logarithms": _two_decimals(logarithms),
+        "dtype": dtype,
+        "went through float16": False,
+    }
+
+
+HEAD = Check(
+    name="float32_head",
+    function="head",
+    title="A head that does not lose small probabilities",
+    question="In which type is the softmax itself computed?",
+    direction="Look at each layer of the head: its compute type comes from the policy unless you "
+    "say otherwise.",
+    inputs=_head_inputs,
+    call=_head_call,
+    read=_head_read,
+    reference=_head_reference,
+    criteria=(
+        Close("logarithms", "the logarithm of each probability", atol=0.015, points=1.5),
+        Then(Equal("dtype", "what the head returns", points=0.5)),
+    ),
+    hint="Divide the scores of a Dense layer by the temperature, and put this after it, with "
+    'nothing behind it: keras.layers.Activation("softmax", dtype="float32").',
+    revisit='"The last layer" in lesson 07',
+    mistakes=(
+        Fault("softmax_float16", dtype="float16").feedback(
+            "You computed the softmax in float16. A probability below 3e-8 is 0 there, and its "
+            "logarithm is infinite. Which argument of a layer says in what it computes?"
+        ),
+        Fault("no_softmax", softmax=False)
+        .or_with(softmax=False, divided="nothing")
+        .feedback(
+            "You returned the scores. They can be negative and do not sum to 1, and the task asks "
+            "for probabilities. What turns scores into probabilities?"
+        ),
+        Observed("cast_after_softmax", lambda given, out: out["went through float16"]).feedback(
+            "You cast to float32 after the softmax. The small probabilities were 0 in float16 by "
+            "then, and a cast does not bring them back. What must happen before the softmax?"
+        ),
+        Fault("no_temperature", divided="nothing").feedback(
+            "You left the temperature out, so the probabilities are those of a temperature of 1. "
+            "What does it divide?"
         ),
     ),
 )

@@ -3,9 +3,7 @@
 What the checks save goes to temporary folders, which are gone when a check ends.
 """
 
-from distlab.course.lesson_08_save_and_load.checks.exports import EXPORT
-from distlab.course.lesson_08_save_and_load.checks.moves import MOVE
-from distlab.course.lesson_08_save_and_load.checks.paths import PATHS
-from distlab.course.lesson_08_save_and_load.checks.restores import RESTORE
+from distlab.course.lesson_08_save_and_load.checks.restores import MOVE, RESTORE
+from distlab.course.lesson_08_save_and_load.checks.saves import EXPORT, PATHS
 
 CHECKS = (MOVE, RESTORE, EXPORT, PATHS)

@@ -1,19 +1,35 @@
-"""A check of lesson 05: repair a pipeline that is slow and shows the same images in each epoch."""
+"""Checks of lesson 05: a pipeline to repair, and the time of a step from its parts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from distlab.course.checks import Check, Cost, Form, Gate, Holds, Inputs, Observed, Plain, Then
+from distlab.course.checks import (
+    Check,
+    Close,
+    Cost,
+    Fault,
+    Form,
+    Gate,
+    Holds,
+    Inputs,
+    Observed,
+    Plain,
+    Then,
+)
+from distlab.course.lesson_05_input_pipelines.runs import CountedCalls, stages
 
-_EPOCHS = 3
+# --- repair_pipeline
+
+_ORDER_EPOCHS = 3
 
 
-def _inputs(seed: int) -> Inputs:
+def _order_inputs(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     batch = int(draw.choice([3, 4]))
     count = batch * int(draw.choice([5, 6]))
@@ -21,11 +37,9 @@ def _inputs(seed: int) -> Inputs:
     return {"numbers": numbers, "batch": batch, "seed": int(draw.integers(1, 1000))}
 
 
-def _call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
+def _order_call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
     """What three epochs show, and whether a second pipeline with the same seed repeats them."""
     import tensorflow as tf
-
-    from distlab.course.lesson_05_input_pipelines.runs import CountedCalls, stages
 
     calls, numbers = CountedCalls(), inputs["numbers"]
 
@@ -34,11 +48,11 @@ def _call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
         version = tf.numpy_function(lambda: np.int64(calls.count("augment")), [], tf.int64)
         return tf.stack([number, tf.reshape(version, [])])
 
-    def made() -> Any:
+    def pipeline() -> Any:
         read = calls.counted("read", lambda number: number)
         return make_pipeline(numbers, read, augment, inputs["batch"], inputs["seed"])
 
-    data = made()
+    data = pipeline()
     if not isinstance(data, tf.data.Dataset):
         return {"data set": type(data).__name__}
     if getattr(data.element_spec, "shape", tf.TensorShape([])).rank != 2:
@@ -47,7 +61,7 @@ def _call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
     def epoch(of: Any) -> list[Any]:
         return [batch.numpy() for batch in islice(of, 2 * len(numbers))]
 
-    epochs = [epoch(data) for _ in range(_EPOCHS)]
+    epochs = [epoch(data) for _ in range(_ORDER_EPOCHS)]
     reads, names = calls["read"], stages(data)
     batches = [[batch[:, 0].tolist() for batch in batches] for batches in epochs]
     orders = [[number for batch in each for number in batch] for each in batches]
@@ -60,24 +74,24 @@ def _call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
         "reads": reads,
         "versions": len({int(n) for each in epochs for batch in each for n in batch[:, 1]}),
         "one order": all(order == orders[0] for order in orders),
-        "one mix": all(_mix(each) == _mix(batches[0]) for each in batches),
-        "repeats": [batch[:, 0].tolist() for batch in epoch(made())] == batches[0],
+        "one mix": all(_mixes_of(each) == _mixes_of(batches[0]) for each in batches),
+        "repeats": [batch[:, 0].tolist() for batch in epoch(pipeline())] == batches[0],
         "cache behind shuffle": "Cache" in behind_shuffle,
         "at once": any(name.startswith(("ParallelMap", "MapAndBatch")) for name in names),
         "prefetch": "Prefetch" in names,
-        "prefetch last": "Prefetch"
-        in names[max(ends, default=0) :],  # it reads ahead everything before it
+        # It reads ahead everything before it.
+        "prefetch last": "Prefetch" in names[max(ends, default=0) :],
     }
 
 
-def _mix(batches: list[list[int]]) -> list[list[int]]:
+def _mixes_of(batches: list[list[int]]) -> list[list[int]]:
     """Which numbers came together, in whatever order."""
     return sorted(map(sorted, batches))
 
 
-def _seen(given: Inputs, out: Plain) -> str:
+def _reads_seen(given: Inputs, out: Plain) -> str:
     return (
-        f"in {_EPOCHS} epochs of {len(given['numbers'])} examples, `read` was called "
+        f"in {_ORDER_EPOCHS} epochs of {len(given['numbers'])} examples, `read` was called "
         f"{out['reads']} times, and the model saw {out['versions']} versions"
     )
 
@@ -101,13 +115,10 @@ ORDER = Check(
     function="make_pipeline",
     title="A pipeline that is fast and shows new images in each epoch",
     question="For each stage: what does it do again in the second epoch, and what not?",
-    direction=(
-        "Follow one number through your pipeline in the second epoch. From which stage on does "
-        "anything happen to it?"
-    ),
-    cost=Cost.TENSORFLOW,
-    inputs=_inputs,
-    call=_call,
+    direction="Follow one number through your pipeline in the second epoch. From which stage on "
+    "does anything happen to it?",
+    inputs=_order_inputs,
+    call=_order_call,
     criteria=(
         Form(
             "a tf.data.Dataset of batches", lambda given, out: not out["data set"], key="data set"
@@ -121,8 +132,10 @@ ORDER = Check(
         ),
         Holds(
             "each number is read once in all, and augmented in every epoch",
-            lambda given, out: out["reads"] == len(given["numbers"]) == out["versions"] / _EPOCHS,
-            _seen,
+            lambda given, out: (
+                out["reads"] == len(given["numbers"]) == out["versions"] / _ORDER_EPOCHS
+            ),
+            _reads_seen,
             points=2,
         ),
         Then(
@@ -174,6 +187,100 @@ ORDER = Check(
             "Your `prefetch` is before other stages and keeps ready only what comes before it. So "
             "the slow stages run no further ahead than the one batch that TensorFlow adds. Which "
             "stages should run ahead of the step?"
+        ),
+    ),
+)
+
+# --- predict_step
+
+_CASES = ("FILE", "DATA")
+
+
+def _predict_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    workers, at_once = int(draw.choice([2, 4, 8])), int(draw.choice([2, 3]))
+    share = int(draw.choice([5, 7, 11]))  # never a multiple of `at_once`
+    read_ms = float(draw.choice([1.5, 2.0, 3.0]))
+    fast = math.ceil(share / at_once) * read_ms
+    slow = math.ceil(share * workers / at_once) * read_ms
+    # Longer than the input of a share, and shorter than that of a whole batch.
+    return {
+        "read_ms": read_ms,
+        "compute_ms": round(float(draw.uniform(1.1 * fast, 0.9 * slow)), 2),
+        "global_batch": share * workers,
+        "workers": workers,
+        "at_once": at_once,
+    }
+
+
+def _predict_call(step_ms: Callable[..., Any], inputs: Inputs) -> Plain:
+    names = ("read_ms", "compute_ms", "global_batch", "workers")
+    fixed = [inputs[name] for name in names]
+    return {
+        "ahead": [step_ms(*fixed, policy, inputs["at_once"], True) for policy in _CASES],
+        "in turns": [step_ms(*fixed, policy, inputs["at_once"], False) for policy in _CASES],
+    }
+
+
+def _predict_reference(
+    given: Inputs,
+    *,
+    ahead: Callable[..., float] = max,
+    in_turns: Callable[..., float] = lambda a, b: a + b,
+    shares: tuple[str, ...] = ("FILE",),
+    rounds: Callable[[int, int], float] = lambda calls, at_once: math.ceil(calls / at_once),
+) -> Plain:
+    """The input of a worker's examples, in rounds of calls, joined with the computation."""
+
+    def joined(join: Callable[..., float]) -> list[float]:
+        times = []
+        for policy in _CASES:
+            calls = given["global_batch"] // (given["workers"] if policy in shares else 1)
+            read_ms = rounds(calls, given["at_once"]) * given["read_ms"]
+            times.append(join(read_ms, given["compute_ms"]))
+        return times
+
+    return {"ahead": joined(ahead), "in turns": joined(in_turns)}
+
+
+PREDICT = Check(
+    name="predict_step",
+    function="step_ms",
+    title="The time of a step, from its parts",
+    question="How many examples does one worker read for a step, and what happens meanwhile?",
+    direction="Compute the time of the input alone first. Then ask how it is joined with the time "
+    "of the computation.",
+    cost=Cost.PURE,
+    inputs=_predict_inputs,
+    call=_predict_call,
+    reference=_predict_reference,
+    criteria=(
+        Close("in turns", "nothing is read ahead: FILE, then DATA", atol=1e-6, points=1),
+        Then(Close("ahead", "batches are read ahead: FILE, then DATA", atol=1e-6, points=2)),
+    ),
+    hint="Examples: global_batch / workers under FILE, global_batch under DATA. Rounds: examples / "
+    "at_once, rounded up. Input: rounds times read_ms. Then the larger of input and computation, "
+    "or their sum.",
+    revisit="A step has two parts",
+    mistakes=(
+        Fault("data_shares_work", shares=_CASES).feedback(
+            "Under DATA your worker reads only its share of a batch. So your prediction is too "
+            "short if reading is slow. What does a worker do with the examples that it drops?"
+        ),
+        Fault("part_of_a_round", rounds=lambda calls, at_once: calls / at_once).feedback(
+            "You divided the calls and kept the fraction. The last round may have fewer calls, but "
+            "it takes as long as any other. How many whole rounds does the batch need?"
+        ),
+        Fault("always_ahead", in_turns=max).feedback(
+            "You took the larger of the two times even if nothing is read ahead. Who works on the "
+            "next batch while the step computes?"
+        ),
+        Fault(
+            "prefetch_hides_input", sees=("in turns", "ahead"), ahead=lambda read, compute: compute
+        ).feedback(
+            "You left out the input if batches are read ahead. That is right only while the input "
+            "is the shorter part. How long does a step take if reading a batch takes longer than "
+            "computing it?"
         ),
     ),
 )
