@@ -18,37 +18,32 @@ from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
 )
 from tests.support.repository import lesson_text
 
 STEM = "12_ring_all_reduce"
 CHECKS = {check.name: check for check in checks_of(STEM)}
 SCATTER, GATHER, ROUTE, MESSAGES = CHECKS.values()
+edited = functools.partial(edited_solution, STEM)
 
 
 # --- reduce_scatter
 
 
-def scatter(*, near=False, everything=False):
-    """Exchanges blocks of chunks; near partners first, or all chunks each time, if asked to."""
-
-    def reduce_scatter(network, chunks):
-        ranks = len(chunks)
-        left = [list(range(ranks)) for _ in range(ranks)]
-        distances = [2**power for power in range(int(log2(ranks)))]
-        for apart in distances if near else distances[::-1]:
-            sends = {}
-            for rank in range(ranks):
-                low, high = np.split(np.array(left[rank]), 2)
-                left[rank], theirs = (high, low) if rank & apart else (low, high)
-                numbers = range(ranks) if everything else theirs
-                sends[rank, rank ^ apart] = {int(n): chunks[rank][n] for n in numbers}
-            for rank, arrived in network.step(sends).items():
-                for n, array in arrived.items():
-                    chunks[rank][n] = chunks[rank][n] + array
-        return [chunks[r][r if r in left[r] else left[r][0]] for r in range(ranks)]
-
-    return reduce_scatter
+def scatter_of_dictionaries(network, chunks):
+    """What is left to finish is kept apart from the chunks."""
+    left = [dict(enumerate(mine)) for mine in chunks]
+    apart = len(chunks) // 2
+    while apart:
+        sends = {}
+        for rank, mine in enumerate(left):
+            away = [n for n in mine if (n ^ rank) & apart]
+            sends[rank, rank ^ apart] = {n: mine.pop(n) for n in away}
+        for rank, arrived in network.step(sends).items():
+            left[rank] = {n: array + arrived[n] for n, array in left[rank].items()}
+        apart //= 2
+    return [mine[rank] for rank, mine in enumerate(left)]
 
 
 def scatter_around_a_ring(network, chunks):
@@ -62,10 +57,10 @@ def scatter_around_a_ring(network, chunks):
 
 def test_reduce_scatters_are_judged():
     """Right sums in too many steps or bytes earn a part of the points."""
-    assert_right_answers_pass(SCATTER, scatter())
-    wrong = {"wrong_chunk": scatter(near=True), "ring_again": scatter_around_a_ring}
-    assert_mistakes_are_caught(SCATTER, wrong, earned={"ring_again": 2.5})
-    assert_feedback_says(SCATTER, {"bytes; 168 are enough": scatter(everything=True)}, earned=3)
+    assert_right_answers_pass(SCATTER, scatter_of_dictionaries)
+    assert_mistakes_are_caught(SCATTER, {"ring_again": scatter_around_a_ring}, earned=2.5)
+    all_chunks = edited("reduce_scatter", {" if number // apart == partner // apart": ""})
+    assert_feedback_says(SCATTER, {"bytes; 168 are enough": all_chunks}, earned=3)
     said = {"rank 0 sends to itself": lambda network, chunks: network.step({(0, 0): chunks[0][0]})}
     assert_feedback_says(SCATTER, said)
 
@@ -98,15 +93,11 @@ def gather_shifted(network, mine):
     return have
 
 
-def gather_under_wrong_numbers(network, mine):
-    have = gather_shifted(network, mine)
-    return [dict(zip(own, reversed(own.values()), strict=True)) for own in have]
-
-
 def test_all_gathers_are_judged():
     assert_right_answers_pass(GATHER, gather_shifted)
     assert_mistakes_are_caught(GATHER, {"ring_again": gather_around_a_ring})
-    said = {"under the number of a different rank": gather_under_wrong_numbers}
+    mixed_up = edited("all_gather", {"enumerate(mine)": "enumerate(mine[::-1])"})
+    said = {"under the number of a different rank": mixed_up}
     assert_feedback_says(GATHER, said, earned=1.5)
 
 
@@ -132,25 +123,20 @@ def test_routes_are_judged():
 # --- pack_gradients
 
 
-def packed_without_the_last(sizes, limit):
+def packed_with_a_last_one(sizes, limit):
     messages, opened = [], []
     for name in reversed(sizes):
         if opened and sum(map(sizes.get, opened)) + sizes[name] > limit:
             messages.append(opened)
             opened = []
         opened.append(name)
-    return messages
-
-
-def packed_with_the_last(sizes, limit):
-    sent = packed_without_the_last(sizes, limit)
-    names = [name for message in sent for name in message]
-    return [*sent, [name for name in reversed(sizes) if name not in names]]
+    return [*messages, opened]
 
 
 def test_packed_gradients_are_judged():
-    assert_right_answers_pass(MESSAGES, packed_with_the_last)
-    assert_mistakes_are_caught(MESSAGES, {"last_message_lost": packed_without_the_last})
+    assert_right_answers_pass(MESSAGES, packed_with_a_last_one)
+    too_late = edited("pack_gradients", {"sizes[name] > room": "room <= 0"})
+    assert_mistakes_are_caught(MESSAGES, {"closed_too_late": too_late})
     said = {"the messages have [": lambda sizes, limit: [list(sizes)[::-1]]}
     assert_feedback_says(MESSAGES, said, earned=1.5)
 

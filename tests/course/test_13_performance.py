@@ -1,5 +1,6 @@
 """The checks of lesson 13: right answers pass, and each mistake is named."""
 
+import functools
 import statistics
 
 import numpy as np
@@ -12,11 +13,13 @@ from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
 )
 
 STEM = "13_performance"
 CHECKS = {check.name: check for check in checks_of(STEM)}
 TIMER, EFFICIENCIES, ALPHA_BETA, KNEE = CHECKS.values()
+edited = functools.partial(edited_solution, STEM)
 
 
 # --- step_timer
@@ -32,18 +35,10 @@ def waits_for_each(step, wait, clock, calls):
     return statistics.mean(secs[1:])
 
 
-def without_a_wait(step, wait, clock, calls):
-    step()
-    wait()
-    start = clock()
-    for _ in range(calls):
-        step()
-    return (clock() - start) / calls
-
-
 def test_stopwatches_are_judged():
     assert_right_answers_pass(TIMER, waits_for_each)
-    assert_mistakes_are_caught(TIMER, {"no_sync": without_a_wait}, earned=0)
+    no_wait = edited("secs_per_step", {"wait()\n    return": "return"})
+    assert_mistakes_are_caught(TIMER, {"no_sync": no_wait}, earned=0)
     assert_feedback_says(TIMER, {"is there a `return`?": lambda *_: None})
 
 
@@ -64,16 +59,11 @@ def by_step_times(examples_per_sec, batch, replicas):
     }
 
 
-def speedups_for_weak(examples_per_sec, batch, replicas):
-    right = by_step_times(examples_per_sec, batch, replicas)
-    return right | {"weak": right["weak"] * replicas / replicas[0]}
-
-
 def test_efficiencies_are_judged():
     """Each kind of scaling earns half."""
     assert_right_answers_pass(EFFICIENCIES, by_step_times)
-    wrong = {"speedup_for_efficiency": speedups_for_weak}
-    assert_mistakes_are_caught(EFFICIENCIES, wrong, earned=1.5)
+    speedups = edited("efficiencies", {"first * n) / base": "first * n) / base * n / first"})
+    assert_mistakes_are_caught(EFFICIENCIES, {"speedup_for_efficiency": speedups}, earned=1.5)
 
 
 # --- fit_link
@@ -89,15 +79,9 @@ def with_bounds(known, unseen):
     return {"latency_ms": alpha, "ms_per_mb": beta, "largest_error": max(errors), "more": 1}
 
 
-def without_bounds(known, unseen):
-    beta, alpha = np.polyfit(*np.array(known).T, 1)
-    errors = [abs(1 - (alpha + beta * size) / time) for size, time in unseen]
-    return {"latency_ms": alpha, "ms_per_mb": beta, "largest_error": max(errors)}
-
-
 def test_lines_are_judged():
     assert_right_answers_pass(ALPHA_BETA, with_bounds)
-    wrong = {"negative_alpha": without_bounds}
+    wrong = {"negative_alpha": edited("fit_and_test", {"if alpha < 0:": "if False:"})}
     assert_mistakes_are_caught(ALPHA_BETA, wrong, earned=2, seeds=range(8))
     names = "latency_ms, ms_per_mb, largest_error"
     assert_feedback_says(ALPHA_BETA, {names: lambda known, unseen: (1.0, 2.0, 0.1)})
@@ -114,8 +98,8 @@ def by_arrays(compute_ms, latency_ms, gradient_mb, mb_per_ms, counts):
 
 def test_knees_are_judged():
     assert_right_answers_pass(KNEE, by_arrays)
-    no_latency = {"latency_ignored": lambda **step: by_arrays(**{**step, "latency_ms": 0})}
-    assert_mistakes_are_caught(KNEE, no_latency)
+    no_latency = edited("fastest", {"latency_ms + gradient": "gradient"})
+    assert_mistakes_are_caught(KNEE, {"latency_ignored": no_latency})
 
 
 def test_the_knee_is_inside_and_large_gradients_leave_one_replica():

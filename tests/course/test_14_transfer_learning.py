@@ -1,6 +1,7 @@
 """The checks of lesson 14: right answers pass, mistakes are named, the lesson's claims hold."""
 
 import ast
+import functools
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ from distlab.datasets import loader
 from tests.support.lesson_checks import (
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
     load_stub,
 )
 from tests.support.repository import lesson_text
@@ -23,6 +25,7 @@ from tests.support.repository import lesson_text
 STEM = "14_transfer_learning"
 UNFREEZE, NUMBERS, LEAK = checks_of(STEM)
 ONE_DRAW = (1,)
+edited = functools.partial(edited_solution, STEM)
 
 
 # unfreeze_from
@@ -39,17 +42,13 @@ def unfreeze_by_slices(model, first, rate):
     model.compile(loss=model.loss, optimizer=keras.optimizers.SGD(learning_rate=rate))
 
 
-def unfreeze_under_the_same_optimizer(model, first, rate):
-    optimizer = model.optimizer
-    unfreeze_by_slices(model, first, rate)
-    model.compile(optimizer, model.loss)
-
-
 def test_ways_to_unfreeze_are_judged():
     assert_right_answers_pass(UNFREEZE, unfreeze_by_slices, seeds=ONE_DRAW)
     wrong = {
         "no_recompile": load_stub(STEM)[UNFREEZE.function],
-        "same_optimizer": unfreeze_under_the_same_optimizer,
+        "same_optimizer": edited(
+            "unfreeze_from", {"keras.optimizers.SGD(rate)": "model.optimizer"}
+        ),
     }
     assert_mistakes_are_caught(UNFREEZE, wrong, earned={"no_recompile": 0}, seeds=ONE_DRAW)
 
@@ -100,13 +99,10 @@ def rows_as_an_array(images, labels, new_classes, test_rows):
     return np.flatnonzero(~same & ~np.isin(labels, new_classes))[::-1]
 
 
-def rows_of_old_classes(images, labels, new_classes, test_rows):
-    return np.flatnonzero(~np.isin(labels, new_classes))
-
-
 def test_rows_are_judged():
     assert_right_answers_pass(LEAK, rows_as_an_array)
-    assert_mistakes_are_caught(LEAK, {"copies_in_pretraining": rows_of_old_classes})
+    with_copies = edited("pretraining_rows", {" if images[row].tobytes() not in tests": ""})
+    assert_mistakes_are_caught(LEAK, {"copies_in_pretraining": with_copies})
 
 
 # What the lesson says

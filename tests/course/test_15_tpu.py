@@ -1,5 +1,6 @@
 """The checks of lesson 15: right answers pass, mistakes are named, the lesson's claims hold."""
 
+import functools
 from pathlib import Path
 
 import keras
@@ -12,12 +13,15 @@ from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
+    edited_solutions,
     load_stub,
 )
 
 STEM = "15_tpu"
 LOSS, EVALUATION, VERDICTS = checks_of(STEM)
 ONE_DRAW = (1,)
+edited = functools.partial(edited_solution, STEM)
 
 
 # labelled_loss
@@ -25,15 +29,6 @@ ONE_DRAW = (1,)
 
 def cross_entropy(labels, scores):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
-
-
-def loss_by(*, fill=lambda labels: tf.maximum(labels, 0), divide=tf.math.divide_no_nan):
-    def labelled_loss(scores, labels):
-        mask = tf.cast(labels >= 0, tf.float32)
-        losses = cross_entropy(fill(labels), tf.clip_by_value(scores, -3.0, 3.0))
-        return divide(tf.reduce_sum(losses * mask), tf.reduce_sum(mask))
-
-    return labelled_loss
 
 
 def loss_by_where(scores, labels):
@@ -57,43 +52,16 @@ def test_losses_are_judged():
     assert_right_answers_pass(LOSS, loss_by_where, seeds=ONE_DRAW)
     wrong = {
         "python_branch_on_tensor": load_stub(STEM)[LOSS.function],
-        "nan_times_zero": loss_by(fill=lambda labels: labels),
+        "nan_times_zero": edited("labelled_loss", {"tf.maximum(labels, 0)": "labels"}),
         "dynamic_shape_op": loss_of_selected,
     }
     earned = {"python_branch_on_tensor": 0, "dynamic_shape_op": 4}
     assert_mistakes_are_caught(LOSS, wrong, earned=earned, seeds=ONE_DRAW)
-    of_nothing = {"the loss of a batch without labels": loss_by(divide=tf.divide)}
-    assert_feedback_says(LOSS, of_nothing, earned=4.5)
+    divided = edited("labelled_loss", {"tf.math.divide_no_nan": "tf.divide"})
+    assert_feedback_says(LOSS, {"the loss of a batch without labels": divided}, earned=4.5)
 
 
 # evaluate_padded
-
-
-def evaluated(*, pad=True, losses_of=slice, hits_of=slice):
-    """An evaluation that sums these rows of each batch, and divides by all rows where it sums all.
-
-    `losses_of(count)` picks rows of a batch with so many examples.
-    """
-
-    def evaluate(step, images, labels, size):
-        sums, rows = np.zeros(2), 0
-        for start in range(0, len(images), size):
-            part = slice(start, start + size)
-            count = len(images[part])
-            missing = size - count if pad else 0
-            losses, hits = step(
-                np.pad(images[part], [(0, missing), (0, 0)]), np.pad(labels[part], (0, missing))
-            )
-            rows += count + missing
-            sums += losses[losses_of(count)].sum(), hits[hits_of(count)].sum()
-        counts = [rows if of is every_row else len(images) for of in (losses_of, hits_of)]
-        return tuple(sums / counts)
-
-    return evaluate
-
-
-def every_row(count):
-    return slice(None)
 
 
 def evaluated_with_repeats(step, images, labels, size):
@@ -108,19 +76,24 @@ def evaluated_with_repeats(step, images, labels, size):
 
 def test_evaluations_are_judged():
     assert_right_answers_pass(EVALUATION, evaluated_with_repeats)
+    places = "(-(-len(images) // size) * size)"
     wrong = {
-        "padding_in_loss": evaluated(losses_of=every_row),
-        "metric_counts_padding": evaluated(hits_of=every_row),
-        "ragged_batch": evaluated(pad=False),
+        "padding_in_loss": {
+            "losses[:count]": "losses",
+            "loss_sum / len(images)": f"loss_sum / {places}",
+        },
+        "metric_counts_padding": {
+            "hits[:count]": "hits",
+            "hit_sum / len(images)": f"hit_sum / {places}",
+        },
+        "ragged_batch": {"size - len(some)": "0"},
     }
+    wrong = edited_solutions(STEM, "evaluate_padded", wrong)
     assert_mistakes_are_caught(EVALUATION, wrong)
-
-    def with_a_batch_of_padding(step, images, labels, size):
-        answer = evaluated()(step, images, labels, size)
-        step(np.zeros((size, images.shape[1])), np.zeros(size))
-        return answer
-
-    said = {"more than two steps": with_a_batch_of_padding}
+    a_batch_of_padding = {
+        "    return ": "    step(np.zeros((size, images.shape[1])), np.zeros(size))\n    return "
+    }
+    said = {"more than two steps": edited("evaluate_padded", a_batch_of_padding)}
     assert_feedback_says(EVALUATION, said, earned=4.5, seeds=EVALUATION.cost.seeds)
 
 

@@ -1,5 +1,6 @@
 """The checks of lesson 17: right answers pass, mistakes are named, the lesson's claims hold."""
 
+import functools
 import inspect
 import pathlib
 
@@ -13,6 +14,8 @@ from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
+    edited_solutions,
     load_solution,
     load_stub,
 )
@@ -20,45 +23,23 @@ from tests.support.lesson_checks import (
 STEM = "17_beyond_data_parallelism"
 SPLIT, SHARDED, IDLE, MESH = checks_of(STEM)
 ONE_DRAW = (1,)
-
-
-def on_replica():
-    return tf.distribute.get_replica_context()
+edited = functools.partial(edited_solution, STEM)
 
 
 # Task 1: split_gated
 
 
-def summed(partial, bias):
-    return on_replica().all_reduce("SUM", partial) + bias
-
-
-def splitting(*, first=1, second=0, finish=summed):
-    """An answer that cuts along these axes; `finish(partial, bias)` returns the output."""
-
-    def split_gated(gate, up, down, devices):
-        def forward(x, gate, up, down, bias):
-            return finish((tf.nn.silu(x @ gate) * (x @ up)) @ down, bias)
-
-        axes = ((gate, first), (up, first), (down, second))
-        pieces = (tf.split(kernel, devices, axis=axis) for kernel, axis in axes)
-        return list(zip(*pieces, strict=True)), forward
-
-    return split_gated
-
-
 def test_layers_that_are_split_are_judged():
     """Without the sum, the pieces earn a point."""
-
-    def bias_in_the_sum(partial, bias):
-        shared = bias / on_replica().num_replicas_in_sync
-        return on_replica().all_reduce("SUM", partial + shared)
-
-    assert_right_answers_pass(SPLIT, splitting(finish=bias_in_the_sum), seeds=ONE_DRAW)
+    shared_bias = {'"SUM", partial) + bias': '"SUM", partial + bias / count)'}
+    assert_right_answers_pass(SPLIT, edited("split_gated", shared_bias), seeds=ONE_DRAW)
     wrong = {
-        "split_twice_by_column": splitting(second=1),
-        "all_reduce_forgotten": splitting(finish=lambda partial, bias: partial + bias),
+        "split_twice_by_column": {"down, count, axis=0": "down, count, axis=1"},
+        "all_reduce_forgotten": {
+            'tf.distribute.get_replica_context().all_reduce("SUM", partial)': "partial"
+        },
     }
+    wrong = edited_solutions(STEM, "split_gated", wrong)
     assert_mistakes_are_caught(SPLIT, wrong, earned={"all_reduce_forgotten": 1}, seeds=ONE_DRAW)
     said = {"yours returned '[3] pieces'": lambda *given: ([given[:3]], len)}
     assert_feedback_says(SPLIT, said)
@@ -69,7 +50,7 @@ def test_layers_that_are_split_are_judged():
 
 def sharded_by_sums(update, weights, gradient, m, v):
     """Gathers by a sum of vectors that are zero outside the own piece."""
-    context = on_replica()
+    context = tf.distribute.get_replica_context()
     start = context.replica_id_in_sync_group * tf.size(m)
     total = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
     cut = [tf.slice(vector, [start], [tf.size(m)]) for vector in (weights, total)]
@@ -78,19 +59,13 @@ def sharded_by_sums(update, weights, gradient, m, v):
     return context.all_reduce("SUM", tf.pad(new, [[start, behind]])), m, v
 
 
-def sharded_by_own_gradients(update, weights, gradient, m, v):
-    context = on_replica()
-    shape, own = [context.num_replicas_in_sync, -1], context.replica_id_in_sync_group
-    pieces = [tf.reshape(vector, shape)[own] for vector in (weights, gradient)]
-    new, m, v = update(*pieces, m, v)
-    return context.all_gather(new, axis=0), m, v
-
-
 def test_shards_of_adam_are_judged():
     assert_right_answers_pass(SHARDED, sharded_by_sums, seeds=ONE_DRAW)
     wrong = {
         "state_gathered": load_stub(STEM)["sharded_adam"],
-        "own_gradient_only": sharded_by_own_gradients,
+        "own_gradient_only": edited(
+            "sharded_adam", {'context.all_reduce("SUM", gradient)': "gradient"}
+        ),
     }
     assert_mistakes_are_caught(SHARDED, wrong, earned={"state_gathered": 0}, seeds=ONE_DRAW)
     said = {"three values: weights, m and v": lambda update, weights, *given: weights}
@@ -114,8 +89,8 @@ def idle_of_a_simulation(stage_ms, micro_batches):
 def test_idle_shares_are_judged():
     assert load_solution(STEM)["pipeline_idle"]([10, 10], 2) == pytest.approx(1 / 3)  # the task's
     assert_right_answers_pass(IDLE, idle_of_a_simulation)
-    for_equal_stages = {"slowest_stage_ignored": lambda ms, m: (len(ms) - 1) / (m + len(ms) - 1)}
-    assert_mistakes_are_caught(IDLE, for_equal_stages)
+    of_the_mean = edited("pipeline_idle", {"max(stage_ms)": "sum(stage_ms) / len(stage_ms)"})
+    assert_mistakes_are_caught(IDLE, {"slowest_stage_ignored": of_the_mean})
 
 
 # Task 4: choose_mesh
@@ -136,9 +111,7 @@ def test_meshes_are_judged():
     assert tuple(load_solution(STEM)["choose_mesh"](facts, 4, 8)) == (16, 1, 2)  # as the task says
     assert_right_answers_pass(MESH, lambda *given: np.array(mesh_by_doubling(*given)))
 
-    def of_weights(model, *cluster):
-        return mesh_by_doubling({**model, "bytes_per_parameter": 2}, *cluster)
-
+    of_weights = edited("choose_mesh", {'model["bytes_per_parameter"]': "2"})
     assert_mistakes_are_caught(MESH, {"weights_only": of_weights})
     assert_feedback_says(MESH, {"three whole numbers for each model": lambda *given: (4, 8)})
 
