@@ -46,6 +46,7 @@ def test_loops_are_judged():
     }
     assert_right_answers_pass(LOOP, edited("train", in_a_tensor), seeds=ONE_DRAW)
     wrong = {
+        "step_called_here": {"coordinator.schedule(step, args=(data,))": "step(data)"},
         "dataset_on_coordinator": {
             "data = iter": "made = make_data()\n    data = iter",
             "(make_data)": "(lambda: made)",

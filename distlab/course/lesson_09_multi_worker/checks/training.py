@@ -72,28 +72,17 @@ def _part(config: Any, *keys: str) -> Any:
     return config
 
 
-def _all_workers(addresses: list[str], index: int) -> list[str]:
-    return addresses
-
-
 def _config_reference(
-    given: Inputs,
-    *,
-    workers: Callable[[list[str], int], list[str]] = _all_workers,
-    index: Callable[[int], Any] = lambda n: n,
+    given: Inputs, *, only_itself: bool = False, index: Callable[[int], Any] = lambda n: n
 ) -> Plain:
     """What is read in the texts, by the workers and the index that the n-th one names."""
-    addresses = given["addresses"]
-    texts = [
-        json.dumps(
-            {
-                "cluster": {"worker": workers(addresses, n)},
-                "task": {"type": "worker", "index": index(n)},
-            }
-        )
-        for n in range(len(addresses))
-    ]
-    return _config_read(given, texts)
+
+    def text(n: int, address: str) -> str:
+        workers = [address] if only_itself else given["addresses"]
+        task = {"type": "worker", "index": index(n)}
+        return json.dumps({"cluster": {"worker": workers}, "task": task})
+
+    return _config_read(given, [text(*each) for each in enumerate(given["addresses"])])
 
 
 def _are_json(given: Inputs, out: Plain) -> bool:
@@ -136,7 +125,7 @@ TF_CONFIGS = Check(
             "reads TF_CONFIG as JSON, so it would stop at the first quote. Which function "
             "turns a dictionary into JSON?"
         ),
-        Fault("only_itself", workers=lambda addresses, n: [addresses[n]]).feedback(
+        Fault("only_itself", only_itself=True).feedback(
             "Each of your configs names only its own worker. So each worker would train alone, "
             "and would never meet the others. What must the list under `cluster` have in "
             "common on all workers?"

@@ -239,6 +239,11 @@ COORDINATE = Check(
     "`schedule`. After the loop, fetch the promises that are left.",
     revisit="Fetch a result",
     mistakes=(
+        Raises("step_called_here", "IteratorSpec' object has no attribute").feedback(
+            "You called the step in the coordinator's process. Its iterator is on the workers, so "
+            "the call cannot read from it. Which two things does `schedule` need, so that a worker "
+            "makes the call?"
+        ),
         Raises(
             "dataset_on_coordinator",
             r"Unable to parse tensor proto|Expects 1 arguments|Tensor'? .*not an iterator"

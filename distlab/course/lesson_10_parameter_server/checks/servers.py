@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -155,24 +156,15 @@ def _shard_call(shard_rows: Callable[..., Any], inputs: Inputs) -> Plain:
     }
 
 
-def _rounded_down(rows: int, given: Inputs) -> int:
-    return rows * int(given["row_bytes"]) // int(given["least_bytes"])
-
-
-def _rounded_up(rows: int, given: Inputs) -> int:
-    return -(-rows * int(given["row_bytes"]) // int(given["least_bytes"]))
-
-
 def _shard_reference(
-    given: Inputs,
-    *,
-    fit: Callable[[int, Inputs], int] = _rounded_down,
-    most: int | None = None,
+    given: Inputs, *, round_up: bool = False, all_servers: bool = False, most: int | None = None
 ) -> Plain:
     """The rows of each shard; the first ones have a row more, as TensorFlow does it."""
+    rounded = math.ceil if round_up else math.floor
     rows_of_shards = {}
     for kind, rows in zip(_KINDS, given["tables"], strict=True):
-        shards = max(1, min(most or given["servers"], fit(rows, given)))
+        enough = rounded(rows * given["row_bytes"] / given["least_bytes"])
+        shards = max(1, min(most or given["servers"], given["servers"] if all_servers else enough))
         rows_of_shards[kind] = [rows // shards + (shard < rows % shards) for shard in range(shards)]
     return rows_of_shards
 
@@ -208,12 +200,12 @@ SHARD_ROWS = Check(
             "You made more shards than there are servers. Then a server holds two pieces of the "
             "table. Which number limits the shards from above?"
         ),
-        Fault("shard_too_small", sees=("more", "exact"), fit=_rounded_up).feedback(
+        Fault("shard_too_small", sees=("more", "exact"), round_up=True).feedback(
             "You rounded the number of shards up, as TensorFlow's MinSizePartitioner does. Some "
             "shards then have fewer than `least_bytes` bytes. How many full ones fit into the "
             "table?"
         ),
-        Fault("always_all_servers", fit=lambda rows, given: given["servers"]).feedback(
+        Fault("always_all_servers", all_servers=True).feedback(
             "You cut every table for all servers. A small table then has tiny shards, and each "
             "step must ask every server. What does `least_bytes` say about such a table?"
         ),

@@ -304,6 +304,13 @@ RECOVERS = Check(
             "worker 1 has more steps to take, and waits in the first one without a partner. "
             "Which workers must restore the checkpoint, and which one writes it?"
         ),
+        Raises(
+            "outside_scope",
+            r"^(AssertionError\W*)+$|Mixing different tf.distribute.Strategy objects",
+        ).feedback(
+            "You called `build` outside of the strategy's scope, and ran its step inside. "
+            "TensorFlow refuses to update such variables. Where must the model be made?"
+        ),
         Observed(
             "both_read_all",
             lambda given, out: [sorted(2 * step) for step in _order(given)] == out["lives"][0],
