@@ -1,9 +1,9 @@
 """Helpers for the tests of a lesson's checks (tests/course/test_NN_slug.py).
 
-solution, stub = load_solution("01_mirrored_strategy"), load_stub("01_mirrored_strategy")
+outside = edited_solution(STEM, "train", {"with strategy.scope():": "if strategy:"})
 
-def test_solution_passes():
-    assert_solution_passes(CHECK, solution["combine"])
+def test_loops_are_judged():
+    assert_mistakes_are_caught(TRAIN, {"outside_scope": outside})
 """
 
 from __future__ import annotations
