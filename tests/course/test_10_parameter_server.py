@@ -11,15 +11,16 @@ import tensorflow as tf
 
 import distlab as dl
 from distlab.course.checks.registry import checks_of
-from distlab.course.lesson_10_parameter_server.checks import survived_kill
+from distlab.course.lesson_10_parameter_server.checks import coordinator as coordinator_checks
 from distlab.course.runs.cluster_calls import call_on_coordinator
 from distlab.errors import TaskFailed
 from distlab.source_lines import keep_lines
 from tests.support.lesson_checks import (
     assert_feedback_says,
-    assert_mistake_is_caught,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
+    edited_solutions,
     load_solution,
     load_stub,
 )
@@ -28,6 +29,7 @@ from tests.support.repository import lesson_text
 STEM = "10_parameter_server"
 LOOP, STALENESS, SHARDS, SUM = checks_of(STEM)
 ONE_DRAW = (1,)
+edited = functools.partial(edited_solution, STEM)
 # A process that gets an answer is spared the import of this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -35,116 +37,43 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 # --- coordinate
 
 
-def per_worker(coordinator, make_data):
-    return iter(coordinator.create_per_worker_dataset(make_data))
-
-
-def looping(
-    *,
-    make=per_worker,
-    end=lambda coordinator, losses: coordinator.fetch(losses),
-    limit=lambda ahead: ahead,
-):
-    """An answer to `coordinate`, with parts that may be wrong."""
-
-    def train(coordinator, step, make_data, steps, ahead):
-        data, losses = make(coordinator, make_data), []
-        for number in range(steps):
-            if number >= limit(ahead):
-                losses[number - limit(ahead)].fetch()
-            losses.append(coordinator.schedule(step, args=(data,)))
-        return end(coordinator, losses)
-
-    return train
-
-
-def in_a_tensor(coordinator, losses):
-    return tf.stack([loss.fetch() for loss in losses])
-
-
-def test_other_right_loops_pass():
-    assert_right_answers_pass(LOOP, looping(), looping(end=in_a_tensor), seeds=ONE_DRAW)
-
-
-def made_here(coordinator, make_data):
-    data = make_data()
-    return iter(coordinator.create_per_worker_dataset(lambda: data))
-
-
-def called_here(coordinator, step, make_data, steps, ahead):
-    data = per_worker(coordinator, make_data)
-    return [step(data) for _ in range(steps)]
-
-
-WRONG_LOOPS = {
-    "step_called_here": called_here,
-    "dataset_on_coordinator": looping(make=made_here),
-    "fetch_each_step": looping(limit=lambda ahead: 1),
-    "too_far_ahead": looping(limit=lambda ahead: ahead + 1),
-    "no_join": looping(end=lambda coordinator, losses: losses),
-}
-
-
-@pytest.mark.parametrize("mistake", WRONG_LOOPS)
-def test_wrong_loops_are_named(mistake):
-    report = assert_mistake_is_caught(LOOP, WRONG_LOOPS[mistake], mistake, seeds=ONE_DRAW)
-    if mistake == "fetch_each_step":
-        assert report.earned == 0
-        assert [row.label for row in report.criteria] == ["workers in a step at once"]
-    if mistake == "too_far_ahead":  # as the lesson's own loop, which has no limit
-        assert (report.earned, report.points) == (1.5, 6)
+def test_loops_are_judged():
+    """As the lesson's own loop, one that is too far ahead has both workers in a step."""
+    in_a_tensor = {
+        "losses + coordinator.fetch(promises[len(losses) :])": (
+            "tf.stack([promise.fetch() for promise in promises])"
+        )
+    }
+    assert_right_answers_pass(LOOP, edited("train", in_a_tensor), seeds=ONE_DRAW)
+    wrong = {
+        "step_called_here": {"coordinator.schedule(step, args=(data,))": "step(data)"},
+        "dataset_on_coordinator": {
+            "data = iter": "made = make_data()\n    data = iter",
+            "(make_data)": "(lambda: made)",
+        },
+        "fetch_each_step": {"number >= ahead": "number", "[number - ahead]": "[-1]"},
+        "too_far_ahead": {"number >= ahead": "number > ahead", "- ahead]": "- ahead - 1]"},
+        "no_join": {"losses + coordinator.fetch(promises[len(losses) :])": "promises"},
+    }
+    wrong = edited_solutions(STEM, "train", wrong)
+    earned = {"fetch_each_step": 0, "too_far_ahead": 1.5}
+    assert_mistakes_are_caught(LOOP, wrong, earned=earned, seeds=ONE_DRAW)
 
 
 # --- staleness
 
 
-def staleness_of(*, since="read", keep_first=False, own=0, by_number=True):
-    """An answer to `staleness`, which counts updates from some event on."""
-
-    def staleness(log):
-        updates, seen, ages = 0, {}, {}
-        for event, step in log:
-            if event == "written":
-                ages[step] = updates - seen[step] + own
-                updates += 1
-            if event == since and not (keep_first and step in seen):
-                seen[step] = updates
-        return [ages[step] for step in (sorted(ages) if by_number else ages)]
-
-    return staleness
-
-
-def test_wrong_staleness_is_named():
-    wrong = {
-        "counted_at_send": staleness_of(since="sent"),
-        "first_reading": staleness_of(keep_first=True),
-        "counts_itself": staleness_of(own=1),
-        "in_order_of_writing": staleness_of(by_number=False),
-    }
-    assert_mistakes_are_caught(STALENESS, wrong)
-    told = "return a list in the order of the steps; yours is a dict"
-    assert_feedback_says(STALENESS, {told: lambda log: dict(enumerate(staleness_of()(log)))})
-
-
-def test_other_right_staleness_passes():
-    in_a_tuple = lambda log: tuple(map(float, staleness_of()(log)))  # noqa: E731
-    assert_right_answers_pass(STALENESS, staleness_of(), in_a_tuple)
+def test_staleness_is_judged():
+    ordered = "[found[step] for step in sorted(found)]"
+    in_a_tuple = edited("staleness", {ordered: "tuple(float(found[n]) for n in range(len(found)))"})
+    assert_right_answers_pass(STALENESS, in_a_tuple)
+    since_sent = edited("staleness", {'event == "read"': 'event == "sent"'})
+    assert_mistakes_are_caught(STALENESS, {"counted_at_send": since_sent})
+    message = "return a list in the order of the steps; yours is a dict"
+    assert_feedback_says(STALENESS, {message: edited("staleness", {ordered: "found"})})
 
 
 # --- shard_rows
-
-
-def tables(*, fit=int, least=1, most=min, share=lambda rows, shards: even(rows, shards)):
-    """An answer to `shard_rows`: how many shards fit, between which limits, and their rows."""
-
-    def shard_rows(rows, row_bytes, least_bytes, servers):
-        return share(rows, max(least, most(servers, fit(rows * row_bytes / least_bytes))))
-
-    return shard_rows
-
-
-def even(rows, shards):
-    return [len(part) for part in np.array_split(np.arange(rows), shards)]
 
 
 def dealt(rows, row_bytes, least_bytes, servers):
@@ -155,20 +84,11 @@ def dealt(rows, row_bytes, least_bytes, servers):
     return [len(range(shard, rows, shards)) for shard in range(shards)]
 
 
-def test_other_right_shards_pass():
-    in_a_tuple = tables(share=lambda rows, k: tuple((rows + k - 1 - n) // k for n in range(k)))
-    assert_right_answers_pass(SHARDS, dealt, in_a_tuple)
+def test_shards_are_judged():
+    assert_right_answers_pass(SHARDS, dealt)
 
-
-def test_wrong_shards_are_named():
-    wrong = {
-        "rest_is_lost": tables(share=lambda rows, k: [rows // k] * k),
-        "more_shards_than_servers": tables(most=lambda servers, shards: shards),
-        "shard_too_small": tables(fit=lambda shards: int(np.ceil(shards))),
-        "always_all_servers": tables(most=lambda servers, shards: servers),
-        "no_shard": tables(least=0),
-    }
-    assert_mistakes_are_caught(SHARDS, wrong)
+    all_alike = {"[each + 1] * more + [each] * (shards - more)": "[each] * shards"}
+    assert_mistakes_are_caught(SHARDS, {"rest_is_lost": edited("shard_rows", all_alike)})
 
 
 def test_tensorflows_partitioner_makes_three_shards_where_the_task_asks_for_two():
@@ -180,50 +100,27 @@ def test_tensorflows_partitioner_makes_three_shards_where_the_task_asks_for_two(
 # --- survive_kill
 
 
-def summing(*, join=True, read=lambda coordinator, promises: sum(coordinator.fetch(promises))):
-    """An answer to `survive_kill`: a step for each number, and what is read in the end."""
+def test_sums_are_judged():
+    one_by_one = edited("add_up", {"coordinator.fetch(results)": "r.fetch() for r in results"})
+    assert_right_answers_pass(SUM, one_by_one, seeds=ONE_DRAW)
+    too_early = {"    coordinator.join()\n": "", "float(sum(coordinator.fetch(results)))": "0.0"}
+    wrong = {
+        "no_join": edited("add_up", too_early),
+        "assumes_exactly_once": load_stub(STEM)["add_up"],
+    }
+    assert_mistakes_are_caught(SUM, wrong, seeds=ONE_DRAW)
 
-    def add_up(coordinator, work, numbers):
-        step = tf.function(work)
-        promises = [coordinator.schedule(step, args=(tf.constant(n),)) for n in numbers]
-        if join:
-            coordinator.join()
-        return read(coordinator, promises)
-
-    return add_up
-
-
-def one_by_one(coordinator, promises):
-    return np.sum([promise.fetch() for promise in promises])
-
-
-def test_other_right_sums_pass():
-    assert_right_answers_pass(SUM, summing(), summing(join=False, read=one_by_one), seeds=ONE_DRAW)
-
-
-def one_at_a_time(coordinator, work, numbers):
-    return sum(summing()(coordinator, work, [number]) for number in numbers)
-
-
-def test_wrong_sums_are_named():
     def on_the_coordinator(coordinator, work, numbers):
         return float(sum(map(work, numbers)))
 
-    too_early = summing(join=False, read=lambda coordinator, promises: 0.0)
-    assert_mistake_is_caught(SUM, too_early, "no_join", seeds=ONE_DRAW)
-    said = "`work` did not run in a step on a worker"
-    assert_feedback_says(SUM, {said: on_the_coordinator})
-
-
-def test_the_sum_to_repair_counts_a_step_twice():
-    stub = load_stub(STEM)["add_up"]
-    assert_mistake_is_caught(SUM, stub, "assumes_exactly_once", seeds=ONE_DRAW)
+    assert_feedback_says(SUM, {"`work` did not run in a step on a worker": on_the_coordinator})
 
 
 def test_a_sum_of_steps_one_at_a_time_waits_for_a_kill_in_vain(monkeypatch):
     soon = functools.partial(call_on_coordinator, timeout_secs=3)  # what is late stays late
-    monkeypatch.setattr(survived_kill, "call_on_coordinator", soon)
-    assert_mistake_is_caught(SUM, one_at_a_time, "one_at_a_time", seeds=ONE_DRAW)
+    monkeypatch.setattr(coordinator_checks, "call_on_coordinator", soon)
+    one_at_a_time = edited("add_up", {"in numbers]": "in numbers if not coordinator.join()]"})
+    assert_mistakes_are_caught(SUM, {"one_at_a_time": one_at_a_time}, seeds=ONE_DRAW)
 
 
 # --- what the lesson claims, on the coordinator of the checks

@@ -1,32 +1,24 @@
 """The checks of lesson 11: right answers pass, also where they are killed; wrong ones are named."""
 
-import contextlib
 import copy
 import functools
-import itertools
-import math
-import os
-import shutil
 import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import cloudpickle
-import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from distlab.course.checks.registry import checks_of
 from distlab.course.checks.run_check import run_check
-from distlab.course.lesson_11_fault_tolerance.checks import pipeline
+from distlab.course.lesson_11_fault_tolerance.checks import recovery
 from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistake_is_caught,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
-    assert_solution_passes,
+    edited_solution,
+    edited_solutions,
     load_solution,
     load_stub,
 )
@@ -34,200 +26,88 @@ from tests.support.repository import lesson_text
 
 STEM = "11_fault_tolerance"
 STATE, SAVE, NEWEST, RESUME, LEAVE, INTERVAL, RECOVERS = checks_of(STEM)
-# A process that gets an answer is spared the import of this module, and of TensorFlow with it.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+edited = functools.partial(edited_solution, STEM)
 
 
 # --- whole_state
 
 
-def state_of(*parts):
-    def whole_state(model, optimizer, step):
-        seeds = [layer.seed_generator.state for layer in model.layers if "dropout" in layer.name]
-        whole = {"model": model, "optimizer": optimizer, "step": step, "seeds": seeds}
-        return tf.train.Checkpoint(**{part: whole[part] for part in parts})
-
-    return whole_state
-
-
-def test_other_forms_of_the_whole_state_pass():
-    def by_parts(model, optimizer, step):
-        layers = [layer for layer in model.layers if hasattr(layer, "seed_generator")]
-        seeds = {str(number): layer.seed_generator.state for number, layer in enumerate(layers)}
-        variables = {"weights": model.weights, "slots": optimizer.variables}
-        return tf.train.Checkpoint(**variables, place=step, **seeds)
-
+def test_states_are_judged():
     def of_all_variables(model, optimizer, step):
         return tf.train.Checkpoint(all=[*model.variables, *optimizer.variables, step])
 
-    assert_right_answers_pass(STATE, by_parts, of_all_variables, seeds=[1])
-
-
-def test_states_that_lack_a_part_are_named():
+    assert_right_answers_pass(STATE, of_all_variables, seeds=[1])
     wrong = {
-        "no_model": state_of("optimizer", "step", "seeds"),
-        "weights_only": state_of("model", "step", "seeds"),
-        "no_data_position": state_of("model", "optimizer", "seeds"),
-        "seed_state_lost": state_of("model", "optimizer", "step"),
+        "no_model": {"model=model, ": ""},
+        "weights_only": {"optimizer=optimizer, ": ""},
+        "no_data_position": {"step=step, ": ""},
+        "seed_state_lost": {", seeds=seeds": ""},
     }
+    wrong = edited_solutions(STEM, "whole_state", wrong)
     assert_mistakes_are_caught(STATE, wrong, seeds=[1])
-    told = "a tf.train.Checkpoint was asked for"
-    assert_feedback_says(STATE, {told: lambda model, optimizer, step: model.get_weights()})
+    message = "a tf.train.Checkpoint was asked for"
+    assert_feedback_says(STATE, {message: lambda model, optimizer, step: model.get_weights()})
 
 
 # --- save_atomically
 
 
-def number_of(path):
-    return int(path.stem.split("-")[1])
+NAMES = 'folder / "unfinished"', 'unfinished.replace(folder / f"step-{step}.ckpt")'
 
 
-def saver(*, beside="unfinished", put=Path.rename, removes="last"):
-    """An answer to `save`, made of the parts given; with the defaults it is right."""
-
-    def save(folder, step, data, keep):
-        def remove(most):
-            checkpoints = sorted(folder.glob("step-*.ckpt"), key=number_of)
-            for path in checkpoints[: max(0, len(checkpoints) - most)]:
-                path.unlink()
-
-        if removes == "first":
-            remove(keep - 1)
-        unfinished = folder / beside.format(step=step)
-        unfinished.write_bytes(data)
-        put(unfinished, folder / f"step-{step}.ckpt")
-        if removes == "last":
-            remove(keep)
-
-    return save
-
-
-def test_other_ways_to_give_a_name_last_pass():
-    def by_link(unfinished, path):
-        os.link(unfinished, path)
-        unfinished.unlink()
-
-    assert_right_answers_pass(SAVE, saver(), saver(put=by_link), seeds=[1])
-
-
-def test_wrong_saves_are_named_and_a_torn_checkpoint_costs_more_than_a_missing_one():
-    def copy_in_place(unfinished, path):
-        shutil.copyfile(unfinished, path)
-        unfinished.unlink()
-
+def test_saves_are_judged_and_a_torn_checkpoint_costs_more_than_a_missing_one():
+    beside, put = NAMES
+    link = 'os.link(unfinished, folder / f"step-{step}.ckpt")\n    unfinished.unlink()'
+    assert_right_answers_pass(SAVE, edited("save", {put: link}), seeds=[1])
+    copy = '(folder / f"step-{step}.ckpt").write_bytes(unfinished.read_bytes())'
+    remove = """
+    for path in sorted(folder.glob("step-*.ckpt"), key=lambda path: int(path.stem[5:]))[: 1 - keep]:
+        path.unlink()
+"""
     wrong = {
-        "unfinished_looks_finished": saver(beside="step-{step}-unfinished.ckpt"),
-        "overwrites_in_place": saver(put=copy_in_place),
-        "removes_first": saver(removes="first"),
-        "leaves_what_a_kill_left": saver(beside="{step}.unfinished"),
+        "unfinished_looks_finished": {
+            beside: 'folder / f"step-{step}-unfinished.ckpt"',
+            'path.stem.removeprefix("step-")': 'path.stem.split("-")[1]',
+        },
+        "overwrites_in_place": {put: f"{copy}\n    unfinished.unlink()"},
+        "removes_first": {f"{beside}\n": f"{beside}{remove}"},
+        "leaves_what_a_kill_left": {beside: 'folder / f"{step}.unfinished"'},
     }
     earned = {"overwrites_in_place": 2.5, "removes_first": 3, "leaves_what_a_kill_left": 3.5}
+    wrong = edited_solutions(STEM, "save", wrong)
     assert_mistakes_are_caught(SAVE, wrong, earned=earned, seeds=[1])
 
 
 # --- newest_checkpoint
 
 
-def finder(pattern="step-*.ckpt", key=number_of):
-    return lambda folder: max(folder.glob(pattern), key=key, default=None)
-
-
-def test_the_newest_may_be_found_and_told_otherwise():
-    def its_name(folder):
-        newest = finder()(folder)
-        return newest and newest.name
-
+def test_the_newest_checkpoints_are_judged():
     def by_listing(folder):
         steps = sorted(int(p.stem[5:]) for p in folder.iterdir() if p.suffix == ".ckpt")
-        return folder / f"step-{steps[-1]}.ckpt" if steps else None
+        return f"step-{steps[-1]}.ckpt" if steps else None
 
-    assert_right_answers_pass(NEWEST, its_name, by_listing)
-
-
-def test_wrong_newest_ones_are_named():
-    wrong = {
-        "picks_unfinished": finder("step-*", lambda path: int(path.name.split(".")[0][5:])),
-        "by_time": finder(key=lambda path: path.stat().st_mtime),
-        "sorts_as_text": finder(key=str),
-        "reads_every_name": finder("*"),
-        "none_there": lambda folder: max(folder.glob("step-*.ckpt"), key=number_of),
-    }
-    # An empty folder counts only after the newest is found.
-    assert_mistakes_are_caught(NEWEST, wrong, earned={"sorts_as_text": 0})
-
-
-def test_what_is_no_path_earns_nothing_and_paths_are_shown_as_names():
+    assert_right_answers_pass(NEWEST, by_listing)
+    wrong = {"none_there": edited("newest", {", default=None": ""})}
+    assert_mistakes_are_caught(NEWEST, wrong)
     names = {"yours:    ['step-9.ckpt']": lambda folder: sorted(folder.glob("step-*.ckpt"))[-1:]}
     assert_feedback_says(NEWEST, names)
-    for answer in (None, [], 7):
-        assert run_check(NEWEST, lambda folder, answer=answer: answer).earned == 0
 
 
 # --- resume_in_a_loop
 
 
-def looper(*, restore=True, whole_epochs=False, order="train count save", every_epoch=False):
-    def run(manager, step, batches_of, train_on, epochs, every_steps):
-        if restore:
-            manager.restore_or_initialize()
-        done, batches = int(step.numpy()), len(batches_of(0))
-        first, skipped = divmod(done, batches)
-        if whole_epochs:
-            step.assign(first * batches)
-            skipped = 0
-        for epoch in range(first, epochs):
-            skip = skipped if epoch == first or every_epoch else 0
-            for batch in batches_of(epoch)[skip:]:
-                due = (int(step.numpy()) + 1) % every_steps == 0
-                for action in order.split():
-                    if action == "train":
-                        train_on(batch)
-                    elif action == "count":
-                        step.assign_add(1)
-                    elif due:
-                        manager.save()
-
-    return run
-
-
-def over_steps(*, is_due=lambda step, every: step % every == 0):
-    """A loop over steps, with an idea of when to save."""
-
-    def run(manager, step, batches_of, train_on, epochs, every_steps):
-        manager.restore_or_initialize()
-        batches = list(itertools.chain(*map(batches_of, range(epochs))))
-        for number in range(int(step.numpy()), len(batches)):
-            train_on(batches[number])
-            step.assign(number + 1)
-            if is_due(number + 1, every_steps):
-                manager.save()
-
-    return run
-
-
-def test_other_right_loops_pass():
+def test_loops_are_judged():
     def saves_in_finally(manager, *given):
         """Which does not come where a process is killed."""
         try:
-            looper()(manager, *given)
+            load_solution(STEM)["run_from_checkpoint"](manager, *given)
         finally:
             manager.save()
 
-    assert_right_answers_pass(RESUME, over_steps(), saves_in_finally)
+    assert_right_answers_pass(RESUME, saves_in_finally)
+    without_restore = edited("run_from_checkpoint", {"manager.restore_or_initialize()": "pass"})
+    assert_mistakes_are_caught(RESUME, {"never_restores": without_restore}, earned=0)
 
-
-def test_wrong_loops_are_named():
-    wrong = {
-        "never_restores": looper(restore=False),
-        "saves_at_other_steps": over_steps(is_due=lambda step, every: True),
-        "restarts_epoch": looper(whole_epochs=True),
-        "repeats_step": looper(order="train save count"),
-        "skips_in_every_epoch": looper(every_epoch=True),
-    }
-    assert_mistakes_are_caught(RESUME, wrong, earned={"never_restores": 0})
-
-
-def test_loops_that_do_not_go_on_or_do_not_end_are_judged():
     def endless(manager, step, batches_of, train_on, epochs, every_steps):
         while True:
             train_on(0)
@@ -238,32 +118,6 @@ def test_loops_that_do_not_go_on_or_do_not_end_are_judged():
 
 
 # --- leave_when_told
-
-
-def leaver(*, handler="note", code=143, looks="behind"):
-    def run(steps, do_step, save):
-        told = []
-
-        def leave():
-            if told:
-                save()
-                raise SystemExit(code)
-
-        def hear(number, frame):
-            if handler == "leave":
-                sys.exit(code)
-            told.append(number)
-
-        if handler:
-            signal.signal(signal.SIGTERM, hear)
-        for step in range(steps):
-            if looks == "before":
-                leave()
-            do_step(step)
-            if looks == "behind":
-                leave()
-
-    return run
 
 
 def test_the_repaired_loop_saves_what_the_lesson_promises():
@@ -286,68 +140,34 @@ def test_the_repaired_loop_saves_what_the_lesson_promises():
     assert "# Weight 7, step 7: the step in which the signal came is finished" in text
 
 
-def test_other_ways_to_leave_pass():
-    def by_the_signal_itself(steps, do_step, save):
-        """To a shell, and to whoever waits for a container, that is 143 as well."""
-        told = []
-        signal.signal(signal.SIGTERM, lambda *what: told.append(what))
-        for step in range(steps):
-            do_step(step)
-            if told:
-                save()
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                signal.raise_signal(signal.SIGTERM)
-
-    assert_right_answers_pass(LEAVE, by_the_signal_itself, leaver(), seeds=[1])
-
-
-def test_wrong_ways_to_leave_are_named():
+def test_ways_to_leave_are_judged():
+    """To a shell, and to whoever waits for a container, the signal itself is 143 as well."""
+    leave = "            sys.exit(143)\n"
+    itself = """\
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+"""
+    assert_right_answers_pass(LEAVE, edited("run_until_told", {leave: itself}), seeds=[1])
     wrong = {
         "saves_inside_handler": load_stub(STEM)["run_until_told"],
-        "not_heard": leaver(handler=None),
-        "leaves_in_mid_step": leaver(handler="leave"),
-        "exit_zero": leaver(code=0),
+        "leaves_in_mid_step": edited("run_until_told", {"told.append(number)": "sys.exit(143)"}),
     }
     assert_mistakes_are_caught(LEAVE, wrong, seeds=[1])
-    told_in_the_last_step = {"looks_too_late": leaver(looks="before")}
-    assert_mistakes_are_caught(LEAVE, told_in_the_last_step, seeds=[3])
+    step = "        do_step(step)\n"
+    looks_before = edited("run_until_told", {step: "", leave: leave + step})
+    assert_mistakes_are_caught(LEAVE, {"looks_too_late": looks_before}, seeds=[3])
 
 
 # --- save_interval
 
 
-def interval(
-    *, by_workers=True, secs=3600, twice=2, at_least=1, kind=round,
-    share=lambda watched, workers: watched / workers, per_step=lambda best, secs: best / secs,
-):  # fmt: skip
-    def save_every_steps(save_secs, step_secs, failures, watched_hours, watched_workers, workers):
-        between = watched_hours * secs / failures
-        if by_workers:
-            between *= share(watched_workers, workers)
-        best = np.sqrt(twice * np.mean(save_secs) * between)
-        return max(at_least, kind(per_step(best, step_secs)))
-
-    return save_every_steps
-
-
-def test_rounding_down_and_up_passes_as_well():
-    assert_right_answers_pass(INTERVAL, interval(kind=int), interval(kind=math.ceil))
-
-
-def test_wrong_intervals_are_named():
-    wrong = {
-        "ignores_workers": interval(by_workers=False),
-        "upside_down": interval(share=lambda watched, workers: workers / watched),
-        "hours_for_seconds": interval(secs=1),
-        "seconds_for_steps": interval(per_step=lambda best, secs: best),
-        "factor_two": interval(twice=1),
-    }
-    assert_mistakes_are_caught(INTERVAL, wrong)
-
-
-def test_intervals_that_are_no_number_of_steps_do_not_pass():
-    for wrong in (interval(at_least=0), interval(kind=float)):
-        report = run_check(INTERVAL, wrong)
+def test_intervals_are_judged():
+    round_up = edited("save_every_steps", {"round(": "math.ceil("})
+    assert_right_answers_pass(INTERVAL, round_up)
+    of_one = edited("save_every_steps", {" * watched_workers / workers": ""})
+    assert_mistakes_are_caught(INTERVAL, {"ignores_workers": of_one})
+    for edits in ({"max(1, round(": "max(0, int("}, {"round(": "float("}):
+        report = run_check(INTERVAL, edited("save_every_steps", edits))
         assert (report.status, report.mistake) == ("not yet", "")
     assert run_check(INTERVAL, lambda **measured: 1).earned == 0  # without a reason
 
@@ -355,45 +175,21 @@ def test_intervals_that_are_no_number_of_steps_do_not_pass():
 # --- recovers
 
 
-def trainer(*, parts=("optimizer", "step", "seeds"), restores=(0, 1), in_scope=True, counts=True):
-    """An answer to `train`, made of the parts given; with the defaults it is right."""
+# The optimizer's own count is the place in the data.
+BY_ITERATIONS = {
+    "step = tf.Variable(0, dtype=tf.int64)": "step = model.optimizer.iterations",
+    "            step.assign_add(1)\n": "",
+}
 
-    def train(strategy, build, batches_of, epochs, folder, every_steps, keep):
-        index = strategy.cluster_resolver.task_id
-        loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-        with strategy.scope() if in_scope else contextlib.nullcontext():
-            model = build()
-            optimizer = model.optimizer
-            optimizer.build(model.trainable_variables)
-            step = tf.Variable(0, dtype=tf.int64) if counts else optimizer.iterations
-        seeds = [layer.seed_generator.state for layer in model.layers if layer.name == "dropout"]
-        whole = {"optimizer": optimizer, "step": step, "seeds": seeds}
-        kept = {part: whole[part] for part in parts}
-        checkpoint = tf.train.Checkpoint(weights=model.weights, **kept)
-        newest = tf.train.latest_checkpoint(folder)
-        if newest and index in restores:
-            checkpoint.read(newest).expect_partial()
-        manager = tf.train.CheckpointManager(checkpoint, folder, keep) if index == 0 else None
 
-        def replica_step(x, y):
-            with tf.GradientTape() as tape:
-                loss = loss_of(y, model(x, training=True)) / 4
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+@functools.cache
+def by_iterations():
+    return edited("train", BY_ITERATIONS)
 
-        train_on = tf.function(lambda batch: strategy.run(replica_step, args=batch))
-        begin = int(step.numpy())
-        for epoch in range(begin // 6, epochs):
-            data = batches_of(epoch).skip(max(0, begin - epoch * 6))
-            for batch in strategy.experimental_distribute_dataset(data):
-                train_on(batch)
-                if counts:
-                    step.assign_add(1)
-                if step.numpy() % every_steps == 0 and manager:
-                    manager.save()
-        return model
 
-    return train
+def test_a_model_from_outside_the_scope_is_named():
+    outside = edited("train", {"with strategy.scope():": "if strategy:"})
+    assert_mistake_is_caught(RECOVERS, outside, "outside_scope", seeds=[1])
 
 
 @functools.cache
@@ -401,7 +197,7 @@ def twice():
     """How a right answer trained without a kill, and with one of worker:1."""
     inputs = RECOVERS.inputs(1)
     assert inputs["killed"] == 1
-    return RECOVERS.call(trainer(), inputs)
+    return RECOVERS.call(by_iterations(), inputs)
 
 
 def judged(change=lambda runs: None):
@@ -415,26 +211,25 @@ def judged(change=lambda runs: None):
     return replace(RECOVERS, call=runs)
 
 
-def test_other_right_pipelines_pass_whichever_worker_is_killed():
-    assert_solution_passes(judged(), trainer(), seeds=[1])
-    assert RECOVERS.inputs(4)["killed"] == 0
-    by_iterations = trainer(counts=False, parts=("optimizer", "seeds"))
-    assert_solution_passes(RECOVERS, by_iterations, seeds=[4])
+def test_a_right_pipeline_passes():
+    assert_right_answers_pass(judged(), by_iterations(), seeds=[1])
 
 
 @pytest.fixture
 def trained_undisturbed_once(monkeypatch):
     """What is wrong only with a kill has, without one, the weights of a right answer."""
-    train, undisturbed = pipeline._trained, twice()["undisturbed"]
+    train, undisturbed = recovery._trained, twice()["undisturbed"]
 
     def trained(answer, inputs):
         return undisturbed if inputs["killed"] is None else train(answer, inputs)
 
-    monkeypatch.setattr(pipeline, "_trained", trained)
+    monkeypatch.setattr(recovery, "_trained", trained)
 
 
 def test_a_state_that_is_lost_is_named(trained_undisturbed_once):
-    without_seeds = trainer(parts=("optimizer", "step"))
+    parts = "model=model, optimizer=model.optimizer, step=step"
+    whole = "whole_state(model, model.optimizer, step)"
+    without_seeds = edited("train", {whole: f"tf.train.Checkpoint({parts})"})
     assert_mistake_is_caught(RECOVERS, without_seeds, "state_lost", seeds=[1])
 
 
@@ -455,7 +250,7 @@ def test_what_a_training_leaves_is_judged():
             worker["weights"] += 0.1
 
     for change in (both_read_all, both_write, state_lost):
-        assert_mistake_is_caught(judged(change), trainer(), change.__name__, seeds=[1])
+        assert_mistake_is_caught(judged(change), by_iterations(), change.__name__, seeds=[1])
 
     def resumed_after(step):
         def change(runs):
@@ -472,17 +267,17 @@ def test_what_a_training_leaves_is_judged():
         (resumed_after(6), 7),
         (with_another_checkpoint, 7.5),
     ):
-        report = run_check(judged(change), trainer(), seeds=[1])
+        report = run_check(judged(change), by_iterations(), seeds=[1])
         assert (report.earned, report.mistake) == (earned, "")
 
 
-def test_a_model_from_outside_the_scope_is_named():
-    assert_mistake_is_caught(RECOVERS, trainer(in_scope=False), "outside_scope", seeds=[1])
-
-
 def test_a_worker_that_alone_began_anew_is_stopped_and_named(trained_undisturbed_once, monkeypatch):
-    monkeypatch.setattr(pipeline, "_TIMEOUT_SECS", 10.0)
-    alone = trainer(restores=(0,))
+    monkeypatch.setattr(recovery, "_TIMEOUT_SECS", 10.0)
+    newest = "if newest := tf.train.latest_checkpoint(folder):"
+    is_chief = "strategy.cluster_resolver.task_id == 0"
+    of_chief = f"if (newest := tf.train.latest_checkpoint(folder)) and {is_chief}:"
+    first_epoch = {"range(epochs)": "range(int(step.numpy()) // 6, epochs)"}
+    alone = edited("train", {newest: of_chief, **first_epoch})
     report = assert_mistake_is_caught(RECOVERS, alone, "only_chief_restores", seeds=[1])
     assert "worker:1 still waits here; worker:0 has finished" in report.failure.error
 

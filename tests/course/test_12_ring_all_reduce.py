@@ -18,40 +18,17 @@ from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
 )
 from tests.support.repository import lesson_text
 
 STEM = "12_ring_all_reduce"
 CHECKS = {check.name: check for check in checks_of(STEM)}
 SCATTER, GATHER, ROUTE, MESSAGES = CHECKS.values()
+edited = functools.partial(edited_solution, STEM)
 
 
 # --- reduce_scatter
-
-
-def scatter(*, near=False, adds=True, forwards=True, short=0, everything=False):
-    """Exchanges blocks of chunks; the solution with one thing changed."""
-
-    def reduce_scatter(network, chunks):
-        ranks = len(chunks)
-        given = [list(mine) for mine in chunks]
-        left = [list(range(ranks)) for _ in range(ranks)]
-        distances = [2**power for power in range(int(log2(ranks)))]
-        distances = distances if near else distances[::-1]
-        for apart in distances[: len(distances) - short]:
-            sends = {}
-            for rank in range(ranks):
-                low, high = np.split(np.array(left[rank]), 2)
-                left[rank], theirs = (high, low) if rank & apart else (low, high)
-                of = chunks if forwards else given
-                numbers = range(ranks) if everything else theirs
-                sends[rank, rank ^ apart] = {int(n): of[rank][n] for n in numbers}
-            for rank, arrived in network.step(sends).items():
-                for n, array in arrived.items():
-                    chunks[rank][n] = chunks[rank][n] + array if adds else array
-        return [chunks[r][r if r in left[r] else left[r][0]] for r in range(ranks)]
-
-    return reduce_scatter
 
 
 def scatter_of_dictionaries(network, chunks):
@@ -78,41 +55,17 @@ def scatter_around_a_ring(network, chunks):
     return [travels[rank] for rank in range(ranks)]
 
 
-def test_reduce_scatter_takes_other_right_answers():
-    assert_right_answers_pass(SCATTER, scatter(), scatter_of_dictionaries)
-
-
-def test_reduce_scatter_names_the_mistake():
+def test_reduce_scatters_are_judged():
     """Right sums in too many steps or bytes earn a part of the points."""
-    wrong = {
-        "wrong_chunk": scatter(near=True),
-        "overwrites_before_send": scatter(adds=False),
-        "sends_original": scatter(forwards=False),
-        "one_step_short": scatter(short=1),
-        "ring_again": scatter_around_a_ring,
-    }
-    assert_mistakes_are_caught(SCATTER, wrong, earned={"ring_again": 2.5})
-    assert_feedback_says(SCATTER, {"bytes; 168 are enough": scatter(everything=True)}, earned=3)
+    assert_right_answers_pass(SCATTER, scatter_of_dictionaries)
+    assert_mistakes_are_caught(SCATTER, {"ring_again": scatter_around_a_ring}, earned=2.5)
+    all_chunks = edited("reduce_scatter", {" if number // apart == partner // apart": ""})
+    assert_feedback_says(SCATTER, {"bytes; 168 are enough": all_chunks}, earned=3)
     said = {"rank 0 sends to itself": lambda network, chunks: network.step({(0, 0): chunks[0][0]})}
     assert_feedback_says(SCATTER, said)
 
 
 # --- all_gather
-
-
-def gather(*, sends="all", short=0):
-    def all_gather(network, mine):
-        have = [{rank: row} for rank, row in enumerate(mine)]
-        own, last = [dict(one) for one in have], [dict(one) for one in have]
-        for step in range(int(log2(len(mine))) - short):
-            out = {"all": have, "own": own, "last": last}[sends]
-            arrived = network.step({(n, n ^ 2**step): out[n] for n in range(len(mine))})
-            for rank, arrays in arrived.items():
-                have[rank].update(arrays)
-                last[rank] = arrays
-        return have
-
-    return all_gather
 
 
 def gather_around_a_ring(network, mine):
@@ -140,60 +93,28 @@ def gather_shifted(network, mine):
     return have
 
 
-def gather_under_wrong_numbers(network, mine):
-    have = gather()(network, mine)
-    return [dict(zip(one, reversed(one.values()), strict=True)) for one in have]
-
-
-def test_all_gather_takes_other_right_answers():
-    assert_right_answers_pass(GATHER, gather(), gather_shifted)
-
-
-def test_all_gather_names_the_mistake():
-    wrong = {
-        "one_step_short": gather(short=1),
-        "own_array_only": gather(sends="own"),
-        "last_received_only": gather(sends="last"),
-        "ring_again": gather_around_a_ring,
-    }
-    assert_mistakes_are_caught(GATHER, wrong)
-    said = {"under the number of a different rank": gather_under_wrong_numbers}
+def test_all_gathers_are_judged():
+    assert_right_answers_pass(GATHER, gather_shifted)
+    assert_mistakes_are_caught(GATHER, {"ring_again": gather_around_a_ring})
+    mixed_up = edited("all_gather", {"enumerate(mine)": "enumerate(mine[::-1])"})
+    said = {"under the number of a different rank": mixed_up}
     assert_feedback_says(GATHER, said, earned=1.5)
 
 
 # --- choose_route
 
 
-def by_times(*, passes=(2, 2, 2), cut=True, bits=8):
-    def choose_route(servers, gpus, size_bytes, inside, between):
-        def step(link, part):
-            return link[0] + size_bytes * part * bits / link[1] / 1e9
-
-        n = servers * gpus
-        flat = passes[0] * (n - 1) * step(between, 1 / n if cut else 1)
-        levels = passes[1] * (gpus - 1) * step(inside, 1 / gpus)
-        levels += passes[2] * (servers - 1) * step(between, 1 / servers)
-        return "flat" if flat < levels else "two levels"
-
-    return choose_route
-
-
-def by_the_even_size(servers, gpus, size_bytes, inside, between):
+def by_the_even_size(servers, gpus, size_bytes, inside, between, bits=8):
     waits = gpus * (servers * between[0] - inside[0])
-    secs_per_byte = 8e-9 / inside[1] - 8e-9 / (servers * between[1])
+    secs_per_byte = bits * 1e-9 * (1 / inside[1] - 1 / (servers * between[1]))
     return "two levels" if size_bytes * secs_per_byte <= waits else "flat"
 
 
-def test_choose_route_takes_other_right_answers():
-    assert_right_answers_pass(ROUTE, by_times(), by_the_even_size)
-
-
-def test_choose_route_names_the_mistake():
+def test_routes_are_judged():
+    assert_right_answers_pass(ROUTE, by_the_even_size)
     wrong = {
         "flat_always": lambda **case: "flat",
-        "two_levels_always": by_times(cut=False),
-        "bits_as_bytes": by_times(bits=1),
-        "one_way_only": by_times(passes=(1, 2, 2)),
+        "bits_as_bytes": lambda **case: by_the_even_size(**case, bits=1),
         "by_size_alone": lambda size_bytes, **case: "flat" if size_bytes > 1e8 else "two levels",
     }
     assert_mistakes_are_caught(ROUTE, wrong)
@@ -202,50 +123,22 @@ def test_choose_route_names_the_mistake():
 # --- pack_gradients
 
 
-def packed(*, backward=True, fits=lambda full, size, limit: full + size <= limit):
-    def pack_gradients(sizes, limit):
-        names = list(sizes)[::-1] if backward else list(sizes)
-        messages = []
-        for name in names:
-            full = sum(sizes[other] for other in messages[-1]) if messages else 0
-            if messages and fits(full, sizes[name], limit):
-                messages[-1].append(name)
-            else:
-                messages.append([name])
-        return messages
-
-    return pack_gradients
-
-
-def packed_without_the_last(sizes, limit):
+def packed_with_a_last_one(sizes, limit):
     messages, opened = [], []
     for name in reversed(sizes):
         if opened and sum(map(sizes.get, opened)) + sizes[name] > limit:
             messages.append(opened)
             opened = []
         opened.append(name)
-    return messages
+    return [*messages, opened]
 
 
-def packed_with_the_last(sizes, limit):
-    sent = packed_without_the_last(sizes, limit)
-    names = [name for message in sent for name in message]
-    return [*sent, [name for name in reversed(sizes) if name not in names]]
-
-
-def test_pack_gradients_takes_other_right_answers():
-    assert_right_answers_pass(MESSAGES, packed(), packed_with_the_last)
-
-
-def test_pack_gradients_names_the_mistake():
-    wrong = {
-        "one_message_per_tensor": packed(fits=lambda full, size, limit: False),
-        "one_message_for_all": packed(fits=lambda full, size, limit: True),
-        "forward_order": packed(backward=False),
-        "closed_too_late": packed(fits=lambda full, size, limit: full < limit),
-        "last_message_lost": packed_without_the_last,
-    }
-    assert_mistakes_are_caught(MESSAGES, wrong)
+def test_packed_gradients_are_judged():
+    assert_right_answers_pass(MESSAGES, packed_with_a_last_one)
+    too_late = edited("pack_gradients", {"sizes[name] > room": "room <= 0"})
+    assert_mistakes_are_caught(MESSAGES, {"closed_too_late": too_late})
+    said = {"the messages have [": lambda sizes, limit: [list(sizes)[::-1]]}
+    assert_feedback_says(MESSAGES, said, earned=1.5)
 
 
 # --- what the lesson says and does not show

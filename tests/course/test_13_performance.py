@@ -1,5 +1,6 @@
 """The checks of lesson 13: right answers pass, and each mistake is named."""
 
+import functools
 import statistics
 
 import numpy as np
@@ -12,30 +13,16 @@ from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
 )
 
 STEM = "13_performance"
 CHECKS = {check.name: check for check in checks_of(STEM)}
 TIMER, EFFICIENCIES, ALPHA_BETA, KNEE = CHECKS.values()
+edited = functools.partial(edited_solution, STEM)
 
 
 # --- step_timer
-
-
-def stopwatch(*, warm_up=1, waits_before=True, waits_after=True, divides=True):
-    def secs_per_step(step, wait, clock, calls):
-        for _ in range(warm_up):
-            step()
-        if waits_before:
-            wait()
-        start = clock()
-        for _ in range(calls):
-            step()
-        if waits_after:
-            wait()
-        return (clock() - start) / (calls if divides else 1)
-
-    return secs_per_step
 
 
 def waits_for_each(step, wait, clock, calls):
@@ -48,47 +35,14 @@ def waits_for_each(step, wait, clock, calls):
     return statistics.mean(secs[1:])
 
 
-def test_other_right_stopwatches_pass():
-    assert_right_answers_pass(TIMER, stopwatch(warm_up=3), waits_for_each)
-
-
-def test_stopwatches_that_lie_are_named():
-    wrong = {
-        "includes_tracing": stopwatch(warm_up=0),
-        "no_sync": stopwatch(waits_after=False),
-        "counts_the_warm_up": stopwatch(waits_before=False),
-        "total_for_mean": stopwatch(divides=False),
-    }
-    assert_mistakes_are_caught(TIMER, wrong, earned=0)
+def test_stopwatches_are_judged():
+    assert_right_answers_pass(TIMER, waits_for_each)
+    no_wait = edited("secs_per_step", {"wait()\n    return": "return"})
+    assert_mistakes_are_caught(TIMER, {"no_sync": no_wait}, earned=0)
     assert_feedback_says(TIMER, {"is there a `return`?": lambda *_: None})
 
 
 # --- efficiencies
-
-
-def scaling(
-    *,
-    strong_batch=lambda b, k: b,
-    weak_batch=lambda b, k: b * k,
-    strong=lambda more, k: more / k,
-    weak=lambda more, k: more / k,
-    first=lambda replicas: replicas[0],
-):
-    """`k` is how many times the baseline's replicas there are, and `more` their throughput."""
-
-    def efficiencies(examples_per_sec, batch, replicas):
-        base = examples_per_sec(replicas[0], batch)
-
-        def all_of(of, batch_of):
-            found = []
-            for n in replicas:
-                k = n / first(replicas)
-                found.append(of(examples_per_sec(n, batch_of(batch, k)) / base, k))
-            return found
-
-        return {"strong": all_of(strong, strong_batch), "weak": all_of(weak, weak_batch)}
-
-    return efficiencies
 
 
 def by_step_times(examples_per_sec, batch, replicas):
@@ -105,54 +59,17 @@ def by_step_times(examples_per_sec, batch, replicas):
     }
 
 
-def test_other_right_efficiencies_pass():
-    assert_right_answers_pass(EFFICIENCIES, scaling(), by_step_times)
-
-
-def test_wrong_efficiencies_are_named():
-    wrong = {
-        "weak_with_fixed_global": scaling(weak_batch=lambda b, k: b),
-        "strong_with_growing_batch": scaling(strong_batch=lambda b, k: b * k),
-        "speedup_for_efficiency": scaling(weak=lambda more, k: more),
-        "baseline_of_one": scaling(first=lambda replicas: 1),
-    }
-    earned = {"speedup_for_efficiency": 1.5}  # each kind of scaling earns half
-    assert_mistakes_are_caught(EFFICIENCIES, wrong, earned=earned)
+def test_efficiencies_are_judged():
+    """Each kind of scaling earns half."""
+    assert_right_answers_pass(EFFICIENCIES, by_step_times)
+    speedups = edited("efficiencies", {"first * n) / base": "first * n) / base * n / first"})
+    assert_mistakes_are_caught(EFFICIENCIES, {"speedup_for_efficiency": speedups}, earned=1.5)
 
 
 # --- fit_link
 
 
-def least_squares(known):
-    sizes, times = np.array(known).T
-    columns = np.stack([np.ones_like(sizes), sizes], axis=1)
-    return np.linalg.lstsq(columns, times, rcond=None)[0]
-
-
-def through_0(known):
-    sizes, times = np.array(known).T
-    return np.array([0.0, sizes @ times / (sizes @ sizes)])
-
-
-def line(
-    *,
-    fitted=lambda known, unseen: known,
-    tested=lambda known, unseen: unseen,
-    below_0=through_0,
-    error=lambda said, measured: abs(said - measured) / measured,
-):
-    def fit_and_test(known, unseen):
-        points = fitted(known, unseen)
-        alpha, beta = least_squares(points)
-        if alpha < 0:
-            alpha, beta = below_0(points)
-        errors = [error(alpha + beta * size, time) for size, time in tested(known, unseen)]
-        return {"latency_ms": alpha, "ms_per_mb": beta, "largest_error": max(errors)}
-
-    return fit_and_test
-
-
-def by_the_models_own_search(known, unseen):
+def with_bounds(known, unseen):
     """SciPy's least squares with bounds, as an engineer might do it."""
     from scipy.optimize import nnls
 
@@ -162,38 +79,15 @@ def by_the_models_own_search(known, unseen):
     return {"latency_ms": alpha, "ms_per_mb": beta, "largest_error": max(errors), "more": 1}
 
 
-def test_other_right_lines_pass():
-    assert_right_answers_pass(ALPHA_BETA, line(), by_the_models_own_search)
-
-
-def test_wrong_lines_are_named():
-    def cut_off(points):
-        return np.maximum(least_squares(points), 0)
-
-    wrong = {
-        "tested_on_fitted_points": line(tested=lambda known, unseen: known),
-        "fitted_to_all_points": line(fitted=lambda known, unseen: known + unseen),
-        "negative_alpha": line(below_0=least_squares),
-        "alpha_cut_off": line(below_0=cut_off),
-        "signed_error": line(error=lambda said, measured: said / measured - 1),
-    }
-    earned = {"negative_alpha": 2}
-    assert_mistakes_are_caught(ALPHA_BETA, wrong, earned=earned, seeds=range(8))
+def test_lines_are_judged():
+    assert_right_answers_pass(ALPHA_BETA, with_bounds)
+    wrong = {"negative_alpha": edited("fit_and_test", {"if alpha < 0:": "if False:"})}
+    assert_mistakes_are_caught(ALPHA_BETA, wrong, earned=2, seeds=range(8))
     names = "latency_ms, ms_per_mb, largest_error"
     assert_feedback_says(ALPHA_BETA, {names: lambda known, unseen: (1.0, 2.0, 0.1)})
 
 
 # --- predict_knee
-
-
-def ring(*, rounds=lambda n: 2 * (n - 1), moved=lambda n, mb: 2 * (n - 1) / n * mb):
-    def fastest(compute_ms, latency_ms, gradient_mb, mb_per_ms, counts):
-        def step_ms(n):
-            return compute_ms / n + rounds(n) * latency_ms + moved(n, gradient_mb) / mb_per_ms
-
-        return min((step_ms(n), n) for n in counts)[::-1]
-
-    return fastest
 
 
 def by_arrays(compute_ms, latency_ms, gradient_mb, mb_per_ms, counts):
@@ -202,18 +96,10 @@ def by_arrays(compute_ms, latency_ms, gradient_mb, mb_per_ms, counts):
     return [int(n[ms.argmin()]), float(ms.min())]
 
 
-def test_other_right_knees_pass():
-    assert_right_answers_pass(KNEE, ring(), by_arrays)
-
-
-def test_wrong_knees_are_named():
-    wrong = {
-        "latency_ignored": ring(rounds=lambda n: 0),
-        "n_times_bytes": ring(moved=lambda n, mb: n * mb),
-        "half_of_the_ring": ring(rounds=lambda n: n - 1, moved=lambda n, mb: (n - 1) / n * mb),
-        "one_latency": ring(rounds=lambda n: min(1, n - 1)),
-    }
-    assert_mistakes_are_caught(KNEE, wrong)
+def test_knees_are_judged():
+    assert_right_answers_pass(KNEE, by_arrays)
+    no_latency = edited("fastest", {"latency_ms + gradient": "gradient"})
+    assert_mistakes_are_caught(KNEE, {"latency_ignored": no_latency})
 
 
 def test_the_knee_is_inside_and_large_gradients_leave_one_replica():
@@ -232,7 +118,7 @@ def test_the_report_gives_the_recorded_steps_to_the_learners_function():
 
     def efficiencies(examples_per_sec, batch, replicas):
         asked.append((batch, replicas, examples_per_sec(4, 256)))
-        return scaling()(examples_per_sec, batch, replicas)
+        return by_step_times(examples_per_sec, batch, replicas)
 
     scaled = scale_recorded(efficiencies)
     assert asked == [(64, [1, 2, 4], 256 / recording.step(4, 256).whole_secs)]

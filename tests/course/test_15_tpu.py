@@ -13,14 +13,15 @@ from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
-    load_solution,
+    edited_solution,
+    edited_solutions,
     load_stub,
 )
 
 STEM = "15_tpu"
 LOSS, EVALUATION, VERDICTS = checks_of(STEM)
-solution = functools.cache(functools.partial(load_solution, STEM))
 ONE_DRAW = (1,)
+edited = functools.partial(edited_solution, STEM)
 
 
 # labelled_loss
@@ -28,21 +29,6 @@ ONE_DRAW = (1,)
 
 def cross_entropy(labels, scores):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
-
-
-def loss_by(
-    *,
-    clip=lambda scores: tf.clip_by_value(scores, -3.0, 3.0),
-    fill=lambda labels: tf.maximum(labels, 0),
-    count=tf.reduce_sum,
-    divide=tf.math.divide_no_nan,
-):
-    def labelled_loss(scores, labels):
-        mask = tf.cast(labels >= 0, tf.float32)
-        losses = cross_entropy(fill(labels), clip(scores))
-        return divide(tf.reduce_sum(losses * mask), count(mask))
-
-    return labelled_loss
 
 
 def loss_by_where(scores, labels):
@@ -62,60 +48,20 @@ def loss_of_selected(scores, labels):
     return tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(tf.cast(there, tf.float32)))
 
 
-def test_other_right_losses_pass():
-    assert_right_answers_pass(LOSS, loss_by(), loss_by_where, seeds=ONE_DRAW)
-
-
-def test_a_wrong_loss_is_named():
-    def clip_in_numpy(scores):
-        return tf.py_function(np.clip, [scores, -3.0, 3.0], tf.float32)
-
+def test_losses_are_judged():
+    assert_right_answers_pass(LOSS, loss_by_where, seeds=ONE_DRAW)
     wrong = {
         "python_branch_on_tensor": load_stub(STEM)[LOSS.function],
-        "py_function_left": loss_by(clip=clip_in_numpy),
-        "nan_times_zero": loss_by(fill=lambda labels: labels),
-        "divided_by_all": loss_by(count=lambda mask: 12.0),
+        "nan_times_zero": edited("labelled_loss", {"tf.maximum(labels, 0)": "labels"}),
         "dynamic_shape_op": loss_of_selected,
     }
     earned = {"python_branch_on_tensor": 0, "dynamic_shape_op": 4}
     assert_mistakes_are_caught(LOSS, wrong, earned=earned, seeds=ONE_DRAW)
-    of_nothing = {"the loss of a batch without labels": loss_by(divide=tf.divide)}
-    assert_feedback_says(LOSS, of_nothing, earned=4.5)
+    divided = edited("labelled_loss", {"tf.math.divide_no_nan": "tf.divide"})
+    assert_feedback_says(LOSS, {"the loss of a batch without labels": divided}, earned=4.5)
 
 
 # evaluate_padded
-
-
-def evaluated(*, drop=False, pad=True, losses_of=slice, hits_of=slice, places=(), means=False):
-    """An evaluation with its parts replaced.
-
-    `losses_of(count)` picks rows of a batch; `places` names what is divided by padding, too.
-    """
-
-    def evaluate(step, images, labels, size):
-        sums, rows = [], 0
-        for start in range(0, len(images), size):
-            part = slice(start, start + size)
-            count = len(images[part])
-            if drop and count < size:
-                continue
-            missing = size - count if pad else 0
-            losses, hits = step(
-                np.pad(images[part], [(0, missing), (0, 0)]), np.pad(labels[part], (0, missing))
-            )
-            rows += count + missing
-            batch = np.array([losses[losses_of(count)].sum(), hits[hits_of(count)].sum()])
-            sums.append(batch / count if means else batch)
-        if means:
-            return tuple(np.mean(sums, axis=0))
-        counts = [rows if drop or what in places else len(images) for what in ("losses", "hits")]
-        return tuple(sum(sums) / counts)
-
-    return evaluate
-
-
-def every_row(count):
-    return slice(None)
 
 
 def evaluated_with_repeats(step, images, labels, size):
@@ -124,43 +70,34 @@ def evaluated_with_repeats(step, images, labels, size):
     order = np.arange(batches * size)
     mask = (order < len(images)).reshape(batches, size)
     order = np.where(order < len(images), order, 0).reshape(batches, size)
-    found = np.array([step(images[rows], labels[rows]) for rows in order])
-    return (found * mask[:, None]).sum(axis=(0, 2)) / mask.sum()
+    results = np.array([step(images[rows], labels[rows]) for rows in order])
+    return (results * mask[:, None]).sum(axis=(0, 2)) / mask.sum()
 
 
-def test_other_right_evaluations_pass():
-    assert_right_answers_pass(EVALUATION, evaluated(), evaluated_with_repeats)
-
-
-def test_a_wrong_evaluation_is_named():
+def test_evaluations_are_judged():
+    assert_right_answers_pass(EVALUATION, evaluated_with_repeats)
+    places = "(-(-len(images) // size) * size)"
     wrong = {
-        "remainder_dropped_in_eval": evaluated(drop=True),
-        "mean_of_batch_means": evaluated(means=True),
-        "padding_in_loss": evaluated(losses_of=every_row, places=("losses",)),
-        "metric_counts_padding": evaluated(hits_of=every_row, places=("hits",)),
-        "ragged_batch": evaluated(pad=False),
+        "padding_in_loss": {
+            "losses[:count]": "losses",
+            "loss_sum / len(images)": f"loss_sum / {places}",
+        },
+        "metric_counts_padding": {
+            "hits[:count]": "hits",
+            "hit_sum / len(images)": f"hit_sum / {places}",
+        },
+        "ragged_batch": {"size - len(some)": "0"},
     }
+    wrong = edited_solutions(STEM, "evaluate_padded", wrong)
     assert_mistakes_are_caught(EVALUATION, wrong)
-
-
-def test_a_batch_of_padding_alone_is_seen():
-    def evaluate(step, images, labels, size):
-        answer = evaluated()(step, images, labels, size)
-        step(np.zeros((size, images.shape[1])), np.zeros(size))
-        return answer
-
-    said = {"more than two steps": evaluate}
+    a_batch_of_padding = {
+        "    return ": "    step(np.zeros((size, images.shape[1])), np.zeros(size))\n    return "
+    }
+    said = {"more than two steps": edited("evaluate_padded", a_batch_of_padding)}
     assert_feedback_says(EVALUATION, said, earned=4.5, seeds=EVALUATION.cost.seeds)
 
 
 # give_verdict
-
-
-def answers(**changed):
-    def give_verdict(case):
-        return changed.get(case, solution()["give_verdict"](case))
-
-    return give_verdict
 
 
 def verdict_by_ifs(case):
@@ -173,17 +110,14 @@ def verdict_by_ifs(case):
     return ["not_checked", "measure_on_tpu"]
 
 
-def test_other_right_verdicts_pass():
-    assert_right_answers_pass(VERDICTS, verdict_by_ifs, lambda case: np.array(verdict_by_ifs(case)))
+def test_verdicts_are_judged():
+    def but(**changed):
+        return lambda case: changed.get(case, verdict_by_ifs(case))
 
-
-def test_a_wrong_verdict_is_named():
+    assert_right_answers_pass(VERDICTS, verdict_by_ifs)
     wrong = {
-        "compiled_means_ready": answers(C=("runs_on_tpu", "measure_on_tpu")),
-        "refused_means_never": answers(A=("fails_on_tpu", "move_to_input_pipeline")),
-        "blames_the_compiler": answers(D=("refused_here", "rewrite_in_tensorflow")),
-        "compiled_means_checked": answers(B=("not_checked", "measure_on_tpu")),
-        "unmeasured_is_suspect": answers(F=("suspect_on_tpu", "use_float32")),
+        "compiled_means_ready": but(C=("runs_on_tpu", "measure_on_tpu")),
+        "refused_means_never": but(A=("fails_on_tpu", "move_to_input_pipeline")),
     }
     assert_mistakes_are_caught(VERDICTS, wrong)
 

@@ -1,7 +1,6 @@
 """The checks of lesson 16: right answers pass, wrong ones are named; and what the lesson counts."""
 
 import functools
-from dataclasses import replace
 
 import keras
 import numpy as np
@@ -12,13 +11,13 @@ from tensorflow.python.eager import context
 import distlab as dl
 from distlab.course.checks.registry import checks_of
 from distlab.course.checks.run_check import run_check
-from distlab.course.lesson_16_choosing_a_strategy.checks import cases
+from distlab.course.lesson_16_choosing_a_strategy.checks import CASES, REASONS, STRATEGIES
 from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
     load_solution,
-    load_stub,
 )
 from tests.support.repository import lesson_text
 
@@ -26,6 +25,7 @@ STEM = "16_choosing_a_strategy"
 CHECKS = {check.name: check for check in checks_of(STEM)}
 CHOOSE, COMPARE, WORTH = CHECKS.values()
 solution = functools.cache(functools.partial(load_solution, STEM))
+edited = functools.partial(edited_solution, STEM)
 
 
 # --- choose_and_defend
@@ -37,213 +37,84 @@ def choose_but(**others):
 
 
 def test_other_forms_of_the_choice_pass():
-    no_strategy = choose_but(A=("default", "batch_too_small"))
-    assert_right_answers_pass(
-        CHOOSE, no_strategy, lambda case: np.array(solution()["choose"](case))
-    )
+    """In case A the default strategy is as right as one_device."""
+    right = choose_but(A=("default", "batch_too_small"))
+    assert_right_answers_pass(CHOOSE, lambda case: np.array(right(case)))
 
 
 def test_wrong_choices_are_named():
     wrong = {
         "more_devices_always": choose_but(A=("mirrored", "copies_in_one_host")),
         "mirrored_across_hosts": choose_but(C=("mirrored", "hosts_step_together")),
-        "ps_for_bitwise": choose_but(C=("parameter_server", "hosts_step_together")),
-        "waits_for_the_slowest": choose_but(D=("multi_worker", "hosts_step_together")),
         "mirrored_saves_memory": choose_but(E=("mirrored", "copies_in_one_host")),
     }
     assert_mistakes_are_caught(CHOOSE, wrong)
 
 
-def test_each_strategy_and_each_reason_earns_half_a_point():
-    assert run_check(CHOOSE, choose_but(B=("mirrored", "no_waiting"))).earned == 5.5
-    assert run_check(CHOOSE, choose_but(B=("default", "no_waiting"))).earned == 5
-
-
-def test_the_same_answer_to_every_case_earns_nothing():
+def test_each_strategy_and_each_reason_earns_half_a_point_if_the_answer_depends_on_the_case():
+    half = {"case B: the reason": choose_but(B=("mirrored", "no_waiting"))}
+    assert_feedback_says(CHOOSE, half, earned=5.5)
+    said = {
+        "two words were asked for": choose_but(B=("mirrored",)),
+        "not one of": choose_but(B=("Mirrored", 3)),
+        "is there a `return`?": choose_but(B=None),
+    }
+    assert_feedback_says(CHOOSE, said, earned=5)
     same = {"the same answer to every case": lambda case: ("default", "batch_too_small")}
     assert_feedback_says(CHOOSE, same)
 
-
-def test_cases_that_are_not_answered_yet_do_not_hide_those_that_are():
     def one_case_only(case):
         return solution()["choose"](case) if case == "B" else None
 
-    said = {"your function returned None for this case": one_case_only}
-    assert_feedback_says(CHOOSE, said, earned=1)
-
-
-ONLY = {
-    "A": {"one_device", "default"},
-    "B": {"mirrored"},
-    "C": {"multi_worker"},
-    "D": {"parameter_server"},
-    "E": {"central_storage"},
-    "F": {"none"},
-}
-
-
-def test_no_other_strategy_and_no_other_reason_passes():
-    for case, strategies in ONLY.items():
-        strategy, reason = solution()["choose"](case)
-        passing = {
-            (s, r)
-            for s in cases.STRATEGIES
-            for r in cases.REASONS
-            if run_check(CHOOSE, choose_but(**{case: (s, r)}), seeds=[1]).passed
-        }
-        assert passing == {(s, reason) for s in strategies}, case
-        assert strategy in strategies
-
-
-def test_answers_in_a_different_form_fail_and_the_report_says_what_is_asked():
-    said = {
-        "not one of": choose_but(B=("Mirrored", 3)),
-        "is there a `return`?": choose_but(B=None),
-        "two words were asked for": choose_but(B=("mirrored",)),
-    }
-    assert_feedback_says(CHOOSE, said, earned=5)
+    assert_feedback_says(CHOOSE, {"None for this case": one_case_only}, earned=1)
 
 
 def test_the_feedback_asks_and_never_tells_the_answer():
-    messages = [ask for *_, ask in cases.CASES.cases.values()]
-    names = (*cases.STRATEGIES, *cases.REASONS)
+    messages = [ask for *_, ask in CASES.cases.values()]
+    names = (*STRATEGIES, *REASONS)
     assert not [(m, name) for m in messages for name in names if name in m.lower()]
     wrong = {"A": ("multi_worker", "no_waiting")}
     report = run_check(CHOOSE, lambda case: wrong.get(case, ("tpu", "always_faster")))
     assert len(report.criteria) == 12
     assert all(not criterion.expected for criterion in report.criteria)
-
-
-def test_every_name_that_the_exercise_lists_is_one_the_check_knows():
     text = lesson_text(STEM, "exercise.py")
-    assert [name for name in (*cases.STRATEGIES, *cases.REASONS) if f'`"{name}"`' not in text] == []
+    assert [name for name in names if f'`"{name}"`' not in text] == []
 
 
 # --- compare_strategies
 
 
-def first_of(*, weights="weights", allowed=1e-5):
-    """Finds the path of the first weight that differs, as an answer with these habits sees them."""
-
-    def first(alone, model):
-        pairs = zip(getattr(alone, weights), getattr(model, weights), strict=True)
-        apart = (a.path for a, b in pairs if np.abs(np.subtract(a, b)).max() > allowed)
-        return next(apart, None)
-
-    return first
+def comparing(edits):
+    return edited("compare_strategies", edits)
 
 
-first_apart = first_of()
-
-
-def keras_own(build, strategy):
-    with strategy.scope():
-        return build()
-
-
-def comparer(make=keras_own, differs=first_apart, copies=None):
-    """An answer to `compare_strategies`, with a part replaced."""
-
-    def compare_strategies(build, dataset, strategies):
-        alone = build()
-        alone.fit(dataset, verbose=0, shuffle=False)
-        table = {}
-        for name, strategy in strategies.items():
-            model = make(build, strategy)
-            model.fit(dataset, verbose=0, shuffle=False)
-            counted = len(strategy.experimental_local_results(model.weights[0].value))
-            table[name] = {
-                "differs": differs(alone, model),
-                "copies": copies(strategy) if copies else counted,
-            }
-        return table
-
-    return compare_strategies
-
-
-def by_saved_weights(build, dataset, strategies):
-    """Another right answer: weights by their paths, copies by what a variable is made of."""
-
-    def trained(model):
-        model.fit(dataset, verbose=0, shuffle=False)
-        return model, {weight.path: weight.numpy() for weight in model.weights}
-
-    _, expected = trained(build())
-    table = {}
-    for name, strategy in strategies.items():
-        with strategy.scope():
-            model, found = trained(build())
-        first = model.weights[0].value
-        equal = {path: np.allclose(found[path], expected[path], 0, 1e-5) for path in expected}
-        table[name] = {
-            "differs": next((path for path, same in equal.items() if not same), None),
-            "copies": len(getattr(first, "values", [first])),
-        }
-    return table
-
-
-def test_other_right_comparisons_pass():
-    assert_right_answers_pass(COMPARE, comparer(), by_saved_weights, seeds=(1,))
-
-
-@functools.cache
-def trained(seed):
-    """The outputs of the check for a right answer, and the models that it has trained."""
-    inputs, models = COMPARE.inputs(seed), []
-
-    def kept(alone, model):
-        models.append((alone, model))
-        return first_apart(alone, model)
-
-    outputs = COMPARE.call(comparer(differs=kept), inputs)
-    return outputs, dict(zip(inputs["strategies"], models, strict=True))
-
-
-# An answer that looks otherwise at models that were trained before.
-LOOK = replace(COMPARE, call=lambda look, inputs: look(inputs))
-
-
-SEED_OF = {"watches": 1, "centres": 2, "plain": 3}
-
-
-def looker(differs=first_apart, copies=None):
-    def look(inputs):
-        outputs, models = trained(SEED_OF[inputs["model"]])
-        table = {
-            name: {
-                "differs": differs(*models[name]),
-                "copies": copies(models[name][1].distribute_strategy) if copies else row["copies"],
-            }
-            for name, row in outputs["table"].items()
-        }
-        return {**outputs, "table": table}
-
-    return look
-
-
-def test_wrong_trainings_are_named():
+def test_comparisons_are_judged():
+    """In draw 1 weights differ that are not trained, and in draw 3 none do."""
+    in_other_ways = {
+        "np.allclose(a, b, rtol=0, atol=1e-5)": "np.abs(np.subtract(a, b)).max() <= 1e-5",
+        "strategy.experimental_local_results(model.weights[0].value)": (
+            "getattr(model.weights[0].value, 'values', [0])"
+        ),
+    }
+    assert_right_answers_pass(COMPARE, comparing(in_other_ways), seeds=(1,))
+    by_distribute = {
+        "with strategy.scope():\n            model = build()": (
+            "model = dl.distribute(build, strategy)"
+        )
+    }
     wrong = {
-        "built_outside_scope": comparer(make=lambda build, strategy: build(), copies=lambda s: 1),
-        "by_distribute": comparer(make=dl.distribute),
+        "built_outside_scope": comparing({"with strategy.scope():": "if strategy:"}),
+        "by_distribute": comparing(by_distribute),
+        "compares_losses_only": comparing({".weights, ": ".trainable_weights, "}),
     }
     assert_mistakes_are_caught(COMPARE, wrong, earned=0, seeds=(1,))
-
-
-def test_wrong_comparisons_are_named():
-    """Each is asked of the model that shows it: 1 watches, 3 does not, 2 centres."""
-    losses_only = {"compares_losses_only": looker(first_of(weights="trainable_weights"))}
-    assert_mistakes_are_caught(LOOK, losses_only, earned=0, seeds=(1,))
-    exact = {"exact_equality": looker(first_of(allowed=0))}
-    assert_mistakes_are_caught(LOOK, exact, earned=0, seeds=(3,))
-    of_replicas = looker(copies=lambda strategy: strategy.num_replicas_in_sync)
-    assert_mistakes_are_caught(LOOK, {"counts_replicas": of_replicas}, earned=3, seeds=(3,))
-    for differs in (lambda alone, model: first_apart(alone, alone), first_of(allowed=1e-2)):
-        assert run_check(LOOK, looker(differs), seeds=(2,)).earned == 0
+    exact = comparing({"np.allclose(a, b, rtol=0, atol=1e-5)": "np.array_equal(a, b)"})
+    assert_mistakes_are_caught(COMPARE, {"exact_equality": exact}, earned=0, seeds=(3,))
 
 
 def test_tables_in_a_different_form_earn_nothing_and_are_shown_as_they_are():
     row_of_the_lesson = {"mirrored": {"equal": True, "copies": 2}}
-    for answer in (None, {"mirrored": True}, row_of_the_lesson):
+    for answer in (None, row_of_the_lesson):
         report = run_check(COMPARE, lambda *_, answer=answer: answer, seeds=(1,))
         assert (report.earned, "cannot read" in repr(report)) == (0, False), answer
 
@@ -251,53 +122,22 @@ def test_tables_in_a_different_form_earn_nothing_and_are_shown_as_they_are():
 # --- worth_it
 
 
-def reader(*, of_steps=np.median, equal_only=True, examples=True, worth=1.1):
-    """An answer to `worth_it` with these habits."""
-
-    def worth_it(measured):
-        rows = {name: row for name, row in measured.items() if row["equal"] or not equal_only}
-        speeds = {
-            name: (row["global_batch"] if examples else 1) / of_steps(row["step_ms"])
-            for name, row in rows.items()
-        }
-        best = max(speeds, key=speeds.__getitem__)
-        return best if speeds[best] >= worth * speeds["one_device"] else "one_device"
-
-    return worth_it
-
-
-def middle(times):
-    return sorted(times)[len(times) // 2]
-
-
 def by_rates(measured):
-    """Examples a second of each step, the worth of it asked first, and its input changed."""
-    found = "one_device"
-    speeds = {}
+    """Examples a second of each step; the worth of it is asked first, and the input changed."""
+    best, speeds = "one_device", {}
     for name in sorted(measured):
         row = measured.pop(name)
         rates = np.sort(1000 * row["global_batch"] / np.array(row["step_ms"]))
         speeds[name] = rates[3] if row["equal"] else 0
     for name, speed in speeds.items():
-        if speed >= max(1.1 * speeds["one_device"], speeds[found]):
-            found = name
-    return np.str_(found)
+        if speed >= max(1.1 * speeds["one_device"], speeds[best]):
+            best = name
+    return np.str_(best)
 
 
-def test_other_right_readers_pass():
-    assert_right_answers_pass(WORTH, reader(of_steps=middle), by_rates, seeds=range(20))
-
-
-def test_measurements_that_are_misread_are_named():
-    wrong = {
-        "wrong_weights_win": reader(equal_only=False),
-        "steps_for_examples": reader(examples=False),
-        "lucky_step": reader(of_steps=min),
-        "mean_of_steps": reader(of_steps=np.mean),
-        "speedup_within_noise": reader(worth=1.0),
-    }
-    assert_mistakes_are_caught(WORTH, wrong)
-    assert run_check(WORTH, load_stub(STEM)["worth_it"]).earned == 0
+def test_readers_of_measurements_are_judged():
+    assert_right_answers_pass(WORTH, by_rates, seeds=range(20))
+    assert_mistakes_are_caught(WORTH, {"lucky_step": edited("worth_it", {"np.median": "min"})})
 
 
 # --- what the lesson says and does not run
@@ -363,10 +203,31 @@ def test_a_compiled_step_sends_the_bytes_that_the_lesson_counts(lesson):
     assert sent == lesson["bytes_moved"]("central_storage", 3, weights) + 2 * weights
 
 
-def small_model():
+def keras_own(build, strategy):
+    with strategy.scope():
+        return build()
+
+
+def small_model(optimizer=None):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    model.compile(keras.optimizers.SGD(0.1), loss="mse")
+    model.compile(optimizer or keras.optimizers.SGD(0.1), loss="mse")
     return model
+
+
+def sgd(**options):
+    return keras.optimizers.SGD(0.1, **options)
+
+
+# What Keras's own fit stops at under CentralStorage, with the error's text.
+STOPS = {
+    "You must specify an aggregation method": (
+        lambda: sgd(use_ema=True),
+        lambda: keras.optimizers.LossScaleOptimizer(sgd()),
+        lambda: keras.optimizers.Muon(0.01),
+        lambda: keras.optimizers.Nadam(0.01),
+    ),
+    "merge_call": (lambda: sgd(gradient_accumulation_steps=2),),
+}
 
 
 def a_step_by_hand(strategy, model):
@@ -389,21 +250,21 @@ def test_distribute_refuses_a_model_that_was_built_outside_its_scope():
 
 
 def test_under_central_storage_distribute_trains_nadam_and_refuses_the_others():
-    def build(optimizer):
-        model = small_model()
-        model.compile(optimizer, "mse")
-        return model
-
-    def sgd(**options):
-        return lambda: keras.optimizers.SGD(0.1, **options)
-
     central, x = dl.make_strategy("central_storage", devices=2), np.ones((5, 4), "float32")
-    dl.distribute(lambda: build(keras.optimizers.Nadam()), central).fit(x, x[:, :2], verbose=0)
-    others = [sgd(use_ema=True), sgd(gradient_accumulation_steps=2), keras.optimizers.Muon]
-    others.append(lambda: keras.optimizers.LossScaleOptimizer(sgd()()))
-    for make in others:
+    ema, scaled, muon, nadam, accumulating = (make for makes in STOPS.values() for make in makes)
+    dl.distribute(lambda: small_model(nadam()), central).fit(x, x[:, :2], verbose=0)
+    for make in (ema, scaled, muon, accumulating):
         with pytest.raises(ValueError, match="cannot update the one copy"):
-            dl.distribute(lambda make=make: build(make()), central)
+            dl.distribute(lambda make=make: small_model(make()), central)
+
+
+def test_keras_own_fit_stops_under_central_storage_with_the_lessons_message():
+    for text, makes in STOPS.items():
+        for make in makes:
+            central = dl.make_strategy("central_storage", devices=2)
+            model = keras_own(lambda make=make: small_model(make()), central)
+            with pytest.raises((ValueError, RuntimeError), match=text):
+                model.fit(np.ones((4, 4)), np.ones((4, 2)), verbose=0)
 
 
 def test_by_hand_one_device_trains_a_model_from_outside_its_scope_and_mirrored_stops():
@@ -434,8 +295,7 @@ def test_keras_own_evaluate_is_wrong_under_central_storage_as_well():
     central = dl.make_strategy("central_storage", devices=2)
 
     def build():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-        model.compile(loss="mse")
+        model = small_model()
         model.set_weights([np.ones((4, 2)), np.zeros(2)])
         return model
 
@@ -461,28 +321,6 @@ def test_a_callback_that_reads_the_log_stops_a_healthy_run_under_central_storage
     model.fit(data, verbose=0, callbacks=[keras.callbacks.TerminateOnNaN()])
     assert 120 <= model.optimizer.iterations.numpy() <= 130
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
-
-
-def test_keras_own_fit_stops_under_central_storage_with_the_lessons_message():
-    plain = keras.optimizers.SGD
-    stops = {
-        "ema": lambda: plain(0.1, use_ema=True),
-        "loss scale": lambda: keras.optimizers.LossScaleOptimizer(plain(0.1)),
-        "accumulation": lambda: plain(0.1, gradient_accumulation_steps=2),
-        "muon": lambda: keras.optimizers.Muon(0.01),
-        "nadam": lambda: keras.optimizers.Nadam(0.01),
-    }
-    for name, make in stops.items():
-
-        def build(make=make):
-            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-            model.compile(make(), loss="mse")
-            return model
-
-        model = keras_own(build, dl.make_strategy("central_storage", devices=2))
-        said = "merge_call" if name == "accumulation" else "You must specify an aggregation method"
-        with pytest.raises((ValueError, RuntimeError), match=said):
-            model.fit(np.ones((4, 4)), np.ones((4, 2)), verbose=0)
 
 
 def test_an_embedding_of_keras_reads_its_whole_table_and_a_raw_variable_some_rows():

@@ -14,6 +14,8 @@ from tests.support.lesson_checks import (
     assert_feedback_says,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
+    edited_solutions,
     load_solution,
     load_stub,
 )
@@ -21,73 +23,24 @@ from tests.support.lesson_checks import (
 STEM = "17_beyond_data_parallelism"
 SPLIT, SHARDED, IDLE, MESH = checks_of(STEM)
 ONE_DRAW = (1,)
-
-
-@functools.cache
-def solution():
-    return load_solution(STEM)
-
-
-def on_replica():
-    return tf.distribute.get_replica_context()
+edited = functools.partial(edited_solution, STEM)
 
 
 # Task 1: split_gated
 
 
-def splitting(first=1, second=0, finish=None):
-    """An answer that cuts along these axes; `finish(partial, bias)` returns the output."""
-
-    def split_gated(gate, up, down, devices):
-        def forward(x, gate, up, down, bias):
-            partial = (tf.nn.silu(x @ gate) * (x @ up)) @ down
-            if finish is None:
-                return on_replica().all_reduce("SUM", partial) + bias
-            return finish(partial, bias)
-
-        axes = ((gate, first), (up, first), (down, second))
-        pieces = (tf.split(kernel, devices, axis=axis) for kernel, axis in axes)
-        return list(zip(*pieces, strict=True)), forward
-
-    return split_gated
-
-
-def split_by_slices(gate, up, down, devices):
-    width = gate.shape[1] // devices
-    cuts = [slice(i * width, (i + 1) * width) for i in range(devices)]
-    pieces = ([gate[:, cut], up[:, cut], down[cut, :]] for cut in cuts)
-
-    @tf.function
-    def forward(x, gate, up, down, bias):
-        shared = bias / on_replica().num_replicas_in_sync
-        partial = tf.matmul(tf.nn.swish(x @ gate) * (x @ up), down) + shared
-        return on_replica().all_reduce(tf.distribute.ReduceOp.SUM, partial)
-
-    return pieces, forward
-
-
-def test_split_takes_other_right_answers():
-    assert_right_answers_pass(SPLIT, splitting(), split_by_slices, seeds=ONE_DRAW)
-
-
-def test_split_names_each_mistake():
+def test_layers_that_are_split_are_judged():
     """Without the sum, the pieces earn a point."""
-
-    def on_each(partial, bias):
-        return on_replica().all_reduce("SUM", partial + bias)
-
-    def mean(partial, bias):
-        return on_replica().all_reduce("MEAN", partial) + bias
-
+    shared_bias = {'"SUM", partial) + bias': '"SUM", partial + bias / count)'}
+    assert_right_answers_pass(SPLIT, edited("split_gated", shared_bias), seeds=ONE_DRAW)
     wrong = {
-        "split_twice_by_column": splitting(second=1),
-        "row_first": splitting(first=0, second=1),
-        "all_reduce_forgotten": splitting(finish=lambda partial, bias: partial + bias),
-        "mean_for_sum": splitting(finish=mean),
-        "bias_on_each": splitting(finish=on_each),
+        "split_twice_by_column": {"down, count, axis=0": "down, count, axis=1"},
+        "all_reduce_forgotten": {
+            'tf.distribute.get_replica_context().all_reduce("SUM", partial)': "partial"
+        },
     }
-    earned = {"all_reduce_forgotten": 1}
-    assert_mistakes_are_caught(SPLIT, wrong, earned=earned)
+    wrong = edited_solutions(STEM, "split_gated", wrong)
+    assert_mistakes_are_caught(SPLIT, wrong, earned={"all_reduce_forgotten": 1}, seeds=ONE_DRAW)
     said = {"yours returned '[3] pieces'": lambda *given: ([given[:3]], len)}
     assert_feedback_says(SPLIT, said)
 
@@ -95,24 +48,9 @@ def test_split_names_each_mistake():
 # Task 2: sharded_adam
 
 
-def sharding(summed=True, index=None, finish=None):
-    """An answer that differs from the solution in one of these."""
-
-    def sharded_adam(update, weights, gradient, m, v):
-        context = on_replica()
-        replicas = context.num_replicas_in_sync
-        mine = context.replica_id_in_sync_group if index is None else index
-        total = context.all_reduce("SUM", gradient) if summed else gradient
-        pieces = [tf.reshape(vector, [replicas, -1])[mine] for vector in (weights, total)]
-        new, m, v = update(*pieces, m, v)
-        return finish(new, weights) if finish else context.all_gather(new, axis=0), m, v
-
-    return sharded_adam
-
-
 def sharded_by_sums(update, weights, gradient, m, v):
     """Gathers by a sum of vectors that are zero outside the own piece."""
-    context = on_replica()
+    context = tf.distribute.get_replica_context()
     start = context.replica_id_in_sync_group * tf.size(m)
     total = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
     cut = [tf.slice(vector, [start], [tf.size(m)]) for vector in (weights, total)]
@@ -121,19 +59,15 @@ def sharded_by_sums(update, weights, gradient, m, v):
     return context.all_reduce("SUM", tf.pad(new, [[start, behind]])), m, v
 
 
-def test_sharded_adam_takes_other_right_answers():
-    assert_right_answers_pass(SHARDED, sharding(), sharded_by_sums, seeds=ONE_DRAW)
-
-
-def test_sharded_adam_names_each_mistake():
+def test_shards_of_adam_are_judged():
+    assert_right_answers_pass(SHARDED, sharded_by_sums, seeds=ONE_DRAW)
     wrong = {
         "state_gathered": load_stub(STEM)["sharded_adam"],
-        "own_gradient_only": sharding(summed=False),
-        "params_not_gathered": sharding(finish=lambda piece, _: piece),
-        "pieces_summed": sharding(finish=lambda piece, _: on_replica().all_reduce("SUM", piece)),
-        "same_piece_on_all": sharding(index=0),
+        "own_gradient_only": edited(
+            "sharded_adam", {'context.all_reduce("SUM", gradient)': "gradient"}
+        ),
     }
-    assert_mistakes_are_caught(SHARDED, wrong, earned={"state_gathered": 0})
+    assert_mistakes_are_caught(SHARDED, wrong, earned={"state_gathered": 0}, seeds=ONE_DRAW)
     said = {"three values: weights, m and v": lambda update, weights, *given: weights}
     assert_feedback_says(SHARDED, said)
 
@@ -152,35 +86,11 @@ def idle_of_a_simulation(stage_ms, micro_batches):
     return 1 - sum(stage_ms) / (len(stage_ms) * there[-1])
 
 
-def idle_of_an_array(stage_ms, micro_batches):
-    stages = np.asarray(stage_ms) / micro_batches
-    ends = stages.sum() + (micro_batches - 1) * stages.max()
-    return np.mean(1 - micro_batches * stages / ends)
-
-
-def test_idle_takes_other_right_answers():
-    assert_right_answers_pass(IDLE, idle_of_a_simulation, idle_of_an_array)
-
-
-def idle_by(took):
-    return lambda stage_ms, m: 1 - sum(stage_ms) / (len(stage_ms) * took(stage_ms, m))
-
-
-def test_idle_names_each_mistake():
-    right = solution()["pipeline_idle"]
-    assert right([10, 10], 2) == pytest.approx(1 / 3)  # as the task says
-
-    def of_the_work(stage_ms, m):
-        idle = right(stage_ms, m)
-        return idle / (1 - idle)
-
-    wrong = {
-        "micro_batches_ignored": idle_by(lambda ms, m: sum(ms)),
-        "slowest_stage_ignored": lambda ms, m: (len(ms) - 1) / (m + len(ms) - 1),
-        "whole_batch_each": idle_by(lambda ms, m: sum(ms) + (m - 1) * max(ms)),
-        "share_of_the_work": of_the_work,
-    }
-    assert_mistakes_are_caught(IDLE, wrong)
+def test_idle_shares_are_judged():
+    assert load_solution(STEM)["pipeline_idle"]([10, 10], 2) == pytest.approx(1 / 3)  # the task's
+    assert_right_answers_pass(IDLE, idle_of_a_simulation)
+    of_the_mean = edited("pipeline_idle", {"max(stage_ms)": "sum(stage_ms) / len(stage_ms)"})
+    assert_mistakes_are_caught(IDLE, {"slowest_stage_ignored": of_the_mean})
 
 
 # Task 4: choose_mesh
@@ -195,57 +105,14 @@ def mesh_by_doubling(model, hosts, per_host):
     return [hosts * per_host // parts, parts // tensor, tensor]
 
 
-def mesh_by_search(model, hosts, per_host):
-    """Looks through all meshes, and takes the one with the most copies."""
-    gb = model["parameters"] * model["bytes_per_parameter"] / 1e9
-    meshes = [
-        (hosts * per_host // (pipeline * tensor), pipeline, tensor)
-        for pipeline in (1, 2, 4, 8)
-        for tensor in (1, 2, 4, 8)
-        if (pipeline == 1 or tensor == per_host)
-        and gb / pipeline / tensor + model["activations_gb"] <= model["device_gb"]
-    ]
-    return np.array(max(meshes))
-
-
-def test_mesh_takes_other_right_answers():
-    assert_right_answers_pass(MESH, mesh_by_doubling, mesh_by_search)
-
-
-def test_mesh_names_each_mistake():
-    right = solution()["choose_mesh"]
+def test_meshes_are_judged():
     facts = {"parameters": 5_000_000_000, "bytes_per_parameter": 16}
     facts |= {"activations_gb": 12, "device_gb": 80}
-    assert tuple(right(facts, 4, 8)) == (16, 1, 2)  # as the task says
+    assert tuple(load_solution(STEM)["choose_mesh"](facts, 4, 8)) == (16, 1, 2)  # as the task says
+    assert_right_answers_pass(MESH, lambda *given: np.array(mesh_by_doubling(*given)))
 
-    def with_other(**facts):
-        return lambda model, *cluster: right({**model, **facts}, *cluster)
-
-    def of_parts(choose):
-        def answer(model, hosts, per_host):
-            _, pipeline, tensor = right(model, hosts, per_host)
-            pipeline, tensor = choose(pipeline * tensor, hosts, per_host)
-            return hosts * per_host // (pipeline * tensor), pipeline, tensor
-
-        return answer
-
-    def uneven(model, hosts, per_host):
-        gb = model["parameters"] * model["bytes_per_parameter"] / 1e9
-        parts = int(np.ceil(gb / (model["device_gb"] - model["activations_gb"])))
-        tensor = min(parts, per_host)
-        pipeline = -(-parts // tensor)
-        return hosts * per_host // (tensor * pipeline), pipeline, tensor
-
-    wrong = {
-        "weights_only": with_other(bytes_per_parameter=2),
-        "activations_ignored": with_other(activations_gb=0),
-        "uneven_parts": uneven,
-        "tensor_across_hosts": of_parts(lambda parts, hosts, per_host: (1, parts)),
-        "whole_host_always": of_parts(
-            lambda parts, hosts, per_host: (max(1, parts // per_host), per_host)
-        ),
-    }
-    assert_mistakes_are_caught(MESH, wrong)
+    of_weights = edited("choose_mesh", {'model["bytes_per_parameter"]': "2"})
+    assert_mistakes_are_caught(MESH, {"weights_only": of_weights})
     assert_feedback_says(MESH, {"three whole numbers for each model": lambda *given: (4, 8)})
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from distlab.course.lesson_16_choosing_a_strategy.checks.cases import CHOOSE
+from distlab.course.lesson_16_choosing_a_strategy.checks import CHOOSE
 from distlab.course.lesson_16_choosing_a_strategy.strategy_card import (
     CARD,
     OTHERWISE,

@@ -1,13 +1,15 @@
 """Helpers for the tests of a lesson's checks (tests/course/test_NN_slug.py).
 
-solution, stub = load_solution("01_mirrored_strategy"), load_stub("01_mirrored_strategy")
+outside = edited_solution(STEM, "train", {"with strategy.scope():": "if strategy:"})
 
-def test_solution_passes():
-    assert_solution_passes(CHECK, solution["combine"])
+def test_loops_are_judged():
+    assert_mistakes_are_caught(TRAIN, {"outside_scope": outside})
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -22,6 +24,7 @@ from distlab.course.checks.matchers import same_plain
 from distlab.course.checks.report import Report
 from distlab.course.checks.run_check import DEFAULT_SEEDS, run_check
 from distlab.course.results.plain_values import to_plain
+from distlab.source_lines import keep_lines
 from tests.support.repository import ROOT
 
 # What was asked, by the name of the check; functions by their ids, and kept, so that ids last.
@@ -164,3 +167,28 @@ def load_solution(stem: str, *, root: Path = ROOT) -> dict[str, Any]:
 def load_stub(stem: str, *, root: Path = ROOT) -> dict[str, Any]:
     """The names that the exercise edition, as handed out, defines."""
     return load_edition(Page(root, stem, "exercise"))
+
+
+def edited_solution(stem: str, function: str, edits: Mapping[str, str]) -> Callable[..., Any]:
+    """A solution in which parts of the source are replaced: an answer as a learner writes it."""
+    names = dict(_solution_names(stem))
+    source = inspect.getsource(names[function])
+    for old, new in edits.items():
+        assert old in source, f"{old!r} is not in the solution:\n{source}"
+        source = source.replace(old, new)
+    file = f"<{function} with {edits}>"
+    keep_lines({file: source.splitlines(keepends=True)})
+    names["__name__"] = f"edited_{stem}"
+    exec(compile(source, file, "exec"), names)
+    answer: Callable[..., Any] = names[function]
+    return answer
+
+
+def edited_solutions(
+    stem: str, function: str, edits: Mapping[str, Mapping[str, str]]
+) -> dict[str, Callable[..., Any]]:
+    """By the name of each mistake, the solution with the edits that make it."""
+    return {mistake: edited_solution(stem, function, changes) for mistake, changes in edits.items()}
+
+
+_solution_names = functools.cache(load_solution)

@@ -90,10 +90,6 @@ def _note(axes: Axes, x: float, y: float, text: str) -> None:
     axes.text(x, y, text, ha="center", va="center", color=REFERENCE, fontsize=9)
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 # Staleness is no mistake, so it has not the colour of one.
 _FRESH, _STALE = (NOTE, "o", "full"), (category(2).colour, category(2).marker, "full")
 _LEFT_OUT = (category(2).colour, "o", "none")  # a stale update that the training did not take

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distlab.course import palette
-from distlab.course.palette import GROUND, NOTE, REFERENCE, category, finish, replica
+from distlab.course.palette import GROUND, NOTE, PALE, REFERENCE, category, finish, replica
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,7 +106,7 @@ def draw_map(kinds: Sequence[Kind] = FIELD) -> Figure:
         "coloured strip: its examples of the batch\ngrey: what it keeps of each of three layers\n"
         "hatched: what it fetches to compute that layer"
     )
-    axes.text(0, 0.8, legend, fontsize=9.5, va="bottom", color=palette.NOTE)
+    axes.text(0, 0.8, legend, fontsize=9.5, va="bottom", color=NOTE)
     axes.text(8.7, 0.8, "the question that decides", fontsize=9.5, va="bottom", weight="bold")
     axes.set_xlim(-4.4, 15.6)
     axes.set_ylim(-_ROW * len(kinds) + 0.2, 1.8)
@@ -131,39 +130,38 @@ def _draw_row(axes: Any, kind: Kind, *, top: float) -> None:
 
 def _draw_device(axes: Any, part: Part, number: int, *, corner: tuple[float, float]) -> None:
     left, top = corner
-    look = palette.replica(number)
     axes.text(left + 0.85, top + 0.04, part.device, ha="center", va="bottom", fontsize=9)
-    _box(axes, left, top, 1.7, 1.35)
+    _thin_box(axes, (left, top), (1.7, 1.35), fill=False)
     if part.batch:
         start, end = part.batch
-        _box(axes, left + 0.1, top - 0.12, 0.3, 1.1, face=palette.GROUND)
-        first = top - 0.12 - 1.1 * start
-        _box(axes, left + 0.1, first, 0.3, 1.1 * (end - start), face=look.colour)
+        corner = (left + 0.1, top - 0.12 - 1.1 * start)
+        _thin_box(axes, (left + 0.1, top - 0.12), (0.3, 1.1), fc=GROUND)
+        _thin_box(axes, corner, (0.3, 1.1 * (end - start)), fc=replica(number).colour)
     for layer, columns in enumerate(part.layers):
         level = top - 0.12 - 0.4 * layer
         if columns or part.fetches:
-            _box(axes, left + 0.5, level, 1.1, 0.3, face=palette.GROUND, hatched=part.fetches)
+            hatch = "////" if part.fetches else None
+            _thin_box(axes, (left + 0.5, level), (1.1, 0.3), fc=GROUND, hatch=hatch)
         if columns:
             start, end = columns
-            _box(axes, left + 0.5 + 1.1 * start, level, 1.1 * (end - start), 0.3, face=palette.PALE)
+            corner = (left + 0.5 + 1.1 * start, level)
+            _thin_box(axes, corner, (1.1 * (end - start), 0.3), fc=PALE)
 
 
-def _box(
-    axes: Any,
-    left: float,
-    top: float,
-    width: float,
-    height: float,
-    face: str = "",
-    *,
-    hatched: bool = False,
+def _thin_box(
+    axes: Any, corner: tuple[float, float], size: tuple[float, float], **look: Any
 ) -> None:
+    _rectangle(axes, corner, size, ec=NOTE, lw=0.9, **look)
+
+
+def _rectangle(
+    axes: Any, corner: tuple[float, float], size: tuple[float, float], **look: Any
+) -> None:
+    """A rectangle from its upper left corner."""
     import matplotlib.patches as patches
 
-    fill: dict[str, Any] = {"fc": face} if face else {"fill": False}
-    fill |= {"hatch": "////"} if hatched else {}
-    frame = patches.Rectangle((left, top - height), width, height, ec=palette.NOTE, lw=0.9, **fill)
-    axes.add_patch(frame)
+    (left, top), (width, height) = corner, size
+    axes.add_patch(patches.Rectangle((left, top - height), width, height, **look))
 
 
 def _told(kind: Kind) -> str:
@@ -317,11 +315,8 @@ def _role_box(
     weight: str = "normal",
 ) -> None:
     """A rectangle from its upper left corner, with text in its middle."""
-    import matplotlib.patches as patches
-
     (left, top), (width, height) = corner, size
-    frame = patches.Rectangle((left, top - height), width, height, fc=fill, ec=edge, lw=1.4)
-    axes.add_patch(frame)
+    _rectangle(axes, corner, size, fc=fill, ec=edge, lw=1.4)
     middle = (left + width / 2, top - height / 2)
     style = {"ha": "center", "va": "center", "fontsize": 9, "color": colour, "weight": weight}
     axes.text(*middle, text, **style)

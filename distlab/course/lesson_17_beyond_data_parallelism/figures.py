@@ -47,9 +47,6 @@ def draw_memory_by_replicas(
     )
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 _KINDS = ("forward", "backward")
 _NARROW = 0.12  # a tick that has no place for a number
 
@@ -83,7 +80,8 @@ def draw_pipeline(schedules: Mapping[str, Sequence[Lane]]) -> Figure:
             f"{title}: {len(lanes)} stages, {idle}, a batch takes {took:g} units of time."
         )
     panels[-1, 0].set_xlabel("time (1 = a stage's time for the whole batch, one direction)")
-    _add_legend(figure)
+    names = {**{kind: _work_look(kind) for kind in _KINDS}, "idle": _work_look(None)}
+    _add_legend(figure, names)
     return finish(
         figure,
         alt="Lanes of a pipeline's stages. In each tick a stage computes one micro-batch forward "
@@ -98,29 +96,25 @@ def _tick(lanes: Sequence[Lane]) -> float:
 
 def _draw_lane(axes: Any, stage: int, lane: Lane, *, tick: float) -> None:
     for place, work in enumerate(lane):
-        look = _look(work.kind if work else None)
+        look = _work_look(work.kind if work else None)
         axes.barh(stage, 0.92 * tick, left=(place + 0.04) * tick, height=0.8, **look)
         if work and tick > _NARROW:
             style = {"ha": "center", "va": "center", "fontsize": 8, "color": palette.GROUND}
             axes.text((place + 0.5) * tick, stage, str(work.micro_batch), **style)
 
 
-def _look(kind: str | None) -> dict[str, Any]:
+def _work_look(kind: str | None) -> dict[str, Any]:
     if kind is None:
         return {"facecolor": palette.GROUND, "edgecolor": palette.PALE, "hatch": "////"}
     return {"facecolor": palette.category(2 * _KINDS.index(kind)).colour}
 
 
-def _add_legend(figure: Figure) -> None:
+def _add_legend(figure: Figure, looks: Mapping[str, dict[str, Any]]) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(label=kind, **_look(kind)) for kind in _KINDS]
-    handles.append(Patch(label="idle", **_look(None)))
+    handles = [Patch(label=name, **look) for name, look in looks.items()]
     palette.add_legend(figure, handles=handles, loc="outside lower center", ncols=3)
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _GAP, _DEVICES = 2.2, 2
 
@@ -128,6 +122,7 @@ _GAP, _DEVICES = 2.2, 2
 def draw_split_layers(*, examples: int, inputs: int, hidden: int, outputs: int) -> Figure:
     """Draws all matrices of two layers, each element in the colour of the device that has it."""
     import matplotlib.pyplot as plt
+    from matplotlib.patches import Rectangle
 
     half = hidden // _DEVICES
     matrices = (  # the name, rows, columns, where it is cut, and the sign behind it
@@ -147,8 +142,8 @@ def draw_split_layers(*, examples: int, inputs: int, hidden: int, outputs: int) 
         top = (tallest - rows) / 2
         for row in range(rows):
             for column in range(columns):
-                device = _device(cut, row, column, half)
-                _draw_element(axes, left + column, top + row, device)
+                look = _device_look(_device(cut, row, column, half))
+                axes.add_patch(Rectangle((left + column, top + row), 1, 1, **look))
         middle = {"ha": "center", "va": "center"}
         axes.text(left + columns / 2, -1.9, f"{name}\n[{rows}, {columns}]", fontsize=10, **middle)
         axes.text(left + columns + _GAP / 2, tallest / 2, sign, fontsize=11, **middle)
@@ -157,7 +152,8 @@ def draw_split_layers(*, examples: int, inputs: int, hidden: int, outputs: int) 
     axes.set_ylim(tallest + 0.3, -3)
     axes.set_aspect("equal")
     axes.axis("off")
-    _add_split_legend(figure)
+    names = {"device 0": 0, "device 1": 1, "the same on both": None}
+    _add_legend(figure, {name: _device_look(device) for name, device in names.items()})
     return finish(
         figure,
         alt=f"The matrices of two layers on two devices. x, [{examples}, {inputs}], is on both. "
@@ -175,22 +171,8 @@ def _device(cut: str, row: int, column: int, half: int) -> int | None:
     return places.get(cut)
 
 
-def _draw_element(axes: Any, left: float, top: float, device: int | None) -> None:
-    from matplotlib.patches import Rectangle
-
-    axes.add_patch(Rectangle((left, top), 1, 1, **_split_look(device)))
-
-
-def _split_look(device: int | None) -> dict[str, Any]:
+def _device_look(device: int | None) -> dict[str, Any]:
     if device is None:
         return {"facecolor": palette.PALE, "edgecolor": palette.GROUND}
     look = palette.replica(device)
     return {"facecolor": look.colour, "edgecolor": palette.GROUND, "hatch": look.hatch}
-
-
-def _add_split_legend(figure: Figure) -> None:
-    from matplotlib.patches import Patch
-
-    names = {"device 0": 0, "device 1": 1, "the same on both": None}
-    handles = [Patch(label=name, **_split_look(device)) for name, device in names.items()]
-    palette.add_legend(figure, handles=handles, loc="outside lower center", ncols=3)

@@ -3,9 +3,7 @@
 Where steps are sent, real workers take them, and one of them is really killed.
 """
 
-from distlab.course.lesson_10_parameter_server.checks.coordinator_loop import COORDINATE
-from distlab.course.lesson_10_parameter_server.checks.shards import SHARD_ROWS
-from distlab.course.lesson_10_parameter_server.checks.staleness import STALENESS
-from distlab.course.lesson_10_parameter_server.checks.survived_kill import SURVIVE_KILL
+from distlab.course.lesson_10_parameter_server.checks.coordinator import COORDINATE, SURVIVE_KILL
+from distlab.course.lesson_10_parameter_server.checks.servers import SHARD_ROWS, STALENESS
 
 CHECKS = (COORDINATE, STALENESS, SHARD_ROWS, SURVIVE_KILL)

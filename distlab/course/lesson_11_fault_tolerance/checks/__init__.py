@@ -4,11 +4,9 @@ Some of the learner's functions run in processes that are killed in the middle o
 to leave; the last one runs on two workers, of which one is killed.
 """
 
-from distlab.course.lesson_11_fault_tolerance.checks.checkpoints import NEWEST, SAVE
-from distlab.course.lesson_11_fault_tolerance.checks.interval import INTERVAL
-from distlab.course.lesson_11_fault_tolerance.checks.loops import LEAVE, RESUME
-from distlab.course.lesson_11_fault_tolerance.checks.pipeline import RECOVERS
-from distlab.course.lesson_11_fault_tolerance.checks.pipeline import REPORTS as REPORTS
-from distlab.course.lesson_11_fault_tolerance.checks.state import STATE
+from distlab.course.lesson_11_fault_tolerance.checks.checkpoints import NEWEST, SAVE, STATE
+from distlab.course.lesson_11_fault_tolerance.checks.loops import INTERVAL, LEAVE, RESUME
+from distlab.course.lesson_11_fault_tolerance.checks.recovery import RECOVERS
+from distlab.course.lesson_11_fault_tolerance.checks.recovery import REPORTS as REPORTS
 
 CHECKS = (STATE, SAVE, NEWEST, RESUME, LEAVE, INTERVAL, RECOVERS)

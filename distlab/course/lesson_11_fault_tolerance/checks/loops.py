@@ -1,9 +1,10 @@
-"""Checks of lesson 11: a loop that resumes where it was, and one that leaves when SIGTERM comes."""
+"""Checks of lesson 11: a loop that resumes, one that leaves when told, and how often to save."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import signal
 import tempfile
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from distlab.course.checks import (
 )
 from distlab.course.runs.process_calls import call_in_process
 
-# --- resume_in_a_loop
+# --- resume_in_a_loop: a loop that resumes where it was, in the middle of an epoch
 
 _BATCHES, _EPOCHS, _EVERY = 7, 3, 3
 _STEPS = _BATCHES * _EPOCHS
@@ -126,11 +127,6 @@ def _starts_over(given: Inputs, out: Plain) -> bool:
     return bool(out["second"][:1] == _order(given)[:1])
 
 
-def _ends_well(given: Inputs, out: Plain) -> bool:
-    right = _three_lives(given)
-    return all(out[name] == right[name] for name in ("weight", "step"))
-
-
 RESUME = Check(
     name="resume_in_a_loop",
     function="run_from_checkpoint",
@@ -172,14 +168,6 @@ RESUME = Check(
             "kill was lost. Is a checkpoint saved, does it hold the counted `step`, and do you "
             "restore it before the first step?"
         ),
-        Observed(
-            "saves_at_other_steps",
-            lambda given, out: _ends_well(given, out) and not _starts_over(given, out),
-        ).feedback(
-            "Your training ends right, but it saves at different steps than asked for. So a "
-            "kill costs more work, or saving costs more time. From which number follows when "
-            "to save, if a new epoch must not change it?"
-        ),
         Fault(
             "restarts_epoch", sees="second", back_to=lambda saved: saved // _BATCHES * _BATCHES
         ).feedback(
@@ -198,7 +186,7 @@ RESUME = Check(
     ),
 )
 
-# --- leave_when_told
+# --- leave_when_told: a loop that finishes its step when SIGTERM comes, saves and leaves
 
 
 def _signals(seed: int) -> Inputs:
@@ -211,10 +199,8 @@ def _signals(seed: int) -> Inputs:
 def _tell_and_leave_alone(run: Callable[..., Any], inputs: Inputs) -> Plain:
     told = _run_in_process(run, inputs["steps"], inputs["told in"])
     never = _run_in_process(run, inputs["steps"], -1)
-    unheard = told["code"] == -signal.SIGTERM and not told["saved"]
     return {
         **told,
-        "unheard": unheard,
         # A process that saves and then ends by the signal itself has 143 in a shell, too.
         "code": 143 if told["code"] == -signal.SIGTERM and told["saved"] else told["code"],
         "never told": [*never["halves"], never["code"]],
@@ -257,7 +243,6 @@ def _left(given: Inputs, *, code: int = 143) -> Plain:
         "halves": [done, done],
         "saved": [[done, done]],
         "code": code,
-        "unheard": False,
         "never told": [given["steps"], given["steps"], 0],
         "saved then": [],
     }
@@ -314,11 +299,6 @@ LEAVE = Check(
             "its lines. A run that resumes from there trains that step twice. Where in your "
             "loop is a step whole?"
         ),
-        Observed("not_heard", lambda given, out: out["unheard"]).feedback(
-            "Your process was ended by the signal, without a save. No handler was set, so the "
-            "system's default applied. Which call makes Python run a function of yours on "
-            "SIGTERM?"
-        ),
         Observed("looks_too_late", _looks_too_late).feedback(
             "The signal came in the last step, and your loop ended as if nothing had happened. "
             "You look for the note before each step, and there was no next step. Where would "
@@ -335,6 +315,129 @@ LEAVE = Check(
         .feedback(
             "You saved, and left with the exit code 0 or 1. A supervisor reads 0 as finished "
             "and 1 as a bug. Which code says that the process was asked to stop?"
+        ),
+    ),
+)
+
+
+# --- save_interval: how often to save, from what was measured
+
+_CHANGES = {
+    "as measured": {},
+    "four times as many failures": {"failures": 4},
+    "four times as many workers": {"workers": 4},
+    "four times as many workers watched": {"watched_workers": 4},
+}
+_QUICK = "steps that take longer"
+
+
+def _interval_inputs(seed: int) -> Inputs:
+    draw = np.random.default_rng(seed)
+    save_secs = draw.uniform(4, 40, size=5) / [10, 1, 1, 1, 1]  # one is quick: no save is the mean
+    return {
+        "save_secs": [round(float(secs), 2) for secs in save_secs],
+        "step_secs": round(float(draw.uniform(0.2, 1.5)), 2),
+        "failures": int(draw.integers(3, 12)),
+        "watched_hours": int(draw.integers(100, 900)),
+        "watched_workers": int(draw.integers(2, 9)),
+        "workers": int(draw.integers(10, 40)),
+    }
+
+
+def _cases(given: Inputs) -> dict[str, Inputs]:
+    cases = {
+        case: {name: value * factors.get(name, 1) for name, value in given.items()}
+        for case, factors in _CHANGES.items()
+    }
+    return {**cases, _QUICK: {**given, "step_secs": 1e6}}
+
+
+def _interval_reference(
+    given: Inputs,
+    *,
+    secs_per_hour: float = 3600,
+    twice: int = 2,
+    in_steps: Callable[[float, float], float] = lambda best, step_secs: best / step_secs,
+) -> Plain:
+    def steps(case: Inputs) -> int:
+        hours = case["watched_hours"] / case["failures"]
+        between = secs_per_hour * hours * case["watched_workers"] / case["workers"]
+        best = math.sqrt(twice * float(np.mean(case["save_secs"])) * between)
+        return max(1, round(in_steps(best, case["step_secs"])))
+
+    return {name: steps(case) for name, case in _cases(given).items()}
+
+
+class _Steps(Close):
+    """A number of steps, rounded up or down."""
+
+    def agrees(self, yours: Plain, other: Plain) -> bool:
+        """Whether two numbers are one apart at most; for Close 1 is 100 % as well."""
+        return bool(abs(yours - other) <= self.atol)
+
+
+def _not_whole(out: Plain) -> list[Plain]:
+    return [steps for steps in out.values() if not isinstance(steps, int)]
+
+
+def _ignores_workers(given: Inputs, out: Plain) -> bool:
+    measured, _, *of_workers = (out[case] for case in _CHANGES)
+    return bool(measured > 1 and any(abs(steps - measured) <= 1 for steps in of_workers))
+
+
+INTERVAL = Check(
+    name="save_interval",
+    function="save_every_steps",
+    title="How often to save",
+    question=(
+        "What happens to the interval if a save takes four times as long, and if failures are four "
+        "times as rare?"
+    ),
+    direction=(
+        "Take the formula of the lesson apart: where do the cost of a save and the time between "
+        "failures come from in your numbers?"
+    ),
+    cost=Cost.PURE,
+    inputs=_interval_inputs,
+    call=lambda answer, inputs: {n: answer(**case) for n, case in _cases(inputs).items()},
+    reference=_interval_reference,
+    criteria=(
+        *(_Steps(case, case, points=0.5, atol=1) for case in _CHANGES),
+        Then(
+            Equal(_QUICK, "at least every step", points=0.5),
+            Holds(
+                "whole numbers",
+                lambda given, out: not _not_whole(out),
+                lambda given, out: f"a number of steps is an int; yours is {_not_whole(out)[0]!r}",
+                points=0.5,
+            ),
+            after=any,  # a number without a reason may be a whole one, too
+        ),
+    ),
+    hint="C is the mean of save_secs. M is watched_hours * 3600 / failures * "
+    "watched_workers / workers. Then sqrt(2 * C * M) / step_secs, rounded, at least 1.",
+    revisit="How often to save",
+    mistakes=(
+        Observed("ignores_workers", _ignores_workers).feedback(
+            "Your answer does not use how many machines were watched, or how many will train. "
+            "Each machine can fail, so twice as many fail twice as often. How do you get from "
+            "the watched machines to yours?"
+        ),
+        Fault("hours_for_seconds", secs_per_hour=1)
+        .or_with(secs_per_hour=60)
+        .feedback(
+            "You mixed hours and seconds: the watched time is given in hours, the cost of a "
+            "save in seconds. So your interval is too short. Into which unit must both go?"
+        ),
+        Fault("seconds_for_steps", sees="as measured", in_steps=lambda best, _: best)
+        .or_with(in_steps=lambda best, step_secs: best * step_secs)
+        .feedback(
+            "Your interval is right in seconds, but you returned it as a number of steps. If a "
+            "step takes `step_secs`, how many steps fit into the interval?"
+        ),
+        Fault("factor_two", twice=1).feedback(
+            "You left out the 2 under the root. A failure comes on average in the middle of an "
+            "interval, so how much of the interval does it cost?"
         ),
     ),
 )

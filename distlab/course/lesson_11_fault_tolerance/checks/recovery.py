@@ -18,7 +18,7 @@ import numpy as np
 from distlab.course.checks import Check, Cost, Equal, Gate, Holds, Inputs, Observed, Plain, Raises
 from distlab.course.checks.matchers import same_plain
 from distlab.course.checks.rubric import RubricRow, WrittenReport
-from distlab.course.lesson_11_fault_tolerance.checks.state import AsUndisturbed
+from distlab.course.lesson_11_fault_tolerance.checks.checkpoints import AsUndisturbed
 from distlab.course.lesson_11_fault_tolerance.worker_kill import killing
 from distlab.course.runs.cluster_calls import WORKERS, call_on_workers
 
