@@ -38,7 +38,7 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
-	tests regression regression-cold portable no-onednn sse41 avx2 busy nbgrader support-matrix zoo random-models tables \
+	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader support-matrix zoo random-models tables \
 	bench chaos full-marks versions format docs map constraints clean
 
 help:  ## list these targets
@@ -59,7 +59,7 @@ check: env  ## what CI runs: the suite, all notebooks run again, the site
 
 nightly: env  ## what takes hours: many seeds, kills, other processors and versions, every table
 	@start=$$(date +%s); $(MAKE) --no-print-directory --keep-going full-marks chaos regression-cold \
-		nbgrader tables random-models portable versions \
+		regression-tampered nbgrader tables random-models portable versions \
 	&& printf '\n== the night passed in %s s\n' $$(( $$(date +%s) - start ))
 
 env:  ## make .venv with everything the checks need
@@ -99,6 +99,9 @@ regression: env  ## run all notebooks again and compare every output
 
 regression-cold:  ## the same, each notebook in a process of its own making
 	@DISTLAB_WARM=0 $(MAKE) --no-print-directory regression
+
+regression-tampered: env  ## tamper with every notebook, and hold that the regression notices
+	$(call stage,tampered notebooks,$(PY) tools/tamper.py)
 
 portable: no-onednn sse41 avx2 busy  ## the suite and all notebooks, as other processors and a busy machine run them
 
