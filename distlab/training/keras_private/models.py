@@ -5,6 +5,7 @@ What distlab asks of Keras here is private there; the names that it replaces are
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import types
@@ -26,6 +27,9 @@ from distlab.training.rule import gradients
 
 # The attribute of a global seed that names the strategy in whose scope it was made.
 _MADE_FOR = "_distlab_strategy"
+
+# The attribute of Keras's global state that counts the names it has given.
+_NAMES = "object_name_uids"
 
 
 def has_own(model: keras.Model, *methods: str) -> bool:
@@ -220,6 +224,17 @@ def build_for(model: keras.Model, batch: Any, strategy: tf.distribute.Strategy) 
             lambda part: keras.KerasTensor((None, *part.shape[1:]), part.dtype.name), x
         )
         backend.compute_output_spec(model, inputs, training=False)
+
+
+@contextlib.contextmanager
+def names_from_the_start() -> Iterator[None]:
+    """Inside the block Keras numbers layers without a name as in a new process."""
+    before = global_state.get_global_attribute(_NAMES)
+    global_state.set_global_attribute(_NAMES, collections.defaultdict(int))
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(_NAMES, before)
 
 
 def profiles(callback: keras.callbacks.TensorBoard) -> bool:
