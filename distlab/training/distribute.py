@@ -170,13 +170,13 @@ def _of_replicas(model: keras.Model) -> Table:
         # A loss scale skips steps whose loss is not finite.
         step = ReplicaSteps(model, "train_step", check_finite=session.check_finite and not scales)
         see = session.note_read if together else None
-        return make_execution(model, step, steps=session.train_steps, see=see)
+        return make_execution(model, step, steps=lambda: session.steps("fit"), see=see)
 
     def test(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
         check_metrics(model)
         see = session.note_tested if together else None
         step = ReplicaSteps(model, "test_step")
-        return make_execution(model, step, steps=lambda: session.test_steps, see=see)
+        return make_execution(model, step, steps=lambda: session.steps("evaluate"), see=see)
 
     def predict(model: keras.Model) -> Callable[[list[Any]], Any]:
         return make_predict_function(model, see=session.see_predicted if together else None)

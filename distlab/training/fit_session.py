@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from time import perf_counter
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from distlab.errors import DatasetError, InvalidArgument
 from distlab.training import pipelines
 from distlab.training.executions import WholeBatches
 from distlab.training.keras_private import models, runs
@@ -42,13 +40,13 @@ from distlab.training.workers.agreement import (
     check_arguments,
     check_lengths,
     check_weights,
+    no_batch,
 )
 from distlab.training.workers.files import callbacks_elsewhere
-from distlab.training.workers.workers import Workers, fail_together, workers_of
+from distlab.training.workers.workers import fail_together, workers_of
 
-# Long enough to hide what Python costs, short enough for progress and interrupts.
-EXECUTION_SECS = 0.2
-MOST_STEPS = 128
+# Enough to hide what Python costs, few enough for progress and interrupts.
+MOST_STEPS = 32
 
 _LISTENING = (
     "on_batch_begin",
@@ -68,14 +66,14 @@ class FitSession:
     Attributes:
         check_finite: Whether training stops at a loss that is not finite. Not where Keras's
             `TerminateOnNaN` is there to end it.
-        test_steps: How many steps `evaluate` takes in one execution.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.check_finite = True
-        self.test_steps = model.steps_per_execution
         self._model = model
-        self._pace: ChosenSteps | None = None
+        # While `fit` runs: where its executions must end, as in "every 100 steps"; 0 for anywhere.
+        # None where it takes as many steps in one as the model was compiled with.
+        self._marks: int | None = None
         self._agreement: Agreement | None = None
         self._predicting: WholeBatches | None = None
         self._workers = workers_of(model.distribute_strategy)
@@ -130,26 +128,25 @@ class FitSession:
     def _with_callbacks(
         self, arguments: dict[str, Any], callbacks: list[keras.callbacks.Callback]
     ) -> Iterator[None]:
-        workers = self._workers
+        workers, model = self._workers, self._model
         check_arguments(workers, arguments, callbacks)
         finite = not any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks)
-        self._check_finite(all(workers.exchange(finite)))
-        # Those of a `fit` that a callback of another calls.
-        outer = self._pace, self._agreement, self.test_steps
+        free = model.steps_per_execution == 1 and not any(map(listens, callbacks))
+        marks = [getattr(callback, "every_steps", None) for callback in callbacks]
+        mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
+        all_finite, all_free, all_marks = zip(*workers.exchange([finite, free, mark]), strict=True)
+        self._check_finite(all(all_finite))
+        outer = self._agreement, self._marks  # of a `fit` that a callback of another calls
         self._agreement = agreement = Agreement(workers)
-        self._pace = pace = ChosenSteps(
-            callbacks, asked=self._model.steps_per_execution, workers=workers
-        )
-        added: list[keras.callbacks.Callback] = [pace, agreement]
-        for callback in added:
-            callback.set_model(self._model)
-        callbacks += added
+        self._marks = math.gcd(*all_marks) if all(all_free) else None
+        agreement.set_model(model)
+        callbacks.append(agreement)
         try:
             yield
         finally:
             agreement.stop_listening()
-            callbacks[:] = [callback for callback in callbacks if callback not in added]
-            self._pace, self._agreement, self.test_steps = outer
+            callbacks[:] = [callback for callback in callbacks if callback is not agreement]
+            self._agreement, self._marks = outer
 
     def _check_finite(self, wanted: bool) -> None:
         if wanted != self.check_finite:
@@ -160,7 +157,7 @@ class FitSession:
         """Looks at the data of `fit` and `evaluate` before Keras builds the model for them."""
         check_scope(self._model, self._model.distribute_strategy)
         batches = runs.batches_in(iterator)
-        if self._pace is None:
+        if self._agreement is None:
             check_weights(self._workers, self._model, method="evaluate", optimizers=False)
         data = runs.undistributed(iterator)
         seeds = order_seeds(data) if self._workers.count > 1 else ()
@@ -171,13 +168,13 @@ class FitSession:
         spec = runs.spec_of_replica(iterator)
         check_inputs(self._model, spec)
         check_targets(self._model, spec)
-        if self._pace is None:
-            self.test_steps = self._model.steps_per_execution
-        elif (run := runs.current_run(self._model, "fit")) and run.made is iterator:
-            self._pace.begin(iterator)
-            _check_length(iterator, batches, self._pace.steps)
-        else:
-            self.test_steps = self._pace.validate(iterator)
+        if self._marks is not None:
+            iterator.steps_per_execution = choose_steps(iterator, self._marks)
+
+    def steps(self, method: str) -> int:
+        """How many steps `fit` or `evaluate` takes in one execution."""
+        run = runs.current_run(self._model, method)
+        return int((self._model if run is None else run.iterator).steps_per_execution)
 
     def note_read(self, mark: bytes, *, more: bool) -> None:
         """Notes what `fit` has read, for workers to compare."""
@@ -193,10 +190,6 @@ class FitSession:
         if self._predicting is not None:
             self._predicting.see(batch)
 
-    def train_steps(self) -> int:
-        """Returns how many steps `fit` takes in one execution, now."""
-        return self._model.steps_per_execution if self._pace is None else self._pace.steps
-
     def _choose_iteration(self, iterator: Any) -> None:
         data, strategy = runs.undistributed(iterator), self._model.distribute_strategy
         if data is None:
@@ -211,22 +204,6 @@ class FitSession:
             runs.iterate(iterator, data)
 
 
-def _check_length(iterator: Any, batches: int | None, steps_per_execution: int) -> None:
-    steps = iterator.num_batches
-    if batches and steps > batches:
-        raise DatasetError(
-            asked=f"fit(..., steps_per_epoch={steps})",
-            found=f"a data set of {batches} batches, which runs out early",
-            do="leave steps_per_epoch out, or give it data.repeat()",
-        )
-    if steps and steps_per_execution > steps:
-        raise InvalidArgument(
-            asked=f"fit with steps_per_execution={steps_per_execution}",
-            found=f"epochs of {steps} steps",
-            do=f"compile with at most {steps}, or leave it out: it is chosen then",
-        )
-
-
 def callbacks_in(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
     """The list that a method's callbacks are in, which can be added to."""
     given = arguments.get("callbacks")
@@ -237,98 +214,20 @@ def callbacks_in(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
     return callbacks
 
 
-class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
-    """Chooses `steps` before each epoch, unless the model was compiled with a number.
-
-    It stays 1 where a callback listens to batches: one that has its own `on_train_batch_end` or
-    the like. A callback that minds executions of several steps as little as Keras's progress
-    bar says so by an attribute `listens_to_executions = True`; if it has `every_steps` too,
-    executions end there.
-
-    Several workers take the same number: what suits the callbacks of all, by the chief's clock.
-
-    Args:
-        callbacks: What `fit` was given.
-        asked: What the model was compiled with.
-        workers: Those that train together.
-
-    Attributes:
-        steps: How many steps `fit` takes in one execution. The model's own
-            `steps_per_execution` stays, for what a callback does with the model.
-    """
-
-    def __init__(
-        self, callbacks: list[keras.callbacks.Callback], *, asked: int, workers: Workers
-    ) -> None:
-        super().__init__()
-        self.steps = asked
-        self._iterator: Any = None
-        self._workers = workers
-        free = asked == 1 and not any(listens(callback) for callback in callbacks)
-        marks = [getattr(callback, "every_steps", None) for callback in callbacks]
-        mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
-        wishes = workers.exchange([free, mark])
-        self._free = all(free for free, _ in wishes)
-        self._mark = math.gcd(*(mark for _, mark in wishes))
-        self._timed_from: float | None = None
-        self._first_batch = self._last_batch = 0
-        self._secs_per_step: float | None = None
-
-    def begin(self, iterator: Any) -> None:
-        """Takes the data that `fit` trains on from now on."""
-        self._iterator = iterator
-
-    def validate(self, iterator: Any) -> int:
-        """Returns how many steps an execution takes over other data, within this `fit`."""
-        return self._for(iterator, self.steps) if self._free else self.steps
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Chooses for this epoch."""
-        self._timed_from = None
-        if self._free and self._secs_per_step is not None:
-            most = min(MOST_STEPS, int(EXECUTION_SECS / max(self._secs_per_step, 1e-9)))
-            self.steps = self._for(self._iterator, most)
-
-    def _for(self, iterator: Any, most: int) -> int:
-        # With a number of steps Keras goes on in the same iterator: end where the epoch does.
-        steps = choose(most, math.gcd(self._mark, iterator.steps_per_epoch or 0))
-        iterator.steps_per_execution = steps
-        return steps
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Times the first epoch, from the end of its first step: that one is traced."""
-        if self._timed_from is None:  # `Resume` may begin in the middle of an epoch
-            self._timed_from = perf_counter()
-            self._first_batch = batch
-        self._last_batch = batch
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Keeps what a step took in the first epoch, if it had more than one."""
-        if not logs:  # only now is it known of data whose length is not
-            raise no_batch()
-        steps = self._last_batch - self._first_batch
-        if self._secs_per_step is None and self._timed_from is not None and steps > 0:
-            secs = (perf_counter() - self._timed_from) / steps
-            self._secs_per_step = self._workers.from_chief(secs)
-
-
-def no_batch() -> DatasetError:
-    """Returns the error of a data set that has nothing to train on."""
-    return DatasetError(
-        asked="fit or evaluate a distributed model",
-        found="a data set without a batch",
-        do="look at its filters and take(), and at batch(..., drop_remainder=True)",
-    )
-
-
-def choose(most: int, multiple: int) -> int:
-    """Returns the largest number of steps, at least 1, that is at most `most`."""
-    candidates = range(1, max(most, 1) + 1)
-    return max(n for n in candidates if not multiple or multiple % n == 0)
+def choose_steps(iterator: Any, marks: int) -> int:
+    """How many steps an execution takes: at most an epoch's, and all divide what they must."""
+    # With a number of steps Keras goes on in the same iterator: end where the epoch does.
+    multiple = math.gcd(marks, iterator.steps_per_epoch or 0)
+    most = min(MOST_STEPS, multiple or runs.batches_in(iterator) or MOST_STEPS)
+    return max(steps for steps in range(1, most + 1) if multiple % steps == 0)
 
 
 def listens(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback is to be called after every single batch."""
+    """Whether a callback is to be called after every single batch.
+
+    One that minds executions of several steps as little as Keras's progress bar says so by an
+    attribute `listens_to_executions = True`; if it has `every_steps` too, executions end there.
+    """
     if getattr(callback, "listens_to_executions", False):
         return False
     own, none = type(callback), keras.callbacks.Callback

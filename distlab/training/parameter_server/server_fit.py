@@ -42,25 +42,28 @@ class ServerFitSession(FitSession):
         check_model(model)  # here too: a later compile may have brought another optimizer
         check_metrics(model)
         step = training_step(model, check_finite=self.check_finite)
-        return self._function(step, self.train_steps)
+        return self._function(step, "fit")
 
     def make_test_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
         """What `evaluate`, and validation in `fit`, call."""
-        return self._function(test_step(model), lambda: self.test_steps)
+        return self._function(test_step(model), "evaluate")
 
     def make_predict_function(self, model: keras.Model) -> Callable[[list[Any]], Any]:
         """What `predict` calls."""
         return models.make_predict_function(model, lambda batch: batch, strategy=self._strategy)
 
     def _function(
-        self, step: Callable[[Any], tf.Tensor], how_many: Callable[[], int]
+        self, step: Callable[[Any], tf.Tensor], method: str
     ) -> Callable[[Any], dict[str, Any]]:
         model, in_flight = self._model, self._in_flight
 
         @self._explained()
         def execute(iterator: Any) -> dict[str, Any]:
             is_fed = isinstance(iterator, tf.data.Iterator)
-            asked, taken = how_many() if is_fed else 1, 0  # train_on_batch gives a generator
+            asked, taken = (
+                self.steps(method) if is_fed else 1,
+                0,
+            )  # train_on_batch gives a generator
             while taken < asked and (batch := next(iterator, None)) is not None:
                 in_flight.send(step, batch)
                 taken += 1
@@ -96,7 +99,7 @@ class ServerFitSession(FitSession):
                 found="a data set that was distributed already",
                 do="give the data set itself: it is spread over the workers here",
             )
-        if self._pace is None:  # else a `fit` goes on, whose callbacks were looked at
+        if self._agreement is None:  # else a `fit` goes on, whose callbacks were looked at
             in_flight.one_by_one = any(map(listens, callbacks_in(arguments)))
         with self._explained():
             in_flight.settle()

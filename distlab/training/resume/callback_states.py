@@ -27,7 +27,6 @@ from distlab.training.keras_private import TURN_MIN_DELTA
 # screen, its speed, its writers and profilers.
 _ONLY = {
     "Agreement": (),
-    "ChosenSteps": (),
     "ProgbarLogger": (),
     "TensorBoard": ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
 }

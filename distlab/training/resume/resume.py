@@ -7,6 +7,7 @@ Resume("checkpoints", every_secs=60)         # by the clock
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -344,6 +345,10 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 "they cannot come again; make the data set anew before fit (in a notebook: run "
                 "the cell that makes it)"
             )
+        if self.model.steps_per_execution == 1:  # else it was compiled with a number
+            iterator = self._run.iterator
+            steps = math.gcd(iterator.steps_per_execution, state["batch_of_keras"])
+            iterator.steps_per_execution = steps
         self._place.move_to(
             state["data"], batch=state["batch_of_keras"], read=self._pipeline.must_be_read
         )

@@ -225,6 +225,15 @@ def _far_from_chief(workers: Workers, array: np.ndarray) -> int | None:
     return None
 
 
+def no_batch() -> DatasetError:
+    """Returns the error of a data set that has nothing to train on."""
+    return DatasetError(
+        asked="fit or evaluate a distributed model",
+        found="a data set without a batch",
+        do="look at its filters and take(), and at batch(..., drop_remainder=True)",
+    )
+
+
 class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
     """Lets all workers do the same next. It comes after the callbacks that `fit` was given.
 
@@ -299,6 +308,8 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Agrees after each epoch."""
+        if not logs:  # only now is it known of data whose length is not
+            raise no_batch()
         self.agree(rates=True)
 
     def on_train_end(self, logs: Any = None) -> None:
