@@ -277,13 +277,21 @@ def under_strategy(case: Case, start: Start) -> Run:
     return run
 
 
+def _make_model(case: Case) -> keras.Model:
+    model = case.build()
+    check_compiled(model, asked=ASKED)
+    if models.has_own(model, "train_step"):  # it makes what it needs; there may be no call
+        models.build_for_own_step(model, case.batches.spec)
+    models.build_for(model, case.batches.elements[0], model.distribute_strategy)
+    return model
+
+
 def _build(case: Case, start: Start | None) -> Run:
-    with models.names_from_the_start():
-        model = case.build()
-        check_compiled(model, asked=ASKED)
-        if models.has_own(model, "train_step"):  # it makes what it needs; there may be no call
-            models.build_for_own_step(model, case.batches.spec)
-        models.build_for(model, case.batches.elements[0], model.distribute_strategy)
+    try:
+        with models.names_from_the_start():
+            model = _make_model(case)
+    except ValueError:  # a layer that was made outside may have one of these names
+        model = _make_model(case)
     own = Start.of(model)
     if start is not None:
         _check_same(start, own)
@@ -346,22 +354,24 @@ def _check_same(one: Start, other: Start) -> None:
             found=f"build() gave the same {'weights' if shared else 'optimizer'} on two calls",
             do="let build() make a new model each time, layers and optimizer included",
         )
-    for a, b in itertools.zip_longest(_described(one), _described(other), fillvalue="no weight"):
-        if a != b:
+    pairs = itertools.zip_longest(_described(one), _described(other), fillvalue=("no weight", ""))
+    for (name, kind), (other_name, other_kind) in pairs:
+        if kind != other_kind:
             raise ModelError(
                 asked=ASKED,
-                found=f"build() makes models of different structure: {a} on one call, {b} on the "
-                "next",
+                found=f"build() makes models of different structure: {name} {kind} on one call, "
+                f"{other_name} {other_kind} on the next",
                 do="let build() make the same layers each time: no sizes that are drawn, counted "
                 "or read from something that changes",
             )
 
 
-def _described(start: Start) -> list[str]:
-    pairs = zip(start.names(), start.row, start.trained(), strict=True)
+def _described(start: Start) -> list[tuple[str, str]]:
+    """The name of each weight, and what it is like."""
+    rows = zip(start.names(), start.row, start.trained(), strict=True)
     return [
-        f"{name} {value.shape} {value.dtype}{'' if trains else ', not trainable'}"
-        for name, value, trains in pairs
+        (name, f"{value.shape} {value.dtype}{'' if trains else ', not trainable'}")
+        for name, value, trains in rows
     ]
 
 

@@ -151,6 +151,21 @@ def test_an_own_model_on_dicts_and_data_that_differ_when_read_again():
     assert parity.notes[0].startswith("the data set gives other batches when it is read again")
 
 
+def test_a_layer_made_outside_may_have_the_name_of_one_made_inside():
+    keras.layers.Flatten()  # from here on Keras's own names have a number
+    outside = keras.layers.Flatten(name="flatten")
+
+    def build():
+        inputs = keras.Input((8,))
+        features = keras.layers.Flatten()(outside(inputs))
+        model = keras.Model(inputs, keras.layers.Dense(4)(features))
+        model.compile("sgd", LOSS())
+        return model
+
+    parity = check(build, strategy=strategy_of("one_device", None), tolerance=1e-6)
+    assert parity.equal
+
+
 @pytest.mark.bfloat16
 def test_low_precision_is_allowed_more_and_policies_stay_as_they_were():
     def build():
