@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from distlab.errors import DatasetError
 from distlab.training import pipelines
-from distlab.training.executions import WholeBatches
+from distlab.training.executions import parts_to_compare
 from distlab.training.keras_private import models, runs
 from distlab.training.model_requirements import check_scope
 from distlab.training.pipelines import (
@@ -28,17 +30,13 @@ from distlab.training.pipelines import (
     splits,
     without_none,
 )
-from distlab.training.step_errors import (
-    check_inputs,
-    check_parts,
-    check_targets,
-    files_explained,
-)
+from distlab.training.step_errors import check_inputs, check_parts, check_targets
 from distlab.training.workers.agreement import (
     Agreement,
-    ReadLog,
     check_arguments,
     check_lengths,
+    check_read,
+    check_rows,
     check_weights,
     no_batch,
 )
@@ -75,24 +73,21 @@ class FitSession:
         # None where it takes as many steps in one as the model was compiled with.
         self._marks: int | None = None
         self._agreement: Agreement | None = None
-        self._predicting: WholeBatches | None = None
         self._workers = workers_of(model.distribute_strategy)
-        self._tested = ReadLog()
+        self._read: Counter[str] = Counter()  # executions, by method
 
     @contextlib.contextmanager
     def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
         """What `evaluate` runs in, and all that the others run in, too."""
-        with fail_together(self._workers, method, at=self._at), files_explained():
+        with fail_together(self._workers, method, at=self._at):
             # Keras distributes a data set before it asks for a step: `on_data` would be too late.
             for name in {"x", "validation_data"} & set(arguments):
                 data = arguments[name] = without_none(arguments[name])
                 if isinstance(data, tf.data.Dataset):
                     replicas = self._model.distribute_strategy.num_replicas_in_sync
                     check_parts(data.element_spec, replicas)
-            self._tested = tested = ReadLog()
+            self._read[method] = 0
             yield
-            if method == "evaluate":
-                tested.compare(self._workers, "evaluate")
 
     def _at(self) -> str:
         return f", after step {self._model.optimizer.iterations.numpy()}"
@@ -101,16 +96,30 @@ class FitSession:
     def around_predict(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
         """What `predict` runs in."""
         callbacks = callbacks_in(arguments)
-        whole_batches = WholeBatches(self._workers)
-        whole_batches.set_model(self._model)
-        callbacks.append(whole_batches)
-        self._predicting = whole_batches
-        with self.around(method, arguments):
-            try:
+        begins = keras.callbacks.LambdaCallback(on_predict_begin=self._read_whole_batches)
+        callbacks.append(begins)
+        try:
+            with self.around(method, arguments):
                 yield
-            finally:
-                self._predicting = None
-                callbacks.remove(whole_batches)
+        finally:
+            callbacks.remove(begins)
+
+    def _read_whole_batches(self, logs: Any = None) -> None:
+        """Takes the place of TensorFlow's distribution, which gives each worker its part only."""
+        run = runs.current_run(self._model, "predict")
+        assert run is not None
+        data = runs.undistributed(run.iterator)
+        if data is None or not can_be_split(data.element_spec):
+            raise DatasetError(
+                asked=f"predict on {self._workers.count} workers",
+                found="a data set that is distributed already"
+                if data is None
+                else "batches with sparse tensors or single numbers, which cannot be cut",
+                do="give predict arrays, or a tf.data.Dataset of dense batches of the global size",
+            )
+        check_order(data, self._workers)
+        self._check_same(run.iterator, "predict")
+        runs.iterate(run.iterator, data)
 
     @contextlib.contextmanager
     def around_fit(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
@@ -129,12 +138,12 @@ class FitSession:
         self, arguments: dict[str, Any], callbacks: list[keras.callbacks.Callback]
     ) -> Iterator[None]:
         workers, model = self._workers, self._model
-        check_arguments(workers, arguments, callbacks)
         finite = not any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks)
         free = model.steps_per_execution == 1 and not any(map(listens, callbacks))
         marks = [getattr(callback, "every_steps", None) for callback in callbacks]
         mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
-        all_finite, all_free, all_marks = zip(*workers.exchange([finite, free, mark]), strict=True)
+        choices = check_arguments(workers, arguments, callbacks, [finite, free, mark])
+        all_finite, all_free, all_marks = zip(*choices, strict=True)
         self._check_finite(all(all_finite))
         outer = self._agreement, self._marks  # of a `fit` that a callback of another calls
         self._agreement = agreement = Agreement(workers)
@@ -156,13 +165,8 @@ class FitSession:
     def on_data(self, iterator: Any) -> None:
         """Looks at the data of `fit` and `evaluate` before Keras builds the model for them."""
         check_scope(self._model, self._model.distribute_strategy)
-        batches = runs.batches_in(iterator)
-        if self._agreement is None:
-            check_weights(self._workers, self._model, method="evaluate", optimizers=False)
-        data = runs.undistributed(iterator)
-        seeds = order_seeds(data) if self._workers.count > 1 else ()
-        check_lengths(self._workers, batches, steps=iterator.steps_per_epoch, seeds=seeds)
-        if batches == 0:
+        self._check_same(iterator, "evaluate" if self._agreement is None else "fit")
+        if runs.batches_in(iterator) == 0:
             raise no_batch()
         self._choose_iteration(iterator)
         spec = runs.spec_of_replica(iterator)
@@ -176,19 +180,29 @@ class FitSession:
         run = runs.current_run(self._model, method)
         return int((self._model if run is None else run.iterator).steps_per_execution)
 
-    def note_read(self, mark: bytes, *, more: bool) -> None:
-        """Notes what `fit` has read, for workers to compare."""
-        if self._agreement is not None:
-            self._agreement.read.note(mark, more=more)
+    def _check_same(self, iterator: Any, method: str) -> None:
+        """Raises where workers have other data, or begin with other weights."""
+        workers, data = self._workers, runs.undistributed(iterator)
+        if method != "fit":  # which compares them when callbacks have restored what they restore
+            check_weights(workers, self._model, method=method, optimizers=False)
+        seeds = order_seeds(data) if workers.count > 1 else ()
+        batches, steps = runs.batches_in(iterator), iterator.steps_per_epoch
+        check_lengths(workers, batches, steps=steps, seeds=seeds)
 
-    def note_tested(self, mark: bytes, *, more: bool) -> None:
-        """Notes what `evaluate` has read, for workers to compare."""
-        self._tested.note(mark, more=more)
+    def see(self, method: str, mark: bytes, *, more: bool, is_over: bool) -> None:
+        """Compares what workers have read: after executions 1, 2, 4, 8 ..., and at the end."""
+        if self._is_compared(method) or is_over:
+            check_read(self._workers, method, mark, more=more)
 
     def see_predicted(self, batch: Any) -> None:
-        """Compares what `predict` has read."""
-        if self._predicting is not None:
-            self._predicting.see(batch)
+        """Compares the rows that workers predict for."""
+        if self._is_compared("predict"):
+            parts = [tf.convert_to_tensor(part).numpy() for part in parts_to_compare(batch)]
+            check_rows(self._workers, parts)
+
+    def _is_compared(self, method: str) -> bool:
+        self._read[method] += 1
+        return self._read[method].bit_count() == 1
 
     def _choose_iteration(self, iterator: Any) -> None:
         data, strategy = runs.undistributed(iterator), self._model.distribute_strategy

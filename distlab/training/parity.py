@@ -290,7 +290,7 @@ def find_cause(case: Case, comparison: Comparison, loss: Factor | None) -> Cause
     assert comparison.first is not None
     step, _ = comparison.first
     known = _draws(case, comparison) or _own_updates(comparison, step)
-    if known := known or (loss and _wrong_scale(loss)):
+    if known := known or (None if loss is None else _wrong_scale(loss)):
         return known
     stopped: list[str] = []
     for suspect in _suspects(case, comparison):

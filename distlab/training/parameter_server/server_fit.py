@@ -20,7 +20,6 @@ from distlab.training.fit_session import FitSession, callbacks_in, listens
 from distlab.training.keras_private import models, runs
 from distlab.training.keras_private.models import inner
 from distlab.training.keras_private.runs import end_data
-from distlab.training.model_requirements import check_metrics
 from distlab.training.parameter_server import task_health
 from distlab.training.parameter_server.steps import InFlightSteps, test_step, training_step
 from distlab.training.step_errors import explained
@@ -40,7 +39,7 @@ class ServerFitSession(FitSession):
     def make_train_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
         """What `fit` calls to train."""
         check_model(model)  # here too: a later compile may have brought another optimizer
-        check_metrics(model)
+        _check_metrics(model)
         step = training_step(model, check_finite=self.check_finite)
         return self._function(step, "fit")
 
@@ -50,7 +49,7 @@ class ServerFitSession(FitSession):
 
     def make_predict_function(self, model: keras.Model) -> Callable[[list[Any]], Any]:
         """What `predict` calls."""
-        return models.make_predict_function(model, lambda batch: batch, strategy=self._strategy)
+        return models.make_predict_function(model, self._strategy)
 
     def _function(
         self, step: Callable[[Any], tf.Tensor], method: str
@@ -156,6 +155,19 @@ def check_strategy(strategy: tf.distribute.Strategy) -> None:
             found=f"workers with {strategy.num_replicas_in_sync} GPUs each",
             do="start one worker for each GPU, with CUDA_VISIBLE_DEVICES set for it",
         )
+
+
+def _check_metrics(model: keras.Model) -> None:
+    """Raises where a metric counts in a variable that workers would write at once."""
+    for metric in models.metrics_of(model):
+        held = [name for name, each in vars(metric).items() if isinstance(each, tf.Variable)]
+        if held:
+            raise ModelError(
+                asked=f"train or evaluate the model {model.name!r} on parameter servers",
+                found=f"the metric {metric.name!r} with a tf.Variable ({', '.join(held)}), which "
+                "workers would write at once",
+                do="make the variable with self.add_weight",
+            )
 
 
 def check_model(model: keras.Model) -> None:
