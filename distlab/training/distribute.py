@@ -36,7 +36,6 @@ from distlab.training.model_requirements import (
 from distlab.training.parameter_server import server_fit
 from distlab.training.replica_steps import ReplicaSteps
 from distlab.training.rule.rows import BATCH_NORM
-from distlab.training.step_errors import targets_explained
 from distlab.training.variables import is_summed
 from distlab.training.workers.files import write_as_chief
 from distlab.training.workers.workers import Workers, fail_together, workers_of
@@ -131,14 +130,13 @@ def _check_arguments(build: Any, strategy: Any, batch_norm: Any) -> None:
 
 def _of_any(session: FitSession) -> Table:
     """What is replaced on every model: each method, and what makes the replacement out of it."""
-    build = models.build_without_drawing(session.on_data, targets_explained)
     return {
         "compile": models.compile_in_scope,
         "fit": _within(session.around_fit),
         "evaluate": _within(session.around),
         "predict": _within(session.around),
         "get_metrics_result": models.as_tensors,
-        "_maybe_symbolic_build": build,
+        "_maybe_symbolic_build": models.build_without_drawing(session.on_data),
     }
 
 
@@ -169,14 +167,14 @@ def _of_replicas(model: keras.Model) -> Table:
         scales = any(isinstance(each, keras.optimizers.LossScaleOptimizer) for each in optimizers)
         # A loss scale skips steps whose loss is not finite.
         step = ReplicaSteps(model, "train_step", check_finite=session.check_finite and not scales)
-        see = session.note_read if together else None
-        return make_execution(model, step, steps=session.train_steps, see=see)
+        see = functools.partial(session.see, "fit") if together else None
+        return make_execution(model, step, steps=lambda: session.steps("fit"), see=see)
 
     def test(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
         check_metrics(model)
-        see = session.note_tested if together else None
+        see = functools.partial(session.see, "evaluate") if together else None
         step = ReplicaSteps(model, "test_step")
-        return make_execution(model, step, steps=lambda: session.test_steps, see=see)
+        return make_execution(model, step, steps=lambda: session.steps("evaluate"), see=see)
 
     def predict(model: keras.Model) -> Callable[[list[Any]], Any]:
         return make_predict_function(model, see=session.see_predicted if together else None)

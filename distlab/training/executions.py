@@ -14,19 +14,11 @@ import keras
 import tensorflow as tf
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 
-from distlab.errors import DatasetError
-from distlab.training.keras_private import models, runs
+from distlab.training.keras_private import models
 from distlab.training.keras_private.runs import end_data
-from distlab.training.pipelines import can_be_split, check_order, order_seeds
 from distlab.training.replica_steps import ReplicaSteps, as_tensor, traced
 from distlab.training.step_errors import explained
-from distlab.training.workers.agreement import (
-    check_lengths,
-    check_weights,
-    first_difference,
-    other_batch,
-)
-from distlab.training.workers.workers import Workers, workers_of
+from distlab.training.workers.workers import workers_of
 
 
 def make_execution(
@@ -37,7 +29,7 @@ def make_execution(
     see: Callable[..., None] | None = None,
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """Returns what `fit` or `evaluate` calls with an iterator over batches."""
-    strategy, noted = model.distribute_strategy, step.noted
+    strategy = model.distribute_strategy
     several_workers = workers_of(strategy).count > 1
 
     def several_steps(iterator: Any, most: tf.Tensor, ask: bool) -> tuple[Any, ...]:
@@ -56,8 +48,6 @@ def make_execution(
 
         def take(done: tf.Tensor, existing: tf.Tensor, batch: Any, _: Any) -> tuple[Any, ...]:
             logs = step(batch.get_value())
-            if noted is not None:
-                noted.look()
             if model.run_eagerly:  # then the loop is Python's, and its first round knows no names
                 eager_logs.update(logs)
                 logs = {}
@@ -87,8 +77,6 @@ def make_execution(
             # train_on_batch and test_on_batch give a generator
             batch = tf.nest.map_structure(as_tensor, next(iterator))
             logs = traced(lambda: step(batch))
-            if noted is not None:
-                noted.look()
             return step.results(logs)
         asked, taken, is_over, result = steps(), 0, False, {}
         ask = several_workers and _is_whole(iterator) and _may_end_anywhere(iterator)
@@ -102,11 +90,11 @@ def make_execution(
             # The number is an argument, so that another one needs no second trace.
             call = functools.partial(several_steps, iterator, tf.constant(most), ask)
             done, logs, mark, left = traced(call)
-            if see is not None:
-                see(mark.numpy().tobytes(), more=bool(left))
             if int(done):
                 result = logs
             taken, is_over = taken + int(done), int(done) < most
+            if see is not None and _is_whole(iterator):
+                see(mark.numpy().tobytes(), more=bool(left), is_over=is_over)
         if not taken:
             raise StopIteration
         if taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only
@@ -146,14 +134,19 @@ def _gathers(strategy: tf.distribute.Strategy, step: Any, *args: Any) -> bool:
     return any(node.op == "CollectiveGatherV2" for nodes in bodies for node in nodes)
 
 
+def parts_to_compare(batch: Any) -> list[Any]:
+    """A batch's targets; where there are none, its inputs."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    parts = tf.nest.flatten(x if y is None else y, expand_composites=True)
+    return [part for part in parts if part is not None]
+
+
 def _mark_of(batch: Any) -> tf.Tensor:
     """Returns 8 bytes that follow from a batch's targets; where there are none, from its inputs.
 
     Inputs may differ in a harmless way: augmentation that each worker draws for itself.
     """
-    x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
-    parts = tf.nest.flatten(x if y is None else y, expand_composites=True)
-    marks = [_fingerprint(part) for part in parts if part is not None]
+    marks = [_fingerprint(part) for part in parts_to_compare(batch)]
     return tf.reshape(_fingerprint(tf.concat(marks, 0)), [8])
 
 
@@ -190,44 +183,3 @@ def _concatenated(*parts: Any) -> Any:
     if isinstance(parts[0], tf.SparseTensor):
         return tf.sparse.concat(0, list(parts))
     return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, 0)
-
-
-class WholeBatches(keras.callbacks.Callback):  # type: ignore[misc]
-    """Lets `predict` read whole batches on every worker."""
-
-    def __init__(self, workers: Workers) -> None:
-        super().__init__()
-        self._workers = workers
-        self._seen = 0
-
-    def on_predict_begin(self, logs: Any = None) -> None:
-        """Takes the place of TensorFlow's distribution, which gives each worker its part only."""
-        run = runs.current_run(self.model, "predict")
-        assert run is not None
-        iterator = run.iterator
-        data = runs.undistributed(iterator)
-        if data is None or not can_be_split(data.element_spec):
-            raise DatasetError(
-                asked=f"predict on {self._workers.count} workers",
-                found="a data set that is distributed already"
-                if data is None
-                else "batches with sparse tensors or single numbers, which cannot be cut",
-                do="give predict arrays, or a tf.data.Dataset of dense batches of the global size",
-            )
-        check_order(data, self._workers)
-        check_weights(self._workers, self.model, method="predict", optimizers=False)
-        batches, seeds = runs.batches_in(iterator), order_seeds(data)
-        check_lengths(self._workers, batches, steps=iterator.steps_per_epoch, seeds=seeds)
-        runs.iterate(iterator, data)
-
-    def see(self, batch: Any) -> None:
-        """Compares the batches 1, 2, 4, 8 and so on with what the others have read."""
-        self._seen += 1
-        if self._seen & (self._seen - 1):
-            return
-        x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        parts = tf.nest.flatten(x if y is None else y, expand_composites=True)
-        arrays = [("", tf.convert_to_tensor(part).numpy()) for part in parts if part is not None]
-        result = first_difference(self._workers, arrays)
-        if result is not None:
-            raise other_batch(self._workers, result[1], method="predict", what="rows")

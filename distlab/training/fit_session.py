@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterator
-from time import perf_counter
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from distlab.errors import DatasetError, InvalidArgument
+from distlab.errors import DatasetError
 from distlab.training import pipelines
-from distlab.training.executions import WholeBatches
+from distlab.training.executions import parts_to_compare
 from distlab.training.keras_private import models, runs
 from distlab.training.model_requirements import check_scope
 from distlab.training.pipelines import (
@@ -30,25 +30,21 @@ from distlab.training.pipelines import (
     splits,
     without_none,
 )
-from distlab.training.step_errors import (
-    check_inputs,
-    check_parts,
-    check_targets,
-    files_explained,
-)
+from distlab.training.step_errors import check_inputs, check_parts, check_targets
 from distlab.training.workers.agreement import (
     Agreement,
-    ReadLog,
     check_arguments,
     check_lengths,
+    check_read,
+    check_rows,
     check_weights,
+    no_batch,
 )
 from distlab.training.workers.files import callbacks_elsewhere
-from distlab.training.workers.workers import Workers, fail_together, workers_of
+from distlab.training.workers.workers import fail_together, workers_of
 
-# Long enough to hide what Python costs, short enough for progress and interrupts.
-EXECUTION_SECS = 0.2
-MOST_STEPS = 128
+# Enough to hide what Python costs, few enough for progress and interrupts.
+MOST_STEPS = 32
 
 _LISTENING = (
     "on_batch_begin",
@@ -68,33 +64,30 @@ class FitSession:
     Attributes:
         check_finite: Whether training stops at a loss that is not finite. Not where Keras's
             `TerminateOnNaN` is there to end it.
-        test_steps: How many steps `evaluate` takes in one execution.
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.check_finite = True
-        self.test_steps = model.steps_per_execution
         self._model = model
-        self._pace: ChosenSteps | None = None
+        # While `fit` runs: where its executions must end, as in "every 100 steps"; 0 for anywhere.
+        # None where it takes as many steps in one as the model was compiled with.
+        self._marks: int | None = None
         self._agreement: Agreement | None = None
-        self._predicting: WholeBatches | None = None
         self._workers = workers_of(model.distribute_strategy)
-        self._tested = ReadLog()
+        self._read: Counter[str] = Counter()  # executions, by method
 
     @contextlib.contextmanager
     def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
         """What `evaluate` runs in, and all that the others run in, too."""
-        with fail_together(self._workers, method, at=self._at), files_explained():
+        with fail_together(self._workers, method, at=self._at):
             # Keras distributes a data set before it asks for a step: `on_data` would be too late.
             for name in {"x", "validation_data"} & set(arguments):
                 data = arguments[name] = without_none(arguments[name])
                 if isinstance(data, tf.data.Dataset):
                     replicas = self._model.distribute_strategy.num_replicas_in_sync
                     check_parts(data.element_spec, replicas)
-            self._tested = tested = ReadLog()
+            self._read[method] = 0
             yield
-            if method == "evaluate":
-                tested.compare(self._workers, "evaluate")
 
     def _at(self) -> str:
         return f", after step {self._model.optimizer.iterations.numpy()}"
@@ -103,16 +96,30 @@ class FitSession:
     def around_predict(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
         """What `predict` runs in."""
         callbacks = callbacks_in(arguments)
-        whole_batches = WholeBatches(self._workers)
-        whole_batches.set_model(self._model)
-        callbacks.append(whole_batches)
-        self._predicting = whole_batches
-        with self.around(method, arguments):
-            try:
+        begins = keras.callbacks.LambdaCallback(on_predict_begin=self._read_whole_batches)
+        callbacks.append(begins)
+        try:
+            with self.around(method, arguments):
                 yield
-            finally:
-                self._predicting = None
-                callbacks.remove(whole_batches)
+        finally:
+            callbacks.remove(begins)
+
+    def _read_whole_batches(self, logs: Any = None) -> None:
+        """Takes the place of TensorFlow's distribution, which gives each worker its part only."""
+        run = runs.current_run(self._model, "predict")
+        assert run is not None
+        data = runs.undistributed(run.iterator)
+        if data is None or not can_be_split(data.element_spec):
+            raise DatasetError(
+                asked=f"predict on {self._workers.count} workers",
+                found="a data set that is distributed already"
+                if data is None
+                else "batches with sparse tensors or single numbers, which cannot be cut",
+                do="give predict arrays, or a tf.data.Dataset of dense batches of the global size",
+            )
+        check_order(data, self._workers)
+        self._check_same(run.iterator, "predict")
+        runs.iterate(run.iterator, data)
 
     @contextlib.contextmanager
     def around_fit(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
@@ -130,26 +137,25 @@ class FitSession:
     def _with_callbacks(
         self, arguments: dict[str, Any], callbacks: list[keras.callbacks.Callback]
     ) -> Iterator[None]:
-        workers = self._workers
-        check_arguments(workers, arguments, callbacks)
+        workers, model = self._workers, self._model
         finite = not any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks)
-        self._check_finite(all(workers.exchange(finite)))
-        # Those of a `fit` that a callback of another calls.
-        outer = self._pace, self._agreement, self.test_steps
+        free = model.steps_per_execution == 1 and not any(map(listens, callbacks))
+        marks = [getattr(callback, "every_steps", None) for callback in callbacks]
+        mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
+        choices = check_arguments(workers, arguments, callbacks, [finite, free, mark])
+        all_finite, all_free, all_marks = zip(*choices, strict=True)
+        self._check_finite(all(all_finite))
+        outer = self._agreement, self._marks  # of a `fit` that a callback of another calls
         self._agreement = agreement = Agreement(workers)
-        self._pace = pace = ChosenSteps(
-            callbacks, asked=self._model.steps_per_execution, workers=workers
-        )
-        added: list[keras.callbacks.Callback] = [pace, agreement]
-        for callback in added:
-            callback.set_model(self._model)
-        callbacks += added
+        self._marks = math.gcd(*all_marks) if all(all_free) else None
+        agreement.set_model(model)
+        callbacks.append(agreement)
         try:
             yield
         finally:
             agreement.stop_listening()
-            callbacks[:] = [callback for callback in callbacks if callback not in added]
-            self._pace, self._agreement, self.test_steps = outer
+            callbacks[:] = [callback for callback in callbacks if callback is not agreement]
+            self._agreement, self._marks = outer
 
     def _check_finite(self, wanted: bool) -> None:
         if wanted != self.check_finite:
@@ -159,43 +165,44 @@ class FitSession:
     def on_data(self, iterator: Any) -> None:
         """Looks at the data of `fit` and `evaluate` before Keras builds the model for them."""
         check_scope(self._model, self._model.distribute_strategy)
-        batches = runs.batches_in(iterator)
-        if self._pace is None:
-            check_weights(self._workers, self._model, method="evaluate", optimizers=False)
-        data = runs.undistributed(iterator)
-        seeds = order_seeds(data) if self._workers.count > 1 else ()
-        check_lengths(self._workers, batches, steps=iterator.steps_per_epoch, seeds=seeds)
-        if batches == 0:
+        self._check_same(iterator, "evaluate" if self._agreement is None else "fit")
+        if runs.batches_in(iterator) == 0:
             raise no_batch()
         self._choose_iteration(iterator)
         spec = runs.spec_of_replica(iterator)
         check_inputs(self._model, spec)
         check_targets(self._model, spec)
-        if self._pace is None:
-            self.test_steps = self._model.steps_per_execution
-        elif (run := runs.current_run(self._model, "fit")) and run.made is iterator:
-            self._pace.begin(iterator)
-            _check_length(iterator, batches, self._pace.steps)
-        else:
-            self.test_steps = self._pace.validate(iterator)
+        if self._marks is not None:
+            iterator.steps_per_execution = choose_steps(iterator, self._marks)
 
-    def note_read(self, mark: bytes, *, more: bool) -> None:
-        """Notes what `fit` has read, for workers to compare."""
-        if self._agreement is not None:
-            self._agreement.read.note(mark, more=more)
+    def steps(self, method: str) -> int:
+        """How many steps `fit` or `evaluate` takes in one execution."""
+        run = runs.current_run(self._model, method)
+        return int((self._model if run is None else run.iterator).steps_per_execution)
 
-    def note_tested(self, mark: bytes, *, more: bool) -> None:
-        """Notes what `evaluate` has read, for workers to compare."""
-        self._tested.note(mark, more=more)
+    def _check_same(self, iterator: Any, method: str) -> None:
+        """Raises where workers have other data, or begin with other weights."""
+        workers, data = self._workers, runs.undistributed(iterator)
+        if method != "fit":  # which compares them when callbacks have restored what they restore
+            check_weights(workers, self._model, method=method, optimizers=False)
+        seeds = order_seeds(data) if workers.count > 1 else ()
+        batches, steps = runs.batches_in(iterator), iterator.steps_per_epoch
+        check_lengths(workers, batches, steps=steps, seeds=seeds)
+
+    def see(self, method: str, mark: bytes, *, more: bool, is_over: bool) -> None:
+        """Compares what workers have read: after executions 1, 2, 4, 8 ..., and at the end."""
+        if self._is_compared(method) or is_over:
+            check_read(self._workers, method, mark, more=more)
 
     def see_predicted(self, batch: Any) -> None:
-        """Compares what `predict` has read."""
-        if self._predicting is not None:
-            self._predicting.see(batch)
+        """Compares the rows that workers predict for."""
+        if self._is_compared("predict"):
+            parts = [tf.convert_to_tensor(part).numpy() for part in parts_to_compare(batch)]
+            check_rows(self._workers, parts)
 
-    def train_steps(self) -> int:
-        """Returns how many steps `fit` takes in one execution, now."""
-        return self._model.steps_per_execution if self._pace is None else self._pace.steps
+    def _is_compared(self, method: str) -> bool:
+        self._read[method] += 1
+        return self._read[method].bit_count() == 1
 
     def _choose_iteration(self, iterator: Any) -> None:
         data, strategy = runs.undistributed(iterator), self._model.distribute_strategy
@@ -211,22 +218,6 @@ class FitSession:
             runs.iterate(iterator, data)
 
 
-def _check_length(iterator: Any, batches: int | None, steps_per_execution: int) -> None:
-    steps = iterator.num_batches
-    if batches and steps > batches:
-        raise DatasetError(
-            asked=f"fit(..., steps_per_epoch={steps})",
-            found=f"a data set of {batches} batches, which runs out early",
-            do="leave steps_per_epoch out, or give it data.repeat()",
-        )
-    if steps and steps_per_execution > steps:
-        raise InvalidArgument(
-            asked=f"fit with steps_per_execution={steps_per_execution}",
-            found=f"epochs of {steps} steps",
-            do=f"compile with at most {steps}, or leave it out: it is chosen then",
-        )
-
-
 def callbacks_in(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
     """The list that a method's callbacks are in, which can be added to."""
     given = arguments.get("callbacks")
@@ -237,98 +228,20 @@ def callbacks_in(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
     return callbacks
 
 
-class ChosenSteps(keras.callbacks.Callback):  # type: ignore[misc]
-    """Chooses `steps` before each epoch, unless the model was compiled with a number.
-
-    It stays 1 where a callback listens to batches: one that has its own `on_train_batch_end` or
-    the like. A callback that minds executions of several steps as little as Keras's progress
-    bar says so by an attribute `listens_to_executions = True`; if it has `every_steps` too,
-    executions end there.
-
-    Several workers take the same number: what suits the callbacks of all, by the chief's clock.
-
-    Args:
-        callbacks: What `fit` was given.
-        asked: What the model was compiled with.
-        workers: Those that train together.
-
-    Attributes:
-        steps: How many steps `fit` takes in one execution. The model's own
-            `steps_per_execution` stays, for what a callback does with the model.
-    """
-
-    def __init__(
-        self, callbacks: list[keras.callbacks.Callback], *, asked: int, workers: Workers
-    ) -> None:
-        super().__init__()
-        self.steps = asked
-        self._iterator: Any = None
-        self._workers = workers
-        free = asked == 1 and not any(listens(callback) for callback in callbacks)
-        marks = [getattr(callback, "every_steps", None) for callback in callbacks]
-        mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
-        wishes = workers.exchange([free, mark])
-        self._free = all(free for free, _ in wishes)
-        self._mark = math.gcd(*(mark for _, mark in wishes))
-        self._timed_from: float | None = None
-        self._first_batch = self._last_batch = 0
-        self._secs_per_step: float | None = None
-
-    def begin(self, iterator: Any) -> None:
-        """Takes the data that `fit` trains on from now on."""
-        self._iterator = iterator
-
-    def validate(self, iterator: Any) -> int:
-        """Returns how many steps an execution takes over other data, within this `fit`."""
-        return self._for(iterator, self.steps) if self._free else self.steps
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Chooses for this epoch."""
-        self._timed_from = None
-        if self._free and self._secs_per_step is not None:
-            most = min(MOST_STEPS, int(EXECUTION_SECS / max(self._secs_per_step, 1e-9)))
-            self.steps = self._for(self._iterator, most)
-
-    def _for(self, iterator: Any, most: int) -> int:
-        # With a number of steps Keras goes on in the same iterator: end where the epoch does.
-        steps = choose(most, math.gcd(self._mark, iterator.steps_per_epoch or 0))
-        iterator.steps_per_execution = steps
-        return steps
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Times the first epoch, from the end of its first step: that one is traced."""
-        if self._timed_from is None:  # `Resume` may begin in the middle of an epoch
-            self._timed_from = perf_counter()
-            self._first_batch = batch
-        self._last_batch = batch
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Keeps what a step took in the first epoch, if it had more than one."""
-        if not logs:  # only now is it known of data whose length is not
-            raise no_batch()
-        steps = self._last_batch - self._first_batch
-        if self._secs_per_step is None and self._timed_from is not None and steps > 0:
-            secs = (perf_counter() - self._timed_from) / steps
-            self._secs_per_step = self._workers.from_chief(secs)
-
-
-def no_batch() -> DatasetError:
-    """Returns the error of a data set that has nothing to train on."""
-    return DatasetError(
-        asked="fit or evaluate a distributed model",
-        found="a data set without a batch",
-        do="look at its filters and take(), and at batch(..., drop_remainder=True)",
-    )
-
-
-def choose(most: int, multiple: int) -> int:
-    """Returns the largest number of steps, at least 1, that is at most `most`."""
-    candidates = range(1, max(most, 1) + 1)
-    return max(n for n in candidates if not multiple or multiple % n == 0)
+def choose_steps(iterator: Any, marks: int) -> int:
+    """How many steps an execution takes: at most an epoch's, and all divide what they must."""
+    # With a number of steps Keras goes on in the same iterator: end where the epoch does.
+    multiple = math.gcd(marks, iterator.steps_per_epoch or 0)
+    most = min(MOST_STEPS, multiple or runs.batches_in(iterator) or MOST_STEPS)
+    return max(steps for steps in range(1, most + 1) if multiple % steps == 0)
 
 
 def listens(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback is to be called after every single batch."""
+    """Whether a callback is to be called after every single batch.
+
+    One that minds executions of several steps as little as Keras's progress bar says so by an
+    attribute `listens_to_executions = True`; if it has `every_steps` too, executions end there.
+    """
     if getattr(callback, "listens_to_executions", False):
         return False
     own, none = type(callback), keras.callbacks.Callback

@@ -8,7 +8,6 @@ Keras stops in the middle of a step, with a text that names neither the cause no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -128,35 +127,16 @@ def check_optimizer(model: keras.Model) -> None:
 def check_metrics(model: keras.Model) -> None:
     """Raises where a metric's variables cannot hold what one device counts."""
     strategy = model.distribute_strategy
-    kind = describe(strategy).kind
-    several = strategy.num_replicas_in_sync > 1 and kind != "central_storage"
+    if strategy.num_replicas_in_sync == 1 or describe(strategy).kind == "central_storage":
+        return
     for metric in models.metrics_of(model):
-        raw = dict(_of_tensorflow(metric))
+        held = {name: each for name, each in vars(metric).items() if isinstance(each, tf.Variable)}
         state = {each.name: each.value for each in metric._variables}
-        outside = [
-            name
-            for name, each in (raw | state).items()
-            if not isinstance(each, tf.distribute.DistributedValues)
-        ]
-        if raw and kind == "parameter_server":
-            named = f"the metric {metric.name!r} with a tf.Variable ({', '.join(raw)})"
-            found = f"{named}, which workers would write at once"
-        elif several and outside:
-            named = f"the metric {metric.name!r} with variables ({', '.join(outside)})"
-            found = f"{named} of which the replicas do not have a copy each"
-        else:
-            continue
-        raise ModelError(
-            asked=f"train or evaluate the model {model.name!r} on several replicas or workers",
-            found=found,
-            do="make the variable with self.add_weight, and the metric inside build()",
-        )
-
-
-def _of_tensorflow(metric: keras.metrics.Metric) -> Iterator[tuple[str, tf.Variable]]:
-    """The variables that Keras does not know, by the names of the attributes that hold them."""
-    for name, value in vars(metric).items():
-        parts = value.values() if isinstance(value, dict) else value
-        for part in parts if isinstance(parts, list | tuple | type({}.values())) else [parts]:
-            if isinstance(part, tf.Variable):
-                yield name, part
+        copied = tf.distribute.DistributedValues
+        if outside := [n for n, each in (held | state).items() if not isinstance(each, copied)]:
+            raise ModelError(
+                asked=f"train or evaluate the model {model.name!r} on several replicas",
+                found=f"the metric {metric.name!r} with variables ({', '.join(outside)}) of which "
+                "the replicas do not have a copy each",
+                do="make the variable with self.add_weight, and the metric inside build()",
+            )

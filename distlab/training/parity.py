@@ -11,7 +11,7 @@ import contextlib
 import html
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -21,23 +21,33 @@ from tensorflow.python.eager import context
 
 from distlab.errors import DatasetError, InvalidArgument, ModelError, did_you_mean
 from distlab.strategy.description import describe
-from distlab.training.parity_causes import Factor, find_cause, loss_factor
+from distlab.training.keras_private import models
+from distlab.training.keras_private.models import inner
 from distlab.training.parity_runs import (
     ASKED,
     NOISE_FACTOR,
     ROUNDINGS_A_STEP,
     Batches,
     Case,
+    Change,
     Comparison,
+    Start,
     Train,
     compare,
     digest_of,
-    plain_names,
+    on_one_device,
     read_batches,
+    seeds_of,
+    under_strategy,
+    wide,
 )
 from distlab.training.workers.workers import Workers, at_method, workers_of
 
 _TRAINERS = {"distribute": "distlab.distribute", "keras": "Keras's own fit"}
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+_OTHER_SEED = 8_675_321  # any number that nobody else is likely to take
+_MOVES_BY_CHANCE = 0.01  # of a weight's movement, with other random numbers: less is rounding
+_SAME_FACTOR = 0.02  # relative; what SGD(1.0) leaves of float32 after one step is far below
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,62 +179,64 @@ def check_parity(
             refuses it.
         DatasetError: The data set is empty.
     """
-    _check_arguments(build, strategy, steps, train, tolerance)
+    _check_arguments(build, strategy, train)
     batches = read_batches(data, steps)
     _check_same_data(batches, workers_of(strategy))
     case = Case(build=build, strategy=strategy, train=train, batches=batches)
     replicas = strategy.num_replicas_in_sync
     with _restored_settings(), at_method("check_parity"):
-        found = compare(case, tolerance=tolerance)
-        own_loop = callable(train) and replicas > 1
-        loss = loss_factor(case, found.one.start) if own_loop else None
-        cause = None if found.first is None else find_cause(case, found, loss)
-    step, index = found.first or (None, None)
-    ratio, rows = found.ratio(), []
-    for number, worst in enumerate(ratio.argmax(axis=1)):
-        rows.append(
-            StepDifference(
-                step=number + 1,
-                max_abs_diff=float(found.far[number, worst]),
-                weight=found.names[worst],
-                allowed=float(found.allowed[number, worst]),
-            )
+        comparison = compare(case, tolerance=tolerance)
+        start = comparison.one.start
+        loss = loss_factor(case, start) if callable(train) and replicas > 1 else None
+        cause = None if comparison.first is None else find_cause(case, comparison, loss)
+    step, index = comparison.first or (None, None)
+    names, ratio = start.names(), comparison.ratio()
+    rows = [
+        StepDifference(
+            step=number + 1,
+            max_abs_diff=float(comparison.far[number, worst]),
+            weight=names[worst],
+            allowed=float(comparison.allowed[number, worst]),
         )
+        for number, worst in enumerate(ratio.argmax(axis=1))
+    ]
     shown = rows[int(ratio.max(axis=1).argmax())]
     name = train if isinstance(train, str) else getattr(train, "__name__", "")
     return Parity(
         equal=cause is None,
         max_abs_diff=shown.max_abs_diff,
         tolerance=shown.allowed,
-        tolerance_why=_explain(found, tolerance),
+        tolerance_why=_explain(comparison, tolerance),
         steps=len(batches.elements),
         replicas=replicas,
         train=name if name.isidentifier() else "your loop",
         first_step=None if step is None else step + 1,
-        first_layer=None if index is None else found.names[index],
+        first_layer=None if index is None else names[index],
         cause=None if cause is None else cause.why,
         do=None if cause is None else cause.do,
-        switched_off=tuple(plain_names(found.one.off, found.other.off)),
-        notes=tuple(_notes(found, batches, steps, loss if cause is None else None)),
+        switched_off=comparison.one.off,
+        notes=tuple(_notes(comparison, batches, steps, loss)),
         differences=tuple(rows),
     )
 
 
-def _explain(found: Comparison, tolerance: float | None) -> str:
+def _explain(comparison: Comparison, tolerance: float | None) -> str:
     if tolerance is not None:
         return "the one that was given"
-    rounding = found.one.rounding()
+    rounding = comparison.one.rounding()
     coarse = f", {ROUNDINGS_A_STEP} x {rounding:.1e} of its movement (the layers' precision)"
     return (
         f"rounding only, since replicas add up in another order: for each weight "
         f"{ROUNDINGS_A_STEP} x 1.2e-07 of its size (float32, sizes below 1 count as 1) a step"
         f"{coarse if rounding > 1e-6 else ''}, and {NOISE_FACTOR} times what another last digit of "
         f"the first weights changes on one device (here up to "
-        f"{found.noise.table.max(initial=0):.1e})"
+        f"{comparison.noise.max(initial=0):.1e})"
     )
 
 
-def _notes(found: Comparison, batches: Batches, steps: int, loss: Factor | None) -> Iterator[str]:
+def _notes(
+    comparison: Comparison, batches: Batches, steps: int, loss: Factor | None
+) -> Iterator[str]:
     taken = len(batches.elements)
     if taken < steps:
         yield f"the data end after {taken} of {steps} steps"
@@ -234,26 +246,248 @@ def _notes(found: Comparison, batches: Batches, steps: int, loss: Factor | None)
             "here both sides had the same, but two trainings compare only on data made anew "
             "with a seed"
         )
-    not_compared = found.noise.rounding_only & (found.tolerance is None)
-    if only := [name for name, left in zip(found.names, not_compared, strict=True) if left]:
+    if comparison.first is not None:
+        return
+    if comparison.finite < taken:
+        yield f"weights are not finite from step {comparison.finite + 1} on, on one device too"
+        return
+    start = comparison.one.start
+    moves = start.trained() & (comparison.moved[-1] > 0)
+    hidden = moves & (comparison.allowed[-1] >= 0.5 * comparison.moved[-1])
+    if hidden.any():
+        names = [name for name, is_hidden in zip(start.names(), hidden, strict=True) if is_hidden]
         yield (
-            f"not compared: {', '.join(only)}; the gradient is zero but for rounding, on one "
-            "device too"
-        )
-    if found.finite < taken and found.first is None:
-        yield f"weights are not finite from step {found.finite + 1} on, on one device too"
-    trains, moved = found.one.start.trained(), found.noise.moved
-    hidden = (found.allowed >= 0.5 * moved)[-1] & ~not_compared & trains & (moved[-1] > 0)
-    if hidden.any() and found.first is None and found.finite == taken:
-        yield (
-            f"rounding could hide half of the movement of {hidden.sum()} of {trains.sum()} "
-            "weights: check with float32, SGD or a larger learning rate too"
+            f"rounding could hide half of the movement of {hidden.sum()} of {moves.sum()} weights "
+            f"({', '.join(names[:3])}{' ...' if len(names) > 3 else ''}): check with float32, SGD "
+            "or a larger learning rate too"
         )
     if loss is not None and loss.fits and not loss.is_about(1):
         yield (
             f"the gradients are {loss.value:.3g} times one device's, which this optimizer divides "
             "out again: the loss is scaled wrongly, and plain SGD would show it"
         )
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why the sides differ, and what to do."""
+
+    why: str
+    do: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Suspect:
+    """What is taken out of model or data on both sides: the cause, if the difference goes too."""
+
+    cause: Cause
+    change: Change | None = None
+    batches: Batches | None = None
+
+
+def find_cause(case: Case, comparison: Comparison, loss: Factor | None) -> Cause:
+    """Why the sides differ, by experiments; `loss` is the loss's factor, if it was measured."""
+    assert comparison.first is not None
+    step, _ = comparison.first
+    known = _draws(case, comparison) or _own_updates(comparison, step)
+    if known := known or (None if loss is None else _wrong_scale(loss)):
+        return known
+    stopped: list[str] = []
+    for suspect in _suspects(case, comparison):
+        experiment = replace(
+            case,
+            changes=(suspect.change,) if suspect.change else (),
+            batches=(suspect.batches or case.batches).up_to(step + 1),
+        )
+        try:
+            if compare(experiment, like=comparison).first is None:
+                return suspect.cause
+        except Exception as error:  # a user's loop may need what was taken out of the model
+            stopped.append(type(error).__name__)
+    loss = loss or loss_factor(case, comparison.one.start)
+    but = f" ({', '.join(stopped)} in an experiment)" if stopped else ""
+    return _wrong_scale(loss) or Cause(
+        f"not found{but}: the difference stays without regularisers, without clipping and with the "
+        "same examples on every replica, and is no common factor",
+        "take layers, and parts of the optimizer, out of build() one by one; or compare the "
+        "gradients of one batch by hand, replica by replica",
+    )
+
+
+def _draws(case: Case, comparison: Comparison) -> Cause | None:
+    """Random numbers that could not be switched off: other ones move one device elsewhere, too."""
+    if case.train == "distribute":
+        return None
+    one = comparison.one
+    again = on_one_device(replace(case, changes=(_reseed,)), one.start).path[-1]
+    pairs = zip(again, one.path[-1], strict=True)
+    far = case.largest([np.abs(wide(a) - wide(b)).max(initial=0) for a, b in pairs])
+    chance = _MOVES_BY_CHANCE * comparison.moved[-1] + comparison.allowed[-1]
+    if not (far > chance).any():
+        return None
+    drawer = f"layer {', '.join(one.left)} draws" if one.left else "something in the model draws"
+    return Cause(
+        f"{drawer} random numbers in each step, which could not be switched off: with other "
+        "seeds one device takes other steps too, so nothing can be equal",
+        "leave it out of the model that you check, or give it a rate that is 0 there",
+    )
+
+
+def _own_updates(comparison: Comparison, step: int) -> Cause | None:
+    """Copies of a trainable weight that differ cannot come from one common gradient."""
+    start = comparison.one.start
+    apart = (comparison.apart[step] > comparison.allowed[step]) & start.trained()
+    if not apart.any():
+        return None
+    index = int(np.argmax(apart))
+    return Cause(
+        f"the replicas' own copies of {start.names()[index]} are "
+        f"{comparison.apart[step, index]:.1e} apart: each replica applied a gradient of its own",
+        "add the gradients over the replicas before the update: optimizer.apply inside "
+        "strategy.run does it, and so does all_reduce in the replica context",
+    )
+
+
+def _suspects(case: Case, comparison: Comparison) -> Iterator[_Suspect]:
+    model, replicas = comparison.one.model, case.strategy.num_replicas_in_sync
+    norms = [each for each in models.layers(model) if _is_batch_norm(each)]
+    if names := ", ".join(norm.name for norm in norms if not norm.synchronized):
+        cause = Cause(
+            f"BatchNormalization ({names}) takes its mean and variance from each "
+            "replica's share of the batch; synchronised, the difference is gone",
+            "BatchNormalization(synchronized=True)",
+        )
+        yield _Suspect(cause=cause, change=synchronise_batch_norms)
+    clips = [(name, getattr(inner(model.optimizer), name, None)) for name in _CLIPPING]
+    if clip := ", ".join(f"{name}={value}" for name, value in clips if value is not None):
+        cause = Cause(
+            f"gradients are clipped ({clip}) on each replica, before they are added up; without "
+            "clipping the difference is gone",
+            "clip the sum: distlab.distribute does; in your own loop, all_reduce first",
+        )
+        yield _Suspect(cause=cause, change=_stop_clipping)
+    if _regularised(model):
+        cause = Cause(
+            "the regularisers do not count once under the strategy; without them the difference is "
+            "gone",
+            "let each replica add its part of them to its loss: "
+            "tf.nn.scale_regularization_loss(tf.add_n(model.losses))",
+        )
+        yield _Suspect(cause=cause, change=_zero_regularisers)
+    if equal := case.batches.in_equal_shares(replicas):
+        sizes = " and ".join(map(str, sorted(set(case.batches.sizes()))))
+        cause = Cause(
+            f"the {replicas} replicas get unequal shares (batches of {sizes} examples), and the "
+            "mean of each counts the same; with equal shares the difference is gone",
+            "weigh each example by the global batch: distlab.distribute does; or drop_remainder="
+            "True",
+        )
+        yield _Suspect(cause=cause, batches=equal)
+    if alike := case.batches.with_shares_alike(replicas):
+        cause = Cause(
+            "something is computed from a replica's own share of the batch; where every replica "
+            "gets the same examples, the difference is gone",
+            "look for means, counts, masks and statistics over the batch in layers, losses and "
+            "the loop",
+        )
+        yield _Suspect(cause=cause, batches=alike)
+
+
+def _is_batch_norm(layer: keras.layers.Layer) -> bool:
+    return isinstance(layer, keras.layers.BatchNormalization)
+
+
+def _regularised(model: keras.Model) -> bool:
+    weights = any(weight.regularizer is not None for weight in model.trainable_weights)
+    return weights or any(layer.activity_regularizer for layer in models.layers(model))
+
+
+def synchronise_batch_norms(model: keras.Model) -> None:
+    """Lets every BatchNormalization take the statistics of the global batch."""
+    for layer in filter(_is_batch_norm, models.layers(model)):
+        layer.synchronized = True
+
+
+def _stop_clipping(model: keras.Model) -> None:
+    for name in _CLIPPING:
+        setattr(inner(model.optimizer), name, None)
+
+
+def _zero_regularisers(model: keras.Model) -> None:
+    """Regularisers of zero: a loop that adds them up still finds some."""
+    nothing = keras.regularizers.L2(0.0)
+    for weight in model.trainable_weights:
+        if weight.regularizer is not None:
+            weight.regularizer = nothing
+    for layer in models.layers(model):
+        if layer.activity_regularizer is not None:
+            layer.activity_regularizer = nothing
+
+
+def _use_plain_sgd(model: keras.Model) -> None:
+    model.optimizer = keras.optimizers.SGD(1.0)
+
+
+def _reseed(model: keras.Model) -> None:
+    """Lets every layer, and every operation, that draws random numbers draw others."""
+    for layer in models.layers(model):
+        for generator in seeds_of(layer):
+            generator.state.assign(generator.state + 12345)
+    # Operations without a seed of their own follow this one, from the next trace on.
+    tf.random.set_seed(_OTHER_SEED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """One step under the strategy as a multiple of one device's, where all weights have the same.
+
+    Plain SGD moves a weight by its gradient, so that a loss that is scaled wrongly shows as one
+    factor on all weights; Adam divides it out again and hides it.
+    """
+
+    value: float
+    fits: bool
+
+    def is_about(self, value: float) -> bool:
+        """Whether it is that multiple."""
+        return self.fits and abs(self.value - value) <= _SAME_FACTOR * max(abs(value), 1.0 / 16)
+
+
+def loss_factor(case: Case, start: Start) -> Factor:
+    """The factor of the loss alone: no regulariser, clipping or own optimizer."""
+    alike = case.batches.with_shares_alike(case.strategy.num_replicas_in_sync)
+    bare = (synchronise_batch_norms, _stop_clipping, _use_plain_sgd, _zero_regularisers)
+    bare_case = replace(case, batches=(alike or case.batches).up_to(1), changes=bare)
+    moves, value, fits = [], float("nan"), False
+    try:
+        for run in (on_one_device(bare_case, start), under_strategy(bare_case, start)):
+            rows = zip(run.path[0], start.row, start.trained(), strict=True)
+            moves.append(
+                np.concatenate([(wide(a) - wide(b)).ravel() for a, b, trains in rows if trains])
+            )
+    except Exception:  # a user's loop may need what is taken out of the model here
+        return Factor(value=value, fits=fits)
+    one, other = moves
+    size = float(one @ one)
+    if size and np.isfinite(size) and np.isfinite(other).all():
+        value = float(one @ other) / size
+        limit = max(float(np.linalg.norm(other)), size**0.5 / 16)
+        fits = float(np.linalg.norm(other - value * one)) <= _SAME_FACTOR * limit
+    value, fits = case.workers.from_chief([value, fits])
+    return Factor(value=value, fits=fits)
+
+
+def _wrong_scale(loss: Factor) -> Cause | None:
+    """What a factor on the loss comes from; None where it is 1, or none fits."""
+    if loss.is_about(1) or not loss.fits:
+        return None
+    whole = round(1 / loss.value) if 0 < loss.value < 0.9 else 0
+    times = f"1/{whole} of" if whole and loss.is_about(1 / whole) else f"{loss.value:.3g} times"
+    return Cause(
+        f"every update is {times} one device's (measured with plain SGD, without regularisers)",
+        "divide the sum of a replica's example losses by the GLOBAL batch size, once: inside a "
+        "strategy's scope Keras's losses that are means already divide by the number of replicas",
+    )
 
 
 def _check_same_data(batches: Batches, workers: Workers) -> None:
@@ -269,7 +503,7 @@ def _check_same_data(batches: Batches, workers: Workers) -> None:
             )
 
 
-def _check_arguments(build: Any, strategy: Any, steps: Any, train: Any, tolerance: Any) -> None:
+def _check_arguments(build: Any, strategy: Any, train: Any) -> None:
     if isinstance(build, keras.Model) or not callable(build):
         raise ModelError(
             asked=f"check_parity({type(build).__name__}, data, strategy=strategy)",
@@ -294,24 +528,12 @@ def _check_arguments(build: Any, strategy: Any, steps: Any, train: Any, toleranc
             found="a call inside strategy.scope(), where one device cannot be had",
             do="call it outside: it enters the scope itself",
         )
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InvalidArgument(
-            asked=f"check_parity(..., steps={steps!r})",
-            found="no whole number of steps from 1 on",
-            do="leave steps out, or give for example steps=5",
-        )
     if train not in _TRAINERS and not callable(train):
         raise InvalidArgument(
             asked=f"check_parity(..., train={train!r})",
             found="nobody of that name trains",
             do=did_you_mean(str(train), tuple(_TRAINERS))
             + ", or give your own function of a model and a data set",
-        )
-    if tolerance is not None and not tolerance >= 0:
-        raise InvalidArgument(
-            asked=f"check_parity(..., tolerance={tolerance!r})",
-            found="no size of a difference",
-            do="leave it out, or give for example tolerance=1e-6",
         )
 
 

@@ -26,17 +26,6 @@ from distlab.training.workers.workers import Workers
 
 _POLICIES = tf.data.experimental.AutoShardPolicy
 
-# Stages that give what their input gives, in its order, whatever was read before.
-_STEADY = {
-    *("AssertCardinality", "AssertNext", "AssertPrev", "AutoShard", "Batch", "CopyToDevice"),
-    *("Csv", "DenseToRagged", "DenseToSparseBatch", "Filter", "FixedLengthRecord", "FlatMap"),
-    *("GroupByReducer", "GroupByWindow", "IgnoreErrors", "Interleave", "LegacyRebatch", "List"),
-    *("Load", "Map", "MapAndBatch", "MatchingFiles", "Options", "PaddedBatch", "ParallelBatch"),
-    *("ParallelInterleave", "ParallelMap", "ParseExample", "Prefetch", "Range", "Rebatch"),
-    *("Restructured", "Scan", "Shard", "Skip", "SparseTensorSlice", "Sql", "TFRecord", "Take"),
-    *("TakeWhile", "Tensor", "TensorSlice", "TextLine", "Unbatch", "Unique", "Window", "Zip"),
-    *("Shuffle", "ShuffleAndRepeat", "Random"),
-}
 # Stages that open their input more than once, late, or never again: how often a shuffle below
 # one was opened depends on how far the pipeline was read.
 _REOPENING = {
@@ -45,18 +34,9 @@ _REOPENING = {
 }
 _PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
-
-@dataclass(frozen=True)
-class Complaint:
-    """Why a stage may give other batches in another process.
-
-    Attributes:
-        text: The stage, what is wrong with it, and what to do.
-        of_order: Whether it surely gives other examples, or the same in another order.
-    """
-
-    text: str
-    of_order: bool = False
+# Why a stage may give other batches in another process, and what to do; whether it then surely
+# gives other examples, or the same in another order.
+Complaint = tuple[str, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +49,6 @@ class Pipeline:
         must_be_read: Whether an epoch must be read, and not only opened, for the next one to
             come in its order.
         reshuffling: Its shuffles that give another order in each epoch, by name.
-        stages: All stages, the last first.
         order_seeds: Of its shuffles, also of those inside functions, as Keras shuffles arrays.
     """
 
@@ -77,7 +56,6 @@ class Pipeline:
     unordered: tuple[str, ...]
     must_be_read: bool
     reshuffling: tuple[tf.data.Dataset, ...]
-    stages: tuple[tf.data.Dataset, ...]
     order_seeds: tuple[tuple[int, int], ...] = ()
 
 
@@ -85,27 +63,26 @@ def inspect(dataset: Any) -> Pipeline:
     """Looks at each stage of a pipeline."""
     if not isinstance(dataset, tf.data.Dataset):
         complaint = f"{type(dataset).__name__} cannot be looked into"
-        return Pipeline(
-            complaints=(complaint,), unordered=(), must_be_read=False, reshuffling=(), stages=()
-        )
-    complaints: dict[Complaint, None] = {}  # in order, each once
+        return Pipeline(complaints=(complaint,), unordered=(), must_be_read=False, reshuffling=())
+    complaints: list[Complaint] = []
     if dataset.options().deterministic is False:
-        text = "the option deterministic=False gives up the order (leave it out)"
-        complaints[Complaint(text, of_order=True)] = None
-    reshuffling, stages, must_be_read = [], [], False
+        complaints.append(
+            ("the option deterministic=False gives up the order (leave it out)", True)
+        )
+    seeds: list[tuple[int, int]] = []
+    reshuffling, must_be_read = [], False
     for stage, reopened in _walk(dataset, reopened=False):
-        stages.append(stage)
-        complaints |= dict.fromkeys(_complaints(stage))
+        seeds += _order_seeds(stage)
+        complaints += _complaints(stage)
         if _reshuffles(stage):
             reshuffling.append(stage)
             must_be_read |= reopened or name_of(stage) in _REOPENING
     return Pipeline(
-        complaints=tuple(complaint.text for complaint in complaints),
-        unordered=tuple(complaint.text for complaint in complaints if complaint.of_order),
+        complaints=tuple(dict.fromkeys(text for text, _ in complaints)),
+        unordered=tuple(dict.fromkeys(text for text, of_order in complaints if of_order)),
         must_be_read=must_be_read,
         reshuffling=tuple(reshuffling),
-        stages=tuple(stages),
-        order_seeds=tuple(seeds for stage in stages for seeds in _order_seeds(stage)),
+        order_seeds=tuple(seeds),
     )
 
 
@@ -123,16 +100,12 @@ def name_of(stage: tf.data.Dataset) -> str:
 
 def _complaints(stage: Any) -> Iterator[Complaint]:
     name = name_of(stage)
-    opaque = name == "Variant" and not stage._inputs()
-    if opaque or name not in _STEADY | _REOPENING | {"Variant"}:
-        yield Complaint(f"{type(stage).__name__} is not a stage that Resume knows")
     if hasattr(stage, "_seed2") and not _seeded(stage._seed, stage._seed2):
-        yield Complaint(f"{name} has no seed (give one: seed=...)", of_order=True)
+        yield f"{name} has no seed (give one: seed=...)", True
     if getattr(stage, "_rerandomize", False):
-        text = "draws anew in each epoch (leave out rerandomize_each_iteration)"
-        yield Complaint(f"{name} {text}", of_order=True)
+        yield f"{name} draws anew in each epoch (leave out rerandomize_each_iteration)", True
     if getattr(stage, "_deterministic", None) == "false" or _interleaves_in_any_order(stage):
-        yield Complaint(f"{name} has deterministic=False (leave it out)", of_order=True)
+        yield f"{name} has deterministic=False (leave it out)", True
     for function in stage._functions():
         yield from _complaints_of_function(name, function.function)
 
@@ -154,32 +127,32 @@ def _nodes_of(function: Any) -> list[Any]:
 
 def _complaints_of_function(stage: str, function: Any) -> Iterator[Complaint]:
     nodes = _nodes_of(function)
-    operations = {node.op for node in nodes}
-    if operations & _PYTHON:
-        yield Complaint(
+    if _PYTHON & {node.op for node in nodes}:
+        yield (
             f"{stage} calls Python (a generator, py_function or numpy_function), and whether that "
-            "gives the same again is not known"
+            "gives the same again is not known",
+            False,
         )
     for node in nodes:
-        if "seed" in node.attr and "seed2" in node.attr:
-            if not (node.attr["seed"].i or node.attr["seed2"].i):
-                yield Complaint(
-                    f"{stage} draws random numbers without a seed ({node.op}: set_seed first)",
-                    of_order=node.op == "RandomShuffle",  # as Keras shuffles arrays
-                )
-            elif stage.startswith("Parallel"):
-                yield Complaint(
-                    f"{stage} draws random numbers in parallel, so in any order ({node.op}: leave "
-                    "out num_parallel_calls, or take tf.random.stateless_*)"
-                )
-        if node.op.startswith(("Assign", "Stateful", "Rng")) and "Partitioned" not in node.op:
-            yield Complaint(f"{stage} changes a variable ({node.op}), which is not put back")
-        if node.op.startswith("Shuffle") or node.op == "RandomDataset":
-            text = "shuffles inside its function, which cannot be looked into"
-            yield Complaint(f"{stage} {text}")
-    if any(tensor.dtype == tf.variant for tensor in function.captured_inputs):
-        text = "reads another data set inside its function, which cannot be looked into"
-        yield Complaint(f"{stage} {text}")
+        if "seed" not in node.attr or "seed2" not in node.attr:
+            continue
+        if not (node.attr["seed"].i or node.attr["seed2"].i):
+            # Keras shuffles arrays by a RandomShuffle.
+            text = f"{stage} draws random numbers without a seed ({node.op}: set_seed first)"
+            yield text, node.op == "RandomShuffle"
+        elif stage.startswith("Parallel"):
+            yield (
+                f"{stage} draws random numbers in parallel, so in any order ({node.op}: leave "
+                "out num_parallel_calls, or take tf.random.stateless_*)",
+                False,
+            )
+    shuffles = any(node.op.startswith(("Shuffle", "RandomDataset")) for node in nodes)
+    if shuffles or any(tensor.dtype == tf.variant for tensor in function.captured_inputs):
+        yield (
+            f"{stage} shuffles or reads another data set inside its function, which cannot be "
+            "looked into",
+            False,
+        )
 
 
 def _reshuffles(stage: Any) -> bool:

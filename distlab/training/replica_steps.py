@@ -24,7 +24,7 @@ from distlab.training.keras_private.models import Writes, global_seed, metrics_o
 from distlab.training.rule import gradients
 from distlab.training.rule.losses import adds_up, set_counting
 from distlab.training.rule.rows import SUM, Step, in_step, made_of, replicas_of
-from distlab.training.step_errors import NotedLoss, assert_finite, check_batch, is_compiled_by_xla
+from distlab.training.step_errors import assert_finite, check_batch, is_compiled_by_xla
 from distlab.training.workers.workers import workers_of
 
 # More traces of one step than any model needs.
@@ -42,8 +42,8 @@ class ReplicaSteps:
 
     def __init__(self, model: keras.Model, method: str, *, check_finite: bool = False) -> None:
         self.strategy = model.distribute_strategy
-        self.noted: NotedLoss | None = None
-        self._model, self._method, self._checks = model, method, check_finite
+        self._model, self._method = model, method
+        self._checks = check_finite and not is_compiled_by_xla(model)  # it drops assertions
         # Keras's own step only adds and scales losses, so each replica may have its part.
         self._one_copy = describe(self.strategy).kind == "central_storage"
         own = models.has_own(model, *_KERAS_STEPS)
@@ -52,8 +52,6 @@ class ReplicaSteps:
         self._needed: set[int] = set()
         self._looked = False
         self._several = self.strategy.num_replicas_in_sync > 1
-        if check_finite and is_compiled_by_xla(model):
-            self.noted = NotedLoss(self.strategy)
         if self._several:
             self._seed = global_seed(self.strategy)
         self._function: Any = self._one_step
@@ -219,8 +217,6 @@ class ReplicaSteps:
         return [assert_finite(each[worst], step=self._number(), replica=replica)]
 
     def _finite_alone(self, loss: tf.Tensor) -> list[Any]:
-        if self.noted is not None:
-            return [self.noted.note(loss, step=self._number())]
         return [assert_finite(loss, step=self._number(), replica=tf.constant(0))]
 
     def _number(self) -> tf.Tensor:

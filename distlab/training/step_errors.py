@@ -1,8 +1,7 @@
 """What a step cannot do, found before it or explained after it, with what to do.
 
 A loss that is not finite stops training: an assertion in the step comes before its update. XLA
-drops assertions: what it compiles notes the loss in a variable, which is looked at after the step,
-and so after its update.
+drops assertions, so what it compiles isn't checked.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from distlab.training.keras_private import models
 _UNEQUAL = "distlab: the parts of a batch have different first dimensions"
 _ROWS = re.compile(rf"\[{_UNEQUAL}\] \[([\d ]+)\]")
 
-_BEFORE = "distlab: the loss is not finite, before the update"
-_AFTER = "distlab: the loss is not finite, after the update"
-_LOSS = re.compile(rf"\[({_BEFORE}|{_AFTER})\] \[(-?\d+)\] \[(-?\d+)\] \[(.*?)\]")
+_NOT_FINITE = "distlab: the loss is not finite"
+_LOSS = re.compile(rf"\[{_NOT_FINITE}\] \[(-?\d+)\] \[(-?\d+)\] \[(.*?)\]")
 
 # What TensorFlow or distlab says inside a step: what it means, and what to do.
 _REFUSALS: dict[str, dict[str, str]] = {
@@ -60,7 +58,7 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
         with _parts_explained(model.distribute_strategy.num_replicas_in_sync):
             yield
     except tf.errors.InvalidArgumentError as error:
-        reported = _loss_in(str(error.message))
+        reported = _LOSS.search(str(error.message))
         if reported is None and _SIZES.search(str(error.message)) and several:
             raise ModelError(
                 asked=asked,
@@ -71,11 +69,9 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
             ) from error
         if reported is None:
             raise
-        step, replica, loss, applied = reported
+        step, replica, loss = int(reported[1]), int(reported[2]), reported[3]
         where = f" on replica {replica}" if replica >= 0 else ""
         weights = "the weights are those before it"
-        if applied:
-            weights = "the weights have its update already, as XLA drops checks inside a step"
         if describe(model.distribute_strategy).kind == "parameter_server":
             where, weights = " on a worker", "the weights may have later steps of other workers"
         raise ModelError(
@@ -97,28 +93,6 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
 def _line_that_says(text: re.Pattern[str], error: Exception) -> str:
     plain = re.sub(r"\x1b\[\d*m|\{\{.*?\}\}|\[Op:.*", "", str(error))
     return next(line.strip() for line in plain.splitlines() if text.search(line))
-
-
-@contextlib.contextmanager
-def files_explained() -> Iterator[None]:
-    """Inside the block, data of which workers cannot share the files are told as `DatasetError`."""
-    try:
-        yield
-    except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
-        few = re.search(
-            r"the dataset only has (\d+) file.*? the required (\d+)", str(error.message)
-        )
-        if few is None and "unshardable source dataset" not in str(error.message):
-            raise
-        raise DatasetError(
-            asked="share the files of a data set (the auto-shard policy FILE)",
-            found="a data set that is read from no files"
-            if few is None
-            else f"{few[1]} files for {few[2]} workers",
-            do="write at least one file for each worker, or leave the policy out: each then reads "
-            "all examples and keeps its part of every batch (DATA)",
-            pitfall="Fewer files than workers: a hang at the first batch",
-        ) from error
 
 
 def check_inputs(model: keras.Model, spec: Any) -> None:
@@ -155,52 +129,18 @@ def check_targets(model: keras.Model, spec: Any) -> None:
         )
 
 
-@contextlib.contextmanager
-def targets_explained(model: keras.Model, spec: Any) -> Iterator[None]:
-    """Inside the block, targets that a loss or metric cannot take are told with the outputs."""
-    try:
-        yield
-    except ValueError as error:
-        _, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
-        told_by_loss = any(word in str(error) for word in ("target", "y_true", "label"))
-        if not model.built or y is None or not told_by_loss:
-            raise  # Keras's text names the layer, or the user's own code is to blame
-        targets = ", ".join(str(tuple(part.shape)) for part in keras.tree.flatten(y))
-        names = getattr(model, "output_names", None) or [model.layers[-1].name]
-        shapes = keras.tree.flatten(getattr(model, "outputs", None) or [])
-        outputs = ", ".join(
-            f"{name!r} {part.shape}" for name, part in zip(names, shapes, strict=False)
-        )
-        raise DatasetError(
-            asked=f"train or evaluate the model {model.name!r}",
-            found=f"targets of shape {targets} for outputs {outputs}: {error}",
-            do="change the targets in a map(), the last layer's units, or the loss",
-        ) from error
-
-
 def check_parts(batch: Any, replicas: int) -> None:
     """Raises if the known shapes of a batch show a part that does not have a row per example."""
-    shapes = {
-        _name_of(path): part.shape
-        for path, part in keras.tree.flatten_with_path(batch)
-        if isinstance(getattr(part, "shape", None), tf.TensorShape)
-    }
-    known = {name: shape for name, shape in shapes.items() if shape.rank is not None}
+    shapes = [getattr(part, "shape", None) for part in tf.nest.flatten(batch)]
+    known = [
+        shape for shape in shapes if isinstance(shape, tf.TensorShape) and shape.rank is not None
+    ]
     if replicas == 1:
         return
-    if single := [name for name, shape in known.items() if shape.rank == 0]:
-        raise _indivisible(f"{single[0]} of shape (), which has no examples", replicas)
-    if len({shape[0] for shape in known.values()} - {None}) > 1:
-        raise _unequal([f"{shape[0]} ({name})" for name, shape in known.items()], replicas)
-
-
-def _name_of(path: tuple[Any, ...]) -> str:
-    """What a part of a batch is called, as in "inputs['age']"."""
-    first, *keys = path or (0,)
-    if not isinstance(first, int):
-        first, keys = 0, list(path)
-    name = ("inputs", "targets", "sample weights")[first] if first < 3 else f"part {first}"
-    return name + "".join(f"[{key!r}]" for key in keys)
+    if any(shape.rank == 0 for shape in known):
+        raise _indivisible("a part of shape (), which has no examples", replicas)
+    if len({shape[0] for shape in known} - {None}) > 1:
+        raise _unequal([str(shape[0]) for shape in known], replicas)
 
 
 @contextlib.contextmanager
@@ -252,7 +192,7 @@ def assert_finite(loss: tf.Tensor, *, step: tf.Tensor, replica: tf.Tensor) -> tf
     """Returns the operation that fails where the loss is not finite."""
     # The bare operation: tf.debugging.Assert costs a condition more.
     return tf.raw_ops.Assert(
-        condition=tf.math.is_finite(loss), data=[_BEFORE, step, replica, loss], summarize=1
+        condition=tf.math.is_finite(loss), data=[_NOT_FINITE, step, replica, loss], summarize=1
     )
 
 
@@ -263,34 +203,3 @@ def is_compiled_by_xla(model: keras.Model) -> bool:
     """
     one_replica = model.distribute_strategy.num_replicas_in_sync == 1
     return bool(one_replica and model.jit_compile and not model.run_eagerly)
-
-
-class NotedLoss:
-    """The first loss of a step that is not finite, held for a look after the step."""
-
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        with strategy.scope():  # [the step's number from 1, or 0 for no such loss; the loss]
-            self._held = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
-
-    def note(self, loss: tf.Tensor, *, step: tf.Tensor) -> tf.Tensor:
-        """Notes the loss if it is not finite; returns what makes sure of it."""
-        mark = tf.stack([tf.cast(step, tf.float64) + 1, tf.cast(loss, tf.float64)])
-        keeps = tf.math.is_finite(loss) | (self._held[0] > 0)
-        return self._held.assign(tf.where(keeps, self._held, mark))
-
-    def look(self) -> None:
-        """Fails if such a loss was noted, and forgets it. Call it where operations keep order."""
-        number, loss = tf.unstack(tf.identity(self._held))
-        with tf.control_dependencies([number]):
-            forgotten = self._held.assign([0.0, 0.0])
-        with tf.control_dependencies([forgotten]):
-            report = [_AFTER, tf.cast(number, tf.int64) - 1, tf.constant(0), loss]
-            tf.raw_ops.Assert(condition=tf.equal(number, 0), data=report, summarize=1)
-
-
-def _loss_in(message: str) -> tuple[int, int, str, bool] | None:
-    """Returns step, replica, loss, and whether its update was applied; None of another error."""
-    found = _LOSS.search(message)
-    if found is None:
-        return None
-    return int(found[2]), int(found[3]), found[4], found[1] == _AFTER

@@ -206,7 +206,7 @@ class Counts(keras.callbacks.Callback):
 
 
 def alike(strategy, folder):
-    """Models that each worker would build with other weights; `fit` that each would pace."""
+    """Models that each worker would build with other weights; executions of several steps."""
     keras.utils.set_random_seed(strategy.cluster_resolver.task_id)
 
     def build():
@@ -218,9 +218,8 @@ def alike(strategy, folder):
     model = dl.distribute(build, strategy)
     weights = [weight.numpy() for weight in model.weights]
     counts = Counts(listens_to_executions=True)
-    slow = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: time.sleep(0.01))
-    callbacks = [counts, slow] if is_second(strategy) else [counts]
-    model.fit(batches(size=8), epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
+    counts.every_steps = 2 if is_second(strategy) else 4
+    model.fit(batches(size=8), epochs=3, verbose=0, shuffle=False, callbacks=[counts])
     return counts.ends, [*weights, *(weight.numpy() for weight in model.weights)]
 
 
@@ -243,7 +242,6 @@ def written(strategy, folder):
         callbacks.ModelCheckpoint(folder / "best.weights.h5", "loss", save_weights_only=True),
         callbacks.CSVLogger(folder / "log.csv"),
         callbacks.TensorBoard(folder / "board"),
-        callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False),
     ]
     places = []
     look = callbacks.LambdaCallback(
@@ -265,26 +263,12 @@ def written(strategy, folder):
         "csv": (folder / "log.csv").read_text(),
         "loaded": float(np.abs(loaded.predict(X, verbose=0) - predicted).max()),
         "served": float(np.abs(exported.serve(X) - predicted).max()),
-        "places": [str(given[0].filepath), str(given[2].filename), str(given[4]._weights_path)],
+        "places": [str(given[0].filepath), str(given[2].filename)],
         "elsewhere": not places[0].startswith(str(folder)),
         "left behind": [place for place in places if pathlib.Path(place).parent.parent.exists()]
         if is_second(strategy)
         else [],
     }
-
-
-def restored(strategy, folder):
-    """Keras's own backup, of a training that stops after its first epoch."""
-
-    def callbacks(stop):
-        backup = keras.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=not stop)
-        return [backup, *([Counts("epoch")] if stop else [])]
-
-    fit(dl.distribute(builder("sgd"), strategy), batches(), callbacks=callbacks(stop=True))
-    keras.utils.set_random_seed(9)
-    model = dl.distribute(builder("sgd"), strategy)
-    logs, weights = fit(model, batches(), callbacks=callbacks(stop=False))
-    return logs, weights, (folder / "backup").exists()
 
 
 def refused(strategy, folder):
@@ -301,7 +285,7 @@ def refused(strategy, folder):
             raise RuntimeError("on all of them")
 
     resume = [dl.Resume(folder)] if second else []
-    by_file = batches().with_options(policy("FILE"))
+    backup = [keras.callbacks.BackupAndRestore(folder)]
     wrong = {
         "nan": lambda: fit(model, batches(nan, Y)),
         "shuffle": lambda: fit(model, batches().shuffle(3)),
@@ -311,7 +295,7 @@ def refused(strategy, folder):
         "other epochs": lambda: fit(model, batches(), epochs=1 + second),
         "Resume on one": lambda: fit(model, batches(), callbacks=resume),
         "callback": lambda: fit(model, batches(), callbacks=[Fails()]),
-        "files": lambda: fit(model, by_file),
+        "backup": lambda: fit(model, batches(), callbacks=backup),
     }
     texts = {name: text_of(call) for name, call in wrong.items()}
     return texts, fit(model, batches())[0]["loss"]
@@ -461,7 +445,6 @@ ON_WORKERS = {
     "alike": alike,
     "stopped": stopped,
     "written": written,
-    "restored": restored,
     "refused": refused,
     "apart": apart,
     "TensorFlow's sharding": with_tensorflows_sharding,

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import distlab as dl
-from distlab.training.parity_causes import synchronise_batch_norms
+from distlab.training.parity import synchronise_batch_norms
 from distlab.training.parity_runs import switch_off
 from tests.zoo.family import FAMILIES, Family
 

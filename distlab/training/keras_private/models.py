@@ -5,11 +5,11 @@ What distlab asks of Keras here is private there; the names that it replaces are
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import types
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -19,13 +19,15 @@ from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional
 from keras.src.random.seed_generator import global_seed_generator
 
-from distlab.errors import DatasetError
 from distlab.training.keras_private import GLOBAL_SEED_GENERATOR
 from distlab.training.keras_private.runs import one_replica, spec_of_replica
 from distlab.training.rule import gradients
 
 # The attribute of a global seed that names the strategy in whose scope it was made.
 _MADE_FOR = "_distlab_strategy"
+
+# The attribute of Keras's global state that counts the names it has given.
+_NAMES = "object_name_uids"
 
 
 def has_own(model: keras.Model, *methods: str) -> bool:
@@ -78,10 +80,7 @@ def replace_maker(function: str, make: Callable[[keras.Model], Any]) -> Callable
     return replace
 
 
-def build_without_drawing(
-    on_data: Callable[[Any], None],
-    explain: Callable[[keras.Model, Any], contextlib.AbstractContextManager[None]],
-) -> Callable[..., Any]:
+def build_without_drawing(on_data: Callable[[Any], None]) -> Callable[..., Any]:
     """Returns what replaces the method by which `fit` learns the shapes from a drawn batch.
 
     Drawing shifts the order of later epochs against one device's, and hands the batch to
@@ -94,10 +93,7 @@ def build_without_drawing(
             data_batch = spec_of_replica(iterator)
         own = has_own(self, "train_step", "test_step")
         try:
-            with explain(self, data_batch):
-                build(self, data_batch)
-        except DatasetError:
-            raise
+            build(self, data_batch)
         except Exception:
             # Without a strategy Keras builds in the first step, and so may need no specs. What
             # a step of the model's own needs is made by a trial of it.
@@ -190,21 +186,15 @@ def build_for_own_step(model: keras.Model, spec: Any) -> None:
 
 
 def make_predict_function(
-    model: keras.Model,
-    prepare: Callable[[Any], Any],
-    *,
-    strategy: tf.distribute.Strategy | None = None,
+    model: keras.Model, strategy: tf.distribute.Strategy
 ) -> Callable[[list[Any]], Any]:
-    """Returns Keras's own function for `predict`, which first builds a model that is not built.
-
-    Keras would make the variables inside the replicas' function.
-    """
+    """Returns Keras's own function for `predict`, which first builds a model that is not built."""
     type(model).make_predict_function(model, force=True)
     function = model.predict_function
 
     def predict(batches: list[Any]) -> Any:
-        build_for(model, batches[0], strategy or model.distribute_strategy)
-        return function([prepare(batch) for batch in batches])
+        build_for(model, batches[0], strategy)
+        return function(batches)
 
     return predict
 
@@ -220,6 +210,17 @@ def build_for(model: keras.Model, batch: Any, strategy: tf.distribute.Strategy) 
             lambda part: keras.KerasTensor((None, *part.shape[1:]), part.dtype.name), x
         )
         backend.compute_output_spec(model, inputs, training=False)
+
+
+@contextlib.contextmanager
+def names_from_the_start() -> Iterator[None]:
+    """Inside the block Keras numbers layers without a name as in a new process."""
+    before = global_state.get_global_attribute(_NAMES)
+    global_state.set_global_attribute(_NAMES, collections.defaultdict(int))
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(_NAMES, before)
 
 
 def profiles(callback: keras.callbacks.TensorBoard) -> bool:
@@ -351,36 +352,6 @@ def _remake(optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strat
     # The same object stays, since its owner may hold it.
     optimizer.__dict__.clear()
     optimizer.__dict__.update(again.__dict__)
-
-
-@contextlib.contextmanager
-def backup_elsewhere(callback: keras.callbacks.BackupAndRestore, folder: Path) -> Iterator[None]:
-    """Inside the block it restores from its own folder and then writes to another."""
-    elsewhere = keras.callbacks.BackupAndRestore(str(folder))
-    places = {
-        name: getattr(callback, name)
-        for name in (
-            "backup_dir",
-            "_weights_path",
-            "_training_metadata_path",
-            "_prev_weights_path",
-            "_prev_training_metadata_path",
-        )
-    }
-    restore = callback.on_train_begin
-
-    def on_train_begin(logs: Any = None) -> None:
-        restore(logs)
-        for name in places:
-            setattr(callback, name, getattr(elsewhere, name))
-
-    callback.on_train_begin = on_train_begin
-    try:
-        yield
-    finally:
-        del callback.on_train_begin
-        for name, place in places.items():
-            setattr(callback, name, place)
 
 
 @contextlib.contextmanager

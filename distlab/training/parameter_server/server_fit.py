@@ -20,7 +20,6 @@ from distlab.training.fit_session import FitSession, callbacks_in, listens
 from distlab.training.keras_private import models, runs
 from distlab.training.keras_private.models import inner
 from distlab.training.keras_private.runs import end_data
-from distlab.training.model_requirements import check_metrics
 from distlab.training.parameter_server import task_health
 from distlab.training.parameter_server.steps import InFlightSteps, test_step, training_step
 from distlab.training.step_errors import explained
@@ -40,27 +39,30 @@ class ServerFitSession(FitSession):
     def make_train_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
         """What `fit` calls to train."""
         check_model(model)  # here too: a later compile may have brought another optimizer
-        check_metrics(model)
+        _check_metrics(model)
         step = training_step(model, check_finite=self.check_finite)
-        return self._function(step, self.train_steps)
+        return self._function(step, "fit")
 
     def make_test_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
         """What `evaluate`, and validation in `fit`, call."""
-        return self._function(test_step(model), lambda: self.test_steps)
+        return self._function(test_step(model), "evaluate")
 
     def make_predict_function(self, model: keras.Model) -> Callable[[list[Any]], Any]:
         """What `predict` calls."""
-        return models.make_predict_function(model, lambda batch: batch, strategy=self._strategy)
+        return models.make_predict_function(model, self._strategy)
 
     def _function(
-        self, step: Callable[[Any], tf.Tensor], how_many: Callable[[], int]
+        self, step: Callable[[Any], tf.Tensor], method: str
     ) -> Callable[[Any], dict[str, Any]]:
         model, in_flight = self._model, self._in_flight
 
         @self._explained()
         def execute(iterator: Any) -> dict[str, Any]:
             is_fed = isinstance(iterator, tf.data.Iterator)
-            asked, taken = how_many() if is_fed else 1, 0  # train_on_batch gives a generator
+            asked, taken = (
+                self.steps(method) if is_fed else 1,
+                0,
+            )  # train_on_batch gives a generator
             while taken < asked and (batch := next(iterator, None)) is not None:
                 in_flight.send(step, batch)
                 taken += 1
@@ -96,7 +98,7 @@ class ServerFitSession(FitSession):
                 found="a data set that was distributed already",
                 do="give the data set itself: it is spread over the workers here",
             )
-        if self._pace is None:  # else a `fit` goes on, whose callbacks were looked at
+        if self._agreement is None:  # else a `fit` goes on, whose callbacks were looked at
             in_flight.one_by_one = any(map(listens, callbacks_in(arguments)))
         with self._explained():
             in_flight.settle()
@@ -153,6 +155,19 @@ def check_strategy(strategy: tf.distribute.Strategy) -> None:
             found=f"workers with {strategy.num_replicas_in_sync} GPUs each",
             do="start one worker for each GPU, with CUDA_VISIBLE_DEVICES set for it",
         )
+
+
+def _check_metrics(model: keras.Model) -> None:
+    """Raises where a metric counts in a variable that workers would write at once."""
+    for metric in models.metrics_of(model):
+        held = [name for name, each in vars(metric).items() if isinstance(each, tf.Variable)]
+        if held:
+            raise ModelError(
+                asked=f"train or evaluate the model {model.name!r} on parameter servers",
+                found=f"the metric {metric.name!r} with a tf.Variable ({', '.join(held)}), which "
+                "workers would write at once",
+                do="make the variable with self.add_weight",
+            )
 
 
 def check_model(model: keras.Model) -> None:

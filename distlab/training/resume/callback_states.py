@@ -27,7 +27,6 @@ from distlab.training.keras_private import TURN_MIN_DELTA
 # screen, its speed, its writers and profilers.
 _ONLY = {
     "Agreement": (),
-    "ChosenSteps": (),
     "ProgbarLogger": (),
     "TensorBoard": ("_global_train_batch", "_global_test_batch", "_previous_epoch_iterations"),
 }
@@ -83,11 +82,15 @@ def restore(
     callbacks: Iterable[keras.callbacks.Callback],
     states: dict[str, dict[str, Any]],
     values: Arrays,
+    *,
+    warn: bool,
 ) -> None:
-    """Gives callbacks their attributes back; warns of a state whose callback is not there."""
+    """Gives callbacks their attributes back; may warn of a state whose callback is not there."""
     by_name = dict(_named(callbacks))
     for name, state in states.items():
         if name not in by_name:
+            if not warn:
+                continue
             warnings.warn(
                 f"Resume: the checkpoint holds the state of {name}, and fit was given no such "
                 "callback",
@@ -97,14 +100,6 @@ def restore(
             continue
         for attribute, stored in state.items():
             setattr(by_name[name], attribute, _decode(stored, values))
-
-
-def known(
-    callbacks: Iterable[keras.callbacks.Callback], states: dict[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Returns the states of those callbacks that are there."""
-    by_name = dict(_named(callbacks))
-    return {name: state for name, state in states.items() if name in by_name}
 
 
 def _named(

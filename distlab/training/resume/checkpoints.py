@@ -29,8 +29,6 @@ import numpy as np
 from distlab.errors import InvalidArgument
 from distlab.training.workers.workers import Workers
 
-FORMAT = 1
-
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 _UNFINISHED = ".unfinished-"
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -100,7 +98,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
         np.savez(file, **stored)
         _to_disk(file.fileno())
     with (unfinished / "state.json").open("w", encoding="utf-8") as text:
-        json.dump({"format": FORMAT, **checkpoint.state, "values": arrays}, text, indent=1)
+        json.dump({**checkpoint.state, "values": arrays}, text, indent=1)
         text.flush()
         _to_disk(text.fileno())
     _folder_to_disk(unfinished)
@@ -118,8 +116,6 @@ def newest(folder: Path) -> Checkpoint | None:
     for path in reversed(_checkpoints(folder)):
         try:
             checkpoint = _read(path)
-        except InvalidArgument:  # not damaged: of another version
-            raise
         except _DAMAGE as error:
             damaged.append(f"{path.name} ({type(error).__name__}: {error})")
             continue
@@ -146,8 +142,6 @@ def newer(folder: Path, than: Checkpoint | None) -> Iterator[Checkpoint]:
         if than is None or _place_of(path) > (than.epoch, than.step):
             try:
                 yield _read(path)
-            except InvalidArgument:  # not damaged: of another version
-                raise
             except _DAMAGE:
                 continue  # removed meanwhile, because it is no longer among the newest
 
@@ -190,8 +184,6 @@ def _place_of(path: Path) -> tuple[int, int]:
 
 def _read(path: Path) -> Checkpoint:
     state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    if state["format"] != FORMAT:
-        raise _unknown_format(path, state["format"])
     with np.load(path / "values.npz", allow_pickle=False) as stored:
         values = {
             key: _as_was(stored[key], array["dtype"]) for key, array in state["values"].items()
@@ -202,14 +194,6 @@ def _read(path: Path) -> Checkpoint:
     position = state["position"]
     return Checkpoint(
         epoch=int(position["epoch"]), step=int(position["step"]), state=state, values=values
-    )
-
-
-def _unknown_format(path: Path, found: Any) -> InvalidArgument:
-    return InvalidArgument(
-        asked=f"Resume from {str(path)!r}",
-        found=f"a checkpoint of format {found!r}; this distlab reads format {FORMAT}",
-        do="take the version of distlab that wrote it, or another folder",
     )
 
 

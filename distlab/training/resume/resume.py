@@ -7,6 +7,7 @@ Resume("checkpoints", every_secs=60)         # by the clock
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -38,33 +39,25 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
     It saves every `every_steps` steps, every `every_secs` seconds, and at the end of each epoch.
     When `fit` is called again, in a new process and with the same arguments, it goes on from the
     newest checkpoint: with the variables of model, optimizer and metrics, what the callbacks
-    remember (also the whole `History`), the epoch, and the place in the data. The batches of the
-    epoch that were trained on are read again and dropped. Weights and logs are then, bit by bit,
-    those of a training that nothing stopped. Where training was finished, nothing more is trained.
+    remember (also the whole `History`), the epoch, and the place in the data. Weights and logs are
+    then, bit by bit, those of a training that nothing stopped. Where training was finished, nothing
+    more is trained.
 
     That needs data that come in the same order: a shuffle with a seed, and no random `map` that
     runs in parallel. A stage that may not keep it is warned of by name when training starts.
-    Earlier epochs are opened and not read, or read where the order depends on it (a shuffle
-    below `repeat` or `cache`).
 
-    SIGTERM while `fit` runs is a request to leave: where the execution ends that is under way
-    (after validation, if that runs), a checkpoint is saved, and the process ends with exit code
-    143, which supervisors take for "start me again". A second SIGTERM ends it at once. Only in
-    the main thread can a signal be heeded; after `fit` it is what it was before.
+    SIGTERM while `fit` runs is a request to leave: where the execution ends that is under way, a
+    checkpoint is saved, and the process ends with exit code 143, which supervisors take for "start
+    me again". A second SIGTERM ends it at once.
 
-    Several workers (MultiWorkerMirroredStrategy) give the same folder, on a disk that they share:
-    the chief writes, all read, and what callbacks remember is what the chief's do. Seconds are the
-    chief's, and where one worker is asked to leave all leave. When any of them was lost, start
-    all again.
+    Several workers give the same folder, on a disk that they share: the chief writes, all read.
+    When any of them was lost, start all again. With parameter servers the coordinator alone saves;
+    with several workers there, the rest of the training is like that of an undisturbed one, and not
+    equal to it.
 
-    With parameter servers the coordinator alone saves, once the steps that are under way have
-    ended. A lost worker needs no checkpoint; when a server or the coordinator was lost, start all
-    again. What several workers do is never the same twice, so there the rest of the training is
-    like that of an undisturbed one, and not equal to it.
-
-    One folder holds one training. A checkpoint from one strategy, or of another number of workers,
-    can be resumed under another; it is then as close as the two strategies are. A callback that
-    writes a file as it goes must not start that file anew: `CSVLogger(..., append=True)`.
+    One folder holds one training. A checkpoint can be resumed under another strategy, as close as
+    the two are. A callback that writes a file as it goes must not start that file anew:
+    `CSVLogger(..., append=True)`.
 
     Args:
         folder: Where the checkpoints are, made if need be.
@@ -123,7 +116,6 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self._step = self._saved_step = 0
         self._steps_before = 0  # of this epoch
         self._saved_at = 0.0  # by the agreement's clock
-        self._validated = False
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Resumes, once the other callbacks have forgotten what they knew.
@@ -162,7 +154,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
     def _begin(self, run: runs.Run) -> None:
         model = self.model
         self._run, self._workers = run, workers_of(model.distribute_strategy)
-        self.resumed_from, self._checkpoint, self._validated = None, None, False
+        self.resumed_from, self._checkpoint = None, None
         self._step = self._saved_step = self._steps_before = 0
         self._others = [c for c in run.callbacks if c is not self]
         self._place = runs.Place(run.iterator)
@@ -175,7 +167,6 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 f"after a stop this training may not be resumed exactly: {complaint}; the data "
                 "may come in another order in another process"
             )
-        self._compiled_with = variables.options_of(self.model)
         models.build_all(self.model, runs.spec_of_replica(run.iterator))
         self._before = callback_states.observe(self._others)
         checkpoint = checkpoints.newest_of_all(self.folder, self._workers)
@@ -222,7 +213,6 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self._save(epoch + 1, 0)
         if self._agreement.leaves:
             self._leave()
-        self._check_validation_data()
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Leaves the model as it was, and the signal to whoever listened before."""
@@ -247,7 +237,6 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             "epochs": self.params["epochs"],
             "data": self._place.state(),
             "optimizer": variables.name_optimizer(self.model),
-            "compiled_with": self._compiled_with,
             "variables": entries,
             "callbacks": callback_states.changes(self._others, self._before, values),
             "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
@@ -273,8 +262,6 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self._check(state, position)
         planned = self.params["epochs"]
         is_over = state["stopped"] or position.epoch >= planned
-        if is_over:
-            self._check_compiled(state["compiled_with"])
         self._restore(checkpoint, metrics=False)
         self._step = self._saved_step = position.step
         self.resumed_from = position
@@ -305,28 +292,13 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             metrics=state["batch_of_keras"] > 0,
         )
 
-    def _check_compiled(self, stored: dict[str, str]) -> None:
-        """Refuses a training that is over and was another: a tuner's trial before this one."""
-        compiled_with = self._compiled_with
-        differing = [
-            name for name in compiled_with | stored if compiled_with.get(name) != stored.get(name)
-        ]
-        if differing:
-            name = differing[0]
-            raise ModelError(
-                asked=f"train with Resume({str(self.folder)!r})",
-                found=f"a training there that has ended, with {name}={stored.get(name)}, and a "
-                f"model compiled with {name}={compiled_with.get(name)}",
-                do="give each training a folder of its own, or empty this one to begin anew",
-            )
-
     def _restore(self, checkpoint: checkpoints.Checkpoint, *, metrics: bool) -> None:
         state, values = checkpoint.state, checkpoint.values
         variables.write(self.model, state["variables"], values, metrics=metrics)
-        states = state["callbacks"]
-        if not self._workers.is_chief:  # which has saved its own, and may have more of them
-            states = callback_states.known(self._others, states)
-        callback_states.restore(self._others, states, values)
+        # The chief has saved its own, and may have more callbacks than the others.
+        callback_states.restore(
+            self._others, state["callbacks"], values, warn=self._workers.is_chief
+        )
 
     def _find_place(self, state: dict[str, Any]) -> None:
         batches, saved = self._place.batches, state["position"]["batches"]
@@ -344,30 +316,13 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 "they cannot come again; make the data set anew before fit (in a notebook: run "
                 "the cell that makes it)"
             )
+        if self.model.steps_per_execution == 1:  # else it was compiled with a number
+            iterator = self._run.iterator
+            steps = math.gcd(iterator.steps_per_execution, state["batch_of_keras"])
+            iterator.steps_per_execution = steps
         self._place.move_to(
             state["data"], batch=state["batch_of_keras"], read=self._pipeline.must_be_read
         )
-
-    def _check_validation_data(self) -> None:
-        """Orders that validation reads are never replayed."""
-        dataset, steps = runs.validation(self.model)
-        if self._validated or dataset is None:
-            return
-        self._validated = True
-        pipeline = pipelines.inspect(dataset)
-        shared = [stage for stage in pipeline.stages if stage in self._pipeline.reshuffling]
-        if steps and pipeline.reshuffling and not shared:
-            self._warn(
-                "after a stop this training may not be resumed exactly: validation reads "
-                f"{steps} batches of data that are shuffled anew each time; leave "
-                "validation_steps out, or shuffle with reshuffle_each_iteration=False"
-            )
-        if shared:
-            self._warn(
-                "after a stop this training may not be resumed exactly: validation reads from "
-                "the same shuffle as training (and so from its examples); split the data before "
-                "shuffle, or shuffle with reshuffle_each_iteration=False"
-            )
 
     def _say(self, text: str) -> None:
         if self.params.get("verbose") and self._workers.is_chief:

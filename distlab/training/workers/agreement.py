@@ -6,9 +6,7 @@ part of what is not one data set. So what differs is told to all of them.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import math
 import signal
 import threading
 import warnings
@@ -23,7 +21,6 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument, ModelError
 from distlab.training.keras_private import models
-from distlab.training.keras_private.runs import restored_epoch
 from distlab.training.workers.workers import Workers
 
 # Arguments that each worker may choose for itself.
@@ -33,7 +30,6 @@ _FREE = ("callbacks", "verbose")
 # processors round an update by 1e-7, and these add up over a training run.
 _ROUNDING = 1e-3
 _ROUNDING_OF_16_BITS = 3e-2
-_ROUNDING_OF_RATES = 1e-5
 
 _SAME_DATA = (
     "give every worker the same data set, with batches of the global size: each takes its own part "
@@ -42,44 +38,31 @@ _SAME_DATA = (
 _TWICE = "A shuffle that differs on each worker: examples read twice"
 
 
-class ReadLog:
-    """What `fit` or `evaluate` has read, for workers to compare."""
-
-    def __init__(self) -> None:
-        self._marks = hashlib.blake2b(digest_size=8)
-        self._more = False
-
-    def note(self, mark: bytes, *, more: bool) -> None:
-        """Notes an execution: the mark of its first batch, and whether it had an unusable more."""
-        self._marks.update(mark)
-        self._more = more
-
-    def compare(self, workers: Workers, method: str) -> None:
-        """Asks the others, if there are any."""
-        check_read(workers, workers.exchange(self.state()), method=method)
-
-    def state(self) -> list[Any]:
-        """What workers exchange."""
-        return [self._marks.hexdigest(), self._more]
-
-
-def check_read(workers: Workers, states: list[Any], *, method: str = "train") -> None:
-    """Raises where workers have read different batches."""
-    longer = [name for name, (_, more) in zip(workers.names, states, strict=True) if more]
-    if longer:
-        shorter = [name for name in workers.names if name not in longer]
+def check_read(workers: Workers, method: str, mark: bytes, *, more: bool) -> None:
+    """Raises where workers have read different batches, or one has `more` than the others."""
+    marks, longer = zip(*workers.exchange([mark.hex(), more]), strict=True)
+    if any(longer):
+        ends: dict[bool, list[str]] = {True: [], False: []}
+        for name, is_longer in zip(workers.names, longer, strict=True):
+            ends[is_longer].append(name)
         raise DatasetError(
             asked=f"{method} on {workers.count} workers",
-            found=f"data that end on {' and '.join(shorter)} before they do on "
-            f"{' and '.join(longer)}",
+            found=f"data that end on {' and '.join(ends[False])} before they do on "
+            f"{' and '.join(ends[True])}",
             do=_SAME_DATA,
         )
-    for name, (marks, _) in zip(workers.names, states, strict=True):
-        if marks != states[0][0]:
-            raise other_batch(workers, name, method=method, what="targets")
+    for name, other in zip(workers.names, marks, strict=True):
+        if other != marks[0]:
+            raise _other_batch(workers, name, method=method, what="targets")
 
 
-def other_batch(workers: Workers, name: str, *, method: str, what: str) -> DatasetError:
+def check_rows(workers: Workers, parts: list[np.ndarray]) -> None:
+    """Raises where workers predict for rows that differ by more than rounding."""
+    if differing := _first_difference(workers, [("", part) for part in parts]):
+        raise _other_batch(workers, differing[1], method="predict", what="rows")
+
+
+def _other_batch(workers: Workers, name: str, *, method: str, what: str) -> DatasetError:
     """The error of workers that have read different batches."""
     return DatasetError(
         asked=f"{method} on {workers.count} workers",
@@ -92,9 +75,12 @@ def other_batch(workers: Workers, name: str, *, method: str, what: str) -> Datas
 
 
 def check_arguments(
-    workers: Workers, arguments: dict[str, Any], callbacks: list[keras.callbacks.Callback]
-) -> None:
-    """Raises on all workers where one was given other arguments than the chief."""
+    workers: Workers,
+    arguments: dict[str, Any],
+    callbacks: list[keras.callbacks.Callback],
+    choice: list[Any],
+) -> list[list[Any]]:
+    """What all workers would choose; raises where one was given other arguments than the chief."""
     plain = int | float | str | None
     given = {
         name: value if isinstance(value, plain) else type(value).__name__
@@ -102,8 +88,9 @@ def check_arguments(
         if name not in _FREE
     }
     given["dl.Resume"] = sum(type(each).__name__ == "Resume" for each in callbacks)
-    chief, *others = workers.exchange(given)
-    for name, other in zip(workers.names[1:], others, strict=True):
+    everyone, choices = zip(*workers.exchange([given, choice]), strict=True)
+    chief = everyone[0]
+    for name, other in zip(workers.names, everyone, strict=True):
         for argument in chief | other:
             if chief.get(argument) != other.get(argument):
                 raise InvalidArgument(
@@ -112,6 +99,7 @@ def check_arguments(
                     do="call fit with the same arguments on every worker; callbacks and verbose "
                     "may differ, dl.Resume may not",
                 )
+    return list(choices)
 
 
 def check_lengths(
@@ -147,20 +135,29 @@ def check_lengths(
             )
 
 
-def check_weights(workers: Workers, model: keras.Model, *, method: str, optimizers: bool) -> None:
-    """Raises on all workers if one has different weights than the chief."""
-    differing = _differing_weight(workers, model, optimizers=optimizers)
+def check_weights(
+    workers: Workers,
+    model: keras.Model,
+    *,
+    method: str,
+    optimizers: bool,
+    numbers_only: bool = False,
+) -> None:
+    """Raises on all workers if one has different weights than the chief, or a different rate."""
+    differing = _differing_weight(workers, model, optimizers=optimizers, numbers_only=numbers_only)
     if differing:
         raise ModelError(
             asked=f"{method} on {workers.count} workers",
             found=differing,
             do="load weights on every worker, from a disk that all of them share, and give "
-            "callbacks that change weights to every worker; dl.Resume restores all workers by "
-            "itself",
+            "callbacks that change weights or the learning rate to every worker; dl.Resume "
+            "restores all workers by itself",
         )
 
 
-def _differing_weight(workers: Workers, model: keras.Model, *, optimizers: bool) -> str:
+def _differing_weight(
+    workers: Workers, model: keras.Model, *, optimizers: bool, numbers_only: bool = False
+) -> str:
     """Which variable differs, in words; empty if none does."""
     if workers.count == 1:
         return ""
@@ -170,15 +167,19 @@ def _differing_weight(workers: Workers, model: keras.Model, *, optimizers: bool)
     if optimizers:
         variables += [v for each in models.optimizers_of(model) for v in each.variables]
     local = model.distribute_strategy.experimental_local_results
-    arrays = [(v.path, local(v.value)[0].numpy()) for v in variables]
-    differing = first_difference(workers, arrays)
+    arrays = [
+        (v.path, local(v.value)[0].numpy())
+        for v in variables
+        if not (numbers_only and len(v.shape))
+    ]
+    differing = _first_difference(workers, arrays)
     if differing is None:
         return ""
     path, name = differing
     return f"{path} has different values on {name} and on {workers.names[0]}"
 
 
-def first_difference(
+def _first_difference(
     workers: Workers, arrays: Iterable[tuple[str, np.ndarray]]
 ) -> tuple[str, str] | None:
     """The first named array that differs by more than rounding, and a worker; checksums first.
@@ -225,6 +226,15 @@ def _far_from_chief(workers: Workers, array: np.ndarray) -> int | None:
     return None
 
 
+def no_batch() -> DatasetError:
+    """Returns the error of a data set that has nothing to train on."""
+    return DatasetError(
+        asked="fit or evaluate a distributed model",
+        found="a data set without a batch",
+        do="look at its filters and take(), and at batch(..., drop_remainder=True)",
+    )
+
+
 class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
     """Lets all workers do the same next. It comes after the callbacks that `fit` was given.
 
@@ -235,14 +245,13 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
     Attributes:
         leaves: Whether any worker was asked to leave, as all know it.
         now: The chief's clock when all agreed last, in seconds.
-        read: What `fit` has read.
     """
 
     listens_to_executions = True
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()
-        self.leaves, self.now, self.read = False, 0.0, ReadLog()
+        self.leaves, self.now = False, 0.0
         self._workers = workers
         self._notice: PreemptionNotice | None = None
         self._is_compared = False
@@ -260,38 +269,25 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
             if notice.given and not self.leaves:
                 signal.raise_signal(signal.SIGTERM)
 
-    def agree(self, *, rates: bool = False) -> None:
-        """Asks the others; also for their learning rates, if those are to be compared."""
+    def agree(self) -> None:
+        """Asks the others."""
         given = self._notice is not None and self._notice.given
-        stops, workers = bool(self.model.stop_training), self._workers
-        own_rates = learning_rates(self.model) if rates and workers.count > 1 else []
-        states = workers.exchange([stops, given, monotonic(), self.read.state(), own_rates])
-        all_stop, all_leave, clocks, reads, all_rates = zip(*states, strict=True)
+        stops = bool(self.model.stop_training)
+        states = self._workers.exchange([stops, given, monotonic()])
+        all_stop, all_leave, clocks = zip(*states, strict=True)
         self.model.stop_training = any(all_stop)
         self.leaves, self.now = any(all_leave), clocks[0]
-        check_read(workers, list(reads))
-        _check_learning_rates(workers, list(all_rates))
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Compares what callbacks have restored: without the same epochs, workers wait forever."""
+        """Nothing is compared yet."""
         self._is_compared = False
-        epochs = self._workers.exchange(restored_epoch(self.model))
-        for name, epoch in zip(self._workers.names, epochs, strict=True):
-            if epoch != epochs[0]:
-                chief = self._workers.names[0]
-                raise ModelError(
-                    asked=f"fit on {self._workers.count} workers",
-                    found=f"training that begins at epoch {epoch or 0} on {name} and at epoch "
-                    f"{epochs[0] or 0} on {chief}",
-                    do="restore a backup on every worker, from a disk that all of them share, or "
-                    "give fit the callback dl.Resume instead",
-                )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Compares weights and optimizers before the first step, after `Resume` restored them."""
-        if not self._is_compared:
-            self._is_compared = True
-            check_weights(self._workers, self.model, method="fit", optimizers=True)
+        """Compares weights and optimizers, after `Resume` restored them; later only rates."""
+        numbers_only, self._is_compared = self._is_compared, True
+        check_weights(
+            self._workers, self.model, method="fit", optimizers=True, numbers_only=numbers_only
+        )
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Agrees after each execution."""
@@ -299,7 +295,9 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Agrees after each epoch."""
-        self.agree(rates=True)
+        if not logs:  # only now is it known of data whose length is not
+            raise no_batch()
+        self.agree()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Warns if a callback of one worker has changed the weights there."""
@@ -311,25 +309,6 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
                 "callbacks that change weights, such as EarlyStopping(restore_best_weights=True).",
                 stacklevel=2,
             )
-
-
-def learning_rates(model: keras.Model) -> list[float]:
-    """The present learning rate of each optimizer."""
-    optimizers = models.optimizers_of(model)
-    return [float(keras.ops.convert_to_numpy(each.learning_rate)) for each in optimizers]
-
-
-def _check_learning_rates(workers: Workers, rates: list[list[float]]) -> None:
-    for name, others in zip(workers.names, rates, strict=True):
-        for own, other in zip(rates[0], others, strict=True):
-            if not math.isclose(own, other, rel_tol=_ROUNDING_OF_RATES):
-                raise ModelError(
-                    asked=f"fit on {workers.count} workers",
-                    found=f"a learning rate of {other:g} on {name} and of {own:g} on "
-                    f"{workers.names[0]}",
-                    do="give every worker the callbacks that change the learning rate, such as "
-                    "ReduceLROnPlateau",
-                )
 
 
 class PreemptionNotice:

@@ -21,7 +21,7 @@ from typing import Any
 
 import keras
 
-from distlab.training.keras_private.models import backup_elsewhere
+from distlab.errors import InvalidArgument
 from distlab.training.workers.workers import Workers, fail_together
 
 # The attribute in which a callback of Keras keeps the place it writes to.
@@ -64,6 +64,13 @@ def callbacks_elsewhere(
     callbacks: list[keras.callbacks.Callback], workers: Workers
 ) -> Iterator[None]:
     """Inside the block, Keras's callbacks of all workers but the chief write to another place."""
+    backups = [c for c in callbacks if isinstance(c, keras.callbacks.BackupAndRestore)]
+    if backups and workers.count > 1:
+        raise InvalidArgument(
+            asked=f"fit(..., callbacks=[BackupAndRestore(...)]) on {workers.count} workers",
+            found="a callback whose files all workers would write at once",
+            do='take dl.Resume("checkpoints") in its place, on every worker',
+        )
     if workers.is_chief:
         yield
         return
@@ -71,8 +78,6 @@ def callbacks_elsewhere(
         for number, callback in enumerate(callbacks):
             place = Path(folder) / str(number)
             place.mkdir()
-            if isinstance(callback, keras.callbacks.BackupAndRestore):
-                moves.enter_context(backup_elsewhere(callback, place))
             for kind, attribute in _PLACES.items():
                 if isinstance(callback, kind):
                     moves.enter_context(_moved(callback, attribute, place))

@@ -51,35 +51,6 @@ class MeanOfBatches(Metric):
         return self.total / ops.cast(self.batches, "float32")
 
 
-class RightSigns(Metric):
-    """Adds up over examples, as most do."""
-
-    def __init__(self):
-        super().__init__(name="right_signs")
-        self.count = self.add_weight(name="count", initializer="zeros")
-
-    def update_state(self, y, y_pred, sample_weight=None):
-        self.count.assign_add(ops.sum(ops.cast(y * y_pred > 0, "float32")))
-
-    def result(self):
-        return self.count + 0.0
-
-
-class Confusion(Metric):
-    """Counts in whole numbers."""
-
-    def __init__(self):
-        super().__init__(name="confusion")
-        self.matrix = self.add_weight(name="m", initializer="zeros", shape=(2, 2), dtype="int32")
-
-    def update_state(self, y, y_pred, sample_weight=None):
-        classes = [tf.cast(values[:, 0] > 1, "int32") for values in (y, y_pred)]
-        self.matrix.assign_add(tf.math.confusion_matrix(*classes, num_classes=2))
-
-    def result(self):
-        return ops.cast(self.matrix[0, 0], "float32")
-
-
 class OfOthers(Metric):
     """Made of others: one of Keras's, one of the user's, and a loss of Keras's."""
 
@@ -104,18 +75,10 @@ def mean_of_batch(y, y_pred):
     return ops.mean(ops.abs(y - y_pred))
 
 
-def sum_of_batch(y, y_pred):
-    return ops.sum(ops.abs(y - y_pred))
-
-
-def root_of_mean_square(y, y_pred):
-    return ops.sqrt(keras.losses.MeanSquaredError()(y, y_pred))
-
-
 @case((X, NUMBERS), validates=True)
 def metrics_of_ones_own():
-    classes = LargestError, MeanOfBatches, RightSigns, Confusion, OfOthers
-    functions = dice, mean_of_batch, sum_of_batch, root_of_mean_square
+    classes = LargestError, MeanOfBatches, OfOthers
+    functions = dice, mean_of_batch
     own = [*(make() for make in classes), *functions]
     return network(layers.Dense(1), loss="mse", optimizer=SGD(0.02), metrics=own)
 

@@ -11,7 +11,6 @@ from keras import layers, ops
 
 import distlab as dl
 from tests.training.cases.case import (
-    BATCH,
     NUMBERS,
     ONE_LEFT,
     ROWS,
@@ -151,16 +150,6 @@ class Means(Net):
         penalty = tf.nn.scale_regularization_loss(0.01 * tf.reduce_sum(self.hidden.kernel**2))
         by_shape = tf.reduce_sum(each) / tf.cast(tf.shape(x)[0], tf.float32)
         return by_shape + tf.nn.compute_average_loss(each) + penalty
-
-
-@step()
-class Sums(Net):
-    def loss_of(self, x, y):
-        out = self(x)
-        each = self.losses_of(y, out)
-        functional = keras.losses.sparse_categorical_crossentropy(y, out, from_logits=True)
-        average = tf.nn.compute_average_loss(each, global_batch_size=BATCH)
-        return tf.reduce_sum(each) / BATCH + average + tf.reduce_sum(functional / BATCH)
 
 
 @step()
@@ -556,19 +545,6 @@ class Statistics(Net):
         losses.update_state(loss)
         twice.update_state(1.0)
         return {metric.name: metric.result() for metric in tf.nest.flatten(kept)}
-
-
-@step((X[ONE_LEFT], Y[ONE_LEFT]))
-class StartingAgain(Net):
-    """Logs the accuracy of the last batch only."""
-
-    def begin(self):
-        self.accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
-
-    def log(self, x, y, loss):
-        self.accuracy.reset_state()
-        self.accuracy.update_state(y, self(x))
-        return {"accuracy": self.accuracy.result()}
 
 
 # What a step is given

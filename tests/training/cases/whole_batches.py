@@ -24,22 +24,6 @@ from tests.training.cases.steps import Codebook, Net, net, step
 # Layers
 
 
-class AddsLargest(layers.Layer):
-    def call(self, x):
-        self.add_loss(0.1 * ops.max(x**2))
-        return x
-
-
-@case()
-def loss_that_a_layer_adds_of_the_largest():
-    return network(layers.Dense(4), AddsLargest())
-
-
-@case()
-def softmax_over_examples():
-    return network(layers.Dense(6), layers.Softmax(axis=0), layers.Dense(4))
-
-
 @case(lambda: batches(X, Y, batch=9), epochs=1)
 def state_for_each_place_in_the_batch():
     inputs = keras.Input((8,), batch_size=9)
@@ -104,22 +88,9 @@ def loss_that_is_not_one_number():
     return network(layers.Dense(4), optimizer=SGD(0.01), loss=CrossEntropy(reduction="none"))
 
 
-@step()
-class ContrastOfWholeBatch(Net):
-    def loss_of(self, x, y):
-        features = tf.math.l2_normalize(self(x), axis=1)
-        return tf.reduce_mean((features @ tf.transpose(features)) ** 2)
-
-
 @step(atol=2e-6)
 class AloneCodebook(Codebook):
     gather = staticmethod(lambda tensor: tensor)
-
-
-@step()
-class LogsLargest(Net):
-    def log(self, x, y, loss):
-        return {"largest": tf.reduce_max(self(x))}
 
 
 @step()
