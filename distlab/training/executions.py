@@ -17,7 +17,7 @@ from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 from distlab.training.keras_private import models
 from distlab.training.keras_private.runs import end_data
 from distlab.training.replica_steps import ReplicaSteps, as_tensor, traced
-from distlab.training.step_errors import explained
+from distlab.training.step_errors import check_logged_loss, explained
 from distlab.training.workers.workers import workers_of
 
 
@@ -76,8 +76,10 @@ def make_execution(
         if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
             # train_on_batch and test_on_batch give a generator
             batch = tf.nest.map_structure(as_tensor, next(iterator))
-            logs = traced(lambda: step(batch))
-            return step.results(logs)
+            result = step.results(traced(lambda: step(batch)))
+            if step.checks_logs:
+                check_logged_loss(model, result)
+            return result
         asked, taken, is_over, result = steps(), 0, False, {}
         ask = several_workers and _is_whole(iterator) and _may_end_anywhere(iterator)
         if asked > 1 and not model.run_eagerly and gathers_rows(iterator.element_spec):
@@ -97,6 +99,8 @@ def make_execution(
                 see(mark.numpy().tobytes(), more=bool(left), is_over=is_over)
         if not taken:
             raise StopIteration
+        if step.checks_logs:
+            check_logged_loss(model, result)
         if taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only
             end_data(model, taken=taken)
         return dict(result)

@@ -43,8 +43,9 @@ from distlab.training.workers.agreement import (
 from distlab.training.workers.files import callbacks_elsewhere
 from distlab.training.workers.workers import fail_together, workers_of
 
-# Enough to hide what Python costs, few enough for progress and interrupts.
-MOST_STEPS = 32
+# Long enough to hide what Python costs, short enough for progress and interrupts.
+EXECUTION_SECS = 0.2
+MOST_STEPS = 128
 
 _LISTENING = (
     "on_batch_begin",
@@ -148,13 +149,16 @@ class FitSession:
         outer = self._agreement, self._marks  # of a `fit` that a callback of another calls
         self._agreement = agreement = Agreement(workers)
         self._marks = math.gcd(*all_marks) if all(all_free) else None
+        pace = keras.callbacks.LambdaCallback(on_epoch_begin=self._choose_steps)
         agreement.set_model(model)
-        callbacks.append(agreement)
+        callbacks += [agreement, pace]
         try:
             yield
         finally:
             agreement.stop_listening()
-            callbacks[:] = [callback for callback in callbacks if callback is not agreement]
+            callbacks[:] = [
+                each for each in callbacks if each is not agreement and each is not pace
+            ]
             self._agreement, self._marks = outer
 
     def _check_finite(self, wanted: bool) -> None:
@@ -173,7 +177,18 @@ class FitSession:
         check_inputs(self._model, spec)
         check_targets(self._model, spec)
         if self._marks is not None:
-            iterator.steps_per_execution = choose_steps(iterator, self._marks)
+            iterator.steps_per_execution = choose_steps(iterator, self._marks, self._most_steps())
+
+    def _choose_steps(self, epoch: int, logs: Any) -> None:
+        """Chooses for an epoch of `fit`, by how long a step took before."""
+        run = runs.current_run(self._model, "fit")
+        if self._marks is not None and run is not None:
+            steps = choose_steps(run.iterator, self._marks, self._most_steps())
+            run.iterator.steps_per_execution = steps
+
+    def _most_steps(self) -> int:
+        secs = None if self._agreement is None else self._agreement.secs_per_step
+        return 1 if secs is None else min(MOST_STEPS, int(EXECUTION_SECS / max(secs, 1e-9)))
 
     def steps(self, method: str) -> int:
         """How many steps `fit` or `evaluate` takes in one execution."""
@@ -228,12 +243,12 @@ def callbacks_in(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
     return callbacks
 
 
-def choose_steps(iterator: Any, marks: int) -> int:
+def choose_steps(iterator: Any, marks: int, most: int) -> int:
     """How many steps an execution takes: at most an epoch's, and all divide what they must."""
     # With a number of steps Keras goes on in the same iterator: end where the epoch does.
     multiple = math.gcd(marks, iterator.steps_per_epoch or 0)
-    most = min(MOST_STEPS, multiple or runs.batches_in(iterator) or MOST_STEPS)
-    return max(steps for steps in range(1, most + 1) if multiple % steps == 0)
+    most = min(most, multiple or runs.batches_in(iterator) or most)
+    return max(steps for steps in range(1, max(most, 1) + 1) if multiple % steps == 0)
 
 
 def listens(callback: keras.callbacks.Callback) -> bool:

@@ -43,7 +43,9 @@ class ReplicaSteps:
     def __init__(self, model: keras.Model, method: str, *, check_finite: bool = False) -> None:
         self.strategy = model.distribute_strategy
         self._model, self._method = model, method
-        self._checks = check_finite and not is_compiled_by_xla(model)  # it drops assertions
+        # XLA drops assertions: what it compiles is checked by its logs, after the step.
+        self.checks_logs = check_finite and is_compiled_by_xla(model)
+        self._checks = check_finite and not self.checks_logs
         # Keras's own step only adds and scales losses, so each replica may have its part.
         self._one_copy = describe(self.strategy).kind == "central_storage"
         own = models.has_own(model, *_KERAS_STEPS)

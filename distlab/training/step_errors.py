@@ -1,7 +1,7 @@
 """What a step cannot do, found before it or explained after it, with what to do.
 
 A loss that is not finite stops training: an assertion in the step comes before its update. XLA
-drops assertions, so what it compiles isn't checked.
+drops assertions, so of what it compiles the logged loss is looked at, after the update.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from distlab.errors import DatasetError, DistlabError, ModelError
@@ -74,13 +75,7 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
         weights = "the weights are those before it"
         if describe(model.distribute_strategy).kind == "parameter_server":
             where, weights = " on a worker", "the weights may have later steps of other workers"
-        raise ModelError(
-            asked=asked,
-            found=f"a loss of {loss}{where} in step {step + 1}, counted as "
-            f"optimizer.iterations does; {weights}",
-            do="look for a learning rate that is too large, a log or a division by 0, and NaN in "
-            "the data; keras.callbacks.TerminateOnNaN() ends training there without an error",
-        ) from error
+        raise _not_finite(asked, f"a loss of {loss}{where} in", step + 1, weights) from error
     except (ValueError, RuntimeError) as error:
         if isinstance(error.__context__, DistlabError):  # Keras wraps what a layer raises
             raise error.__context__ from None
@@ -88,6 +83,24 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
             if text in str(error):
                 raise ModelError(asked=asked, **parts) from error
         raise
+
+
+def _not_finite(asked: str, loss: str, step: int, weights: str) -> ModelError:
+    return ModelError(
+        asked=asked,
+        found=f"{loss} step {step}, counted as optimizer.iterations does; {weights}",
+        do="look for a learning rate that is too large, a log or a division by 0, and NaN in "
+        "the data; keras.callbacks.TerminateOnNaN() ends training there without an error",
+    )
+
+
+def check_logged_loss(model: keras.Model, logs: dict[str, tf.Tensor]) -> None:
+    """Raises where the loss of an execution that XLA has compiled is not finite."""
+    if "loss" in logs and not np.isfinite(loss := float(logs["loss"])):
+        step = int(model.optimizer.iterations.numpy())
+        weights = "the weights have its update already, as XLA drops checks inside a step"
+        asked = f"train the model {model.name!r}"
+        raise _not_finite(asked, f"a loss of {loss}, not later than", step, weights)
 
 
 def _line_that_says(text: re.Pattern[str], error: Exception) -> str:

@@ -115,6 +115,16 @@ def name_optimizer(model: keras.Model) -> str:
     return " and ".join(map(name_of, models.optimizers_of(model)))
 
 
+def options_of(model: keras.Model) -> dict[str, str]:
+    """Returns what the model's optimizers were made with, as text, by "Adam.learning_rate"."""
+    return {
+        f"{type(each).__name__}.{name}": str(value)
+        for each in models.optimizers_of(model)
+        for name, value in keras.saving.serialize_keras_object(each)["config"].items()
+        if name != "name"
+    }
+
+
 def _variables(model: keras.Model, group: str) -> list[keras.Variable]:
     if group == "optimizer":
         return [variable for each in models.optimizers_of(model) for variable in each.variables]

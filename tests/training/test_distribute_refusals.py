@@ -124,6 +124,17 @@ def a_function_of_ones_own_that_would_be_replaced():
 # Central storage, where all replicas share one copy of a variable
 
 
+def test_where_xla_compiles_a_loss_that_is_not_finite_stops_after_its_update():
+    model = distribute(lambda: dense(jit_compile=True), "default", None)
+    x = X.copy()
+    x[BATCH + 5] = np.nan
+    with pytest.raises(ModelError, match=r"step 2, counted(.|\n)*have its update already"):
+        model.fit(batches(x, Y), verbose=0)
+    assert model.optimizer.iterations.numpy() == 2, "the third step was not taken"
+    model.set_weights([np.zeros(weight.shape) for weight in model.get_weights()])
+    assert np.isfinite(model.fit(X, Y, verbose=0).history["loss"][0]), "no error is left over"
+
+
 def test_optimizers_that_cannot_share_one_copy_are_refused():
     optimizers = {
         "gradient_accumulation_steps=2": lambda: SGD(gradient_accumulation_steps=2),

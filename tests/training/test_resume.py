@@ -24,7 +24,9 @@ from distlab.training.resume.checkpoints import Position
 from distlab.training.workers import agreement
 from tests.support.repository import ROOT
 from tests.support.resuming import (
+    BATCH,
     BATCHES,
+    EXAMPLES,
     NEVER,
     VALIDATION,
     Diary,
@@ -170,6 +172,15 @@ def test_a_checkpoint_of_two_replicas_is_resumed_on_one_device(tmp_path):
     assert_close(*runs)
 
 
+def test_a_training_that_has_ended_is_not_taken_for_one_of_another_compile(tmp_path):
+    """As where a tuner gives all its trials one folder."""
+    rate = lambda rate: make(optimizer=functools.partial(keras.optimizers.SGD, rate))  # noqa: E731
+    first = fit(rate(0.125), dl.Resume(tmp_path)).history
+    with pytest.raises(ModelError, match=r"ended, with SGD.learning_rate=0.125, and a model comp"):
+        fit(rate(0.25), dl.Resume(tmp_path))
+    assert fit(rate(0.125), dl.Resume(tmp_path)).history == first, "there was nothing left to do"
+
+
 def read_order(make_data, after=None, folder=None, steps=1, **options):
     """Trains a model without weights worth the name; returns what each batch held."""
     seen = []
@@ -280,8 +291,14 @@ def test_data_that_cannot_be_resumed_exactly_are_warned_of(tmp_path):
     tf.random.set_seed(None)
     with pytest.warns(UserWarning, match="may not be resumed exactly: Map draws random numbers"):
         model.fit(X, Y, verbose=0, callbacks=[dl.Resume(tmp_path / "arrays")])
-    data = dataset()
-    fit(model, dl.Resume(tmp_path / "b"), data=data, epochs=1)
+    shuffled = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(EXAMPLES, seed=1)
+    train, held = shuffled.skip(8).batch(BATCH), shuffled.take(8).batch(BATCH)
+    with pytest.warns(UserWarning, match="validation reads from the same shuffle as training"):
+        fit(model, dl.Resume(tmp_path / "a"), data=train, validation_data=held, epochs=1)
+    data, held = dataset(), dataset().repeat()
+    options = {"validation_data": held, "validation_steps": 2, "epochs": 1}
+    with pytest.warns(UserWarning, match="validation reads 2 batches of data that are shuffled"):
+        fit(model, dl.Resume(tmp_path / "b"), data=data, **options)
     with pytest.warns(UserWarning, match="an earlier fit has read from the same shuffle"):
         fit(model, dl.Resume(tmp_path / "c"), data=data, epochs=1)
     data = dataset()

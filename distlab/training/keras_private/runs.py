@@ -128,6 +128,12 @@ def start_as_given(model: keras.Model) -> None:
         model._initial_epoch = _EPOCH_BEFORE.pop(model)
 
 
+def validation(model: keras.Model) -> tuple[Any, int | None]:
+    """What the running `fit` has validated on, or None, and its `validation_steps`."""
+    iterator = getattr(model, "_eval_epoch_iterator", None)
+    return (None, None) if iterator is None else (read_by(iterator), iterator.steps_per_epoch)
+
+
 def log_metrics_without_batches(model: keras.Model) -> None:
     """Lets an epoch of which no batch is left have the logs that the metrics hold.
 

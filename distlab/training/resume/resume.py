@@ -7,7 +7,6 @@ Resume("checkpoints", every_secs=60)         # by the clock
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -116,6 +115,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self._step = self._saved_step = 0
         self._steps_before = 0  # of this epoch
         self._saved_at = 0.0  # by the agreement's clock
+        self._validated = False
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Resumes, once the other callbacks have forgotten what they knew.
@@ -154,7 +154,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
     def _begin(self, run: runs.Run) -> None:
         model = self.model
         self._run, self._workers = run, workers_of(model.distribute_strategy)
-        self.resumed_from, self._checkpoint = None, None
+        self.resumed_from, self._checkpoint, self._validated = None, None, False
         self._step = self._saved_step = self._steps_before = 0
         self._others = [c for c in run.callbacks if c is not self]
         self._place = runs.Place(run.iterator)
@@ -167,6 +167,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 f"after a stop this training may not be resumed exactly: {complaint}; the data "
                 "may come in another order in another process"
             )
+        self._compiled_with = variables.options_of(self.model)
         models.build_all(self.model, runs.spec_of_replica(run.iterator))
         self._before = callback_states.observe(self._others)
         checkpoint = checkpoints.newest_of_all(self.folder, self._workers)
@@ -213,6 +214,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self._save(epoch + 1, 0)
         if self._agreement.leaves:
             self._leave()
+        self._check_validation_data()
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Leaves the model as it was, and the signal to whoever listened before."""
@@ -237,6 +239,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             "epochs": self.params["epochs"],
             "data": self._place.state(),
             "optimizer": variables.name_optimizer(self.model),
+            "compiled_with": self._compiled_with,
             "variables": entries,
             "callbacks": callback_states.changes(self._others, self._before, values),
             "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
@@ -262,6 +265,8 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self._check(state, position)
         planned = self.params["epochs"]
         is_over = state["stopped"] or position.epoch >= planned
+        if is_over:
+            self._check_compiled(state["compiled_with"])
         self._restore(checkpoint, metrics=False)
         self._step = self._saved_step = position.step
         self.resumed_from = position
@@ -292,6 +297,21 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             metrics=state["batch_of_keras"] > 0,
         )
 
+    def _check_compiled(self, stored: dict[str, str]) -> None:
+        """Refuses a training that is over and was another: a tuner's trial before this one."""
+        compiled_with = self._compiled_with
+        differing = [
+            name for name in compiled_with | stored if compiled_with.get(name) != stored.get(name)
+        ]
+        if differing:
+            name = differing[0]
+            raise ModelError(
+                asked=f"train with Resume({str(self.folder)!r})",
+                found=f"a training there that has ended, with {name}={stored.get(name)}, and a "
+                f"model compiled with {name}={compiled_with.get(name)}",
+                do="give each training a folder of its own, or empty this one to begin anew",
+            )
+
     def _restore(self, checkpoint: checkpoints.Checkpoint, *, metrics: bool) -> None:
         state, values = checkpoint.state, checkpoint.values
         variables.write(self.model, state["variables"], values, metrics=metrics)
@@ -316,13 +336,30 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 "they cannot come again; make the data set anew before fit (in a notebook: run "
                 "the cell that makes it)"
             )
-        if self.model.steps_per_execution == 1:  # else it was compiled with a number
-            iterator = self._run.iterator
-            steps = math.gcd(iterator.steps_per_execution, state["batch_of_keras"])
-            iterator.steps_per_execution = steps
         self._place.move_to(
             state["data"], batch=state["batch_of_keras"], read=self._pipeline.must_be_read
         )
+
+    def _check_validation_data(self) -> None:
+        """Orders that validation reads are never replayed."""
+        dataset, steps = runs.validation(self.model)
+        if self._validated or dataset is None:
+            return
+        self._validated = True
+        pipeline = pipelines.inspect(dataset)
+        shared = [stage for stage in pipeline.reshuffling if stage in self._pipeline.reshuffling]
+        if steps and pipeline.reshuffling and not shared:
+            self._warn(
+                "after a stop this training may not be resumed exactly: validation reads "
+                f"{steps} batches of data that are shuffled anew each time; leave "
+                "validation_steps out, or shuffle with reshuffle_each_iteration=False"
+            )
+        if shared:
+            self._warn(
+                "after a stop this training may not be resumed exactly: validation reads from "
+                "the same shuffle as training (and so from its examples); split the data before "
+                "shuffle, or shuffle with reshuffle_each_iteration=False"
+            )
 
     def _say(self, text: str) -> None:
         if self.params.get("verbose") and self._workers.is_chief:

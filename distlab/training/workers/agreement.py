@@ -245,6 +245,8 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
     Attributes:
         leaves: Whether any worker was asked to leave, as all know it.
         now: The chief's clock when all agreed last, in seconds.
+        secs_per_step: What a step has taken in this epoch or the last, without an execution that
+            may have been traced; None before it is known.
     """
 
     listens_to_executions = True
@@ -252,6 +254,8 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, workers: Workers) -> None:
         super().__init__()
         self.leaves, self.now = False, 0.0
+        self.secs_per_step: float | None = None
+        self._first: tuple[int, float] | None = None  # batch and clock after an epoch's first
         self._workers = workers
         self._notice: PreemptionNotice | None = None
         self._is_compared = False
@@ -284,6 +288,7 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Compares weights and optimizers, after `Resume` restored them; later only rates."""
+        self._first = None
         numbers_only, self._is_compared = self._is_compared, True
         check_weights(
             self._workers, self.model, method="fit", optimizers=True, numbers_only=numbers_only
@@ -292,6 +297,10 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Agrees after each execution."""
         self.agree()
+        if self._first is None:
+            self._first = batch, self.now
+        elif batch > self._first[0]:
+            self.secs_per_step = (self.now - self._first[1]) / (batch - self._first[0])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Agrees after each epoch."""
