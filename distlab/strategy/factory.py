@@ -51,7 +51,11 @@ def make_strategy(
     """Makes a `tf.distribute` strategy by name.
 
     "auto" looks, in this order, for a cluster of more than one task (TF_CONFIG, then Slurm), a
-    TPU, several GPUs, and else takes one device; `describe` says why.
+    TPU, several GPUs, and else takes one device; `describe` says why. In one process, "default" is
+    TensorFlow's when no strategy is in use, "one_device" computes on one device, "mirrored" keeps
+    a copy of the variables on each device, and "central_storage" keeps one copy for all devices.
+    In a cluster, "multi_worker" keeps a copy on each device of every worker, and
+    "parameter_server" has workers that fetch variables from servers. "tpu" takes all TPU cores.
 
     One script serves every task of a cluster: a worker or parameter server of a
     "parameter_server" cluster does not return from this call, but serves the coordinator until
@@ -61,7 +65,7 @@ def make_strategy(
     for "multi_worker" again, a process gets the strategy that it has.
 
     Args:
-        kind: Which strategy.
+        kind: The strategy's name.
         devices: Names such as "CPU:0", or how many, for "one_device", "mirrored" and
             "central_storage". None means all GPUs, or all logical CPUs where there is none.
         cross_device_ops: How replicas add their gradients. None chooses the fastest correct
@@ -92,7 +96,7 @@ def make_strategy(
     if kind not in KINDS:
         raise InvalidArgument(
             asked=f"make_strategy({kind!r})",
-            found="no such strategy",
+            found=f"kind={kind!r}, which names no strategy",
             do=did_you_mean(str(kind), KINDS),
         )
     why = f'"{kind}" was asked for'
