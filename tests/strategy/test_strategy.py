@@ -85,7 +85,7 @@ def test_auto_looks_for_a_cluster_then_a_tpu_then_gpus(alone):
             patch.setattr(factory.tf.config, "list_logical_devices", lambda _, n=gpus: [1] * n)
             for name, value in environ.items():
                 patch.setenv(name, value)
-            chosen, reason = factory._choose()
+            chosen, reason = factory._choose_kind()
         assert (chosen, why or reason) == (kind, reason), environ
 
 
