@@ -188,46 +188,50 @@ class Form(Gate):
     ) -> None:
         def message(inputs: Inputs, outputs: Plain) -> str:
             yours = outputs[key] if key else outputs
-            found = "nothing: is there a `return`?" if yours is None else shown(yours)
-            return f"yours returned {found}"
+            returned = "nothing: is there a `return`?" if yours is None else shown(yours)
+            return f"yours returned {returned}"
 
         super().__init__(Holds(label, condition, message))
 
 
-Stated = Expectation | Then | Gate
+Requirement = Expectation | Then | Gate
 
 
-def expectations_in(criteria: Iterable[Stated]) -> Iterator[Expectation]:
+def expectations_in(criteria: Iterable[Requirement]) -> Iterator[Expectation]:
     """Yields the criteria that earn points, also those in `Then`."""
-    for stated in criteria:
-        if isinstance(stated, Then):
-            yield from stated.criteria
-        elif not isinstance(stated, Gate):
-            yield stated
+    for requirement in criteria:
+        if isinstance(requirement, Then):
+            yield from requirement.criteria
+        elif not isinstance(requirement, Gate):
+            yield requirement
 
 
-def comparisons_in(criteria: Iterable[Stated]) -> Iterator[Compared]:
+def comparisons_in(criteria: Iterable[Requirement]) -> Iterator[Compared]:
     """Yields the criteria that compare with the reference, also those in `Then` and `Gate`."""
-    gated = [stated.criterion for stated in criteria if isinstance(stated, Gate)]
+    gated = [requirement.criterion for requirement in criteria if isinstance(requirement, Gate)]
     for criterion in (*gated, *expectations_in(criteria)):
         if isinstance(criterion, Compared):
             yield criterion
 
 
-def judge_by(criteria: Iterable[Stated], inputs: Inputs, outputs: Plain, right: Plain) -> Verdict:
+def judge_by(
+    criteria: Iterable[Requirement], inputs: Inputs, outputs: Plain, right: Plain
+) -> Verdict:
     """Returns the verdict on an answer."""
     criteria = tuple(criteria)
     points = sum(criterion.points for criterion in expectations_in(criteria))
-    found: list[Criterion] = []
-    for stated in criteria:
-        if isinstance(stated, Gate):
-            first = stated.criterion.look(inputs, outputs, right)
+    looked_at: list[Criterion] = []
+    for requirement in criteria:
+        if isinstance(requirement, Gate):
+            first = requirement.criterion.look(inputs, outputs, right)
             if not first.passed:
-                return Verdict((*found, replace(first, weight=points)), out_of=points)
-        elif isinstance(stated, Then):
-            if not stated.after(criterion.passed for criterion in found):
+                return Verdict((*looked_at, replace(first, weight=points)), out_of=points)
+        elif isinstance(requirement, Then):
+            if not requirement.after(criterion.passed for criterion in looked_at):
                 break
-            found += [criterion.look(inputs, outputs, right) for criterion in stated.criteria]
+            looked_at += [
+                criterion.look(inputs, outputs, right) for criterion in requirement.criteria
+            ]
         else:
-            found.append(stated.look(inputs, outputs, right))
-    return Verdict(tuple(found), out_of=points)
+            looked_at.append(requirement.look(inputs, outputs, right))
+    return Verdict(tuple(looked_at), out_of=points)
