@@ -75,10 +75,10 @@ class Fault(NamedMistake):
 
     def explains(self, check: CheckLike, inputs: Inputs, outputs: Plain) -> bool:
         """Returns whether outputs agree with the reference, changed in one of these ways."""
-        right, rows = check.expected(inputs), tuple(comparisons_in(check.criteria))
+        expected, rows = check.expected(inputs), tuple(comparisons_in(check.criteria))
 
         def agrees(wrong: Plain) -> bool:
-            moved = [row for row in rows if not row.agrees(wrong[row.key], right[row.key])]
+            moved = [row for row in rows if not row.agrees(wrong[row.key], expected[row.key])]
             compared = [row for row in rows if row.key in self.sees] or moved
             return bool(moved) and all(
                 row.agrees(outputs[row.key], wrong[row.key]) for row in compared
