@@ -37,10 +37,10 @@ def register(shell: Any) -> None:
             _cluster().execute(
                 cell, tasks=options.tasks or None, timeout_secs=options.timeout, show=True
             )
-        except DistlabError as error:
+        except DistlabError as problem:
             # The frames of this function would hide what the task said.
-            text = f"{type(error).__name__}: {error}"
-            error._render_traceback_ = lambda: text.splitlines()  # type: ignore[attr-defined]
+            text = f"{type(problem).__name__}: {problem}"
+            problem._render_traceback_ = lambda: text.splitlines()  # type: ignore[attr-defined]
             raise
 
     shell.register_magic_function(workers, "cell", "workers")
