@@ -89,8 +89,9 @@ notebooks-check: env  ## every notebook is what its source builds, and keeps the
 tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
 	$(call stage,tests,$(PY) $(TESTS) $(TEST_ARGS))
 
-quick: env  ## rules, types, and the tests that train nothing: under a minute
-	$(call stage,quick,$(PY) -m ruff check . && $(PY) -m mypy && $(PY) -m pytest -q $(PARALLEL) \
+quick: env  ## rules, types, lint of the notebooks, the tests that train nothing: under a minute
+	$(call stage,quick,$(PY) -m ruff check . && $(PY) -m mypy && $(PY) -m distlab.authoring lint \
+		&& $(PY) -m pytest -q $(PARALLEL) \
 		$(QUICK:%=tests/%.py) $(TEST_ARGS))
 
 regression: env  ## run all notebooks again and compare every output

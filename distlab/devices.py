@@ -42,7 +42,7 @@ def split_devices(
         The names, as `make_strategy("mirrored", devices=...)` takes them.
 
     Raises:
-        InvalidArgument: `count` or `kind` cannot be meant.
+        InvalidArgument: `count` or `kind` is invalid.
         DeviceError: There is no GPU for `kind="gpu"`, or TensorFlow has already been used.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:

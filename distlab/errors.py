@@ -42,7 +42,7 @@ class DistlabError(Exception):
 
 
 class InvalidArgument(DistlabError, ValueError):
-    """An argument has a value that cannot be meant."""
+    """An argument is invalid."""
 
 
 class ModelError(DistlabError, ValueError):

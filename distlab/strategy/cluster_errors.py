@@ -12,7 +12,7 @@ from distlab.errors import DistlabError, ProcessError, TaskTimeout, UnsupportedE
 _SAME_CLUSTER = "give all tasks the same 'cluster'; only 'task' differs"
 
 
-def asked(cluster: ClusterSpec, kind: str = "multi_worker") -> str:
+def call_text(cluster: ClusterSpec, kind: str = "multi_worker") -> str:
     """The call, as an error quotes it."""
     return f"make_strategy({kind!r}) on {cluster.task or 'the coordinator'}"
 
@@ -32,7 +32,7 @@ def absent(
         f"a task that comes later needs a timeout_secs above {secs:g}",
     ]
     return TaskTimeout(
-        asked=asked(cluster, kind),
+        asked=call_text(cluster, kind),
         found="; ".join(texts.get(task, f"{task} answers and has not joined") for task in tasks),
         do=_sentences(check),
         task=str(tasks[0]),
@@ -42,7 +42,7 @@ def absent(
 def silent(
     cluster: ClusterSpec, tasks: Iterable[TaskName]
 ) -> tuple[dict[TaskName, str], list[str]]:
-    """Those of some tasks at whose address no TensorFlow answers, in words, and what to check."""
+    """The tasks at whose address no TensorFlow answers, each in words, and what to check."""
     addresses = {task: cluster.address_of(task) for task in tasks if task != cluster.task}
     probes = unanswering({task: address for task, address in addresses.items() if address})
     texts = {
@@ -52,12 +52,12 @@ def silent(
     return texts, [probe.check for probe in probes.values()]
 
 
-def ended(cluster: ClusterSpec, sign: str, *, kind: str = "multi_worker") -> ProcessError:
-    """The error of a task that was there and is no more, as a sign tells."""
+def ended(cluster: ClusterSpec, evidence: str, *, kind: str = "multi_worker") -> ProcessError:
+    """The error of a task that had come and has ended, as the evidence shows."""
     texts, check = silent(cluster, cluster.trainers)
     return ProcessError(
-        asked=asked(cluster, kind),
-        found="; ".join([*texts.values(), sign]),
+        asked=call_text(cluster, kind),
+        found="; ".join([*texts.values(), evidence]),
         do=_sentences([*check, "start all tasks again"]),
     )
 
@@ -75,27 +75,27 @@ def not_connected(
 def disagreement(
     cluster: ClusterSpec, *, theirs: Mapping[str, Any], ours: Mapping[str, Any]
 ) -> UnsupportedEnvironment | None:
-    """The error of a worker that was told something else than the leader; None if they agree."""
-    task, own = theirs["task"], cluster.task
+    """The error of a worker whose cluster, devices or versions aren't the leader's, or None."""
+    task, leader = theirs["task"], cluster.task
     if theirs["cluster"] != ours["cluster"]:
         found, do = _difference(task, theirs["cluster"], cluster), _SAME_CLUSTER
     elif theirs["replicas"] != ours["replicas"]:
         count = f"{theirs['replicas']} device{'s' if theirs['replicas'] > 1 else ''}"
-        found = f"{task} computes on {count}, and {own} on {ours['replicas']}"
+        found = f"{task} computes on {count}, and {leader} on {ours['replicas']}"
         do = (
             "give all workers as many: GPUs (CUDA_VISIBLE_DEVICES), or logical devices "
             "(distlab.split_devices, `distlab launch --devices-per-worker`)"
         )
     elif theirs["versions"] != ours["versions"]:
-        found = f"{task} runs {theirs['versions']}, and {own} {ours['versions']}"
+        found = f"{task} runs {theirs['versions']}, and {leader} {ours['versions']}"
         do = "install the same versions on every machine"
     else:
         return None
-    return UnsupportedEnvironment(asked=asked(cluster), found=found, do=do)
+    return UnsupportedEnvironment(asked=call_text(cluster), found=found, do=do)
 
 
-def _difference(task: Any, told: Mapping[str, list[str]], cluster: ClusterSpec) -> str:
-    counts = {job: len(tasks) for job, tasks in told.items()}
+def _difference(task: Any, theirs: Mapping[str, list[str]], cluster: ClusterSpec) -> str:
+    counts = {job: len(tasks) for job, tasks in theirs.items()}
     own_counts = {job: len(tasks) for job, tasks in cluster.addresses.items()}
     if counts != own_counts:
         return (
@@ -105,7 +105,7 @@ def _difference(task: Any, told: Mapping[str, list[str]], cluster: ClusterSpec) 
     name, address, own_address = next(
         (f"{job}:{index}", address, own_address)
         for job, own_tasks in cluster.addresses.items()
-        for index, (address, own_address) in enumerate(zip(told[job], own_tasks, strict=True))
+        for index, (address, own_address) in enumerate(zip(theirs[job], own_tasks, strict=True))
         if address != own_address
     )
     return (
@@ -114,10 +114,10 @@ def _difference(task: Any, told: Mapping[str, list[str]], cluster: ClusterSpec) 
     )
 
 
-def twins(cluster: ClusterSpec, task: str, hosts: Sequence[str]) -> UnsupportedEnvironment:
+def duplicate_task(cluster: ClusterSpec, task: str, hosts: Sequence[str]) -> UnsupportedEnvironment:
     """The error of two processes that are the same task."""
     return UnsupportedEnvironment(
-        asked=asked(cluster),
+        asked=call_text(cluster),
         found=f"two processes are {task}, one on {hosts[0]} and one on {hosts[1]}",
         do="give each process a 'task' of its own in TF_CONFIG, and end those of an earlier run",
     )
@@ -126,7 +126,7 @@ def twins(cluster: ClusterSpec, task: str, hosts: Sequence[str]) -> UnsupportedE
 def port_in_use(cluster: ClusterSpec, kind: str) -> UnsupportedEnvironment:
     """The error of a task whose port another process holds."""
     return UnsupportedEnvironment(
-        asked=asked(cluster, kind),
+        asked=call_text(cluster, kind),
         found=f"its port is in use, {own_address(cluster)} (Address already in use): "
         "another process listens there, perhaps this very task, started twice",
         do="end that process (ss -ltnp names it), or give this task another port in every "

@@ -96,13 +96,13 @@ def _join(cluster: ClusterSpec, timeout_secs: float, heartbeat_secs: float) -> A
         return _joined[0][1]
     if _joined or context.context()._collective_ops_server_def is not None:
         raise DeviceError(
-            asked=cluster_errors.asked(cluster),
+            asked=cluster_errors.call_text(cluster),
             found="this process has joined a cluster before, and can do so only once",
             do=f"{_RESTART}, here and in the other tasks",
         )
     if context.context()._initialized:
         raise DeviceError(
-            asked=cluster_errors.asked(cluster),
+            asked=cluster_errors.call_text(cluster),
             found="TensorFlow has already been used in this process, and a worker joins its "
             "cluster when TensorFlow starts",
             do=f"{_RESTART} and make the strategy first, before any tensor, variable, model or "

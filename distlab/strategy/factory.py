@@ -36,7 +36,7 @@ KINDS: tuple[str, ...] = Kind.__args__  # type: ignore[attr-defined]
 # Kinds that take their devices from the caller; the others find their own.
 _TAKE_DEVICES = ("one_device", "mirrored", "central_storage")
 
-_MOST_SECS = 7 * 24 * 60 * 60
+_MAX_SECS = 7 * 24 * 60 * 60
 
 
 def make_strategy(
@@ -51,7 +51,11 @@ def make_strategy(
     """Makes a `tf.distribute` strategy by name.
 
     "auto" looks, in this order, for a cluster of more than one task (TF_CONFIG, then Slurm), a
-    TPU, several GPUs, and else takes one device; `describe` says why.
+    TPU, several GPUs, and else takes one device; `describe` says why. In one process, "default" is
+    TensorFlow's when no strategy is in use, "one_device" computes on one device, "mirrored" keeps
+    a copy of the variables on each device, and "central_storage" keeps one copy for all devices.
+    In a cluster, "multi_worker" keeps a copy on each device of every worker, and
+    "parameter_server" has workers that fetch variables from servers. "tpu" takes all TPU cores.
 
     One script serves every task of a cluster: a worker or parameter server of a
     "parameter_server" cluster does not return from this call, but serves the coordinator until
@@ -61,7 +65,7 @@ def make_strategy(
     for "multi_worker" again, a process gets the strategy that it has.
 
     Args:
-        kind: Which strategy.
+        kind: The strategy's name.
         devices: Names such as "CPU:0", or how many, for "one_device", "mirrored" and
             "central_storage". None means all GPUs, or all logical CPUs where there is none.
         cross_device_ops: How replicas add their gradients. None chooses the fastest correct
@@ -79,8 +83,8 @@ def make_strategy(
         The strategy, TensorFlow's own.
 
     Raises:
-        InvalidArgument: `kind` is misspelt, or an argument is not for it or cannot be meant.
-        DeviceError: A device is not there, there is no TPU, or TensorFlow was used, or another
+        InvalidArgument: `kind` is misspelt, or an argument is invalid or not for this kind.
+        DeviceError: A device does not exist, there is no TPU, or TensorFlow was used, or another
             cluster joined, before a cluster's strategy was made.
         UnsupportedEnvironment: The kind needs a cluster and none is described, the description
             has a mistake, this task's port is in use, or tasks were told of different clusters
@@ -92,20 +96,20 @@ def make_strategy(
     if kind not in KINDS:
         raise InvalidArgument(
             asked=f"make_strategy({kind!r})",
-            found="no such strategy",
+            found=f"kind={kind!r}, which names no strategy",
             do=did_you_mean(str(kind), KINDS),
         )
     why = f'"{kind}" was asked for'
     if kind == "auto" or (kind in CLUSTER_KINDS and _is_evaluator()):
-        kind, why = _choose()
+        kind, why = _choose_kind()
     if devices is not None and kind not in _TAKE_DEVICES:
         raise InvalidArgument(
             asked=f"make_strategy({kind!r}, devices={devices!r})",
             found=f"{kind!r} finds its own devices",
             do=f"leave devices out, or use one of {', '.join(map(repr, _TAKE_DEVICES))}",
         )
-    splits = variable_partitioner is not None and not _is_evaluator()
-    if splits and kind != "parameter_server":
+    is_partitioned = variable_partitioner is not None and not _is_evaluator()
+    if is_partitioned and kind != "parameter_server":
         raise InvalidArgument(
             asked=f"make_strategy({kind!r}, variable_partitioner=...)",
             found="only parameter servers hold parts of variables",
@@ -132,15 +136,15 @@ def make_strategy(
 
 def _check_secs(name: str, secs: Any, *, least: int) -> None:
     is_number = isinstance(secs, int | float) and not isinstance(secs, bool)
-    if not is_number or not least <= secs <= _MOST_SECS:
+    if not is_number or not least <= secs <= _MAX_SECS:
         raise InvalidArgument(
             asked=f"make_strategy(..., {name}={secs!r})",
-            found=f"it is no number of seconds from {least} to {_MOST_SECS}",
+            found=f"it is no number of seconds from {least} to {_MAX_SECS}",
             do="leave it out, or give seconds: 60 is a minute",
         )
 
 
-def _choose() -> tuple[Kind, str]:
+def _choose_kind() -> tuple[Kind, str]:
     """Decides what "auto" means here, and says why."""
     cluster = read_cluster()
     if cluster is not None and cluster.strategy == "one_device":
@@ -148,7 +152,7 @@ def _choose() -> tuple[Kind, str]:
     if cluster is not None and cluster.strategy is not None:
         why = f"{cluster.source} names a cluster of {cluster.tasks} tasks"
         return cast(Kind, cluster.strategy), why
-    if _tpu_is_there():
+    if _has_tpu():
         return "tpu", "there is a TPU"
     gpus = tf.config.list_logical_devices("GPU")
     if len(gpus) > 1:
@@ -183,16 +187,16 @@ def _make(kind: str, devices: Sequence[str] | int | None, operations: Any) -> An
 
 
 def _find_devices(kind: str, devices: Sequence[str] | int | None) -> list[str]:
-    """Returns the full names of the devices asked for, all of which are there."""
+    """Returns the names of the devices asked for, all of which exist."""
     gpus = [short_name(device.name) for device in tf.config.list_logical_devices("GPU")]
     cpus = [short_name(device.name) for device in tf.config.list_logical_devices("CPU")]
-    usual = gpus or cpus
+    defaults = gpus or cpus
     if devices is None:
-        names = usual[:1] if kind == "one_device" else usual
+        names = defaults[:1] if kind == "one_device" else defaults
     elif isinstance(devices, int):
-        names = usual[:devices]
-        if not 1 <= devices <= len(usual):
-            raise _no_such_devices(kind, devices, usual, devices)
+        names = defaults[:devices]
+        if not 1 <= devices <= len(defaults):
+            raise _no_such_devices(kind, devices, defaults, devices)
     else:
         names = [short_name(name) for name in ([devices] if isinstance(devices, str) else devices)]
         missing = [name for name in names if name not in gpus + cpus]
@@ -232,13 +236,13 @@ def _choose_cross_device_ops(names: list[str]) -> Any:
     return ReductionToOneDevice()
 
 
-def _tpu_is_there() -> bool:
+def _has_tpu() -> bool:
     named = any(os.environ.get(name) for name in ("TPU_NAME", "COLAB_TPU_ADDR"))
     return named or bool(tf.config.list_physical_devices("TPU"))
 
 
 def _make_tpu() -> Any:
-    if not _tpu_is_there():
+    if not _has_tpu():
         raise DeviceError(
             asked="make_strategy('tpu')",
             found="no TPU: TPU_NAME is not set and TensorFlow sees none",

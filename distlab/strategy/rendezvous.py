@@ -39,7 +39,7 @@ _MAX_BYTES = 1 << 22
 
 
 def meet(cluster: ClusterSpec, *, replicas: int, timeout_secs: float) -> None:
-    """Returns when all workers are there and agree; raises an error that names those that don't."""
+    """Returns once all workers have come and agree; raises an error that names those that don't."""
     rendezvous = _Rendezvous(cluster, replicas=replicas, timeout_secs=timeout_secs)
     try:
         if cluster.task == cluster.leader:
@@ -86,7 +86,7 @@ class _Rendezvous:
 
     def __init__(self, cluster: ClusterSpec, *, replicas: int, timeout_secs: float) -> None:
         self._cluster, self._timeout_secs = cluster, timeout_secs
-        self._others = [task for task in cluster.trainers if task != cluster.task]
+        self._peers = [task for task in cluster.trainers if task != cluster.task]
         self._hello = {
             "task": str(cluster.task),
             "cluster": {job: list(tasks) for job, tasks in cluster.addresses.items()},
@@ -112,7 +112,7 @@ class _Rendezvous:
         callers: dict[_Connection, str] = {}
         joined: dict[str, _Connection] = {}
         problem: DistlabError | None = None
-        missing, answered = self._others, 0
+        missing, answered = self._peers, 0
         while missing:
             for connection, messages in self._events():
                 for hello in messages or ():
@@ -124,25 +124,27 @@ class _Rendezvous:
                 name = callers.get(connection, "")
                 if messages is None and joined.get(name) is connection:
                     del joined[name]
-            missing = [task for task in self._others if str(task) not in joined]
+            missing = [task for task in self._peers if str(task) not in joined]
             if problem and self._has_passed(min(self._timeout_secs, _LAST_CALL_SECS)):
                 break
             if missing and self._has_passed(self._timeout_secs):
-                never = [task for task in missing if str(task) not in callers.values()]
-                problem = cluster_errors.absent(self._cluster, never or missing, self._timeout_secs)
+                never_came = [task for task in missing if str(task) not in callers.values()]
+                problem = cluster_errors.absent(
+                    self._cluster, never_came or missing, self._timeout_secs
+                )
                 break
             if len(callers) > answered:
                 answered = len(callers)
-                _send(joined.values(), {"missing": [str(task) for task in missing]})
-            self._report(missing)
+                _send_all(joined.values(), {"missing": [str(task) for task in missing]})
+            self._report_progress(missing)
         if problem:
             parts = {"found": problem.found, "do": problem.do, "task": problem.parts.get("task")}
-            _send(callers, {"problem": parts})
+            _send_all(callers, {"problem": parts})
             raise problem
         # So that whoever goes finds nothing at the leader's port but TensorFlow.
         self._selector.unregister(self._listener)
         self._listener.close()
-        _send(joined.values(), {"go": True})
+        _send_all(joined.values(), {"go": True})
 
     def follow(self) -> None:
         """Calls the leader, and waits for its word."""
@@ -161,16 +163,16 @@ class _Rendezvous:
             if "problem" in answer:
                 raise self._problem(**answer["problem"])
             if answer and leader is None and "go" not in answer:
-                sign = f"{self._cluster.leader} was there before"
-                raise cluster_errors.ended(self._cluster, sign)
+                evidence = f"{self._cluster.leader} was there before"
+                raise cluster_errors.ended(self._cluster, evidence)
             names = answer.get("missing", [str(self._cluster.leader)])
-            missing = [task for task in self._others if str(task) in names]
+            missing = [task for task in self._peers if str(task) in names]
             if self._has_passed(self._timeout_secs):
                 if not answer:
-                    texts, _ = cluster_errors.silent(self._cluster, self._others)
+                    texts, _ = cluster_errors.silent(self._cluster, self._peers)
                     missing = list(texts) or missing
                 raise cluster_errors.absent(self._cluster, missing, self._timeout_secs)
-            self._report(missing)
+            self._report_progress(missing)
 
     def _has_passed(self, secs: float) -> bool:
         return time.monotonic() > self._start + secs
@@ -209,17 +211,17 @@ class _Rendezvous:
     ) -> DistlabError | None:
         if twin is not None and twin is not connection:
             hosts = [caller.socket.getpeername()[0] for caller in (twin, connection)]
-            return cluster_errors.twins(self._cluster, hello["task"], hosts)
+            return cluster_errors.duplicate_task(self._cluster, hello["task"], hosts)
         return cluster_errors.disagreement(self._cluster, theirs=hello, ours=self._hello)
 
     def _problem(self, found: str, do: str, task: str | None) -> DistlabError:
         """The leader's error, as this worker's own."""
-        asked = cluster_errors.asked(self._cluster)
+        call = cluster_errors.call_text(self._cluster)
         if task is None:
-            return UnsupportedEnvironment(asked=asked, found=found, do=do)
-        return TaskTimeout(asked=asked, found=found, do=do, task=task)
+            return UnsupportedEnvironment(asked=call, found=found, do=do)
+        return TaskTimeout(asked=call, found=found, do=do, task=task)
 
-    def _report(self, missing: list[TaskName]) -> None:
+    def _report_progress(self, missing: list[TaskName]) -> None:
         if time.monotonic() < self._reported_at + _PROGRESS_SECS:
             return
         self._reported_at = time.monotonic()
@@ -228,7 +230,7 @@ class _Rendezvous:
         sys.stderr.write(f"distlab: {self._cluster.task} waits for {names}: {waited}\n")
 
 
-def _send(connections: Iterable[_Connection], message: dict[str, Any]) -> None:
+def _send_all(connections: Iterable[_Connection], message: dict[str, Any]) -> None:
     for connection in connections:
         connection.send(message)
 

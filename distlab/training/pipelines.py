@@ -254,7 +254,7 @@ def splits(strategy: tf.distribute.Strategy) -> bool:
     kind = describe(strategy).kind
     if kind == "default":
         return True  # nothing to split, and no devices to ask for
-    if kind not in ("one_device", "mirrored", "central_storage", "multi_worker"):
+    if kind in ("parameter_server", "tpu"):
         return False
     devices = strategy.extended.worker_devices
     return all(tf.DeviceSpec.from_string(device).device_type == "CPU" for device in devices)

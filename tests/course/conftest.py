@@ -54,7 +54,13 @@ def each_check_has_its_answers(request):
 
 def lacking_of(check):
     if not other_right_answers(check):
-        yield f"{check.name}: no right answer beside the solution is tested"
-    asked = {mistake.name for mistake in check.mistakes if not isinstance(mistake, Fault)}
-    if uncaught := asked - caught_mistakes(check):
-        yield f"{check.name}: no test makes the mistakes {sorted(uncaught)}"
+        yield (
+            f"{check.name}: no right answer beside the solution is tested; "
+            "give one to assert_right_answers_pass"
+        )
+    without_reference = {m.name for m in check.mistakes if not isinstance(m, Fault)}
+    if uncaught := without_reference - caught_mistakes(check):
+        yield (
+            f"{check.name}: no test makes the mistakes {sorted(uncaught)}; "
+            "give a wrong answer for each to assert_mistakes_are_caught"
+        )

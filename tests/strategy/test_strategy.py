@@ -29,16 +29,25 @@ def alone(monkeypatch):
     return monkeypatch
 
 
-@pytest.mark.parametrize(
-    ("kind", "replicas", "strategy_class"),
-    [
-        ("one_device", 1, tf.distribute.OneDeviceStrategy),
-        ("mirrored", 4, tf.distribute.MirroredStrategy),
-        ("central_storage", 4, tf.distribute.experimental.CentralStorageStrategy),
-        ("multi_worker", 1, tf.distribute.MultiWorkerMirroredStrategy),
-        ("default", 1, tf.distribute.Strategy),
-    ],
-)
+KINDS_OF_ONE_PROCESS = [
+    ("one_device", 1, tf.distribute.OneDeviceStrategy),
+    ("mirrored", 4, tf.distribute.MirroredStrategy),
+    ("central_storage", 4, tf.distribute.experimental.CentralStorageStrategy),
+    ("multi_worker", 1, tf.distribute.MultiWorkerMirroredStrategy),
+    ("default", 1, tf.distribute.Strategy),
+]
+
+
+def test_each_kind_is_made_in_a_test_and_is_one_that_doctor_looks_for():
+    kinds = set(factory.KINDS) - {"auto"}
+    made = {kind for kind, *_ in KINDS_OF_ONE_PROCESS}
+    elsewhere = {"parameter_server", "tpu"}  # made on a cluster, or on no machine of ours
+    assert kinds == made | elsewhere, "KINDS_OF_ONE_PROCESS lacks a kind of make_strategy"
+    looked_for = dl.doctor().strategies.keys() | {"default"}
+    assert kinds == looked_for, "distlab/diagnostics.py lacks a kind of make_strategy"
+
+
+@pytest.mark.parametrize(("kind", "replicas", "strategy_class"), KINDS_OF_ONE_PROCESS)
 def test_each_kind_of_one_process_is_made_and_described(alone, kind, replicas, strategy_class):
     strategy = dl.make_strategy(kind)
     description = dl.describe(strategy)
@@ -76,7 +85,7 @@ def test_auto_looks_for_a_cluster_then_a_tpu_then_gpus(alone):
             patch.setattr(factory.tf.config, "list_logical_devices", lambda _, n=gpus: [1] * n)
             for name, value in environ.items():
                 patch.setenv(name, value)
-            chosen, reason = factory._choose()
+            chosen, reason = factory._choose_kind()
         assert (chosen, why or reason) == (kind, reason), environ
 
 

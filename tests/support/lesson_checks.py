@@ -160,7 +160,7 @@ def problems_of(check: Check) -> list[str]:
 
 
 def load_solution(stem: str, *, root: Path = ROOT) -> dict[str, Any]:
-    """The names that the solution edition of lessons/<stem>/exercise.py defines."""
+    """The names that the solution edition of a lesson's exercise.py defines."""
     return load_edition(Page(root, stem, "solution"))
 
 

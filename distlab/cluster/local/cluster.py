@@ -97,7 +97,7 @@ class LocalCluster:
         start_timeout_secs: How long the tasks may take to start.
 
     Raises:
-        InvalidArgument: An argument cannot be meant.
+        InvalidArgument: An argument is invalid.
         TaskFailed: A task ended while it started.
         TaskTimeout: A task did not start in time.
         UnsupportedEnvironment: This system has no such processes (Windows), or no such network.
@@ -133,12 +133,12 @@ class LocalCluster:
             chief=parameter_servers > 0 if chief is None else chief,
             evaluator=evaluator,
         )
-        opened = contextlib.ExitStack()
-        self._close = weakref.finalize(self, _close, opened, os.getpid())
+        resources = contextlib.ExitStack()
+        self._close = weakref.finalize(self, _close, resources, os.getpid())
         try:
-            network = opened.enter_context(Isolation()) if isolate else None
+            network = resources.enter_context(Isolation()) if isolate else None
             if network is None:
-                _say_once(NOTICE)
+                _print_once(NOTICE)
             kernels = KernelGroup(
                 layout,
                 devices_per_worker=devices_per_worker,
@@ -146,13 +146,13 @@ class LocalCluster:
                 network_of=network.pid if network else None,
                 start_timeout_secs=start_timeout_secs,
             )
-            self._kernels = opened.enter_context(contextlib.closing(kernels))
+            self._kernels = resources.enter_context(contextlib.closing(kernels))
             kernels.start()
         except BaseException:
             self.close()
             raise
         self._runner = Runner(kernels, restarts=restart)
-        _clusters[:] = [known for known in _clusters if known()] + [weakref.ref(self)]
+        _clusters[:] = [reference for reference in _clusters if reference()] + [weakref.ref(self)]
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ class LocalCluster:
             TaskTimeout: Tasks did not finish in time: the error says where they were.
             ProcessError: A task is down or busy.
         """
-        return self._runner.call(function, args, self._named(tasks), timeout_secs=timeout_secs)
+        return self._runner.call(function, args, self._select(tasks), timeout_secs=timeout_secs)
 
     def execute(
         self, code: str, *, tasks: _Tasks = None, timeout_secs: float = 600, show: bool = False
@@ -203,18 +203,18 @@ class LocalCluster:
         Raises:
             ProcessError: As for `run`.
         """
-        names = self._named(tasks)
+        names = self._select(tasks)
         outputs = self._runner.run_cell(code, names, timeout_secs=timeout_secs, show=show)
         return {str(task): lines for task, lines in outputs.items()}
 
     def tf_config(self, task: str) -> dict[str, Any]:
         """Returns what a task finds in its TF_CONFIG."""
-        config: dict[str, Any] = json.loads(self._kernels.spec.tf_config(self._named(task)[0]))
+        config: dict[str, Any] = json.loads(self._kernels.spec.tf_config(self._select(task)[0]))
         return config
 
     def kill(self, tasks: _Tasks) -> None:
         """Ends tasks at once, as SIGKILL does; they have no chance to save anything."""
-        self._kernels.group.stop(self._named(tasks), grace_secs=0)
+        self._kernels.group.stop(self._select(tasks), grace_secs=0)
 
     def restart(self, tasks: _Tasks = None) -> None:
         """Starts tasks again, at the same addresses if these are free; what they held is lost.
@@ -227,7 +227,7 @@ class LocalCluster:
             TaskFailed: A task ended while it started.
             TaskTimeout: A task did not start in time.
         """
-        kernels, names = self._kernels, self._named(tasks)
+        kernels, names = self._kernels, self._select(tasks)
         if tasks is None and kernels.spec.has_parameter_servers:
             names = [name for name in names if name not in kernels.group.running()]
         kernels.group.stop(names, grace_secs=0)
@@ -237,7 +237,7 @@ class LocalCluster:
 
     def status(self) -> ClusterStatus:
         """Returns what each task is doing."""
-        tasks, kernels = self._named(None), self._kernels
+        tasks, kernels = self._select(None), self._kernels
         ended = kernels.group.ended()
         states = {task: "busy" if kernels.by_task[task].is_busy else "idle" for task in tasks}
         states |= {task: how_it_ended(code) for task, code in ended.items()}
@@ -257,19 +257,19 @@ class LocalCluster:
 
     def logs(self, task: str) -> str:
         """Returns what a task's native code wrote, above all TensorFlow's, and what was cut."""
-        return self._kernels.group.log_of(self._named(task)[0]).read_text(errors="replace")
+        return self._kernels.group.log_of(self._select(task)[0]).read_text(errors="replace")
 
     def stacks(self, task: str) -> str:
         """Returns where a task's threads are, also of one that hangs."""
-        return self._kernels.stacks(self._named(task)[0])
+        return self._kernels.stacks(self._select(task)[0])
 
-    def waits(self, late: TaskTimeout) -> tuple[Wait, ...]:
+    def waits(self, error: TaskTimeout) -> tuple[Wait, ...]:
         """Returns on which line of yours each task was when the time of `run` was over.
 
         Args:
-            late: The error of `run`.
+            error: The error of `run`.
         """
-        return read_waits(late, self.tasks)
+        return read_waits(error, self.tasks)
 
     def close(self) -> None:
         """Ends all tasks at once; nothing of the cluster remains."""
@@ -284,29 +284,29 @@ class LocalCluster:
     def __repr__(self) -> str:
         return f"LocalCluster({', '.join(self.tasks)})"
 
-    def _named(self, tasks: _Tasks) -> list[TaskName]:
+    def _select(self, tasks: _Tasks) -> list[TaskName]:
         if not self._close.alive:
             raise ProcessError(
                 asked=f"tasks of {self!r}",
                 found="the cluster is closed",
                 do="make another: cluster = LocalCluster(...)",
             )
-        known = self._kernels.spec.tasks_in_order()
+        all_tasks = self._kernels.spec.tasks_in_order()
         if tasks is None:
-            return list(known)
-        asked = [tasks] if isinstance(tasks, str) else list(tasks)
-        names = {str(name) for name in known} | {name.job for name in known}
-        if unknown := [name for name in asked if name not in names]:
+            return list(all_tasks)
+        chosen = [tasks] if isinstance(tasks, str) else list(tasks)
+        names = {str(task) for task in all_tasks} | {task.job for task in all_tasks}
+        if unknown := [name for name in chosen if name not in names]:
             raise InvalidArgument(
                 asked=f"tasks={tasks!r}",
                 found=f"the cluster has no {unknown[0]!r}",
                 do=did_you_mean(str(unknown[0]), sorted(names)),
             )
-        return [name for name in known if str(name) in asked or name.job in asked]
+        return [task for task in all_tasks if str(task) in chosen or task.job in chosen]
 
 
 def _check_count(name: str, value: int, *, least: int, most: int) -> None:
-    """Raises where an argument of `LocalCluster` is no number that can be meant."""
+    """Raises if an argument of `LocalCluster` is no whole number in range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidArgument(
             asked=f"LocalCluster({name}={value!r})",
@@ -321,11 +321,11 @@ def newest_open() -> LocalCluster | None:
     return next((cluster for cluster in reversed(clusters) if cluster._close.alive), None)
 
 
-def _close(opened: contextlib.ExitStack, owner: int) -> None:
+def _close(resources: contextlib.ExitStack, owner: int) -> None:
     if os.getpid() == owner:  # and not a fork of the process whose tasks they are
-        opened.close()
+        resources.close()
 
 
 @functools.cache
-def _say_once(text: str) -> None:
+def _print_once(text: str) -> None:
     print(text)  # noqa: T201

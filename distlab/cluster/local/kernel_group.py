@@ -37,7 +37,7 @@ from distlab.cluster.warm.process import shared_server
 from distlab.errors import TaskFailed, TaskTimeout
 
 _POLL_SECS = 0.005
-_ASK_AGAIN_SECS = 0.2
+_REQUEST_AGAIN_SECS = 0.2
 _MESSAGES_AT_ONCE = 100
 _LOG_LINES = 8
 _CLOSING_SECS = 2.0
@@ -52,11 +52,11 @@ class TaskKernel:
 
     def __init__(self, task: TaskName, *, folder: Path, context: zmq.Context[Any], number: int):
         self.reply: dict[str, Any] | None = None  # to the last code that was sent, once it came
-        self._asked = ""  # the id of the request that is being answered
+        self._request_id = ""  # of the code that runs, or ran last
         self._stem = folder / f"{task.job}-{task.index}.{number}"
         self.stacks = Path(f"{self._stem}.stacks")
         self._client = BlockingKernelClient(context=context)
-        self._asked_at, self._is_idle, self._is_connected = 0.0, False, False
+        self._requested_at, self._is_idle, self._is_connected = 0.0, False, False
 
     def connection_file(self) -> str:
         """Writes the file that tells the kernel where to listen, and returns its path."""
@@ -70,7 +70,7 @@ class TaskKernel:
     @property
     def is_busy(self) -> bool:
         """Whether it has not answered the last code that it was sent."""
-        return bool(self._asked) and not (self.reply and self._is_idle)
+        return bool(self._request_id) and not (self.reply and self._is_idle)
 
     def is_ready(self) -> bool:
         """Whether it has answered a first question; asks it."""
@@ -80,7 +80,7 @@ class TaskKernel:
                 return False  # ZeroMQ would try again, but only after a while
             self._client.start_channels(stdin=False, hb=False, control=False)
             self._is_connected = True
-        if time.monotonic() - self._asked_at > _ASK_AGAIN_SECS:
+        if time.monotonic() - self._requested_at > _REQUEST_AGAIN_SECS:
             # Again, for until the subscription has arrived there the kernel tells nobody.
             self._begin(self._client.kernel_info())
         for _ in self.messages():
@@ -101,9 +101,9 @@ class TaskKernel:
         self._begin(message["header"]["msg_id"])  # first: an interrupt may come while it is sent
         self._client.shell_channel.send(message)
 
-    def _begin(self, asked: str) -> None:
-        self._asked, self.reply, self._is_idle = asked, None, False
-        self._asked_at = time.monotonic()
+    def _begin(self, request_id: str) -> None:
+        self._request_id, self.reply, self._is_idle = request_id, None, False
+        self._requested_at = time.monotonic()
 
     def sockets(self) -> list[zmq.Socket[Any]]:
         """Returns what to poll for messages."""
@@ -113,13 +113,13 @@ class TaskKernel:
         """Yields what has arrived for the last code that it was sent; of a flood, a part."""
         while self._client.shell_channel.msg_ready():
             message = self._client.shell_channel.get_msg()
-            if message["parent_header"].get("msg_id") == self._asked:
+            if message["parent_header"].get("msg_id") == self._request_id:
                 self.reply = message["content"]
         for _ in range(_MESSAGES_AT_ONCE):
             if not self._client.iopub_channel.msg_ready():
                 break
             message = self._client.iopub_channel.get_msg()
-            if message["parent_header"].get("msg_id") != self._asked:
+            if message["parent_header"].get("msg_id") != self._request_id:
                 continue
             if message["msg_type"] == "status":
                 self._is_idle = message["content"]["execution_state"] == "idle"
@@ -153,8 +153,8 @@ class KernelGroup:
         self._start_timeout_secs = start_timeout_secs
         self.by_task: dict[TaskName, TaskKernel] = {}
         self.sending = threading.Lock()
-        self._started, self._starting = 0, threading.Lock()
-        self._users, self._listening = threading.Condition(), 0
+        self._kernels_made, self._starting = 0, threading.Lock()
+        self._listeners_changed, self._listeners = threading.Condition(), 0
         self._ports = contextlib.ExitStack()
         spec = self._spec_on_new_ports()  # may fail: nothing was made yet
         # There it does not outlive a process that is killed.
@@ -171,13 +171,13 @@ class KernelGroup:
         return self.group.spec
 
     def _spec_on_new_ports(self) -> ClusterSpec:
-        former, self._ports = self._ports, contextlib.ExitStack()
+        previous, self._ports = self._ports, contextlib.ExitStack()
         ports = self._ports.enter_context(reserved_ports(self._layout.ports))
-        former.close()  # only now, so that the new ones are others
+        previous.close()  # only now, so that the new ones are others
         return self._layout.on(ports)
 
     def _group(self, spec: ClusterSpec) -> TaskGroup:
-        return TaskGroup(spec, how=self._how, folder=self.folder)
+        return TaskGroup(spec, how=self._start_of, folder=self.folder)
 
     def ports_are_free(self) -> bool:
         """Whether no process listens at any task's address."""
@@ -198,19 +198,19 @@ class KernelGroup:
         running, in_order = self.group.running(), self.spec.tasks_in_order()
         starting = [task for task in tasks or in_order if task not in running]
         for task in starting:
-            if former := self.by_task.get(task):
-                former.close()
-            self._started += 1
+            if previous := self.by_task.get(task):
+                previous.close()
+            self._kernels_made += 1
             self.by_task[task] = TaskKernel(
-                task, folder=self.folder, context=self._context, number=self._started
+                task, folder=self.folder, context=self._context, number=self._kernels_made
             )
         self.by_task = {task: self.by_task[task] for task in in_order}
         self.group.start(starting)
         deadline = time.monotonic() + self._start_timeout_secs
         asked = f"{', '.join(map(str, starting))} to start"
-        while waited := [task for task in starting if not self.by_task[task].is_ready()]:
+        while silent := [task for task in starting if not self.by_task[task].is_ready()]:
             ended = self.group.ended()
-            for task in waited:
+            for task in silent:
                 if task in ended:
                     raise TaskFailed(
                         asked=asked,
@@ -222,13 +222,13 @@ class KernelGroup:
             if time.monotonic() > deadline:
                 raise TaskTimeout(
                     asked=f"{asked} within {self._start_timeout_secs:g} s",
-                    found=f"{', '.join(map(str, waited))} did not answer",
+                    found=f"{', '.join(map(str, silent))} did not answer",
                     do="give start_timeout_secs more, or end other work on this machine",
-                    task=str(waited[0]),
+                    task=str(silent[0]),
                 )
             time.sleep(_POLL_SECS)
 
-    def _how(self, task: TaskName) -> Start:
+    def _start_of(self, task: TaskName) -> Start:
         kernel, is_worker = self.by_task[task], task.job in ("chief", "worker")
         has_server = self.spec.has_parameter_servers and task.job in ("worker", "ps")
         command = ["-m", "distlab.cluster.local.task_process", "--stacks", str(kernel.stacks)]
@@ -268,7 +268,7 @@ class KernelGroup:
         return file.read_bytes()[before:].decode(errors="replace") if size > before else ""
 
     def unanswering(self) -> Mapping[TaskName, object]:
-        """Returns what came back from tasks that others wait for: of those some do answer.
+        """Returns the probe of each task that doesn't answer; nothing if none of them does.
 
         In a network of its own no server can be asked from here.
         """
@@ -276,9 +276,9 @@ class KernelGroup:
             return {}
         tasks = [(task, self.spec.address_of(task)) for task in self.spec.tasks_in_order()]
         coordinator = "chief" if self.spec.has_parameter_servers else None
-        asked = {task: text for task, text in tasks if text and task.job != coordinator}
-        silent = unanswering(asked)
-        return silent if len(silent) < len(asked) else {}
+        addresses = {task: text for task, text in tasks if text and task.job != coordinator}
+        silent = unanswering(addresses)
+        return silent if len(silent) < len(addresses) else {}
 
     def last_words(self, task: TaskName) -> str:
         """Returns the last lines of a task's log, indented."""
@@ -288,21 +288,21 @@ class KernelGroup:
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Inside, the connections to the kernels stay open."""
-        with self._users:
-            self._listening += 1
+        with self._listeners_changed:
+            self._listeners += 1
         try:
             yield
         finally:
-            with self._users:
-                self._listening -= 1
-                self._users.notify_all()
+            with self._listeners_changed:
+                self._listeners -= 1
+                self._listeners_changed.notify_all()
 
     def close(self) -> None:
         """Ends every task and leaves nothing."""
         try:
             self.group.stop(grace_secs=0)
-            with self._users:  # who listens to a kernel in another thread sees that it has ended
-                self._users.wait_for(lambda: not self._listening, timeout=_CLOSING_SECS)
+            with self._listeners_changed:  # another thread that listens sees its kernel end
+                self._listeners_changed.wait_for(lambda: not self._listeners, timeout=_CLOSING_SECS)
         finally:
             for kernel in self.by_task.values():
                 kernel.close()

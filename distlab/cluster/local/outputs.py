@@ -1,9 +1,9 @@
 """What tasks write while they run code: recorded for each, shown in task order.
 
-    shown = InTurn(["worker:0", "worker:1"])
+    display = OrderedDisplay(["worker:0", "worker:1"])
     recorder = Recorder("worker:1", log=path)
-    shown.add("worker:1", recorder.add(message))   # waits until worker:0 has ended
-    shown.add("worker:1", recorder.end())
+    display.add("worker:1", recorder.add(message))   # waits until worker:0 has ended
+    display.add("worker:1", recorder.end())
 
 So the order never depends on which task is faster, and outputs can be compared. Of text that
 carriage returns write over, as progress bars do, the last is kept.
@@ -27,7 +27,7 @@ LOGGED_CHARACTERS = 10_000_000
 _OVERWRITTEN = re.compile(r"(?<![^\r\n])[^\r\n]*+\r(?=[^\r\n])")
 _RICH = {"display_data", "update_display_data", "execute_result"}
 # A widget's model lives in the kernel that made it: nobody could show its view here.
-_HERE_ONLY = "application/vnd.jupyter.widget-view+json"
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Recorder:
@@ -36,9 +36,9 @@ class Recorder:
     def __init__(self, task: str, *, log: Path) -> None:
         self._outputs: list[Output] = []
         self._task, self._log = task, log
-        self._open_lines = {"stdout": "", "stderr": ""}
-        self._text_left = SHOWN_CHARACTERS
-        self._more_text = 0
+        self._unfinished_lines = {"stdout": "", "stderr": ""}
+        self._characters_left = SHOWN_CHARACTERS
+        self._characters_cut = 0
 
     @property
     def outputs(self) -> list[Output]:
@@ -58,12 +58,12 @@ class Recorder:
         return []
 
     def end(self) -> list[Output]:
-        """Returns the outputs that are left, once the code has ended."""
-        left = self._end_lines()
-        if self._more_text:
-            more = f"{self._more_text:,} more characters: cluster.logs({self._task!r})"
-            left.append(_stream("stdout", f"\n... {more}\n"))
-        return self._keep(*left)
+        """Returns the remaining outputs, once the code has ended."""
+        remaining = self._end_lines()
+        if self._characters_cut:
+            more = f"{self._characters_cut:,} more characters: cluster.logs({self._task!r})"
+            remaining.append(_stream("stdout", f"\n... {more}\n"))
+        return self._keep(*remaining)
 
     def _keep(self, *outputs: Output) -> list[Output]:
         for output in outputs:
@@ -79,31 +79,31 @@ class Recorder:
         return list(outputs)
 
     def _whole_lines(self, name: str, text: str) -> list[Output]:
-        text = _OVERWRITTEN.sub("", self._open_lines[name] + text)
-        whole, newline, self._open_lines[name] = text.rpartition("\n")
-        if len(self._open_lines[name]) > self._text_left:
-            whole, newline, self._open_lines[name] = text, "", ""
+        text = _OVERWRITTEN.sub("", self._unfinished_lines[name] + text)
+        whole, newline, self._unfinished_lines[name] = text.rpartition("\n")
+        if len(self._unfinished_lines[name]) > self._characters_left:
+            whole, newline, self._unfinished_lines[name] = text, "", ""
         return self._within_bounds(name, (whole + newline).replace("\r\n", "\n"))
 
     def _end_lines(self) -> list[Output]:
-        open_lines, self._open_lines = self._open_lines, {"stdout": "", "stderr": ""}
+        unfinished, self._unfinished_lines = self._unfinished_lines, {"stdout": "", "stderr": ""}
         return [
             output
-            for name, text in open_lines.items()
+            for name, text in unfinished.items()
             for output in self._within_bounds(name, text.rstrip("\r"))
         ]
 
     def _within_bounds(self, name: str, text: str) -> list[Output]:
-        shown, rest = text[: self._text_left], text[self._text_left :]
-        self._text_left -= len(shown)
-        if rest and self._more_text < LOGGED_CHARACTERS:
+        shown, overflow = text[: self._characters_left], text[self._characters_left :]
+        self._characters_left -= len(shown)
+        if overflow and self._characters_cut < LOGGED_CHARACTERS:
             with self._log.open("a", encoding="utf-8", errors="replace") as log:
-                log.write(rest)
-        self._more_text += len(rest)
+                log.write(overflow)
+        self._characters_cut += len(overflow)
         return [_stream(name, shown)] if shown else []
 
     def _rich(self, kind: str, content: dict[str, Any]) -> Output:
-        data = {mime: value for mime, value in content["data"].items() if mime != _HERE_ONLY}
+        data = {mime: value for mime, value in content["data"].items() if mime != _WIDGET_VIEW}
         output = {"output_type": kind, "data": data, "metadata": content["metadata"]}
         if kind == "execute_result":
             output["execution_count"] = content["execution_count"]
@@ -116,13 +116,13 @@ def _stream(name: str, text: str) -> Output:
     return {"output_type": "stream", "name": name, "text": text}
 
 
-class InTurn:
+class OrderedDisplay:
     """Shows outputs in the order of tasks, each under its name: live for one, then the next."""
 
     def __init__(self, tasks: Iterable[str]) -> None:
         self._waiting: dict[str, list[Output]] = {task: [] for task in tasks}
         self._ended: set[str] = set()
-        self._named, self._line_is_open = "", False
+        self._current_task, self._line_is_open = "", False
 
     def add(self, task: str, outputs: Iterable[Output], *, is_last: bool = False) -> None:
         """Shows outputs once the task's turn has come, which `is_last` ends."""
@@ -132,7 +132,7 @@ class InTurn:
         while self._waiting:
             task = next(iter(self._waiting))
             for output in self._waiting[task]:
-                if self._named != task:
+                if self._current_task != task:
                     self._show_name(task)
                 _show(output)
                 self._line_is_open = not output.get("text", "\n").endswith("\n")
@@ -142,7 +142,7 @@ class InTurn:
             del self._waiting[task]
 
     def _show_name(self, task: str) -> None:
-        self._named = task
+        self._current_task = task
         if self._line_is_open and shell() is None:  # there a name stands below other text
             sys.stdout.write("\n")
         _display({"data": {"text/plain": task, "text/html": f"<b>{task}</b>"}})

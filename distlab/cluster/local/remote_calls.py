@@ -54,14 +54,14 @@ def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     with _by_value(function):
         try:
             packed = cloudpickle.dumps((function, args))
-        except Exception as problem:
+        except Exception as error:
             culprits = "; ".join(_culprits(function, args))
             raise InvalidArgument(
                 asked=f"run({getattr(function, '__name__', type(function).__name__)}) on tasks",
-                found=culprits or f"it cannot be pickled: {problem}",
+                found=culprits or f"it cannot be pickled: {error}",
                 do="make inside the function what only this process can hold (models, data sets, "
                 "strategies, locks, open files), and give numbers, arrays and names as arguments",
-            ) from problem
+            ) from error
     return pickle.dumps((list(sys.path), _cells(function), packed))
 
 
@@ -80,9 +80,9 @@ def answer(call_file: str, result_file: str) -> None:
     file = io.BytesIO()
     try:
         _Pickler(file).dump(result)
-    except Exception as problem:
+    except Exception as error:
         raise UnsendableResult(
-            f"returned a {_kind(result)}, which cannot come back: {problem}"
+            f"returned a {_kind(result)}, which cannot come back: {error}"
         ) from None
     Path(result_file).write_bytes(file.getvalue())
 
@@ -108,11 +108,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if type(obj).__name__ == "PerReplica":
                 return tuple, (obj.values,)
             if hasattr(obj, "numpy") and hasattr(obj, "dtype"):
-                return _itself, (obj.numpy(),)
+                return _identity, (obj.numpy(),)
         return super().reducer_override(obj)
 
 
-def _itself(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -149,10 +149,12 @@ def _cells(function: Callable[..., Any]) -> dict[str, list[str]]:
     Tracebacks show them, and AutoGraph reads them. A function may call those of other cells.
     """
     inner = inspect.unwrap(function)
-    beside = getattr(inner, "__globals__", {}).values()
+    global_values = getattr(inner, "__globals__", {}).values()
     # Only a look: to ask an object for what it has may load a module.
-    bare = (inspect.getattr_static(value, "__wrapped__", value) for value in (inner, *beside))
-    names = {value.__code__.co_filename for value in bare if isinstance(value, FunctionType)}
+    unwrapped = (
+        inspect.getattr_static(value, "__wrapped__", value) for value in (inner, *global_values)
+    )
+    names = {value.__code__.co_filename for value in unwrapped if isinstance(value, FunctionType)}
     lines = {name: linecache.getlines(name) for name in names if not Path(name).exists()}
     return {name: text for name, text in lines.items() if text}
 
@@ -167,5 +169,5 @@ def _culprits(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[s
     for name, value in parts.items():
         try:
             cloudpickle.dumps(value)
-        except Exception as problem:
-            yield f"{name}, a {_kind(value)}, cannot be pickled: {problem}"
+        except Exception as error:
+            yield f"{name}, a {_kind(value)}, cannot be pickled: {error}"

@@ -24,9 +24,9 @@ from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.group import GRACE_SECS
 from distlab.cluster.local import task_errors
 from distlab.cluster.local.kernel_group import KernelGroup, TaskKernel
-from distlab.cluster.local.outputs import InTurn, Output, Recorder
+from distlab.cluster.local.outputs import OrderedDisplay, Output, Recorder
 from distlab.cluster.local.remote_calls import pack_call
-from distlab.cluster.local.task_errors import TaskFailure, listed
+from distlab.cluster.local.task_errors import TaskFailure, join_names
 from distlab.cluster.spec import TaskName
 from distlab.errors import ProcessError, TaskFailed
 
@@ -34,10 +34,10 @@ _CALL = (
     "__import__('distlab.cluster.local.remote_calls', fromlist=['answer'])"
     ".answer({call!r}, {result!r})"
 )
-_LOOK_MS = 50
+_POLL_MS = 50
 
-# Workers knock at the first one's door; one that finds it shut waits a second before it knocks
-# again (TensorFlow's grpc_channel.cc).
+# Workers connect to the first one's server; one that is refused tries again only a second later
+# (TensorFlow's grpc_channel.cc).
 _HEAD_START_SECS = 0.05
 
 # How long others are waited for once one has failed: a task that lost a peer may tell so before
@@ -57,7 +57,7 @@ class Runner:
         self, code: str, tasks: Sequence[TaskName], *, timeout_secs: float, show: bool
     ) -> dict[TaskName, list[Output]]:
         """Runs a cell on tasks and returns the outputs of each."""
-        cell = _Round(self._kernels, f"a cell on {listed(tasks)}", show=show)
+        cell = _Execution(self._kernels, f"a cell on {join_names(tasks)}", show=show)
         cell.run(dict.fromkeys(tasks, code), timeout_secs=timeout_secs)
         return {task: recorder.outputs for task, recorder in cell.recorders.items()}
 
@@ -76,40 +76,40 @@ class Runner:
         """
         packed = pack_call(function, args)
         name = getattr(function, "__name__", type(function).__name__)
-        left = self._restarts
+        restarts_left = self._restarts
 
         def use_restart(why: str) -> None:
-            nonlocal left
-            left -= 1
-            number = self._restarts - left
+            nonlocal restarts_left
+            restarts_left -= 1
+            number = self._restarts - restarts_left
             print(f"{why}: started again ({number} of {self._restarts})")  # noqa: T201
 
         def replace_workers() -> None:
             for task, code in self._kernels.group.ended().items():
-                if task not in tasks and task.job == "worker" and left:
+                if task not in tasks and task.job == "worker" and restarts_left:
                     use_restart(f"{task} {how_it_ended(code)}")
                     self._kernels.start([task])
 
         while True:
-            call = _Round(
+            call = _Execution(
                 self._kernels,
-                f"{name}() on {listed(tasks)}",
+                f"{name}() on {join_names(tasks)}",
                 show=True,
                 is_call=True,
-                kills_at_loss=left > 0,
-                tend=replace_workers,
+                kills_at_loss=restarts_left > 0,
+                on_poll=replace_workers,
             )
             try:
                 return self._call_once(call, packed, tasks, timeout_secs)
-            except TaskFailed as problem:
-                if not (left and problem.is_loss):
+            except TaskFailed as error:
+                if not (restarts_left and error.is_loss):
                     raise
-                use_restart(problem.found)
+                use_restart(error.found)
                 self._kernels.group.stop(grace_secs=0)
                 self._kernels.start()
 
     def _call_once(
-        self, call: _Round, packed: bytes, tasks: Sequence[TaskName], timeout_secs: float
+        self, call: _Execution, packed: bytes, tasks: Sequence[TaskName], timeout_secs: float
     ) -> list[Any]:
         file = self._kernels.folder / f"call-{next(self._numbers)}"
         results = {task: Path(f"{file}.{task.job}-{task.index}") for task in tasks}
@@ -126,16 +126,16 @@ class Runner:
 def _result(asked: str, task: TaskName, file: Path) -> Any:
     try:
         return pickle.loads(file.read_bytes())
-    except Exception as problem:
+    except Exception as error:
         raise TaskFailed(
             asked=asked,
-            found=f"{task} returned what this process cannot read: {problem}",
+            found=f"{task} returned what this process cannot read: {error}",
             do=task_errors.RETURN_PLAIN,
             task=str(task),
-        ) from problem
+        ) from error
 
 
-class _Round:
+class _Execution:
     """One piece of code on several tasks at once, from its sending to its end."""
 
     def __init__(
@@ -146,21 +146,21 @@ class _Round:
         show: bool,
         is_call: bool = False,
         kills_at_loss: bool = False,
-        tend: Callable[[], object] = lambda: None,
+        on_poll: Callable[[], object] = lambda: None,
     ) -> None:
         self.asked = asked
         self.recorders: dict[TaskName, Recorder] = {}
         self._kernels, self._group = kernels, kernels.group
         self._shows, self._is_call = show, is_call
-        self._kills_at_loss, self._tend = kills_at_loss, tend
+        self._kills_at_loss, self._on_poll = kills_at_loss, on_poll
         self._open: dict[TaskName, TaskKernel] = {}
         self._failures: list[TaskFailure] = []
-        self._down = set(self._group.ended())
+        self._down_before = set(self._group.ended())
         self._stopping = False
 
     def run(self, code: Mapping[TaskName, str], *, timeout_secs: float) -> None:
         """Runs each task's code, and raises where a task fails or time is over."""
-        self._turns = InTurn(map(str, code)) if self._shows else None
+        self._display = OrderedDisplay(map(str, code)) if self._shows else None
         deadline = time.monotonic() + timeout_secs
         with self._kernels.in_use():
             try:
@@ -169,12 +169,12 @@ class _Round:
                     self._send(code)
                 self._wait(deadline)
                 if self._failures:
-                    problem = task_errors.failed(self.asked, self._sorted_failures(), self._kernels)
-                    if problem.is_loss and self._kills_at_loss:
+                    error = task_errors.failed(self.asked, self._sorted_failures(), self._kernels)
+                    if error.is_loss and self._kills_at_loss:
                         self._stop(grace_secs=0)
-                    raise problem
+                    raise error
                 if self._open:
-                    raise task_errors.late(
+                    raise task_errors.timed_out(
                         self.asked, timeout_secs, list(self._open), self._kernels
                     )
             finally:  # also after an interrupt of this process
@@ -185,13 +185,13 @@ class _Round:
         if down := [task for task in tasks if task not in running]:
             raise ProcessError(
                 asked=self.asked,
-                found=f"{listed(down)} {'is' if len(down) == 1 else 'are'} down",
+                found=f"{join_names(down)} {'is' if len(down) == 1 else 'are'} down",
                 do="start it again: cluster.restart(); cluster.status() tells how it ended",
             )
         if busy := [task for task in tasks if self._kernels.by_task[task].is_busy]:
             raise ProcessError(
                 asked=self.asked,
-                found=f"{listed(busy)} still run{'s' if len(busy) == 1 else ''} something else",
+                found=f"{join_names(busy)} still run{'s' if len(busy) == 1 else ''} something else",
                 do=f"wait for it, or end it: cluster.kill({str(busy[0])!r})",
             )
 
@@ -211,12 +211,11 @@ class _Round:
             self._listen()
             if self._failures:
                 failed_at = min(failed_at, time.monotonic())
-            self._tend()
-        if (
-            self._failures
-        ):  # a task without code of its own, as a parameter server, may be the cause
+            self._on_poll()
+        if self._failures:
+            # A task without code of its own, such as a parameter server, may be the cause.
             for task, code in self._group.ended().items():
-                if task not in self.recorders and task not in self._down:
+                if task not in self.recorders and task not in self._down_before:
                     self._failures.append(TaskFailure(task=task, code=code))
 
     def _sorted_failures(self) -> list[TaskFailure]:
@@ -252,7 +251,7 @@ class _Round:
         for kernel in self._open.values():
             for socket in kernel.sockets():
                 poller.register(socket, zmq.POLLIN)
-        poller.poll(_LOOK_MS)
+        poller.poll(_POLL_MS)
         ended = self._group.ended()  # before what it has written is read
         for task, kernel in list(self._open.items()):
             messages = list(kernel.messages())
@@ -287,5 +286,5 @@ class _Round:
         del self._open[task]
 
     def _show(self, task: TaskName, outputs: list[Output], *, is_last: bool = False) -> None:
-        if self._turns:
-            self._turns.add(str(task), outputs, is_last=is_last)
+        if self._display:
+            self._display.add(str(task), outputs, is_last=is_last)

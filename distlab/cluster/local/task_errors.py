@@ -1,7 +1,7 @@
 """The errors of a `LocalCluster`: which task failed and why, or which did not finish and where.
 
 raise failed("train() on worker:0, worker:1", failures, kernels)
-raise late("train() on worker:0, worker:1", 60, tasks, kernels)
+raise timed_out("train() on worker:0, worker:1", 60, tasks, kernels)
 read_waits(error, ["worker:0", "worker:1"])       # the user's own lines of such an error
 """
 
@@ -25,18 +25,18 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 RETURN_PLAIN = "return numbers, text, arrays, or lists and dicts of them (history.history, weights)"
 _RESTART = "cluster.restart() starts again what was ended"
 
-_IF = "An all-reduce in an if: a merge_call error, or a hang"
-_SHARDS = "A layer that is cut into shards: no attribute handle"
+_CONDITIONAL_ALL_REDUCE = "An all-reduce in an if: a merge_call error, or a hang"
+_SHARDED_LAYER = "A layer that is cut into shards: no attribute handle"
 
 # What TensorFlow and Keras say without naming the cause, and the pitfall that names it.
 PITFALLS = {
     "Bad CRC-32 for file": "Workers that overwrite each other's file",
     "OOM when allocating tensor": "Out of memory",
     "Unable to parse tensor proto": "Unable to parse tensor proto",
-    "'ShardedVariable' object has no attribute": _SHARDS,
-    "`merge_call` called while defining a new graph": _IF,
+    "'ShardedVariable' object has no attribute": _SHARDED_LAYER,
+    "`merge_call` called while defining a new graph": _CONDITIONAL_ALL_REDUCE,
     "destinations can not be empty": "Destinations cannot be empty",
-    "replica_context().merge_call() calls": _IF,
+    "replica_context().merge_call() calls": _CONDITIONAL_ALL_REDUCE,
     "the dataset only has": "Fewer files than workers: a hang at the first batch",
 }
 
@@ -135,14 +135,14 @@ def _detail(failure: TaskFailure, kernels: KernelGroup) -> str:
     return f"; its last words:\n{words}" if words else ""
 
 
-def late(
+def timed_out(
     asked: str, timeout_secs: float, tasks: Sequence[TaskName], kernels: KernelGroup
 ) -> TaskTimeout:
     """Returns the error for code that did not finish in time; the tasks are still to be asked."""
     stacks = {task: kernels.stacks(task) for task in tasks}
-    found = f"{listed(tasks)} did not finish"
+    found = f"{join_names(tasks)} did not finish"
     for task, stack in stacks.items():
-        found += f"\n    {_wait(str(task), stack)}"
+        found += f"\n    {_wait_of(str(task), stack)}"
     for task, probe in kernels.unanswering().items():
         found += f"\n    {task} does not answer at {probe}"
     return TaskTimeout(
@@ -193,12 +193,12 @@ def read_waits(error: TaskTimeout, tasks: Iterable[str]) -> tuple[Wait, ...]:
     parts = re.split(rf"^({'|'.join(map(re.escape, names))})$", error.traceback, flags=re.MULTILINE)
     stacks = dict(zip(parts[1::2], parts[2::2], strict=True))
     return tuple(
-        _wait(name, stacks[name]) if name in stacks else Wait(task=name, is_over=True)
+        _wait_of(name, stacks[name]) if name in stacks else Wait(task=name, is_over=True)
         for name in names
     )
 
 
-def _wait(task: str, stack: str) -> Wait:
+def _wait_of(task: str, stack: str) -> Wait:
     inside = ""
     main_thread = stack.rpartition("(most recent call first):")[2]  # the last that is told
     for file, number, function in _FRAME.findall(main_thread):
@@ -212,7 +212,7 @@ def _wait(task: str, stack: str) -> Wait:
     return Wait(task=task)
 
 
-def listed(tasks: Sequence[TaskName]) -> str:
+def join_names(tasks: Sequence[TaskName]) -> str:
     """Returns the names of tasks, for a sentence."""
     return ", ".join(map(str, tasks))
 

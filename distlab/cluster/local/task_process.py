@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 # A server that nothing refers to would be ended.
-_kept: list[Any] = []
+_servers: list[Any] = []
 
 
 def main() -> None:
     """Prepares TensorFlow as the cluster asks, then runs the kernel until it is killed."""
-    asked = argparse.ArgumentParser()
-    asked.add_argument("--stacks", type=Path, required=True)
-    asked.add_argument("--devices", type=int, required=True)
-    asked.add_argument("--server", action="store_true")
-    asked.add_argument("kernel", nargs="*")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stacks", type=Path, required=True)
+    parser.add_argument("--devices", type=int, required=True)
+    parser.add_argument("--server", action="store_true")
+    parser.add_argument("kernel", nargs="*")
+    options = parser.parse_args()
     # First of all, and needing no GIL: a task that hangs can be asked where at any time.
     faulthandler.register(signal.SIGUSR1, file=options.stacks.open("w"), all_threads=True)
 
@@ -46,7 +46,7 @@ def main() -> None:
             task_index=resolver.task_id,
             protocol="grpc",
         )
-        _kept.append(server)
+        _servers.append(server)
     from distlab.cluster.warm import ipython_kernel
 
     ipython_kernel.main([*options.kernel, f"--IPKernelApp.parent_handle={os.getppid()}"])

@@ -38,10 +38,11 @@ with a tuple `CHECKS`. A check states a task from top to bottom:
 
 `criteria.py` has what can be expected, and `mistakes.py` how a mistake is recognised. The feedback
 on a mistake says what the code did, what follows from that, and asks a question. `distlab exercise
-new NN_slug` makes a check to start from, with its exercise and its test. Test it with
-`tests/support/lesson_checks.py`: the solution passes, the stub earns nothing, each mistake is
-caught by name. Import no TensorFlow at the top of such a module: a check must be found, and a plain
-answer judged, in well under a second.
+new NN_slug` makes a check to start from, with its exercise and its test. Tests of every check hold
+that its solution passes, its stub earns nothing and each `Fault` is named. The lesson's own test
+adds another right answer, and a wrong one for each `Observed` and `Raises`, with the helpers in
+`tests/support/lesson_checks.py`. Import no TensorFlow at the top of such a module: a check must be
+found, and a plain answer judged, in well under a second.
 """
 
 from distlab.course.checks.check import Check as Check

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from distlab.course.checks.criteria import Stated, expectations_in, judge_by
+from distlab.course.checks.criteria import Requirement, expectations_in, judge_by
 from distlab.course.checks.mistakes import NamedMistake
 from distlab.course.checks.verdict import Inputs, Plain, Verdict
 from distlab.course.results.plain_values import to_plain
@@ -70,7 +70,7 @@ class Check:
     call: Callable[[Callable[..., Any], Inputs], Any]
     read: Callable[[Inputs, Plain], Plain] | None = None
     reference: Callable[..., Plain] | None = None
-    criteria: tuple[Stated, ...]
+    criteria: tuple[Requirement, ...]
     question: str = ""
     direction: str = ""
     hint: str

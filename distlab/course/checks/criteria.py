@@ -29,12 +29,12 @@ from distlab.course.checks.verdict import Criterion, Inputs, Plain, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation(ABC):
-    """One criterion, as a check states it; `look` says whether an answer meets it."""
+    """One criterion, as a check states it; `judge` says whether an answer meets it."""
 
     points: float = 1.0
 
     @abstractmethod
-    def look(self, inputs: Inputs, outputs: Plain, right: Plain) -> Criterion:
+    def judge(self, inputs: Inputs, outputs: Plain, expected: Plain) -> Criterion:
         """Compares an answer with the right one."""
 
 
@@ -53,9 +53,9 @@ class Compared(Expectation):
     label: str
     asked: Callable[[Inputs], str] | None = field(default=None, kw_only=True)
 
-    def look(self, inputs: Inputs, outputs: Plain, right: Plain) -> Criterion:
+    def judge(self, inputs: Inputs, outputs: Plain, expected: Plain) -> Criterion:
         """As for every expectation."""
-        difference = self.compare(outputs[self.key], right[self.key])
+        difference = self.compare(outputs[self.key], expected[self.key])
         if self.asked is None or difference.passed:
             return difference
         return replace(difference, message=f"{self.asked(inputs)}: {difference.message}")
@@ -121,9 +121,9 @@ class Choice(Compared):
             message = "your function returned None for this case: is there a `return`?"
         elif yours not in self.among:
             message = f"not one of {', '.join(self.among)}"
-        right = isinstance(yours, str) and self.agrees(yours, expected)
+        passed = isinstance(yours, str) and self.agrees(yours, expected)
         return Criterion(
-            self.label, right, "" if right else message, shown(yours), weight=self.points
+            self.label, passed, "" if passed else message, shown(yours), weight=self.points
         )
 
     def agrees(self, yours: Plain, other: Plain) -> bool:
@@ -146,7 +146,7 @@ class Holds(Expectation):
     condition: Callable[[Inputs, Plain], object]
     message: str | Callable[[Inputs, Plain], str]
 
-    def look(self, inputs: Inputs, outputs: Plain, right: Plain) -> Criterion:
+    def judge(self, inputs: Inputs, outputs: Plain, expected: Plain) -> Criterion:
         """As for every expectation."""
         holds, message = self.condition(inputs, outputs), self.message
         text = message if isinstance(message, str) else "" if holds else message(inputs, outputs)
@@ -188,46 +188,50 @@ class Form(Gate):
     ) -> None:
         def message(inputs: Inputs, outputs: Plain) -> str:
             yours = outputs[key] if key else outputs
-            found = "nothing: is there a `return`?" if yours is None else shown(yours)
-            return f"yours returned {found}"
+            returned = "nothing: is there a `return`?" if yours is None else shown(yours)
+            return f"yours returned {returned}"
 
         super().__init__(Holds(label, condition, message))
 
 
-Stated = Expectation | Then | Gate
+Requirement = Expectation | Then | Gate
 
 
-def expectations_in(criteria: Iterable[Stated]) -> Iterator[Expectation]:
+def expectations_in(criteria: Iterable[Requirement]) -> Iterator[Expectation]:
     """Yields the criteria that earn points, also those in `Then`."""
-    for stated in criteria:
-        if isinstance(stated, Then):
-            yield from stated.criteria
-        elif not isinstance(stated, Gate):
-            yield stated
+    for requirement in criteria:
+        if isinstance(requirement, Then):
+            yield from requirement.criteria
+        elif not isinstance(requirement, Gate):
+            yield requirement
 
 
-def comparisons_in(criteria: Iterable[Stated]) -> Iterator[Compared]:
+def comparisons_in(criteria: Iterable[Requirement]) -> Iterator[Compared]:
     """Yields the criteria that compare with the reference, also those in `Then` and `Gate`."""
-    gated = [stated.criterion for stated in criteria if isinstance(stated, Gate)]
+    gated = [requirement.criterion for requirement in criteria if isinstance(requirement, Gate)]
     for criterion in (*gated, *expectations_in(criteria)):
         if isinstance(criterion, Compared):
             yield criterion
 
 
-def judge_by(criteria: Iterable[Stated], inputs: Inputs, outputs: Plain, right: Plain) -> Verdict:
+def judge_by(
+    criteria: Iterable[Requirement], inputs: Inputs, outputs: Plain, expected: Plain
+) -> Verdict:
     """Returns the verdict on an answer."""
     criteria = tuple(criteria)
     points = sum(criterion.points for criterion in expectations_in(criteria))
-    found: list[Criterion] = []
-    for stated in criteria:
-        if isinstance(stated, Gate):
-            first = stated.criterion.look(inputs, outputs, right)
+    looked_at: list[Criterion] = []
+    for requirement in criteria:
+        if isinstance(requirement, Gate):
+            first = requirement.criterion.judge(inputs, outputs, expected)
             if not first.passed:
-                return Verdict((*found, replace(first, weight=points)), out_of=points)
-        elif isinstance(stated, Then):
-            if not stated.after(criterion.passed for criterion in found):
+                return Verdict((*looked_at, replace(first, weight=points)), out_of=points)
+        elif isinstance(requirement, Then):
+            if not requirement.after(criterion.passed for criterion in looked_at):
                 break
-            found += [criterion.look(inputs, outputs, right) for criterion in stated.criteria]
+            looked_at += [
+                criterion.judge(inputs, outputs, expected) for criterion in requirement.criteria
+            ]
         else:
-            found.append(stated.look(inputs, outputs, right))
-    return Verdict(tuple(found), out_of=points)
+            looked_at.append(requirement.judge(inputs, outputs, expected))
+    return Verdict(tuple(looked_at), out_of=points)

@@ -41,12 +41,12 @@ def exercise_of(stem: str) -> Path:
 
 def is_handed_out(task: str, source: str, exercise: Path) -> bool:
     """Returns whether a cell has the code that the exercise has for a task."""
-    given = _given_code(exercise).get(task, "")
-    return bool(given) and _tree(source) == given
+    handed_out = _handed_out_code(exercise).get(task, "")
+    return bool(handed_out) and _tree(source) == handed_out
 
 
 @functools.cache
-def _given_code(exercise: Path) -> dict[str, str]:
+def _handed_out_code(exercise: Path) -> dict[str, str]:
     """The syntax tree of each task's cell, by the name of the task."""
     try:
         cells = json.loads(exercise.read_text(encoding="utf-8"))["cells"]

@@ -84,11 +84,11 @@ class Section:
 
 def section_to_revisit(check: Check) -> Section | None:
     """Returns the section that a check names; None if it is in no lesson of distlab."""
-    named = _WITH_LESSON.fullmatch(check.revisit)
-    if named is None:
+    match = _WITH_LESSON.fullmatch(check.revisit)
+    if match is None:
         stem, heading = stem_of(check), check.revisit
     else:
-        number = named["number"] + "_"
-        stem = next((matching for matching in stems() if matching.startswith(number)), "")
-        heading = named["heading"]
+        number = match["number"] + "_"
+        stem = next((candidate for candidate in stems() if candidate.startswith(number)), "")
+        heading = match["heading"]
     return Section(stem, heading.replace("`", "")) if stem else None

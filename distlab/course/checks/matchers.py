@@ -21,17 +21,17 @@ def expect_close(
     label: str, *, yours: Plain, expected: Plain, atol: float, weight: float = 1.0
 ) -> Criterion:
     """Numbers, arrays or nested lists of them, within `atol` at every place."""
-    wanted, got = _numbers(expected), _numbers(yours)
+    wanted, actual = _numbers(expected), _numbers(yours)
     if wanted is None:
         raise TypeError(f"expect_close({label!r}) needs numbers as expected, not {expected!r}")
     if yours is None:
         message = "your function returned None here: is there a `return`?"
-    elif got is None:
+    elif actual is None:
         message = f"numbers were expected here, yours is {_kind(yours)}"
-    elif got.shape != wanted.shape:
-        message = f"the shape is {_shape(got)}, expected {_shape(wanted)}"
+    elif actual.shape != wanted.shape:
+        message = f"the shape is {_shape(actual)}, expected {_shape(wanted)}"
     else:
-        message = _difference(got, wanted, atol)
+        message = _difference(actual, wanted, atol)
     return _criterion(label, message, yours, expected, weight)
 
 
@@ -87,29 +87,31 @@ def shown(value: Plain) -> str:
         text = repr(value)
     if len(text) <= _WIDEST:
         return text
-    begun = text[: _WIDEST - 4]
-    whole = begun.rpartition(",")[0]
-    return (f"{whole}," if len(whole) > _WIDEST // 2 else begun) + " ..."
+    prefix = text[: _WIDEST - 4]
+    whole = prefix.rpartition(",")[0]
+    return (f"{whole}," if len(whole) > _WIDEST // 2 else prefix) + " ..."
 
 
 def _criterion(label: str, message: str, yours: Plain, expected: Plain, weight: float) -> Criterion:
     return Criterion(label, not message, message, shown(yours), shown(expected), weight)
 
 
-def _difference(got: Any, wanted: Any, atol: float) -> str:
-    lost = np.isnan(got) & ~np.isnan(wanted)
-    if lost.any():
-        return f"NaN at {lost.sum()} of {lost.size} places"
+def _difference(actual: Any, wanted: Any, atol: float) -> str:
+    turned_nan = np.isnan(actual) & ~np.isnan(wanted)
+    if turned_nan.any():
+        return f"NaN at {turned_nan.sum()} of {turned_nan.size} places"
     with np.errstate(all="ignore"):
-        gap = np.abs(got - wanted)
-        far = ~((gap <= atol) | (got == wanted) | (np.isnan(got) & np.isnan(wanted)))
-    if not far.any():
+        gap = np.abs(actual - wanted)
+        differs = ~((gap <= atol) | (actual == wanted) | (np.isnan(actual) & np.isnan(wanted)))
+    if not differs.any():
         return ""
     if gap.ndim == 0:
         return f"off by {float(gap):.3g}"
-    place = np.unravel_index(int(np.argmax(np.where(far, gap, -1))), gap.shape)
+    place = np.unravel_index(int(np.argmax(np.where(differs, gap, -1))), gap.shape)
     where = ", ".join(str(int(i)) for i in place)
-    return f"{far.sum()} of {far.size} places differ, by up to {gap[place]:.3g} (at [{where}])"
+    return (
+        f"{differs.sum()} of {differs.size} places differ, by up to {gap[place]:.3g} (at [{where}])"
+    )
 
 
 def _numbers(value: Plain) -> Any:

@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
-from distlab.course.checks.criteria import Stated, comparisons_in
+from distlab.course.checks.criteria import Requirement, comparisons_in
 from distlab.course.checks.verdict import Inputs, Plain
 
 
-class Statement(Protocol):
-    """What a mistake needs of a check."""
+class CheckLike(Protocol):
+    """What a mistake reads of a check; `Check` itself imports this module."""
 
     @property
-    def criteria(self) -> tuple[Stated, ...]:
+    def criteria(self) -> tuple[Requirement, ...]:
         """What the check expects."""
 
     def expected(self, inputs: Inputs, **changes: Any) -> Plain:
@@ -46,7 +46,7 @@ class NamedMistake:
         self.says = text
         return self
 
-    def explains(self, check: Statement, inputs: Inputs, outputs: Plain) -> bool:
+    def explains(self, check: CheckLike, inputs: Inputs, outputs: Plain) -> bool:
         """Returns whether outputs are those that this mistake gives."""
         return False
 
@@ -66,23 +66,25 @@ class Fault(NamedMistake):
     def __init__(self, name: str, *, sees: str | tuple[str, ...] = (), **changes: Any) -> None:
         super().__init__(name)
         self.sees = (sees,) if isinstance(sees, str) else sees
-        self.ways = [changes]
+        self.variants = [changes]
 
     def or_with(self, **changes: Any) -> Self:
         """Adds a second way to make the same mistake."""
-        self.ways.append(changes)
+        self.variants.append(changes)
         return self
 
-    def explains(self, check: Statement, inputs: Inputs, outputs: Plain) -> bool:
+    def explains(self, check: CheckLike, inputs: Inputs, outputs: Plain) -> bool:
         """Returns whether outputs agree with the reference, changed in one of these ways."""
-        right, rows = check.expected(inputs), tuple(comparisons_in(check.criteria))
+        expected, rows = check.expected(inputs), tuple(comparisons_in(check.criteria))
 
         def agrees(wrong: Plain) -> bool:
-            moved = [row for row in rows if not row.agrees(wrong[row.key], right[row.key])]
-            seen = [row for row in rows if row.key in self.sees] or moved
-            return bool(moved) and all(row.agrees(outputs[row.key], wrong[row.key]) for row in seen)
+            moved = [row for row in rows if not row.agrees(wrong[row.key], expected[row.key])]
+            compared = [row for row in rows if row.key in self.sees] or moved
+            return bool(moved) and all(
+                row.agrees(outputs[row.key], wrong[row.key]) for row in compared
+            )
 
-        return any(agrees(check.expected(inputs, **changes)) for changes in self.ways)
+        return any(agrees(check.expected(inputs, **changes)) for changes in self.variants)
 
 
 class Raises(NamedMistake):
@@ -110,6 +112,6 @@ class Observed(NamedMistake):
         super().__init__(name)
         self.when = when
 
-    def explains(self, check: Statement, inputs: Inputs, outputs: Plain) -> bool:
+    def explains(self, check: CheckLike, inputs: Inputs, outputs: Plain) -> bool:
         """Returns whether the condition holds."""
         return bool(self.when(inputs, outputs))

@@ -22,7 +22,7 @@ from typing import Any, overload
 from distlab.course.checks.check import Check
 from distlab.course.checks.handed_out import is_untouched
 from distlab.course.checks.help_steps import as_handed_out, with_help
-from distlab.course.checks.progress import Progress, note, progress
+from distlab.course.checks.progress import Progress, note_result, progress
 from distlab.course.checks.registry import find_check
 from distlab.course.checks.report import Ending, Report
 from distlab.course.checks.run_check import run_check
@@ -73,46 +73,46 @@ def check(
 
 
 def _report_on(name: str | Check, function: Callable[..., Any] | None, seed: int | None) -> Report:
-    asked = find_check(name) if isinstance(name, str) else name
+    chosen = find_check(name) if isinstance(name, str) else name
     if function is None:
         names = _notebook_names()
-        if asked.function not in names:
-            return _unready(
-                asked,
-                f"There is no function `{asked.function}` here yet: "
+        if chosen.function not in names:
+            return _not_started(
+                chosen,
+                f"There is no function `{chosen.function}` here yet: "
                 "run the cell that defines it, then check again.",
             )
-        function = names[asked.function]
+        function = names[chosen.function]
     if not callable(function):
-        return _unready(
-            asked, f"`{asked.function}` is a {type(function).__name__}, not a function."
+        return _not_started(
+            chosen, f"`{chosen.function}` is a {type(function).__name__}, not a function."
         )
-    report = run_check(asked, function, seeds=None if seed is None else (seed,))
-    if not report.passed and is_untouched(asked, function):
+    report = run_check(chosen, function, seeds=None if seed is None else (seed,))
+    if not report.passed and is_untouched(chosen, function):
         report = as_handed_out(report)
     if report.ending is not Ending.NOT_STARTED:
-        note(asked.name, report.earned)
-    return _with_help(asked, report)
+        note_result(chosen.name, report.earned)
+    return _with_help(chosen, report)
 
 
-def _with_help(asked: Check, report: Report) -> Report:
+def _with_help(check: Check, report: Report) -> Report:
     if report.passed:
-        del _failed_tries[asked.name]
+        del _failed_tries[check.name]
         return report
     if report.ending is Ending.NOT_STARTED:
         return report
-    _failed_tries[asked.name] += 1
-    return with_help(asked, report, tries=_failed_tries[asked.name])
+    _failed_tries[check.name] += 1
+    return with_help(check, report, tries=_failed_tries[check.name])
 
 
-def _unready(asked: Check, message: str) -> Report:
+def _not_started(check: Check, message: str) -> Report:
     return Report(
-        asked.name,
-        asked.function,
-        asked.title,
+        check.name,
+        check.function,
+        check.title,
         Ending.NOT_STARTED,
         0.0,
-        asked.points,
+        check.points,
         message=message,
     )
 
@@ -157,14 +157,14 @@ def autograded(report: Report) -> Report:
 def without_stderr(shell: Any) -> Iterator[None]:
     """Keeps stderr out of a cell, where a remark of TensorFlow would cost a right answer points."""
     sys.stderr.flush()
-    kept, null = os.dup(_STDERR_FD), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, _STDERR_FD)
+    saved_fd, null_fd = os.dup(_STDERR_FD), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_fd, _STDERR_FD)
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
-        os.dup2(kept, _STDERR_FD)
-        os.close(kept)
-        os.close(null)
+        os.dup2(saved_fd, _STDERR_FD)
+        os.close(saved_fd)
+        os.close(null_fd)
         if shell is not None:  # a logger that was made before writes past the redirection
             shell.display_pub.clear_output()

@@ -32,7 +32,7 @@ _HEADING = re.compile(
 _ANSWERED = {WORDINGS[ending].label for ending in Ending if ending is not Ending.NOT_STARTED}
 _BAR = 20
 _GREEN = "#2e9e4f"
-_of_this_kernel: dict[str, float] = {}
+_kernel_results: dict[str, float] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,22 +119,22 @@ def progress(folder: str | os.PathLike[str] = ".") -> Progress:
             do="give the folder that holds your notebooks, as you gave it to `distlab lab`",
         )
     best: dict[str, float] = {}
-    saved = (item for path in notebooks for item in _saved(path))
-    for name, earned in (*saved, *_of_this_kernel.items()):
+    saved = (item for path in notebooks for item in _saved_results(path))
+    for name, earned in (*saved, *_kernel_results.items()):
         best[name] = max(earned, best.get(name, 0.0))
     return Progress(tuple(_lesson(stem, checks_of(stem), best) for stem in stems()))
 
 
-def note(name: str, earned: float) -> None:
-    """Notes what a check of this kernel said."""
-    _of_this_kernel[name] = max(earned, _of_this_kernel.get(name, 0.0))
+def note_result(name: str, earned: float) -> None:
+    """Keeps the best result of a check that ran in this kernel."""
+    _kernel_results[name] = max(earned, _kernel_results.get(name, 0.0))
 
 
 def _lesson(stem: str, checks: tuple[Check, ...], best: dict[str, float]) -> LessonProgress:
     return LessonProgress(
         stem=stem,
         checks=tuple(check.name for check in checks),
-        passed=tuple(one.name for one in checks if best.get(one.name, -1.0) >= one.points),
+        passed=tuple(check.name for check in checks if best.get(check.name, -1.0) >= check.points),
         tried=tuple(check.name for check in checks if check.name in best),
         earned=sum(min(best.get(check.name, 0.0), check.points) for check in checks),
         points=sum(check.points for check in checks),
@@ -147,8 +147,8 @@ def _share(lesson: LessonProgress) -> float:
 
 
 def _in_words(lesson: LessonProgress) -> str:
-    many = "s" * (len(lesson.reports) > 1)
-    read = f"; report{many}, read by a teacher: {', '.join(lesson.reports)}"
+    plural = "s" * (len(lesson.reports) > 1)
+    read = f"; report{plural}, read by a teacher: {', '.join(lesson.reports)}"
     return _of_tasks(lesson) + (read if lesson.reports else "")
 
 
@@ -166,7 +166,7 @@ def _notebooks(root: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(files) if name.endswith(".ipynb"))
 
 
-def _saved(path: Path) -> Iterator[tuple[str, float]]:
+def _saved_results(path: Path) -> Iterator[tuple[str, float]]:
     """Yields the names of checks, and the points that a notebook's outputs show."""
     for output in _outputs(path):
         heading = _HEADING.match("".join(output["data"].get("text/plain", "")))

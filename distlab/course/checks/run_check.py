@@ -28,7 +28,7 @@ from distlab.course.runs.outcomes import quiet_tensorflow
 from distlab.errors import DistlabError, InvalidArgument
 
 # Shares of points are sums of fractions: 1.4999999 is meant to be 1.5.
-_TINY = 1e-6
+_ROUNDING = 1e-6
 DEFAULT_SEEDS = Cost.TENSORFLOW.seeds
 _MOST_PRINTED = 1000
 
@@ -145,7 +145,7 @@ def report_on(check: Check, draws: Sequence[Draw]) -> Report:
 
 def to_half_points(points: float) -> float:
     """Returns points as they count: whole or half, rounded down."""
-    return math.floor(2 * points + _TINY) / 2
+    return math.floor(2 * points + _ROUNDING) / 2
 
 
 def run_check(
@@ -176,8 +176,8 @@ def _judge(check: Check, seed: int, outputs: Plain) -> Verdict:
 def _merged(verdicts: Sequence[Verdict]) -> tuple[Criterion, ...]:
     merged: dict[str, Criterion] = {}
     for criterion in (c for verdict in verdicts for c in verdict.criteria):
-        known = merged.get(criterion.label)
-        if known is None or (known.passed and not criterion.passed):
+        previous = merged.get(criterion.label)
+        if previous is None or (previous.passed and not criterion.passed):
             merged[criterion.label] = criterion
     return tuple(merged.values())
 

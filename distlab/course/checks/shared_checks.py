@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from distlab.course.checks.criteria import Choice, Gate, Holds, Stated
+from distlab.course.checks.criteria import Choice, Gate, Holds, Requirement
 from distlab.course.checks.mistakes import Observed
 from distlab.course.checks.verdict import Criterion, Inputs, Plain
 
@@ -35,14 +35,16 @@ class Counter:
         self._strategy = strategy
         on_read = tf.VariableSynchronization.ON_READ
         none = tf.VariableAggregation.NONE
-        self._seen = tf.Variable(0, synchronization=on_read, aggregation=none, trainable=False)
+        self._examples_seen = tf.Variable(
+            0, synchronization=on_read, aggregation=none, trainable=False
+        )
 
     def layer(self) -> Any:
         """Returns a layer that passes on its input, for the beginning of a model."""
         import keras
         import tensorflow as tf
 
-        strategy, seen = self._strategy, self._seen
+        strategy, examples_seen = self._strategy, self._examples_seen
 
         class PassedOn(keras.layers.Layer):  # type: ignore[misc]
             def call(self, x: Any) -> Any:
@@ -51,7 +53,7 @@ class Counter:
                     tf.distribute.get_strategy() is strategy
                     and not tf.distribute.in_cross_replica_context()
                 ):
-                    seen.assign_add(tf.shape(x)[0])
+                    examples_seen.assign_add(tf.shape(x)[0])
                 return x
 
             def compute_output_spec(self, x: Any) -> Any:
@@ -61,12 +63,14 @@ class Counter:
 
     def on_replicas(self) -> list[int]:
         """Returns how many examples each replica has seen so far."""
-        return [int(copy) for copy in self._strategy.experimental_local_results(self._seen)]
+        return [
+            int(copy) for copy in self._strategy.experimental_local_results(self._examples_seen)
+        ]
 
 
-def is_shared(seen: list[int], examples: int) -> bool:
+def is_shared(counts: list[int], examples: int) -> bool:
     """Whether no replica went without examples, and not every replica had all of them."""
-    return all(count > 0 for count in seen) and sum(seen) < len(seen) * examples
+    return all(count > 0 for count in counts) and sum(counts) < len(counts) * examples
 
 
 def shares_work(examples_of: Callable[[Inputs], int], *, points: float) -> Holds:
@@ -108,7 +112,7 @@ class PairsByCase:
         (self.first, self.second), self.among = among, among
 
     @property
-    def criteria(self) -> tuple[Stated, ...]:
+    def criteria(self) -> tuple[Requirement, ...]:
         """Half a point for each word, if not all cases have the same answer."""
         gate = Holds(
             "the answer depends on the case",
@@ -138,7 +142,9 @@ class PairsByCase:
     def read(self, given: Inputs, outputs: Plain) -> Plain:
         """Takes each answer apart; an answer that is no pair is read as the first word alone."""
         answers = [outputs[case] for case in self.cases]
-        answers = [each.tolist() if isinstance(each, np.ndarray) else each for each in answers]
+        answers = [
+            answer.tolist() if isinstance(answer, np.ndarray) else answer for answer in answers
+        ]
         words: dict[str, Plain] = {"varies": any(answer != answers[0] for answer in answers)}
         for case, answer in zip(self.cases, answers, strict=True):
             is_pair = isinstance(answer, list) and len(answer) == 2
@@ -165,8 +171,8 @@ class _Word(Choice):
     def compare(self, yours: Plain, expected: Plain) -> Criterion:
         """As for every choice, but an answer that is no pair has no second word."""
         difference = super().compare(yours, expected)
-        asked = "two words were asked for, as a pair"
-        return replace(difference, message=asked, yours="") if yours == "" else difference
+        message = "two words were asked for, as a pair"
+        return replace(difference, message=message, yours="") if yours == "" else difference
 
 
 def softmax(logits: Any) -> Any:

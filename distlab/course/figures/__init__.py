@@ -1,1 +1,1 @@
-"""Pictures of the lessons, one function each; nothing below imports them."""
+"""Figures that several lessons draw, or a lesson and a command: a function each."""

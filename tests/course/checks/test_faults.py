@@ -37,8 +37,10 @@ def test_the_reference_passes_and_each_fault_fails_and_is_named_by_that_alone(ch
         verdict = judge_by(check.criteria, given, right[seed], right[seed])
         if not verdict.passed or verdict.share != pytest.approx(1):
             problems.append(f"seed {seed}: the reference does not pass: {verdict}")
-    ways = [(m, changes) for m in check.mistakes if isinstance(m, Fault) for changes in m.ways]
-    for fault, changes in ways:
+    variants = [
+        (m, changes) for m in check.mistakes if isinstance(m, Fault) for changes in m.variants
+    ]
+    for fault, changes in variants:
         failed = 0
         for seed, given in draws.items():
             wrong = check.expected(given, **changes)

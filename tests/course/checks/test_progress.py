@@ -23,7 +23,7 @@ POINTS = sum(check.points for check in CHECKS)
 
 @pytest.fixture(autouse=True)
 def new_kernel(monkeypatch):
-    monkeypatch.setattr(module, "_of_this_kernel", {})
+    monkeypatch.setattr(module, "_kernel_results", {})
 
 
 def save(path, *texts):

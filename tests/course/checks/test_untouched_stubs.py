@@ -19,7 +19,7 @@ stub_of = functools.cache(load_stub)
 
 @pytest.fixture(autouse=True)
 def new_kernel(monkeypatch):
-    monkeypatch.setattr(progress, "_of_this_kernel", {})
+    monkeypatch.setattr(progress, "_kernel_results", {})
     notebook_check._failed_tries.clear()
 
 
@@ -45,7 +45,7 @@ def test_a_stub_that_is_a_bug_shows_what_it_does_and_is_no_try():
     assert "This is still the code that you were given." in repr(report)
     assert "not yet: the images that each replica worked on" in repr(report)
     assert not notebook_check._failed_tries
-    assert progress._of_this_kernel == {}
+    assert progress._kernel_results == {}
 
 
 def test_comments_and_blank_lines_change_nothing_and_code_does(cell):

@@ -44,9 +44,9 @@ class AsUndisturbed(Close):
     of: Callable[[Inputs, Plain], Plain] = field(kw_only=True)
     atol: float = field(default=0, kw_only=True)
 
-    def look(self, inputs: Inputs, outputs: Plain, right: Plain) -> Criterion:
+    def judge(self, inputs: Inputs, outputs: Plain, expected: Plain) -> Criterion:
         """Compares with the undisturbed training instead of the reference."""
-        return super().look(inputs, outputs, self.of(inputs, outputs))
+        return super().judge(inputs, outputs, self.of(inputs, outputs))
 
 
 def _state_inputs(seed: int) -> Inputs:
