@@ -257,9 +257,10 @@ def _metal(machine: Machine) -> _Found:
 def _proxies(machine: Machine) -> _Found:
     if names := proxy_variables(machine.environ):
         yield (
-            f"{' and '.join(names)} would keep TensorFlow's processes apart. distlab's clusters go "
-            "around the proxy; a script that makes its strategy without distlab does not",
-            "there, export no_grpc_proxy=HOST,HOST with all hosts of the cluster",
+            f"{' and '.join(names)} would send what TensorFlow's processes tell each other to a "
+            "proxy, and distlab's clusters go around it",
+            "only a script that makes its strategy without distlab needs "
+            "`export no_grpc_proxy=HOST,HOST`, with all hosts of the cluster",
         )
 
 

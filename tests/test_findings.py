@@ -101,7 +101,7 @@ SITUATIONS = {
     "a proxy": (
         {"environ": {"http_proxy": "http://proxy:3128", "HTTPS_PROXY": "http://proxy:3128"}},
         {},
-        "http_proxy would keep",
+        "http_proxy would send",
         "export no_grpc_proxy=",
     ),
     "tf_keras": ({"environ": {"TF_USE_LEGACY_KERAS": "1"}}, {}, "TF_USE_LEGACY_KERAS is set", ""),
