@@ -16,6 +16,7 @@ from distlab.cluster.group import OPEN_SERVERS
 from distlab.cluster.probe import doubt_of
 from distlab.cluster.spec import ClusterSpec, TaskName, count_tasks, read_cluster
 from distlab.errors import UnsupportedEnvironment
+from distlab.findings import Machine, Severity, findings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,19 @@ class Diagnosis:
         return f"<table>{''.join(cells)}</table>"
 
 
+# The distributions whose versions are reported.
+_REPORTED = (
+    "tensorflow",
+    "keras",
+    "tf-keras",
+    "tensorflow-tpu",
+    "tensorflow-datasets",
+    "tensorboard",
+    "jupyterlab",
+    "numpy",
+)
+
+
 def doctor() -> Diagnosis:
     """Looks at this machine and says what works on it; changes nothing.
 
@@ -81,24 +95,29 @@ def doctor() -> Diagnosis:
     Returns:
         The diagnosis; `.problems` is empty when all is well.
     """
-    problems = environment.known_problems()
-    versions = {"Python": platform.python_version(), **environment.package_versions()}
-    gpus = _gpus(problems) if "tensorflow" in versions else []
-    works = not problems
-    spec = _read_cluster(problems)
-    strategies = _strategies(len(gpus), _cluster_texts(spec, problems)) if works else {}
+    gpus, load_error = _load()
+    machine = Machine(gpus=len(gpus), load_error=load_error)
+    found = findings(machine)
+    spec, mistake = _read_cluster()
+    problems = [str(each) for each in found if each.severity is not Severity.NOTE]
+    notes = [str(each) for each in found if each.severity is Severity.NOTE]
+    versions = {**machine.installed, **machine.loaded}
+    works = not any(each.severity is Severity.STOPS for each in found)
     return Diagnosis(
-        versions=versions,
+        versions={
+            "Python": platform.python_version(),
+            **{name: versions[name] for name in _REPORTED if name in versions},
+        },
         devices=(f"{os.cpu_count()} CPU cores, {platform.machine()}, {platform.system()}", *gpus),
-        strategies=strategies,
+        strategies=_strategies(len(gpus), _cluster_texts(spec, mistake)) if works else {},
         cluster=explain_cluster(spec) if spec else {},
-        notes=(*_notes(versions, len(gpus)), *(warn_of_cluster(spec) if spec else ())),
-        problems=tuple(problems),
+        notes=(*notes, *(warn_of_cluster(spec) if spec else ())),
+        problems=(*problems, *filter(None, [mistake])),
     )
 
 
-def _gpus(problems: list[str]) -> list[str]:
-    """Returns a line for each GPU; adds to `problems` what keeps TensorFlow from loading."""
+def _load() -> tuple[list[str], str]:
+    """Returns a line for each GPU that TensorFlow sees, and what keeps TensorFlow from loading."""
     try:
         environment.load_tensorflow()
         import tensorflow as tf
@@ -106,10 +125,9 @@ def _gpus(problems: list[str]) -> list[str]:
         gpus = tf.config.list_physical_devices("GPU")
         details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     except Exception as error:
-        problems.append(f"TensorFlow does not load ({type(error).__name__}: {error})")
-        return []
+        return [], f"{type(error).__name__}: {error}"
     names = [detail.get("device_name", "GPU") for detail in details]
-    return [f"GPU {index}: {name}" for index, name in enumerate(names)]
+    return [f"GPU {index}: {name}" for index, name in enumerate(names)], ""
 
 
 def _strategies(gpus: int, cluster: tuple[str, str]) -> dict[str, str]:
@@ -126,18 +144,17 @@ def _strategies(gpus: int, cluster: tuple[str, str]) -> dict[str, str]:
     }
 
 
-def _read_cluster(problems: list[str]) -> ClusterSpec | None:
-    """Returns the cluster that the environment describes; adds a mistake in it to `problems`."""
+def _read_cluster() -> tuple[ClusterSpec | None, str]:
+    """Returns the cluster that the environment describes, and a mistake in its description."""
     try:
-        return read_cluster()
+        return read_cluster(), ""
     except UnsupportedEnvironment as error:
-        problems.append(f"{error.asked}: {error.found}; {error.do}")
-        return None
+        return None, f"{error.asked}: {error.found}; {error.do}"
 
 
-def _cluster_texts(spec: ClusterSpec | None, problems: list[str]) -> tuple[str, str]:
+def _cluster_texts(spec: ClusterSpec | None, mistake: str) -> tuple[str, str]:
     """Returns whether workers that step together run here, and whether parameter servers do."""
-    if problems:
+    if mistake:
         return ("no: see the problem below",) * 2
     if spec is None:
         found = "names none" if os.environ.get("TF_CONFIG") else "is not set"
@@ -146,24 +163,6 @@ def _cluster_texts(spec: ClusterSpec | None, problems: list[str]) -> tuple[str, 
     if spec.has_parameter_servers:
         return "no: the cluster has parameter servers", yes
     return yes, "no: the cluster has no parameter servers"
-
-
-def _notes(versions: Mapping[str, str], gpus: int) -> list[str]:
-    notes = environment.newer_than_known(versions)
-    if not gpus:
-        notes.append(
-            "No GPU: logical CPUs teach the same lessons. They share the cores, so more "
-            "replicas are slower here, not faster."
-        )
-    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
-        notes.append("TF_USE_LEGACY_KERAS is set: tf.keras is tf_keras; distlab uses `keras` 3.")
-    if platform.system() == "Windows":
-        notes.append("Windows: lessons of one process run; clusters and grading need WSL2.")
-    if "tensorflow-datasets" not in versions:
-        notes.append('Data sets need: pip install "distlab[data]"')
-    if "jupyterlab" not in versions:
-        notes.append('The lessons need: pip install "distlab[lab]"')
-    return notes
 
 
 def explain_cluster(cluster: ClusterSpec) -> dict[str, str]:

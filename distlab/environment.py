@@ -3,8 +3,7 @@
 Importing this module imports no TensorFlow:
 
     load_tensorflow()               # Keras on its TensorFlow backend, without the noise
-    for problem in known_problems():
-        print(problem)
+    require_keras("3.15.1")         # raises where it is too old
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ import platform
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from distlab.errors import UnsupportedEnvironment
 
@@ -42,21 +42,6 @@ _EXTRA_OF = {
     "nbformat": "test",
     "nbval": "test",
 }
-
-# The distributions whose versions `doctor` reports.
-REPORTED_PACKAGES = (
-    "tensorflow",
-    "keras",
-    "tf-keras",
-    "tensorflow-tpu",
-    "tensorflow-datasets",
-    "tensorboard",
-    "jupyterlab",
-    "numpy",
-)
-
-# Those that are judged, and that belong in no report.
-_JUDGED_PACKAGES = ("tensorflow-metadata", "protobuf")
 
 
 def prepare(environ: dict[str, str] | os._Environ[str] = os.environ) -> None:
@@ -130,89 +115,38 @@ def without_noise() -> Iterator[None]:
             os.close(stderr)
 
 
-def package_versions(names: Iterable[str] = REPORTED_PACKAGES) -> dict[str, str]:
-    """Returns the installed versions of distributions, those absent left out."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def known_problems(
-    *,
-    python: tuple[int, ...] | None = None,
-    versions: Mapping[str, str] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Returns what cannot work here, a sentence each with its cure."""
-    python = sys.version_info[:2] if python is None else python[:2]
-    if versions is None:
-        versions = package_versions((*REPORTED_PACKAGES, *_JUDGED_PACKAGES))
-    environ = os.environ if environ is None else environ
-    problems = []
-    if not OLDEST_PYTHON <= python <= NEWEST_PYTHON:
-        problems.append(
-            f"Python {_dotted(python)} is not supported: distlab needs Python "
-            f"{_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)}. Install one of these."
-        )
-    if "tensorflow" not in versions and "tensorflow-tpu" not in versions:
-        problems.append("TensorFlow is not installed: pip install tensorflow")
-    if "tensorflow" in versions and "tensorflow-tpu" in versions:
-        problems.append(
-            "tensorflow and tensorflow-tpu are both installed, and each overwrites the other: "
-            "keep one, in an environment of its own."
-        )
-    problems += [
-        f"{name} {versions[name]} is too old: pip install --upgrade '{requirement(name)}'"
-        for name in ("tensorflow", "keras")
-        if name in versions and _numbers(versions[name]) < BOUNDS[name][0]
-    ]
-    if problem := data_sets_problem(versions):
-        problems.append(problem)
-    if environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-        problems.append(
-            f"KERAS_BACKEND is {environ['KERAS_BACKEND']!r}: tf.distribute needs Keras on "
-            "TensorFlow. Unset it, or set it to 'tensorflow', and start Python again."
-        )
-    return problems
-
-
 def requirement(name: str) -> str:
     """Returns what pip is asked for, "keras>=3.10,<3.16"."""
     oldest, below = BOUNDS[name]
-    return f"{name}>={_dotted(oldest)},<{_dotted(below)}"
+    return f"{name}>={dotted(oldest)},<{dotted(below)}"
 
 
-def newer_than_known(versions: Mapping[str, str]) -> list[str]:
-    """Returns a sentence for each package that is newer than what distlab was run with."""
-    return [
-        f"{name} {versions[name]} is newer than what distlab was run with ({requirement(name)})."
-        for name, (_, below) in BOUNDS.items()
-        if name in versions and _numbers(versions[name]) >= below
-    ]
-
-
-def data_sets_problem(versions: Mapping[str, str]) -> str | None:
-    """Returns why TFDS cannot load beside this protobuf, with the cure, or None.
+def data_sets_problem(versions: Mapping[str, str]) -> tuple[str, str] | None:
+    """Returns why TFDS cannot load beside this protobuf, and the cure, or None.
 
     tensorflow-metadata 1.21 was made with protobuf 6.31 and does not say so; TensorFlow 2.19
     brings an older one.
     """
     metadata, protobuf = versions.get("tensorflow-metadata", "0"), versions.get("protobuf", "99")
-    if _numbers(metadata) < (1, 21) or _numbers(protobuf) >= (6, 31):
+    if version_numbers(metadata) < (1, 21) or version_numbers(protobuf) >= (6, 31):
         return None
     return (
         f"tensorflow-metadata {metadata} needs protobuf 6.31 or newer, and protobuf {protobuf} is "
-        "installed: pip install 'tensorflow-metadata<1.21'"
+        "installed",
+        "pip install 'tensorflow-metadata<1.21'",
     )
+
+
+def is_writable(path: Path) -> bool:
+    """Whether this process may write in a folder, or may make it where it does not exist."""
+    while not os.path.lexists(path) and path != path.parent:
+        path = path.parent
+    return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
 def require_keras(version: str) -> None:
     """Raises where Keras is older than what distlab's training was run with."""
-    if _numbers(version) < BOUNDS["keras"][0]:
+    if version_numbers(version) < BOUNDS["keras"][0]:
         raise UnsupportedEnvironment(
             asked="train with distlab",
             found=f"Keras {version}, of which distlab does not know the inner parts",
@@ -222,9 +156,13 @@ def require_keras(version: str) -> None:
 
 def require_data_sets() -> None:
     """Raises where TFDS is installed, but cannot load."""
-    if problem := data_sets_problem(package_versions(_JUDGED_PACKAGES)):
-        found, _, cure = problem.partition(": ")
-        raise UnsupportedEnvironment(asked="import tensorflow_datasets", found=found, do=cure)
+    try:
+        versions = {n: importlib.metadata.version(n) for n in ("tensorflow-metadata", "protobuf")}
+    except importlib.metadata.PackageNotFoundError:
+        return
+    if problem := data_sets_problem(versions):
+        found, do = problem
+        raise UnsupportedEnvironment(asked="import tensorflow_datasets", found=found, do=do)
 
 
 def explain_missing(module: str) -> UnsupportedEnvironment:
@@ -242,10 +180,11 @@ def explain_missing(module: str) -> UnsupportedEnvironment:
     )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """Returns (3, 16) for "3.16.0.dev1"."""
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def dotted(version: tuple[int, ...]) -> str:
+    """Returns "3.16" for (3, 16)."""
     return ".".join(map(str, version))

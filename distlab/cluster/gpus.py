@@ -9,13 +9,13 @@ that compute, all of them run on the CPU: they must be alike to step together.
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from distlab.cluster.spec import ClusterSpec, TaskName
 
-_DRIVER = Path("/proc/driver/nvidia/gpus")
 _NONE = "-1"
 
 
@@ -32,10 +32,27 @@ class GpuShare:
         return "CPU" if gpu == _NONE else f"GPU {gpu}"
 
 
-def visible_gpus(environ: Mapping[str, str] | None = None, driver: Path = _DRIVER) -> list[str]:
+def installed_gpus(root: Path = Path("/")) -> int:
+    """Counts NVIDIA's GPUs without asking TensorFlow.
+
+    Linux lists them. Under WSL2 the driver is that of Windows, and only its `nvidia-smi` knows.
+    """
+    listed = root / "proc/driver/nvidia/gpus"
+    if listed.is_dir():
+        return len(list(listed.iterdir()))
+    command = root / "usr/lib/wsl/lib/nvidia-smi"
+    if (root / "dev/dxg").exists() and command.exists():
+        answer = subprocess.run(
+            [command, "-L"], capture_output=True, text=True, timeout=30, check=False
+        )
+        return sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
+    return len(list((root / "dev").glob("nvidia[0-9]*")))
+
+
+def visible_gpus(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> list[str]:
     """Returns the GPUs that this process may use, without asking TensorFlow."""
     environ = os.environ if environ is None else environ
-    installed = len(list(driver.iterdir())) if driver.is_dir() else 0
+    installed = installed_gpus(root)
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [str(index) for index in range(installed)]

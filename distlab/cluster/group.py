@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from distlab.cluster.proxies import bypass_proxies
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.cluster.warm.process import ForkedProcess, shared_server, task_environment
 
@@ -67,6 +68,7 @@ class TaskGroup:
     def _start(self, name: TaskName) -> ForkedProcess:
         start = self._how(name)
         env = task_environment({"TF_CONFIG": self.spec.tf_config(name), **start.env})
+        env |= bypass_proxies(self.spec, env)
         streams = (start.stdout, start.stderr)
         with self.log_of(name).open("ab") if None in streams else contextlib.nullcontext() as log:
             return shared_server().spawn(

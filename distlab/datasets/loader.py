@@ -99,8 +99,16 @@ def _prepare(name: str, data_dir: str | Path | None) -> Any:
         return builder
     folder = Path(builder.data_dir)
     lock = folder.parent / f".{folder.name}.lock"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(lock):
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        held = filelock.FileLock(lock).acquire()
+    except OSError as error:
+        raise DatasetError(
+            asked=f"load_dataset({name!r})",
+            found=f"it is not in {folder}, and nothing can be written there: {error}",
+            do="give data_dir=FOLDER, or set TFDS_DATA_DIR, to a folder that you can write in",
+        ) from error
+    with held:
         # A builder remembers what it saw on disk, and that was before the lock was ours.
         builder = _find_builder(name, data_dir)
         if not _is_prepared(builder):

@@ -22,10 +22,16 @@ def absent(
 ) -> TaskTimeout:
     """The error of tasks that haven't come in time, each with what its address says now."""
     texts, check = silent(cluster, tasks)
+    others = {t for t in cluster.tasks_in_order() if t != cluster.task and cluster.address_of(t)}
     if len(texts) < len(tasks):
         check.append(
             "does it make this strategy, too, or has it met others before? "
             f"If it makes it, {_SAME_CLUSTER}."
+        )
+    elif texts.keys() == others:
+        check.append(
+            "if all others have ended because the training is done, don't start this task again "
+            "(Kubernetes: restartPolicy: OnFailure)"
         )
     check += [
         doubt_of_own_address(cluster),

@@ -24,6 +24,7 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import Collecti
 from tensorflow.python.eager import context
 
 from distlab.cluster.ports import is_free
+from distlab.cluster.proxies import bypass_proxies
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.cluster.tf_config import parse_address
 from distlab.errors import DeviceError, UnsupportedEnvironment
@@ -62,6 +63,7 @@ def make_on_cluster(
         return tf.distribute.MultiWorkerMirroredStrategy()
     if cluster is None or cluster.has_parameter_servers != (kind == "parameter_server"):
         raise _other_kind(kind, cluster)
+    os.environ.update(bypass_proxies(cluster))
     if doubt := cluster_errors.doubt_of_own_address(cluster):
         warnings.warn(doubt, UserWarning, stacklevel=3)
     if kind == "multi_worker":

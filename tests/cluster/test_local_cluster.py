@@ -166,6 +166,18 @@ def test_a_task_may_have_devices_and_variables_of_its_own(monkeypatch):
     assert result == ([f"/device:CPU:{number}" for number in range(3)], "yes", None)
 
 
+def test_a_proxy_in_the_environment_does_not_keep_tasks_apart(monkeypatch):
+    def replicas():
+        import tensorflow as tf
+
+        return tf.distribute.MultiWorkerMirroredStrategy().num_replicas_in_sync
+
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with dl.LocalCluster(workers=2) as cluster:
+        assert cluster.run(replicas) == [2, 2]
+
+
 def test_a_start_that_fails_is_explained():
     with pytest.raises(TaskFailed) as failed:
         dl.LocalCluster(workers=1, env={"PYTHONHOME": "/nowhere"})
@@ -233,8 +245,9 @@ def test_tasks_end_when_their_owner_is_killed_who_was_told_that_others_reach_the
 
 
 def test_gpus_are_counted_without_tensorflow_and_shared_out(tmp_path):
+    driver = tmp_path / "proc/driver/nvidia/gpus"
     for number in range(2):
-        (tmp_path / f"0000:{number:02}:00.0").mkdir()
+        (driver / f"0000:{number:02}:00.0").mkdir(parents=True)
     assert visible_gpus({}, tmp_path) == ["0", "1"]
     for chosen, expected in {
         "1": ["1"],

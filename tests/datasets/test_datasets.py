@@ -58,6 +58,9 @@ def test_what_cannot_be_loaded_is_refused_with_what_there_is():
         dl.load_dataset("digits", splits=["validation"])
     assert error.value.found.startswith("Unknown split 'validation'")
     assert error.value.do.startswith("'digits' has the splits 'train', 'test'")
+    with pytest.raises(DatasetError, match="nothing can be written there") as error:
+        dl.load_dataset("digits", data_dir="/dev/null/data")
+    assert error.value.do.startswith("give data_dir=FOLDER, or set TFDS_DATA_DIR")
     with pytest.raises(InvalidArgument, match="a batch size below 1"):
         dl.load_dataset("digits", batch_size=0)
 

@@ -121,7 +121,22 @@ def test_workers_meet_under_slurm(tmp_path):
     assert results == [(2.0, "multi_worker", 2, "Slurm names a cluster of 2 tasks")] * 2
 
 
+def test_workers_meet_whatever_proxies_the_environment_names(tmp_path):
+    proxies = dict.fromkeys(("http_proxy", "grpc_proxy", "all_proxy"), "http://127.0.0.1:9")
+    env = {**proxies, "no_proxy": "example.org", "no_grpc_proxy": None}
+    calls = {W0: "meet_with_a_proxy()", W1: "meet()"}
+    with running(calls, tmp_path, env=env, workers=2) as tasks:
+        assert [tasks.result(task)[0] for task in (W0, W1)] == [2.0] * 2
+
+
 # Workers that do not meet
+
+
+def test_a_worker_that_comes_back_when_all_is_done_is_told_so(tmp_path):
+    with running({W1: "fail_twice()"}, tmp_path, started=[W1], workers=2) as tasks:
+        for error in tasks.result(W1):
+            assert GONE in error[2]
+            assert "If all others have ended because the training is done, don't start" in error[3]
 
 
 def test_workers_with_different_numbers_of_devices_say_so(tmp_path):

@@ -46,6 +46,12 @@ def meet():
     return total(strategy), description.kind, description.workers, description.why
 
 
+def meet_with_a_proxy():
+    """As a task that nobody started with the hosts of its cluster in `no_grpc_proxy`."""
+    assert os.environ.pop("no_grpc_proxy") == "example.org,127.0.0.1"
+    return meet()
+
+
 def ask_again():
     """The strategy of a worker that asks twice, its heartbeat, and what another cluster brings."""
     first = dl.make_strategy("multi_worker", heartbeat_secs=100)

@@ -444,6 +444,8 @@ def test_arguments_and_trainings_that_cannot_be_meant_are_refused(tmp_path):
     callbacks = keras.callbacks.CallbackList([dl.Resume(tmp_path)], model=make())
     with pytest.raises(ModelError, match="a training that Keras's own fit does not run"):
         callbacks.on_train_begin()
+    with pytest.raises(InvalidArgument, match="found: a folder in which nothing can be written"):
+        fit(make(), dl.Resume("/dev/null/checkpoints"))
 
 
 def test_what_a_callback_keeps_and_cannot_be_stored_is_named(tmp_path):

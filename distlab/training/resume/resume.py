@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from distlab.cluster.spec import read_cluster
+from distlab.environment import is_writable
 from distlab.errors import InvalidArgument, ModelError, UnsupportedEnvironment
 from distlab.training import pipelines, variables
 from distlab.training.keras_private import last_batch, models, replaced, runs
@@ -68,8 +69,9 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
 
     Raises:
         InvalidArgument: `every_steps` or `keep` is below 1, `every_secs` is not above 0, the folder
-            is a file, none of its checkpoints is whole, a worker cannot read what the chief has
-            written, `fit` is to start later than the checkpoint, or this task is the evaluator.
+            is a file or cannot be written, none of its checkpoints is whole, a worker cannot read
+            what the chief has written, `fit` is to start later than the checkpoint, or this task
+            is the evaluator.
         ModelError: A checkpoint is of another model or optimizer. Raised by `fit`.
         DatasetError: The data end before the place where training was. Raised by `fit`.
     """
@@ -171,6 +173,12 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         models.build_all(self.model, runs.spec_of_replica(run.iterator))
         self._before = callback_states.observe(self._others)
         checkpoint = checkpoints.newest_of_all(self.folder, self._workers)
+        if checkpoint is None and self._workers.is_chief and not is_writable(self.folder):
+            raise InvalidArgument(
+                asked=f"train with Resume({str(self.folder)!r})",
+                found="a folder in which nothing can be written",
+                do="give a folder that you can write in",
+            )
         if checkpoint is not None:
             self._go_to(checkpoint)
         elif any(_READ_HERE.get(stage) for stage in self._pipeline.reshuffling):
