@@ -31,6 +31,7 @@ EMPTY = "an empty folder"
 _MOST_MEMBERS = 50_000  # files of one zip
 _MOST_NESTED = 2
 _MOST_DEEP = 100
+_LONGEST_NAME = 1_000  # letters, of a file with its folders in a zip
 _CHUNK = 2**20
 _LESSONS, _EXERCISES = "notebooks", "exercises"  # the folders of a course that was laid
 # Checkpoints of Jupyter, marks of systems, and what nbgrader writes beside each notebook.
@@ -114,8 +115,9 @@ def unpack(archive: Path, to: Path, room: Room, *, shown: Path) -> list[Entry]:
                     _check_member(member, name)
                     _unpack_member(opened, member, to / name, room)
                 except (ValueError, OSError, *_DAMAGE) as problem:
-                    inside = name.name if name.is_absolute() or ".." in name.parts else name
-                    place = shown / inside
+                    is_plain = not name.is_absolute() and ".." not in name.parts
+                    is_plain = is_plain and len(str(name)) < _LONGEST_NAME
+                    place = shown / (name if is_plain else name.name[-_LONGEST_NAME:])
                     left_out.append(Entry(path=place, shown=place, problem=_says(problem)))
                 if room.left < 0:
                     shutil.rmtree(to)
@@ -144,6 +146,8 @@ def _check_member(member: zipfile.ZipInfo, name: PurePosixPath) -> None:
     """Raises for a file of a zip that may lead out of it, or is locked."""
     if name.is_absolute() or ".." in name.parts or str(name)[1:2] == ":":
         raise ValueError(f"a name that leads out of the zip: {name}")
+    if len(str(name)) >= _LONGEST_NAME:
+        raise ValueError(f"a name of {len(str(name)):,} letters")
     if stat.S_ISLNK(member.external_attr >> 16):
         raise ValueError("a link, which may lead anywhere")
     if member.flag_bits & 1:
