@@ -21,10 +21,11 @@ def add_grade(commands: Any) -> None:
     parser = commands.add_parser(
         "grade",
         help="grade a folder of submissions",
-        description="Grade the hand-ins in FOLDER: as Canvas or Moodle downloads them, as nbgrader "
-        "collects them, or one folder for each learner. Each answer runs behind walls of the "
-        "kernel, within limits. The command writes into OUT: class.html (how the class did, "
-        "and what to teach again), gradebook.csv, details.csv, review.csv, and a "
+        description="Grade the hand-ins in FOLDER, a folder or a zip: as Moodle, Canvas, "
+        "Blackboard, Brightspace, Gradescope, GitHub Classroom or Google Classroom downloads them, "
+        "as nbgrader collects them, or one folder for each learner. Each answer runs behind walls "
+        "of the kernel, within limits. The command writes into OUT: class.html (how the class "
+        "did, and what to teach again), gradebook.csv, details.csv, review.csv, and a "
         "page of feedback for each hand-in. You read the reports that learners write in these "
         "pages, and fill in points and comments in OUT/reports.csv, whose cells are never "
         "overwritten. Then run the command again. Run it again after an interruption too, or when "

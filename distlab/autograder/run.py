@@ -13,6 +13,7 @@ import functools
 import hashlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -34,13 +35,19 @@ from distlab.autograder.gradebook.teacher_tables import (
 )
 from distlab.autograder.grader import Grader, GradingOptions
 from distlab.autograder.intake.exercises import Exercises
-from distlab.autograder.intake.submissions import Problem, Submission, find_submissions
+from distlab.autograder.intake.submissions import (
+    ClassFolder,
+    Problem,
+    Submission,
+    find_submissions,
+)
 from distlab.autograder.isolation.question import require_safe_user
 from distlab.autograder.isolation.walls import missing_walls
 from distlab.autograder.output_dir import OutputDir, claim_output_dir
 from distlab.errors import InvalidArgument, did_you_mean
 
 MARKS = "reports.csv"
+_MOST_LINES, _MOST_NAMES = 10, 5  # on the console
 # What a result depends on besides the notebook.
 _COURSE = tuple(Path(str(distlab.__file__)).with_name(wing) for wing in ("course", "autograder"))
 
@@ -65,10 +72,19 @@ def grade(
     *,
     say: Callable[[str], None] = lambda text: None,
 ) -> Results:
-    """Grades the notebooks of a folder, and returns what became of each."""
-    options = options or GradingOptions()
-    folder, path = Path(folder), Path(out)
-    handed_in = find_submissions(folder)
+    """Grades the notebooks of a folder or zip, and returns what became of each."""
+    with tempfile.TemporaryDirectory(prefix="distlab-grade-") as unpacked:
+        handed_in = find_submissions(folder, Path(unpacked))
+        return _grade(handed_in, Path(folder), Path(out), options or GradingOptions(), say)
+
+
+def _grade(
+    handed_in: ClassFolder,
+    folder: Path,
+    path: Path,
+    options: GradingOptions,
+    say: Callable[[str], None],
+) -> Results:
     chosen = _chosen(handed_in.submissions, options.only)
     people = People([*handed_in.submissions, *(handed for handed, _ in handed_in.unusable)])
     overrides = read_overrides(options.overrides, people) if options.overrides else {}
@@ -81,6 +97,8 @@ def grade(
         "--overrides": str(options.overrides or ""),
         "--extra-checks": str(options.extra_checks or ""),
     }
+    for form, learners in handed_in.forms.items():
+        say(f"{form}: {len(learners)} learner{'s' * (len(learners) > 1)} ({_first(learners)})")
     for line in claimed.note_options(given):
         say(line)
     # A wrong row is reported before anything is graded.
@@ -112,8 +130,10 @@ def grade(
         say(f"{later} notebooks of others are not graded yet, and in no table")
     for handed, why in handed_in.unusable:
         say(f"not graded: {handed.path}: {why}")
-    for problem in left_out:
+    for problem in left_out[:_MOST_LINES]:
         say(f"left out: {problem.path}: {problem.says}")
+    if more := left_out[_MOST_LINES:]:
+        say(f"left out: {len(more)} more, which {path / 'review.csv'} lists")
     grader, began = Grader(options, seed=claimed.seed, exercises=exercises), time.monotonic()
     for number, new in enumerate(grader.grade_all(todo), 1):
         claimed.keep(new, key=key)
@@ -185,6 +205,11 @@ def _in_words(graded: Graded, score: Score) -> str:
     late = ", late" if handed.is_late else ""
     read = f"; to be read: {', '.join(score.to_be_read)}" if score.to_be_read else ""
     return f"{handed.learner}  {graded.stem}  {earned}{late}{read}"
+
+
+def _first(names: Sequence[str]) -> str:
+    """Returns the first names of a class."""
+    return ", ".join(names[:_MOST_NAMES]) + ", ..." * (len(names) > _MOST_NAMES)
 
 
 def _left(secs: float) -> str:

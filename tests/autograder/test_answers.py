@@ -116,7 +116,12 @@ def test_what_is_no_notebook_or_has_no_end_is_told(tmp_path):
     contents = {
         "an empty file": b"",
         "a file that is not JSON (Expecting property name enclosed in double quotes: ": b"{",
-        "a file that is not UTF-8 text": b"\xff\xfe\x00",
+        "a file of no text": b"\xff\xfe\x00",
+        "a zip with the name of a notebook": b"PK\x03\x04\xff",
+        "a pointer of Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n",
+        "a web page with the name": b"\n<!DOCTYPE html>\n<html><title>Log in</title></html>",
+        "a notebook with a merge conflict": b'{"cells": [\n<<<<<<< HEAD\n1\n=======\n2\n>>>>>>> b',
+        "Python code with the name": b"# %%\ndef split(n):\n    return n\n",
         "JSON that is not a notebook": b'{"cells": 3}',
         "a file that is not JSON (": b"[" * 100_000,
         "a notebook of format 3 or older": b'{"worksheets": []}',
@@ -136,6 +141,13 @@ def test_what_is_no_notebook_or_has_no_end_is_told(tmp_path):
     with path.open("wb") as file:
         file.truncate(10**10)  # a file with a hole: it costs no room
     assert problem() == "10,000,000,000 bytes, more than a notebook of an exercise has"
+    # 60 MB of outputs are no problem, nor is UTF-16, as editors on Windows save.
+    output = {"output_type": "stream", "name": "stdout", "text": "x" * 60_000_000}
+    cells = [{"cell_type": "code", "source": FIRST, "outputs": [output]}]
+    path.write_text(json.dumps({"cells": cells}))
+    assert open_notebook(path).code[0].source == FIRST
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": FIRST}]}), "utf-16")
+    assert open_notebook(path).code[0].source == FIRST
     notebook(path, FIRST, "x = 1\n" * 40_000)
     assert problem() == "240,048 letters of code, more than 200,000"
 

@@ -123,7 +123,12 @@ def test_everybody_is_in_the_gradebook_and_no_answer_costs_another_one_anything(
     assert {report.status for report in reports["john"]} == {"not started"}
     assert (reports["max"][0].status, reports["max"][0].printed[:8]) == ("not yet", EVIL[:8])
     assert reports["roe"][0].failure.error.startswith("Stopped: it printed more than 1,000,000")
-    assert said[0].startswith("7 notebooks to grade, 0 graded before; seed ")
+    assert said[:3] == [
+        "a file for each learner: 1 learner (broken)",
+        "Canvas: 1 learner (doekim)",
+        "a folder for each learner: 6 learners (eve, jane, john, max, roe, ...)",
+    ]
+    assert said[3].startswith("7 notebooks to grade, 0 graded before; seed ")
     assert any("broken.ipynb  not graded: a file that is not JSON" in line for line in said)
 
 

@@ -1,11 +1,12 @@
-"""Submissions are found in the folders that teachers get, and nothing outside of them is read."""
+"""Submissions are found in what platforms download, and nothing outside of it is read."""
 
 import os
+import zipfile
 
 import pytest
 
 from distlab import errors
-from distlab.autograder.intake import submissions
+from distlab.autograder.intake import unpack
 from distlab.autograder.intake.submissions import find_submissions
 
 
@@ -17,76 +18,287 @@ def lay(root, *names):
     return root
 
 
-def told(found):
-    return [(one.learner, one.name, one.is_late, one.path.name) for one in found.submissions]
+@pytest.fixture
+def find(tmp_path_factory):
+    return lambda folder: find_submissions(folder, tmp_path_factory.mktemp("unpacked"))
 
 
-CANVAS = [
-    "doejane_12345_678901_09_multi_worker.ipynb",
-    "doejohn_LATE_12346_678902_09_multi_worker-1.ipynb",
-    "doejohn_LATE_12346_678950_09_multi_worker-2.ipynb",
-    "doejohn_12346_678802_09_multi_worker.ipynb",
-    "roeadam_12347_678903_Copy of 09_multi_worker (1).ipynb",
-]
+def refusal(find, folder):
+    with pytest.raises(errors.InvalidArgument) as caught:
+        find(folder)
+    return caught.value
 
 
-def test_a_canvas_download_gives_the_newest_of_each_learner(tmp_path):
-    found = find_submissions(lay(tmp_path, *CANVAS))
-    assert told(found) == [
-        ("doejane", "09_multi_worker", False, CANVAS[0]),
-        ("doejohn", "09_multi_worker", True, CANVAS[2]),
-        ("roeadam", "09_multi_worker", False, CANVAS[4]),
-    ]
-    assert [one.user for one in found.submissions] == ["12345", "12346", "12347"]
-    assert [one.path.name for one in found.replaced] == [CANVAS[3], CANVAS[1]]
-    assert found.problems == ()
+def pack(path, *names, **contents):
+    """Writes a zip of small notebooks, and returns its bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as file:
+        for name in names:
+            file.writestr(name, "{}")
+        for name, content in contents.items():
+            file.writestr(name, content)
+    return path
 
 
-def test_a_learner_without_a_notebook_is_found_once_with_what_was_handed_in(tmp_path):
-    root = lay(
-        tmp_path,
-        "jane/00_start_here.ipynb",
-        "jane/notes.txt",
-        "john/homework.pdf",
-        "john/photo.jpg",
-        "doejane_LATE_123_456_scan.pdf",
-        "submitted/max/00_start_here/answers.docx",
-        "roster.csv",
-    )
-    found = find_submissions(root)
-    assert [(one.learner, one.user, one.is_late, one.path.name) for one, _ in found.unusable] == [
-        ("doejane", "123", True, "doejane_LATE_123_456_scan.pdf"),
-        ("john", "", False, "homework.pdf"),
-        ("max", "", False, "answers.docx"),
-    ]
-    left_out = {one.path.name for one in found.problems}
-    assert left_out == {"notes.txt", "photo.jpg", "roster.csv"}
+# For each form: what is in the folder, which learner has which file graded, and who has none.
+MOODLE, LAST = "_assignsubmission_file_", "attempt_2026-05-03-09-00-00"
+FORMS = {
+    "Moodle": (
+        [
+            f"Ana-María Doe_123400{MOODLE}/00_start_here.ipynb",
+            "Ana-María Doe_123400_assignsubmission_onlinetext_/onlinetext.html",
+            f"Kim Doe_123401{MOODLE}00_start_here.ipynb",
+            f"Participant_123402{MOODLE}/exercise/00_start_here.ipynb",
+            "Zoë Roe_123403_assignsubmission_onlinetext_/onlinetext.html",
+        ],
+        {
+            ("Ana-María Doe", "123400"): "00_start_here.ipynb",
+            ("Kim Doe", "123401"): f"Kim Doe_123401{MOODLE}00_start_here.ipynb",
+            ("Participant", "123402"): "00_start_here.ipynb",
+        },
+        {("Zoë Roe", "123403"): "only text typed on the page of the platform, no file"},
+    ),
+    "Canvas": (
+        [
+            "doejane_12345_678901_00_start_here.ipynb",
+            "doejohn_LATE_12346_678902_00_start_here-1.ipynb",
+            "doejohn_LATE_12346_678950_00_start_here-2.ipynb",
+            "doejohn_12346_678802_00_start_here.ipynb",
+            "roeadam_12347_678903_Copy of 00_start_here (1).ipynb",
+            "doejane_12399_678904_00_start_here.ipynb",
+            "doezoe_LATE_12348_678904_scan.pdf",
+            "doeada_12349_text.html",
+        ],
+        {
+            ("doejane", "12345"): "doejane_12345_678901_00_start_here.ipynb",
+            ("doejane", "12399"): "doejane_12399_678904_00_start_here.ipynb",
+            ("doejohn", "12346"): "doejohn_LATE_12346_678950_00_start_here-2.ipynb",
+            ("roeadam", "12347"): "roeadam_12347_678903_Copy of 00_start_here (1).ipynb",
+        },
+        {
+            ("doezoe", "12348"): "not a notebook (.ipynb)",
+            ("doeada", "12349"): "only text typed on the page of the platform, no file",
+        },
+    ),
+    "Blackboard": (
+        [
+            "Exercise 00_jdoe_attempt_2026-05-01-10-30-00.txt",
+            "Exercise 00_jdoe_attempt_2026-05-01-10-30-00_00_start_here.ipynb",
+            f"Exercise 00_jdoe_{LAST}.txt",
+            f"Exercise 00_jdoe_{LAST}_final.ipynb",
+            f"Exercise 00_k_roe_{LAST}_00_start_here.ipynb",
+            "Exercise 00_zroe_attempt_2026-05-01-10-30-00.txt",
+            "Exercise 00_zroe_attempt_2026-05-01-10-30-00_answers.py",
+        ],
+        {
+            ("Jane Doe", "jdoe"): f"Exercise 00_jdoe_{LAST}_final.ipynb",
+            ("roe", "roe"): f"Exercise 00_k_roe_{LAST}_00_start_here.ipynb",
+        },
+        {("zroe", "zroe"): "a Python file (.py), not a notebook"},
+    ),
+    "Brightspace": (
+        [
+            "12345-67890 - Jane Doe - May 9, 2026 1030 AM/final.ipynb",
+            "12345-67890 - Jane Doe - May 10, 2026 105 PM/00_start_here.ipynb",
+            "index.html",
+        ],
+        {("Jane Doe", "12345"): "00_start_here.ipynb"},
+        {},
+    ),
+    "Gradescope": (
+        [
+            "assignment_77_export/submission_501/00_start_here.ipynb",
+            "assignment_77_export/submission_502/answers.pdf",
+            "assignment_77_export/submission_metadata.yml",
+        ],
+        {("Jane Doe", "501"): "00_start_here.ipynb"},
+        {("submission_502", "502"): "not a notebook (.ipynb)"},
+    ),
+    "GitHub Classroom": (
+        [
+            "ps1-submissions/ps1-jane-doe/exercises/00_start_here.ipynb",
+            "ps1-submissions/ps1-jane-doe/notebooks/00_start_here.ipynb",
+            "ps1-submissions/ps1-kim/00_start_here.ipynb",
+            "ps1-submissions/ps1-roe/README.md",
+        ],
+        {("jane-doe", "jane-doe"): "00_start_here.ipynb", ("kim", "kim"): "00_start_here.ipynb"},
+        {("roe", "roe"): "not a notebook (.ipynb)"},
+    ),
+    "Google Classroom": (
+        [
+            "Jane Doe - 00_start_here.ipynb",
+            "Anne-Marie Roe - Copy of 00_start_here.ipynb",
+            "Zoë Roe - answers.py",
+        ],
+        {
+            ("Jane Doe", ""): "Jane Doe - 00_start_here.ipynb",
+            ("Anne-Marie Roe", ""): "Anne-Marie Roe - Copy of 00_start_here.ipynb",
+        },
+        {("Zoë Roe", ""): "a Python file (.py), not a notebook"},
+    ),
+    "nbgrader": (
+        [
+            "submitted/jane/00_start_here/00_start_here.ipynb",
+            "submitted/jane/00_start_here/timestamp.txt",
+            "submitted/max/00_start_here/answers.docx",
+        ],
+        {("jane", ""): "00_start_here.ipynb"},
+        {("max", ""): "not a notebook (.ipynb)"},
+    ),
+    "a folder for each learner": (
+        [
+            "jane/00_start_here.ipynb",
+            "jane/old/00_start_here.ipynb",
+            "anna-maria/00_start_here.ipynb.txt",
+            "anna-lena/00_start_here (2).ipynb",
+            "anna-lena/00_start_here.ipynb",
+            "kim/exercises/00_start_here.ipynb",
+            "kim/notebooks/00_start_here.ipynb",
+            "zoe/homework.pdf",
+            "roster.csv",
+        ],
+        {
+            ("jane", ""): "00_start_here.ipynb",
+            ("anna-maria", ""): "00_start_here.ipynb.txt",
+            ("anna-lena", ""): "00_start_here (2).ipynb",
+            ("kim", ""): "00_start_here.ipynb",
+        },
+        {("zoe", ""): "not a notebook (.ipynb)"},
+    ),
+    "a file for each learner": (
+        ["jane.ipynb", "john.IPYNB", "zoe.py", "README.md"],
+        {("jane", ""): "jane.ipynb", ("john", ""): "john.IPYNB"},
+        {("zoe", ""): "a Python file (.py), not a notebook"},
+    ),
+}
+METADATA = """---
+submission_501:
+  :submitters:
+  - :name: Jane Doe
+    :sid: '7'
+  :results:
+  - :name: slices
+"""
 
 
-def test_a_moodle_download_gives_each_learner_once_and_a_course_folder_its_exercises(tmp_path):
-    names = [
-        "Ana-María Doe_123400_assignsubmission_file_/00_start_here.ipynb",
-        "Ana-María Doe_123400_assignsubmission_onlinetext_/onlinetext.html",
-        "jane/exercises/00_start_here.ipynb",
-        "jane/notebooks/00_start_here.ipynb",
-    ]
-    found = find_submissions(lay(tmp_path, *names))
-    ana, jane = found.submissions
-    assert (ana.person, jane.person) == (("Ana-María Doe", "123400"), ("jane", ""))
-    assert jane.path.parent.name == "exercises" and found.unusable == ()
+def write_names(folder):
+    """Writes what Blackboard and Gradescope write about learners."""
+    for path in folder.rglob("*_jdoe_*.txt"):
+        path.write_text("Name: Jane Doe (jdoe)\nAssignment: Exercise 00\n")
+    for path in folder.rglob("submission_metadata.yml"):
+        path.write_text(METADATA)
 
 
-def test_a_folder_or_a_file_names_the_learner(tmp_path):
-    names = ["jane/00_start_here.ipynb", "jane/01_mirrored_strategy.ipynb", "john.ipynb"]
-    found = find_submissions(lay(tmp_path, *names))
-    assert told(found) == [
-        ("jane", "00_start_here", False, "00_start_here.ipynb"),
-        ("jane", "01_mirrored_strategy", False, "01_mirrored_strategy.ipynb"),
-        ("john", "john", False, "john.ipynb"),
-    ]
+@pytest.mark.parametrize("packed", ["folder", "zip", "zipped folder", "zip in a folder"])
+@pytest.mark.parametrize("form", FORMS)
+def test_each_learner_is_one_row_in_what_a_platform_downloads(tmp_path, find, form, packed):
+    names, graded, without = FORMS[form]
+    given = lay(tmp_path / "class", *names)
+    write_names(given)
+    if packed != "folder":
+        place = tmp_path / "in" / "class.zip"
+        place.parent.mkdir()
+        with zipfile.ZipFile(place, "w") as file:
+            for path in sorted(given.rglob("*.*")):
+                inside = path.relative_to(tmp_path if packed == "zipped folder" else given)
+                if path.is_file():
+                    file.write(path, inside)
+        given = place.parent if packed == "zip in a folder" else place
+    found = find(given)
+    assert {handed.person: handed.path.name for handed in found.submissions} == graded
+    assert {handed.person: says for handed, says in found.unusable} == without
+    assert found.forms == {form: tuple(sorted({name for name, _ in graded | without}))}
+    assert all(handed.path.read_text() == "{}" for handed in found.submissions)
+    named = {handed.name for handed in found.submissions}
+    assert named <= {"00_start_here", "final", "jane", "john"}
+    late = [handed.learner for handed in found.submissions if handed.is_late]
+    assert late == (["doejohn"] if form == "Canvas" else [])
 
 
-def test_what_systems_add_to_a_name_is_taken_off(tmp_path):
+def test_repositories_are_those_of_learners_even_outside_of_a_folder_of_the_classroom(
+    tmp_path, find
+):
+    names = [f"ps-1-{name}/one.ipynb" for name in ("jane", "jane-doe", "joe")]
+    users = ["jane", "jane-doe", "joe"]
+    assert [handed.user for handed in find(lay(tmp_path / "in", *names)).submissions] == users
+    kim = ["ps-submissions/ps-kim/old/one.ipynb", "ps-submissions/ps-kim/one.ipynb"]
+    mixed = lay(tmp_path / "mixed", *names[:2], *kim, "zoe/one.ipynb")
+    for name in names[:2]:
+        (mixed / name).with_name(".git").mkdir()
+    learners = [handed.learner for handed in find(mixed).submissions]
+    assert learners == ["jane", "jane-doe", "kim", "zoe"]
+
+
+def test_what_a_learner_hands_in_as_a_zip_is_looked_at_and_leads_nowhere(tmp_path, find):
+    folder = tmp_path / "in"
+    pack(folder / "jane.zip", "exercises/one.ipynb", "exercises/data.csv", "__MACOSX/._one.ipynb")
+    pack(folder / "doejohn_12346_678902_homework.zip", "homework\\one.ipynb")
+    inner = pack(tmp_path / "inner.zip", "one.ipynb").read_bytes()
+    nested = pack(tmp_path / "nested.zip", **{"inner.zip": inner}).read_bytes()
+    pack(folder / "kim" / "work.zip", **{"inner.zip": inner})
+    pack(folder / "max" / "work.zip", **{"nested.zip": nested})
+    pack(folder / "eve.zip", "../../evil.ipynb", "/evil.ipynb", "C:/evil.ipynb")
+    pack(folder / "joe.zip", "a_1" * 20_000 + ".ipynb")
+    link = zipfile.ZipInfo("link.ipynb")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(folder / "lee.zip", "w") as file:
+        file.writestr(link, "/etc/passwd")
+    (folder / "roe.zip").write_text("not a zip")
+    found = find(folder)
+    assert [handed.learner for handed in found.submissions] == ["doejohn", "jane", "kim"]
+    assert {handed.learner: says for handed, says in found.unusable} == {
+        "eve": "a name that leads out of the zip: ../../evil.ipynb",
+        "joe": "a name of 60,006 letters",
+        "lee": "a link, which may lead anywhere",
+        "max": "a zip inside a zip inside a zip",
+        "roe": "a zip that cannot be read (File is not a zip file)",
+    }
+    assert not list(tmp_path.rglob("evil*"))
+    pack(tmp_path / "sole" / "zoe.zip", "exercises/one.ipynb")
+    assert [handed.learner for handed in find(tmp_path / "sole").submissions] == ["zoe"]
+
+
+def test_a_zip_that_is_too_large_costs_its_learner_alone(tmp_path, find, monkeypatch):
+    monkeypatch.setattr(unpack, "MOST_UNPACKED", 1_000_000)
+    large = {"one.ipynb": b"0" * 700_000, "two.ipynb": b"0" * 700_000}
+    pack(tmp_path / "in" / "jane.zip", **large)
+    pack(tmp_path / "in" / "joe.zip", **{"one.ipynb": b"{}", "data.csv": b"0" * 2_000_000})
+    found = find(tmp_path / "in")
+    assert [handed.learner for handed in found.submissions] == ["joe"]
+    says = "a zip with more than 1,000,000 bytes of notebooks"
+    assert [says for _, says in found.unusable] == [says]
+    assert refusal(find, tmp_path / "in" / "jane.zip").found == says
+
+
+def test_of_a_learner_with_thousands_of_other_files_a_few_are_listed(tmp_path, find):
+    names = [f"jane/data/{number}.png" for number in range(300)]
+    venv = ["jane/env/pyvenv.cfg", "jane/env/lib/some.ipynb"]
+    found = find(lay(tmp_path, "jane/one.ipynb", *names, *venv))
+    assert len(found.submissions) == 1
+    assert len(found.problems) == 4
+    assert found.problems[-1].says == "not a notebook, nor are 297 more files of jane"
+
+
+def test_a_name_that_a_learner_gives_to_a_file_makes_it_nobody_elses(tmp_path, find):
+    forged = {
+        f"Ex_eve_{LAST}_Ex_jdoe_{LAST}_one.ipynb": "eve",
+        f"Eve_66{MOODLE}Jane Doe_1{MOODLE}one.ipynb": "Eve",
+        "eve_66_77_doejane_1_2_one.ipynb": "eve",
+        "eve_66_77_hw.zip/doejane_1_2_one.ipynb": "eve",
+        "66-1 - Eve - May 1, 2026 130 PM/7-1 - Jane - May 1, 2026 130 PM/one.ipynb": "Eve",
+    }
+    for name, learner in forged.items():
+        place = lay(tmp_path / learner / name.partition(".")[0], name)
+        assert [handed.learner for handed in find(place).submissions] == [learner]
+    names = ["a_eve_attempt_2026-05-01-10-30-00.txt", "submission_1/submission_metadata.yml"]
+    place = lay(tmp_path / "names", "submission_501/one.ipynb", *names)
+    (place / "submission_1" / "submission_metadata.yml").write_text(METADATA)
+    (place / names[0]).unlink()
+    os.mkfifo(place / names[0])  # which nobody reads
+    assert [handed.learner for handed in find(place).submissions] == ["submission_501"]
+
+
+def test_what_systems_add_to_a_name_is_taken_off(tmp_path, find):
     names = [
         "Copy of 03_custom_training_loop.ipynb",
         "Copy of Copy of 03_custom_training_loop.ipynb",
@@ -94,14 +306,15 @@ def test_what_systems_add_to_a_name_is_taken_off(tmp_path):
         "03_custom_training_loop-3.ipynb",
         "03_custom_training_loop (1) (1).ipynb",
         "03_custom_training_loop.IPYNB",
+        "03_custom_training_loop.ipynb.json",
     ]
     for name in names:
         root = lay(tmp_path / name, f"jane/{name}")
-        (handed,) = find_submissions(root).submissions
+        (handed,) = find(root).submissions
         assert (handed.learner, handed.name) == ("jane", "03_custom_training_loop"), name
 
 
-def test_other_files_and_links_are_told_and_links_are_not_followed(tmp_path):
+def test_other_files_and_links_are_told_and_links_are_not_followed(tmp_path, find):
     outside = lay(tmp_path / "outside", "secret.ipynb")
     names = ["jane/00_start_here.ipynb", "jane/report.pdf"]
     names += ["jane/.ipynb_checkpoints/00_start_here-checkpoint.ipynb", "__MACOSX/jane/._x.ipynb"]
@@ -109,9 +322,9 @@ def test_other_files_and_links_are_told_and_links_are_not_followed(tmp_path):
     (root / "folder").symlink_to(outside)
     (root / "jane" / "01.ipynb").symlink_to(outside / "secret.ipynb")
     os.mkfifo(root / "pipe.ipynb")
-    found = find_submissions(root)
+    found = find(root)
     assert len(found.submissions) == 1
-    assert {one.path.name: one.says for one in found.problems} == {
+    assert {problem.path.name: problem.says for problem in found.problems} == {
         "folder": "a link, which may lead anywhere",
         "01.ipynb": "a link, which may lead anywhere",
         "pipe.ipynb": "neither a file nor a folder",
@@ -119,31 +332,41 @@ def test_other_files_and_links_are_told_and_links_are_not_followed(tmp_path):
     }
 
 
-def test_a_wrong_folder_is_told(tmp_path, monkeypatch):
-    lay(tmp_path, "one/all.zip", "pdf/jane/report.pdf", "many/1.ipynb", "many/2.ipynb")
-    monkeypatch.setattr(submissions, "MOST_FILES", 1)  # noticed before all of it is read
+def test_a_wrong_folder_is_told(tmp_path, find, monkeypatch):
+    lay(tmp_path, "one/all.tar", "pdf/jane/report.pdf", "many/1.ipynb", "many/2.ipynb")
+    inner = pack(tmp_path / "1.zip", "jane/one.ipynb", "joe/one.ipynb").read_bytes()
+    for number in (2, 3):
+        inner = pack(tmp_path / f"{number}.zip", **{"inner.zip": inner}).read_bytes()
+    assert [handed.learner for handed in find(tmp_path / "2.zip").submissions] == ["jane", "joe"]
+    monkeypatch.setattr(unpack, "MOST_FILES", 1)
     cases = {
         "nowhere": ("no folder of that name", ""),
-        "one/all.zip": ("a file", "unpack a zip file first"),
+        "one/all.tar": ("a file", "give the folder or the zip"),
         "many/1.ipynb": ("a file", f"give the folder that it lies in: {tmp_path / 'many'}"),
         "pdf": ("no notebooks among 1 files", ""),
         "many": ("more than 1 files", ""),
+        "3.zip": ("a zip inside a zip inside a zip", "unpack it yourself"),
     }
     for name, (problem, do) in cases.items():
-        with pytest.raises(errors.InvalidArgument) as caught:
-            find_submissions(tmp_path / name)
-        assert caught.value.found == problem
-        assert do in caught.value.do
+        error = refusal(find, tmp_path / name)
+        assert error.found == problem
+        assert do in error.do
 
 
-def test_a_folder_of_sections_is_not_taken_for_one_learner(tmp_path):
-    names = ["monday/jane/one.ipynb", "monday/john/one.ipynb", "tuesday/roe/one.ipynb"]
-    with pytest.raises(errors.InvalidArgument) as caught:
-        find_submissions(lay(tmp_path, *names))
-    assert caught.value.found == (
-        "monday holds 2 folders with a one.ipynb: monday/jane, monday/john"
-    )
-    assert caught.value.do == (
-        f"if these are learners, give {tmp_path / 'monday'} as the folder; "
+def test_a_folder_of_sections_is_not_taken_for_learners_and_two_copies_cost_one(tmp_path, find):
+    names = ["monday/jane/one.ipynb", "monday/john/one.ipynb"]
+    names += ["tuesday/roe/one.ipynb", "tuesday/zoe/one.ipynb"]
+    root = lay(tmp_path / "sections", *names)
+    error = refusal(find, root)
+    clash = "monday holds 2 folders with a one.ipynb: monday/jane, monday/john"
+    assert error.found == clash
+    assert error.do == (
+        f"if these are learners, give {root / 'monday'} as the folder; "
         "otherwise delete all but one of each"
     )
+    found = find(lay(tmp_path / "class", *names[:2], "zoe/one.ipynb"))
+    assert [handed.learner for handed in found.submissions] == ["zoe"]
+    assert [says for _, says in found.unusable] == [f"{clash}; delete all but one"]
+    # The only section there is has all learners.
+    found = find(lay(tmp_path / "around", *names[:2]))
+    assert [handed.learner for handed in found.submissions] == ["jane", "john"]

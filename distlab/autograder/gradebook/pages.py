@@ -54,7 +54,7 @@ def file_name(text: str) -> str:
 
 def folder_of(handed: Submission) -> str:
     """Returns the name of a learner's folder; two learners of one name have two folders."""
-    return file_name("_".join(part for part in handed.person if part))
+    return file_name("_".join(part for part in dict.fromkeys(handed.person) if part))
 
 
 def page_name(graded: Graded) -> str:

@@ -63,8 +63,8 @@ def give_back(
     exports = [(CANVAS, Path(canvas[0]), canvas[1], "canvas.csv")] if canvas else []
     exports += [(MOODLE, moodle, MOODLE.points, "moodle.csv")] if moodle else []
     for sheet, exported, column, name in exports:
-        for learner in fill_sheet(sheet, exported, best, column=column, to=out / name):
-            say(f"not in {exported}: {learner}")
+        if absent := fill_sheet(sheet, exported, best, column=column, to=out / name):
+            say(f"not in {exported}: {', '.join(absent)}")
 
 
 def check_export(sheet: Sheet, exported: Path, column: str) -> None:

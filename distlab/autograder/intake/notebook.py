@@ -8,6 +8,7 @@ notebook.cells                   # all of its cells, as the file has them
 from __future__ import annotations
 
 import ast
+import codecs
 import json
 import re
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from typing import Any
 
 from distlab.errors import InvalidArgument
 
-MOST_BYTES = 50_000_000
+MOST_BYTES = 200_000_000  # an answer is a few lines, whatever its cells have printed
 MOST_CODE = 200_000  # letters; an exercise with its answers has less than 10,000
 # Cell magics below which a cell is Python of the notebook, as it would be without them.
 _PYTHON_BELOW = {"%%time", "%%capture", "%%prun"}
+_LFS = "version https://git-lfs.github.com/spec/"
+_CONFLICT = re.compile(r"^<{7} ", re.MULTILINE)
 _TIMED = re.compile(r"^(\s*(?:[\w.]+\s*=\s*)?)%time\s+(?=\S)")  # runs what follows
 _MAGIC = re.compile(r"^(\s*)(?:%\w|[!?]).*|^(\s*)[\w.]+\?{1,2}\s*$")
 _ASSIGNED = re.compile(r"^(\s*[\w.]+\s*=\s*)(?:%\w|!).*")
@@ -55,12 +58,18 @@ def open_notebook(path: Path) -> Notebook:
         )
     if not size:
         raise refuse("an empty file", again)
+    data = path.read_bytes()
+    has_mark = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = data.decode("utf-16" if has_mark else "utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise refuse("a file that is not UTF-8 text", again) from problem
+        found = "a zip with the name of a notebook" if data[:2] == b"PK" else "a file of no text"
+        raise refuse(found, again) from problem
+    try:
+        content = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise refuse(f"a file that is not JSON ({problem})", again) from problem
+        found = _known_mistake(text) or f"a file that is not JSON ({problem})"
+        raise refuse(found, again) from problem
     cells = content.get("cells") if isinstance(content, dict) else None
     if not isinstance(cells, list):
         older = isinstance(content, dict) and "worksheets" in content
@@ -79,6 +88,20 @@ def open_notebook(path: Path) -> Notebook:
             "look for text that was pasted into a cell",
         )
     return Notebook(cells=tuple(cell for cell in cells if isinstance(cell, dict)), code=code)
+
+
+def _known_mistake(text: str) -> str:
+    """Returns what a text is that is handed in as a notebook and often is none; "" if unknown."""
+    start = text[:1000].lstrip().lower()
+    if start.startswith(_LFS):
+        return "a pointer of Git LFS, without the notebook that it points to"
+    if start.startswith(("<!doctype html", "<html")):
+        return "a web page with the name of a notebook, such as a login page"
+    if _CONFLICT.search(text):
+        return "a notebook with a merge conflict of Git (lines that begin with <<<<<<<)"
+    code = statements_of(text) if len(text) <= MOST_CODE else []
+    is_python = any(not isinstance(statement, ast.Expr) for statement in code)
+    return "Python code with the name of a notebook" if is_python else ""
 
 
 def source_of(cell: dict[str, Any], kind: str) -> str:

@@ -1,46 +1,43 @@
-"""Finds the notebooks that learners handed in, in the folders that teachers get.
+"""Finds the notebooks that learners handed in, in what platforms let teachers download.
 
-    folder = find_submissions("handed-in")
+    folder = find_submissions("handed-in", unpacked)
     folder.submissions         # (Submission(learner='doejane', path=..., is_late=True), ...)
+    folder.forms               # {"Canvas": ("doejane", "doejohn", ...)}
     folder.problems            # (Problem(path=..., says='a link: ...'), ...)
 
-Known are the folders of a Canvas or Moodle download, of nbgrader
-(`submitted/<student>/<assignment>/`), one folder for each learner, and notebooks side by side.
-Nothing is opened here, and nothing outside of
-the folder is ever looked at.
+`forms.py` lists what is known. No notebook is opened here, and nothing outside of the folder is
+ever looked at.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from distlab.autograder.intake.forms import (
+    GITHUB,
+    PLAIN_FILES,
+    PLAIN_FOLDERS,
+    Label,
+    names_learners,
+    read_label,
+    with_names,
+    without_title,
+)
+from distlab.autograder.intake.unpack import EMPTY, Entry, is_notebook, is_zip, list_entries
 from distlab.errors import InvalidArgument
 
-SUFFIX = ".ipynb"
-MOST_FILES = 20_000
-
-# doejane_LATE_12345_678901_09_multi_worker-2.ipynb: the name as Canvas writes it, its user's
-# number, its attachment's number, and the file, numbered where it was handed in again.
-_CANVAS = re.compile(
-    r"(?P<learner>[^_]+)_(?P<late>LATE_)?(?P<user>\d+)_(?P<attachment>\d+)_(?P<file>.+)"
-)
 # What systems add to a name that is taken: "-2" (Canvas), " (1)" (browsers, Drive).
 _AGAIN = re.compile(r"^(?P<stem>.+?)(?:-(?P<canvas>\d{1,3})| \((?P<browser>\d{1,3})\))$")
 _COPY_OF = re.compile(r"^(?:Copy of|Kopie von|Copie de|Copia de) ", re.IGNORECASE)
-# What Moodle names the folders of a learner's files, and of the text typed on its page.
-_MOODLE = re.compile(r"(?P<learner>.+)_(?P<user>\d+)_assignsubmission_(?P<kind>file|onlinetext)_?")
-_SUBMITTED = "submitted"  # nbgrader's name of the folder
-_LESSONS, _EXERCISES = "notebooks", "exercises"  # the folders of a course that was laid
-# Checkpoints of Jupyter, marks of systems, and what nbgrader writes beside each notebook.
-_NOBODYS = (".", "__MACOSX", "timestamp.txt")
+_SUFFIX = re.compile(r"(\.ipynb)?\.[^.]*$", re.IGNORECASE)  # browsers also save .ipynb.txt
+_MOST_LINES = 3  # about what one learner handed in besides
 
-Person = tuple[str, str]  # the learner's name and number
+Person = tuple[str, str]  # the learner's name, and the platform's number or name of the learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +48,7 @@ class Submission:
     path: Path
     name: str  # "09_multi_worker" of "Copy of 09_multi_worker (1).ipynb"
     is_late: bool = False  # as far as its name tells
-    user: str = ""  # the learner's number in Canvas or Moodle
+    user: str = ""  # the platform's number or name of the learner
     version: int = 0  # how often it was handed in before, as far as its name tells
 
     @property
@@ -76,147 +73,184 @@ class ClassFolder:
     unusable: tuple[tuple[Submission, str], ...]  # of learners without a notebook, and why
     replaced: tuple[Problem, ...]  # others of the same learner and name
     problems: tuple[Problem, ...]
+    forms: Mapping[str, tuple[str, ...]]  # the learners of each form that was recognised
 
 
-def find_submissions(folder: str | os.PathLike[str]) -> ClassFolder:
-    """Returns what is to be graded in a folder."""
+def find_submissions(folder: str | os.PathLike[str], unpacked: Path) -> ClassFolder:
+    """Returns what is to be graded in a folder or zip; zips are unpacked into a second one."""
     root = Path(folder)
 
     def refuse(found: str, do: str) -> InvalidArgument:
         return InvalidArgument(asked=f"grade {folder}", found=found, do=do)
 
-    if not root.is_dir():
+    if not (root.is_dir() or (root.is_file() and is_zip(root))):
         raise refuse(
             "no folder of that name" if not root.exists() else "a file",
             f"give the folder that it lies in: {root.parent}"
-            if root.suffix.lower() == SUFFIX
-            else "give the folder that holds the submissions; unpack a zip file first",
+            if is_notebook(root)
+            else "give the folder or the zip that holds the submissions",
         )
-    problems: list[Problem] = []
-    files = list(itertools.islice(_files(root, problems), MOST_FILES + 1))
-    if len(files) > MOST_FILES:
-        raise refuse(f"more than {MOST_FILES:,} files", "give the folder of the submissions alone")
-    notebooks = [path for path in files if path.suffix.lower() == SUFFIX]
-    problems += [
-        Problem(path=path, says="not a notebook (.ipynb)")
-        for path in files
-        if path.suffix.lower() != SUFFIX
-    ]
+    top, entries = list_entries(root, unpacked)
+    labels = _labels(top, entries)
+    notebooks, others = [], []
+    for entry in entries:
+        if is_notebook(entry.path) and not entry.problem:
+            notebooks.append(entry)
+        elif labels[entry.path].learner or not names_learners(entry.path.name):
+            others.append(entry)
     if not notebooks:
+        files = [entry for entry in entries if not entry.is_folder]
+        problem = next((f"; {e.shown}: {e.problem}" for e in others if e.problem and files), "")
         raise refuse(
-            f"no notebooks among {len(files)} files",
-            "give the folder that holds the submissions, as learner/exercise.ipynb or as "
-            "Canvas or Moodle downloads them; unpack a zip file first",
+            f"no notebooks among {len(files)} files{problem}",
+            "give the folder or the zip that holds the submissions, as a platform downloads it "
+            "or as learner/exercise.ipynb",
         )
-    groups: dict[tuple[str, str, str], list[Submission]] = {}
-    for path in notebooks:
-        handed = _submission(path, root)
-        groups.setdefault((*handed.person, handed.name), []).append(handed)
-    for (_, user, _), several in groups.items():
-        if not user:
-            _refuse_sections(several, root)
-    newest, replaced = [], []
-    for key in sorted(groups):
-        *older, last = sorted(groups[key], key=_age)
-        newest.append(last)
-        replaced += [Problem(path=old.path, says=f"{last.path} counts") for old in older]
-    unusable = _without_notebook(problems, newest, root)
-    taken = {handed.path for handed, _ in unusable}
+    replaced: list[Problem] = []
+    groups: dict[tuple[str, str, str], list[Entry]] = defaultdict(list)
+    for entry in _last_attempts(notebooks, labels, replaced):
+        handed = _submission(entry, labels[entry.path])
+        groups[(*handed.person, handed.name)].append(entry)
+    newest: list[tuple[Submission, Entry]] = []
+    clashes: list[tuple[Entry, Path, str]] = []
+    for _, group in sorted(groups.items()):
+        *older, last = sorted(group, key=lambda entry: _age(entry, labels))
+        if places := _equal_places(group, labels, last):
+            around = Path(os.path.commonpath(places))
+            shown = ", ".join(str(place.relative_to(top.shown)) for place in places[:2])
+            says = f"{around.name} holds {len(places)} folders with a {last.shown.name}: {shown}"
+            clashes.append((last, around, says))
+            continue
+        newest.append((_submission(last, labels[last.path]), last))
+        replaced += [Problem(path=old.shown, says=f"{last.shown} counts") for old in older]
+    if clashes and not newest:
+        _, around, clash = clashes[0]
+        raise refuse(
+            clash,
+            f"if these are learners, give {around} as the folder; "
+            "otherwise delete all but one of each",
+        )
+    submissions = tuple(handed for handed, _ in newest)
+    unusable, problems = _without_notebook(others, labels, {h.person for h in submissions})
+    for entry, _, clash in clashes:
+        handed = _submission(entry, labels[entry.path])
+        unusable.append((replace(handed, path=entry.shown), f"{clash}; delete all but one"))
+    forms: dict[str, set[str]] = defaultdict(set)
+    for entry in entries:
+        label = labels[entry.path]
+        forms[label.form].add(_submission(entry, label).learner)
+    people = {handed.learner for handed in (*submissions, *(handed for handed, _ in unusable))}
     return ClassFolder(
-        submissions=tuple(newest),
+        submissions=submissions,
         unusable=tuple(unusable),
         replaced=tuple(replaced),
-        problems=tuple(problem for problem in problems if problem.path not in taken),
+        problems=tuple(problems),
+        forms={form: tuple(sorted(own & people)) for form, own in forms.items() if own & people},
     )
 
 
-def _files(root: Path, problems: list[Problem]) -> Iterator[Path]:
-    """Yields regular files, in a fixed order; links go to the problems and are not followed."""
-    try:
-        with os.scandir(root) as listed:
-            entries = sorted(listed, key=lambda entry: entry.name)
-    except OSError as problem:
-        problems.append(Problem(path=root, says=f"cannot be read ({problem.strerror})"))
-        return
-    entries = [entry for entry in entries if not entry.name.startswith(_NOBODYS)]
-    if not entries:
-        problems.append(Problem(path=root, says="an empty folder"))
-    is_course = {_LESSONS, _EXERCISES} <= {entry.name for entry in entries}
+def _labels(top: Entry, entries: Sequence[Entry]) -> dict[Path, Label]:
+    """Returns what the path of each file says."""
+    name, labels = top.shown.resolve().name or "folder", {}
+    around: set[str] = set()  # folders that hold a whole download
     for entry in entries:
-        path = Path(entry.path)
-        if entry.is_symlink():
-            problems.append(Problem(path=path, says="a link, which may lead anywhere"))
-        elif is_course and entry.name == _LESSONS:
-            problems.append(Problem(path=path, says="the lessons, in which nothing is graded"))
-        elif entry.is_dir(follow_symlinks=False):
-            yield from _files(path, problems)
-        elif entry.is_file(follow_symlinks=False):
-            yield path
-        else:
-            problems.append(Problem(path=path, says="neither a file nor a folder"))
+        is_inside = entry.shown.is_relative_to(top.shown)
+        parts = entry.shown.relative_to(top.shown).parts if is_inside else (entry.shown.name,)
+        end = ("",) if entry.is_folder else ()
+        label = labels[entry.path] = read_label("/".join((name, *parts, *end)))
+        if label.form not in (PLAIN_FOLDERS, PLAIN_FILES) and len(parts) > 1:
+            around.add(parts[0])
+    for entry in entries:
+        label = labels[entry.path]
+        if label.form == PLAIN_FOLDERS and label.learner in around and not is_notebook(entry.path):
+            labels[entry.path] = replace(label, form=PLAIN_FILES, learner="")
+    folders = {label.learner for label in labels.values() if label.form == PLAIN_FOLDERS}
+    cloned = {folder for folder in folders if (top.path / folder / ".git").exists()}
+    files = [entry.path for entry in entries if not entry.problem]
+    return with_names(without_title(labels, cloned), files)
 
 
-def _submission(path: Path, root: Path) -> Submission:
-    handed = _whose(path, root)
-    return handed if handed.learner else replace(handed, learner=path.stem)
-
-
-def _whose(path: Path, root: Path) -> Submission:
-    """A file as a submission; its learner is "" where neither a folder nor a name says whose."""
-    folders = path.relative_to(root).parts[:-1]
-    if canvas := _CANVAS.fullmatch(path.stem):
-        late = canvas["late"] is not None
-        return _named(path, canvas["file"], canvas["learner"], user=canvas["user"], is_late=late)
-    if folders and (moodle := _MOODLE.fullmatch(folders[0])):
-        return _named(path, path.stem, moodle["learner"], user=moodle["user"])
-    if _SUBMITTED in folders[:-1]:
-        folders = folders[folders.index(_SUBMITTED) + 1 :]
-    return _named(path, path.stem, folders[0] if folders else "")
-
-
-def _named(path: Path, stem: str, learner: str, **more: Any) -> Submission:
-    version = 0
+def _submission(entry: Entry, label: Label) -> Submission:
+    """Returns a file as a submission, of the learner of its own name if its path names nobody."""
+    stem = _SUFFIX.sub("", label.file or entry.shown.name)
+    learner, version = label.learner or stem, 0
     while copy := _COPY_OF.match(stem):
         stem = stem[copy.end() :]
     while again := _AGAIN.match(stem):
         version = max(version, int(again["canvas"] or again["browser"]))
         stem = again["stem"]
-    return Submission(learner=learner, path=path, name=stem, version=version, **more)
+    return Submission(
+        learner=learner,
+        path=entry.path,
+        name=stem,
+        is_late=label.is_late,
+        user=label.user,
+        version=version,
+    )
+
+
+def _last_attempts(
+    notebooks: Sequence[Entry], labels: Mapping[Path, Label], replaced: list[Problem]
+) -> list[Entry]:
+    """Returns the notebooks of each learner's last attempt that has one."""
+
+    def whose(entry: Entry) -> tuple[str, str, str]:
+        label = labels[entry.path]
+        return label.learner, label.user, label.assignment
+
+    last: dict[tuple[str, str, str], str] = defaultdict(str)
+    for entry in notebooks:
+        last[whose(entry)] = max(last[whose(entry)], labels[entry.path].attempt)
+    counting = []
+    for entry in notebooks:
+        if labels[entry.path].attempt == last[whose(entry)]:
+            counting.append(entry)
+        else:
+            replaced.append(Problem(path=entry.shown, says="a later attempt counts"))
+    return counting
 
 
 def _without_notebook(
-    problems: Iterable[Problem], submissions: Iterable[Submission], root: Path
-) -> list[tuple[Submission, str]]:
-    """Returns what learners without any notebook handed in: the first file of each."""
-    known = {handed.person for handed in submissions}
-    unusable: list[tuple[Submission, str]] = []
-    for problem in problems:
-        if problem.path == root:
-            continue
-        handed = _whose(problem.path, root)
-        is_folder = problem.path.is_dir() and not problem.path.is_symlink()
-        if is_folder and problem.path.parent == root:  # an empty folder of a learner
-            handed = replace(handed, learner=problem.path.name)
-        if handed.learner and handed.person not in known:
-            known.add(handed.person)
-            unusable.append((handed, problem.says))
-    return unusable
-
-
-def _age(handed: Submission) -> tuple[int, int, str]:
-    """Of the same version the one counts that lies nearer: `jane/old` is an attic."""
-    return handed.version, -len(handed.path.parts), str(handed.path)
-
-
-def _refuse_sections(several: Sequence[Submission], root: Path) -> None:
-    """Raises where a folder that would be one learner's holds folders of several learners."""
-    top = root / several[0].path.relative_to(root).parts[0]
-    below = sorted({handed.path.parent for handed in several})
-    if len(below) > 1 and top not in below and top.name != _SUBMITTED:
-        raise InvalidArgument(
-            asked=f"grade {root}",
-            found=f"{top.name} holds {len(below)} folders with a {several[0].name}{SUFFIX}: "
-            f"{below[0].relative_to(root)}, {below[1].relative_to(root)}",
-            do=f"if these are learners, give {top} as the folder; "
-            "otherwise delete all but one of each",
+    others: Sequence[Entry], labels: Mapping[Path, Label], known: set[Person]
+) -> tuple[list[tuple[Submission, str]], list[Problem]]:
+    """Returns what learners without any notebook handed in, and all else that is not graded."""
+    unusable: dict[Person, tuple[Submission, str]] = {}
+    lines: dict[Person, list[Problem]] = defaultdict(list)
+    # A learner's own file says more than what the platform wrote beside it.
+    for entry in sorted(others, key=lambda entry: not labels[entry.path].file):
+        label = labels[entry.path]
+        person = label.learner, label.user
+        says = entry.problem or (
+            "a Python file (.py), not a notebook"
+            if entry.path.suffix == ".py"
+            else "not a notebook (.ipynb)"
+            if label.file
+            else "only text typed on the page of the platform, no file"
         )
+        if label.learner and person not in known | unusable.keys():
+            unusable[person] = replace(_submission(entry, label), path=entry.shown), says
+        elif label.file or entry.problem not in ("", EMPTY):
+            lines[person].append(Problem(path=entry.shown, says=says))
+    problems = []
+    for person, own in lines.items():
+        shown = own if person == ("", "") else own[:_MOST_LINES]
+        problems += shown
+        if more := own[len(shown) :]:
+            says = f"not a notebook, nor are {len(more) - 1:,} more files of {person[0]}"
+            problems.append(Problem(path=more[0].path, says=says))
+    return list(unusable.values()), problems
+
+
+def _age(entry: Entry, labels: Mapping[Path, Label]) -> tuple[int, int, str]:
+    """Of the same version the one counts that lies nearer: `jane/old` is an attic."""
+    version = _submission(entry, labels[entry.path]).version
+    return version, -len(entry.shown.parts), str(entry.shown)
+
+
+def _equal_places(group: Sequence[Entry], labels: Mapping[Path, Label], last: Entry) -> list[Path]:
+    """Returns the folders of a learner that hold the same notebook, none of them nearer."""
+    if labels[last.path].form not in (PLAIN_FOLDERS, GITHUB):
+        return []
+    newest = _age(last, labels)[:2]
+    places = {entry.shown.parent for entry in group if _age(entry, labels)[:2] == newest}
+    return sorted(places) if len(places) > 1 else []
