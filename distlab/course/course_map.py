@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,19 +148,15 @@ def read_map(course: Path) -> tuple[MapEntry, ...]:
     )
 
 
-def map_table(
-    entries: Sequence[MapEntry], *, state: Callable[[MapEntry], str] | None = None
-) -> str:
+def map_table(entries: Sequence[MapEntry]) -> str:
     """Returns the map as a Markdown table, its links relative to the course's folder."""
     head = ["", "Lesson", "The question that it answers", "Exercise"]
-    head += ["Passed"] if state else []
     rows, part = [head, ["---"] * len(head)], ""
     for entry in entries:
         if entry.part != part:
             part = entry.part
-            rows.append(["", f"**{part}**", *[""] * (len(head) - 2)])
-        row = [entry.number, _lesson_cell(entry), entry.question, _exercise_cell(entry)]
-        rows.append([*row, state(entry)] if state else row)
+            rows.append(["", f"**{part}**", "", ""])
+        rows.append([entry.number, _lesson_cell(entry), entry.question, _exercise_cell(entry)])
     return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
 
 

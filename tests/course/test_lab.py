@@ -179,6 +179,7 @@ def test_jupyterlab_starts_on_loopback_with_its_token_at_the_map_or_lesson_00(fo
         f"--LabApp.default_url=/lab/tree/{LESSON}",
         "--ServerApp.port=8899",
         "--no-browser",
+        f"--LabApp.workspaces_dir={folder / '.jupyter/workspaces'}",
     } <= set(command)
     assert not any("token" in word or "password" in word or word == "root" for word in command)
     assert "--allow-root" not in command
