@@ -130,6 +130,14 @@ class MapEntry:
         return f"{self.number} {self.title}"
 
 
+def exercise_title(stem: str) -> str:
+    """Returns "Exercise 09: Many workers"; of a teacher's own exercise the stem."""
+    for lessons in _LESSONS.values():
+        if stem in lessons:
+            return f"Exercise {stem.partition('_')[0]}: {lessons[stem][0]}"
+    return stem
+
+
 def read_map(course: Path) -> tuple[MapEntry, ...]:
     """Returns the map, with what the notebooks in a folder say of minutes and tasks."""
     known = {stem for lessons in _LESSONS.values() for stem in lessons}
