@@ -42,10 +42,15 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 	bench chaos full-marks versions format docs map constraints clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' Makefile
+
+##@ Learn
 
 lab: env-lab  ## make .venv if needed, and open the course in my-lab/, your own copy
 	@$(BIN)/distlab lab my-lab $(LAB_ARGS)
+
+##@ Before you push
 
 test: env  ## the whole suite: rules, types, notebooks against their sources, every test
 	@rm -f $(NO_BROWSER); start=$$(date +%s); \
@@ -57,27 +62,35 @@ check: env  ## what CI runs: the suite, all notebooks run again, the site
 	@start=$$(date +%s); $(MAKE) --no-print-directory test regression docs \
 	&& printf '\n== every check passed in %s s\n' $$(( $$(date +%s) - start ))
 
-nightly: env  ## what takes hours: many seeds, kills, other processors and versions, every table
-	@start=$$(date +%s); $(MAKE) --no-print-directory --keep-going full-marks chaos regression-cold \
-		regression-tampered nbgrader tables random-models portable versions \
-	&& printf '\n== the night passed in %s s\n' $$(( $$(date +%s) - start ))
-
-env:  ## make .venv with everything the checks need
-	@$(ENVIRONMENT) --extras $(or $(EXTRAS),$(CHECK_EXTRAS)) $(PICK)
-
-env-lab:
-	@$(ENVIRONMENT) --extras $(or $(EXTRAS),lab) $(PICK)
+quick: env  ## rules, types, and the tests that train nothing: under a minute
+	$(call stage,quick,$(PY) -m ruff check . && $(PY) -m mypy && $(PY) -m distlab.authoring lint \
+		&& $(PY) -m pytest -q $(PARALLEL) \
+		$(QUICK:%=tests/%.py) $(TEST_ARGS))
 
 lint: env  ## ruff: rules and layout
 	$(call stage,lint,$(PY) -m ruff check . && $(PY) -m ruff format --check .)
+
+types: env  ## mypy, strict
+	$(call stage,types,$(PY) -m mypy)
 
 collect: env  ## every test can be imported: found in seconds, not at the end of a long run
 	@$(PY) -m pytest tests -qq --collect-only > .pytest_collected.txt \
 		|| { cat .pytest_collected.txt; exit 1; }
 	@rm .pytest_collected.txt
 
-types: env  ## mypy, strict
-	$(call stage,types,$(PY) -m mypy)
+tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
+	$(call stage,tests,$(PY) $(TESTS) $(TEST_ARGS))
+
+# Its own environment: distlab needs nothing of what nbgrader brings.
+.venv-nbgrader/bin/nbgrader: | env
+	$(PY) -m venv .venv-nbgrader
+	.venv-nbgrader/bin/python -m pip install --quiet nbgrader==0.9.6
+
+format: env  ## let ruff lay out the code and repair what it can
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+##@ Notebooks and site
 
 notebooks: env  ## build and execute the notebooks whose sources changed
 	$(call stage,notebooks,$(PY) -m distlab.authoring build)
@@ -86,19 +99,26 @@ notebooks-check: env  ## every notebook is what its source builds, and keeps the
 	$(call stage,notebooks against their sources,$(PY) -m distlab.authoring check \
 		&& $(PY) -m distlab.authoring lint)
 
-tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
-	$(call stage,tests,$(PY) $(TESTS) $(TEST_ARGS))
-
-quick: env  ## rules, types, lint of the notebooks, the tests that train nothing: under a minute
-	$(call stage,quick,$(PY) -m ruff check . && $(PY) -m mypy && $(PY) -m distlab.authoring lint \
-		&& $(PY) -m pytest -q $(PARALLEL) \
-		$(QUICK:%=tests/%.py) $(TEST_ARGS))
-
 regression: env  ## run all notebooks again and compare every output
 	$(call stage,regression of the notebooks,$(PY) -m pytest -p distlab.authoring.regression \
 		--nbval $(PARALLEL) $(NOTEBOOKS) $(TEST_ARGS))
 
-regression-cold:  ## the same, each notebook in a process of its own making
+docs: env  ## build the site into build/site (the notebooks are its pages)
+	@rm -rf build/docs build/site && mkdir -p build/docs && cp -R docs notebooks exercises build/docs/
+	@$(PY) tools/site_pages.py build/docs
+	$(call stage,docs,$(PY) -m sphinx -W --keep-going -q -c docs -b html build/docs build/site)
+
+map: env  ## write the course's map, with its minutes, and the decision card into their pages
+	$(PY) tools/write_tables.py
+
+##@ Through the night
+
+nightly: env  ## what takes hours: many seeds, kills, other processors and versions, every table
+	@start=$$(date +%s); $(MAKE) --no-print-directory --keep-going full-marks chaos regression-cold \
+		regression-tampered nbgrader tables random-models portable versions \
+	&& printf '\n== the night passed in %s s\n' $$(( $$(date +%s) - start ))
+
+regression-cold:  ## the regression, each notebook in a process of its own making
 	@DISTLAB_WARM=0 $(MAKE) --no-print-directory regression
 
 regression-tampered: env  ## tamper with every notebook, and hold that the regression notices
@@ -129,47 +149,40 @@ nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over 
 	$(call stage,nbgrader,DISTLAB_NBGRADER=.venv-nbgrader/bin/python \
 		$(PY) -m pytest tests/authoring/test_nbgrader_autograde.py $(TEST_ARGS))
 
-# Its own environment: distlab needs nothing of what nbgrader brings.
-.venv-nbgrader/bin/nbgrader: | env
-	$(PY) -m venv .venv-nbgrader
-	.venv-nbgrader/bin/python -m pip install --quiet nbgrader==0.9.6
-
-format: env  ## let ruff lay out the code and repair what it can
-	$(PY) -m ruff check --fix .
-	$(PY) -m ruff format .
-
-support-matrix: env  ## run every cell of the support matrix, and write docs/support_matrix.md
-	$(call stage,support matrix,$(PY) tools/support_matrix.py --write)
-
-tables: env  ## measure the support matrix and the zoo again, and compare with their pages
-	$(call stage,tables,$(PY) tools/support_matrix.py --check && $(PY) tools/zoo.py --check)
-
-zoo: env  ## train every model family of the zoo on one device and on replicas, and write docs/zoo.md
-	$(call stage,zoo,$(PY) tools/zoo.py --write)
-
-random-models: env  ## train 200 models that a seed draws, in float64, on one device and on replicas
-	$(call stage,random models,$(PY) tools/random_models.py $(MODELS_ARGS))
-
-bench: env  ## time training against its peers, and weigh its memory (about 20 minutes, quiet machine)
-	$(call stage,benchmarks,$(PY) benchmarks/fit.py && $(PY) benchmarks/memory.py)
-
-chaos: env  ## kill the tasks of trainings 50 times at random steps, and hold that they recover
-	$(call stage,chaos,$(PY) tools/chaos.py $(CHAOS_ARGS))
-
 full-marks: env  ## every solution on many seeds: full marks; every exercise as handed out: none
 	$(call stage,full marks,DISTLAB_SEEDS=20 $(PY) -m pytest tests/course/checks/test_exercises.py \
 		$(PARALLEL) $(TEST_ARGS))
 
+chaos: env  ## kill the tasks of trainings 50 times at random steps, and hold that they recover
+	$(call stage,chaos,$(PY) tools/chaos.py $(CHAOS_ARGS))
+
+random-models: env  ## train 200 models that a seed draws, in float64, on one device and on replicas
+	$(call stage,random models,$(PY) tools/random_models.py $(MODELS_ARGS))
+
+tables: env  ## measure the support matrix and the zoo again, and compare with their pages
+	$(call stage,tables,$(PY) tools/support_matrix.py --check && $(PY) tools/zoo.py --check)
+
 versions: env  ## the parity tests and the notebooks with each TensorFlow and Keras (VERSIONS_ARGS="--only 2.19"; hours)
 	$(call stage,versions,$(PY) tools/versions.py $(VERSIONS_ARGS))
 
-docs: env  ## build the site into build/site (the notebooks are its pages)
-	@rm -rf build/docs build/site && mkdir -p build/docs && cp -R docs notebooks exercises build/docs/
-	@$(PY) tools/site_pages.py build/docs
-	$(call stage,docs,$(PY) -m sphinx -W --keep-going -q -c docs -b html build/docs build/site)
+##@ Measure, and write the tables
 
-map: env  ## write the course's map, with its minutes, and the decision card into their pages
-	$(PY) tools/write_tables.py
+support-matrix: env  ## run every cell of the support matrix, and write docs/support_matrix.md
+	$(call stage,support matrix,$(PY) tools/support_matrix.py --write)
+
+zoo: env  ## train every model family of the zoo on one device and on replicas, and write docs/zoo.md
+	$(call stage,zoo,$(PY) tools/zoo.py --write)
+
+bench: env  ## time training against its peers, and weigh its memory (about 20 minutes, quiet machine)
+	$(call stage,benchmarks,$(PY) benchmarks/fit.py && $(PY) benchmarks/memory.py)
+
+##@ The environment
+
+env:  ## make .venv with everything the checks need
+	@$(ENVIRONMENT) --extras $(or $(EXTRAS),$(CHECK_EXTRAS)) $(PICK)
+
+env-lab:
+	@$(ENVIRONMENT) --extras $(or $(EXTRAS),lab) $(PICK)
 
 constraints:  ## renew constraints.txt, keeping its versions (all newer: UPGRADE=--upgrade); needs uv
 	uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \

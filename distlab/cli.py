@@ -31,7 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     # What follows `--` is JupyterLab's, and argparse would make it a folder; a script's is its own.
     cut = given.index("--") if "--" in given and given[0] != "launch" else len(given)
-    options = _parser().parse_args(given[:cut])
+    parser = _parser()
+    if not given:
+        parser.print_help()
+        return 0
+    options = parser.parse_args(given[:cut])
     options.further = given[cut + 1 :]
     try:
         return int(options.run(options))

@@ -16,14 +16,24 @@ from __future__ import annotations
 
 import difflib
 import functools
+import sys
+import sysconfig
 from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 PITFALLS_PAGE = "docs/pitfalls.md"
+_INSTALLED = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parent),
+)
 
 
 class DistlabError(Exception):
     """Base of all errors of distlab."""
+
+    _is_shortened = False  # whether IPython has shown it without distlab's own frames
 
     def __init__(self, *, asked: str, found: str, do: str, pitfall: str = "") -> None:
         self.asked, self.found, self.do, self.pitfall = asked, found, do, pitfall
@@ -39,6 +49,18 @@ class DistlabError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Keyword-only arguments do not survive pickle's default, and errors cross processes."""
         return functools.partial(type(self), **self.parts), ()
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the user's own lines and the parts, and by `%tb` everything."""
+        formatter = sys.modules["IPython"].get_ipython().InteractiveTB
+        if self._is_shortened:
+            return list(formatter.structured_traceback(type(self), self, self.__traceback__))
+        self._is_shortened = True
+        # Without what caused it, which `%tb` shows.
+        bare = functools.partial(type(self), **self.parts)()
+        own = _own_frames(self.__traceback__)
+        lines = formatter.structured_traceback(type(self), bare, own, tb_offset=0)
+        return [*lines, "%tb shows the whole traceback."]
 
 
 class InvalidArgument(DistlabError, ValueError):
@@ -96,6 +118,21 @@ class TaskFailed(ProcessError):
 
 class TaskTimeout(TaskFailed, TimeoutError):
     """A task of a cluster did not finish in time."""
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback without the frames of installed code."""
+    if trace is None:
+        return None
+    rest = _own_frames(trace.tb_next)
+    if is_installed(trace.tb_frame.f_code.co_filename):
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is Python's, a library's or distlab's, and not the user's own."""
+    return file.startswith(_INSTALLED)
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ repository. So a link between two pages works here, on GitHub and in a learner's
 notebooks are shown with their stored outputs, and nothing is run.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -28,6 +29,15 @@ extensions = [
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("sidebar.js", {"defer": "defer"})]
+html_favicon = "_static/favicon.svg"
+# A link to a page shows a picture only if the page says where the picture is on the web.
+html_baseurl = os.environ.get("SITE_URL", "")
+html_context = {
+    "description": "Learn distributed training in TensorFlow by running it on your laptop: "
+    "eighteen notebooks, exercises with checks, and one line for your own Keras model.",
+    "preview": html_baseurl and f"{html_baseurl.rstrip('/')}/_static/preview.png",
+}
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -43,7 +53,12 @@ html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "distlab"
 html_theme_options = {
-    "logo": {"text": "distlab"},
+    "logo": {
+        "text": "distlab",
+        "image_light": "_static/favicon.svg",
+        "image_dark": "_static/favicon.svg",
+        "alt_text": "",
+    },
     "navbar_start": ["navbar-logo"],
     "navbar_center": ["site-doors"],
     "navbar_end": ["theme-switcher"],

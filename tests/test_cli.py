@@ -25,6 +25,7 @@ def test_version_help_and_unknown_options_are_answered_by_the_command_that_was_m
     assert said_before_it_ended(capsys, "--version") == (0, version)
     _, text = said_before_it_ended(capsys, "--help")
     assert "doctor" in text and "lab" in text
+    assert cli.main([]) == 0 and capsys.readouterr().out == text
     for port in ("-1", "65536", "http", "٣"):
         code, text = said_before_it_ended(capsys, "lab", f"--port={port}")
         assert code == 2 and "is no port; ports are 0 to 65535" in text, port

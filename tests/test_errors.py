@@ -1,5 +1,8 @@
 import pickle
 
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
 from distlab import errors
 
 
@@ -39,3 +42,19 @@ def test_a_misspelt_word_is_answered_with_the_near_one_first():
     advice = errors.did_you_mean("mirored", ["default", "mirrored"])
     assert advice == "did you mean 'mirrored'? Or choose one of 'default', 'mirrored'"
     assert errors.did_you_mean("xyz", ["a", "b"]) == "choose one of 'a', 'b'"
+
+
+def test_a_notebook_shows_the_callers_line_and_the_parts_and_all_by_tb():
+    shell = InteractiveShell.instance(colors="nocolor")
+    try:
+        with capture_output() as short:
+            shell.run_cell("import distlab\n\n\ndistlab.make_strategy('mirored')")
+        with capture_output() as full:
+            shell.run_cell("%tb")
+    finally:
+        InteractiveShell.clear_instance()
+    assert "make_strategy('mirored')" in short.stdout and "line 4" in short.stdout
+    ending = ["  found: ", "  to do: ", "%tb shows the whole traceback."]
+    assert all(map(str.startswith, short.stdout.splitlines()[-3:], ending))
+    assert len(short.stdout.splitlines()) < 20 and "factory.py" not in short.stdout
+    assert "factory.py" in full.stdout

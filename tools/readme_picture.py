@@ -2,6 +2,8 @@
 
     python tools/readme_picture.py            # trains, and writes docs/_static/one_mistake.svg
 
+The same picture as preview.png, of the size that a link to the site shows.
+
 The same small model is trained on the same batches of digits three times: on one device, on four
 replicas by a loop with a common mistake, and on four replicas by `dl.distribute`.
 """
@@ -19,6 +21,7 @@ import tensorflow as tf
 import distlab as dl
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "_static" / "one_mistake.svg"
+PREVIEW = PICTURE.with_name("preview.png")  # 1200 by 630
 REPLICAS, BATCH, EPOCHS, RATE, MOMENTUM = 4, 64, 4, 0.3, 0.8
 
 
@@ -115,7 +118,7 @@ def flat(model: Any) -> Any:
 
 
 def draw(runs: dict[str, Run]) -> None:
-    """Draws the picture as SVG, the same bytes for the same runs."""
+    """Draws the picture as SVG, the same bytes for the same runs, and as PNG."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -167,6 +170,8 @@ def draw(runs: dict[str, Run]) -> None:
     ):
         far.text(steps[-1], height, text, color=colour, ha="right", fontsize=size)
     figure.savefig(PICTURE, metadata={"Date": None, "Creator": None}, facecolor="white")
+    padded = mpl.transforms.Bbox([[0, -0.78], [10.4, 4.68]])
+    figure.savefig(PREVIEW, dpi=1200 / 10.4, bbox_inches=padded, facecolor="white")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +130,14 @@ class MapEntry:
         return f"{self.number} {self.title}"
 
 
+def exercise_title(stem: str) -> str:
+    """Returns "Exercise 09: Many workers"; of a teacher's own exercise the stem."""
+    for lessons in _LESSONS.values():
+        if stem in lessons:
+            return f"Exercise {stem.partition('_')[0]}: {lessons[stem][0]}"
+    return stem
+
+
 def read_map(course: Path) -> tuple[MapEntry, ...]:
     """Returns the map, with what the notebooks in a folder say of minutes and tasks."""
     known = {stem for lessons in _LESSONS.values() for stem in lessons}
@@ -148,19 +156,15 @@ def read_map(course: Path) -> tuple[MapEntry, ...]:
     )
 
 
-def map_table(
-    entries: Sequence[MapEntry], *, state: Callable[[MapEntry], str] | None = None
-) -> str:
+def map_table(entries: Sequence[MapEntry]) -> str:
     """Returns the map as a Markdown table, its links relative to the course's folder."""
     head = ["", "Lesson", "The question that it answers", "Exercise"]
-    head += ["Passed"] if state else []
     rows, part = [head, ["---"] * len(head)], ""
     for entry in entries:
         if entry.part != part:
             part = entry.part
-            rows.append(["", f"**{part}**", *[""] * (len(head) - 2)])
-        row = [entry.number, _lesson_cell(entry), entry.question, _exercise_cell(entry)]
-        rows.append([*row, state(entry)] if state else row)
+            rows.append(["", f"**{part}**", "", ""])
+        rows.append([entry.number, _lesson_cell(entry), entry.question, _exercise_cell(entry)])
     return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""The page `course.md` in a learner's folder: the map, their progress, and where to go next.
+"""The page `course.md` in a learner's folder, with where to go next, and the panel's data.
 
 page = course_page(Path("my-lab"))       # Markdown, for `distlab.course.learner_folder.lay_page`
 course_state(Path("my-lab"))             # the same as plain values, for JupyterLab's left side
@@ -12,38 +12,42 @@ from pathlib import Path
 from typing import Any
 
 from distlab.course.checks.progress import LessonProgress, progress
-from distlab.course.course_map import MapEntry, map_table, read_map
+from distlab.course.course_map import MapEntry, read_map
 from distlab.errors import InvalidArgument
 
 PAGE = "course.md"
 
-_TEXT = """# Your course
+# Pages that the panel links to.
+_PAGES = {"Glossary": "docs/glossary.md", "Pitfalls": "docs/pitfalls.md"}
 
-**Next:** {next}
+_TEXT = """# Learn distributed training by running it
 
-Run a cell with Shift+Enter. If a lesson asks for a prediction, choose before you run the next cell:
-a wrong prediction is where you learn most. Each exercise checks your answers as you go.
-[The glossary](docs/glossary.md) defines every term, and [Pitfalls](docs/pitfalls.md) lists side
-issues.
+Run a cell with Shift+Enter, and predict before you look: a wrong prediction is where you learn
+most. Each lesson has an exercise that checks your answers as you go, and the tab with the book on
+the left keeps count.
 
-{table}
+{button}{note}
+"""
+_BUTTON = """<a class="distlab-start" href="{path}">{label}</a>
 
-{total}. The last column counts the tasks that you had passed when
-JupyterLab started. The tab on the left with the book counts again whenever you save an exercise.
-
-Everything in this folder is yours. Start JupyterLab with the same command again to get new lessons.
-A notebook that you have changed stays as it is.
 """
 
 
 def course_page(folder: Path) -> str:
     """Returns the page."""
     entries, done = read_map(folder), _progress(folder)
-    return _TEXT.format(
-        next=_next_in_markdown(entries, done),
-        table=map_table(entries, state=lambda entry: _state(entry, done)),
-        total=_total(done),
-    )
+    path, entry = _next(entries, done)
+    if entry is None:
+        note = "You have passed every task that is here. Now distribute a model of your own."
+        return _TEXT.format(button="", note=note)
+    verb = "Continue with" if any(lesson.tried for lesson in done.values()) else "Start"
+    if path == entry.exercise:
+        kind, note = "exercise", f"{entry.title}, next task: `{done[entry.stem].next_task}`"
+    else:
+        minutes = f", about {entry.lesson_minutes} minutes" if entry.lesson_minutes else ""
+        kind, note = "lesson", f"{entry.title}{minutes}"
+    button = _BUTTON.format(path=path, label=f"{verb} {kind} {entry.number}")
+    return _TEXT.format(button=button, note=note)
 
 
 def course_state(folder: Path) -> dict[str, Any]:
@@ -52,6 +56,7 @@ def course_state(folder: Path) -> dict[str, Any]:
     following, _ = _next(entries, done)
     return {
         "page": PAGE if (folder / PAGE).is_file() else "",
+        "pages": {title: page for title, page in _PAGES.items() if (folder / page).is_file()},
         "total": _total(done),
         "next": following,
         "lessons": [
@@ -85,17 +90,6 @@ def _next(
         begun = bool(lesson.tried) and bool(entry.exercise)
         return (entry.exercise if begun or not entry.lesson else entry.lesson), entry
     return (available[-1].lesson, None) if available else ("", None)
-
-
-def _next_in_markdown(entries: tuple[MapEntry, ...], done: dict[str, LessonProgress]) -> str:
-    path, entry = _next(entries, done)
-    if entry is None:
-        return "you have passed every task that is here. Now distribute a model of your own."
-    if path == entry.exercise:
-        task = done[entry.stem].next_task
-        return f"task `{task}` in [exercise {entry.number}, {entry.title}]({path})."
-    minutes = f" It takes about {entry.lesson_minutes} minutes." if entry.lesson_minutes else ""
-    return f"[lesson {entry.number}, {entry.title}]({path}).{minutes}"
 
 
 def _state(entry: MapEntry, done: dict[str, LessonProgress]) -> str:

@@ -17,8 +17,10 @@ from typing import NoReturn
 
 from distlab.environment import explain_missing
 
-# What opens first: the map of the course, or in a folder without it the first lesson.
+# What opens first: the page with the next step, or in a folder without it the first lesson.
 FIRST_PAGES = ("course.md", "notebooks/00_start_here.ipynb")
+# Where in the learner's folder JupyterLab remembers which notebooks are open.
+WORKSPACES = ".jupyter/workspaces"
 _SETTINGS = Path(__file__).resolve().parents[1] / "_jupyter"
 
 # What JupyterLab would fetch by itself: news, word of newer versions, the catalogue of extensions.
@@ -27,6 +29,9 @@ _QUIET = (
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.extension_manager=readonly",
 )
+
+# At INFO some 20 lines stand above the address, which JupyterLab prints at any level.
+_LOG = "--Application.log_level=WARN"
 
 # The server's part of the panel on the left side; `_jupyter/labextensions` has the browser's part.
 _PANEL = ("--ServerApp.jpserver_extensions=distlab.course.course_page=True",)
@@ -45,7 +50,9 @@ def lab_command(
     first = f"/tree/{pages[0]}" if pages else ""
     command = [sys.executable, "-m", "jupyterlab"]
     command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder.resolve()}"]
-    command += [f"--LabApp.default_url=/lab{first}", *_QUIET, *_PANEL]
+    command += [f"--LabApp.default_url=/lab{first}", *_QUIET, *_PANEL, _LOG]
+    # Tabs of other work stay out, and each folder of the course remembers its own.
+    command.append(f"--LabApp.workspaces_dir={folder.resolve() / WORKSPACES}")
     if not open_browser:
         command.append("--no-browser")
     if port is not None:

@@ -150,7 +150,7 @@ def test_each_hand_in_has_a_page_in_which_nothing_runs_and_the_class_has_one(gra
     pages = {name: (out / "feedback" / name).read_text(encoding="utf-8") for name in names}
     assert [name for name, page in pages.items() if EVIL in page] == []
     by_learner = {name.parts[0]: page for name, page in pages.items()}
-    assert f"{POINTS:g} of {POINTS:g} points" in by_learner["jane"]
+    assert f"{POINTS:g} of {POINTS:g} <small>points" in by_learner["jane"]
     assert "&lt;script&gt;" in by_learner["max"]
     assert by_learner["john"].count("not started (0 of") == len(checks_of(STEM))
     page = (out / "class.html").read_text(encoding="utf-8")

@@ -5,9 +5,17 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-from distlab.autograder.gradebook.gradebook_csv import mistakes_in, tasks_in
+import pytest
+from playwright.sync_api import expect
+
+from distlab.autograder.gradebook.gradebook_csv import mistakes_in
 from distlab.autograder.gradebook.markdown import section_html, to_html
-from distlab.autograder.gradebook.pages import class_page, feedback_page, write_feedback
+from distlab.autograder.gradebook.pages import (
+    class_page,
+    feedback_page,
+    write_feedback,
+    write_page,
+)
 from distlab.autograder.gradebook.scores import Given, Graded, Policy, score_of
 from distlab.autograder.intake.exercises import Exercises
 from distlab.autograder.intake.notebook import open_notebook
@@ -19,6 +27,7 @@ from distlab.course.checks.registry import all_checks, checks_of, find_check, re
 from distlab.course.checks.report import Ending, Report
 from distlab.course.checks.rubric import RubricRow, WrittenReport
 from distlab.course.results.failures import Failure, FailureKind
+from tests.support.browser import open_browser, open_page
 from tests.support.repository import ROOT
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -26,7 +35,7 @@ STEM = "00_start_here"
 SPEED = WrittenReport("speed", "Speed", (RubricRow("why", 2, "says why"),))
 ONE = Graded(
     submission=Submission(learner="jane", path=Path("jane/one.ipynb"), name="one", is_late=True),
-    stem="00_one",
+    stem=STEM,
     reports=(
         Report("first", "f", "Shares", Ending.PASSED, 2.0, 2.0),
         Report("second", "g", "Sums", Ending.NOT_YET, 0.5, 2.0, hint="Count them."),
@@ -62,7 +71,9 @@ def assert_nothing_runs(html):
 
 def test_a_page_says_what_was_earned_and_what_to_think_about():
     text = page(ONE, Policy(late_factor=0.5))
-    assert "<b>1 of 4 points</b>, late: 50% of the points" in text
+    assert "1 of 4 <small>points, late: 50% of the points" in text
+    assert '<a class="partial" href="#second">second: partial</a>' in text
+    assert '<section id="second">' in text and "<h1>Exercise 00: Start here</h1>" in text
     assert "<h2>Shares</h2>" in text and "second: not yet (0.5 of 2 points)" in text
     assert "<b>Hint:</b> Count them." in text
     broken = page(replace(ONE, reports=(), stem="", problem="an empty file"))
@@ -128,7 +139,7 @@ def test_a_page_lies_in_the_learners_folder_and_nowhere_else(tmp_path):
     def folder_of(**handed):
         path = written_to(replace(ONE, submission=replace(ONE.submission, **handed)), tmp_path)
         own, name = path.relative_to(tmp_path).parts
-        assert name == "00_one.html"
+        assert name == f"{STEM}.html"
         return own
 
     for learner, folder in folders.items():
@@ -228,21 +239,17 @@ CLASS = [
 ]
 
 
-def test_the_class_page_counts_each_task_and_says_what_to_teach_again():
-    html = class_page([(one, score_of(one, Policy())) for one in CLASS])
-    table = re.search(r'<table class="tasks">(.*?)</table>', html, re.DOTALL)[1]
+def test_the_class_page_shows_each_answer_and_says_what_to_teach_again():
+    given = Policy(overrides={("c", "", FIRST.name): Given(points=1.5)})
+    html = class_page([(one, score_of(one, given)) for one in CLASS])
+    table = re.search(r'<table class="learners">(.*?)</table>', html, re.DOTALL)[1]
     rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
-    head, first, second = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
-    counts = dict(zip(head, first, strict=True))
-    assert counts.pop("task") == f"{FIRST.name}: {FIRST.title}"
-    assert {name: number for name, number in counts.items() if number} == {
-        "passed": "1",
-        "partial": "1",
-        "not yet": "1",
-        "ran out of time": "1",
-    }
-    assert sum(bool(cell) for cell in second) == 4
-    assert sum(tasks_in(CLASS)[1].counts.values()) == 4
+    cells = [re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL) for row in rows]
+    head, *rows = [[re.sub("<[^>]*>", " ", cell).split() for cell in row] for row in cells]
+    assert head[2] == [FIRST.name, "1", "passed"]
+    assert [" ".join(row[2]) for row in rows] == ["passed", "1 of 2", "1.5 of 2", "ran out of time"]
+    assert f'<a class="partial" href="feedback/b/{STEM}.html#{FIRST.name}">1 of 2</a>' in html
+    assert "<h2>Exercise 00: Start here</h2>" in html
     items = re.findall(r"<li>(.*?)</li>", html.partition("To teach again")[2])
     section = f"&#34;{FIRST.revisit}&#34; in lesson 00"
     assert items[0] == (
@@ -251,7 +258,37 @@ def test_the_class_page_counts_each_task_and_says_what_to_teach_again():
     assert items[1].startswith(f"<b>1 learner, {SECOND.name}:</b> Not twice.")
     assert "halved" not in html, "the names of mistakes are codes for programs"
     assert "4 graded, 1 of them late" in html
-    assert "<td>not graded: an &lt;empty&gt; file</td>" in html
-    assert f'<a href="feedback/a/{STEM}.html">{STEM}</a>' in html
+    assert "</a>: an &lt;empty&gt; file" in html
+    assert f'<a href="feedback/a/{STEM}.html">a</a>' in html
     twice = [CLASS[1], CLASS[1], CLASS[2]]
     assert [(one.name, one.learners) for one in mistakes_in(twice)] == [("halved", 2)]
+
+
+# How much the text of an element stands out from its own ground, as WCAG computes it.
+CONTRAST = """node => {
+  const linear = part => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  const light = colour => colour.match(/[\\d.]+/g).slice(0, 3)
+    .reduce((sum, part, place) => sum + linear(part / 255) * [0.2126, 0.7152, 0.0722][place], 0);
+  const { color, backgroundColor } = getComputedStyle(node);
+  const [dark, bright] = [color, backgroundColor].map(light).sort((one, other) => one - other);
+  return (bright + 0.05) / (dark + 0.05);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_a_cell_of_the_class_leads_to_the_answer_and_can_be_read(scheme, tmp_path):
+    scored = [(notebook, score_of(notebook, Policy())) for notebook in CLASS]
+    write_page(tmp_path / "class.html", class_page(scored))
+    for notebook, score in scored:
+        write_feedback(notebook, score, tmp_path / "feedback")
+    phone = {"color_scheme": scheme, "viewport": {"width": 390, "height": 844}}
+    with open_browser() as browser, open_page(browser, **phone) as page:
+        page.goto((tmp_path / "class.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        cells = page.locator(".learners td a").all()
+        assert len(cells) == 8
+        assert min(cell.evaluate(CONTRAST) for cell in cells) > 4.5
+        cells[1].click()
+        expect(page.locator(f"#{SECOND.name}")).to_be_in_viewport()
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert min(chip.evaluate(CONTRAST) for chip in page.locator(".chips a").all()) > 4.5

@@ -199,6 +199,23 @@ def test_the_first_failure_is_named_and_gives_the_code(text, code, line, capfd):
     assert own_lines(run) == [f"{line}; the others were ended"]
 
 
+def test_the_same_traceback_of_several_tasks_is_shown_once_and_in_one_piece(capfd):
+    text = """
+import traceback
+try:
+    int(name if name == "worker:2" else "no number")
+except ValueError:
+    traceback.print_exc()
+"""
+    run = launched(["--workers", 3, script(text)], capfd)
+    error = r"worker:\d \| ValueError: invalid literal for int\(\) with base 10: "
+    whole = r"(worker:\d) \| Traceback .*\n(?:\1 \|   .*\n)+" + error
+    assert re.findall(whole + "'worker:2'", run.err) == ["worker:2"]
+    (first,) = re.findall(whole + "'no number'", run.err)
+    as_first = error.replace("ValueError", f"as {first}: ValueError") + "'no number'"
+    assert len(re.findall(as_first, run.err)) == 1
+
+
 def test_after_a_failure_all_start_again_in_the_same_cluster(capfd):
     text = """
 print(os.environ["TF_CONFIG"])

@@ -168,7 +168,7 @@ def test_folders_that_cannot_take_the_course_are_refused(tmp_path, course):
     assert "pip install --force-reinstall" in str(error.value)
 
 
-def test_jupyterlab_starts_on_loopback_with_its_token_at_the_map_or_lesson_00(folder):
+def test_jupyterlab_starts_on_loopback_with_its_token_at_the_next_step_or_lesson_00(folder):
     command = lab.lab_command(
         folder, port=8899, open_browser=False, as_root=False, further=["--debug"]
     )
@@ -179,11 +179,12 @@ def test_jupyterlab_starts_on_loopback_with_its_token_at_the_map_or_lesson_00(fo
         f"--LabApp.default_url=/lab/tree/{LESSON}",
         "--ServerApp.port=8899",
         "--no-browser",
+        f"--LabApp.workspaces_dir={folder / '.jupyter/workspaces'}",
     } <= set(command)
     assert not any("token" in word or "password" in word or word == "root" for word in command)
     assert "--allow-root" not in command
     assert "--allow-root" in lab.lab_command(folder, as_root=True)
-    lay_page(folder, "course.md", "the map")
+    lay_page(folder, "course.md", "the next step")
     assert "--LabApp.default_url=/lab/tree/course.md" in lab.lab_command(folder)
 
 

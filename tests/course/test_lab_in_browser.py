@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -47,26 +46,34 @@ def page(lab):
 
 
 def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, page):
-    _, address, _ = lab
+    folder, address, _ = lab
     data = address.split("/lab")[0] + "/distlab/course"
     assert page.request.get(data).status == 403
     page.goto(address.split("?")[0])  # without its token the server lets nobody in
     expect(page).to_have_url(re.compile("/login"))
     page.goto(address)
-    expect(page.locator(f"{VIEWER} h1")).to_contain_text("Your course")
+    start = page.locator(VIEWER).get_by_role("link")
+    expect(start).to_have_text("Start lesson 00")
     expect(page.locator(LESSON)).to_have_count(18)
     assert page.request.get(data).json()["next"] == "notebooks/00_start_here.ipynb"
     first = page.locator(LESSON).first
     expect(first).to_contain_text(re.compile(r"exercise, \d+ min"))
     expect(page.locator(f"{LESSON}.distlab-next")).to_contain_text("Start here")
-    page.locator(f"{VIEWER} a", has_text="The glossary").click()
+    page.locator(f"{COURSE} a", has_text="Glossary").click()
     expect(page.locator(f"{VIEWER} h1")).to_contain_text("Glossary")
-    first.locator(".distlab-title").click()
+    page.get_by_role("tab", name="course.md").click()
+    start.click()
     expect(page.locator(f"{PANEL} .jp-Notebook h1").first).to_contain_text("Start here")
+    expect(page.locator(f"{LESSON}.distlab-open")).to_contain_text("Start here")
     expect(page.get_by_text("Jupyter news")).to_have_count(0)
+    width_em = "node => node.clientWidth / parseFloat(getComputedStyle(node).fontSize)"
+    assert cells(page).locator("p").first.evaluate(width_em) < 45  # about 90 letters in a line
 
     first.get_by_text(re.compile(r"exercise, \d+ min")).click()
     expect(cells(page).first.locator("h1")).to_contain_text("Exercise")
+    expect(page.locator(f"{COURSE} [aria-current]")).to_contain_text("exercise")
+    expect(page.get_by_role("tab", name="Lesson 00")).to_be_visible()
+    expect(page.get_by_role("tab", name="Exercise 00")).to_be_visible()
     task, check = place_of("# task: slices"), place_of('dl.check("slices")')
     choose(page, "Edit", "Clear Outputs of All Cells")
     expect(page.locator(f"{PANEL} .jp-OutputArea-output")).to_have_count(0)
@@ -90,10 +97,15 @@ def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, 
     section = (link.text_content() or "").partition('" in lesson')[0].strip('"')
     link.click()
     expect(cells(page).get_by_role("heading", name=section)).to_be_in_viewport()
-    page.get_by_role("tab", name=Path(EXERCISE).name).last.click()
+    page.get_by_role("tab", name="Exercise 00").click()
     answer(page, task, RIGHT)
     run(page, check)
     expect(output_of(page, check)).to_contain_text("slices: passed (2 of 2 points)")
+    expect(first).to_contain_text("1 of 4 passed")  # nobody has saved
+    page.reload()
+    expect(page.get_by_role("tab", name="Exercise 00")).to_be_visible()
+    expect(first).to_be_visible()
+    assert (folder / EXERCISE).is_file()  # a tab of another name renames no file
 
 
 TERMS = ("all-reduce", "tf_config")

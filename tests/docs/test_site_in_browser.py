@@ -51,7 +51,9 @@ def site(tmp_path_factory) -> Path:
     command = [sys.executable, ROOT / "tools" / "site_pages.py", pages]
     subprocess.run(command, check=True, cwd=ROOT)
     # In this process, which has imported what takes long.
-    assert build_main(["-W", "-q", "-c", str(ROOT / "docs"), str(pages), str(built)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SITE_URL", "https://distlab.test/")
+        assert build_main(["-W", "-q", "-c", str(ROOT / "docs"), str(pages), str(built)]) == 0
     return built
 
 
@@ -83,7 +85,7 @@ def test_every_link_leads_to_a_page_and_its_place_and_no_page_loads_from_another
             if not target.exists() or (place and page and f'id="{unquote(place)}"' not in page):
                 broken.append(f"{path.name}: {link}")
         loaded = re.findall(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="([^"]+)"', text)
-        loaded += re.findall(r'<link\b[^>]*\bhref="([^"]+)"', text)
+        loaded += re.findall(r'<link\b(?! rel="canonical")[^>]*\bhref="([^"]+)"', text)
         foreign += [f"{path.name}: {url}" for url in loaded if urlparse(url).netloc]
     assert len(texts) > 30
     assert (broken, foreign) == ([], [])
@@ -96,6 +98,15 @@ def test_equations_are_the_browsers_own_and_the_reference_has_every_public_name(
     text = (site / "docs" / "reference.html").read_text(encoding="utf-8")
     names = [name for name in distlab.__all__ if name != "__version__"]
     assert [name for name in names if f'id="distlab.{name}"' not in text] == []
+
+
+def test_a_page_has_an_icon_and_says_what_a_link_to_it_shows(site, texts):
+    text = texts[(site / "docs" / "zoo.html").resolve()]
+    (icon,) = re.findall(r'<link rel="icon" href="../([^"]+)"', text)
+    (picture,) = re.findall(r'og:image" content="https://distlab.test/([^"]+)"', text)
+    assert (site / icon).is_file()
+    assert Image.open(site / picture).size == (1200, 630)
+    assert 'og:title" content="The zoo"' in text and 'name="description" content="Learn' in text
 
 
 def test_a_figure_keeps_its_alternative_text(site):
@@ -121,6 +132,9 @@ def test_the_site_in_a_browser_shows_the_map_the_course_and_folded_answers(site)
         assert words[:2] == ["06", six.title] and "Exercise" in words
         assert words[2:4] == [str(six.lesson_minutes), "min"]
         expect(page.locator("nav.course a[aria-current=page]")).to_have_text(six.title)
+        assert sum("Exercise" in text for text in lessons) == 1
+        page.goto((site / "docs" / "zoo.html").as_uri())  # the reader's place is far down
+        expect(page.locator("nav.course a[aria-current=page]")).to_be_in_viewport()
         # The theme keeps a second copy for narrow screens.
         assert page.locator(".site-doors a:visible").count() == 5
 

@@ -1,13 +1,12 @@
 """Writes the gradebook of a class: points, details, and what to review.
 
 write_gradebook(scored, folder)          # gradebook.csv, details.csv, review.csv
-tasks_in(graded), mistakes_in(graded)    # how the class did in each check
+mistakes_in(graded)                      # what to teach again
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +21,7 @@ Scored = Sequence[tuple[Graded, Score]]
 
 
 class AnswerOutcome(StrEnum):
-    """What the class page counts: the endings, and those answers that earned some points."""
+    """What pages show of an answer: its ending, and whether it earned some points."""
 
     PASSED = Ending.PASSED
     PARTIAL = "partial"
@@ -38,15 +37,6 @@ class AnswerOutcome(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckCounts:
-    """How the answers to one check went: how many there are of each outcome."""
-
-    name: str
-    title: str
-    counts: Mapping[AnswerOutcome, int]
-
-
-@dataclass(frozen=True, kw_only=True)
 class CommonMistake:
     """A mistake of a check, how many learners were caught in it, and what it says."""
 
@@ -55,16 +45,6 @@ class CommonMistake:
     name: str
     learners: int
     says: str
-
-
-def tasks_in(graded: Iterable[Graded]) -> list[CheckCounts]:
-    """Returns the tasks of one exercise, in their order."""
-    counts: dict[str, Counter[AnswerOutcome]] = {}
-    titles: dict[str, str] = {}
-    for report in (report for notebook in graded for report in notebook.reports):
-        counts.setdefault(report.name, Counter())[_outcome_of(report)] += 1
-        titles[report.name] = report.title
-    return [CheckCounts(name=n, title=titles[n], counts=counted) for n, counted in counts.items()]
 
 
 def mistakes_in(graded: Sequence[Graded]) -> list[CommonMistake]:
@@ -90,7 +70,8 @@ def write_gradebook(scored: Scored, folder: Path, *, left_out: Sequence[Problem]
     write_table(folder / "review.csv", _review(scored, left_out))
 
 
-def _outcome_of(report: Report) -> AnswerOutcome:
+def outcome_of(report: Report) -> AnswerOutcome:
+    """Returns what pages show of an answer."""
     is_partial = report.ending is Ending.NOT_YET and report.earned
     return AnswerOutcome.PARTIAL if is_partial else AnswerOutcome(report.ending)
 

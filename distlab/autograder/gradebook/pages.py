@@ -21,7 +21,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from distlab.autograder.gradebook.gradebook_csv import AnswerOutcome, mistakes_in, tasks_in
+from distlab.autograder.gradebook.gradebook_csv import AnswerOutcome, mistakes_in, outcome_of
 from distlab.autograder.gradebook.markdown import section_html, written_html
 from distlab.autograder.gradebook.scores import Given, Graded, Policy, ReadingStatus, Score
 from distlab.autograder.intake.exercises import Exercises
@@ -29,6 +29,7 @@ from distlab.autograder.intake.submissions import Submission
 from distlab.course.checks.check import Check
 from distlab.course.checks.help_steps import section_to_revisit
 from distlab.course.checks.report import Ending, Report, with_code
+from distlab.course.course_map import exercise_title
 
 Scored = Sequence[tuple[Graded, Score]]
 
@@ -101,6 +102,7 @@ def feedback_page(graded: Graded, score: Score, *, policy: Policy | None = None)
     answers = [
         {
             "report": report,
+            "outcome": outcome_of(report),
             "html": Markup(report.as_html(revisit_link=_link(report, checks, sections))),
             "given": score.by_check[report.name],
             "comment": score.comments.get(report.name, ""),
@@ -121,7 +123,7 @@ def feedback_page(graded: Graded, score: Score, *, policy: Policy | None = None)
     ]
     return _render(
         "feedback",
-        title=f"{graded.stem or 'Feedback'}, {graded.submission.learner}",
+        title=exercise_title(graded.stem) if graded.stem else "Feedback",
         graded=graded,
         score=score,
         late_factor=policy.late_factor,
@@ -152,8 +154,12 @@ def class_page(scored: Scored, exercises: Exercises | None = None) -> str:
         _exercise(stem, [pair for pair in scored if pair[0].stem == stem], checks.get(stem, ()))
         for stem in stems
     ]
-    rows = [(graded, score, f"feedback/{page_name(graded)}") for graded, score in scored]
-    return _render("class", title="The class", exercises=shown, rows=rows)
+    not_graded = [(graded, _page_of(graded)) for graded, _ in scored if graded.problem]
+    return _render("class", title="The class", exercises=shown, not_graded=not_graded)
+
+
+def _page_of(graded: Graded) -> str:
+    return f"feedback/{page_name(graded)}"
 
 
 def _exercise(stem: str, scored: Scored, checks: Iterable[Check]) -> dict[str, Any]:
@@ -161,16 +167,39 @@ def _exercise(stem: str, scored: Scored, checks: Iterable[Check]) -> dict[str, A
     sections = {check.name: section_to_revisit(check) for check in checks}
     most = max(score.points for _, score in scored)
     return {
-        "stem": stem,
+        "title": exercise_title(stem),
         "people": len({notebook.submission.person for notebook in graded}),
         "late": sum(notebook.submission.is_late for notebook in graded),
         "unread": sum(len(score.to_be_read) for _, score in scored),
         "most": most,
         "bars": bars([score.earned for _, score in scored], most) if most else [],
-        "outcomes": list(AnswerOutcome),
-        "tasks": tasks_in(graded),
+        "tasks": _tasks(graded),
+        "rows": [_row(notebook, score) for notebook, score in scored if not notebook.problem],
         "mistakes": [(mistake, sections.get(mistake.check)) for mistake in mistakes_in(graded)],
     }
+
+
+def _tasks(graded: Sequence[Graded]) -> list[dict[str, Any]]:
+    """Returns the tasks of one exercise, in their order, and how many learners passed each."""
+    reports = [report for notebook in graded for report in notebook.reports]
+    passed = Counter(report.name for report in reports if report.passed)
+    titles = {report.name: report.title for report in reports}
+    return [{"name": n, "title": title, "passed": passed[n]} for n, title in titles.items()]
+
+
+def _row(graded: Graded, score: Score) -> dict[str, Any]:
+    return {
+        "learner": graded.submission.learner,
+        "page": _page_of(graded),
+        "score": score,
+        "cells": {r.name: _cell(r, score.by_check[r.name]) for r in graded.reports},
+    }
+
+
+def _cell(report: Report, earned: float) -> dict[str, Any]:
+    """Returns an answer's outcome; points that a teacher changed are shown as they are."""
+    outcome = outcome_of(report) if earned == report.earned else AnswerOutcome.PARTIAL
+    return {"outcome": outcome, "earned": earned, "points": report.points}
 
 
 def bars(earned: Sequence[float], most: float) -> list[tuple[str, int]]:

@@ -8,6 +8,7 @@
     worker:0 | epoch 1
     worker:1 | epoch 1
 
+A traceback comes out in one piece, and only once if several tasks have the same.
 What a task writes to stdout goes to stdout, its stderr to stderr; a thread for each reads it, so
 a task that writes megabytes is held up by the reader of this process and by nothing else.
 """
@@ -19,15 +20,16 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 from distlab.cluster.spec import TaskName
 
 # A line is cut where it is longer, so that one without an end takes no memory.
 LONGEST_LINE = 1 << 16
-# How much of what a task said last is kept, to look for a cause in it.
+# How much of what a task said last is kept, to look for a cause in it; a traceback has no more.
 _TAIL = 1 << 14
+_TRACEBACK = b"Traceback (most recent call last):"
 # How long a stream is waited for that a process which the task left behind still holds.
 _LEFT_BEHIND_SECS = 1.0
 _LOOK_SECS = 0.05
@@ -54,6 +56,7 @@ class TaskOutput:
         self._threads: dict[TaskName, list[threading.Thread]] = {task: [] for task in tasks}
         self._writers: dict[TaskName, list[int]] = {}
         self._tails = dict.fromkeys(tasks, b"")
+        self._tracebacks: dict[TaskName, bytes] = {}  # the last that each showed
         self._lock, self._tails_lock = threading.Lock(), threading.Lock()
         self._writing: set[threading.Thread] = set()
         self.broken = False  # whether nobody reads stdout or stderr any more
@@ -63,6 +66,7 @@ class TaskOutput:
         """Returns the descriptors that a task gets as stdout and stderr."""
         self.finish(task)
         self._tails[task] = b""
+        self._tracebacks.pop(task, None)
         writers = []
         for target in (sys.stdout, sys.stderr):
             reader, writer = os.pipe()
@@ -104,13 +108,43 @@ class TaskOutput:
         text, colour = self._prefixes[task]
         prefix = (f"\x1b[0;{colour}m{text}\x1b[0m" if _in_colour(target) else text).encode()
         with open(reader, "rb") as stream:
-            while line := stream.readline(LONGEST_LINE):
-                with self._tails_lock:
-                    self._tails[task] = (self._tails[task] + line)[-_TAIL:]
+            for lines in self._pieces(task, stream):
                 self._writing.add(threading.current_thread())
                 with self._lock:
-                    self._write(target, b"%b%b\n" % (prefix, shown(line)))
+                    for line in self._without_repetition(task, lines):
+                        self._write(target, b"%b%b\n" % (prefix, shown(line)))
                 self._writing.discard(threading.current_thread())
+
+    def _pieces(self, task: TaskName, stream: IO[bytes]) -> Iterator[list[bytes]]:
+        """Yields each line as it comes, but the lines of a traceback together."""
+        held: list[bytes] = []
+        while line := stream.readline(LONGEST_LINE):
+            with self._tails_lock:
+                self._tails[task] = (self._tails[task] + line)[-_TAIL:]
+            if held and line.startswith(_TRACEBACK):
+                yield held
+                held = []
+            if not held and not line.startswith(_TRACEBACK):
+                yield [line]
+                continue
+            held.append(line)
+            is_last = not line.startswith((b" ", _TRACEBACK))
+            if is_last or sum(map(len, held)) > _TAIL:
+                yield held
+                held = []
+        if held:
+            yield held
+
+    def _without_repetition(self, task: TaskName, lines: list[bytes]) -> list[bytes]:
+        """Returns lines, or for another task's traceback one that names this task."""
+        if len(lines) == 1:
+            return lines
+        text = b"".join(lines)
+        for other, shown_there in self._tracebacks.items():
+            if other != task and shown_there == text:
+                return [b"as %b: %b" % (str(other).encode(), lines[-1])]
+        self._tracebacks[task] = text
+        return lines
 
     def _write(self, target: IO[str], data: bytes) -> None:
         try:

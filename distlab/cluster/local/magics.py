@@ -40,7 +40,7 @@ def register(shell: Any) -> None:
         except DistlabError as problem:
             # The frames of this function would hide what the task said.
             text = f"{type(problem).__name__}: {problem}"
-            problem._render_traceback_ = lambda: text.splitlines()  # type: ignore[attr-defined]
+            problem._render_traceback_ = lambda: text.splitlines()  # type: ignore[method-assign]
             raise
 
     shell.register_magic_function(workers, "cell", "workers")

@@ -16,7 +16,6 @@ import io
 import linecache
 import pickle
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,22 +24,12 @@ from typing import Any
 
 import cloudpickle
 
-from distlab.errors import InvalidArgument
+from distlab.errors import InvalidArgument, is_installed
 from distlab.source_lines import keep_lines
-
-_INSTALLED = (
-    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
-    str(Path(__file__).parents[2]),
-)
 
 
 class UnsendableResult(Exception):
     """A function returned what cannot be sent back."""
-
-
-def is_installed(file: str) -> bool:
-    """Whether a file is Python's, a library's or distlab's, and not the user's own."""
-    return file.startswith(_INSTALLED)
 
 
 def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:

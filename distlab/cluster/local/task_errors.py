@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from distlab.cluster.exit_status import has_lost_a_peer, how_it_ended
 from distlab.cluster.local.kernel_group import KernelGroup
-from distlab.cluster.local.remote_calls import UnsendableResult, is_installed
+from distlab.cluster.local.remote_calls import UnsendableResult
 from distlab.cluster.ports import is_port_taken
 from distlab.cluster.spec import TaskName
-from distlab.errors import TaskFailed, TaskTimeout
+from distlab.errors import TaskFailed, TaskTimeout, is_installed
 
 _BUILT_AT = re.compile(r'\s*File "|Graph execution error:|Detected at node ')
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

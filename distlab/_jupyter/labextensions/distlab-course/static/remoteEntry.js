@@ -1,4 +1,5 @@
 /* The course on JupyterLab's left side: titles, minutes and progress; a click opens the notebook.
+   Notebooks get a readable width, and tabs named after the lesson.
 
    Written by hand in the form in which JupyterLab loads prebuilt extensions, so that nothing has to be
    built. Data come from distlab/course/course_page.py, on this machine. */
@@ -22,6 +23,7 @@
   function link(app, className, text, path) {
     const node = make('a', className, text);
     node.href = '#';
+    node.dataset.path = path;
     node.addEventListener('click', event => {
       event.preventDefault();
       void app.commands.execute('docmanager:open', { path });
@@ -38,6 +40,12 @@
     if (course.page) head.append(link(app, 'distlab-page', 'The course', course.page));
     head.append(make('span', 'distlab-total', course.total));
     node.append(head);
+    const pages = make('div', 'distlab-small');
+    for (const [title, path] of Object.entries(course.pages)) {
+      if (pages.hasChildNodes()) pages.append(' · ');
+      pages.append(link(app, '', title, path));
+    }
+    node.append(pages);
     let part = '';
     let list = null;
     for (const lesson of course.lessons) {
@@ -50,6 +58,30 @@
       list.append(row(app, lesson, course.next));
     }
     node.scrollTop = scrolled;
+    mark(node, pathOf(app.shell.currentWidget));
+  }
+
+  const pathOf = widget => widget?.context?.path ?? '';
+
+  // Marks the lesson whose notebook is in front, and the link to the notebook.
+  function mark(node, path) {
+    for (const anchor of node.querySelectorAll('a')) {
+      if (anchor.dataset.path === path) anchor.setAttribute('aria-current', 'page');
+      else anchor.removeAttribute('aria-current');
+    }
+    const lesson = node.querySelector('.distlab-lesson [aria-current]')?.closest('.distlab-lesson');
+    for (const item of node.querySelectorAll('.distlab-open')) item.classList.remove('distlab-open');
+    if (!lesson) return;
+    lesson.classList.add('distlab-open');
+    lesson.scrollIntoView({ block: 'nearest' });
+  }
+
+  // A tab's label can't say it: a document whose label changes renames its file.
+  function nameTab(widget) {
+    const [, folder, number] = /^(notebooks|exercises)\/(\d\d)_[^/.]*\.ipynb$/.exec(pathOf(widget)) ?? [];
+    const { 'distlab-name': old, ...dataset } = widget.title.dataset;
+    if (number) dataset['distlab-name'] = `${folder === 'notebooks' ? 'Lesson' : 'Exercise'} ${number}`;
+    if (dataset['distlab-name'] !== old) widget.title.dataset = dataset;
   }
 
   function row(app, lesson, next) {
@@ -88,7 +120,10 @@
     .distlab-part { margin: 16px 0 4px; font-size: var(--jp-ui-font-size1); font-weight: 600; }
     .distlab-list { list-style: none; margin: 0; padding: 0; }
     .distlab-lesson { display: flex; gap: 10px; padding: 5px 6px; border-left: 3px solid transparent; }
-    .distlab-next { border-left-color: var(--jp-brand-color1); background: var(--jp-layout-color2); }
+    .distlab-next { border-left-color: var(--jp-brand-color1); }
+    .distlab-open { background: var(--jp-layout-color2); }
+    .distlab-course .distlab-lesson [aria-current] { text-decoration: underline; }
+    .distlab-course .distlab-title[aria-current] { font-weight: 600; }
     .distlab-number { font-variant-numeric: tabular-nums; color: var(--jp-ui-font-color2); }
     .distlab-body { flex: 1; min-width: 0; }
     .distlab-coming .distlab-title { color: var(--jp-ui-font-color2); margin-right: 8px; }
@@ -96,14 +131,26 @@
     .distlab-course a:hover, .distlab-course a:focus-visible { text-decoration: underline; }
     .distlab-bar { height: 4px; margin: 4px 0 2px; background: var(--jp-border-color2); }
     .distlab-full { height: 100%; background: #008a6b; }
+    .lm-TabBar-tab[data-distlab-name] .lm-TabBar-tabLabel { display: none; }
+    .lm-DockPanel-tabBar.lm-TabBar .lm-TabBar-tab[data-distlab-name][data-type]::after {
+      content: attr(data-distlab-name); order: 1; flex: 1 1 auto; position: static; width: auto; border: 0; }
+    .lm-TabBar-tab[data-distlab-name] .lm-TabBar-tabCloseIcon { order: 2; }
+    .jp-Notebook .jp-WindowedPanel-inner { max-width: 58rem; margin-inline: auto; }
+    .jp-RenderedMarkdown { --jp-content-font-size1: 16px; line-height: 1.6; }
+    .jp-RenderedMarkdown :is(p, li) { max-width: 44rem; }
+    .jp-RenderedMarkdown :is(h1, h2, h3) { font-weight: 650; letter-spacing: -.01em; }
+    .jp-RenderedHTMLCommon a.distlab-start { display: inline-block; margin-top: 8px; padding: 10px 20px; border-radius: 6px;
+      background: #00629b; color: #fff; font-weight: 600; text-decoration: none; }
+    .jp-RenderedHTMLCommon a.distlab-start:is(:hover, :focus-visible) { background: #004a75; color: #fff; }
   `;
 
   const ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" width="18" height="18">'
     + '<path class="jp-icon3" fill="#616161" d="M4 4h7v16H6a2 2 0 0 0-2 1zm16 0h-7v16h5a2 2 0 0 1 2 1z"/></svg>';
 
-  async function activate(app) {
+  async function activate(app, restorer) {
     const { Widget } = await sharedModule('@lumino/widgets');
     const { LabIcon } = await sharedModule('@jupyterlab/ui-components');
+    const { NotebookActions } = await sharedModule('@jupyterlab/notebook');
     document.head.append(make('style', '', STYLE));
     const panel = new Widget();
     panel.id = ID;
@@ -111,6 +158,7 @@
     panel.title.caption = 'The course: lessons, exercises and your progress';
     panel.title.icon = new LabIcon({ name: `${ID}:icon`, svgstr: ICON });
     app.shell.add(panel, 'left', { rank: 50 });
+    if (restorer) restorer.add(panel, ID);
 
     const settings = app.serviceManager.serverSettings;
     const refresh = async () => {
@@ -120,6 +168,17 @@
     app.serviceManager.contents.fileChanged.connect((_, change) => {
       if (change.type === 'save' || change.type === 'new' || change.type === 'delete') void refresh();
     });
+    // Progress is read from the saved notebook, so an exercise is saved as soon as a check has run.
+    NotebookActions.executed.connect((_, { notebook, cell }) => {
+      const path = pathOf(notebook.parent);
+      if (path.startsWith('exercises/') && /\bdl\.check\(/.test(cell.model.sharedModel.source)) {
+        void notebook.parent.context.save();
+      }
+    });
+    app.shell.currentChanged.connect(() => mark(panel.node, pathOf(app.shell.currentWidget)));
+    app.shell.layoutModified.connect(() => {
+      for (const widget of app.shell.widgets('main')) nameTab(widget);
+    });
     // Not awaited: JupyterLab waits for this function before it restores anything.
     void refresh();
     void app.restored.then(() => {
@@ -127,10 +186,18 @@
     });
   }
 
-  const plugin = { id: `${ID}:panel`, description: 'The course on the left side.', autoStart: true, activate };
+  async function plugins() {
+    const { ILayoutRestorer } = await sharedModule('@jupyterlab/application');
+    const description = 'The course on the left side.';
+    return [{ id: `${ID}:panel`, description, autoStart: true, optional: [ILayoutRestorer], activate }];
+  }
+
   window._JUPYTERLAB = window._JUPYTERLAB || {};
   window._JUPYTERLAB[ID] = {
     init: scope => { shared = scope; },
-    get: () => Promise.resolve(() => ({ __esModule: true, default: [plugin] })),
+    get: async () => {
+      const made = await plugins();
+      return () => ({ __esModule: true, default: made });
+    },
   };
 })();
