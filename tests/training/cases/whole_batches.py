@@ -164,6 +164,7 @@ MIXING = {
     "softmax_over_rows": lambda x: ops.softmax(x, axis=0) * 10,
     "mean_by_a_sum": lambda x: x - ops.sum(x, 0) / ops.cast(ops.shape(x)[0], "float32"),
     "a_row_of_all": lambda x: x - x[:1],
+    "rows_backwards": lambda x: x - x[::-1],
     "positions_in_the_batch": lambda x: x * ops.cast(ops.arange(len_of(x))[:, None], "float32"),
     "by_einsum": lambda x: ops.einsum("ij,kj->ik", x, x) @ x / 50,
     "flattened_the_other_way": lambda x: ops.reshape(ops.transpose(x), ops.shape(x)),
