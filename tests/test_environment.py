@@ -1,4 +1,7 @@
+import logging
+import sys
 import tomllib
+from types import ModuleType
 
 import pytest
 
@@ -32,3 +35,16 @@ def test_prepare_keeps_what_the_user_has_set():
     environ = {"TF_CPP_MIN_LOG_LEVEL": "0"}
     environment.prepare(environ)
     assert environ == {"TF_CPP_MIN_LOG_LEVEL": "0", "KERAS_BACKEND": "tensorflow"}
+
+
+@pytest.mark.parametrize(("before", "after"), [("INFO", "WARNING"), ("ERROR", "ERROR")])
+def test_of_tensorflows_logger_only_tensorflows_own_level_is_changed(monkeypatch, before, after):
+    monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))  # imported already
+    logger = logging.getLogger("tensorflow")
+    own = logger.level
+    logger.setLevel(before)
+    try:
+        environment.load_tensorflow.__wrapped__()
+        assert logging.getLevelName(logger.level) == after
+    finally:
+        logger.setLevel(own)

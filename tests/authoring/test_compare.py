@@ -57,6 +57,7 @@ def test_numbers_may_move_as_far_as_the_tag_says_and_words_not_at_all():
         (("hide-input", "numbers-within-5%"), "batch  8:  9.5* 100", "batch  8: 9.9* 104", True),
         (("numbers-within-5%",), "batch  8:  9.5* 100", "batch  8: 9.5 100*", False),
         (("numbers-within-5%",), "100", "106", False),
+        (("numbers-within-5%",), "below 0: -100", "below 0: -104", True),
         (("numbers-within-5%",), "apart 1e-06", "apart 1.04e-06", True),
         (("numbers-within-5%",), "[1, 2]", "[1, 2, 2]", False),
         (("numbers-vary",), "ends at -3.5", "ends at 400", True),

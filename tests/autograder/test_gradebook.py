@@ -109,9 +109,9 @@ def test_moodles_worksheet_is_filled_by_the_numbers_of_participants(tmp_path):
         "Identifier,Full name,Grade,Feedback\nParticipant 7,Jane,,ok\nParticipant 70,Joe,1,\n"
     )
     other = graded("roe", FIRST, user="8")
-    absent = fill_sheet(
-        MOODLE, worksheet, scored(JANE, other), column="Grade", to=tmp_path / "moodle.csv"
-    )
+    broken = graded("joe", stem="", user="70", problem="an empty file")  # keeps the old grade
+    handed = scored(JANE, broken, other)
+    absent = fill_sheet(MOODLE, worksheet, handed, column="Grade", to=tmp_path / "moodle.csv")
     assert absent == ["roe"]
     rows = table(tmp_path / "moodle.csv")
     assert [(row["Grade"], row["Feedback"]) for row in rows] == [("7", "ok"), ("1", "")]

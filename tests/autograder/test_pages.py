@@ -209,6 +209,34 @@ def test_of_an_untouched_exercise_nothing_is_written_and_of_the_solution_all():
     assert wrong == []
 
 
+OWN_REPORT = """\
+# %% [markdown]
+# <!-- report: speed -->
+# **Which is slower?**
+#
+# <!-- BEGIN SOLUTION -->
+# Four replicas.
+# <!-- STUB -->
+# *Your answer.*
+# <!-- END SOLUTION -->
+"""
+
+
+def test_what_a_learner_wrote_is_told_from_the_source_of_a_teachers_own_report(tmp_path):
+    checks = tmp_path / "lesson_20_own.py"
+    checks.write_text("CHECKS = ()\n")
+    (tmp_path / "20_own.py").write_text(OWN_REPORT)
+    given = Exercises(checks).text_of("20_own")
+
+    def written(answer):
+        cell = text(f"<!-- report: speed -->\n**Which is slower?**\n\n{answer}")
+        (report,) = find_written([cell], (SPEED,), handed_out=given)
+        return report.text
+
+    assert written("*Your answer.*") == ""
+    assert written("Four replicas.") == "**Which is slower?**\n\nFour replicas."
+
+
 # The page of the class
 
 FIRST, SECOND, *_ = checks_of(STEM)

@@ -69,6 +69,9 @@ def test_runs_that_differ_are_named():
     earned = {"stream_left_out": 0.5, "seeded_after_build": 1, "same_for_every_seed": 2.5}
     assert_mistakes_are_caught(RUNS, wrong, earned=earned)
     assert_feedback_says(RUNS, {"return model.get_weights() after fit": never_fits})
+    same_data = trainer(first=dl.set_seed, after_build=lambda seed: dl.set_seed(1))
+    said = {"the run is the same whatever seed it is given": same_data}
+    assert_feedback_says(RUNS, said, earned=2.5)
 
 
 # --- replica_masks

@@ -79,7 +79,8 @@ def test_a_number_may_be_off_by_so_much(capsys):
         ("90", 0, "You predicted it: 90 steps.\nOne a batch.", True),
         (" 92 ", 5, "You predicted 92 steps. It was 90 steps. That is close enough.", True),
         (45.0, 0, "You predicted 45 steps. It was 90 steps.\nHalf of it.", False),
-        (0.5, 2, "You predicted 0.5 steps. It was 90 steps.", False),
+        (46, 2, "You predicted 46 steps. It was 90 steps.\nHalf of it.", False),
+        (0.5, 2, "You predicted 0.5 steps. It was 90 steps.\nOne a batch.", False),
     )
     for guess, within, said, came_true in cases:
         steps = dl.predict("How many steps?", unit="steps")

@@ -77,14 +77,18 @@ def difference(plain, model):
 
 
 def normalised():
-    return network(layers.Dense(6), layers.BatchNormalization(), layers.Dense(4))
+    return network(layers.BatchNormalization(), layers.Dense(4))
 
 
 def test_statistics_of_each_replicas_own_rows_agree_on_every_replica():
     plain, model = pair(normalised, batch_norm="replica")
     fit(plain, batches(X[ONE_LEFT], Y[ONE_LEFT])), fit(model, batches(X[ONE_LEFT], Y[ONE_LEFT]))
     assert difference(plain, model) > 1e-3, "they are not those of the whole batch"
-    for variable in model.layers[1].weights:
+    norm, expected = model.layers[0], plain.layers[0].moving_mean
+    np.testing.assert_allclose(
+        norm.moving_mean.numpy(), expected.numpy(), atol=1e-6, err_msg="each example counts once"
+    )
+    for variable in norm.weights:
         copies = model.distribute_strategy.experimental_local_results(variable.value)
         first, *others = (copy.numpy() for copy in copies)
         assert np.isfinite(first).all(), "a replica without an example leaves them alone"

@@ -21,6 +21,7 @@ from distlab.course.checks import (
     Close,
     Criterion,
     Holds,
+    Then,
     Verdict,
     notebook_check,
 )
@@ -242,6 +243,8 @@ def test_partial_credit_is_weighted_and_must_hold_in_every_draw():
 
     assert check(weighted, luck, seed=1).earned == 2
     assert check(weighted, luck).earned == 0
+    conditional = dataclasses.replace(CHECK, criteria=(criteria[0], Then(criteria[1])))
+    assert check(conditional, luck).earned == 0, "a draw that does not look at it does not earn it"
 
 
 def test_help_comes_in_three_steps_and_begins_again_after_a_pass(registered):

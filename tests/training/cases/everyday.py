@@ -244,6 +244,16 @@ def table_that_is_looked_into_twice():
     return regression(features)
 
 
+@case((TOKENS, NUMBERS))
+def table_beside_a_layer_in_half_precision():
+    """Gradients begin smaller where a layer may overflow; descent shows whether they grow again."""
+    tokens = keras.Input((6,))
+    rows = layers.Flatten()(layers.Embedding(5, 4)(tokens))
+    exact = layers.Rescaling(0.5, dtype="mixed_float16")(tokens)
+    model = keras.Model(tokens, layers.Dense(1)(layers.Concatenate()([rows, exact])))
+    return compile_model(model, optimizer=SGD(0.02), loss="mse")
+
+
 class Counting(layers.Layer):
     """Assigns in a condition, for which Keras's symbolic calls have no place."""
 
