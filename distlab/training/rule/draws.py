@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework.tensor_util import constant_value_as_shape
 
 from distlab.errors import ModelError
+from distlab.training.rule.mixing import Mark
 from distlab.training.rule.rows import Rows, current
 
 # The operations, and how far the counter goes on for one number of a group; 0: by one for the
@@ -57,9 +58,18 @@ def counted(room: int) -> Callable[[Callable[..., tf.Tensor]], Callable[..., tf.
                     found="random numbers drawn by another algorithm than Philox",
                     do='leave alg="auto_select"',
                 )
+            start = None if step.mark is None else Mark.now().start
+            drawn = of_own_rows(step.rows, shape, key, counter, alg, *args, **kwargs)
+            if start is not None:  # what is computed to begin there looks at no other rows
+                step.mark.note_call(start, drawn)
+            return drawn
+
+        def of_own_rows(
+            rows: Rows, shape: Any, key: Any, counter: Any, alg: Any, *args: Any, **kwargs: Any
+        ) -> Any:
             kind = kwargs.get("dtype", getattr(kwargs.get("minval"), "dtype", tf.float32))
             group = 2 if tf.as_dtype(kind).size == 8 else 4
-            begin = _begin(shape, step.rows)
+            begin = _begin(shape, rows)
             per_group = room * group or 1
             row = constant_value_as_shape(shape)[1:]
             if row.is_fully_defined() and math.prod(row) % group == 0:

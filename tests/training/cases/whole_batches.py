@@ -178,6 +178,10 @@ KEEPING = {
     "transposed_inside": lambda x: ops.transpose(ops.reshape(x, (-1, 2, 4)), (0, 2, 1))[..., 0],
     "looked_up": lambda x: ops.take(tf.eye(4), ops.argmax(x[:, :4], -1), axis=0),
     "sorted_inside": lambda x: ops.sort(x, axis=-1) - ops.max(x, axis=-1, keepdims=True),
+    "drawn_by_a_state": lambda x: x * tf.random.stateless_uniform(tf.shape(x), seed=(1, 2)),
+    "drawn_for_odd_rows": lambda x: (
+        x[:, :3] + tf.random.stateless_normal((tf.shape(x)[0], 3), seed=(3, 4))
+    ),
 }
 MIXES = {name: name in MIXING for name in (*MIXING, *KEEPING)}
 
