@@ -20,7 +20,7 @@ from distlab.course.checks import Check, Criterion
 from distlab.course.checks.criteria import Expectation
 
 class Shown(Expectation):
-    def look(self, inputs, outputs, right):
+    def judge(self, inputs, outputs, right):
         return Criterion("shown", False, yours=json.dumps(outputs))
 
 CHECKS = (
