@@ -33,6 +33,8 @@ _MOST_NESTED = 2
 _MOST_DEEP = 100
 _LONGEST_NAME = 1_000  # letters, of a file with its folders in a zip
 _CHUNK = 2**20
+_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError)
+_TOO_NESTED = "a zip inside a zip inside a zip"
 _LESSONS, _EXERCISES = "notebooks", "exercises"  # the folders of a course that was laid
 # Checkpoints of Jupyter, marks of systems, and what nbgrader writes beside each notebook.
 _NOBODYS = (".", "__MACOSX", "timestamp.txt")
@@ -126,10 +128,6 @@ def unpack(archive: Path, to: Path, room: Room, *, shown: Path) -> list[Entry]:
     except (OSError, *_DAMAGE) as problem:
         raise _refusal(shown, f"a zip that cannot be read ({_says(problem)})") from problem
     return left_out
-
-
-_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError)
-_TOO_NESTED = "a zip inside a zip inside a zip"
 
 
 def _says(problem: Exception) -> str:
