@@ -17,8 +17,9 @@ from distlab.cluster.warm.process import can_fork, shared_server, task_environme
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The rooms whose files take longest begin, so that two processes end at about the same time.
-LONGEST = ("zoo", "training", "course", "cluster")
+# The room that computes longest begins, and beside it those whose tests wait for processes; what
+# is left is in files of all lengths, so that two processes end at about the same time.
+ORDER = ("zoo", "cluster", "strategy", "autograder", "training", "course")
 # Python objects that a test may leave to the next. Iterators over data are among them, and the
 # longer one has lived, the longer TensorFlow waits for its thread when it is deleted: seconds.
 MOST_OBJECTS = 20_000
@@ -29,7 +30,7 @@ NO_BROWSER = Path(__file__).parents[1] / "build" / "no_browser.txt"
 def pytest_collection_modifyitems(items):
     def rank(item):
         room = item.path.relative_to(Path(__file__).parent).parts[0]
-        return LONGEST.index(room) if room in LONGEST else len(LONGEST)
+        return ORDER.index(room) if room in ORDER else len(ORDER)
 
     items.sort(key=rank)
 
