@@ -189,8 +189,8 @@ def in_words(data: dict[str, Any]) -> str:
         for letter, run in data.items()
     )
     return (
-        f"![Five curves of the training loss over {steps} steps, A to E, which look alike: all "
-        f"fall from {begin:.1f} to between {ends[0]:.1f} and {ends[-1]:.1f}."
+        f"![Five curves of the training loss over {steps} steps, A to E, which look much alike: "
+        f"all fall from {begin:.1f} to between {ends[0]:.1f} and {ends[-1]:.1f}."
         f"](docs/_static/{RUNS.name})\n\n"
         f"<details><summary>The answer</summary>\n\n"
         f"**{RIGHT} is right**, and neither its loss nor its accuracy says so: {best} names more "
@@ -309,7 +309,8 @@ def write_preview() -> None:
         options = {"executable_path": shutil.which("chromium"), "args": ["--no-sandbox"]}
         browser = playwright.chromium.launch(**options)
         page = browser.new_page(viewport={"width": 1200, "height": 630})
-        page.goto(RUNS.as_uri())
+        look = "<style>body { margin: 16px 50px } svg { width: 1100px; height: auto }</style>"
+        page.set_content(look + RUNS.read_text(encoding="utf-8"))
         page.screenshot(path=PREVIEW)
         browser.close()
 
