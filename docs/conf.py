@@ -28,8 +28,8 @@ extensions = [
 ]
 templates_path = ["_templates"]
 html_static_path = ["_static"]
-html_css_files = ["site.css"]
-html_js_files = [("sidebar.js", {"defer": "defer"})]
+html_css_files = ["site.css", "which_run.css"]
+html_js_files = [(name, {"defer": "defer"}) for name in ("sidebar.js", "which_run.js")]
 html_favicon = "_static/favicon.svg"
 # A link to a page shows a picture only if the page says where the picture is on the web.
 html_baseurl = os.environ.get("SITE_URL", "")

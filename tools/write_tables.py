@@ -26,7 +26,7 @@ def with_map(text: str) -> str:
     if coming:
         verb = "is" if coming == 1 else "are"
         counted = f"{available} lessons are here, and {coming} {verb} coming."
-    return _between(
+    return replace_between(
         ("<!-- map of the course -->\n", "\n<!-- end of the map -->"),
         f"{counted} The notebooks estimate about {lessons} hours for the lessons and "
         f"{exercises} hours for the exercises; no class has been timed yet.\n\n"
@@ -37,10 +37,13 @@ def with_map(text: str) -> str:
 
 def with_card(text: str) -> str:
     """Returns the page's text with the card as it is now."""
-    return _between(("<!-- the card -->\n\n", "\n\n<!-- end of the card -->"), card_table(), text)
+    return replace_between(
+        ("<!-- the card -->\n\n", "\n\n<!-- end of the card -->"), card_table(), text
+    )
 
 
-def _between(marks: tuple[str, str], table: str, text: str) -> str:
+def replace_between(marks: tuple[str, str], table: str, text: str) -> str:
+    """Returns a page's text with something new between two marks."""
     begin, end = marks
     pattern = f"(?<={re.escape(begin)}).*?(?={re.escape(end)})"
     text, count = re.subn(pattern, lambda _: table, text, flags=re.DOTALL)

@@ -24,8 +24,13 @@ from distlab.errors import InvalidArgument, UnsupportedEnvironment, did_you_mean
 
 MANIFEST = ".distlab.json"
 FOLDERS = ("notebooks", "exercises")
-# Pages that notebooks link to, so that a learner's folder has them at the same place.
-PAGES = ("docs/glossary.md", "docs/pitfalls.md", "docs/decision_card.md")
+# What notebooks link to or show, so that a learner's folder has it at the same place.
+PAGES = (
+    "docs/glossary.md",
+    "docs/pitfalls.md",
+    "docs/decision_card.md",
+    "docs/_static/all_reduce.svg",
+)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import re
 import shutil
 import subprocess
@@ -119,7 +120,8 @@ def test_the_site_in_a_browser_shows_the_map_the_course_and_folded_answers(site)
         page.goto((site / "index.html").as_uri())
         picture = page.locator("article img").first
         assert picture.evaluate("image => image.complete && image.naturalWidth > 300")
-        assert "Two charts of training" in (picture.get_attribute("alt") or "")
+        assert "A moving picture" in (picture.get_attribute("alt") or "")
+        which_run_is_right(page)
         shown = page.locator("article table tbody tr").all_inner_texts()
         assert sum("coming" in row for row in shown) == sum(not row.lesson for row in rows)
         page.locator("article table a").first.click()
@@ -147,3 +149,49 @@ def test_the_site_in_a_browser_shows_the_map_the_course_and_folded_answers(site)
 
         outside = [url for url in page.asked if not url.startswith(("file:", "data:"))]
         assert (outside, page.failed) == ([], [])
+
+        with open_page(browser, java_script_enabled=False) as plain:
+            plain.goto((site / "index.html").as_uri())
+            expect(plain.locator(".which-run img")).to_be_visible()
+            plain.locator(".which-run summary").click()
+            expect(plain.locator(".which-run td").first).to_be_visible()
+        with open_page(browser) as moving:
+            moving.goto((site / "_static" / "all_reduce.svg").as_uri())
+            for millisecs, shown in ((500, 0), (4000, 2), (14900, -1)):
+                assert (
+                    caption_at(moving, millisecs)
+                    == moving.locator(".caption").nth(shown).inner_html()
+                )
+
+
+def which_run_is_right(page):
+    """On a phone: picks a run by click and one by keyboard."""
+    size = page.viewport_size
+    page.set_viewport_size({"width": 390, "height": 844})
+    runs, answer = page.locator(".which-run button"), page.locator(".which-run [aria-live]")
+    runs.nth(2).click()
+    expect(answer).to_contain_text("Run C is wrong.")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(answer).to_contain_text("Run D is right.")
+    assert runs.nth(3).get_attribute("aria-pressed") == "true"
+    chart = answer.locator("figure svg")
+    assert chart.locator("polyline").count() == runs.count() == 5
+    letters = chart.locator("text:is(.right, .wrong)").evaluate_all(
+        "names => names.map(name => name.getBoundingClientRect()).map(box => [box.top, box.height])"
+    )
+    assert all(height > 12 for _, height in letters)
+    assert all(above[0] + 12 < below[0] for above, below in itertools.pairwise(letters))
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.set_viewport_size(size)
+
+
+def caption_at(page, millisecs):
+    """The text of the only caption that can be seen at a time of the loop."""
+    script = """at => {
+        document.getAnimations().forEach(each => { each.pause(); each.currentTime = at });
+        const seen = caption => getComputedStyle(caption).opacity > 0.5;
+        return [...document.querySelectorAll('.caption')].filter(seen).map(text => text.innerHTML);
+    }"""
+    (shown,) = page.evaluate(script, millisecs)
+    return shown

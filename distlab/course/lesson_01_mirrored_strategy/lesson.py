@@ -196,6 +196,13 @@ from distlab.course.lesson_01_mirrored_strategy.figures import draw_all_reduce
 draw_all_reduce(given, received)
 
 # %% [markdown]
+# The figure leaves out how the numbers travel. Between GPUs they often go around a ring, where each
+# device talks to its neighbours only. You will build this in [lesson 12](12_ring_all_reduce.ipynb):
+#
+# ![A moving picture of a ring all-reduce. Four devices hold four numbers each. In three steps each
+# device adds what its neighbour sends; in three more the finished sums go around, until all four
+# devices hold the sum.](../docs/_static/all_reduce.svg)
+#
 # In TensorFlow, each replica calls `all_reduce` of its [replica
 # context](../docs/glossary.md#replica-context). `"MEAN"` in place of `"SUM"` divides the sum by the
 # number of replicas. With it, our two replicas agree on the gradient of one device:

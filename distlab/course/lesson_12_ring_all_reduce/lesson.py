@@ -147,9 +147,15 @@ dl.show("steps", {name: network.steps for name, network in used.items()})
 # ## Around a ring
 #
 # The idea of the [ring](../docs/glossary.md#ring): **cut the vector into as many chunks as there
-# are ranks, and keep all cables busy in every step.** Each rank sends to the next one only. Move
-# the slider "steps that are over", and follow chunk 0: on the left its arrows, on the right its
-# column.
+# are ranks, and keep all cables busy in every step.** Each rank sends to the next one only. Here
+# are the four gradients from above, in chunks of one number, on the devices of four ranks:
+#
+# ![A moving picture of a ring all-reduce. Four devices hold four numbers each. In three steps each
+# device adds what its neighbour sends; in three more the finished sums go around, until all four
+# devices hold the sum.](../docs/_static/all_reduce.svg)
+#
+# Now at your own pace: move the slider "steps that are over", and follow chunk 0, on the left its
+# arrows, on the right its column.
 
 # %%
 from distlab.course.lesson_12_ring_all_reduce.view import explore_ring
