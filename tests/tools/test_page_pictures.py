@@ -5,6 +5,7 @@ import re
 import pytest
 
 from distlab.course.palette import RIGHT, WRONG
+from tests.support.repository import ROOT
 from tools.measured_pages import read_tables
 from tools.page_pictures import DOCS, benchmarks_picture, pictures, zoo_picture
 
@@ -37,6 +38,7 @@ def test_the_zoo_has_a_square_for_each_cell_and_its_words_count_them():
         off,
         stopped,
     ]
+    assert f"![{words}](docs/_static/zoo.svg)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
