@@ -108,7 +108,7 @@ docs: env  ## build the site into build/site (the notebooks are its pages)
 	@$(PY) tools/site_pages.py build/docs
 	$(call stage,docs,$(PY) -m sphinx -W --keep-going -q -c docs -b html build/docs build/site)
 
-map: env  ## write the course's map, with its minutes, and the decision card into their pages
+map: env  ## write what comes from code and tables: the map with its minutes, the decision card, two pictures
 	$(PY) tools/write_tables.py
 
 ##@ Through the night

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import distlab
+from distlab.course import palette
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the extensions of this folder
 
@@ -25,6 +26,7 @@ extensions = [
     "equations",
     "output_links",
     "public_names",
+    "verdicts",
 ]
 templates_path = ["_templates"]
 html_static_path = ["_static"]
@@ -37,6 +39,11 @@ html_context = {
     "description": "Learn distributed training in TensorFlow by running it on your laptop: "
     "eighteen notebooks, exercises with checks, and one line for your own Keras model.",
     "preview": html_baseurl and f"{html_baseurl.rstrip('/')}/_static/preview.png",
+    "colours": {
+        "right": palette.RIGHT.colour,
+        "wrong": palette.WRONG.colour,
+        "note": palette.NOTE,
+    },
 }
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]

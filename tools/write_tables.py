@@ -1,4 +1,4 @@
-"""Writes the tables that come from the code: the course's map, and the decision card.
+"""Writes what comes from the code or a table: the course's map, the decision card, two pictures.
 
 python tools/write_tables.py             # `make map`; the notebooks say how many minutes
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from distlab.course.course_map import map_table, read_map, total_minutes
 from distlab.course.lesson_16_choosing_a_strategy.strategy_card import card_table
+from tools.page_pictures import pictures
 
 ROOT = Path(__file__).resolve().parent.parent
 WITH_MAP = (ROOT / "README.md", ROOT / "docs" / "index.md")
@@ -58,3 +59,5 @@ if __name__ == "__main__":
     for page in WITH_MAP:
         page.write_text(with_map(page.read_text(encoding="utf-8")), encoding="utf-8")
     WITH_CARD.write_text(with_card(WITH_CARD.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, picture in pictures().items():
+        path.write_text(picture, encoding="utf-8")

@@ -1,6 +1,6 @@
 """The zoo: every model family on one device and on replicas, compared, in a table.
 
-    python tools/zoo.py --write       # measures, and writes docs/zoo.md
+    python tools/zoo.py --write       # measures, and writes docs/zoo.md with its picture
     python tools/zoo.py --check       # and fails where the page says something else in words
 
 The words around the table are the page's own.
@@ -22,8 +22,10 @@ from tools.measured_pages import (
     table,
     write_page,
 )
+from tools.page_pictures import zoo_picture
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "zoo.md"
+PICTURE = PAGE.parent / "_static" / "zoo.svg"
 OURS, THEIRS = COLUMNS = "`distribute`, 3 replicas", "Keras's own `fit`, 2 replicas"
 
 
@@ -86,6 +88,7 @@ def main() -> int:
     begin = "Equal to one device, of "
     counted = f"{begin}{len(rows)} models: {', '.join(equal)}."
     write_page(PAGE, [table("family", rows)], {begin: counted})
+    PICTURE.write_text(zoo_picture(rows), encoding="utf-8")
     return 0
 
 

@@ -20,7 +20,7 @@ from sphinx.cmd.build import build_main
 
 import distlab
 from distlab.course.course_map import read_map
-from tests.support.browser import open_browser, open_page
+from tests.support.browser import open_browser, open_page, violations
 from tests.support.repository import ROOT
 
 
@@ -195,3 +195,34 @@ def caption_at(page, millisecs):
     }"""
     (shown,) = page.evaluate(script, millisecs)
     return shown
+
+# Pages of each kind, and not the longest ones: axe-core looks at every word.
+LOOKED_AT = ("index", "notebooks/00_start_here", "exercises/01_mirrored_strategy", "docs/zoo")
+LOOKED_AT += ("docs/support_matrix", "docs/benchmarks", "docs/own_model", "docs/decision_card")
+LOOKED_AT += ("docs/install", "docs/two_machines")
+# Code of cells and tables that are wider than their place; what is folded has no width.
+CUT_OFF = """[...document.querySelectorAll("div.cell_input pre, .pst-scrollable-table-container")]
+  .filter(part => part.checkVisibility() && part.scrollWidth > part.clientWidth)
+  .map(part => part.innerText.slice(0, 80))"""
+
+
+def test_pages_are_accessible_in_both_themes_and_cut_nothing_off(site):
+    wrong = []
+    with open_browser() as browser, open_page(browser, reduced_motion="reduce") as page:
+        for name in LOOKED_AT:
+            page.set_viewport_size({"width": 1440, "height": 900})
+            page.goto((site / f"{name}.html").as_uri())
+            wrong += [f"{name} cuts off: {text}" for text in page.evaluate(CUT_OFF)]
+            wrong += violations(page)
+            page.evaluate("document.documentElement.dataset.theme = 'dark'")
+            wrong += violations(page, "color-contrast")
+            page.set_viewport_size({"width": 390, "height": 844})
+            width = page.evaluate("document.documentElement.scrollWidth")
+            wrong += [f"{name} is {width} px wide on a phone"] * (width > 390)
+        page.goto((site / "index.html").as_uri())
+        wrong += page.evaluate(CUT_OFF)  # on a phone, too: each lesson is a card
+        page.goto((site / "docs" / "zoo.html").as_uri())
+        table = (ROOT / "docs" / "zoo.md").read_text()
+        for says, words in {"equal": r"\| equal(?= \|)", "stopped": r"\| stops: "}.items():
+            assert page.locator(f"td.is-{says}").count() == len(re.findall(words, table)) > 0
+    assert wrong == []

@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -56,9 +57,21 @@ def open_page(browser: Any, **options: Any) -> Iterator[Any]:
     page.set_default_timeout(LIMIT_MILLISECS)
     page.asked, page.failed = [], []
     page.on("request", lambda request: page.asked.append(request.url))
-    page.on("requestfailed", lambda request: page.failed.append(request.url))
+    # Going to the next page aborts what the last one still asks for.
+    page.on(
+        "requestfailed",
+        lambda request: request.failure == "net::ERR_ABORTED" or page.failed.append(request.url),
+    )
     yield page
     context.close()
+
+
+def violations(page: Any, *rules: str) -> list[str]:
+    """What axe-core finds wrong on the page: its rules for WCAG 2 A and AA, or only those named."""
+    asked = {"runOnly": list(rules) or ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
+    broken = Axe().run(page, options=asked).response["violations"]
+    parts = [part for rule in broken for part in rule["nodes"]]
+    return [f"{page.url}: {part['html']}: {part['failureSummary']}" for part in parts]
 
 
 @contextlib.contextmanager

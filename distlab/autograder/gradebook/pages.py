@@ -15,6 +15,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ _OTHER = re.compile(r"[^\w.-]+")
 _MOST_BARS = 10
 _WIDTHS = (1, 2, 3, 4, 5, 10, 20, 50, 100)  # points in a bar
 _HALF = 0.5
+# A row of a report that compares values, and one value in it: lists are shown as in Python.
+_COMPARED = re.compile(r"yours:    (.*)\nexpected: (.*?)(?=</pre>|\n)")
+_VALUE = re.compile(r"[^\s,\[\](){}]+")
 
 
 def write_page(path: Path, text: str) -> None:
@@ -103,7 +107,9 @@ def feedback_page(graded: Graded, score: Score, *, policy: Policy | None = None)
         {
             "report": report,
             "outcome": outcome_of(report),
-            "html": Markup(report.as_html(revisit_link=_link(report, checks, sections))),
+            "html": Markup(
+                mark_difference(report.as_html(revisit_link=_link(report, checks, sections)))
+            ),
             "given": score.by_check[report.name],
             "comment": score.comments.get(report.name, ""),
             "code": "" if report.ending is Ending.NOT_STARTED else graded.code.get(report.name, ""),
@@ -131,6 +137,34 @@ def feedback_page(graded: Graded, score: Score, *, policy: Policy | None = None)
         readings=readings,
         sections=sections,
     )
+
+
+def mark_difference(html: str) -> str:
+    """Returns the HTML of a report in which the first value that differs is marked."""
+    return _COMPARED.sub(_marked, html)
+
+
+def _marked(compared: re.Match[str]) -> str:
+    yours, expected = compared.groups()
+    for own, wanted in zip_longest(_VALUE.finditer(yours), _VALUE.finditer(expected)):
+        if own is None or wanted is None or not _is_same(own[0], wanted[0]):
+            return f"yours:    {_with_mark(own, yours)}\nexpected: {_with_mark(wanted, expected)}"
+    return compared[0]
+
+
+def _with_mark(value: re.Match[str] | None, line: str) -> str:
+    if value is None:
+        return line
+    return f"{line[: value.start()]}<mark>{value[0]}</mark>{line[value.end() :]}"
+
+
+def _is_same(yours: str, expected: str) -> bool:
+    """Whether two shown values are the same; decimals may differ in what a check would forgive."""
+    try:
+        near = "." in expected and math.isclose(float(yours), float(expected), rel_tol=1e-4)
+    except ValueError:
+        near = False
+    return near or yours == expected
 
 
 def _link(report: Report, checks: dict[str, Check], sections: dict[str, Markup]) -> str:

@@ -1,0 +1,129 @@
+"""The pictures of docs/zoo.md and docs/benchmarks.md: SVG, drawn from the tables of these pages.
+
+`make map` draws both again, and `make zoo` the zoo's.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from distlab.course.palette import GROUND, NOTE, PALE, REFERENCE, RIGHT, WRONG, category
+from tools.measured_pages import Cells, read_tables
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+WIDTH = 480  # of a picture's own units; a phone shows 13 of them as 10 pixels
+SQUARES_IN_A_ROW, PITCH = 35, WIDTH / 35
+SHADES = {-4: 0.25, -3: 0.45, -2: 0.7, -1: 1.0}  # opacity by the power of ten of a difference
+AXIS = 172  # where the benchmarks' axis begins
+SLOWEST, FASTEST = 0.9, 8.0  # and the speeds at its ends
+
+
+def zoo_picture(models: Cells) -> str:
+    """A square for each model and way to train: how far it ends from one device."""
+    columns = list(next(iter(models.values())))[-2:]
+    parts, top = [], 0.0
+    for column in columns:
+        cells = sorted((row[column] for row in models.values()), key=_distance)
+        equal = f"{cells.count('equal')} of {len(cells)} equal to one device"
+        parts.append(_text(0, top + 14, f"{column.replace('`', '')}: {equal}", weight=600))
+        for place, cell in enumerate(cells):
+            row, at = divmod(place, SQUARES_IN_A_ROW)
+            parts.append(_square(at * PITCH, top + 22 + row * PITCH, cell))
+        top += 36 + math.ceil(len(cells) / SQUARES_IN_A_ROW) * PITCH
+    legend = {"equal": 0, "off by 1e-04": 60, "off by 1e-03": 160, "off by 1e-02": 222}
+    legend |= {"off by 1e-01": 284, "stops": 346}
+    for cell, left in legend.items():
+        words = cell if left in (0, 60, 346) else cell.removeprefix("off by ")
+        parts += [_square(left, top, cell), _text(left + 17, top + 11, words.replace("e-0", "e-"))]
+    return _svg(top + 16, parts)
+
+
+def benchmarks_picture(cases: Cells) -> str:
+    """A dot for each way to train: its speed, where that of Keras's own `fit` is 1."""
+    labels = {1: "Keras's own fit", 2: "2 times", 4: "4 times as fast"}
+    parts = [_text(_across(speed), 12, words, "middle") for speed, words in labels.items()]
+    top = 24.0
+    for case, cells in cases.items():
+        parts.append(_text(0, top + 12, case.replace("`", ""), weight=600))
+        top += 20
+        lanes = {way.replace("`", ""): cell for way, cell in cells.items() if cell[0].isdigit()}
+        for speed in labels:
+            colour = REFERENCE if speed == 1 else PALE
+            parts.append(_line(_across(speed), top, _across(speed), top + 18 * len(lanes), colour))
+        for way, cell in lanes.items():
+            parts += _lane(way.partition(" steps")[0], re.findall(r"[\d.]+", cell), top)
+            top += 18
+        top += 12
+    return _svg(top - 10, parts)
+
+
+def _distance(cell: str) -> float:
+    """How far from one device a training ended; infinite where it stopped."""
+    if cell == "equal":
+        return 0.0
+    number = re.search(r"off by (\S+)", cell)
+    return float(number[1]) if number else math.inf
+
+
+def _square(left: float, top: float, cell: str) -> str:
+    side, far = 12, _distance(cell)
+    place = f'x="{left:.1f}" y="{top:.1f}" width="{side}" height="{side}" rx="2"'
+    if math.isinf(far):
+        cross = f"M{left + 3:.1f} {top + 3:.1f}l6 6m0 -6l-6 6"
+        return (
+            f'<rect {place} fill="{GROUND}" stroke="{WRONG.colour}"/>'
+            f'<path d="{cross}" stroke="{WRONG.colour}"/>'
+        )
+    if far == 0:
+        return f'<rect {place} fill="{RIGHT.colour}"/>'
+    power = min(max(math.floor(math.log10(far)), min(SHADES)), max(SHADES))
+    return f'<rect {place} fill="{WRONG.colour}" fill-opacity="{SHADES[power]}"/>'
+
+
+def _lane(way: str, numbers: list[str], top: float) -> list[str]:
+    """A way's name, its median and, if they're known, the line between its quartiles."""
+    colour = category(0).colour if way == "distribute" else NOTE
+    median, *quartiles = (_across(float(number)) for number in numbers)
+    parts = [_text(AXIS - 8, top + 13, way, "end", colour=colour)]
+    if quartiles:
+        parts.append(_line(quartiles[0], top + 9, quartiles[1], top + 9, colour, width=3))
+    parts.append(f'<circle cx="{median:.1f}" cy="{top + 9:.1f}" r="5" fill="{colour}"/>')
+    end = max(median + 5, *quartiles, 0) + 6
+    return [*parts, _text(end, top + 13, numbers[0], colour=colour)]
+
+
+def _across(speed: float) -> float:
+    """Where a speed is on the benchmarks' logarithmic axis."""
+    share = math.log(speed / SLOWEST) / math.log(FASTEST / SLOWEST)
+    return AXIS + share * (WIDTH - AXIS)
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str, *, width: float = 1) -> str:
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
+
+
+def _text(
+    x: float, y: float, words: str, anchor: str = "start", *, colour: str = "", weight: int = 400
+) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    look = f'fill="{colour or REFERENCE}" font-weight="{weight}"'
+    return f"<text {place} {look}>{escape(words)}</text>"
+
+
+def _svg(height: float, parts: list[str]) -> str:
+    size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH * 1.25:g}" height="{height * 1.25:g}"'
+    font = 'font-family="Inter, system-ui, sans-serif" font-size="13"'
+    ground = f'<rect width="100%" height="100%" fill="{GROUND}"/>'
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>'
+    return "\n".join([start, ground, *parts, "</svg>", ""])
+
+
+def pictures() -> dict[Path, str]:
+    """The text of each picture, by its file."""
+    draw = {"zoo": zoo_picture, "benchmarks": benchmarks_picture}
+    tables = {name: read_tables((DOCS / f"{name}.md").read_text(encoding="utf-8")) for name in draw}
+    return {DOCS / "_static" / f"{name}.svg": draw[name](tables[name][0]) for name in draw}
