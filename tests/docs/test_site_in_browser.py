@@ -113,9 +113,15 @@ def test_a_figure_keeps_its_alternative_text(site):
     assert 'alt="Two bars, the first 3 high."' in (site / "figure.html").read_text("utf-8")
 
 
-def test_the_site_in_a_browser_shows_the_map_the_course_and_folded_answers(site):
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as browser:
+        yield browser
+
+
+def test_the_site_in_a_browser_shows_the_map_and_the_course(site, browser):
     rows = read_map(ROOT)
-    with open_browser() as browser, open_page(browser, offline=True) as page:
+    with open_page(browser, offline=True) as page:
         page.goto((site / "index.html").as_uri())
         picture = page.locator("article img").first
         assert picture.evaluate("image => image.complete && image.naturalWidth > 300")
@@ -138,12 +144,44 @@ def test_the_site_in_a_browser_shows_the_map_the_course_and_folded_answers(site)
         # The theme keeps a second copy for narrow screens.
         assert page.locator(".site-doors a:visible").count() == 5
 
-        lessons = [row.lesson for row in rows if row.lesson]
-        asking = [path for path in lessons if '"reveal"' in (ROOT / path).read_text("utf-8")]
-        page.goto((site / asking[0]).with_suffix(".html").as_uri())
-        folded = page.locator("details.hide, .cell.tag_reveal details")
-        assert folded.count() > 0
-        assert [block.get_attribute("open") for block in folded.all()] == [None] * folded.count()
-
         outside = [url for url in page.asked if not url.startswith(("file:", "data:"))]
-        assert (outside, page.failed) == ([], [])
+        # A browser that leaves a page drops its request for the icon.
+        failed = [url for url in page.failed if not url.endswith("favicon.svg")]
+        assert (outside, failed) == ([], [])
+
+
+def test_a_prediction_is_answered_on_the_page_and_hides_its_conclusion_until_then(site, browser):
+    address = (site / "notebooks" / "00_start_here.html").as_uri()
+    with open_page(browser, offline=True) as page:
+        page.goto(address)
+        conclusion = page.get_by_text("A replica can get nothing")
+        expect(conclusion).to_be_hidden()
+        expect(page.get_by_text("Show code cell")).to_have_count(0)
+        cards = page.locator(".prediction fieldset")
+        assert cards.count() == 5 and page.locator(".reveal:visible").count() == 0
+        nine = page.locator(".prediction[data-name='00_start_here/nine_guess']")
+        images = page.locator(".prediction[data-name='00_start_here/sum_guess']")
+        nine.get_by_role("button", name="3, 3, 2, 1").focus()
+        page.keyboard.press("Enter")
+        expect(nine).to_contain_text("You predicted 3, 3, 2, 1. It was 3, 3, 3, 0.")
+        expect(nine).to_contain_text("TensorFlow keeps none back")
+        expect(conclusion).to_be_visible()
+        images.get_by_role("textbox").fill("forty")
+        page.keyboard.press("Enter")
+        expect(images.get_by_text("It was 40")).to_have_count(0)
+        images.get_by_role("textbox").fill("40")
+        page.keyboard.press("Enter")
+        expect(images).to_contain_text("You predicted it: 40 images.")
+        page.reload()  # the answers stay
+        expect(conclusion).to_be_visible()
+        expect(page.locator(".recap")).to_contain_text("1 of 5 predictions came true.")
+        page.get_by_role("button", name="Answer all again").click()
+        expect(conclusion).to_be_hidden()
+        cards.first.get_by_role("button", name="Show the answer").click()
+        expect(page.locator(".prediction").first).to_contain_text("You calculate with them on")
+    with open_page(browser, offline=True, java_script_enabled=False) as page:
+        page.goto(address)
+        expect(page.get_by_text("A replica can get nothing")).to_be_visible()
+        expect(page.locator(".prediction > ul > li").first).to_be_visible()
+        folds = page.locator(".reveal details")
+        assert [fold.get_attribute("open") for fold in folds.all()] == [None] * 5
