@@ -29,7 +29,8 @@ extensions = [
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_js_files = [(name, {"defer": "defer"}) for name in ("sidebar.js", "predictions.js")]
+SCRIPTS = ("sidebar.js", "predictions.js", "views.js")
+html_js_files = [(name, {"defer": "defer"}) for name in SCRIPTS]
 html_favicon = "_static/favicon.svg"
 # A link to a page shows a picture only if the page says where the picture is on the web.
 html_baseurl = os.environ.get("SITE_URL", "")

@@ -2,12 +2,15 @@
 
 Each prediction becomes a card: its question, what the kernel would say to each answer, and the
 folded answer, which is what a page without JavaScript shows. What the tag `after-reveal` marks is
-put where `docs/_static/predictions.js` finds it. All words are those of the stored outputs.
+put where `docs/_static/predictions.js` finds it. All words are those of the stored outputs. Each
+view gets the numbers of all its positions, which `docs/_static/views.js` draws.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
+import json
 import re
 from collections.abc import Iterator
 from html import escape
@@ -18,11 +21,20 @@ from nbformat import NotebookNode, v4
 
 from distlab.authoring.notebook_text import tags_of
 from distlab.authoring.prediction_cells import PredictionCall, pairs
+from distlab.course import palette
 from distlab.course.predictions.question import Answer, Question, agree, compared, revealed
 
 _NUMBER = re.compile(r" \(a number(?: of (.+))?\)$")
 _ANSWER = re.compile(r"<summary>Answer</summary>\n\n\*\*(.+?)\*\*\n\n(.*)\n\n</details>", re.DOTALL)
 _WORD = re.compile(r"^- \*(.+?)\*: (.*(?:\n  .*)*)\n?", re.MULTILINE)
+_VIEW = re.compile(r"^from (distlab\.course\.\w+\.view) import (explore_\w+)$", re.MULTILINE)
+COLOURS = {
+    "replicas": [palette.replica(number).colour for number in range(4)],
+    "categories": [palette.category(number).colour for number in range(4)],
+    "right": palette.RIGHT.colour,
+    "wrong": palette.WRONG.colour,
+    "reference": palette.REFERENCE,
+}
 _HEADING = re.compile(r"^#+ ", re.MULTILINE)
 
 
@@ -57,6 +69,11 @@ def _on_the_page(cell: NotebookNode) -> Iterator[NotebookNode]:
     yield cell
     if cell.cell_type == "code" and "recap()" in cell.source:
         yield _block("recap", "")
+    if view := _VIEW.search(cell.source):
+        explore = getattr(importlib.import_module(view[1]), view[2])
+        numbers = json.dumps(explore().positions() | {"colours": COLOURS}, separators=(",", ":"))
+        script = f'<script type="application/json">{numbers}</script>'
+        yield _block("view", script, name=view[2])
 
 
 def _block(kind: str, markdown: str, **data: str) -> NotebookNode:

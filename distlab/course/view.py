@@ -1,18 +1,23 @@
-"""A picture that a reader moves: a slider for each value, and the figure follows.
+"""A picture that a reader moves: a control for each value, and the figure follows.
 
-    def draw(replicas):
+    def shares(replicas):
+        return {"shares": [12 / replicas] * replicas}
+
+    def draw(numbers, *, replicas):
         ...
         return finish(figure, alt=f"{replicas} replicas: ...")
 
-    View("Shares of a batch", {"replicas": Choices("replicas", [1, 2, 4, 8], start=2)}, draw)
+    View("Shares of a batch", {"replicas": Choices("replicas", [1, 2, 4], start=2)}, shares, draw)
 
-In a notebook with a reader in front of it the last line of a cell shows sliders and figure. Where
-no widget can answer (on the site, on GitHub, in a regression run), it shows the first figure.
+In a notebook with a reader in front of it the last line of a cell shows controls and figure. Where
+no widget can answer (on GitHub, in a regression run), it shows the first figure. The site has no
+kernel: it shows the numbers of every position, drawn by `docs/_static/views.js`.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,19 +38,22 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True)
 class Choices:
-    """What one slider offers.
+    """What one control offers: a slider, or a button for each value if the values are words.
 
     Args:
-        label: Beside the slider, with the unit if there is one: "link (Gbit/s)".
-        values: In order from left to right; each is passed to `draw` as it is.
-        start: Where the slider stands at first; None for the first value.
-        say: Turns a value into the words beside the slider.
+        label: Beside the control, with the unit if there is one: "link (Gbit/s)".
+        values: In order from left to right.
+        start: Where the control stands at first; None for the first value.
+        say: Turns a value into the words beside the control.
+        last: Takes the values of the other controls by keyword, and returns the last one that this
+            control offers then; None if that depends on no other.
     """
 
     label: str
     values: Sequence[Any]
     start: Any = None
     say: Callable[[Any], str] = str
+    last: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.values or self.first not in self.values:
@@ -57,42 +65,93 @@ class Choices:
 
     @property
     def first(self) -> Any:
-        """The value at which the slider starts."""
+        """The value at which the control starts."""
         return self.values[0] if self.start is None and self.values else self.start
+
+    @property
+    def words(self) -> bool:
+        """Whether the values are words, which have no order."""
+        return all(isinstance(value, str) for value in self.values)
+
+    def offered(self, others: Mapping[str, Any]) -> list[Any]:
+        """Returns the values that there are beside those of the other controls."""
+        values = list(self.values)
+        return values if self.last is None else values[: values.index(self.last(**others)) + 1]
 
 
 class View:
-    """A figure with a slider for each value that it depends on.
+    """A figure with a control for each value that it depends on.
 
     Args:
-        title: Above the sliders, and the name by which a screen reader finds them.
-        choices: For each argument of `draw`, what its slider offers.
-        draw: Takes one value for each of `choices` by keyword, and returns a figure that ended in
-            `distlab.course.palette.finish`. It is called at every move of a slider.
+        title: Above the controls, and the name by which a screen reader finds them.
+        choices: For each value, what its control offers.
+        numbers: Takes one value for each of `choices` by keyword, and returns all that is drawn of
+            them, as JSON has it: a site shows that without a kernel.
+        draw: Takes these numbers, and the values by keyword, and returns a figure that ended in
+            `distlab.course.palette.finish`. It is called at every move of a control.
+        plays: The name of a control that a Play button moves; None for no button.
     """
 
     def __init__(
-        self, title: str, choices: Mapping[str, Choices], draw: Callable[..., Figure]
+        self,
+        title: str,
+        choices: Mapping[str, Choices],
+        numbers: Callable[..., dict[str, Any]],
+        draw: Callable[..., Figure],
+        *,
+        plays: str | None = None,
     ) -> None:
         self.title = title
         self.choices = dict(choices)
+        self.plays = plays
+        self._numbers = numbers
         self._draw = draw
 
     def draw_now(self, **chosen: Any) -> Figure:
-        """Returns the figure for the given values; sliders that are not named stand at the start.
+        """Returns the figure for the given values; controls that are not named stand at the start.
 
         Args:
-            chosen: A value that its slider offers, for any of `choices`.
+            chosen: A value that its control offers, for any of `choices`.
         """
+        values = {name: choice.first for name, choice in self.choices.items()} | chosen
         for name, value in chosen.items():
-            if name not in self.choices or value not in self.choices[name].values:
-                offered = {key: list(choice.values) for key, choice in self.choices.items()}
+            if name not in self.choices or value not in self.offered(name, values):
+                offered = {key: self.offered(key, values) for key in self.choices}
                 raise InvalidArgument(
                     asked=f"draw_now({name}={value!r})",
-                    found=f"the sliders of {self.title!r} offer {offered}",
+                    found=f"the controls of {self.title!r} offer {offered}",
                     do="pass one of these values",
                 )
-        return self._draw(**{name: choice.first for name, choice in self.choices.items()} | chosen)
+        return self._draw(self._numbers(**values), **values)
+
+    def offered(self, name: str, chosen: Mapping[str, Any]) -> list[Any]:
+        """Returns what a control offers while the others have these values."""
+        others = {key: chosen[key] for key in self.choices if key != name}
+        return self.choices[name].offered(others)
+
+    def positions(self) -> dict[str, Any]:
+        """Returns what a page without a kernel needs: the controls, and each position's numbers.
+
+        The last control moves fastest. A position that is not offered is None.
+        """
+        controls = [
+            {
+                "name": name,
+                "label": choice.label,
+                "values": list(choice.values),
+                "said": [choice.say(value) for value in choice.values],
+                "start": list(choice.values).index(choice.first),
+                "words": choice.words,
+                "limited": choice.last is not None,
+            }
+            for name, choice in self.choices.items()
+        ]
+        rows: list[dict[str, Any] | None] = []
+        for values in itertools.product(*(choice.values for choice in self.choices.values())):
+            chosen = dict(zip(self.choices, values, strict=True))
+            there = all(chosen[name] in self.offered(name, chosen) for name in chosen)
+            rows.append(self._numbers(**chosen) if there else None)
+        return {"title": self.title, "plays": self.plays, "controls": controls, "positions": rows}
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -112,12 +171,14 @@ class _Moved:
         self._view = view
         self._places: list[Any] = []
         self._renderer: RendererAgg | None = None
-        self._sliders = {name: _slider(choice) for name, choice in view.choices.items()}
-        for slider in self._sliders.values():
-            slider.observe(lambda _: self._follow(), names="value")
+        self._limiting = False
+        self._controls = {name: _control(choice) for name, choice in view.choices.items()}
+        for control in self._controls.values():
+            control.observe(lambda _: self._follow(), names="value")
         self._picture = ipywidgets.HTML()
         title = ipywidgets.HTML(f"<strong>{escape(view.title)}</strong>")
-        self._box = ipywidgets.VBox([title, *self._sliders.values(), self._picture])
+        play = [_play(self._controls[view.plays])] if view.plays else []
+        self._box = ipywidgets.VBox([title, *self._controls.values(), *play, self._picture])
         self._follow()
 
     @property
@@ -127,17 +188,34 @@ class _Moved:
         return {_WIDGET: shown, "text/plain": f"{self._view.title}. {self._words}"}
 
     def _follow(self) -> None:
-        """Shows the figure of the sliders' values, and forgets it."""
+        """Shows the figure of the controls' values, and forgets it."""
         import matplotlib.pyplot as plt
 
+        if self._limiting:
+            return
+        self._limit()
         # In interactive mode a notebook would keep every figure until the next cell runs.
         with _collected_at_once(), plt.ioff():
             self._show()
 
+    @property
+    def _chosen(self) -> dict[str, Any]:
+        return {name: control.value for name, control in self._controls.items()}
+
+    def _limit(self) -> None:
+        """Takes from each control what there is not beside the values of the others."""
+        self._limiting = True
+        for name, choice in self._view.choices.items():
+            control, chosen = self._controls[name], self._chosen
+            options = _options(choice, self._view.offered(name, chosen))
+            if choice.last is not None and list(control.options) != options:
+                index = min(control.index, len(options) - 1)
+                control.options = options
+                control.index = index
+        self._limiting = False
+
     def _show(self) -> None:
-        figure: Any = self._view.draw_now(
-            **{name: slider.value for name, slider in self._sliders.items()}
-        )
+        figure: Any = self._view.draw_now(**self._chosen)
         self._words = figure.alt
         self._renderer = _renderer_for(figure, self._renderer)
         self._places = _put(figure, self._places, self._renderer)
@@ -194,16 +272,32 @@ def _put(figure: Any, places: list[Any], renderer: RendererAgg | None = None) ->
     return [axes.get_position() for axes in figure.axes]
 
 
-def _slider(choices: Choices) -> Any:
+def _control(choices: Choices) -> Any:
     import ipywidgets
 
-    return ipywidgets.SelectionSlider(
-        description=choices.label,
-        options=[(choices.say(value), value) for value in choices.values],
-        value=choices.first,
-        style={"description_width": "14em"},
-        layout={"width": "34em"},
-    )
+    looks = {"description_width": "14em"}
+    options: dict[str, Any] = {
+        "description": choices.label,
+        "options": _options(choices, choices.values),
+        "value": choices.first,
+    }
+    if choices.words:
+        return ipywidgets.ToggleButtons(**options, style={**looks, "button_width": "max-content"})
+    return ipywidgets.SelectionSlider(**options, style=looks, layout={"width": "34em"})
+
+
+def _options(choices: Choices, values: Sequence[Any]) -> list[tuple[str, Any]]:
+    return [(choices.say(value), value) for value in values]
+
+
+def _play(control: Any) -> Any:
+    """Returns buttons that move a control to its end, one value a second."""
+    import ipywidgets
+
+    play = ipywidgets.Play(max=len(control.options) - 1, interval=1000)
+    control.observe(lambda change: play.set_trait("max", len(change["new"]) - 1), names="options")
+    ipywidgets.link((play, "value"), (control, "index"))
+    return play
 
 
 def _png(figure: Figure, renderer: RendererAgg) -> str:

@@ -185,3 +185,41 @@ def test_a_prediction_is_answered_on_the_page_and_hides_its_conclusion_until_the
         expect(page.locator(".prediction > ul > li").first).to_be_visible()
         folds = page.locator(".reveal details")
         assert [fold.get_attribute("open") for fold in folds.all()] == [None] * 5
+
+
+def test_the_views_move_on_the_page_and_the_address_keeps_their_place(site, browser):
+    notebooks = site / "notebooks"
+    with open_page(browser, offline=True) as page:
+        page.goto((notebooks / "12_ring_all_reduce.html").as_uri() + "#explore_ring/ring/4/5")
+        view = page.get_by_role("group", name="An all-reduce, step by step")
+        words, step = view.locator(".view-words"), view.get_by_role("slider").last
+        expect(words).to_contain_text("ring, step 5 of 6: rank 0 sends chunk 0 to rank 1")
+        page.keyboard.press("Tab")
+        step.focus()
+        for _ in range(4):  # no step is after the last one
+            page.keyboard.press("ArrowRight")
+        expect(words).to_contain_text("ring, step 6 of 6")
+        view.get_by_role("radio", name="tree").focus()
+        page.keyboard.press("Space")
+        expect(words).to_contain_text("tree, step 4 of 4: rank 0 sends the whole vector to rank 1")
+        assert page.url.endswith("#explore_ring/tree/4/4")
+        view.get_by_role("button", name="Play").click()
+        expect(words).to_contain_text("tree, step 0 of 4: nothing has been sent yet")
+        expect(words).to_contain_text("tree, step 4 of 4")
+        expect(view.get_by_role("button", name="Play")).to_be_visible()  # it has stopped
+        figure = page.get_by_alt_text(re.compile("An all-reduce of 4 ranks, ring, after step 1"))
+        assert view.locator("svg").count() == 2 and not figure.is_visible()
+        for name in ("02_batch_scaling", "13_performance", "17_beyond_data_parallelism"):
+            page.goto((notebooks / f"{name}.html").as_uri())
+            words = page.locator(".view-words")
+            for slider in page.locator(".view").get_by_role("slider").all():
+                before = words.inner_text()
+                now, last = slider.input_value(), slider.get_attribute("max")
+                slider.focus()
+                page.keyboard.press("ArrowLeft" if now == last else "ArrowRight")
+                assert words.inner_text() != before, f"{name} {slider}"
+        assert page.failed == []
+    with open_page(browser, offline=True, java_script_enabled=False) as page:
+        page.goto((notebooks / "12_ring_all_reduce.html").as_uri())
+        expect(page.get_by_alt_text(re.compile("An all-reduce of 4 ranks, ring"))).to_be_visible()
+        expect(page.locator(".view")).to_be_hidden()
