@@ -16,6 +16,7 @@ kernel: it shows the numbers of every position, drawn by `docs/_static/views.js`
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 from base64 import b64encode
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
+_MOST_FRAMES = 200
 
 
 @dataclass(frozen=True)
@@ -172,57 +174,95 @@ class _Moved:
         self._places: list[Any] = []
         self._renderer: RendererAgg | None = None
         self._limiting = False
+        self._frames: dict[tuple[Any, ...], _Frame] = {}
+        self._ahead: asyncio.Task[None] | None = None
         self._controls = {name: _control(choice) for name, choice in view.choices.items()}
-        for control in self._controls.values():
-            control.observe(lambda _: self._follow(), names="value")
+        for name, control in self._controls.items():
+            control.observe(lambda _, name=name: self._follow(name), names="value")
         self._picture = ipywidgets.HTML()
         title = ipywidgets.HTML(f"<strong>{escape(view.title)}</strong>")
         play = [_play(self._controls[view.plays])] if view.plays else []
         self._box = ipywidgets.VBox([title, *self._controls.values(), *play, self._picture])
-        self._follow()
+        self._follow(view.plays or next(iter(view.choices)))
 
     @property
     def bundle(self) -> dict[str, Any]:
         """The widgets as an output, with the words of the first figure where there are none."""
         shown = {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}
-        return {_WIDGET: shown, "text/plain": f"{self._view.title}. {self._words}"}
-
-    def _follow(self) -> None:
-        """Shows the figure of the controls' values, and forgets it."""
-        import matplotlib.pyplot as plt
-
-        if self._limiting:
-            return
-        self._limit()
-        # In interactive mode a notebook would keep every figure until the next cell runs.
-        with _collected_at_once(), plt.ioff():
-            self._show()
+        words = self._frame(self._chosen).words
+        return {_WIDGET: shown, "text/plain": f"{self._view.title}. {words}"}
 
     @property
     def _chosen(self) -> dict[str, Any]:
         return {name: control.value for name, control in self._controls.items()}
 
+    def _follow(self, moved: str) -> None:
+        """Shows the figure of the controls' values."""
+        if self._limiting:
+            return
+        self._limit()
+        self._picture.value = self._frame(self._chosen).html
+        if self._ahead is not None:
+            self._ahead.cancel()
+        try:
+            self._ahead = asyncio.get_running_loop().create_task(self._draw_ahead(moved))
+        except RuntimeError:  # no kernel, so nobody moves on while this one waits
+            self._ahead = None
+
     def _limit(self) -> None:
         """Takes from each control what there is not beside the values of the others."""
         self._limiting = True
         for name, choice in self._view.choices.items():
-            control, chosen = self._controls[name], self._chosen
-            options = _options(choice, self._view.offered(name, chosen))
+            control = self._controls[name]
+            options = _options(choice, self._view.offered(name, self._chosen))
             if choice.last is not None and list(control.options) != options:
                 index = min(control.index, len(options) - 1)
                 control.options = options
                 control.index = index
         self._limiting = False
 
-    def _show(self) -> None:
-        figure: Any = self._view.draw_now(**self._chosen)
-        self._words = figure.alt
-        self._renderer = _renderer_for(figure, self._renderer)
-        self._places = _put(figure, self._places, self._renderer)
-        self._picture.value = (
-            f'<div aria-live="polite"><img alt="{escape(figure.alt)}" '
-            f'src="data:image/png;base64,{_png(figure, self._renderer)}"></div>'
-        )
+    async def _draw_ahead(self, moved: str) -> None:
+        """Draws where the next move may lead, first by the control that was moved."""
+        for name in sorted(self._controls, key=lambda name: name != moved):
+            index, chosen = self._controls[name].index, self._chosen
+            values = self._view.offered(name, chosen)
+            if not self._view.choices[name].words:
+                values = values[max(index - 1, 0) : index + 2]
+            for value in values:
+                next_one = chosen | {name: value}
+                if all(next_one[key] in self._view.offered(key, next_one) for key in next_one):
+                    await asyncio.sleep(0.02)  # what the reader does comes first
+                    self._frame(next_one)
+
+    def _frame(self, chosen: Mapping[str, Any]) -> _Frame:
+        place = tuple(chosen.values())
+        if place not in self._frames:
+            if len(self._frames) == _MOST_FRAMES:
+                del self._frames[next(iter(self._frames))]
+            self._frames[place] = self._drawn(chosen)
+        return self._frames[place]
+
+    def _drawn(self, chosen: Mapping[str, Any]) -> _Frame:
+        import matplotlib.pyplot as plt
+
+        # In interactive mode a notebook would keep every figure until the next cell runs.
+        with _collected_at_once(), plt.ioff():
+            figure: Any = self._view.draw_now(**chosen)
+            self._renderer = _renderer_for(figure, self._renderer)
+            self._places = _put(figure, self._places, self._renderer)
+            image = (
+                f'<img alt="{escape(figure.alt)}" '
+                f'src="data:image/png;base64,{_png(figure, self._renderer)}">'
+            )
+            return _Frame(figure.alt, f'<div aria-live="polite">{image}</div>')
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A figure that was drawn: its words, and its picture with them."""
+
+    words: str
+    html: str
 
 
 @contextmanager
@@ -282,7 +322,9 @@ def _control(choices: Choices) -> Any:
         "value": choices.first,
     }
     if choices.words:
-        return ipywidgets.ToggleButtons(**options, style={**looks, "button_width": "max-content"})
+        beside = {"display": "flex", "flex_flow": "row wrap", "align_items": "baseline"}
+        style = {**looks, "button_width": "max-content"}
+        return ipywidgets.ToggleButtons(**options, style=style, layout=beside)
     return ipywidgets.SelectionSlider(**options, style=looks, layout={"width": "34em"})
 
 
@@ -294,9 +336,9 @@ def _play(control: Any) -> Any:
     """Returns buttons that move a control to its end, one value a second."""
     import ipywidgets
 
-    play = ipywidgets.Play(max=len(control.options) - 1, interval=1000)
+    play = ipywidgets.Play(max=len(control.options) - 1, interval=1000, show_repeat=False)
     control.observe(lambda change: play.set_trait("max", len(change["new"]) - 1), names="options")
-    ipywidgets.link((play, "value"), (control, "index"))
+    ipywidgets.link((control, "index"), (play, "value"))
     return play
 
 

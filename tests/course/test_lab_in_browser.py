@@ -212,6 +212,10 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
         before = picture.get_attribute("alt") or ""
         press(page, slider, "ArrowLeft" if now == last else "ArrowRight")
         expect(picture).not_to_have_attribute("alt", before)
+    cells(page).nth(ring).get_by_role("button", name="tree").click()
+    expect(picture).to_have_attribute("alt", re.compile("ranks, tree, after step"))
+    cells(page).nth(ring).locator(".widget-play button").first.click()
+    expect(picture).to_have_attribute("alt", re.compile(r"after step (\d+) of \1\."))
 
     for term in TERMS:
         page.locator(f"{PANEL} a", has_text=term).click()

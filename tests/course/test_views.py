@@ -1,5 +1,6 @@
 """A view draws what the library returns for its sliders, and refuses what no slider offers."""
 
+import asyncio
 import itertools
 import json
 
@@ -72,6 +73,21 @@ def test_a_cell_shows_sliders_where_they_answer_and_else_a_picture(shares, monke
         assert output["text/plain"] == "Shares of a batch. 32 examples on 2 replicas"
     else:
         assert output.alt == "32 examples on 2 replicas"
+
+
+def test_the_next_moves_are_drawn_while_the_reader_looks_and_no_step_is_after_the_last():
+    async def look():
+        moved = view_module._Moved(explore_ring())
+        await moved._ahead
+        for name, value in (("step", 2), ("ranks", 8), ("algorithm", "naive")):
+            assert tuple((moved._chosen | {name: value}).values()) in moved._frames
+        moved._controls["step"].value = 6
+        moved._controls["ranks"].value = 2
+        assert moved._chosen == {"algorithm": "ring", "ranks": 2, "step": 2}
+        assert len(moved._controls["step"].options) == 3
+        await moved._ahead
+
+    asyncio.run(look())
 
 
 def test_nothing_that_a_slider_shows_is_cut_off():
