@@ -31,7 +31,6 @@ from distlab.course.predictions.frontend import can_answer
 from distlab.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.figure import Figure
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -131,6 +130,10 @@ class View:
         others = {key: chosen[key] for key in self.choices if key != name}
         return self.choices[name].offered(others)
 
+    def offers(self, chosen: Mapping[str, Any]) -> bool:
+        """Whether the controls can stand at these values together."""
+        return all(chosen[name] in self.offered(name, chosen) for name in self.choices)
+
     def positions(self) -> dict[str, Any]:
         """Returns what a page without a kernel needs: the controls, and each position's numbers.
 
@@ -151,8 +154,7 @@ class View:
         rows: list[dict[str, Any] | None] = []
         for values in itertools.product(*(choice.values for choice in self.choices.values())):
             chosen = dict(zip(self.choices, values, strict=True))
-            there = all(chosen[name] in self.offered(name, chosen) for name in chosen)
-            rows.append(self._numbers(**chosen) if there else None)
+            rows.append(self._numbers(**chosen) if self.offers(chosen) else None)
         return {"title": self.title, "plays": self.plays, "controls": controls, "positions": rows}
 
     def _ipython_display_(self) -> None:
@@ -172,7 +174,6 @@ class _Moved:
 
         self._view = view
         self._places: list[Any] = []
-        self._renderer: RendererAgg | None = None
         self._limiting = False
         self._frames: dict[tuple[Any, ...], _Frame] = {}
         self._ahead: asyncio.Task[None] | None = None
@@ -229,10 +230,10 @@ class _Moved:
             if not self._view.choices[name].words:
                 values = values[max(index - 1, 0) : index + 2]
             for value in values:
-                next_one = chosen | {name: value}
-                if all(next_one[key] in self._view.offered(key, next_one) for key in next_one):
+                neighbour = chosen | {name: value}
+                if self._view.offers(neighbour):
                     await asyncio.sleep(0.02)  # what the reader does comes first
-                    self._frame(next_one)
+                    self._frame(neighbour)
 
     def _frame(self, chosen: Mapping[str, Any]) -> _Frame:
         place = tuple(chosen.values())
@@ -248,12 +249,9 @@ class _Moved:
         # In interactive mode a notebook would keep every figure until the next cell runs.
         with _collected_at_once(), plt.ioff():
             figure: Any = self._view.draw_now(**chosen)
-            self._renderer = _renderer_for(figure, self._renderer)
-            self._places = _put(figure, self._places, self._renderer)
-            image = (
-                f'<img alt="{escape(figure.alt)}" '
-                f'src="data:image/png;base64,{_png(figure, self._renderer)}">'
-            )
+            self._places = _put(figure, self._places)
+            source = f"data:image/png;base64,{_png(figure)}"
+            image = f'<img alt="{escape(figure.alt)}" src="{source}">'
             return _Frame(figure.alt, f'<div aria-live="polite">{image}</div>')
 
 
@@ -283,17 +281,7 @@ def _collected_at_once() -> Iterator[None]:
         gc.collect(0)
 
 
-def _renderer_for(figure: Figure, renderer: RendererAgg | None) -> RendererAgg:
-    """Returns the renderer of the move before, which knows the sizes of texts, if it fits."""
-    from matplotlib.backends.backend_agg import RendererAgg
-
-    wide, high = (int(size) for size in figure.bbox.size)
-    if renderer and (renderer.width, renderer.height, renderer.dpi) == (wide, high, figure.dpi):
-        return renderer
-    return RendererAgg(wide, high, figure.dpi)
-
-
-def _put(figure: Any, places: list[Any], renderer: RendererAgg | None = None) -> list[Any]:
+def _put(figure: Any, places: list[Any]) -> list[Any]:
     """Puts axes where they were: laying out takes as long as drawing, and nothing may jump."""
     engine = figure.get_layout_engine()
     if engine is None:  # `draw` has placed the axes
@@ -302,7 +290,7 @@ def _put(figure: Any, places: list[Any], renderer: RendererAgg | None = None) ->
         figure.set_layout_engine("none")
         for axes, place in zip(figure.axes, places, strict=True):
             axes.set_position(place)
-        labels = (axes.yaxis.get_tightbbox(renderer) for axes in figure.axes)
+        labels = (axes.yaxis.get_tightbbox() for axes in figure.axes)
         if all(box is None or box.x0 >= 0 for box in labels):
             return places
         for axes in figure.axes:
@@ -342,12 +330,13 @@ def _play(control: Any) -> Any:
     return play
 
 
-def _png(figure: Figure, renderer: RendererAgg) -> str:
+def _png(figure: Figure) -> str:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.image import imsave
 
     kept = BytesIO()
     # `savefig` would draw twice, the first time for the layout, which `_put` has made already.
-    renderer.clear()
-    figure.draw(renderer)
-    imsave(kept, renderer.buffer_rgba(), dpi=figure.dpi, pil_kwargs={"compress_level": 1})
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    imsave(kept, canvas.buffer_rgba(), dpi=figure.dpi, pil_kwargs={"compress_level": 1})
     return b64encode(kept.getvalue()).decode("ascii")

@@ -5,7 +5,7 @@
   'use strict';
   const PLOT = new URL('plot.js', document.currentScript.src).href;
   const sum = numbers => numbers.reduce((total, number) => total + number, 0);
-  const one = number => number.toLocaleString('en', { maximumFractionDigits: 1 });
+  const decimal = number => number.toLocaleString('en', { maximumFractionDigits: 1 });
 
   function make(tag, className, ...children) {
     const node = document.createElement(tag);
@@ -83,11 +83,11 @@
       const place = { x: 'gpus', y: 'percent' };
       const last = points.at(-1);
       const known = published.map(([count, part]) => ({ gpus: count, percent: 100 * part }));
-      const words = `${network}: ${last.percent.toFixed(0)} % on ${one(last.gpus)} GPUs.`
+      const words = `${network}: ${last.percent.toFixed(0)} % on ${decimal(last.gpus)} GPUs.`
         + known.map(point => ` Published: ${point.percent.toFixed(0)} % on ${point.gpus}.`).join('');
       return [words, Plot.plot({
         width, height: 340, marginLeft: 45, marginRight: 45, marginBottom: 45,
-        x: { type: 'log', base: 2, label: 'replicas', labelAnchor: 'center', ticks: points.filter((_, power) => power % (width < 450 ? 4 : 2) === 0).map(({ gpus }) => gpus), tickFormat: one },
+        x: { type: 'log', base: 2, label: 'replicas', labelAnchor: 'center', ticks: points.filter((_, power) => power % (width < 450 ? 4 : 2) === 0).map(({ gpus }) => gpus), tickFormat: decimal },
         y: { domain: [0, 105], label: 'efficiency (%)', grid: true },
         marks: [
           Plot.line(points, { ...place, stroke: colours.categories[0], strokeWidth: 2.5, tip: true }),
@@ -100,12 +100,12 @@
 
     explore_memory({ held, sent }, { sharding }, colours, Plot, width) {
       const limit = 80;
-      const names = ['mirrored', sharding].map((kind, index) => `${kind}: sends ${one(sent[index])} GB a step`);
+      const names = ['mirrored', sharding].map((kind, index) => `${kind}: sends ${decimal(sent[index])} GB a step`);
       const parts = ['weights', 'gradients', 'optimizer state'];
       const bars = held.flatMap((sizes, index) => sizes.map((size, part) => ({ name: names[index], part: parts[part], size })));
       const totals = held.map((sizes, index) => ({ name: names[index], total: sum(sizes) }));
       const verdict = ({ total }) => (total <= limit ? 'fits' : 'too large');
-      const said = bar => `${one(bar.total)} GB, ${verdict(bar)}`;
+      const said = bar => `${decimal(bar.total)} GB, ${verdict(bar)}`;
       return [`${totals.map(bar => `${bar.name}: ${said(bar)}`).join('. ')}.`, Plot.plot({
         width, height: 230, marginLeft: 10, marginRight: 10, marginTop: 25, marginBottom: 45,
         x: { domain: [0, (1 + 140 / width) * Math.max(limit, ...totals.map(({ total }) => total))], label: 'memory on each device (GB)', labelAnchor: 'center' },

@@ -55,7 +55,7 @@ def _numbers(network: str, per_gpu_batch: int, link_gbit: int, latency_us: int) 
         if run.network == network
         and (run.per_gpu_batch, run.link_bits_per_sec) == (per_gpu_batch, 1e9 * link_gbit)
     ]
-    efficiency = [round(model.efficiency(gpus, **chosen.sizes), 4) for gpus in SCALES]
+    efficiency = [round(model.efficiency(gpus, **chosen.sizes), 6) for gpus in SCALES]
     return {"efficiency": efficiency, "published": published}
 
 
