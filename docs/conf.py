@@ -31,7 +31,8 @@ extensions = [
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css", "which_run.css"]
-html_js_files = [(name, {"defer": "defer"}) for name in ("sidebar.js", "which_run.js")]
+SCRIPTS = ("sidebar.js", "predictions.js", "views.js", "which_run.js")
+html_js_files = [(name, {"defer": "defer"}) for name in SCRIPTS]
 html_favicon = "_static/favicon.svg"
 # A link to a page shows a picture only if the page says where the picture is on the web.
 html_baseurl = os.environ.get("SITE_URL", "")
@@ -51,6 +52,8 @@ myst_heading_anchors = 3
 
 # The committed outputs are the page; the regression test keeps them true.
 nb_execution_mode = "off"
+# What stands on a folded cell; `tools/site_notebooks.py` names a folded result.
+nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
 # A page must not depend on the network: widgets are the reader's own JupyterLab's business.
 nb_ipywidgets_js = {}
 # Docstrings mark code by single backticks.

@@ -3,7 +3,8 @@
     python tools/site_pages.py build/docs
 
 The folder gets docs/, notebooks/ and exercises/ from the Makefile. This adds the first page and the
-project's own pages at the top, and lists all pages in the order of the course.
+project's own pages at the top, lists all pages in the order of the course, and makes the notebooks
+answer without a kernel (`site_notebooks.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+
+from site_notebooks import rewrite
 
 from distlab.course.course_map import read_map
 
@@ -25,6 +28,8 @@ def lay_pages(folder: Path) -> None:
     first.unlink()
     for name in PROJECT:
         shutil.copyfile(ROOT / name, folder / name)
+    for notebook in sorted(folder.glob("*/??_*.ipynb")):
+        rewrite(notebook)
     (folder / "index.md").write_text(f"{text}\n{_order(folder)}", encoding="utf-8")
 
 

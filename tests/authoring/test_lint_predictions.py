@@ -106,6 +106,10 @@ BROKEN = (
         prediction(end="copies"),
         "5: no cell behind it calls recap(), from distlab.course.predictions",
     ),
+    (
+        [code(RUN, "after-reveal"), *prediction()],
+        "3: is tagged 'after-reveal', and no cell before it reveals an answer",
+    ),
 )
 
 

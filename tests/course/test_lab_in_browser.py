@@ -112,16 +112,19 @@ TERMS = ("all-reduce", "tf_config")
 ASK = """import distlab as dl
 copies = dl.predict("How many copies?", ["one", "two", "four"])"""
 REVEAL = 'copies.reveal("two", {"one": "Then it is shared.", "four": "Then each worker has two."})'
+CONCLUSION = "Each replica has a copy of its own."
 ASK_NUMBER = 'steps = dl.predict("How many steps?", unit="steps")'
 RECAP = "from distlab.course.predictions import recap\nrecap()"
 VIEW = """import matplotlib.pyplot as plt
 from distlab.course.palette import finish
 from distlab.course.view import Choices, View
-def draw(replicas):
+def shares(replicas):
+    return {"shares": [12 / replicas] * replicas}
+def draw(numbers, *, replicas):
     figure, axes = plt.subplots(figsize=(3, 2))
-    axes.bar(range(replicas), 12 / replicas)
+    axes.bar(range(replicas), numbers["shares"])
     return finish(figure, alt=f"12 examples on {replicas} replicas")
-View("Shares", {"replicas": Choices("replicas", [1, 2, 3, 4], start=2)}, draw)"""
+View("Shares", {"replicas": Choices("replicas", [1, 2, 3, 4], start=2)}, shares, draw)"""
 RING = "from distlab.course.lesson_12_ring_all_reduce.view import explore_ring\nexplore_ring()"
 
 
@@ -132,6 +135,7 @@ def write_notebook(folder):
         v4.new_markdown_cell("# Copies\n\n" + "\n\n".join(links)),
         v4.new_code_cell(ASK, metadata={"tags": ["predict"]}),
         v4.new_code_cell(REVEAL, metadata={"tags": ["reveal"]}),
+        v4.new_markdown_cell(CONCLUSION, metadata={"tags": ["after-reveal"]}),
         v4.new_code_cell(ASK_NUMBER, metadata={"tags": ["predict"]}),
         v4.new_code_cell("steps.reveal(90)", metadata={"tags": ["reveal"]}),
         *map(v4.new_code_cell, (RECAP, VIEW, RING)),
@@ -150,7 +154,7 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", "/lab/tree/notebooks/copies.ipynb?reset&", address))
     # JupyterLab drops a cell that is run before its kernel is there; the status bar knows.
     expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
-    ask, reveal, ask_number, reveal_number, recap, view, ring = range(1, 8)
+    ask, reveal, conclusion, ask_number, reveal_number, recap, view, ring = range(1, 9)
     expect(cells(page).nth(reveal).locator(".jp-InputPlaceholder")).to_have_text(
         re.compile(REVEAL_LINE)
     )
@@ -159,11 +163,14 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     # As a reader does: a click, which makes the question's cell the active one, then Shift+Enter.
     control.get_by_role("button", name="four").click()
     expect(control).to_contain_text("Your prediction: four.")
+    expect(cells(page).nth(conclusion)).to_be_hidden()
     for _ in (ask, reveal):
         page.keyboard.press("Shift+Enter")
     answered = output_of(page, reveal)
     expect(answered).to_contain_text("You predicted four. It was two.")
     expect(answered).to_contain_text("Then each worker has two.")
+    expect(cells(page).nth(conclusion)).to_contain_text(CONCLUSION)
+    expect(cells(page).nth(conclusion)).to_be_visible()
     expect(answered.get_by_text("Then it is shared.")).not_to_be_visible()
     answered.get_by_text("About the other answers").click()
     expect(answered.get_by_text("Then it is shared.")).to_be_visible()
@@ -205,6 +212,10 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
         before = picture.get_attribute("alt") or ""
         press(page, slider, "ArrowLeft" if now == last else "ArrowRight")
         expect(picture).not_to_have_attribute("alt", before)
+    cells(page).nth(ring).get_by_role("button", name="tree").click()
+    expect(picture).to_have_attribute("alt", re.compile("ranks, tree, after step"))
+    cells(page).nth(ring).locator(".widget-play button").first.click()
+    expect(picture).to_have_attribute("alt", re.compile(r"after step (\d+) of \1\."))
 
     for term in TERMS:
         page.locator(f"{PANEL} a", has_text=term).click()

@@ -1,5 +1,9 @@
 """A view draws what the library returns for its sliders, and refuses what no slider offers."""
 
+import asyncio
+import itertools
+import json
+
 import matplotlib.pyplot as plt
 import pytest
 
@@ -25,16 +29,19 @@ EXPLORED = [explore_batch_plan, explore_memory, explore_ring, explore_cost]
 
 @pytest.fixture
 def shares():
-    def draw(replicas, batch):
+    def numbers(replicas, batch):
+        return {"shares": [batch / replicas] * replicas}
+
+    def draw(numbers, *, replicas, batch):
         figure, axes = plt.subplots(figsize=(3, 2), layout="constrained")
-        axes.bar(range(replicas), batch / replicas, **replica(0).bar())
+        axes.bar(range(replicas), numbers["shares"], **replica(0).bar())
         return finish(figure, alt=f"{batch} examples on {replicas} replicas")
 
     choices = {
         "replicas": Choices("replicas", [1, 2, 4], start=2),
         "batch": Choices("global batch", [32, 64], say="{} examples".format),
     }
-    return View("Shares of a batch", choices, draw)
+    return View("Shares of a batch", choices, numbers, draw)
 
 
 def test_a_view_draws_what_its_sliders_say_and_refuses_the_rest(shares):
@@ -68,16 +75,50 @@ def test_a_cell_shows_sliders_where_they_answer_and_else_a_picture(shares, monke
         assert output.alt == "32 examples on 2 replicas"
 
 
+def test_the_next_moves_are_drawn_while_the_reader_looks_and_no_step_is_after_the_last():
+    async def look():
+        moved = view_module._Moved(explore_ring())
+        await moved._ahead
+        for name, value in (("step", 2), ("ranks", 8), ("algorithm", "naive")):
+            assert tuple((moved._chosen | {name: value}).values()) in moved._frames
+        moved._controls["step"].value = 6
+        moved._controls["ranks"].value = 2
+        assert moved._chosen == {"algorithm": "ring", "ranks": 2, "step": 2}
+        assert len(moved._controls["step"].options) == 3
+        await moved._ahead
+
+    asyncio.run(look())
+
+
 def test_nothing_that_a_slider_shows_is_cut_off():
     for explore in EXPLORED:
         view, places = explore(), []
         for end in (0, -1):  # all sliders on their left, and on their right
             choices = {name: choices.values[end] for name, choices in view.choices.items()}
+            choices = {name: view.offered(name, choices)[end] for name in choices}
             figure = view.draw_now(**choices)
             places = view_module._put(figure, places)
             box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
             inside = (box.x0, box.y0, width - box.x1, height - box.y1)
             assert min(inside) > -0.01, f"{explore.__name__} {choices}"
+
+
+@pytest.mark.parametrize("explore", EXPLORED)
+def test_a_page_without_a_kernel_has_the_numbers_that_each_position_draws(explore):
+    view = explore()
+    page = json.loads(json.dumps(view.positions()))
+    values = [control["values"] for control in page["controls"]]
+    places = list(itertools.product(*map(list, values)))
+    assert len(places) == len(page["positions"])
+    start = tuple(control["values"][control["start"]] for control in page["controls"])
+    for place in [start, *places[:: len(places) // 5]]:
+        chosen = dict(zip(view.choices, place, strict=True))
+        numbers = page["positions"][places.index(place)]
+        if numbers is None:
+            with pytest.raises(InvalidArgument):
+                view.draw_now(**chosen)
+        else:
+            assert view._draw(numbers, **chosen).alt == view.draw_now(**chosen).alt
 
 
 def bars(figure):
@@ -112,8 +153,9 @@ def test_an_all_reduce_is_drawn_step_by_step_as_the_schedule_says():
         assert counts(figure) == holdings(steps, ranks)[step].sum(axis=-1).ravel().tolist()
         arrows = [text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None)]
         assert len(arrows) == len(figure.axes[1].patches) == len(steps[step - 1])
-    last, beyond = (view.draw_now(step=step) for step in (6, 14))
-    assert last.alt == beyond.alt and "16 of 16 chunks are finished." in last.alt
+    assert "16 of 16 chunks are finished." in view.draw_now(step=6).alt
+    with pytest.raises(InvalidArgument, match=r"'step': \[0, 1, 2, 3, 4, 5, 6\]"):
+        view.draw_now(step=7)
 
 
 def test_efficiency_starts_at_the_published_runs_and_follows_link_and_latency():
@@ -121,7 +163,9 @@ def test_efficiency_starts_at_the_published_runs_and_follows_link_and_latency():
     curve, *points = view.draw_now().axes[0].lines
     hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
     model = model_of(VGG_16, hidden=hidden, latency_secs=LATENCY_SECS)
-    assert curve.get_ydata()[9] == pytest.approx(100 * model.efficiency(512, **VGG_16.sizes))
+    assert curve.get_ydata()[9] == pytest.approx(
+        100 * model.efficiency(512, **VGG_16.sizes), abs=0.01
+    )
     drawn = {(point.get_xdata()[0], point.get_ydata()[0]) for point in points}
     assert drawn == {(512, 68.0), (128, 79.0)}
     faster, *points = view.draw_now(link_gbit=100).axes[0].lines

@@ -114,9 +114,15 @@ def test_a_figure_keeps_its_alternative_text(site):
     assert 'alt="Two bars, the first 3 high."' in (site / "figure.html").read_text("utf-8")
 
 
-def test_the_site_in_a_browser_shows_the_map_the_course_and_folded_answers(site):
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as browser:
+        yield browser
+
+
+def test_the_site_in_a_browser_shows_the_map_and_the_course(site, browser):
     rows = read_map(ROOT)
-    with open_browser() as browser, open_page(browser, offline=True) as page:
+    with open_page(browser, offline=True) as page:
         page.goto((site / "index.html").as_uri())
         picture = page.locator("article img").first
         assert picture.evaluate("image => image.complete && image.naturalWidth > 300")
@@ -139,13 +145,6 @@ def test_the_site_in_a_browser_shows_the_map_the_course_and_folded_answers(site)
         expect(page.locator("nav.course a[aria-current=page]")).to_be_in_viewport()
         # The theme keeps a second copy for narrow screens.
         assert page.locator(".site-doors a:visible").count() == 5
-
-        lessons = [row.lesson for row in rows if row.lesson]
-        asking = [path for path in lessons if '"reveal"' in (ROOT / path).read_text("utf-8")]
-        page.goto((site / asking[0]).with_suffix(".html").as_uri())
-        folded = page.locator("details.hide, .cell.tag_reveal details")
-        assert folded.count() > 0
-        assert [block.get_attribute("open") for block in folded.all()] == [None] * folded.count()
 
         outside = [url for url in page.asked if not url.startswith(("file:", "data:"))]
         assert (outside, page.failed) == ([], [])
@@ -196,6 +195,7 @@ def caption_at(page, millisecs):
     (shown,) = page.evaluate(script, millisecs)
     return shown
 
+
 # Pages of each kind, and not the longest ones: axe-core looks at every word.
 LOOKED_AT = ("index", "notebooks/00_start_here", "exercises/01_mirrored_strategy", "docs/zoo")
 LOOKED_AT += ("docs/support_matrix", "docs/benchmarks", "docs/own_model", "docs/decision_card")
@@ -206,9 +206,9 @@ CUT_OFF = """[...document.querySelectorAll("div.cell_input pre, .pst-scrollable-
   .map(part => part.innerText.slice(0, 80))"""
 
 
-def test_pages_are_accessible_in_both_themes_and_cut_nothing_off(site):
+def test_pages_are_accessible_in_both_themes_and_cut_nothing_off(site, browser):
     wrong = []
-    with open_browser() as browser, open_page(browser, reduced_motion="reduce") as page:
+    with open_page(browser, reduced_motion="reduce") as page:
         for name in LOOKED_AT:
             page.set_viewport_size({"width": 1440, "height": 900})
             page.goto((site / f"{name}.html").as_uri())
@@ -226,3 +226,78 @@ def test_pages_are_accessible_in_both_themes_and_cut_nothing_off(site):
         for says, words in {"equal": r"\| equal(?= \|)", "stopped": r"\| stops: "}.items():
             assert page.locator(f"td.is-{says}").count() == len(re.findall(words, table)) > 0
     assert wrong == []
+
+
+def test_a_prediction_is_answered_on_the_page_and_hides_its_conclusion_until_then(site, browser):
+    address = (site / "notebooks" / "00_start_here.html").as_uri()
+    with open_page(browser, offline=True) as page:
+        page.goto(address)
+        conclusion = page.get_by_text("A replica can get nothing")
+        expect(conclusion).to_be_hidden()
+        expect(page.get_by_text("Show code cell")).to_have_count(0)
+        cards = page.locator(".prediction fieldset")
+        assert cards.count() == 5 and page.locator(".reveal:visible").count() == 0
+        nine = page.locator(".prediction[data-name='00_start_here/nine_guess']")
+        images = page.locator(".prediction[data-name='00_start_here/sum_guess']")
+        nine.get_by_role("button", name="3, 3, 2, 1").focus()
+        page.keyboard.press("Enter")
+        expect(nine).to_contain_text("You predicted 3, 3, 2, 1. It was 3, 3, 3, 0.")
+        expect(nine).to_contain_text("TensorFlow keeps none back")
+        expect(conclusion).to_be_visible()
+        images.get_by_role("textbox").fill("forty")
+        page.keyboard.press("Enter")
+        expect(images.get_by_text("It was 40")).to_have_count(0)
+        images.get_by_role("textbox").fill("40")
+        page.keyboard.press("Enter")
+        expect(images).to_contain_text("You predicted it: 40 images.")
+        page.reload()  # the answers stay
+        expect(conclusion).to_be_visible()
+        expect(page.locator(".recap")).to_contain_text("1 of 5 predictions came true.")
+        page.get_by_role("button", name="Answer all again").click()
+        expect(conclusion).to_be_hidden()
+        cards.first.get_by_role("button", name="Show the answer").click()
+        expect(page.locator(".prediction").first).to_contain_text("You calculate with them on")
+    with open_page(browser, offline=True, java_script_enabled=False) as page:
+        page.goto(address)
+        expect(page.get_by_text("A replica can get nothing")).to_be_visible()
+        expect(page.locator(".prediction > ul > li").first).to_be_visible()
+        folds = page.locator(".reveal details")
+        assert [fold.get_attribute("open") for fold in folds.all()] == [None] * 5
+
+
+def test_the_views_move_on_the_page_and_the_address_keeps_their_place(site, browser):
+    notebooks = site / "notebooks"
+    with open_page(browser, offline=True) as page:
+        page.goto((notebooks / "12_ring_all_reduce.html").as_uri() + "#explore_ring/ring/4/5")
+        view = page.get_by_role("group", name="An all-reduce, step by step")
+        words, step = view.locator(".view-words"), view.get_by_role("slider").last
+        expect(words).to_contain_text("ring, step 5 of 6: rank 0 sends chunk 0 to rank 1")
+        page.keyboard.press("Tab")
+        step.focus()
+        for _ in range(4):  # no step is after the last one
+            page.keyboard.press("ArrowRight")
+        expect(words).to_contain_text("ring, step 6 of 6")
+        view.get_by_role("radio", name="tree").focus()
+        page.keyboard.press("Space")
+        expect(words).to_contain_text("tree, step 4 of 4: rank 0 sends the whole vector to rank 1")
+        assert page.url.endswith("#explore_ring/tree/4/4")
+        view.get_by_role("button", name="Play").click()
+        expect(words).to_contain_text("tree, step 0 of 4: nothing has been sent yet")
+        expect(words).to_contain_text("tree, step 4 of 4")
+        expect(view.get_by_role("button", name="Play")).to_be_visible()  # it has stopped
+        figure = page.get_by_alt_text(re.compile("An all-reduce of 4 ranks, ring, after step 1"))
+        assert view.locator("svg").count() == 2 and not figure.is_visible()
+        for name in ("02_batch_scaling", "13_performance", "17_beyond_data_parallelism"):
+            page.goto((notebooks / f"{name}.html").as_uri())
+            words = page.locator(".view-words")
+            for slider in page.locator(".view").get_by_role("slider").all():
+                before = words.inner_text()
+                now, last = slider.input_value(), slider.get_attribute("max")
+                slider.focus()
+                page.keyboard.press("ArrowLeft" if now == last else "ArrowRight")
+                assert words.inner_text() != before, f"{name} {slider}"
+        assert page.failed == []
+    with open_page(browser, offline=True, java_script_enabled=False) as page:
+        page.goto((notebooks / "12_ring_all_reduce.html").as_uri())
+        expect(page.get_by_alt_text(re.compile("An all-reduce of 4 ranks, ring"))).to_be_visible()
+        expect(page.locator(".view")).to_be_hidden()

@@ -57,6 +57,7 @@ RULES = (
     lint_predictions.asked_and_answered,
     lint_predictions.nothing_gives_it_away,
     lint_predictions.a_word_to_each_wrong_choice,
+    lint_predictions.conclusions_follow_an_answer,
 )
 
 

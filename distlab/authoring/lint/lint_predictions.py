@@ -80,6 +80,16 @@ def counted_at_the_end(notebook: NotebookNode) -> list[Finding]:
     return [Finding(last + 1, "no cell behind it calls recap(), from distlab.course.predictions")]
 
 
+def conclusions_follow_an_answer(notebook: NotebookNode) -> list[Finding]:
+    """What is tagged `after-reveal` has a prediction's answer before it."""
+    first = min((answer.cell for answer in answers(notebook.cells)), default=len(notebook.cells))
+    return [
+        Finding(index + 1, "is tagged 'after-reveal', and no cell before it reveals an answer")
+        for index, cell in enumerate(notebook.cells[:first])
+        if "after-reveal" in tags_of(cell)
+    ]
+
+
 def _untagged(notebook: NotebookNode, tag: str, calls: list[PredictionCall]) -> Iterator[Finding]:
     calling = {call.cell + 1 for call in calls}
     for number, cell in code_cells(notebook):

@@ -125,6 +125,7 @@ MAX_LINES = 30
 TAGS = frozenset(
     f"{verb}-{part}" for verb in ("hide", "remove") for part in ("cell", "input", "output")
 ) | {
+    "after-reveal",
     "nbval-check-output",
     "nbval-ignore-output",
     "nbval-raises-exception",

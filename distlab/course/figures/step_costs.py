@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from distlab.course.measure.scaling_runs import MeasuredStep
 
 _PARTS = ("compute", "communication", "input")
+# The numbers of replicas of a curve of efficiency.
+SCALES = [2**power for power in range(13)]
 
 
 def draw_step_parts(
@@ -126,18 +128,28 @@ def draw_scaling(
     published: Sequence[tuple[str, int, float]] = (),
 ) -> Figure:
     """Draws the efficiency of weak scaling from 1 to 4,096 replicas."""
+    efficiencies = {
+        name: [model.efficiency(count, **sizes) for count in SCALES]
+        for name, (model, sizes) in curves.items()
+    }
+    return draw_efficiency(efficiencies, published=published)
+
+
+def draw_efficiency(
+    curves: Mapping[str, Sequence[float]], *, published: Sequence[tuple[str, int, float]] = ()
+) -> Figure:
+    """Draws efficiencies by the number of replicas, one for each of `SCALES`."""
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    counts = [2**power for power in range(13)]
     captions: list[str] = []
     marks: list[tuple[int, float]] = []
     looks = {name: palette.category(number) for number, name in enumerate(curves)}
-    for name, (model, sizes) in curves.items():
-        percent = [100 * model.efficiency(count, **sizes) for count in counts]
+    for name, efficiencies in curves.items():
+        percent = [100 * efficiency for efficiency in efficiencies]
         style = {"color": looks[name].colour, "linestyle": looks[name].dashes}
-        ax.plot(counts, percent, label=name, **style)
-        captions.append(f"{name}: {percent[-1]:.0f} % on {counts[-1]}.")
+        ax.plot(SCALES, percent, label=name, **style)
+        captions.append(f"{name}: {percent[-1]:.0f} % on {SCALES[-1]}.")
     for name, replicas, efficiency in published:
         inside = sum(mark == (replicas, efficiency) for mark in marks)
         marks.append((replicas, efficiency))
@@ -145,7 +157,7 @@ def draw_scaling(
         ax.plot(replicas, 100 * efficiency, markeredgewidth=2, **{**style, "linestyle": "none"})
         captions.append(f"Published for {name}: {100 * efficiency:.0f} % on {replicas}.")
     ax.set_xscale("log", base=2)
-    ax.set_xticks(counts[::2], [f"{count:,}" for count in counts[::2]])
+    ax.set_xticks(SCALES[::2], [f"{count:,}" for count in SCALES[::2]])
     ax.set_ylim(0, 105)
     palette.label_axes(ax, x="replicas", y="efficiency", y_unit="%")
     title = "lines: the model; marks: published" if published else None

@@ -150,11 +150,11 @@ times_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # So you calculate *on* the replicas, inside a function for `run`. Or you take the tensors out:
 # `experimental_local_results` returns an ordinary tuple, in the order of the replicas.
 
-# %%
+# %% tags=["after-reveal"]
 results = strategy.experimental_local_results(answers)
 dl.show("ten times each", [10 * result for result in results], expected=[0, 10, 20, 30])
 
@@ -194,14 +194,14 @@ sum_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **`run` does not split an ordinary array or tensor: every replica gets the whole batch.** The sum
 # is four times too large, and no error tells you. A different reduction even hides it:
 
-# %%
+# %% tags=["after-reveal"]
 dl.show("MEAN over replicas", strategy.reduce("MEAN", counts, axis=None), expected=10)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The mean happens to be 10, although nothing was shared: each of the four replicas did all of the
 # work. A plausible number does not prove that the replicas shared the data. Look at what each
 # replica was given.
@@ -258,7 +258,7 @@ nine_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **A replica can get nothing, even if there are more examples than replicas.** TensorFlow divides
 # the batch by the replicas, rounds up, and hands out pieces of that size. (A shape is (images,
 # height, width, channels).)
@@ -352,21 +352,21 @@ sorted_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # A layer that computes statistics of its replica's images, such as `BatchNormalization`, would
 # see only zeros on replica 0. So shuffle *before* you batch. Now read off which of the unsorted
 # images each replica was given. Their indices travelled with them:
 
-# %%
+# %% tags=["after-reveal"]
 seen = []
 for numbers, _ in distributed:
     shares = strategy.experimental_local_results(numbers)
     seen.append([share.numpy() for share in shares])
 
-# %%
+# %% tags=["after-reveal"]
 draw_shares(images, seen)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # TensorFlow cuts a batch in order, into pieces of neighbours: the image with index 8 is the first
 # one on replica 1. In batch 2, image 41 is alone on replica 3. If each replica takes the mean of
 # its share, and you take the mean of the four means, image 41 weighs three times as much as image
@@ -374,7 +374,7 @@ draw_shares(images, seen)
 #
 # Was every image seen, and none twice?
 
-# %%
+# %% tags=["after-reveal"]
 everything = np.concatenate([share for batch in seen for share in batch])
 dl.show("digits seen", len(everything), expected=42)
 dl.show("different ones among them", len(set(everything)), expected=42)
@@ -427,7 +427,7 @@ speed_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **Logical devices teach correctness, not speed.** They share the same cores, so do not expect them
 # to be faster. TensorFlow must also start four pieces of work and wait for all of them, and with
 # pieces as small as ours this overhead makes them slower. On logical devices you can find a

@@ -257,7 +257,7 @@ if_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The error names `merge_call`, with which `all_reduce` waits for all replicas here. If you compile
 # `only_replica_0` with `@tf.function`, the error is different: *merge_call called while defining a
 # new graph*. The `if` tests a tensor, the replica's index. TensorFlow makes a graph of each branch
@@ -328,7 +328,7 @@ weight_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # `lstsq` found which weights of the three single gradients give the mean of means: 1/4, 1/4 and
 # 1/2. Each digit should weigh 1/3. So do not average averages. **Add up the gradients of all
 # examples, or of all tokens if your loss counts tokens, and divide by their number.** In the
@@ -337,7 +337,7 @@ weight_guess.reveal(
 # TensorFlow's gradient of that loss is 0.
 
 
-# %%
+# %% tags=["after-reveal"]
 def exact_gradient(images, labels):
     context = tf.distribute.get_replica_context()
     count = tf.cast(tf.shape(labels)[0], tf.float32)  # 2 or 1
@@ -409,7 +409,7 @@ memory_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The copies differ, and no error tells you. When you read the variable, you get one of them: the
 # copy of the device on which you ask. Outside `run` that is replica 0's copy, unless you choose a
 # device with `tf.device`. Inside `run`, each replica reads its own copy.
@@ -419,14 +419,14 @@ memory_guess.reveal(
 # all-reduce, because all replicas assign the same. It is wrong for values that come from one
 # replica's share. The cure is to say how assigned values are combined:
 
-# %%
+# %% tags=["after-reveal"]
 with strategy.scope():
     last_loss = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
 
 on_each_replica(remember, shared)
 dl.show("the copies", copies(last_loss), expected=[mean_loss(*batch).numpy()] * 2)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # | `aggregation` | what every copy gets | use it for |
 # |---|---|---|
 # | `NONE` (the default) | its own replica's value | what is already equal on all replicas |
@@ -485,7 +485,7 @@ layer_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **A layer that you use every day keeps different numbers on each device.** `predict` and
 # `evaluate` run on all replicas, and each replica normalises by its own copy. So the prediction for
 # an image depends on its place in the batch. A checkpoint keeps one copy, so the statistics of the
@@ -496,7 +496,7 @@ layer_guess.reveal(
 # BatchNormalization does so.) Train the same model on one device, and compare:
 
 
-# %%
+# %% tags=["after-reveal"]
 def apart(model, reference):
     pairs = zip(model.get_weights(), reference.get_weights(), strict=True)
     return max(np.abs(a - b).max() for a, b in pairs)
@@ -631,7 +631,7 @@ fit_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # This is the mean of means again. The digits come from files, so TensorFlow
 # cuts off 16 first and leaves 13 (lesson 00). In Keras 3, `fit` takes the mean of the two
 # means: each of the 16 weighs 1/32 and each of the 13 weighs 1/26, in place of 1/29. After three

@@ -190,7 +190,7 @@ fixed_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The batch of 64 took as many *steps*, and so 8 times as many *epochs*. A gradient from more digits
 # has less noise, but on average a step leads just as far as before. **At a rate as low as this, a
 # larger batch saves steps only if you use it to take longer steps.** How much longer?
@@ -278,7 +278,7 @@ epochs_guess.reveal(
     },
 )
 
-# %% tags=["numbers-within-0.5"]
+# %% tags=["numbers-within-0.5", "after-reveal"]
 print("validation accuracy (%) by rate: * is the best rate, r the linear rule's")
 print("rate     ", *[f"{rate:>7}" for rate in RATES])
 for batch in BATCHES:
@@ -290,7 +290,7 @@ for batch in BATCHES:
         print("fails".rjust(6) if fails else f"{accuracy:6.1f}", end=f"{marks:2}")
     print()
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The figure shows the test digits and the table the validation digits, so their numbers differ a
 # little. In both, the linear rule keeps the accuracy up to a batch of 64, which is 8 times the
 # first one. At 128 it loses 4 to 5 points, and at 256, with a rate of 1.6, it fails. **With equal
@@ -356,7 +356,7 @@ best_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The dashed lines are what "twice the batch, half the steps" would give. The curve of the linear
 # rule lies on its line, bends away from it, and ends: at 256 no seed arrives. The best rate
 # bends, too: past a batch of about 64, twice the digits in each step save little. Two limits meet
@@ -428,7 +428,7 @@ warmup_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # With the usual weights, the three differ by less than a point: read that as no difference. A
 # warm-up does not win back the 4 points that the rule loses at a batch of 128, so these are not
 # lost in the first steps. With the large ones, training without a warm-up ends 10 points lower, and
@@ -553,7 +553,7 @@ noise_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The two parts show why. The variance hardly changes, and $|\text{true gradient}|^2$ falls to
 # about a fifth: the better the model, the shorter the true gradient, while single digits still pull
 # in different directions. So large batches help most at the end of training, and least at the

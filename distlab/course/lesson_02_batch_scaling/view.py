@@ -1,13 +1,14 @@
 """A batch plan that a reader moves: the shares, the steps and the learning rate. Lesson 02.
 
-explore_batch_plan()             # sliders: examples per replica, replicas, data, rule
+explore_batch_plan()             # controls: examples per replica, replicas, data, rule
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distlab.batching import BatchPlan, plan_batch
+from distlab.batching import plan_batch
 from distlab.course.palette import NOTE, finish, label_axes, replica
 from distlab.course.view import Choices, View
 
@@ -29,7 +30,9 @@ def explore_batch_plan(
         examples: Examples of the data set at the start; 1,437 digits are lesson 02's.
     """
 
-    def draw(per_replica: int, replicas: int, examples: int, source: Any, rule: Any) -> Figure:
+    def numbers(
+        per_replica: int, replicas: int, examples: int, source: Any, rule: Any
+    ) -> dict[str, Any]:
         plan = plan_batch(
             per_replica=per_replica,
             replicas=replicas,
@@ -37,7 +40,16 @@ def explore_batch_plan(
             reference_batch=reference_batch,
             rule=rule,
         )
-        return _draw(plan, examples, source)
+        steps = plan.steps(examples)
+        last = plan.shares_of(examples - (steps - 1) * plan.global_batch, source=source)
+        full = plan.shares_of(plan.global_batch, source=source) if steps > 1 else last
+        return {
+            "batch": plan.global_batch,
+            "steps": steps,
+            "rate": f"{plan.learning_rate:.3g}",
+            "full": list(full),
+            "last": list(last),
+        }
 
     return View(
         "One epoch, cut into batches and shares",
@@ -50,23 +62,23 @@ def explore_batch_plan(
             "source": Choices("the data come", list(_SOURCES), say=lambda name: _SOURCES[name]),
             "rule": Choices("rule for the rate", list(_RULES), say=lambda name: _RULES[name]),
         },
-        draw,
+        numbers,
+        _draw,
     )
 
 
-def _draw(plan: BatchPlan, examples: int, source: Any) -> Figure:
+def _draw(numbers: Mapping[str, Any], *, per_replica: int, examples: int, **_: Any) -> Figure:
     """Draws the shares of a full batch and of the last one, beside each other."""
     import matplotlib.pyplot as plt
 
-    steps = plan.steps(examples)
-    last = plan.shares_of(examples - (steps - 1) * plan.global_batch, source=source)
-    full = plan.shares_of(plan.global_batch, source=source) if steps > 1 else last
+    batch, steps, rate = numbers["batch"], numbers["steps"], numbers["rate"]
+    full, last = numbers["full"], numbers["last"]
     figure: Figure
     figure, panels = plt.subplots(
         1, 2, figsize=(7.5, 2.9), sharex=True, sharey=True, layout="constrained"
     )
     titles = (f"a full batch: {sum(full)}", f"the last batch: {sum(last)}")
-    bars = [replica(number).bar() for number in range(plan.replicas)]
+    bars = [replica(number).bar() for number in range(len(full))]
     looks = {name: [bar[name] for bar in bars] for name in bars[0]}
     for axes, shares, title in zip(panels, (full, last), titles, strict=True):
         axes.barh(range(len(shares)), shares, **looks)
@@ -74,23 +86,20 @@ def _draw(plan: BatchPlan, examples: int, source: Any) -> Figure:
             axes.text(share, number, f" {share or 'empty'}", va="center", color=NOTE, fontsize=9)
         axes.set_title(title, fontsize=10, y=1)
         label_axes(axes, x="examples", y="replica" if axes is panels[0] else "")
-    panels[0].set_yticks(range(plan.replicas))
+    panels[0].set_yticks(range(len(full)))
     panels[0].invert_yaxis()
-    panels[0].set_xlim(0, 1.15 * plan.per_replica)
-    figure.suptitle(
-        f"global batch {plan.global_batch}, {steps} steps an epoch, "
-        f"learning rate {plan.learning_rate:.3g}",
-        fontsize=11,
-    )
+    panels[0].set_xlim(0, 1.15 * per_replica)
+    title = f"global batch {batch}, {steps} steps an epoch, learning rate {rate}"
+    figure.suptitle(title, fontsize=11)
     empty = [str(number) for number, share in enumerate(last) if share == 0]
     left_out = f" Nothing is left for replica {', '.join(empty)}." if empty else ""
     return finish(
         figure,
-        alt=f"{examples} examples in global batches of {plan.global_batch} are {steps} steps an "
-        f"epoch, at a learning rate of {plan.learning_rate:.3g}. Shares of a full batch: "
-        f"{_listed(full)}. Shares of the last batch: {_listed(last)}.{left_out}",
+        alt=f"{examples} examples in global batches of {batch} are {steps} steps an epoch, at a "
+        f"learning rate of {rate}. Shares of a full batch: {_listed(full)}. Shares of the last "
+        f"batch: {_listed(last)}.{left_out}",
     )
 
 
-def _listed(shares: tuple[int, ...]) -> str:
+def _listed(shares: Sequence[int]) -> str:
     return ", ".join(map(str, shares))

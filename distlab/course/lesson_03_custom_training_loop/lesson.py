@@ -235,7 +235,7 @@ lengths_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The default reduction of a Keras loss is `"sum_over_batch_size"`, a mean. Since Keras 3.8 such a
 # loss [also divides by the number of
 # replicas](https://github.com/keras-team/keras/blob/v3.8.0/keras/src/losses/loss.py). It does so
@@ -296,7 +296,7 @@ pull_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Each replica has all the weights, so each computes the *whole* penalty, and the all-reduce adds it
 # four times. The penalty is **unscaled**.
 #
@@ -367,12 +367,12 @@ adam_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The two optimizers have different learning rates, so you cannot compare 0.45 with 0.001 directly.
 # Compare each distance with the largest change of a weight in one step of one device:
 
 
-# %%
+# %% tags=["after-reveal"]
 def largest_change(path):
     return float(np.abs(np.diff(path, axis=0)).max())
 
@@ -381,7 +381,7 @@ sgd_change, adam_change = largest_change(one_path), largest_change(adam_path)
 in_steps = {"SGD": distances["SGD"] / sgd_change, "Adam": distances["Adam"] / adam_change}
 dl.show("the same, in such largest changes", in_steps, digits=1)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Under SGD the weights end nine such changes apart, and under Adam a tenth of one. This small
 # difference remains because Adam adds a constant, epsilon (1e-7), to what it divides by, and
 # epsilon does not grow with the gradient.
@@ -389,7 +389,7 @@ dl.show("the same, in such largest changes", in_steps, digits=1)
 # The mistake is still in the loop, and the loss that the step reports shows it. All models start
 # with the same weights, so their first losses should be equal:
 
-# %%
+# %% tags=["after-reveal"]
 images, labels = next(iter(full))
 dl.show("one device, first loss", float(mean_loss(labels, build()(images))))
 dl.show("second loss under SGD ", second_losses[0])
@@ -540,12 +540,12 @@ files_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # With these shares, `mean_of_means` and `divide_by_20` give every example half of its weight, and
 # the step is half as long. `counted` is right for these shares, too: a replica without examples
 # adds 0 to the sum and 0 to the count.
 
-# %%
+# %% tags=["after-reveal"]
 dl.show("counted, from files, weights apart by", distance(counted, on_disk), below=1e-6)
 
 # %% [markdown]
@@ -625,19 +625,19 @@ print_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # At the first call TensorFlow [traces](../docs/glossary.md#trace) the function: it runs the Python
 # code once and records the TensorFlow operations in a graph. Later calls run the graph only. So
 # pass `steps` as a **tensor**. A Python number is recorded as a constant, and each new number costs
 # a new trace. See it with 0 steps, which train nothing:
 
-# %%
+# %% tags=["after-reveal"]
 for steps in (tf.constant(0), 0, tf.constant(0)):
     print("call with", steps)
     train_steps(iterator, steps)
 dl.show("traces", train_steps.experimental_get_tracing_count())
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The call with the Python number ran `print` again: this was the second trace.
 #
 # <details><summary>Two more traps of a compiled loop: logging, and optimizers with

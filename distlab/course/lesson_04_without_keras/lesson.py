@@ -159,12 +159,12 @@ drift_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Four models have been trained, each on a quarter of the digits. For the picture we train one
 # device on the whole batches. `get_replica_context` works there as well, with a single replica.
 
 
-# %%
+# %% tags=["after-reveal"]
 def one_device_path(rate=0.5):
     weights, path = [tf.Variable(values) for values in start()], [start()[-1][3]]
     step = tf.function(subtract)
@@ -177,7 +177,7 @@ def one_device_path(rate=0.5):
 
 one_device, one_path = one_device_path()
 
-# %%
+# %% tags=["after-reveal"]
 from distlab.course.lesson_04_without_keras.figures import draw_drift
 
 draw_drift(path, one_path, label="last bias of digit 3")
@@ -252,7 +252,7 @@ parts_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # After two epochs the short steps cost more. Is that still true later? Short steps only need more
 # epochs. After 32 epochs one device has a loss of 0.10, and short steps have 0.12. The replicas
 # that see a quarter of the digits have 0.18 on average, so they are now the worse ones (a test of
@@ -339,7 +339,7 @@ aggregation_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 dl.show("SUM, difference from one device", distances["SUM"], below=1e-6)
 from_short = apart(ends["MEAN"], short_steps)
 dl.show("MEAN, difference from one device with short steps", from_short, below=1e-6)
@@ -445,7 +445,7 @@ order_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 for name in ("momentum", "adam"):
     dl.show(f"{name}, gradients reduced, from Keras", distances[name, True], below=1e-6)
 dl.show("momentum, changes reduced, from Keras", distances["momentum", False], below=1e-6)
@@ -453,7 +453,7 @@ dl.show("adam, changes reduced: more than 0.1 from Keras", bool(distances["adam"
 dl.show("adam, gradients reduced, loss on the test digits", losses["adam", True], digits=2)
 dl.show("adam, changes reduced, loss on the test digits", losses["adam", False], digits=2)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The copies of the weights stayed equal in all four runs, because every change came out of an
 # all-reduce. So comparing the copies of the weights finds nothing here. The comparison with one
 # device does: after 90 steps the wrong Adam has a loss of 0.37 in place of 0.25. (The copies of its
@@ -461,7 +461,7 @@ dl.show("adam, changes reduced, loss on the test digits", losses["adam", False],
 # a weight by its learning rate against the *sign* of the gradient, since it divides the gradient by
 # its own size. Look at the signs for one weight:
 
-# %%
+# %% tags=["after-reveal"]
 mirrored = strategy.experimental_distribute_dataset(train)
 with strategy.scope():
     fresh = [tf.Variable(values) for values in start()]
@@ -474,7 +474,7 @@ dl.show("gradients of the four replicas", own, digits=3)
 dl.show("sign of their mean", np.sign(np.mean(own)), expected=-1)
 dl.show("mean of their signs", np.mean(np.sign(own)), expected=-0.5)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Three replicas move this weight up and one moves it down, so the mean of their changes is half of
 # what one device does. The more the replicas disagree, the shorter the step. **Reduce before
 # anything that is not linear:** squares, roots, norms, clipping, signs.
@@ -522,7 +522,7 @@ clip_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # With `clipnorm`, `clipvalue` and `global_clipnorm`, Keras 3 clips [each replica's own part][clip],
 # and the all-reduce comes after that. Nothing raises an error. In 2020 the Keras of TensorFlow
 # raised one instead, because [its

@@ -181,7 +181,7 @@ prefetch_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **`prefetch` hides the shorter part behind the longer one. It makes nothing cheaper.** As found, a
 # step took about as long as the input alone, and the computation explained less than a tenth of it.
 # TensorFlow reads at least one batch ahead even if you do not ask for it, so `prefetch` had little
@@ -350,20 +350,20 @@ middle_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Here is what the model sees, and what it sees if the cache comes right after `look_up`. (The
 # number below an image is its place in the data set. A space separates the batches.)
 
-# %%
+# %% tags=["after-reveal"]
 from distlab.course.lesson_05_input_pipelines.figures import draw_epochs
 
 early = seen(cache_early)
 draw_epochs({"cache in the middle": middle, "cache before anything random": early}, batch=4)
 
-# %%
+# %% tags=["after-reveal"]
 dl.show("cache last: orders", orders(seen(cache_last)))
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # On the left, a digit has the same shift in all three epochs. The augmentation is paid for 24
 # times, and the model sees only 8 different images. With the cache at the end, even the order and
 # the batches are the same. No error appears. The model sees one version of each digit instead of up
@@ -374,7 +374,7 @@ dl.show("cache last: orders", orders(seen(cache_last)))
 # A different mistake is to put `shuffle` after `batch`. It then shuffles whole batches, so the same
 # digits always come together:
 
-# %%
+# %% tags=["after-reveal"]
 mixed = {
     "shuffle, then batch": eight.shuffle(8, seed=1).batch(4),
     "batch, then shuffle": eight.batch(4).shuffle(2, seed=1),
@@ -443,7 +443,7 @@ seed_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # With a seed, **each new pass repeats the draws of a random operation in `map`**, in the same
 # order. So an image that keeps its place gets its old draw, as if that were cached. Behind a
 # `shuffle`, it gets the draw of its new place. `fit` starts a new pass in each epoch. With
@@ -453,7 +453,7 @@ seed_guess.reveal(
 # operation](https://www.tensorflow.org/guide/random_numbers#stateless_rngs) draws from them, and
 # its draws do not depend on the order of parallel calls either.
 
-# %%
+# %% tags=["after-reveal"]
 keys = tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True)
 brightness_keyed = keys.map(lambda key: tf.random.stateless_uniform([], [key, 0]))
 dl.show("versions with keys, in three epochs", versions(brightness_keyed))
@@ -539,7 +539,7 @@ calls_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Under `DATA` ([glossary](../docs/glossary.md#auto-shard)) **each worker runs the whole pipeline
 # and then drops what is not its share.** If decoding is what the replicas wait for, more workers do
 # not help: each one decodes every example, and a step still waits for a whole global batch. A

@@ -141,7 +141,7 @@ stream_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # For each weight matrix and each dropout layer, Keras 3 draws one number from Python's stream, and
 # computes every weight or mask from that number. Each dropout layer has its own small generator. It
 # starts from that one number and then counts by itself. No single stream reaches everything, so
@@ -256,7 +256,7 @@ masks_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **Both replicas drop the same units, in every step.** The layer's generator, its `seed_generator`,
 # keeps its count in a variable, the *state*. It was made in the scope, so each device has a copy,
 # and these copies stay equal. That is right for weights, and wrong for masks.
@@ -344,7 +344,7 @@ resume_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Everything was restored except one variable, the generator's state. A `tf.train.Checkpoint` does
 # not contain it, and neither do Keras's weights files and `.keras` files. Keras's `OrbaxCheckpoint`
 # callback saves it, but both replicas still drop the same units.
@@ -520,11 +520,11 @@ across_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 dl.show("4 replicas and 4 again", compare(four, train_on(4)))
 dl.show("4 replicas and 2", compare(four, train_on(2)))
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The same number of replicas gives identical weights. A different number adds the same gradients in
 # a different order, and a float is rounded after each addition. Nothing else is left, so one device
 # is now a test for any number of replicas: whatever differs by more than rounding is a bug, in your
@@ -540,7 +540,7 @@ dl.show("4 replicas and 2", compare(four, train_on(2)))
 # of two runs is nearer to the truth, compute the sum in float64.
 # </details>
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # | two runs under `dl.distribute`, with the same seeds and data unless stated otherwise | weights |
 # |---|---|
 # | the same number of replicas, the same machine | identical |

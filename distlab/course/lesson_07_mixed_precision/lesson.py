@@ -124,14 +124,14 @@ weight_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The gap between two neighbouring numbers doubles at each power of two. From 1 to 2, bfloat16 has
 # gaps of 0.008. A step of 0.005 is rounded up to a whole gap, so the weight grows too fast. From 2
 # on the gaps are 0.016, every step is rounded away, and the weight stands still. float16 has
 # smaller gaps. Its steps are rounded to 0.0049, then to 0.0059 from 2 on, and to 0.0039 from 4 on,
 # so it ends too low. A smaller step moves neither of them at all:
 
-# %%
+# %% tags=["after-reveal"]
 dl.show("after a thousand steps of 0.0004", {to.name: walk(to, 0.0004) for to in FORMATS})
 
 # %% [markdown]
@@ -223,11 +223,11 @@ head_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 for name, by_gap in pushes.items():
     dl.show(f"softmax in {name}, pushed by", by_gap, digits=2)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Two things go wrong here, and only one of them is float16's:
 #
 # - **At a gap of 20, in every precision, if something follows the softmax.** Keras computes the
@@ -312,17 +312,17 @@ unscaled_guess.reveal(
     },
 )
 
-# %% tags=["numbers-within-0.1"]
+# %% tags=["numbers-within-0.1", "after-reveal"]
 for name, run in runs.items():
     dl.show(f"largest change of a weight, layers 1 to 9, {name:8}", run.moved, digits=1)
 dl.show("layer 1 in float16 did not move at all", bool(runs["float16"].moved[0] == 0))
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # In float16, layers 1 and 2 moved by less than 0.05, so both print as 0. Layer 1 did not move at
 # all, because all of its gradients became 0. (Layer 9 makes the scores.) Here is what the layers
 # should have got:
 
-# %%
+# %% tags=["after-reveal"]
 true_gradients = gradients_by_layer(build("float32"), x, y)
 draw_underflow(true_gradients)
 
@@ -444,10 +444,10 @@ scale_guess.reveal(
     },
 )
 
-# %% tags=["numbers-within-2"]
+# %% tags=["numbers-within-2", "after-reveal"]
 dl.show("the scale, as a power of two", scales)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Why do 2²⁴ to 2²⁰ overflow, when the histograms leave room for 2²⁶? They show gradients of
 # outputs. The gradients of the last layer's weights are sums over 1024 examples, up to 2⁻³, so they
 # overflow first.
@@ -520,7 +520,7 @@ replica_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # With the overflow on replica 0, the step was skipped and the scale halved. An overflow on replica
 # 1 destroyed **both** copies, and the scale is as high as before. Keras's optimizer checks replica
 # 0's gradient and applies the answer to all. [A comment in its
@@ -533,7 +533,7 @@ replica_guess.reveal(
 # gives each replica its own tensor. Each replica checks its own gradient, and then the sum:
 
 
-# %%
+# %% tags=["after-reveal"]
 def check(gradient):
     total = tf.distribute.get_replica_context().all_reduce("SUM", gradient)
     return [tf.reduce_all(tf.math.is_finite(each)) for each in (gradient, total)]
@@ -547,7 +547,7 @@ own, reduced = strategy.run(check, args=(on_replicas,))
 dl.show("own gradient finite, on replicas 0 and 1", strategy.experimental_local_results(own))
 dl.show("sum finite, on replicas 0 and 1", strategy.experimental_local_results(reduced))
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Before the reduction, the replicas disagree. After it, both see the overflow. The whole order is:
 # scale, gradient, reduce, check, unscale, clip, step or skip. You write it in the exercise.
 # `dl.distribute` keeps this order under Keras's own `fit`: it reduces the gradients first, and the
@@ -610,11 +610,11 @@ memory_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 for policy, parts in memory.items():
     dl.show(f"{policy}, KiB", parts, digits=1)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Only the activations halve. (The cell counts the bytes of the tensors. It does not measure what a
 # device allocates.) The 16-bit copies of the weights are one more part, the fifth: the backward
 # pass needs them, so they live from the forward pass on. With Adam a weight takes 16 bytes, and up

@@ -188,7 +188,7 @@ state_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # | format | architecture | weights | compile | optimizer | to load it you need | made for |
 # |---|---|---|---|---|---|---|
 # | `.keras` | yes | yes | yes | yes | Keras, and the code of your own layers | more training |
@@ -277,7 +277,7 @@ loads_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The strategy makes no difference: in each row, the loads are right in all four columns or in
 # no column. One row is wrong, without an error. Look at `from_checkpoint` again: we saved
 # `Checkpoint(model=...)` and restored `Checkpoint(network=...)`. A checkpoint stores each variable
@@ -401,14 +401,14 @@ on_guess.reveal(
     },
 )
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "after-reveal"]
 draw_training(
     {way: curves[way] for way in ("never moved", ".weights.h5", ".keras")},
     every_steps=1,
     level=("when saved", float(loss_of(labels, expected))),
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The loss of `.weights.h5` jumps. Adam's averages and its number of steps start at 0 again. So
 # Adam's bias correction, which scales the averages up in the first steps because they started at 0,
 # treats the next step as the first one. The corrected averages then hold only the next gradient and
@@ -421,7 +421,7 @@ draw_training(
 # `variables` are the number of steps, the learning rate, and then the averages, so `variables[2]`
 # is the first average.)
 
-# %%
+# %% tags=["after-reveal"]
 loads = {
     "Checkpoint": lambda fresh: tf.train.Checkpoint(model=fresh).read(written),
     ".weights.h5": lambda fresh: fresh.load_weights(folder / "model.weights.h5"),
@@ -432,7 +432,7 @@ for way, load in loads.items():
     fresh.optimizer.build(fresh.trainable_variables)
     dl.show(f"{way}: averages arrived", bool(np.any(fresh.optimizer.variables[2])))
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # A checkpoint keeps the values and fills each variable **later**, when the variable is made.
 # `load_weights` looks only **now**. If the optimizer does not have as many variables as the file,
 # `load_weights` fills none of them, not even the number of steps. It raises no error, and only
@@ -510,10 +510,10 @@ rate_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # So set the rate **after** the load. Here are three attempts with a `.keras` file:
 
-# %%
+# %% tags=["after-reveal"]
 for way in ("set the rate", "compile with a new optimizer", "compile with the loaded optimizer"):
     loaded = from_keras()
     if way == "compile with a new optimizer":
@@ -660,7 +660,7 @@ accuracy_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # This network has only `relu`, so pixels that are 255 times too large make all scores about 255
 # times too large (up to the biases). With a sigmoid in the network you could not count on that. So
 # an accuracy can look right although half of `prepare` is missing. A softmax turns such large

@@ -285,7 +285,7 @@ auto_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # - `AUTO` sees files and deals out *files*: each worker opens two. The global batches are not those
 #   of one device.
 # - `DATA` lets both workers read everything, and each keeps its part of every batch. The global
@@ -294,7 +294,7 @@ auto_guess.reveal(
 # Data in memory has no files, so `AUTO` then means `DATA`. `dl.distribute` takes `DATA` unless you
 # choose differently. What does `DATA` cost?
 
-# %%
+# %% tags=["after-reveal"]
 for policy, counts in calls.items():
     dl.show(f"{policy}: calls of map on each worker", counts)
 
@@ -386,7 +386,7 @@ lost_guess.reveal(
     within=3,
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Each worker takes half of a *different* order. So about a quarter of the images is trained
 # on twice, and about a quarter by no worker. You get no error, the loss looks normal, and every
 # epoch loses different examples. The cure is `seed=`, the same on all workers. (TensorFlow also
@@ -478,13 +478,13 @@ steps_guess.reveal(
 )
 
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # What you distribute is batched by the **global** size. Each worker takes its share of it: here 5
 # of 10. Nothing crashed, yet this run had half of the intended batch. With the right size the
 # workers take one device's steps:
 
 
-# %%
+# %% tags=["after-reveal"]
 def apart(weights):
     pairs = zip(weights, one.get_weights(), strict=True)
     return max(np.abs(ours - theirs).max() for ours, theirs in pairs)
@@ -574,7 +574,7 @@ unequal_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Collectives have no names: **only their order counts.** The third sum of worker 0 met the first
 # step of worker 1's second epoch, without an error, and gave 34 to both. From there on both add up
 # numbers that do not belong together. The hang comes later, when worker 1 has finished. So a run
@@ -686,14 +686,14 @@ waits_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Here are both workers as two lanes, drawn from what we saw at the time limit:
 
-# %%
+# %% tags=["after-reveal"]
 hang = {wait.task: [("waits", LIMIT_SECS, wait.code)] for wait in waits}
 draw_lanes(hang, xlabel="seconds after the call", limit=LIMIT_SECS)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Each waits for the other one. `reduce` cannot fetch a value from a worker that runs different
 # code: worker 1 would have to call `reduce` itself. Without a time limit this lasts until you stop
 # it, and both processes look alive. So **every worker must reach every collective.** Under `if` you

@@ -196,7 +196,7 @@ numbers_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The two workers take turns. You send a step only when the last result is here, so only one worker
 # works at a time, however many you have. Send many steps, join, and fetch the promises afterwards.
 # Or fetch the losses of earlier steps while later steps are under way, as in the exercise. A loss
@@ -309,14 +309,14 @@ two_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # So a rate that was fine is now too large: without staleness every rate below 2 brings this weight
 # to 0, and with a staleness of 1 only a rate below 1. While one of $n$ equal workers computes, each
 # other worker writes about once, so the staleness is about $n-1$. Now let one of two workers be so
 # slow that the fast one takes seven steps in the meantime. Parameter servers are made for this
 # case: the fast worker does not wait.
 
-# %%
+# %% tags=["after-reveal"]
 # %%workers chief
 from distlab.course.lesson_10_parameter_server.figures import draw_staleness
 
@@ -427,7 +427,7 @@ mean_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Each update makes only those steps older that are under way on the three other workers. So the
 # mean is at most 3, and less because workers wait for their next step. But a single slow step can
 # collect any number of updates. In twelve of our runs the mean was between 1.6 and 2.0, and the
@@ -486,7 +486,7 @@ coordinator_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The workers and the server lived. But your program started from its first line, and made its
 # variables again, so the training is lost. Write checkpoints, and let a new coordinator restore
 # the newest one before it sends a step. In `fit`, lesson 11's `dl.Resume` does both.
@@ -573,7 +573,7 @@ kill_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # `schedule` guarantees that a step is done **at least once**, not exactly once. For the weights,
 # that is usually harmless: one small update too many. A sum or a count becomes wrong. Two remedies:
 #
@@ -661,13 +661,13 @@ error_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # In 120 runs on ten clusters, 3 to 10 steps counted, in 90 of them 4 or 5. After a step has
 # failed, the next call of `schedule`, `join` or `done` raises its error, and **cancels everything
 # in the queue** and the steps under way. Until that call the workers go on. Here the program waits
 # before it calls `join`:
 
-# %%
+# %% tags=["after-reveal"]
 # %%workers chief --timeout 60
 send_200()
 while count < 199:
@@ -677,7 +677,7 @@ try:
 except tf.errors.InvalidArgumentError:
     dl.show("counted", count)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # So the error may come late, and `schedule` may raise it: put `schedule` into the `try`, too. If
 # you fetch the promise of a cancelled step, it raises `CancelledError`. If a batch may be bad, test
 # it inside the step and leave its update out.

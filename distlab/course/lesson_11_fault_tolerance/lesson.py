@@ -229,7 +229,7 @@ curve_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The first curve lies on the grey line. The second begins at 0.22 instead of 0.08, and swings up to
 # 0.34. It lost the optimizer, the step and the seeds. (Without the step it began its epoch again,
 # so in the picture it ends seven steps later.) The third run lost the optimizer alone, and at step
@@ -241,7 +241,7 @@ curve_guess.reveal(
 # and the seeds are lost. **A smooth curve proves nothing.** Compare the numbers. A run that lost
 # its step has more losses. So we compare the steps that all runs have in common, 58 to 80:
 
-# %%
+# %% tags=["after-reveal"]
 LEFT = STEPS - STOPPED_AT
 for name, losses in resumed.items():
     dl.show(f"{name}: equal bit for bit", losses[-LEFT:] == undisturbed[-LEFT:])
@@ -284,7 +284,7 @@ parts_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # So a training run has at least these parts:
 #
 # | part | where it is | in `Checkpoint(model=model)`? |
@@ -301,7 +301,7 @@ parts_guess.reveal(
 # The seeds are the easiest part to lose. `Checkpoint(model=...)` looks as if it held the whole
 # model, and dropout's seeds are part of the model. But they are not in the file:
 
-# %%
+# %% tags=["after-reveal"]
 weights_only = tf.train.Checkpoint(model=stopped.model).write(str(folder / "weights"))
 saved = [name for name, _ in tf.train.list_variables(weights_only)]
 dl.show("names with 'seed' in them", [name for name in saved if "seed" in name])
@@ -525,10 +525,10 @@ fewer_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 dl.show("largest difference of a weight", largest, below=1e-4)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # So you can continue with the machines you have, and it's still the same training run: `dl.Resume`
 # restores the state of the masks, and under `dl.distribute` the masks don't depend on the number of
 # replicas. If the difference is ever larger than rounding, look for a bug.
@@ -593,7 +593,7 @@ handler_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **First mistake:** it saved half of a step. Python runs a handler soon after the signal, between
 # two of the small instructions into which it compiles a line. That can be in the middle of a
 # training step. A run that resumes from there trains step 7 twice. (Only during a call into C code
@@ -776,14 +776,14 @@ waste_guess.reveal(
     },
 )
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "after-reveal"]
 print("machines   save every   lost if a restart takes", *restarts, sep="   ")
 for machines in (1000, 2048, 10_000, 100_000):
     minutes = np.sqrt(2 * SAVE_SECS * FAILURE_SECS / machines) / 60
     percent = [f"{lost_share(machines, secs):.0%}" for secs in restarts.values()]
     print(f"{machines:>8,}{minutes:>9.1f} min{percent[0]:>33}{percent[1]:>11}{percent[2]:>12}")
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # For the 2,048 machines of the opening the calculation gives 6 to 8 %, which does not contradict
 # the report's "more than 90 %". With restarts of 5 minutes, the restarts cost 1 % on 1,000 machines
 # and 10 % on 10,000. On 100,000 machines they cost 47 % (83 minus 36), more than saving and lost

@@ -342,7 +342,7 @@ bits_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Every addition rounds, so the order of additions matters in the last bits: `(a + b) + c` is not
 # always `a + (b + c)`. Naive adds in the order 0, 1, 2, 3. The tree adds (0 + 1) + (2 + 3). In the
 # ring, every chunk begins on a different rank. But in every route, **each number is added up once,
@@ -353,7 +353,7 @@ bits_guess.reveal(
 # A route that you might invent yourself does worse. Each rank could collect all vectors and add
 # them up, beginning with its own. No rank is a bottleneck for adding. But:
 
-# %%
+# %% tags=["after-reveal"]
 own_first = []
 for rank in range(4):
     order = [(rank + n) % 4 for n in range(4)]
@@ -361,7 +361,7 @@ for rank in range(4):
 differ = (own_first[0] != own_first[1]).sum()
 dl.show("numbers of 102,400 that differ between ranks 0 and 1", differ)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # 42 % of the gradients that ranks 0 and 1 now apply differ in the last bits. So the copies of the
 # weights drift apart from the first step on, and TensorFlow raises no error. If you gather, add in
 # the same order on every rank.
@@ -417,7 +417,7 @@ small_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **Small messages need few steps, large messages need few bytes.** Small ones are common: a
 # synchronised BatchNormalization layer of 256 channels (lesson 01) all-reduces three vectors of 1
 # KB in each forward pass. On 64 ranks the curves cross at about 1 MB, and with more ranks they
@@ -567,7 +567,7 @@ bytes_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **The weights decide the bytes, and not the examples.** So a larger batch on each worker sends
 # fewer bytes for each example. How large it may become is a question of training, not of bytes
 # ([lesson 02](02_batch_scaling.ipynb)).
@@ -620,19 +620,19 @@ fused_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # TensorFlow writes all six into one vector, reduces it once, and cuts it up again. The latency is
 # then paid once. The price: nothing is sent before the last gradient is ready. `bytes_per_pack`
 # sets the size above which TensorFlow closes a pack. (The 0 above is the default: one pack,
 # whatever its size.) The first pack can then leave during the backward pass:
 
-# %%
+# %% tags=["after-reveal"]
 for bytes_per_pack in (4_000, 1):
     count = cluster.run(all_reduces_in_a_step, bytes_per_pack)[0]
     dl.show(f"bytes_per_pack={bytes_per_pack}", count)
 cluster.close()
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Each gradient has 4,000 bytes. TensorFlow closes a pack when it has *more* than `bytes_per_pack`,
 # so packs of 4,000 hold two gradients each. In the exercise you pack gradients yourself.
 #

@@ -1,10 +1,12 @@
 """A view of one all-reduce, step by step: who sends which chunk, and what each rank holds.
 
-explore_ring()      # sliders: the algorithm, the number of ranks, and how many steps are over
+explore_ring()      # controls: the algorithm, the number of ranks, and how many steps are over
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,29 +34,42 @@ def explore_ring() -> View:
         {
             "algorithm": Choices("algorithm", list(ALGORITHMS), start="ring"),
             "ranks": Choices("ranks", _RANKS, start=4),
-            "step": Choices("steps that are over", range(_MOST_STEPS + 1), start=1),
+            "step": Choices(
+                "steps that are over",
+                range(_MOST_STEPS + 1),
+                start=1,
+                last=lambda algorithm, ranks: len(all_reduce_steps(algorithm, ranks)),
+            ),
         },
+        _numbers,
         _draw,
+        plays="step",
     )
 
 
-def _draw(*, algorithm: str, ranks: int, step: int) -> Figure:
+def _numbers(algorithm: str, ranks: int, step: int) -> dict[str, Any]:
+    """The messages of the last step, and how many ranks' values each chunk contains after it."""
+    steps = all_reduce_steps(algorithm, ranks)
+    moves = [dataclasses.asdict(transfer) for transfer in steps[step - 1]] if step else []
+    counts = holdings(steps[:step], ranks)[-1].sum(axis=-1)
+    return {"steps": len(steps), "moves": moves, "counts": counts.tolist()}
+
+
+def _draw(numbers: Mapping[str, Any], *, algorithm: str, ranks: int, step: int) -> Figure:
     import matplotlib.pyplot as plt
 
-    steps = all_reduce_steps(algorithm, ranks)
-    over = min(step, len(steps))
-    last = steps[over - 1] if over else ()
-    counts = holdings(steps, ranks)[over].sum(axis=-1)
+    last = [Transfer(**move) for move in numbers["moves"]]
+    counts = np.array(numbers["counts"])
     figure: Figure = plt.figure(figsize=(7.6, 3.6))
     figure.subplots_adjust(left=0.02, right=0.98, bottom=0.13, top=0.82)  # quicker than a layout
     left, right = figure.subplots(1, 2)
     _draw_ranks(left, ranks, last, counts)
     _draw_chunks(right, counts, last)
-    figure.suptitle(f"{algorithm}, step {over} of {len(steps)}", fontsize=10)
-    return finish(figure, alt=_in_words(algorithm, over, len(steps), last, counts))
+    figure.suptitle(f"{algorithm}, step {step} of {numbers['steps']}", fontsize=10)
+    return finish(figure, alt=_in_words(algorithm, step, numbers["steps"], last, counts))
 
 
-def _draw_ranks(axes: Any, ranks: int, last: tuple[Transfer, ...], counts: Any) -> None:
+def _draw_ranks(axes: Any, ranks: int, last: Sequence[Transfer], counts: Any) -> None:
     """The ranks on a circle, and an arrow for each message of the last step."""
     angles = np.pi / 2 - 2 * np.pi * np.arange(ranks) / ranks
     places = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -87,7 +102,7 @@ def _draw_ranks(axes: Any, ranks: int, last: tuple[Transfer, ...], counts: Any) 
     axes.axis("off")
 
 
-def _draw_chunks(axes: Any, counts: Any, last: tuple[Transfer, ...]) -> None:
+def _draw_chunks(axes: Any, counts: Any, last: Sequence[Transfer]) -> None:
     """A row for each rank, a column for each chunk: how many ranks' values it contains."""
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -119,7 +134,7 @@ def _arrow_colour(transfer: Transfer) -> str:
     return REFERENCE if transfer.adds else category(3).colour
 
 
-def _in_words(algorithm: str, over: int, of: int, last: tuple[Transfer, ...], counts: Any) -> str:
+def _in_words(algorithm: str, over: int, of: int, last: Sequence[Transfer], counts: Any) -> str:
     if last:
         does = "adds it to its own" if last[0].adds else "keeps it in place of its own"
         sent = "; ".join(

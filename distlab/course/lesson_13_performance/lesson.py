@@ -105,7 +105,7 @@ compute_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Nothing became faster: **the work that is divided runs on the same two cores.** With 64 images
 # the compute takes as long on 2 replicas as on 1, and 65 % longer on 4. The likely reason is
 # **work that is not divided:** each replica starts its own operations and updates all of its own
@@ -177,14 +177,14 @@ queue_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # A GPU works while Python goes on: TensorFlow puts operations into the GPU's queue, and the call
 # returns once the last one is in it. So **wait for the devices before you read the clock, both
 # times.** If you forget the first wait, work from before is counted. `sync_devices` waits; reading
 # a result (`.numpy()`) waits, too. `time_call` does all of this, and repeats it in blocks, here 7
 # blocks of 5 calls. The recorded steps were timed in blocks, too:
 
-# %%
+# %% tags=["after-reveal"]
 from distlab.course.measure.timing import differ, time_call
 
 timing = time_call(lambda: step(x), blocks=7, calls=5, warm_up=2)
@@ -197,7 +197,7 @@ for images in (64, 256):
         told = {"medians": faster, "differ": differ(one, other)}
         dl.show(f"{images} images, {other.replicas} replicas", told)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The **median** of the blocks is better than their mean: one block that another program disturbed
 # moves the mean, and hardly moves the median. The **middle half** tells how far blocks scatter: a
 # quarter of them is below it, and a quarter above. `differ(one, other)` compares the middle halves.
@@ -274,12 +274,12 @@ size_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 for size_bytes in (4, 2048):
     micros = 1e6 * recording.all_reduce(2, size_bytes).secs
     dl.show(f"all-reduce of {size_bytes:,} bytes", f"{micros:.0f} µs")
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # As in [lesson 12](12_ring_all_reduce.ipynb), a message costs the **latency** alpha, whatever its
 # size, and on top the time beta for each byte, the inverse of the **bandwidth**. A ring of N
 # replicas that add up S bytes has 2(N-1) rounds, and sends S/N bytes in each:
@@ -457,11 +457,11 @@ network_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 for network, share in shares.items():
     dl.show(f"{network}: communication / compute", share, digits=2)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # What decides is not the number of weights, but **the time to send them compared with the
 # time to compute.** Most of VGG-16's 138 million weights are in layers that compute little, so it
 # sends for almost as long as it computes.
@@ -470,7 +470,7 @@ for network, share in shares.items():
 # We fit the share that is hidden behind the backward pass to **one** run, ResNet-101, and assume it
 # for the four others. Those are predictions.
 
-# %%
+# %% tags=["after-reveal"]
 LATENCY_SECS = 10e-6
 hidden = hidden_share(RESNET_101, latency_secs=LATENCY_SECS)
 dl.show("hidden behind the backward pass", f"{hidden:.0%}")
@@ -481,7 +481,7 @@ for run in PUBLISHED:
     found = f"published {run.efficiency:.0%}, {role} {said:.0%}, error {points:+.1f} points"
     print(f"{run.network} on {run.gpus}: {found}")
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # One number fits one run exactly, so the error of 0 says nothing. The fitted share is not a
 # measured overlap, either. It also takes up what the model leaves out: links slower than their name
 # says, stragglers, and GPUs that were not quite P100s. With one fitted number the model tells
@@ -557,14 +557,14 @@ bend_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 ring, size = curves["VGG-16"][0], VGG_16.sizes["gradient_bytes"]
 for n in (512, 4096):
     rounds_ms = 1e3 * ring.all_reduce_secs(n, 0)  # of no bytes
     bytes_ms = 1e3 * ring.all_reduce_secs(n, size) - rounds_ms
     print(f"VGG-16 on {n:,} GPUs: {rounds_ms:.0f} ms of rounds, {bytes_ms:.0f} ms of bytes")
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # A ring of 8 times as many GPUs has 8 times as many rounds, and each waits for the one before. So
 # each curve bends down on the right: with few GPUs the bytes decide, with many the rounds. On 4,096
 # GPUs VGG-16 still spends more time on bytes than on rounds. For ResNet-50, with 33 ms of bytes, it

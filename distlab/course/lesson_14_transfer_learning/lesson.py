@@ -205,12 +205,12 @@ saved_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 for name, numbers in sizes.items():
     dl.show(f"{name}: numbers", numbers)
 dl.show("bytes sent in a step", [4 * each["sent"] for each in sizes.values()])
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # A frozen weight has no gradient, so nothing is sent for it and Adam keeps no state for it (two
 # numbers for each weight that learns, plus its step and rate). The activations of the body need
 # not be kept for a backward pass, either. **The weights and the forward pass stay.**
@@ -231,7 +231,7 @@ dl.show("bytes sent in a step", [4 * each["sent"] for each in sizes.values()])
 # layer normalizes by its stored statistics and does not update them. A Dropout layer does **not**
 # change its mode: it still drops.
 
-# %%
+# %% tags=["after-reveal"]
 dropout = keras.layers.Dropout(0.5, seed=1, trainable=False)
 dl.show("a frozen dropout, in training", dropout(np.ones((1, 8)), training=True)[0])
 fit(transferred, few_train, epochs=24)
@@ -277,7 +277,7 @@ labels_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Points are means of the ten runs, and bars are the runs' standard deviations. With 1 label a
 # class, the bars of all three overlap. Still, fine-tuning beats the frozen body in nine of ten
 # runs, by 0.04 on average. From 10 labels on, freezing costs 3 to 4 percentage points.
@@ -287,7 +287,7 @@ labels_guess.reveal(
 # Fine-tuning has 200 steps in all. How much do the steps alone bring? In *head for 200 steps* the
 # body stays frozen, and the head learns for 100 more steps at its own rate:
 
-# %%
+# %% tags=["after-reveal"]
 for way in ("frozen", "head for 200 steps", "fine-tuned"):
     means = {labels: round(float(np.mean(curves[way][labels])), 3) for labels in (10, 30, 140)}
     dl.show(f"{way}, by labels", means)
@@ -338,21 +338,21 @@ unfreeze_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The first `fit` fixes two things: the list of gradients inside the traced step, and the variables
 # for which the optimizer has state. Keras's documentation says that `compile` fixes them. In fact a
 # change between `compile` and the first `fit` still counts. A later `compile` throws away the step.
 # (Keras 3.15 contains a warning for this case, but its code never reaches it. A later version may
 # show it.) What about the optimizer?
 
-# %%
+# %% tags=["after-reveal"]
 try:
     transferred.compile(transferred.optimizer, transferred.loss)
     fit(transferred, few_train)
 except (ValueError, NotImplementedError):
     dl.show("the old optimizer refuses the body", True)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The old optimizer has state for the head only. It raises a `ValueError`, *Unknown variable*.
 # (Before version 3.13, Keras could not write this message, and raised a `NotImplementedError` about
 # that.) So fine-tuning needs a new one, and Adam starts from zero again. Its first steps are as
@@ -435,7 +435,7 @@ statistics_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # It is common advice to call the body with `training=False`. In a functional model that no longer
 # holds the statistics still. Two other ways do. In a subclass of `keras.Model`, `training=False`
 # inside `call` is obeyed. In any model, set `trainable = False` for each BatchNormalization and

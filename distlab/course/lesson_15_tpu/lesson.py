@@ -124,12 +124,12 @@ programs_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 from distlab.course.lesson_15_tpu.figures import draw_compiled_batches
 
 draw_compiled_batches({"as they come": ragged})
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **One program for each shape.** XLA writes the size of every array into the program. One partial
 # batch doubles the compilations. Sentences that are padded to the longest of each batch are worse,
 # because nearly every batch then has a shape of its own. For our little step a compilation takes a
@@ -215,13 +215,13 @@ padding_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 ratio = tf.norm(right[0]) / tf.norm(unmasked[0])
 dl.show("without a mask, the matrix's gradient is too small by a factor of", ratio, digits=2)
 apart = max(float(tf.reduce_max(abs(a - b))) for a, b in zip(right, masked, strict=True))
 dl.show("with the mask, largest difference from the gradient of the 4 digits", apart, below=1e-6)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # **Multiply by the mask, and divide by its sum.** The same rule holds for accuracy and every other
 # mean: without a mask, padding rows count as right or wrong.
 #
@@ -320,11 +320,11 @@ refused_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 operation = re.search(r"'(\w+)' OpKernel", refusal_of(with_numpy))
 dl.show("TensorFlow cannot translate", operation[1] if operation else refusal_of(with_numpy))
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # AutoGraph turned the `if` into `tf.cond`. It cannot convert `loss.numpy()` or `np.sqrt(loss)`:
 # both want a value, and while a step is traced there is none.
 #
@@ -440,17 +440,17 @@ slice_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The program is fixed to 10 rows, because the largest label is 9. What does XLA make if the largest
 # label is 6?
 
-# %%
+# %% tags=["after-reveal"]
 for their_labels in (labels, tf.minimum(labels, 6)):
     rows = re.findall(r"f32\[(\d+),64\]", program_of(with_slice, their_labels))
     largest = int(tf.reduce_max(their_labels))
     dl.show(f"largest label {largest}, rows in the program", sorted({int(n) for n in rows}))
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Both programs get 100 rows, and the first keeps 10 of them, the second 7. **A value can be written
 # into a program, as a shape is.** Then each new value needs one more program. The whole
 # array `labels` becomes a constant, not only its maximum, so `jit_compile` compiles nearly every

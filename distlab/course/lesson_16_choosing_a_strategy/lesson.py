@@ -250,7 +250,7 @@ rehearsal_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Version A is lesson 03's mistake: with SGD, four devices find it with any batch. (Adam hides most
 # of a wrong scale, as lesson 03 shows.) B needs the partial last batch, with its unequal shares.
 # One device finds neither. It finds an error such as a wrong shape, and a scale that is wrong
@@ -319,7 +319,7 @@ equal_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Under `dl.distribute` these strategies do not change *what* a model learns, whatever its layers
 # and its loss are. (Compare with SGD and few steps: rounding can grow beyond 1e-6.) Keras's own
 # `fit` gives no such promise: it weighs the examples of a partial batch differently (lesson 03),
@@ -405,7 +405,7 @@ log_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # The weights are right. The log is wrong, because it counts the first steps most, and their losses
 # are the largest. After 20 or 80 steps training seems to stand still. After some
 # 125 steps the log is infinite, and the callback `TerminateOnNaN` stops a healthy training run.
@@ -415,7 +415,7 @@ log_guess.reveal(
 # one total, and TensorFlow sums what the replicas assign to it. Here the total is 10, and two
 # replicas add 1 each:
 
-# %%
+# %% tags=["after-reveal"]
 with central.scope():
     total = tf.Variable(10.0, aggregation=tf.VariableAggregation.SUM)
 
@@ -428,7 +428,7 @@ def track():
 central.run(track)
 dl.show("total", total.numpy(), expected=12.0)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # (10 + 1) + (10 + 1): **the old total counts once per replica.** With two replicas it doubles in
 # every step, so the first steps count most. In the end it is larger than float32's
 # largest number and becomes infinite. The metric's count of examples doubles as well. Infinity
@@ -507,14 +507,14 @@ memory_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Each replica holds all weights and all gradients, whether there is one device or eight. In float32
 # the model fits if you divide enough of the 192 GB among the eight devices. ZeRO (Zero Redundancy
 # Optimizer) has three stages. It divides the optimizer's state, then the gradients as well, and
 # then the weights as well. FSDP (PyTorch's Fully Sharded Data Parallel) is like the third stage.
 # Over 8 devices the three stages take 108, 66 and 24 GB on each device:
 
-# %%
+# %% tags=["after-reveal"]
 draw_memory(
     {
         **two_strategies,
@@ -604,7 +604,7 @@ keras_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # `pieces_of` returns what the devices hold: the pieces of a divided tensor, or the whole tensor if
 # it is not divided. In Keras 3.15 model parallelism works on the JAX backend only. Keras's module
 # for TensorFlow calls itself a prototype and says "DO NOT USE". [Keras's

@@ -127,10 +127,10 @@ largest_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Here is a model of 30 billion parameters, which needs 480 GB, with more and more divided:
 
-# %%
+# %% tags=["after-reveal"]
 from distlab.course.lesson_17_beyond_data_parallelism.figures import draw_memory_by_replicas
 
 SHARDINGS = ("mirrored", "ZeRO 1", "ZeRO 2", "ZeRO 3, FSDP")
@@ -145,7 +145,7 @@ def gigabytes(sharding, count):
 curves = {kind: [gigabytes(kind, count) for count in replicas] for kind in SHARDINGS}
 draw_memory_by_replicas(replicas, curves, limit_gb=80)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # (FSDP is PyTorch's Fully Sharded Data Parallel.) **What is not divided is a floor that no number
 # of devices lowers.** More devices help only with what is divided. Of the numbers of replicas in
 # the figure, 32 is the first at which the 30 billion parameters fit if the optimizer state and the
@@ -320,7 +320,7 @@ layouts_guess.reveal(
     },
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Take column and column, which raised an error by hand. The output of the second product is cut by
 # column, and device 0 has only 5 of the 10 hidden units. For these two layouts DTensor
 # [inserts](https://github.com/tensorflow/tensorflow/blob/master/tensorflow/dtensor/mlir/expansions/matmul_spmd_expander.cc)
@@ -367,11 +367,11 @@ mesh_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 dl.show("pieces of the four devices", [list(piece.shape) for piece in pieces])
 dl.show("losses", losses, digits=3, expected=losses_of_one)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # Along a mesh axis that a layout does not name, a tensor is copied: two devices hold the left half
 # of the kernel and two the right half. Each pair with the same half is a pair of replicas: they see
 # different examples, and all-reduce their gradients. So the memory for weights falls with the
@@ -472,10 +472,10 @@ bytes_guess.reveal(
     },
 )
 
-# %%
+# %% tags=["after-reveal"]
 dl.show("GB sent by each device, 7 billion parameters", sent, digits=1)
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # A [reduce-scatter](../docs/glossary.md#reduce-scatter) of the gradients gives each replica the sum
 # of its own rows, and an [all-gather](../docs/glossary.md#all-gather) gives all replicas the new
 # rows. An all-reduce *is* these two, one after the other. **ZeRO 1 puts the update between the two
@@ -576,7 +576,7 @@ bubble_guess.reveal(
     within=1,
 )
 
-# %% [markdown]
+# %% [markdown] tags=["after-reveal"]
 # With p equally fast stages and m micro-batches a pass takes m + p - 1 ticks, and each stage works
 # in m of them. **The idle share is (p - 1) / (m + p - 1).** (Megatron-LM's authors divide by the
 # working time instead, and get (p - 1) / m.) More micro-batches make it smaller. But small ones use

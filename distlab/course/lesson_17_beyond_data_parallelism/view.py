@@ -5,7 +5,8 @@ explore_memory()   # as the last line of a cell
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, get_args
 
 from distlab.course.figures.step_memory import draw_memory
 from distlab.course.lesson_17_beyond_data_parallelism.step_bytes import (
@@ -20,6 +21,8 @@ from distlab.course.view import Choices, View
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LIMIT_GB = 80
+_PARTS = tuple(held_bytes(1))
 _PARAMETERS = (125e6, 350e6, 1.5e9, 3e9, 7e9, 13e9, 30e9, 70e9, 175e9, 405e9)
 
 
@@ -37,32 +40,47 @@ def explore_memory() -> View:
             "replicas": Choices("replicas", [1, 2, 4, 8, 16, 64, 256, 1024], start=8),
             "sharding": Choices("compare with", get_args(Sharding)[1:], start="ZeRO 1"),
         },
+        _numbers,
         _draw,
     )
 
 
-def _draw(
-    *,
+def _numbers(
     parameters: float,
     precision: Precision,
     optimizer: Optimizer,
     replicas: int,
     sharding: Sharding,
-) -> Figure:
-    count, rows = int(parameters), {}
-    kinds: tuple[Sharding, ...] = ("mirrored", sharding)
-    for kind in kinds:
+) -> dict[str, Any]:
+    """What a device holds and sends in a step, in GB: a mirrored model, and a divided one."""
+    count = int(parameters)
+    numbers: dict[str, Any] = {"held": [], "sent": []}
+    for kind in _kinds(sharding):
         held = held_bytes(
-            count,
-            replicas=replicas,
-            sharding=kind,
-            precision=precision,
-            optimizer=optimizer,
+            count, replicas=replicas, sharding=kind, precision=precision, optimizer=optimizer
         )
         sent = sent_bytes(count, replicas=replicas, sharding=kind, precision=precision)
-        name = f"{kind}, {replicas} replicas,\nsends {sent / 1e9:.1f} GB a step"
-        rows[name] = {part: size / 1e9 for part, size in held.items()}
-    return draw_memory(rows, limit_gb=80)
+        numbers["held"].append([_gigabytes(size) for size in held.values()])
+        numbers["sent"].append(_gigabytes(sent))
+    return numbers
+
+
+def _draw(numbers: Mapping[str, Any], *, replicas: int, sharding: Sharding, **_: Any) -> Figure:
+    rows = {
+        f"{kind}, {replicas} replicas,\nsends {sent:.1f} GB a step": dict(
+            zip(_PARTS, held, strict=True)
+        )
+        for kind, held, sent in zip(_kinds(sharding), numbers["held"], numbers["sent"], strict=True)
+    }
+    return draw_memory(rows, limit_gb=LIMIT_GB)
+
+
+def _kinds(sharding: Sharding) -> tuple[Sharding, Sharding]:
+    return "mirrored", sharding
+
+
+def _gigabytes(size: float) -> float:
+    return round(size / 1e9, 2)
 
 
 def _parameters(count: float) -> str:

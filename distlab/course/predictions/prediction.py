@@ -104,18 +104,11 @@ class Prediction:
         asked = f"reveal({answer!r})"
         answer = self.question.read(answer, asked=asked)
         read = self.question.read_words(words or {}, asked=asked)
-        wrong = {key: word for key, word in read.items() if not agree(key, answer, within)}
-        reason = " ".join(word for key, word in read.items() if key not in wrong)
         self._settle(answer, within)
         if self.guess is None:
-            self._show_answer(wrong, reason)
-            return
-        given = [key for key in wrong if not self.came_true and agree(key, self.guess, within)]
-        comments = [wrong.pop(key) for key in given[:1]] + [reason] * bool(reason)
-        texts = compared(
-            self.question, self.guess, answer, wrong, came_true=bool(self.came_true), said=comments
-        )
-        show(*texts)
+            self._show_answer(answer, read, within)
+        else:
+            show(*compared(self.question, self.guess, answer, read, within))
 
     def _show(self) -> None:
         if not can_answer():
@@ -142,9 +135,8 @@ class Prediction:
         if self.guess is not None:
             self.came_true = agree(self.guess, answer, within)
 
-    def _show_answer(self, wrong: Mapping[Answer, str], reason: str) -> None:
-        assert self.answer is not None
-        markdown, plain = revealed(self.question, self.answer, wrong, reason=reason)
+    def _show_answer(self, answer: Answer, words: Mapping[Answer, str], within: float) -> None:
+        markdown, plain = revealed(self.question, answer, words, within)
         if can_answer():
             opening, _ = as_predicted(self.question, None)
             markdown, plain = f"{opening}\n\n{markdown}", f"{opening}\n{plain}"

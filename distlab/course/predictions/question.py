@@ -116,25 +116,24 @@ def as_predicted(question: Question, guess: Answer | None) -> Texts:
 
 
 def revealed(
-    question: Question, answer: Answer, words: Mapping[Answer, str], *, reason: str
+    question: Question, answer: Answer, words: Mapping[Answer, str], within: float
 ) -> Texts:
     """Returns the answer with its reason, and a word to each wrong one, folded if possible."""
     happened = question.said(answer)
-    plain = _lines([f"Answer: {happened}", reason, *_plain_list(question, words)])
-    markdown = _paragraphs([f"**{happened}**", reason, _list(question, words)])
+    reason, wrong = _split(words, answer, within)
+    plain = _lines([f"Answer: {happened}", reason, *_plain_list(question, wrong)])
+    markdown = _paragraphs([f"**{happened}**", reason, _list(question, wrong)])
     return fold("Answer", markdown), plain
 
 
 def compared(
-    question: Question,
-    guess: Answer,
-    answer: Answer,
-    words: Mapping[Answer, str],
-    *,
-    came_true: bool,
-    said: Sequence[str],
+    question: Question, guess: Answer, answer: Answer, words: Mapping[Answer, str], within: float
 ) -> Texts:
-    """Returns what was predicted beside what happened."""
+    """Returns what was predicted beside what happened, with the word to that prediction."""
+    reason, wrong = _split(words, answer, within)
+    came_true = agree(guess, answer, within)
+    given = [key for key in wrong if not came_true and agree(key, guess, within)]
+    said = [wrong.pop(key) for key in given[:1]] + [reason] * bool(reason)
     predicted, happened = question.said(guess), question.said(answer)
     if predicted == happened:
         openings = f"You predicted it: **{happened}**.", f"You predicted it: {happened}."
@@ -144,9 +143,17 @@ def compared(
             f"You predicted *{predicted}*. It was **{happened}**.{near}",
             f"You predicted {predicted}. It was {happened}.{near}",
         )
-    others = fold("About the other answers", _list(question, words)) if words else ""
+    others = fold("About the other answers", _list(question, wrong)) if wrong else ""
     markdown = _paragraphs([openings[0], *said, others])
-    return markdown, _lines([openings[1], *said, *_plain_list(question, words)])
+    return markdown, _lines([openings[1], *said, *_plain_list(question, wrong)])
+
+
+def _split(
+    words: Mapping[Answer, str], answer: Answer, within: float
+) -> tuple[str, dict[Answer, str]]:
+    """The words to the answer, and those to what is wrong."""
+    wrong = {key: word for key, word in words.items() if not agree(key, answer, within)}
+    return " ".join(word for key, word in words.items() if key not in wrong), wrong
 
 
 def fold(title: str, markdown: str) -> str:

@@ -133,6 +133,9 @@ SAMPLES = {
     "step_costs.draw_all_reduce_times": lambda draw: draw(
         ALL_REDUCES[:1], model=MODEL, unseen=ALL_REDUCES[1:]
     ),
+    "step_costs.draw_efficiency": lambda draw: draw(
+        {"VGG-16": [1 - power / 40 for power in range(13)]}, published=[("VGG-16", 512, 0.68)]
+    ),
     "step_costs.draw_scaling": lambda draw: draw(
         {"small": (MODEL, {"per_replica_batch": 10, "gradient_bytes": 1e5})},
         published=[("small", 512, 0.4)],

@@ -1,5 +1,5 @@
 /* The course on JupyterLab's left side: titles, minutes and progress; a click opens the notebook.
-   Notebooks get a readable width, and tabs named after the lesson.
+   Notebooks get a readable width, and tabs named after the lesson; a conclusion waits for its answer.
 
    Written by hand in the form in which JupyterLab loads prebuilt extensions, so that nothing has to be
    built. Data come from distlab/course/course_page.py, on this machine. */
@@ -84,6 +84,16 @@
     if (dataset['distlab-name'] !== old) widget.title.dataset = dataset;
   }
 
+  // A cell with the tag `after-reveal` says what a prediction's answer is, so it waits for that answer.
+  function hideConclusions(notebook) {
+    let answered = true;
+    for (const cell of notebook.widgets) {
+      const tags = cell.model.getMetadata('tags') ?? [];
+      if (tags.includes('reveal')) answered = cell.model.outputs.length > 0;
+      cell.toggleClass('distlab-hidden', !answered && tags.includes('after-reveal'));
+    }
+  }
+
   function row(app, lesson, next) {
     const item = make('li', lesson.lesson ? 'distlab-lesson' : 'distlab-lesson distlab-coming');
     item.title = lesson.question;
@@ -131,6 +141,7 @@
     .distlab-course a:hover, .distlab-course a:focus-visible { text-decoration: underline; }
     .distlab-bar { height: 4px; margin: 4px 0 2px; background: var(--jp-border-color2); }
     .distlab-full { height: 100%; background: #008a6b; }
+    .jp-Notebook .distlab-hidden { display: none; }
     .lm-TabBar-tab[data-distlab-name] .lm-TabBar-tabLabel { display: none; }
     .lm-DockPanel-tabBar.lm-TabBar .lm-TabBar-tab[data-distlab-name][data-type]::after {
       content: attr(data-distlab-name); order: 1; flex: 1 1 auto; position: static; width: auto; border: 0; }
@@ -147,7 +158,7 @@
   const ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" width="18" height="18">'
     + '<path class="jp-icon3" fill="#616161" d="M4 4h7v16H6a2 2 0 0 0-2 1zm16 0h-7v16h5a2 2 0 0 1 2 1z"/></svg>';
 
-  async function activate(app, restorer) {
+  async function activate(app, notebooks, restorer) {
     const { Widget } = await sharedModule('@lumino/widgets');
     const { LabIcon } = await sharedModule('@jupyterlab/ui-components');
     const { NotebookActions } = await sharedModule('@jupyterlab/notebook');
@@ -175,6 +186,12 @@
         void notebook.parent.context.save();
       }
     });
+    notebooks.widgetAdded.connect((_, { content, context }) => {
+      void context.ready.then(() => {
+        hideConclusions(content);
+        content.model.contentChanged.connect(() => hideConclusions(content));
+      });
+    });
     app.shell.currentChanged.connect(() => mark(panel.node, pathOf(app.shell.currentWidget)));
     app.shell.layoutModified.connect(() => {
       for (const widget of app.shell.widgets('main')) nameTab(widget);
@@ -188,8 +205,10 @@
 
   async function plugins() {
     const { ILayoutRestorer } = await sharedModule('@jupyterlab/application');
+    const { INotebookTracker } = await sharedModule('@jupyterlab/notebook');
     const description = 'The course on the left side.';
-    return [{ id: `${ID}:panel`, description, autoStart: true, optional: [ILayoutRestorer], activate }];
+    const tokens = { requires: [INotebookTracker], optional: [ILayoutRestorer] };
+    return [{ id: `${ID}:panel`, description, autoStart: true, ...tokens, activate }];
   }
 
   window._JUPYTERLAB = window._JUPYTERLAB || {};
