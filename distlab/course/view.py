@@ -21,6 +21,7 @@ from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from distlab.course.palette import image_tag
 from distlab.course.predictions.frontend import can_answer
 from distlab.errors import InvalidArgument
 
@@ -142,8 +143,7 @@ class _Moved:
         self._renderer = _renderer_for(figure, self._renderer)
         self._places = _put(figure, self._places, self._renderer)
         self._picture.value = (
-            f'<div aria-live="polite"><img alt="{escape(figure.alt)}" '
-            f'src="data:image/png;base64,{_png(figure, self._renderer)}"></div>'
+            f'<div aria-live="polite">{image_tag(figure, _png(figure, self._renderer))}</div>'
         )
 
 

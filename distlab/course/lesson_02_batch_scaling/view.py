@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from distlab.batching import BatchPlan, plan_batch
-from distlab.course.palette import NOTE, finish, label_axes, replica
+from distlab.course.palette import NOTE, WIDE, finish, label_axes, panels, replica
 from distlab.course.view import Choices, View
 
 if TYPE_CHECKING:
@@ -56,36 +56,28 @@ def explore_batch_plan(
 
 def _draw(plan: BatchPlan, examples: int, source: Any) -> Figure:
     """Draws the shares of a full batch and of the last one, beside each other."""
-    import matplotlib.pyplot as plt
-
     steps = plan.steps(examples)
     last = plan.shares_of(examples - (steps - 1) * plan.global_batch, source=source)
     full = plan.shares_of(plan.global_batch, source=source) if steps > 1 else last
-    figure: Figure
-    figure, panels = plt.subplots(
-        1, 2, figsize=(7.5, 2.9), sharex=True, sharey=True, layout="constrained"
-    )
+    figure, columns = panels(1, 2, width=WIDE, height=2.6, sharex=True, sharey=True)
     titles = (f"a full batch: {sum(full)}", f"the last batch: {sum(last)}")
-    bars = [replica(number).bar() for number in range(plan.replicas)]
-    looks = {name: [bar[name] for bar in bars] for name in bars[0]}
-    for axes, shares, title in zip(panels, (full, last), titles, strict=True):
-        axes.barh(range(len(shares)), shares, **looks)
+    colours = [replica(number).colour for number in range(plan.replicas)]
+    for axes, shares, title in zip(columns, (full, last), titles, strict=True):
+        axes.barh(range(len(shares)), shares, color=colours)
         for number, share in enumerate(shares):
             axes.text(share, number, f" {share or 'empty'}", va="center", color=NOTE, fontsize=9)
-        axes.set_title(title, fontsize=10, y=1)
-        label_axes(axes, x="examples", y="replica" if axes is panels[0] else "")
-    panels[0].set_yticks(range(plan.replicas))
-    panels[0].invert_yaxis()
-    panels[0].set_xlim(0, 1.15 * plan.per_replica)
-    figure.suptitle(
-        f"global batch {plan.global_batch}, {steps} steps an epoch, "
-        f"learning rate {plan.learning_rate:.3g}",
-        fontsize=11,
-    )
+        axes.set_title(title, fontsize=10, loc="left", y=1)
+        label_axes(axes, x="examples", y="")
+    columns[0].set_ylabel("replica")
+    columns[0].set_yticks(range(plan.replicas))
+    columns[0].invert_yaxis()
+    columns[0].set_xlim(0, 1.15 * plan.per_replica)
     empty = [str(number) for number, share in enumerate(last) if share == 0]
     left_out = f" Nothing is left for replica {', '.join(empty)}." if empty else ""
     return finish(
         figure,
+        title=f"global batch {plan.global_batch}, {steps} steps an epoch, "
+        f"learning rate {plan.learning_rate:.3g}",
         alt=f"{examples} examples in global batches of {plan.global_batch} are {steps} steps an "
         f"epoch, at a learning rate of {plan.learning_rate:.3g}. Shares of a full batch: "
         f"{_listed(full)}. Shares of the last batch: {_listed(last)}.{left_out}",
