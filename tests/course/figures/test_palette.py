@@ -14,6 +14,7 @@ from PIL import Image
 from distlab.authoring.execute import execute
 from distlab.course import palette
 from distlab.errors import InvalidArgument
+from tests.support.repository import ROOT
 
 MEANINGS = {
     **{f"replica {number}": palette.replica(number) for number in range(4)},
@@ -140,3 +141,15 @@ def size_and_colours(png):
     """The pixels of a picture in base64, and how many colours its file may name."""
     picture = Image.open(io.BytesIO(base64.b64decode(png)))
     return picture.size, len(picture.getpalette()) // 3
+
+
+def test_figures_of_the_notebooks_have_one_of_three_widths_and_are_light():
+    for path in sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("solutions/*.ipynb")]):
+        cells = nbformat.read(path, as_version=4).cells
+        outputs = [output for cell in cells for output in cell.get("outputs", ())]
+        for output in outputs:
+            if png := output.get("data", {}).get("image/png"):
+                width = output.metadata["image/png"]["width"]
+                (pixels, _), colours = size_and_colours(png)
+                assert width in (384, 576, 768) and pixels == 2 * width, path.name
+                assert colours <= 64 and len(png) < 110_000, path.name
