@@ -39,7 +39,7 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 .DEFAULT_GOAL := help
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
 	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader support-matrix zoo random-models tables \
-	bench chaos full-marks versions format docs map constraints clean
+	bench chaos full-marks versions format docs figures map constraints clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} \
@@ -107,6 +107,9 @@ docs: env  ## build the site into build/site (the notebooks are its pages)
 	@rm -rf build/docs build/site && mkdir -p build/docs && cp -R docs notebooks exercises build/docs/
 	@$(PY) tools/site_pages.py build/docs
 	$(call stage,docs,$(PY) -m sphinx -W --keep-going -q -c docs -b html build/docs build/site)
+
+figures: env  ## put all figures of the notebooks on one page, build/figures.html
+	$(PY) tools/figure_sheet.py
 
 map: env  ## write what comes from code and tables: the map with its minutes, the decision card, two pictures
 	$(PY) tools/write_tables.py

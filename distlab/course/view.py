@@ -27,6 +27,7 @@ from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from distlab.course.palette import image_tag
 from distlab.course.predictions.frontend import can_answer
 from distlab.errors import InvalidArgument
 
@@ -250,8 +251,7 @@ class _Moved:
         with _collected_at_once(), plt.ioff():
             figure: Any = self._view.draw_now(**chosen)
             self._places = _put(figure, self._places)
-            source = f"data:image/png;base64,{_png(figure)}"
-            image = f'<img alt="{escape(figure.alt)}" src="{source}">'
+            image = image_tag(figure, _png(figure))
             return _Frame(figure.alt, f'<div aria-live="polite">{image}</div>')
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distlab.course import palette
-from distlab.course.palette import finish
+from distlab.course.palette import MIDDLE, WIDE, finish, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,11 +29,9 @@ def draw_step_parts(
     steps: Sequence[MeasuredStep], *, predicted: Sequence[StepCost] | None = None
 ) -> Figure:
     """Draws the parts of steps as stacked bars: measured, or predicted beside measured."""
-    import matplotlib.pyplot as plt
-
     shown: Sequence[Any] = predicted if predicted is not None else steps
     names = [_name(step) for step in steps]
-    figure, ax = plt.subplots(figsize=(8, 0.6 * len(steps) + 1.4), layout="constrained")
+    figure, ax = panels(width=WIDE, height=0.5 * len(steps) + 1.2)
     left = [0.0] * len(steps)
     for number, part in enumerate(_PARTS):
         widths = [1e3 * getattr(step, f"{part}_secs") for step in shown]
@@ -52,14 +50,16 @@ def draw_step_parts(
     ax.set_xlim(0, room * max(ends))
     ax.invert_yaxis()
     palette.label_axes(ax, x="time of one step", y="", x_unit="ms")
-    palette.add_legend(figure, loc="outside upper center", ncols=4)
+    palette.add_legend(figure, loc="outside lower center", ncols=4)
     caption = " ".join(
         f"{name}: {_parts_of(shown[place])}"
         + ("." if predicted is None else f"; measured {1e3 * steps[place].whole_secs:.0f} ms.")
         for place, name in enumerate(names)
     )
     subject = "parts of a step as measured" if predicted is None else "parts of a step as predicted"
-    return finish(figure, alt=f"Stacked bars of the {subject}. {caption}")
+    grows = len(steps) > 1 and steps[-1].communication_secs > steps[0].communication_secs
+    title = "Communication grows with the replicas" * (predicted is None and grows)
+    return finish(figure, title=title, alt=f"Stacked bars of the {subject}. {caption}")
 
 
 def _name(step: MeasuredStep) -> str:
@@ -78,25 +78,20 @@ def draw_all_reduce_times(
     unseen: Sequence[AllReduceTime] = (),
 ) -> Figure:
     """Draws how long an all-reduce takes by its size, and a model's curve through it."""
-    import matplotlib.pyplot as plt
-
-    figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    figure, ax = panels(height=3.4)
     counts = sorted({row.replicas for row in (*rows, *unseen)})
     captions = []
     for number, replicas in enumerate(counts):
         look = palette.category(number)
         own = sorted((r for r in (*rows, *unseen) if r.replicas == replicas), key=_by_size)
-        for group, filled, word in ((rows, "full", "measured"), (unseen, "none", "not fitted")):
-            some = sorted((row for row in group if row.replicas == replicas), key=_by_size)
-            if some:
-                style = {**look.line(), "fillstyle": filled, "linestyle": "none"}
-                sizes, times = [r.size_bytes for r in some], [1e6 * r.secs for r in some]
-                ax.plot(sizes, times, label=f"{replicas} replicas, {word}", **style)
+        for group, filled in ((rows, "full"), (unseen, "none")):
+            some = [row for row in own if row in group]
+            style = {**look.line(size=6), "fillstyle": filled, "linestyle": "none"}
+            ax.plot([row.size_bytes for row in some], [1e6 * row.secs for row in some], **style)
+        sizes, curve = [row.size_bytes for row in own], [1e6 * row.secs for row in own]
         if model is not None:
-            sizes = [row.size_bytes for row in own]
             curve = [1e6 * model.all_reduce_secs(replicas, size) for size in sizes]
-            line = {"color": look.colour, "linestyle": look.dashes}
-            ax.plot(sizes, curve, label=f"{replicas} replicas, model", **line)
+        ax.plot(sizes, curve, **look.line(size=0), label=f"{replicas} replicas")
         first, last = own[0], own[-1]
         captions.append(
             f"{replicas} replicas: {1e6 * first.secs:.0f} µs for {first.size_bytes} bytes, "
@@ -104,11 +99,19 @@ def draw_all_reduce_times(
         )
     ax.set_xscale("log", base=4)
     ax.set_yscale("log")
+    ax.yaxis.set_major_formatter("{x:,.0f}")
     ticks = sorted({row.size_bytes for row in (*rows, *unseen)})[::2]
     ax.set_xticks(ticks, [_in_bytes(size) for size in ticks])
     palette.label_axes(ax, x="size of the all-reduce", y="time", y_unit="µs")
-    palette.add_legend(ax, loc="upper left")
-    return finish(figure, alt=f"The time of an all-reduce by its size. {' '.join(captions)}")
+    palette.label_ends(ax)
+    if model is not None:
+        note = "points: measured\nhollow: not fitted\nlines: the model"
+        ax.text(0.02, 0.98, note, transform=ax.transAxes, va="top", fontsize=9, color=palette.NOTE)
+    return finish(
+        figure,
+        title="Small all-reduces wait for latency, large ones for bandwidth",
+        alt=f"The time of an all-reduce by its size. {' '.join(captions)}",
+    )
 
 
 def _by_size(row: AllReduceTime) -> int:
@@ -139,58 +142,63 @@ def draw_efficiency(
     curves: Mapping[str, Sequence[float]], *, published: Sequence[tuple[str, int, float]] = ()
 ) -> Figure:
     """Draws efficiencies by the number of replicas, one for each of `SCALES`."""
-    import matplotlib.pyplot as plt
-
-    figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    figure, ax = panels(width=WIDE if len(curves) > 1 else MIDDLE, height=3.4)
     captions: list[str] = []
-    marks: list[tuple[int, float]] = []
+    ends: dict[str, float] = {}
+    names: dict[tuple[int, float], list[str]] = {}
     looks = {name: palette.category(number) for number, name in enumerate(curves)}
     for name, efficiencies in curves.items():
         percent = [100 * efficiency for efficiency in efficiencies]
-        style = {"color": looks[name].colour, "linestyle": looks[name].dashes}
-        ax.plot(SCALES, percent, label=name, **style)
+        ends[name] = percent[-1]
+        ax.plot(SCALES, percent, label=name, **looks[name].line(size=0))
         captions.append(f"{name}: {percent[-1]:.0f} % on {SCALES[-1]}.")
     for name, replicas, efficiency in published:
-        inside = sum(mark == (replicas, efficiency) for mark in marks)
-        marks.append((replicas, efficiency))
-        style = looks[name].line(size=9 + 7 * inside)  # around the marks that lie in the same place
-        ax.plot(replicas, 100 * efficiency, markeredgewidth=2, **{**style, "linestyle": "none"})
+        names.setdefault((replicas, 100 * efficiency), []).append(name)
+        style = {**looks[name].line(size=8), "linestyle": "none"}
+        ax.plot(replicas, 100 * efficiency, **style)
         captions.append(f"Published for {name}: {100 * efficiency:.0f} % on {replicas}.")
     ax.set_xscale("log", base=2)
     ax.set_xticks(SCALES[::2], [f"{count:,}" for count in SCALES[::2]])
-    ax.set_ylim(0, 105)
+    lowest = min([*ends.values(), *(percent for _, percent in names)])
+    ax.set_ylim(min(60, 10 * (lowest // 10)), 102)
     palette.label_axes(ax, x="replicas", y="efficiency", y_unit="%")
-    title = "lines: the model; marks: published" if published else None
-    palette.add_legend(ax, loc="lower left", title=title)
-    return finish(figure, alt=f"The efficiency of weak scaling by replicas. {' '.join(captions)}")
+    palette.label_ends(ax)
+    for place, who in names.items():
+        side = 1 if place[0] == max(names)[0] else -1
+        form = {"ha": "left" if side > 0 else "right", "va": "top", "fontsize": 8}
+        note = {"xytext": (5 * side, -5), "textcoords": "offset points", **form}
+        ax.annotate("\n".join(["published:", *who]), place, **note)
+    return finish(
+        figure,
+        title=f"{min(ends, key=ends.__getitem__)} scales worst" * (len(ends) > 1),
+        alt=f"The efficiency of weak scaling by replicas. {' '.join(captions)}",
+    )
 
 
 def draw_spread(
     steps: Mapping[str, Sequence[MeasuredStep]], efficiency: Mapping[str, Sequence[float]]
 ) -> Figure:
     """Draws measured steps with their spread, by kind of scaling, and the efficiency of each."""
-    import matplotlib.pyplot as plt
-
     rows = [
         (kind, step, part)
         for kind in steps
         for step, part in zip(steps[kind], efficiency[kind], strict=True)
     ]
     looks = {kind: palette.category(number) for number, kind in enumerate(steps)}
-    figure, ax = plt.subplots(figsize=(8, 0.5 * len(rows) + 1.2), layout="constrained")
+    figure, ax = panels(width=WIDE, height=0.36 * len(rows) + 0.9)
     captions = []
     for place, (kind, step, part) in enumerate(rows):
         low, high = (1e3 * secs for secs in step.middle_half_secs)
         ax.plot([low, high], [place, place], **looks[kind].band())
         ax.plot(1e3 * step.whole_secs, place, **looks[kind].line())
-        text = f"   efficiency {100 * part:.0f} %, middle half {low:.2f} to {high:.2f} ms"
+        text = f"   efficiency {100 * part:.0f} %, middle half {low:.2f} to {high:.2f}"
         ax.text(high, place, text, va="center", fontsize=9)
         captions.append(
             f"{kind}, {_name(step)}: {1e3 * step.whole_secs:.1f} ms, middle half {low:.2f} to "
             f"{high:.2f} ms, efficiency {100 * part:.0f} %."
         )
     ax.set_yticks(range(len(rows)), [f"{kind}: {_name(step)}" for kind, step, _ in rows])
-    ax.set_xlim(0, 1.8e3 * max(step.middle_half_secs[1] for _, step, _ in rows))
-    ax.invert_yaxis()
+    ax.set_xlim(0, 1.9e3 * max(step.middle_half_secs[1] for _, step, _ in rows))
+    ax.set_ylim(len(rows) - 0.4, -0.6)
     palette.label_axes(ax, x="time of one step, and its middle half", y="", x_unit="ms")
     return finish(figure, alt=f"Measured steps with their spread. {' '.join(captions)}")

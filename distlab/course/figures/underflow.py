@@ -12,18 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from distlab.course.palette import (
-    GROUND,
+    MIDDLE,
     NOTE,
     ONE_DEVICE,
     PALE,
     REFERENCE,
     RIGHT,
+    WIDE,
     WRONG,
     add_legend,
     category,
     finish,
     label_axes,
+    label_ends,
+    panels,
 )
 
 if TYPE_CHECKING:
@@ -34,11 +39,8 @@ if TYPE_CHECKING:
 # and from the third on there is only infinity (65520, halfway beyond the largest, 65504).
 ZERO_UP_TO, DIGITS_LOST_BELOW, INFINITE_FROM = -25.0, -14.0, math.log2(65520)
 
-# The hatches say what the colours say.
-_KEPT, _ZERO, _INFINITE = RIGHT.colour, WRONG.colour, category(2).colour
-_HATCHES = {_KEPT: "", _ZERO: "////", _INFINITE: "xxxx"}
-_NAMES = {_ZERO: "becomes 0", _KEPT: "is kept", _INFINITE: "becomes infinite"}
-_CURVES = ((ONE_DEVICE, 0), (WRONG, 8), (RIGHT, 6), (category(0), 4))
+_NAMES = {"becomes 0": WRONG, "is kept": RIGHT, "becomes infinite": category(2)}
+_CURVES = (ONE_DEVICE.band(), WRONG.line(), RIGHT.line(size=7), category(0).line(size=4))
 _ROW_HEIGHT = 0.9  # of the distance of two rows
 
 
@@ -55,8 +57,6 @@ def lost_in_float16(gradient: Any, *, scale: float = 1.0) -> Lost:
 
     Numbers that are 0 already, as behind a `relu` that is off, are left out of the count.
     """
-    import numpy as np
-
     sizes = _nonzero(gradient)
     if sizes.size == 0:
         return Lost(0.0, 0.0)
@@ -72,37 +72,31 @@ def draw_underflow(gradients: Mapping[str, Any], *, scales: Sequence[float] = (1
     grey on the left becomes 0 in float16, on the right infinite; left of the dotted line it
     loses digits. The text beside each row is the share that becomes 0 or infinite.
     """
-    import matplotlib.pyplot as plt
     from matplotlib.patches import Patch
 
-    figure: Figure
-    figure, axes = plt.subplots(
-        1,
-        len(scales),
-        figsize=(1.1 + 3.4 * max(len(scales), 1.5), 0.9 + 0.36 * max(len(gradients), 3)),
-        sharey=True,
-        squeeze=False,
-        gridspec_kw={"wspace": 0.1},  # the shares beside a panel are that panel's
-        layout="constrained",
-    )
+    width = WIDE if len(scales) > 1 else MIDDLE
+    height = 1.1 + 0.3 * max(len(gradients), 3)
+    figure, axes = panels(1, len(scales), width=width, height=height, sharey=True, squeeze=False)
     low, high = _range(gradients, scales)
     for ax, scale in zip(axes[0], scales, strict=True):
         for row, gradient in enumerate(gradients.values()):
             _draw_row(ax, gradient, scale, bottom=len(gradients) - 1 - row, low=low, high=high)
         _draw_limits(ax, low, high)
-        ax.set_title(f"scale {_power(scale)}", fontsize=10)
-        ax.set_xlabel("size of a number, as a power of two", fontsize=9)
+        ax.set_title(f"scale {_power(scale)}", fontsize=10, loc="left")
         ax.set_ylim(-0.1, len(gradients) + 0.05)
     middles = [row + 0.42 for row in reversed(range(len(gradients)))]
     axes[0][0].set_yticks(middles, list(gradients))
-    handles = [
-        Patch(facecolor=colour, hatch=_HATCHES[colour], edgecolor=GROUND, label=name)
-        for colour, name in _NAMES.items()
-    ]
+    axes[0][len(scales) // 2].set_xlabel("size of a number, as a power of two")
+    handles = [Patch(**look.bar(), label=name) for name, look in _NAMES.items()]
     add_legend(figure, handles=handles, loc="outside lower center", ncols=3)
     caption = " ".join(_panel_in_words(gradients, scale) for scale in scales)
+    lost = any(lost_in_float16(each, scale=scales[0]).zero for each in gradients.values())
+    title = f"float16 {'rounds the smallest numbers to 0' if lost else 'keeps every number'}"
+    if len(scales) > 1:
+        title = "A scale moves all numbers to the right, and must not move them too far"
     return finish(
         figure,
+        title=title,
         alt=f"Histograms of how large the numbers of a gradient are, a row for each of "
         f"{len(gradients)} layers and a panel for each scale. {caption}",
     )
@@ -112,55 +106,38 @@ def draw_training(
     curves: Mapping[str, Sequence[float]], *, every_steps: int, level: tuple[str, float]
 ) -> Figure:
     """Draws losses by step, the first curve broad, so that others lying on it can be seen."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure
-    figure, ax = plt.subplots(figsize=(6.4, 3.0), layout="constrained")
-    for (name, losses), (look, size) in zip(curves.items(), _CURVES, strict=False):
+    figure, ax = panels()
+    for (name, losses), look in zip(curves.items(), _CURVES, strict=False):
         steps = [every_steps * (index + 1) for index in range(len(losses))]
-        style = look.line(width=1.3, size=size) if size else look.band(width=9)
-        ax.plot(steps, losses, label=name, **style)
+        ax.plot(steps, losses, label=name, **look)
     name, height = level
-    ax.axhline(height, color=NOTE, linestyle=":", linewidth=1, label=name, zorder=0)
+    ax.plot([0, steps[-1]], [height, height], ":", color=NOTE, linewidth=1.2, label=name, zorder=0)
     label_axes(ax, x="step", y="loss")
     # Limits that the last digits of a loss do not move, for those differ from machine to machine.
     shown = [height, *(loss for losses in curves.values() for loss in losses)]
     ax.set_ylim(math.floor(min(shown) * 10) / 10, math.ceil(max(shown) * 10) / 10)
-    add_legend(figure, loc="outside right center")
+    label_ends(ax)
     # One digit: the next ones differ from machine to machine.
     ends = "; ".join(f"{run} ends at {losses[-1]:.1f}" for run, losses in curves.items())
     last = every_steps * max(len(losses) for losses in curves.values())
     return finish(
         figure,
+        title=f"Only {list(curves)[1]} leaves the grey curve",
         alt=f"The loss over {last} steps, one curve for each run: {ends}. A dotted line marks "
         f"{name}, at {height:.1f}.",
     )
 
 
 def _draw_row(ax: Axes, gradient: Any, scale: float, *, bottom: int, low: int, high: int) -> None:
-    import numpy as np
-
     exponents = np.clip(np.log2(_nonzero(gradient) * scale), low, high)
     # Bins of a whole power of two: the limit of 0 then falls between two of them.
     counts, edges = np.histogram(exponents, bins=np.arange(low, high + 1))
     heights = counts / max(counts.max(), 1) * _ROW_HEIGHT
     starts, heights = edges[:-1][counts > 0], heights[counts > 0]
-    for colour, wanted in (
-        (_ZERO, starts < ZERO_UP_TO),
-        (_KEPT, (starts >= ZERO_UP_TO) & (starts < 16)),
-        (_INFINITE, starts >= 16),
-    ):
-        ax.bar(
-            starts[wanted],
-            heights[wanted],
-            width=1.0,
-            bottom=bottom,
-            align="edge",
-            color=colour,
-            hatch=_HATCHES[colour],
-            edgecolor=GROUND,
-            linewidth=0.4,
-        )
+    zero, infinite = starts < ZERO_UP_TO, starts >= 16
+    for look, wanted in zip(_NAMES.values(), (zero, ~zero & ~infinite, infinite), strict=True):
+        form = {**look.bar(), "align": "edge", "linewidth": 0.4}
+        ax.bar(starts[wanted], heights[wanted], 1.0, bottom, **form)
     text = _share_lost(gradient, scale)
     beside = ax.get_yaxis_transform()  # x in widths of the panel
     ax.text(1.02, bottom + 0.42, text, transform=beside, va="center", fontsize=9)
@@ -196,8 +173,6 @@ def _draw_limits(ax: Axes, low: int, high: int) -> None:
 
 def _range(gradients: Mapping[str, Any], scales: Sequence[float]) -> tuple[int, int]:
     """The exponents that all panels show, float16's limits among them."""
-    import numpy as np
-
     sizes = [np.log2(nonzero) for g in gradients.values() if (nonzero := _nonzero(g)).size]
     # Of the smallest a few in a hundred may be anywhere: they are drawn in the first bin.
     lowest = [float(np.percentile(size, 2)) + math.log2(min(scales)) for size in sizes]
@@ -207,12 +182,12 @@ def _range(gradients: Mapping[str, Any], scales: Sequence[float]) -> tuple[int, 
 
 
 def _nonzero(gradient: Any) -> Any:
-    import numpy as np
-
     numbers = np.abs(np.asarray(gradient, dtype=np.float64)).ravel()
     return numbers[numbers > 0]
 
 
 def _power(scale: float) -> str:
     exponent = math.log2(scale)
-    return f"$2^{{{exponent:.0f}}}$" if exponent == round(exponent) and exponent else f"{scale:g}"
+    if exponent != round(exponent) or not exponent:
+        return f"{scale:g}"
+    return "2" + f"{exponent:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

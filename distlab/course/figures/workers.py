@@ -10,16 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from distlab.course.figures.shapes import framed_digit
 from distlab.course.palette import (
     GROUND,
+    NARROW,
     NOTE,
     ONE_DEVICE,
     PALE,
     REFERENCE,
+    WIDE,
     add_legend,
     category,
+    diagram,
     finish,
     label_axes,
+    label_ends,
+    panels,
     worker,
 )
 
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-_TILE_INCHES, _WIDTH, _HEIGHT = 0.46, 1.2, 1.6
+_STEP, _ROW = 1.2, 1.6  # of digits, in widths of one
 
 _Lane = Sequence[tuple[str, float] | tuple[str, float, str]]
 
@@ -44,44 +50,51 @@ def draw_readers(
     Under each stands the global batch that it was in, counted from 1. An example that several
     workers train on has a frame of several colours; one that none trains on is pale.
     """
-    import matplotlib.pyplot as plt
-
     rows = -(-len(images) // columns)
-    width, height = columns * _WIDTH + 0.6, rows * _HEIGHT
-    size = (len(read) * width * _TILE_INCHES, (height + 1.6) * _TILE_INCHES)
-    figure: Figure = plt.figure(figsize=size, layout="constrained")
-    panels, says = figure.subplots(1, len(read), squeeze=False), []
-    for axes, (title, batches) in zip(panels[0], read.items(), strict=True):
+    width = columns * _STEP + 0.6
+    figure, axes = diagram(
+        width=WIDE if len(read) > 1 else NARROW,
+        x=(-0.1, len(read) * width - 0.6),
+        y=(rows * _ROW + 1.3, -0.8),
+    )
+    says, faults = [], []
+    for panel, (title, batches) in enumerate(read.items()):
         readers = _readers(batches)
-        axes.set_title(f"{title}: {len(readers)} of {len(images)} trained", fontsize=10, loc="left")
+        left = panel * width
+        axes.text(left, -0.25, f"{title}: {len(readers)} of {len(images)} trained", fontsize=10)
         says.append(_in_words(title, readers, len(images), workers=len(batches)))
+        if [len(readers.get(number, ())) for number in range(len(images))] != [1] * len(images):
+            faults.append(title)
         for number, image in enumerate(images):
             row, column = divmod(number, columns)
-            _draw_tile(axes, image, readers.get(number, []), column * _WIDTH, row * _HEIGHT)
-        axes.set_xlim(-0.1, width)
-        axes.set_ylim(height, -0.15)
-        axes.set_aspect("equal")
-        axes.axis("off")
-    _draw_legend(figure, workers=max(len(batches) for batches in read.values()))
-    return finish(figure, alt=" ".join(says))
+            who = readers.get(number, [])
+            framed_digit(
+                axes,
+                image,
+                (left + column * _STEP, row * _ROW),
+                ", ".join(str(batch) for batch in dict.fromkeys(batch for _, batch in who)),
+                frames=[worker(index).colour for index, _ in who] or [PALE],
+                faded=not who,
+            )
+    _draw_legend(axes, workers=max(len(batches) for batches in read.values()))
+    under = f"Under {' and '.join(faults)}, not every" if faults else "Every"
+    return finish(figure, title=f"{under} example is trained exactly once", alt=" ".join(says))
 
 
 def draw_losses(one_device: Sequence[float], workers: Mapping[str, Sequence[float]]) -> Figure:
     """Draws what each worker logs over what one device logs, a broad grey line."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure
-    figure, ax = plt.subplots(figsize=(5.4, 2.8), layout="constrained")
+    figure, ax = panels()
     epochs = range(1, len(one_device) + 1)
     ax.plot(epochs, one_device, **ONE_DEVICE.band(), label="one device")
     ends = [f"one device ends at {one_device[-1]:.3f}"]
     for number, (name, losses) in enumerate(workers.items()):
-        look = worker(number).line(width=1.1, size=9 - 3 * min(number, 2))
-        ax.plot(range(1, len(losses) + 1), losses, label=name, **look)
+        look = worker(number).line(size=8 - 3 * min(number, 1))
+        if len(losses):
+            ax.plot(range(1, len(losses) + 1), losses, label=name, **look)
         ends.append(f"{name} ends at {losses[-1]:.3f}" if len(losses) else f"{name} has none")
-    ax.set_xticks(list(epochs))
+    ax.set_xticks(epochs)
     label_axes(ax, x="epoch", y="mean loss of the epoch")
-    add_legend(figure, loc="outside right center")
+    label_ends(ax)
     return finish(figure, alt=f"Loss of each of {len(one_device)} epochs: {', '.join(ends)}.")
 
 
@@ -89,27 +102,20 @@ def draw_lanes(
     lanes: Mapping[str, _Lane], *, xlabel: str = "seconds", limit: float | None = None
 ) -> Figure:
     """Draws what each worker does in the course of time: a lane for each worker."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure
-    figure, ax = plt.subplots(figsize=(7.5, 0.7 * len(lanes) + 1.3), layout="constrained")
+    figure, ax = panels(width=WIDE, height=0.7 * len(lanes) + 1.0)
     kinds: dict[str, Patch] = {}
     for row, (name, parts) in enumerate(lanes.items()):
         kinds |= _draw_lane(ax, row, name, parts)
     if limit is not None:
         ax.axvline(limit, color=REFERENCE, linewidth=1.5)
-        place: dict[str, Any] = {
-            "xycoords": ("data", "axes fraction"),
-            "ha": "right",
-            "fontsize": 9,
-        }
-        ax.annotate("time limit ", (limit, 1.02), **place)
+        place = {"transform": ax.get_xaxis_transform(), "ha": "right", "fontsize": 9}
+        ax.text(limit, 1.02, "time limit", **place)
     ax.set_yticks(range(len(lanes)), list(lanes))
     ax.set_ylim(len(lanes) - 0.5, -0.5)
     label_axes(ax, x=xlabel, y="")
     if "sketch" in xlabel:
         ax.set_xticks([])
-    add_legend(figure, handles=list(kinds.values()), loc="outside lower center", ncols=4)
+    add_legend(figure, handles=list(kinds.values()), loc="outside lower center", ncols=5)
     captions = (f"{name}: {'; then '.join(map(_part, parts))}." for name, parts in lanes.items())
     return finish(figure, alt=f"A lane for each worker, over {xlabel}. {' '.join(captions)}")
 
@@ -119,14 +125,13 @@ def _draw_lane(ax: Axes, row: int, name: str, parts: _Lane) -> dict[str, Patch]:
     from matplotlib.patches import Patch
 
     waits = {"facecolor": GROUND, "hatch": "////", "edgecolor": NOTE}
-    together = category(0).colour
     looks: dict[str, dict[str, Any]] = {
         "waits": waits,
-        "all-reduce": {"facecolor": together, "edgecolor": together},
+        "all-reduce": category(0).bar(),
         "starts again": {"facecolor": GROUND, "hatch": "..", "edgecolor": NOTE},
         "is dead": {"facecolor": PALE, "edgecolor": PALE},
     }
-    own = {"facecolor": worker(row).colour, "edgecolor": worker(row).colour}
+    own = worker(row).bar()
     kinds, begin = {}, 0.0
     for activity, long, *why in parts:
         look = looks.get(activity, own)
@@ -173,40 +178,17 @@ def _in_words(
     )
 
 
-def _draw_tile(
-    axes: Axes, image: Any, readers: list[tuple[int, int]], left: float, top: float
-) -> None:
-    from matplotlib.patches import Rectangle
-
-    place = (left, left + 1, top + 1, top)
-    axes.imshow(
-        image[..., 0],
-        cmap="gray_r",
-        vmin=0,
-        vmax=1,
-        extent=place,
-        alpha=1.0 if readers else 0.25,
-    )
-    colours = [worker(index).colour for index, _ in readers] or [PALE]
-    for inset, colour in enumerate(colours):
-        gap = 0.09 * inset
-        corner, side = (left + gap, top + gap), 1 - 2 * gap
-        axes.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=colour, linewidth=2))
-    label = ", ".join(str(batch) for batch in dict.fromkeys(batch for _, batch in readers))
-    axes.text(left + 0.5, top + 1.08, label, ha="center", va="top", fontsize=9, color=REFERENCE)
-
-
-def _draw_legend(figure: Figure, *, workers: int) -> None:
+def _draw_legend(axes: Axes, *, workers: int) -> None:
     from matplotlib.patches import Patch
 
     colours = [(f"worker:{n}", worker(n).colour) for n in range(workers)]
     colours.append(("no worker", PALE))
     add_legend(
-        figure,
+        axes,
         handles=[Patch(fill=False, edgecolor=c, linewidth=2, label=name) for name, c in colours],
         title="trained by (the number under a digit: its global batch)",
         title_fontsize=8,
-        loc="outside lower center",
+        loc="lower center",
         ncols=len(colours),
         fontsize=8,
     )

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distlab.course.palette import ONE_DEVICE, REFERENCE, add_legend, category, finish, label_axes
+from distlab.course.palette import (
+    ONE_DEVICE,
+    REFERENCE,
+    category,
+    finish,
+    label_axes,
+    label_ends,
+    panels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,11 +29,14 @@ Values = Mapping[str, Mapping[int, Any]]
 
 def draw_by_batch(values: Values, *, y: str, y_unit: str = "") -> Figure:
     """Draws a curve for each way to train: the mean over seeds, its standard error as a bar."""
-    figure, axes = _begin(values, y=y, y_unit=y_unit)
+    figure, axes = panels()
+    _draw_curves(axes, values)
+    label_axes(axes, x="global batch", y=y, y_unit=y_unit)
+    label_ends(axes)
     captions = [f"{name}: {_listed(curve, y_unit)}" for name, curve in values.items()]
-    add_legend(axes)
     return finish(
         figure,
+        title="The curves part where the batch is large",
         alt=f"{y.capitalize()} against the global batch, as means over seeds. "
         f"{'; '.join(captions)}.",
     )
@@ -36,35 +47,35 @@ def draw_steps(steps: Values, *, lines_from: Sequence[str]) -> Figure:
 
     A batch size at which a seed never arrived has no point in the curve.
     """
-    figure, axes = _begin(steps, y="steps to 95 %")
+    figure, axes = panels(height=3.4)
+    _draw_curves(axes, steps)
     batches = sorted({batch for curve in steps.values() for batch in curve})
     words, lowest = [], np.inf
-    for number, name in enumerate(lines_from):
+    for name in lines_from:
         first = float(np.mean(steps[name][batches[0]]))
         line = [first * batches[0] / batch for batch in batches]
-        label = "1 / batch" if number == 0 else None
-        axes.plot(batches, line, color=REFERENCE, linewidth=1, dashes=(4, 3), label=label)
+        axes.plot(batches, line, color=REFERENCE, linewidth=1, dashes=(4, 3))
         words.append(f"from {first:.0f} at {batches[0]} to {line[-1]:.0f} at {batches[-1]}")
         lowest = min(lowest, line[-1])
+    note = {"xytext": (6, 0), "textcoords": "offset points", "fontsize": 9, "va": "center"}
+    axes.annotate("1 / batch", (batches[-1], lowest), **note)
     axes.set_yscale("log")
     axes.set_ylim(0.7 * lowest, None)
     ticks = [tick for tick in (5, 10, 20, 50, 100, 200, 500, 1000) if tick > 0.7 * lowest]
-    axes.set_yticks(ticks, [f"{tick}" for tick in ticks], minor=False)
-    axes.minorticks_off()
-    add_legend(axes)
+    axes.set_yticks(ticks, [f"{tick}" for tick in ticks])
+    label_axes(axes, x="global batch", y="steps to 95 %")
+    label_ends(axes)
     captions = [f"{name}: {_listed(curve, '')}" for name, curve in steps.items()]
     return finish(
         figure,
+        title="Past some batch, twice as large no longer means half the steps",
         alt="Steps to 95 % validation accuracy against the global batch, on logarithmic axes, as "
         f"means over seeds. {'; '.join(captions)}. Lines fall as 1 / batch {', and '.join(words)}.",
     )
 
 
-def _begin(values: Values, *, y: str, y_unit: str = "") -> tuple[Figure, Any]:
-    """Returns a figure with the curves, and a logarithmic axis of batches."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6.6, 3.6), layout="constrained")
+def _draw_curves(axes: Any, values: Values) -> None:
+    """Draws the curves over a logarithmic axis of batches."""
     batches = sorted({batch for curve in values.values() for batch in curve})
     for number, (name, curve) in enumerate(values.items()):
         look = ONE_DEVICE if name == "one device" else category(number + 1)  # the first is as dark
@@ -74,9 +85,6 @@ def _begin(values: Values, *, y: str, y_unit: str = "") -> tuple[Figure, Any]:
         axes.errorbar(list(reached), means, yerr=bars, capsize=3, label=name, **look.line())
     axes.set_xscale("log")
     axes.set_xticks(batches, [str(batch) for batch in batches])
-    axes.minorticks_off()
-    label_axes(axes, x="global batch", y=y, y_unit=y_unit)
-    return figure, axes
 
 
 def standard_error(seeds: Any) -> float:

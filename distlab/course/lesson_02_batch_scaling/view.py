@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distlab.batching import plan_batch
-from distlab.course.palette import NOTE, finish, label_axes, replica
+from distlab.course.palette import NOTE, WIDE, finish, label_axes, panels, replica
 from distlab.course.view import Choices, View
 
 if TYPE_CHECKING:
@@ -69,32 +69,26 @@ def explore_batch_plan(
 
 def _draw(numbers: Mapping[str, Any], *, per_replica: int, examples: int, **_: Any) -> Figure:
     """Draws the shares of a full batch and of the last one, beside each other."""
-    import matplotlib.pyplot as plt
-
     batch, steps, rate = numbers["batch"], numbers["steps"], numbers["rate"]
     full, last = numbers["full"], numbers["last"]
-    figure: Figure
-    figure, panels = plt.subplots(
-        1, 2, figsize=(7.5, 2.9), sharex=True, sharey=True, layout="constrained"
-    )
+    figure, columns = panels(1, 2, width=WIDE, height=2.6, sharex=True, sharey=True)
     titles = (f"a full batch: {sum(full)}", f"the last batch: {sum(last)}")
-    bars = [replica(number).bar() for number in range(len(full))]
-    looks = {name: [bar[name] for bar in bars] for name in bars[0]}
-    for axes, shares, title in zip(panels, (full, last), titles, strict=True):
-        axes.barh(range(len(shares)), shares, **looks)
+    colours = [replica(number).colour for number in range(len(full))]
+    for axes, shares, title in zip(columns, (full, last), titles, strict=True):
+        axes.barh(range(len(shares)), shares, color=colours)
         for number, share in enumerate(shares):
             axes.text(share, number, f" {share or 'empty'}", va="center", color=NOTE, fontsize=9)
-        axes.set_title(title, fontsize=10, y=1)
-        label_axes(axes, x="examples", y="replica" if axes is panels[0] else "")
-    panels[0].set_yticks(range(len(full)))
-    panels[0].invert_yaxis()
-    panels[0].set_xlim(0, 1.15 * per_replica)
-    title = f"global batch {batch}, {steps} steps an epoch, learning rate {rate}"
-    figure.suptitle(title, fontsize=11)
+        axes.set_title(title, fontsize=10, loc="left", y=1)
+        label_axes(axes, x="examples", y="")
+    columns[0].set_ylabel("replica")
+    columns[0].set_yticks(range(len(full)))
+    columns[0].invert_yaxis()
+    columns[0].set_xlim(0, 1.15 * per_replica)
     empty = [str(number) for number, share in enumerate(last) if share == 0]
     left_out = f" Nothing is left for replica {', '.join(empty)}." if empty else ""
     return finish(
         figure,
+        title=f"global batch {batch}, {steps} steps an epoch, learning rate {rate}",
         alt=f"{examples} examples in global batches of {batch} are {steps} steps an epoch, at a "
         f"learning rate of {rate}. Shares of a full batch: {_listed(full)}. Shares of the last "
         f"batch: {_listed(last)}.{left_out}",

@@ -5,56 +5,54 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from distlab.course.figures.shapes import framed_digit
 from distlab.course.measure.step_split import StepSplit
 from distlab.course.palette import (
     GROUND,
     NOTE,
     ONE_DEVICE,
+    PALE,
+    WIDE,
     add_legend,
     category,
+    diagram,
     finish,
     label_axes,
+    panels,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _Epoch = Sequence[tuple[int, Any]]
-_STEP, _GAP = 1.12, 0.35
+_STEP, _ROW, _GAP, _NAME = 1.12, 1.6, 0.35, 2.2
 
 
-def draw_epochs(pipelines: Mapping[str, Sequence[_Epoch]], *, batch: int) -> Any:
+def draw_epochs(pipelines: Mapping[str, Sequence[_Epoch]], *, batch: int) -> Figure:
     """Draws the images of each epoch in a row, in the order in which they came.
 
     Each has its number below it. A space separates two batches.
     """
-    import matplotlib.pyplot as plt
-    from matplotlib.patches import Rectangle
-
     first = next(iter(pipelines.values()))
     rows, columns = len(first), len(first[0])
-    width = columns * _STEP + (columns - 1) // batch * _GAP
-    size = (len(pipelines) * (0.45 * width + 0.5), 0.58 * rows + 0.4)
-    figure = plt.figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(pipelines), squeeze=False)[0]
-    for axes, (name, epochs) in zip(panels, pipelines.items(), strict=True):
-        axes.set_title(name, fontsize=10, loc="left")
+    width = _NAME + columns * _STEP + columns // batch * _GAP
+    figure, axes = diagram(x=(0, len(pipelines) * width), y=(rows * _ROW, -0.8))
+    for panel, (name, epochs) in enumerate(pipelines.items()):
+        left = panel * width + _NAME
+        axes.text(left, -0.25, name, fontsize=10)
         for row, epoch in enumerate(epochs):
-            top = row * 1.5
-            axes.text(-0.2, top + 0.5, f"epoch {row + 1}", ha="right", va="center", fontsize=8)
+            style = {"ha": "right", "va": "center", "fontsize": 9}
+            axes.text(left - 0.2, row * _ROW + 0.5, f"epoch {row + 1}", **style)
             for place, (number, image) in enumerate(epoch):
-                left = place * _STEP + place // batch * _GAP
-                where = (left, left + 1, top + 1, top)
-                axes.imshow(image[..., 0], cmap="gray_r", vmin=0, vmax=1, extent=where)
-                axes.add_patch(
-                    Rectangle((left, top), 1, 1, fill=False, edgecolor=category(1).colour)
-                )
-                below = {"ha": "center", "va": "top", "fontsize": 7, "color": NOTE}
-                axes.text(left + 0.5, top + 1.06, str(number), **below)
-        axes.set_xlim(-2, width)
-        axes.set_ylim(rows * 1.5, -0.1)
-        axes.set_aspect("equal")
-        axes.axis("off")
-    return finish(figure, alt=" ".join(_in_words(*panel, batch) for panel in pipelines.items()))
+                corner = (left + place * _STEP + place // batch * _GAP, row * _ROW)
+                framed_digit(axes, image, corner, str(number), frames=[category(1).colour])
+    return finish(
+        figure,
+        title="A cache keeps whatever was random before it",
+        alt=" ".join(_in_words(*panel, batch) for panel in pipelines.items()),
+    )
 
 
 def _in_words(name: str, epochs: Sequence[_Epoch], batch: int) -> str:
@@ -81,7 +79,6 @@ _PARTS = {
     "the step on one batch that is there": ("compute_ms", category(0)),
     "the input alone": ("input_ms", category(1)),
 }
-_HEIGHT = 0.26
 
 
 def recorded_splits() -> dict[str, StepSplit]:
@@ -90,20 +87,19 @@ def recorded_splits() -> dict[str, StepSplit]:
     return {name: StepSplit(**times) for name, times in kept.items()}
 
 
-def draw_step_splits(splits: Mapping[str, StepSplit]) -> Any:
-    """Draws three bars for each pipeline: the real step, and what its parts take alone."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7.6, 0.9 * len(splits) + 0.9), layout="constrained")
-    longest = max(split.real_ms for split in splits.values())
-    for place, (label, (key, look)) in enumerate(_PARTS.items()):
-        times = [getattr(split, key) for split in splits.values()]
-        rows = [row + (place - 1) * _HEIGHT for row in range(len(splits))]
-        axes.barh(rows, times, _HEIGHT * 0.9, label=label, **look.bar())
-        for row, ms in zip(rows, times, strict=True):
-            axes.text(ms + longest / 100, row, f"{ms:.0f} ms", va="center", fontsize=8)
-    axes.set_yticks(range(len(splits)), list(splits))
-    axes.set_ylim(len(splits) - 0.5, -0.5)
+def draw_step_splits(splits: Mapping[str, StepSplit]) -> Figure:
+    """Draws a row for each pipeline: marks for the real step, and for what its parts take alone."""
+    figure, axes = panels(width=WIDE, height=0.42 * len(splits) + 1.1)
+    rows = range(len(splits))
+    times = {key: [getattr(split, key) for split in splits.values()] for key, _ in _PARTS.values()}
+    ends = [max(row) for row in zip(*times.values(), strict=True)]
+    axes.hlines(rows, [min(row) for row in zip(*times.values(), strict=True)], ends, PALE, lw=4)
+    for label, (key, look) in _PARTS.items():
+        axes.plot(times[key], rows, **look.line(size=8), linestyle="none", label=label)
+    for row, (end, real) in enumerate(zip(ends, times["real_ms"], strict=True)):
+        axes.text(end + 4, row, f"{real:.0f} ms a step", va="center", fontsize=9)
+    axes.set(xlim=(0, 1.2 * max(ends)), ylim=(len(splits) - 0.5, -0.5))
+    axes.set_yticks(rows, list(splits))
     label_axes(axes, x="time", y="", x_unit="ms")
     add_legend(figure, loc="outside lower center", ncols=3)
     captions = (
@@ -111,52 +107,47 @@ def draw_step_splits(splits: Mapping[str, StepSplit]) -> Any:
         f"ms; the input alone takes {split.input_ms:.0f} ms."
         for name, split in splits.items()
     )
-    return finish(figure, alt=f"Times of a step. {' '.join(captions)}")
+    return finish(
+        figure,
+        title="A step that waits takes as long as its input" * (len(splits) > 1),
+        alt=f"Times of a step. {' '.join(captions)}",
+    )
 
 
-def draw_overlap(*, read: float, compute: float, steps: int) -> Any:
+def draw_overlap(*, read: float, compute: float, steps: int) -> Figure:
     """Draws the same steps twice: read and compute in turns, and with one batch read ahead."""
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(2, 1, figsize=(7.6, 3.3), sharex=True, layout="constrained")
+    figure, axes = panels(2, width=WIDE, height=3.2, sharex=True)
     ways = {
         "nothing is read ahead": _in_turns(read, compute, steps),
         "one batch is read ahead": _overlapped(read, compute, steps),
     }
     looks = {"input": category(1), "computation": category(0)}
-    for axes, (title, (reads, computes)) in zip(panels, ways.items(), strict=True):
+    for ax, (title, (reads, computes)) in zip(axes, ways.items(), strict=True):
         for row, (name, starts, long) in enumerate(
             (("input", reads, read), ("computation", computes, compute))
         ):
-            look = {**looks[name].bar(), "edgecolor": GROUND}
             for number, start in enumerate(starts, 1):
-                axes.barh(row, long, left=start, height=0.7, **look)
-                axes.text(start + long / 2, row, str(number), **_IN_A_BAR)
-        axes.set_yticks([0, 1], list(looks))
-        axes.set_ylim(1.5, -0.5)
-        axes.set_xticks([])
+                ax.barh(row, long, left=start, height=0.7, **looks[name].bar())
+                style = {"ha": "center", "va": "center", "color": GROUND, "weight": "bold"}
+                ax.text(start + long / 2, row, str(number), **style)
+        ax.set_yticks([0, 1], list(looks))
+        ax.set_ylim(1.5, -0.5)
+        ax.set_xticks([])
         end = computes[-1] + compute
-        axes.axvline(end, color=NOTE, linewidth=1, linestyle=":")
-        axes.set_title(f"{title}: {end:g} units of time", fontsize=10, loc="left")
-        label_axes(axes, x="", y="")
-    label_axes(panels[-1], x="time (a sketch; numbers: the batch)", y="")
+        ax.axvline(end, color=NOTE, linewidth=1, linestyle=":")
+        ax.set_title(f"{title}: {end:g} units of time", fontsize=10, loc="left")
+        label_axes(ax, x="", y="")
+    label_axes(axes[-1], x="time (a sketch; numbers: the batch)", y="")
     captions = [
         f"If {title}, the last step ends after {c[-1] + compute:g}"
         for title, (_, c) in ways.items()
     ]
     return finish(
         figure,
+        title="Reading ahead hides the shorter of the two parts",
         alt=f"Lanes of input and computation for {steps} steps. The input of a batch takes "
         f"{read:g} units of time, its computation {compute:g}. {'. '.join(captions)}.",
     )
-
-
-_IN_A_BAR: dict[str, Any] = {
-    "ha": "center",
-    "va": "center",
-    "fontsize": 9,
-    "bbox": {"facecolor": GROUND, "edgecolor": "none", "pad": 1},
-}
 
 
 def _in_turns(read: float, compute: float, steps: int) -> tuple[list[float], list[float]]:

@@ -147,8 +147,8 @@ dl.show("the replicas wait for more than half of each step", split.waits > 0.5)
 
 # %% [markdown]
 # On one machine we measured the same kind of pipeline with a slower disk and a larger model, so
-# that the bars are easy to compare. (It has two processors and two replicas. Run `python
-# benchmarks/input_pipelines.py` to measure your own machine. Each bar is the shortest of ten
+# that the parts are easy to compare. (It has two processors and two replicas. Run `python
+# benchmarks/input_pipelines.py` to measure your own machine. Each mark is the shortest of ten
 # rounds. Ignore differences below 10 %.)
 
 # %%
@@ -156,7 +156,7 @@ recorded = recorded_splits()
 draw_step_splits({"as found": recorded["as found"]})
 
 # %% [markdown]
-# Read the three bars before you answer.
+# Read the three marks before you answer.
 
 # %% tags=["predict"]
 prefetch_guess = dl.predict(
@@ -193,7 +193,7 @@ prefetch_guess.reveal(
 # next two sections are about them. From epoch 2 on, the cache alone does as much as all three.
 # Parallel calls help in the first epoch, and with data that no cache can hold.
 #
-# Now look at the last bars. This pipeline ends in `prefetch`, and yet its step takes about the sum
+# Now look at the last row. This pipeline ends in `prefetch`, and yet its step takes about the sum
 # of computation and input. Two costs remain here that `prefetch` cannot hide. The training loop
 # takes each batch from the distributed data set in the same thread that starts the steps. And the
 # pipeline and the replicas share two processors. We did not measure how large each part is.

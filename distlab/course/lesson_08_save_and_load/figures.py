@@ -9,60 +9,48 @@ draw_differences({".keras": {"one device": 0.0, "mirrored(4)": 0.0},
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from distlab.course.palette import GROUND, NOTE, PALE, REFERENCE, RIGHT, WRONG, finish, replica
+from distlab.course.figures.shapes import arrow, box
+from distlab.course.palette import (
+    GRID,
+    GROUND,
+    NOTE,
+    PALE,
+    RIGHT,
+    WIDE,
+    WRONG,
+    diagram,
+    finish,
+    panels,
+    replica,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Hatches and words say what the colours say.
-_EQUAL, _DIFFERS, _NOTHING = RIGHT.colour, WRONG.colour, "0.9"
-_CELL_WIDTH, _CELL_HEIGHT = 1.45, 0.42  # inches
-
 
 _PARTS = ("architecture", "weights", "compile", "optimizer")
 
 
 def draw_move(*, replicas: int, moved_to: int) -> Figure:
     """Draws a training run on some replicas, its file, and the replicas where it continues."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure
-    figure, ax = plt.subplots(figsize=(8.4, 2.5), layout="constrained")
+    figure, axes = diagram(x=(-0.1, 9.5), y=(-1.25, 1.25))
     for count, left in ((replicas, 0.0), (moved_to, 7.0)):
         for number in range(count):
-            top = 0.55 * ((count - 1) / 2 - number)
-            _box(ax, left, top, 2.4, 0.46, f"replica {number}", replica(number).colour, GROUND)
-    _box(ax, 3.75, 0, 1.9, 2.1, "file\n\n" + "\n".join(f"{p} ?" for p in _PARTS), PALE, REFERENCE)
+            corner = (left, 0.55 * ((count - 1) / 2 - number) - 0.23)
+            look = {"fill": replica(number).colour, "color": GROUND}
+            box(axes, corner, (2.4, 0.46), f"replica {number}", **look)
+    parts = "\n".join(["file", "", *(f"{part} ?" for part in _PARTS)])
+    box(axes, (3.75, -1.05), (1.9, 2.1), parts, fill=PALE)
     for start, end, text in ((2.5, 3.65, "save"), (5.75, 6.9, "load")):
-        ax.annotate("", (end, 0), (start, 0), arrowprops={"arrowstyle": "-|>", "color": NOTE})
-        ax.text((start + end) / 2, 0.12, text, ha="center", color=NOTE, fontsize=9)
-    ax.set(xlim=(-0.1, 9.5), ylim=(-1.25, 1.25))
-    ax.axis("off")
+        arrow(axes, (start, 0), (end, 0))
+        axes.text((start + end) / 2, 0.12, text, ha="center", color=NOTE, fontsize=9)
     return finish(
         figure,
         alt=f"A model on {replicas} replicas is saved to a file and loaded on {moved_to} replicas. "
         f"The file shows {len(_PARTS)} parts, each with a question mark: {', '.join(_PARTS)}.",
     )
-
-
-def _box(
-    ax: Axes,
-    left: float,
-    middle: float,
-    width: float,
-    height: float,
-    text: str,
-    fill: str,
-    ink: str,
-) -> None:
-    from matplotlib.patches import Rectangle
-
-    corner = (left, middle - height / 2)
-    ax.add_patch(Rectangle(corner, width, height, facecolor=fill, edgecolor=GROUND))
-    ax.text(left + width / 2, middle, text, ha="center", va="center", color=ink, fontsize=9)
 
 
 def draw_differences(
@@ -73,12 +61,8 @@ def draw_differences(
     missing: str = "cannot",
 ) -> Figure:
     """Draws a cell for each way and strategy: equal, or how far apart."""
-    import matplotlib.pyplot as plt
-
     columns = list(next(iter(rows.values())))
-    size = (1.6 + _CELL_WIDTH * len(columns), 0.75 + _CELL_HEIGHT * len(rows))
-    figure: Figure
-    figure, ax = plt.subplots(figsize=size, layout="constrained")
+    figure, ax = panels(width=WIDE, height=0.75 + 0.42 * len(rows))
     for row, values in enumerate(rows.values()):
         for column, name in enumerate(columns):
             _draw_cell(ax, row, column, values[name], tolerance=tolerance, missing=missing)
@@ -95,8 +79,14 @@ def draw_differences(
         f"{name}: {', '.join(_text(value, tolerance, missing) for value in row.values())}."
         for name, row in rows.items()
     )
+    others = [
+        name
+        for name, row in rows.items()
+        if any(value is None or not value < tolerance for value in row.values())
+    ]
     return finish(
         figure,
+        title=f"All but {' and '.join(others)} arrive unchanged" if others else "All are equal",
         alt=f"A grid of what was saved by strategy: {title or 'how far apart'}. The columns are "
         f"{', '.join(columns)}. {caption}",
     )
@@ -111,17 +101,13 @@ def _text(value: float | None, tolerance: float, missing: str) -> str:
 def _draw_cell(
     ax: Axes, row: int, column: int, value: float | None, *, tolerance: float, missing: str
 ) -> None:
-    from matplotlib.patches import Rectangle
-
+    look: dict[str, Any]
     if value is None:
-        fill, hatch, colour = _NOTHING, "", NOTE
+        look = {"fill": GRID, "color": NOTE}
     elif value < tolerance:
-        fill, hatch, colour = _EQUAL, "", GROUND
+        look = {"fill": RIGHT.colour, "color": GROUND}
     else:
-        fill, hatch, colour = _DIFFERS, "////", REFERENCE
+        behind = {"boxstyle": "round,pad=0.2", "fc": GROUND, "ec": "none"}
+        look = {"fill": WRONG.colour, "hatch": WRONG.hatch, "bbox": behind}
     text = _text(value, tolerance, missing)
-    corner = (column - 0.47, row - 0.44)
-    cell = Rectangle(corner, 0.94, 0.88, facecolor=fill, hatch=hatch, edgecolor=GROUND, lw=0)
-    ax.add_patch(cell)
-    behind = {"boxstyle": "round,pad=0.2", "fc": GROUND, "ec": "none"} if hatch else None
-    ax.text(column, row, text, ha="center", va="center", color=colour, fontsize=9, bbox=behind)
+    box(ax, (column - 0.47, row - 0.44), (0.94, 0.88), text, **look)

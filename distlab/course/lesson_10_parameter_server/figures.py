@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from distlab.course.figures.shapes import arrow, box
 from distlab.course.palette import (
     GROUND,
     NOTE,
     REFERENCE,
+    WIDE,
     add_legend,
     category,
+    diagram,
     finish,
     label_axes,
+    panels,
 )
 from distlab.course.palette import worker as look_of
 
@@ -21,16 +25,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COORDINATOR, _WORKERS, _SERVERS = 0.0, 4.2, 8.6  # middles of the three columns, left to right
-_WIDTH, _HEIGHT = 2.1, 0.9
+_WIDTH, _HEIGHT = 2.3, 0.9
 
 
 def draw_roles(*, workers: int, servers: int) -> Figure:
     """Draws the coordinator, the workers and the parameter servers, and what goes between them."""
-    import matplotlib.pyplot as plt
-
-    most = max(workers, servers)
-    figure: Figure
-    figure, axes = plt.subplots(figsize=(8.6, 1.0 + 1.15 * most), layout="constrained")
+    most = max(_places(max(workers, servers)))
+    figure, axes = diagram(x=(_COORDINATOR - 1.2, _SERVERS + 1.2), y=(-most - 0.5, most + 1.3))
     _box(axes, _COORDINATOR, 0.0, "coordinator\n(your program)", category(0).colour)
     for number, place in enumerate(_places(workers)):
         _box(axes, _WORKERS, place, f"worker {number}\n(computes)", look_of(number).colour)
@@ -39,14 +40,14 @@ def draw_roles(*, workers: int, servers: int) -> Figure:
             _arrows(axes, _WORKERS, _SERVERS, place, home)
     for number, place in enumerate(_places(servers)):
         _box(axes, _SERVERS, place, f"parameter server {number}\n(variables)", category(3).colour)
-    top = max(_places(most)) + 0.75
-    _note(axes, (_COORDINATOR + _WORKERS) / 2, top, "1 sends a step  →\n←  4 reports the result")
-    _note(axes, (_WORKERS + _SERVERS) / 2, top, "←  2 reads weights\n3 writes its update  →")
-    axes.set_xlim(_COORDINATOR - 1.3, _SERVERS + 1.4)
-    axes.set_ylim(-max(_places(most)) - 0.7, top + 0.7)
-    axes.axis("off")
+    for middle, text in (
+        ((_COORDINATOR + _WORKERS) / 2, "1 sends a step →\n← 4 reports the result"),
+        ((_WORKERS + _SERVERS) / 2, "← 2 reads weights\n3 writes its update →"),
+    ):
+        axes.text(middle, most + 0.8, text, ha="center", va="center", fontsize=9)
     return finish(
         figure,
+        title="Workers talk to servers, and never to each other",
         alt="A diagram in three columns: one coordinator on the left, "
         f"{_counted(workers, 'worker')} in the middle, {_counted(servers, 'parameter server')} on "
         "the right. Arrows go both ways between the "
@@ -66,28 +67,15 @@ def _places(count: int) -> list[float]:
 
 
 def _box(axes: Axes, x: float, y: float, text: str, colour: str) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
     corner = (x - _WIDTH / 2, y - _HEIGHT / 2)
-    style = "round,pad=0.02,rounding_size=0.12"
-    axes.add_patch(FancyBboxPatch(corner, _WIDTH, _HEIGHT, boxstyle=style, color=colour, zorder=3))
-    axes.text(x, y, text, ha="center", va="center", color=GROUND, fontsize=9, zorder=4)
+    box(axes, corner, (_WIDTH, _HEIGHT), text, fill=colour, color=GROUND)
 
 
 def _arrows(axes: Axes, x: float, other_x: float, y: float, other_y: float) -> None:
     """One arrow in each direction, beside each other."""
     start, end = x + _WIDTH / 2 + 0.08, other_x - _WIDTH / 2 - 0.08
-    for aside, style in ((0.1, "-|>"), (-0.1, "<|-")):
-        axes.annotate(
-            "",
-            xy=(end, other_y + aside),
-            xytext=(start, y + aside),
-            arrowprops={"arrowstyle": style, "color": NOTE, "lw": 1.1, "shrinkA": 0, "shrinkB": 0},
-        )
-
-
-def _note(axes: Axes, x: float, y: float, text: str) -> None:
-    axes.text(x, y, text, ha="center", va="center", color=REFERENCE, fontsize=9)
+    arrow(axes, (start, y + 0.1), (end, other_y + 0.1))
+    arrow(axes, (end, other_y - 0.1), (start, y - 0.1))
 
 
 # Staleness is no mistake, so it has not the colour of one.
@@ -99,13 +87,8 @@ Applied = tuple[int, int, int, float]
 
 def draw_staleness(trainings: Mapping[str, Sequence[Applied]]) -> Figure:
     """Draws for each training its steps, how often each staleness occurs, and the weight."""
-    import matplotlib.pyplot as plt
-
-    size = (3.5 * len(trainings), 6.4)
-    figure: Figure = plt.figure(figsize=size, layout="constrained")
-    rows = figure.subplots(
-        3, len(trainings), squeeze=False, sharey="row", gridspec_kw={"height_ratios": [1, 1.3, 1.3]}
-    )
+    form = {"squeeze": False, "sharey": "row", "height_ratios": [1, 1.3, 1.3]}
+    figure, rows = panels(3, len(trainings), width=WIDE, height=6.2, **form)
     most = max(step[2] for steps in trainings.values() for step in steps)
     for (timeline, histogram, path), (title, steps) in zip(rows.T, trainings.items(), strict=True):
         timeline.set_title(title, fontsize=10, loc="left")
@@ -166,14 +149,14 @@ def _draw_steps(axes: Axes, steps: Sequence[Applied]) -> None:
     workers = lanes(steps)
     for (reads, writes, stale, _), worker in zip(steps, workers, strict=True):
         lasts = writes + 1 - reads  # both turns are its own
-        look = look_of(worker).bar() | {"hatch": ""}  # a number is written on each bar
-        axes.barh(worker, lasts, left=reads, height=0.6, **look)
+        axes.barh(worker, lasts, left=reads, height=0.6, **look_of(worker).bar())
         middle = reads + lasts / 2
         axes.text(middle, worker, str(stale), ha="center", va="center", color=GROUND, fontsize=8)
     axes.set_xlim(0, max(step[1] for step in steps) + 1)
     axes.set_ylim(max(1, *workers) + 0.6, -0.6)
     axes.set_yticks(range(max(1, *workers) + 1))
-    _label(axes, x="turn of the clock (number: staleness)", y="worker")
+    label_axes(axes, x="turn of the clock (number: staleness)", y="worker")
+    axes.grid(visible=False)
 
 
 def _draw_histogram(axes: Axes, staleness: Sequence[int], *, most: int) -> None:
@@ -187,19 +170,19 @@ def _draw_histogram(axes: Axes, staleness: Sequence[int], *, most: int) -> None:
     axes.set_xlim(-0.7, most + 0.7)
     axes.set_xticks(range(most + 1))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    _label(axes, x="staleness (updates)", y="steps")
+    label_axes(axes, x="staleness (updates)", y="steps")
 
 
 def _draw_weights(axes: Axes, steps: Sequence[Applied]) -> None:
     numbers = range(1, len(steps) + 1)
     weights = [weight for *_, weight in steps]
     axes.axhline(0, color=REFERENCE, linewidth=1, linestyle=":")
-    axes.plot(numbers, weights, color=NOTE, linewidth=1)
+    axes.plot(numbers, weights, color=NOTE, linewidth=1.8)
     for number, (_, _, stale, weight) in zip(numbers, steps, strict=True):
         mark = _LEFT_OUT if _is_left_out(steps, number - 1) else _STALE if stale else _FRESH
         colour, marker, fill = mark
         axes.plot(number, weight, color=colour, marker=marker, fillstyle=fill, markersize=5)
-    _label(axes, x="update", y="weight after the update")
+    label_axes(axes, x="update", y="weight after the update")
 
 
 def _in_order_of_writing(steps: Sequence[Applied]) -> list[Applied]:
@@ -214,10 +197,3 @@ def _any_left_out(steps: Sequence[Applied]) -> bool:
 def _is_left_out(steps: Sequence[Applied], place: int) -> bool:
     """Whether a stale update changed nothing: its weight is the one before it."""
     return place > 0 and bool(steps[place][2]) and steps[place][3] == steps[place - 1][3]
-
-
-def _label(axes: Axes, *, x: str, y: str) -> None:
-    label_axes(axes, x=x, y=y)
-    axes.xaxis.label.set_fontsize(9)
-    axes.yaxis.label.set_fontsize(9)
-    axes.tick_params(labelsize=8)

@@ -16,18 +16,18 @@ from distlab.course.palette import (
     ONE_DEVICE,
     REFERENCE,
     RIGHT,
+    WIDE,
     WRONG,
-    add_legend,
     category,
     finish,
     label_axes,
+    label_ends,
+    panels,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_SIZE = (7.5, 3.4)
 
 _UNTIL_THEN = (("computes", 4.0, "steps 1 to 15, saved"), ("computes", 1.0, "16, 17"))
 _AGAIN = (("starts again", 1.0), ("computes", 3.0, "from 16 on"))
@@ -46,16 +46,13 @@ def draw_resumed(
     killed_in: int | None = None,
 ) -> Figure:
     """Draws the losses of a training that nothing stopped, and of ones that resumed."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure
-    figure, ax = plt.subplots(figsize=_SIZE, layout="constrained")
+    figure, ax = panels(width=WIDE)
     ax.plot(range(1, len(undisturbed) + 1), undisturbed, **ONE_DEVICE.band(), label="undisturbed")
     says = [f"The undisturbed loss ends at {undisturbed[-1]:.2f}."]
     for number, (name, losses) in enumerate(resumed.items()):
         after = range(stopped_at + 1, stopped_at + 1 + len(losses))
         look = (RIGHT, WRONG, category(0))[min(number, 2)]
-        ax.plot(after, losses, label=name, **look.line(width=1.1, size=5))
+        ax.plot(after, losses, label=name, **look.line(size=4))
         begins, least = losses[0], min(losses)
         says.append(
             f"{name}: begins at {begins:.2f}, lowest {least:.2f}, ends at {losses[-1]:.2f}."
@@ -70,23 +67,24 @@ def draw_resumed(
     ax.set_yscale("log")
     _plain_numbers(ax)
     label_axes(ax, x="step", y="mean loss on all digits")
-    add_legend(ax, loc="lower left")
-    return finish(figure, alt=f"Loss by step; stopped after step {stopped_at}. {' '.join(says)}")
+    label_ends(ax)
+    return finish(
+        figure,
+        title="Only a run that restores everything goes on as if nothing had happened",
+        alt=f"Loss by step; stopped after step {stopped_at}. {' '.join(says)}",
+    )
 
 
 def draw_interval(
     every_secs: Sequence[float], parts: Mapping[str, Sequence[float]], *, best_secs: float
 ) -> Figure:
     """Draws which shares of the time go into being ready for a failure, and their sum."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure
-    figure, ax = plt.subplots(figsize=_SIZE, layout="constrained")
+    figure, ax = panels(width=WIDE)
     minutes = [secs / 60 for secs in every_secs]
     for number, (name, shares) in enumerate(parts.items()):
         look = category(number)
         percent = [100 * share for share in shares]
-        ax.plot(minutes, percent, color=look.colour, linestyle=look.dashes, label=name)
+        ax.plot(minutes, percent, **look.line(size=0), label=name)
     total = [100 * sum(each) for each in zip(*parts.values(), strict=True)]
     ax.plot(minutes, total, color=REFERENCE, linewidth=2.5, label="together")
     ax.axvline(best_secs / 60, color=NOTE, linewidth=1)
@@ -97,23 +95,19 @@ def draw_interval(
     label_axes(
         ax, x="from one checkpoint to the next", x_unit="minutes", y="lost", y_unit="% of the time"
     )
-    add_legend(ax)
+    label_ends(ax)
     says = f"Together {' and '.join(parts)} cost least, {min(total):.1f} % of the time, near "
     says += f"{best_secs / 60:.0f} minutes, and more for shorter and longer intervals."
-    return finish(figure, alt=says)
+    return finish(figure, title="The best interval is where both costs are equal", alt=says)
 
 
 def draw_waste(machines: Sequence[int], lost: Mapping[str, Sequence[float]]) -> Figure:
     """Draws the share of the time that is lost against the number of machines."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure
-    figure, ax = plt.subplots(figsize=_SIZE, layout="constrained")
+    figure, ax = panels(width=WIDE)
     says = []
     for number, (name, shares) in enumerate(lost.items()):
         percent = [100 * share for share in shares]
-        look = category(number)
-        ax.plot(machines, percent, linestyle=look.dashes, label=name, **look.line())
+        ax.plot(machines, percent, label=name, **category(number).line())
         says.append(
             f"{name}: {percent[0]:.0f} % on {machines[0]}, {percent[-1]:.0f} % on {machines[-1]}."
         )
@@ -121,8 +115,12 @@ def draw_waste(machines: Sequence[int], lost: Mapping[str, Sequence[float]]) -> 
     ax.xaxis.set_major_formatter("{x:g}")
     ax.set_ylim(0, 100)
     label_axes(ax, x="machines", y="lost", y_unit="% of the time")
-    add_legend(ax, loc="upper left")
-    return finish(figure, alt=f"Share of the time that is lost, by machines. {' '.join(says)}")
+    label_ends(ax)
+    return finish(
+        figure,
+        title="The more machines, the more of the time goes into failures",
+        alt=f"Share of the time that is lost, by machines. {' '.join(says)}",
+    )
 
 
 def _note(ax: Axes, text: str, x: float, *, aside: int, ha: str) -> None:
@@ -141,8 +139,7 @@ def _note(ax: Axes, text: str, x: float, *, aside: int, ha: str) -> None:
 
 def _plain_numbers(ax: Axes) -> None:
     """Numbers at the ticks of a logarithmic axis, also where it spans less than a decade."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator
 
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.yaxis.set_major_formatter("{x:g}")
-    ax.yaxis.set_minor_formatter(NullFormatter())

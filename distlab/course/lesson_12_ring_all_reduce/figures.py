@@ -8,74 +8,77 @@ draw_seconds({"tree": {1e3: 1e-4}, "ring": {1e3: 1e-3}}, ranks=64)     # by the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distlab.course.lesson_12_ring_all_reduce.simulated_network import Network
 from distlab.course.palette import (
-    NOTE,
+    MIDDLE,
+    NARROW,
+    PALE,
     REFERENCE,
+    WIDE,
     Look,
-    add_legend,
     category,
     finish,
     label_axes,
+    label_ends,
+    panels,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LOOKS = {"naive": category(0), "tree": category(1), "ring": category(2)}
-_SENT, _RECEIVED = category(3), Look(NOTE, hatch="////")
 
 
 def draw_traffic(networks: Mapping[str, Network], *, vector_bytes: int) -> Figure:
-    """Draws what each rank has sent and received, one panel for each network."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure = plt.figure(figsize=(2.6 * len(networks) + 1.4, 2.7), layout="constrained")
-    panels, says = figure.subplots(1, len(networks), squeeze=False, sharey=True)[0], []
-    for axes, (title, network) in zip(panels, networks.items(), strict=True):
+    """Draws how many vectors each rank has sent, one panel for each network."""
+    width = {1: NARROW, 2: MIDDLE}.get(len(networks), WIDE)
+    figure, axes = panels(1, len(networks), width=width, height=2.6, sharey=True, squeeze=False)
+    says, even = [], []
+    for ax, (name, network) in zip(axes[0], networks.items(), strict=True):
         sent = network.bytes_sent / vector_bytes
-        received = network.bytes_received / vector_bytes
-        ranks = range(network.ranks)
-        axes.bar([rank - 0.2 for rank in ranks], sent, 0.4, label="sent", **_SENT.bar())
-        axes.bar([rank + 0.2 for rank in ranks], received, 0.4, label="received", **_RECEIVED.bar())
-        axes.set_title(f"{title}: {_steps(network)}", fontsize=10)
-        axes.set_xticks(list(ranks))
-        label_axes(axes, x="rank", y="")
-        says.append(
-            f"{title}, {_steps(network)}: sent {_listed(sent)}, received {_listed(received)}"
-        )
-    panels[0].set_ylabel("bytes / bytes of the vector")
-    handles, labels = panels[0].get_legend_handles_labels()
-    add_legend(figure, handles=handles, labels=labels, loc="outside right center")
-    words = ". ".join(says)
-    return finish(figure, alt=f"By rank, in sizes of the vector that is reduced. {words}.")
+        most = sent > 0.99 * sent.max()
+        colours = [category(0).colour if busiest else PALE for busiest in most]
+        ax.bar(range(network.ranks), sent, 0.7, color=colours)
+        ax.set_title(f"{name}: {_steps(network)}", fontsize=10, loc="left")
+        ax.set_xticks(range(network.ranks))
+        label_axes(ax, x="rank", y="vectors sent")
+        even += [name] * bool(most.all())
+        listed = ", ".join(f"{number:.3g}" for number in sent)
+        says.append(f"{name}, {_steps(network)}: sent {listed}")
+    for ax in axes[0][1:]:
+        ax.set_ylabel("")
+    title = f"Only the {' and the '.join(even)} lets every rank send the same"
+    if len(even) in (0, len(networks)):
+        title = "Every rank sends the same" if even else "The ranks don't send the same"
+    return finish(
+        figure,
+        title=title,
+        alt=f"By rank, in sizes of the vector that is reduced. {'. '.join(says)}.",
+    )
 
 
 def draw_busiest(sizes: Mapping[str, Mapping[int, float]]) -> Figure:
     """Draws the bytes on the busiest link against the number of ranks, a line an algorithm."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure
-    figure, axes = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
+    figure, axes = panels()
     says = []
     for name, points in sizes.items():
         axes.plot(list(points), list(points.values()), label=name, **_look(name).line())
         pairs = ", ".join(f"{size:.3g} with {ranks}" for ranks, size in points.items())
         says.append(f"{name}: {pairs}")
-    axes.axhline(2, color=REFERENCE, linewidth=0.8)
-    axes.annotate("2", (1.01, 2), xycoords=("axes fraction", "data"), va="center", color=REFERENCE)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     ranks = sorted({number for points in sizes.values() for number in points})
+    axes.plot([ranks[0], ranks[-1]], [2, 2], color=REFERENCE, linewidth=0.8, zorder=1)
     axes.set_xticks(ranks, [str(number) for number in ranks])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    label_axes(axes, x="ranks", y="busiest link / size of the vector")
-    add_legend(axes)
-    words = ". ".join(says)
+    label_axes(axes, x="ranks", y="vectors on the busiest link")
+    label_ends(axes)
     return finish(
-        figure, alt=f"The busiest link in sizes of the vector, by number of ranks. {words}."
+        figure,
+        title="However many ranks a ring has, its busiest link carries less than two vectors",
+        alt=f"The busiest link in sizes of the vector, by number of ranks. {'. '.join(says)}.",
     )
 
 
@@ -83,11 +86,9 @@ def draw_seconds(
     times: Mapping[str, Mapping[float, float]], *, ranks: int, x: str = "size of the vector"
 ) -> Figure:
     """Draws how long an all-reduce takes against the size of its vector, on two log axes."""
-    import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator
 
-    figure: Figure
-    figure, axes = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
+    figure, axes = panels()
     says = []
     for name, points in times.items():
         milliseconds = [1000 * seconds for seconds in points.values()]
@@ -103,11 +104,13 @@ def draw_seconds(
     axes.xaxis.set_major_formatter(lambda value, _: shown_bytes(value))
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter("")
-    axes.grid(color=NOTE, alpha=0.2)
     label_axes(axes, x=f"{x}, {ranks} ranks", y="time", y_unit="ms")
-    add_legend(axes)
-    return finish(figure, alt=f"Time of all-reduces of {ranks} ranks, by {x}. {'. '.join(says)}.")
+    label_ends(axes)
+    return finish(
+        figure,
+        title="The tree is quicker for small vectors, the ring for large ones" * ("tree" in times),
+        alt=f"Time of all-reduces of {ranks} ranks, by {x}. {'. '.join(says)}.",
+    )
 
 
 def shown_bytes(size: float) -> str:
@@ -125,7 +128,3 @@ def _steps(network: Network) -> str:
 
 def _look(algorithm: str) -> Look:
     return _LOOKS.get(algorithm, category(3))
-
-
-def _listed(numbers: Any) -> str:
-    return ", ".join(f"{number:.3g}" for number in numbers)

@@ -11,13 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distlab.course.figures.shapes import box
 from distlab.course.lesson_12_ring_all_reduce.ring_schedule import (
     ALGORITHMS,
     Transfer,
     all_reduce_steps,
     holdings,
 )
-from distlab.course.palette import GROUND, NOTE, REFERENCE, RIGHT, category, finish, replica
+from distlab.course.palette import (
+    GROUND,
+    NOTE,
+    REFERENCE,
+    RIGHT,
+    WIDE,
+    category,
+    finish,
+    panels,
+    replica,
+)
 from distlab.course.view import Choices, View
 
 if TYPE_CHECKING:
@@ -56,17 +67,15 @@ def _numbers(algorithm: str, ranks: int, step: int) -> dict[str, Any]:
 
 
 def _draw(numbers: Mapping[str, Any], *, algorithm: str, ranks: int, step: int) -> Figure:
-    import matplotlib.pyplot as plt
-
     last = [Transfer(**move) for move in numbers["moves"]]
     counts = np.array(numbers["counts"])
-    figure: Figure = plt.figure(figsize=(7.6, 3.6))
+    figure, (left, right) = panels(1, 2, width=WIDE, height=3.4, layout="none")
     figure.subplots_adjust(left=0.02, right=0.98, bottom=0.13, top=0.82)  # quicker than a layout
-    left, right = figure.subplots(1, 2)
     _draw_ranks(left, ranks, last, counts)
     _draw_chunks(right, counts, last)
-    figure.suptitle(f"{algorithm}, step {step} of {numbers['steps']}", fontsize=10)
-    return finish(figure, alt=_in_words(algorithm, step, numbers["steps"], last, counts))
+    title = f"{algorithm}, step {step} of {numbers['steps']}"
+    words = _in_words(algorithm, step, numbers["steps"], last, counts)
+    return finish(figure, title=title, alt=words)
 
 
 def _draw_ranks(axes: Any, ranks: int, last: Sequence[Transfer], counts: Any) -> None:
@@ -114,7 +123,7 @@ def _draw_chunks(axes: Any, counts: Any, last: Sequence[Transfer]) -> None:
         axes.text(chunk, rank, str(count), ha="center", va="center", fontsize=9, color=colour)
     for transfer in last:
         left, wide = transfer.chunks[0] - 0.46, len(transfer.chunks) - 0.08
-        axes.add_patch(_frame((left, transfer.target - 0.46), wide))
+        box(axes, (left, transfer.target - 0.46), (wide, 0.92), fill="none", edge=REFERENCE)
     axes.tick_params(length=0, colors=NOTE)
     axes.set_xticks(range(ranks))
     axes.set_yticks(range(ranks))
@@ -122,12 +131,6 @@ def _draw_chunks(axes: Any, counts: Any, last: Sequence[Transfer]) -> None:
     axes.set_ylabel("rank", fontsize=9)
     axes.set_title("how many ranks' values each chunk contains", fontsize=9, y=1)
     axes.spines[:].set_visible(False)
-
-
-def _frame(corner: tuple[float, float], wide: float) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(corner, wide, 0.92, fill=False, edgecolor=REFERENCE, linewidth=2)
 
 
 def _arrow_colour(transfer: Transfer) -> str:

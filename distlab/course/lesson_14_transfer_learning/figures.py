@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from distlab.course.palette import add_legend, category, finish, label_axes
+import numpy as np
+
+from distlab.course.palette import category, finish, label_axes, label_ends, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,11 +33,7 @@ def draw_label_curve(
     accuracies: Mapping[str, Mapping[int, Sequence[float]]], ways: Sequence[str]
 ) -> Figure:
     """Draws a curve for each way: the mean of the seeds, and their standard deviation as a bar."""
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    figure: Figure
-    figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+    figure, axes = panels(height=3.4)
     captions = []
     for number, way in enumerate(ways):
         look = category(number)
@@ -43,9 +41,8 @@ def draw_label_curve(
         means = [seeds.mean() for seeds in by_labels.values()]
         # A little to the side, so that the bars of different ways do not hide each other.
         places = np.array(list(by_labels)) * (1 + 0.05 * (number - (len(ways) - 1) / 2))
-        line: dict[str, Any] = look.line()
         deviations = [seeds.std() for seeds in by_labels.values()]
-        axes.errorbar(places, means, deviations, capsize=3, label=way, ls=look.dashes, **line)
+        axes.errorbar(places, means, deviations, capsize=3, label=way, **look.line())
         ends = ", ".join(
             f"{mean:.0%} with {labels}" for labels, mean in zip(by_labels, means, strict=True)
         )
@@ -53,11 +50,11 @@ def draw_label_curve(
     counts = list(accuracies[ways[0]])
     axes.set_xscale("log")
     axes.set_xticks(counts, [str(count) for count in counts])
-    axes.minorticks_off()
     label_axes(axes, x="labels a class", y="test accuracy")
-    add_legend(axes, loc="lower right")
+    label_ends(axes)
     return finish(
         figure,
+        title="Frozen layers fall behind as labels grow",
         alt="Test accuracy by the number of labels a class, with error bars. "
         + "; ".join(captions)
         + ".",

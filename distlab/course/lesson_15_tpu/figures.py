@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from distlab.course.palette import GROUND, NOTE, PALE, add_legend, category, finish, label_axes
+from distlab.course.palette import (
+    GROUND,
+    MIDDLE,
+    NARROW,
+    NOTE,
+    add_legend,
+    category,
+    finish,
+    label_axes,
+    panels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,14 +26,9 @@ if TYPE_CHECKING:
 
 def draw_compiled_batches(plans: Mapping[str, Sequence[tuple[int, int, int]]]) -> Figure:
     """Draws each batch as a bar, in the colour of the program that runs it."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure
-    figure, panels = plt.subplots(
-        1, len(plans), figsize=(2.8 * len(plans) + 1.3, 2.6), sharey=True, squeeze=False,
-        layout="constrained",
-    )  # fmt: skip
-    for axes, (title, batches) in zip(panels[0], plans.items(), strict=True):
+    width = MIDDLE if len(plans) > 1 else NARROW
+    figure, columns = panels(1, len(plans), width=width, sharey=True, squeeze=False)
+    for axes, (title, batches) in zip(columns[0], plans.items(), strict=True):
         for place, (examples, rows, program) in enumerate(batches, 1):
             look = category(program - 1)
             axes.bar(place, examples, label=f"program {program}", **look.bar())
@@ -32,12 +37,13 @@ def draw_compiled_batches(plans: Mapping[str, Sequence[tuple[int, int, int]]]) -
                     place, rows - examples, bottom=examples, label="padding",
                     color=GROUND, edgecolor=NOTE, hatch="..",
                 )  # fmt: skip
-        label_axes(axes, x="batch", y="rows" if axes is panels[0][0] else "")
-        axes.set_title(f"{title}: {_count(batches)}", fontsize=10)
+        label_axes(axes, x="batch", y="rows")
+        axes.set_title(f"{title}: {_count(batches)}", fontsize=10, loc="left")
         axes.set_xticks(range(1, len(batches) + 1))
-        axes.axhline(0, color=PALE, linewidth=0.5)
+    for axes in columns[0][1:]:
+        axes.set_ylabel("")
     handles: dict[str, object] = {}
-    for axes in panels[0]:
+    for axes in columns[0]:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     labels = sorted(handles, key=lambda label: (label == "padding", label))
@@ -45,9 +51,14 @@ def draw_compiled_batches(plans: Mapping[str, Sequence[tuple[int, int, int]]]) -
         figure,
         handles=[handles[label] for label in labels],
         labels=labels,
-        loc="outside right upper",
+        loc="outside lower center",
+        ncols=3,
     )
-    return finish(figure, alt=" ".join(_told(title, plans[title]) for title in plans))
+    return finish(
+        figure,
+        title="Padding keeps one shape" if len(plans) > 1 else "Each new shape is a new program",
+        alt=" ".join(_told(title, plans[title]) for title in plans),
+    )
 
 
 def _count(batches: Sequence[tuple[int, int, int]]) -> str:

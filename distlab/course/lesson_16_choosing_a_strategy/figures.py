@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distlab.course.palette import GROUND, NOTE, PALE, REFERENCE, category, finish, replica
+from distlab.course.figures.shapes import arrow, box
+from distlab.course.palette import GROUND, NOTE, PALE, category, diagram, finish, ink, replica
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LAYERS, _ROW = 3, 1.9
+_LAYERS = 3
 _WHOLE = ((0.0, 1.0),) * _LAYERS
 
 
@@ -95,73 +96,53 @@ FIELD = (
 )
 
 
+_ROW, _DEVICE, _DEVICES_AT, _QUESTIONS_AT = 0.98, 0.74, 2.1, 5.45  # in inches
+
+
 def draw_map(kinds: Sequence[Kind] = FIELD) -> Figure:
     """Draws for each kind what each device has of the batch and of three layers."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(9.4, 1.12 * len(kinds) + 0.4), layout="constrained")
-    for row, kind in enumerate(kinds):
-        _draw_row(axes, kind, top=-_ROW * row)
+    figure, axes = diagram(x=(0, 8), y=(_ROW * len(kinds) + 0.75, 0))
     legend = (
         "coloured strip: its examples of the batch\ngrey: what it keeps of each of three layers\n"
         "hatched: what it fetches to compute that layer"
     )
-    axes.text(0, 0.8, legend, fontsize=9.5, va="bottom", color=NOTE)
-    axes.text(8.7, 0.8, "the question that decides", fontsize=9.5, va="bottom", weight="bold")
-    axes.set_xlim(-4.4, 15.6)
-    axes.set_ylim(-_ROW * len(kinds) + 0.2, 1.8)
-    axes.axis("off")
+    axes.text(_DEVICES_AT, 0.6, legend, fontsize=9, color=NOTE)
+    axes.text(_QUESTIONS_AT, 0.6, "the question that decides", fontsize=9, weight="bold")
+    for row, kind in enumerate(kinds):
+        top = 0.75 + _ROW * row
+        middle = {"va": "center", "fontsize": 9, "linespacing": 1.25}
+        axes.plot([0, 8], [top, top], color=PALE, linewidth=0.8)
+        axes.text(0, top + 0.36, textwrap.fill(kind.name, 24), weight="bold", **middle)
+        axes.text(0, top + 0.76, kind.example, color=NOTE, fontsize=8.5, va="center")
+        axes.text(_QUESTIONS_AT, top + 0.5, textwrap.fill(kind.question, 36), **middle)
+        for number, part in enumerate(kind.parts):
+            left = _DEVICES_AT + (_DEVICE + 0.1) * number
+            _draw_device(axes, part, replica(number).colour, (left, top + 0.28))
     caption = " ".join(f"{kind.name}: {_told(kind)}. {kind.question}" for kind in kinds)
     return finish(
         figure,
+        title="What each device has, by the kind of parallelism",
         alt="A map of the kinds of parallelism. Each row shows what each device has of a batch and "
         f"of a model with three layers, and the question that decides. {caption}",
     )
 
 
-def _draw_row(axes: Any, kind: Kind, *, top: float) -> None:
-    name = "\n".join([textwrap.fill(kind.name, 22), textwrap.fill(kind.example, 26)])
-    style = {"va": "center", "fontsize": 9.5}
-    axes.text(-4.3, top - 0.65, name, **style)
-    for number, part in enumerate(kind.parts):
-        _draw_device(axes, part, number, corner=(2.1 * number, top))
-    axes.text(8.7, top - 0.65, textwrap.fill(kind.question, 42), **style)
-
-
-def _draw_device(axes: Any, part: Part, number: int, *, corner: tuple[float, float]) -> None:
+def _draw_device(axes: Any, part: Part, colour: str, corner: tuple[float, float]) -> None:
     left, top = corner
-    axes.text(left + 0.85, top + 0.04, part.device, ha="center", va="bottom", fontsize=9)
-    _thin_box(axes, (left, top), (1.7, 1.35), fill=False)
+    name = {"ha": "center", "fontsize": 8, "color": ink(colour) if part.batch else NOTE}
+    axes.text(left + _DEVICE / 2, top - 0.06, part.device, **name)
+    box(axes, corner, (_DEVICE, 0.62), edge=PALE)
     if part.batch:
         start, end = part.batch
-        corner = (left + 0.1, top - 0.12 - 1.1 * start)
-        _thin_box(axes, (left + 0.1, top - 0.12), (0.3, 1.1), fc=GROUND)
-        _thin_box(axes, corner, (0.3, 1.1 * (end - start)), fc=replica(number).colour)
+        box(axes, (left + 0.06, top + 0.06), (0.12, 0.5), edge=PALE)
+        box(axes, (left + 0.06, top + 0.06 + 0.5 * start), (0.12, 0.5 * (end - start)), fill=colour)
     for layer, columns in enumerate(part.layers):
-        level = top - 0.12 - 0.4 * layer
+        bar, level, width = left + 0.24, top + 0.06 + 0.18 * layer, _DEVICE - 0.3
         if columns or part.fetches:
-            hatch = "////" if part.fetches else None
-            _thin_box(axes, (left + 0.5, level), (1.1, 0.3), fc=GROUND, hatch=hatch)
+            box(axes, (bar, level), (width, 0.14), edge=PALE, hatch="//////" * part.fetches)
         if columns:
             start, end = columns
-            corner = (left + 0.5 + 1.1 * start, level)
-            _thin_box(axes, corner, (1.1 * (end - start), 0.3), fc=PALE)
-
-
-def _thin_box(
-    axes: Any, corner: tuple[float, float], size: tuple[float, float], **look: Any
-) -> None:
-    _rectangle(axes, corner, size, ec=NOTE, lw=0.9, **look)
-
-
-def _rectangle(
-    axes: Any, corner: tuple[float, float], size: tuple[float, float], **look: Any
-) -> None:
-    """A rectangle from its upper left corner."""
-    import matplotlib.patches as patches
-
-    (left, top), (width, height) = corner, size
-    axes.add_patch(patches.Rectangle((left, top - height), width, height, **look))
+            box(axes, (bar + width * start, level), (width * (end - start), 0.14), fill=NOTE)
 
 
 def _told(kind: Kind) -> str:
@@ -183,9 +164,9 @@ def _share(part: Part) -> str:
 
 
 # Words say what the colours say.
-_VARIABLES, _LINE = category(0).colour, NOTE
-_BOX_WIDTH, _BOX_HEIGHT, _GAP = 2.1, 1.5, 1.75
-_QUESTION_WIDTH, _ANSWER_WIDTH, _QUESTION_ROW = 6.4, 3.4, 1.15
+_VARIABLES = category(0).colour
+_BOX_WIDTH, _BOX_HEIGHT, _GAP, _LAYOUT = 2.1, 1.5, 1.75, 2.3
+_QUESTION_WIDTH, _ANSWER_WIDTH, _QUESTION_HEIGHT, _QUESTION_ROW = 6.4, 2.8, 0.85, 1.15
 
 
 @dataclass(frozen=True)
@@ -199,46 +180,40 @@ class Layout:
     moves: tuple[tuple[int, int, str], ...] = ()
 
 
-def draw_layouts(layouts: Sequence[Layout]) -> Any:
+def draw_layouts(layouts: Sequence[Layout]) -> Figure:
     """Draws each strategy's devices, with what is on them and what goes between them in a step."""
-    import matplotlib.pyplot as plt
-
     most = max(len(layout.devices) for layout in layouts)
-    width, height = most * (_BOX_WIDTH + _GAP) + 1.8, len(layouts) * 2.3
-    figure, axes = plt.subplots(figsize=(width * 0.66, height * 0.6), layout="constrained")
+    right = most * (_BOX_WIDTH + _GAP) - _GAP
+    figure, axes = diagram(x=(-2.8, right + 0.1), y=(_LAYOUT * len(layouts) - 0.2, -0.5))
     for row, layout in enumerate(layouts):
-        _draw_layout(axes, layout, top=-2.3 * row)
-    axes.set_xlim(-3.0, width - 3.2)
-    axes.set_ylim(-height + 0.3, 0.5)
-    axes.axis("off")
+        _draw_layout(axes, layout, top=_LAYOUT * row)
     rows = " ".join(map(_in_words, layouts))
     return finish(figure, alt=f"Each strategy's devices, and what a step sends. {rows}")
 
 
-def draw_card(questions: Sequence[tuple[str, str]], *, otherwise: str) -> Any:
+def draw_card(questions: Sequence[tuple[str, str]], *, otherwise: str) -> Figure:
     """Draws questions to be asked from the top; the first yes names the strategy."""
-    import matplotlib.pyplot as plt
-
-    size = (8.6, 1.0 * (len(questions) + 1))
-    figure, axes = plt.subplots(figsize=size, layout="constrained")
     right = _QUESTION_WIDTH + 1.1
-    for row, (question, answer) in enumerate(questions):
-        top = -row * _QUESTION_ROW
-        text = textwrap.fill(f"{row + 1}. {question}", 64)
-        _role_box(axes, (0, top), (_QUESTION_WIDTH, 0.85), text, edge=_LINE)
-        _role_box(axes, (right, top), (_ANSWER_WIDTH, 0.85), answer, edge=_VARIABLES, weight="bold")
-        _arrow(axes, (_QUESTION_WIDTH, top - 0.425), (right, top - 0.425))
-        axes.text(_QUESTION_WIDTH + 0.5, top - 0.38, "yes", ha="center", va="bottom", fontsize=8.5)
-        _arrow(axes, (0.5, top - 0.85), (0.5, top - _QUESTION_ROW))
-        axes.text(0.62, top - 1.0, "no", va="center", fontsize=8.5)
-    size_of_last = (_QUESTION_WIDTH, 0.85)
-    last = (0, -len(questions) * _QUESTION_ROW)
-    _role_box(axes, last, size_of_last, otherwise, edge=_VARIABLES, weight="bold")
-    axes.set_xlim(-0.1, right + _ANSWER_WIDTH + 0.1)
-    axes.set_ylim(-len(questions) * _QUESTION_ROW - 0.95, 0.1)
-    axes.axis("off")
-    rows = " ".join(f"{question} If yes: {answer}." for question, answer in questions)
-    return finish(figure, alt=f"A decision card. {rows} Otherwise: {otherwise}.")
+    last = len(questions) * _QUESTION_ROW
+    question, answer = (_QUESTION_WIDTH, _QUESTION_HEIGHT), (_ANSWER_WIDTH, _QUESTION_HEIGHT)
+    look = {"edge": _VARIABLES, "weight": "bold"}
+    figure, axes = diagram(x=(-0.1, right + _ANSWER_WIDTH + 0.1), y=(last + 0.95, -0.1))
+    for row, (text, strategy) in enumerate(questions):
+        top = row * _QUESTION_ROW
+        bottom, middle = top + _QUESTION_HEIGHT, top + _QUESTION_HEIGHT / 2
+        box(axes, (0, top), question, textwrap.fill(f"{row + 1}. {text}", 74), edge=NOTE)
+        box(axes, (right, top), answer, strategy, **look)
+        arrow(axes, (_QUESTION_WIDTH, middle), (right, middle))
+        axes.text(_QUESTION_WIDTH + 0.5, middle - 0.05, "yes", ha="center", fontsize=9)
+        arrow(axes, (0.5, bottom), (0.5, top + _QUESTION_ROW))
+        axes.text(0.62, bottom + 0.15, "no", va="center", fontsize=9)
+    box(axes, (0, last), question, otherwise, **look)
+    rows = " ".join(f"{text} If yes: {strategy}." for text, strategy in questions)
+    return finish(
+        figure,
+        title="The first yes decides",
+        alt=f"A decision card. {rows} Otherwise: {otherwise}.",
+    )
 
 
 def _in_words(layout: Layout) -> str:
@@ -254,24 +229,20 @@ def _in_words(layout: Layout) -> str:
 
 
 def _draw_layout(axes: Any, layout: Layout, *, top: float) -> None:
-    axes.text(-0.35, top - _BOX_HEIGHT / 2, layout.name, ha="right", va="center", weight="bold")
+    name = {"ha": "right", "va": "center", "weight": "bold", "fontsize": 9}
+    axes.text(-0.25, top + _BOX_HEIGHT / 2, layout.name, **name)
     for place, device in enumerate(layout.devices):
         left = place * (_BOX_WIDTH + _GAP)
-        _role_box(axes, (left, top), (_BOX_WIDTH, _BOX_HEIGHT), "", edge=_LINE)
-        axes.text(left + _BOX_WIDTH / 2, top + 0.08, device, ha="center", va="bottom", fontsize=9)
-        held = [("variables", _VARIABLES, GROUND)] * (place in layout.copies)
+        box(axes, (left, top), (_BOX_WIDTH, _BOX_HEIGHT), edge=NOTE)
+        axes.text(left + _BOX_WIDTH / 2, top - 0.08, device, ha="center", fontsize=9)
+        held = [("variables", _VARIABLES)] * (place in layout.copies)
         if place in layout.replicas:
-            held.append(("a replica", replica(layout.replicas.index(place)).colour, GROUND))
-        for line, (label, fill, colour) in enumerate(held):
-            corner = (left + 0.15, top - 0.15 - line * 0.65)
-            inner = (_BOX_WIDTH - 0.3, 0.55)
-            _role_box(axes, corner, inner, label, edge=fill, fill=fill, colour=colour)
-    levels = dict.fromkeys(layout.moves, 0.0)
+            held.append(("a replica", replica(layout.replicas.index(place)).colour))
+        for line, (label, fill) in enumerate(held):
+            corner, size = (left + 0.15, top + 0.15 + line * 0.65), (_BOX_WIDTH - 0.3, 0.55)
+            box(axes, corner, size, label, fill=fill, color=GROUND)
     for number, move in enumerate(layout.moves):
-        lane = 0.5 * _lanes_before(layout.moves, number)
-        levels[move] = top - 0.3 - lane if abs(move[0] - move[1]) == 1 else top
-    for (start, end, message), level in levels.items():
-        _draw_move(axes, start, end, message, level=level)
+        _draw_move(axes, move, top=top, lane=_lanes_before(layout.moves, number))
 
 
 def _lanes_before(moves: Sequence[tuple[int, int, str]], number: int) -> int:
@@ -280,48 +251,20 @@ def _lanes_before(moves: Sequence[tuple[int, int, str]], number: int) -> int:
     return sum({start, end} == ends for start, end, _ in moves[:number])
 
 
-def _draw_move(axes: Any, start: int, end: int, message: str, *, level: float) -> None:
-    if abs(end - start) > 1:
-        _draw_move_below(axes, start, end, message, top=level)
+def _draw_move(axes: Any, move: tuple[int, int, str], *, top: float, lane: int) -> None:
+    start, end, message = move
+    words = {"ha": "center", "fontsize": 8.5}
+    if abs(end - start) == 1:
+        left = min(start, end) * (_BOX_WIDTH + _GAP) + _BOX_WIDTH
+        level, ends = top + 0.4 + 0.65 * lane, (left, left + _GAP)
+        tail, head = ends if start < end else ends[::-1]
+        arrow(axes, (tail, level), (head, level))
+        axes.text(left + _GAP / 2, level - 0.06, message, **words)
         return
-    first, last = sorted((start, end))
-    left = first * (_BOX_WIDTH + _GAP) + _BOX_WIDTH
-    right = last * (_BOX_WIDTH + _GAP)
-    tail, head = ((left, level), (right, level))[:: 1 if start < end else -1]
-    _arrow(axes, tail, head)
-    axes.text((left + right) / 2, level + 0.04, message, ha="center", va="bottom", fontsize=8)
-
-
-def _draw_move_below(axes: Any, start: int, end: int, message: str, *, top: float) -> None:
-    """An arrow between boxes that are no neighbours: it goes below those that are between."""
-    bottom = top - _BOX_HEIGHT
+    # No neighbours: the arrow goes below the boxes that are between.
+    bottom = top + _BOX_HEIGHT
     tail, head = (place * (_BOX_WIDTH + _GAP) + _BOX_WIDTH / 2 for place in (start, end))
-    axes.plot([tail, tail, head], [bottom, bottom - 0.3, bottom - 0.3], color=_LINE, linewidth=1)
-    _arrow(axes, (head, bottom - 0.3), (head, bottom))
-    words = {"ha": "center", "va": "center", "fontsize": 8}
+    axes.plot([tail, tail, head], [bottom, bottom + 0.3, bottom + 0.3], color=NOTE, linewidth=1.2)
+    arrow(axes, (head, bottom + 0.3), (head, bottom))
     frame = {"facecolor": GROUND, "edgecolor": "none", "pad": 1}
-    axes.text((tail + head) / 2, bottom - 0.3, message, bbox=frame, **words)
-
-
-def _role_box(
-    axes: Any,
-    corner: tuple[float, float],
-    size: tuple[float, float],
-    text: str,
-    *,
-    edge: str,
-    fill: str = GROUND,
-    colour: str = REFERENCE,
-    weight: str = "normal",
-) -> None:
-    """A rectangle from its upper left corner, with text in its middle."""
-    (left, top), (width, height) = corner, size
-    _rectangle(axes, corner, size, fc=fill, ec=edge, lw=1.4)
-    middle = (left + width / 2, top - height / 2)
-    style = {"ha": "center", "va": "center", "fontsize": 9, "color": colour, "weight": weight}
-    axes.text(*middle, text, **style)
-
-
-def _arrow(axes: Any, tail: tuple[float, float], head: tuple[float, float]) -> None:
-    style = {"arrowstyle": "-|>", "color": _LINE, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", xy=head, xytext=tail, arrowprops=style)
+    axes.text((tail + head) / 2, bottom + 0.3, message, va="center", bbox=frame, **words)

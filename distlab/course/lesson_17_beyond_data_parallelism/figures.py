@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from distlab.course import palette
 from distlab.course.lesson_17_beyond_data_parallelism.pipeline_schedule import Lane, idle_share
-from distlab.course.palette import finish
+from distlab.course.palette import WIDE, diagram, finish, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,20 +19,19 @@ def draw_memory_by_replicas(
     replicas: Sequence[int], curves: Mapping[str, Sequence[float]], *, limit_gb: float
 ) -> Figure:
     """Draws the memory of a step on one device over the number of replicas, on two log axes."""
-    import matplotlib.pyplot as plt
-
-    figure, ax = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
+    figure, ax = panels(width=WIDE, height=3.4)
     captions = []
     for number, (name, gigabytes) in enumerate(curves.items()):
         look = palette.category(number)
-        ax.plot(replicas, gigabytes, **look.line(), linestyle=look.dashes, label=name)
+        ax.plot(replicas, gigabytes, **look.line(), label=name)
         fitting = [n for n, gb in zip(replicas, gigabytes, strict=True) if gb <= limit_gb]
         fits = f"fits from {fitting[0]} replicas" if fitting else "never fits"
         captions.append(
             f"{name}: {gigabytes[0]:.0f} GB with {replicas[0]} and {gigabytes[-1]:.0f} GB with "
             f"{replicas[-1]}; it {fits}."
         )
-    ax.axhline(limit_gb, color=palette.REFERENCE, lw=1.5, label=f"one device: {limit_gb:.0f} GB")
+    ends, name = [replicas[0], replicas[-1]], f"one device: {limit_gb:.0f} GB"
+    ax.plot(ends, [limit_gb] * 2, color=palette.REFERENCE, lw=1.5, label=name)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log", base=2)
     ax.set_xticks(list(replicas), [str(count) for count in replicas])
@@ -39,9 +40,10 @@ def draw_memory_by_replicas(
     ax.set_yticks(marks, [str(mark) for mark in marks])
     ax.set_ylim(min(min(gigabytes) for gigabytes in curves.values()) / 1.4, 1.4 * top)
     palette.label_axes(ax, x="replicas", y="memory on each device", y_unit="GB")
-    palette.add_legend(figure, loc="outside right center")
+    palette.label_ends(ax)
     return finish(
         figure,
+        title="What isn't divided is a floor that no number of devices lowers",
         alt="Curves of what one device holds in a step, over the number of replicas, with a line "
         f"at {limit_gb:.0f} GB. {' '.join(captions)}",
     )
@@ -57,16 +59,14 @@ def draw_pipeline(schedules: Mapping[str, Sequence[Lane]]) -> Figure:
     All panels have one time axis, in the time that a stage takes for the whole batch: a tick is
     shorter where the batch is cut into more micro-batches.
     """
-    import matplotlib.pyplot as plt
-
     longest = max(len(lanes[0]) * _tick(lanes) for lanes in schedules.values())
     rows = sum(len(lanes) for lanes in schedules.values())
     heights = [len(lanes) for lanes in schedules.values()]
-    size = (8.4, 0.3 * rows + 0.75 * len(schedules) + 0.4)
-    form = {"layout": "constrained", "height_ratios": heights, "squeeze": False, "sharex": True}
-    figure, panels = plt.subplots(len(schedules), figsize=size, **form)
+    height = 0.28 * rows + 0.45 * len(schedules) + 0.5
+    form: dict[str, Any] = {"height_ratios": heights, "squeeze": False, "sharex": True}
+    figure, column = panels(len(schedules), width=WIDE, height=height, **form)
     captions = []
-    for axes, (title, lanes) in zip(panels[:, 0], schedules.items(), strict=True):
+    for axes, (title, lanes) in zip(column[:, 0], schedules.items(), strict=True):
         idle = f"{100 * idle_share(lanes):.0f} % idle"
         axes.set_title(f"{title}: {idle}", fontsize=10, loc="left")
         for stage, lane in enumerate(lanes):
@@ -75,15 +75,17 @@ def draw_pipeline(schedules: Mapping[str, Sequence[Lane]]) -> Figure:
         axes.set_ylim(len(lanes) - 0.5, -0.5)
         axes.set_yticks(range(len(lanes)), [f"stage {stage}" for stage in range(len(lanes))])
         axes.spines[:].set_visible(False)
+        axes.tick_params(length=0, labelsize=9)
         took = len(lanes[0]) * _tick(lanes)
         captions.append(
             f"{title}: {len(lanes)} stages, {idle}, a batch takes {took:g} units of time."
         )
-    panels[-1, 0].set_xlabel("time (1 = a stage's time for the whole batch, one direction)")
+    column[-1, 0].set_xlabel("time (1 = a stage's time for the whole batch, one direction)")
     names = {**{kind: _work_look(kind) for kind in _KINDS}, "idle": _work_look(None)}
-    _add_legend(figure, names)
+    _add_legend(figure, names, loc="outside lower center")
     return finish(
         figure,
+        title="The more micro-batches, the less time the stages are idle",
         alt="Lanes of a pipeline's stages. In each tick a stage computes one micro-batch forward "
         f"or backward, or is idle. {' '.join(captions)}",
     )
@@ -105,57 +107,61 @@ def _draw_lane(axes: Any, stage: int, lane: Lane, *, tick: float) -> None:
 
 def _work_look(kind: str | None) -> dict[str, Any]:
     if kind is None:
-        return {"facecolor": palette.GROUND, "edgecolor": palette.PALE, "hatch": "////"}
+        return {"facecolor": palette.GRID}
     return {"facecolor": palette.category(2 * _KINDS.index(kind)).colour}
 
 
-def _add_legend(figure: Figure, looks: Mapping[str, dict[str, Any]]) -> None:
+def _add_legend(axes: Any, looks: Mapping[str, dict[str, Any]], *, loc: str) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(label=name, **look) for name, look in looks.items()]
-    palette.add_legend(figure, handles=handles, loc="outside lower center", ncols=3)
+    palette.add_legend(axes, handles=handles, loc=loc, ncols=3)
 
 
-_GAP, _DEVICES = 2.2, 2
+_GAP, _DEVICES = 2.4, 2
 
 
 def draw_split_layers(*, examples: int, inputs: int, hidden: int, outputs: int) -> Figure:
     """Draws all matrices of two layers, each element in the colour of the device that has it."""
-    import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
 
     half = hidden // _DEVICES
-    matrices = (  # the name, rows, columns, where it is cut, and the sign behind it
-        ("x", examples, inputs, "on both", "@"),
-        ("first kernel", inputs, hidden, "by column", "ReLU"),
-        ("hidden", examples, hidden, "by column", "@"),
-        ("second kernel", hidden, outputs, "by row", "="),
-        ("device 0's part", examples, outputs, "device 0", "+"),
-        ("device 1's part", examples, outputs, "device 1", "="),
-        ("output", examples, outputs, "on both", ""),
+    layers = (  # of each matrix the name, rows, columns, where it is cut, and the sign behind it
+        (
+            ("x", examples, inputs, "on both", "@"),
+            ("first kernel", inputs, hidden, "by column", "ReLU"),
+            ("hidden", examples, hidden, "by column", ""),
+        ),
+        (
+            ("hidden", examples, hidden, "by column", "@"),
+            ("second kernel", hidden, outputs, "by row", "="),
+            ("device 0's part", examples, outputs, "device 0", "+"),
+            ("device 1's part", examples, outputs, "device 1", "="),
+            ("output", examples, outputs, "on both", ""),
+        ),
     )
-    width = sum(columns for _, _, columns, _, _ in matrices) + _GAP * len(matrices)
-    tallest = max(rows for _, rows, _, _, _ in matrices)
-    figure, axes = plt.subplots(figsize=(0.2 * width, 0.2 * tallest + 1.0), layout="constrained")
-    left = 0.0
-    for name, rows, columns, cut, sign in matrices:
-        top = (tallest - rows) / 2
-        for row in range(rows):
-            for column in range(columns):
-                look = _device_look(_device(cut, row, column, half))
-                axes.add_patch(Rectangle((left + column, top + row), 1, 1, **look))
-        middle = {"ha": "center", "va": "center"}
-        axes.text(left + columns / 2, -1.9, f"{name}\n[{rows}, {columns}]", fontsize=10, **middle)
-        axes.text(left + columns + _GAP / 2, tallest / 2, sign, fontsize=11, **middle)
-        left += columns + _GAP
-    axes.set_xlim(-1.2, width)
-    axes.set_ylim(tallest + 0.3, -3)
-    axes.set_aspect("equal")
-    axes.axis("off")
+    tallest = max(examples, inputs, hidden)
+    width = max(sum(matrix[2] + _GAP for matrix in layer) for layer in layers)
+    figure, axes = diagram(x=(-1, width - _GAP + 1), y=(2 * (tallest + 3.2) + 1.5, 0))
+    for row, layer in enumerate(layers):
+        top, left = row * (tallest + 3.2) + 2.8, 0.0
+        for name, rows, columns, cut, sign in layer:
+            corner = (left, top + (tallest - rows) / 2)
+            for y, x in np.ndindex(rows, columns):
+                look = _device_look(_device(cut, y, x, half))
+                axes.add_patch(Rectangle((corner[0] + x, corner[1] + y), 1, 1, **look))
+            middle = {"ha": "center", "va": "center", "fontsize": 9}
+            title = f"{name}\n[{rows}, {columns}]"
+            axes.text(left + columns / 2, corner[1] - 1.2, title, **middle)
+            sign_at = left + columns + _GAP / 2
+            axes.text(sign_at, top + tallest / 2, sign, weight="bold", **middle)
+            left += columns + _GAP
     names = {"device 0": 0, "device 1": 1, "the same on both": None}
-    _add_legend(figure, {name: _device_look(device) for name, device in names.items()})
+    looks = {name: _device_look(device) for name, device in names.items()}
+    _add_legend(axes, looks, loc="lower center")
     return finish(
         figure,
+        title="Cut by column, then by row: one sum completes the output",
         alt=f"The matrices of two layers on two devices. x, [{examples}, {inputs}], is on both. "
         f"The first kernel, [{inputs}, {hidden}], is cut by column, so each device has "
         f"[{inputs}, {half}] and computes {half} of the {hidden} hidden units. The second kernel, "
@@ -174,5 +180,4 @@ def _device(cut: str, row: int, column: int, half: int) -> int | None:
 def _device_look(device: int | None) -> dict[str, Any]:
     if device is None:
         return {"facecolor": palette.PALE, "edgecolor": palette.GROUND}
-    look = palette.replica(device)
-    return {"facecolor": look.colour, "edgecolor": palette.GROUND, "hatch": look.hatch}
+    return palette.replica(device).bar()

@@ -1,5 +1,7 @@
 """One meaning has one colour in all figures, and every figure can be read aloud."""
 
+import base64
+import io
 import itertools
 
 import matplotlib.pyplot as plt
@@ -7,10 +9,12 @@ import nbformat
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from PIL import Image
 
 from distlab.authoring.execute import execute
 from distlab.course import palette
 from distlab.errors import InvalidArgument
+from tests.support.repository import ROOT
 
 MEANINGS = {
     **{f"replica {number}": palette.replica(number) for number in range(4)},
@@ -63,39 +67,89 @@ def test_every_colour_stands_out_on_white():
     assert {colour for colour, value in light.items() if 1.05 / (value + 0.05) < 3} == set()
 
 
+def test_words_in_a_colour_can_be_read_on_white():
+    inks = {palette.ink(look.colour) for look in [*MEANINGS.values(), *palette.CATEGORIES]}
+    light = {ink: linear(ink) @ [0.2126, 0.7152, 0.0722] for ink in inks}
+    assert {ink for ink, value in light.items() if 1.05 / (value + 0.05) < 4.5} == set()
+
+
 def test_replicas_and_categories_differ_by_more_than_colour():
     for looks in ([palette.replica(n) for n in range(4)], palette.CATEGORIES):
-        for part in ("marker", "hatch", "dashes"):
+        for part in ("marker", "dashes"):
             assert len({getattr(look, part) for look in looks}) == 4
+    hatched = [look for look in [*MEANINGS.values(), *palette.CATEGORIES] if look.hatch]
+    assert hatched == [palette.WRONG, palette.category(2)]
     assert palette.worker(2) == palette.replica(2) == palette.replica(6)
 
 
-def test_a_finished_figure_is_closed_and_has_words_and_units():
+def test_a_finished_figure_is_closed_and_has_title_words_and_units():
     before = plt.get_fignums()
-    figure, axes = plt.subplots()
+    figure, axes = palette.panels()
     palette.label_axes(axes, x="time", y="loss", x_unit="ms")
     with pytest.raises(InvalidArgument, match="no alternative text"):
         palette.finish(figure, alt=" ")
-    assert palette.finish(figure, alt="Nothing\n  is drawn.").alt == "Nothing is drawn."
+    shown = palette.finish(figure, title="Nothing is drawn", alt="Empty\n  axes.")
+    assert shown.alt == "Nothing is drawn. Empty axes."
+    assert figure.get_suptitle() == "Nothing is drawn"
     assert plt.get_fignums() == before
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("time (ms)", "loss")
 
 
+def test_names_at_the_ends_of_lines_keep_their_order_and_lie_on_nothing():
+    figure, axes = palette.panels()
+    for number, end in enumerate((0.50, 0.51, 0.49, 0.52, 0.0)):
+        axes.plot([0, 1], [1, end], label=f"ends at {end}", **palette.category(number).line())
+    axes.plot([0, 1], [np.nan, np.nan], label="diverges", **palette.WRONG.line())
+    palette.label_axes(axes, x="step", y="loss")
+    palette.label_ends(axes)
+    palette.finish(figure, alt="Five lines.").draw_without_rendering()
+    names = sorted(axes.texts, key=lambda text: text.get_window_extent().y0)
+    assert [name.get_text().strip() for name in names] == [
+        "diverges",
+        *(f"ends at {end}" for end in (0.0, 0.49, 0.5, 0.51, 0.52)),
+    ]
+    for low, high in itertools.pairwise(names):
+        assert low.get_window_extent().y1 <= high.get_window_extent().y0 + 1
+    assert max(name.get_window_extent().x1 for name in names) <= figure.bbox.x1
+
+
 SHOWN = """
-import matplotlib.pyplot as plt
-from distlab.course.palette import finish
-figure, axes = plt.subplots(figsize=(1, 1))
+from distlab.course.palette import NARROW, finish, panels, replica
+figure, axes = panels(width=NARROW, height=1)
+axes.plot([1, 2], **replica(0).line())
 finish(figure, alt='One < two, "so to say".')
 """
 
 
-def test_a_figures_words_are_in_the_metadata_and_in_jupyterlab_in_html():
+def test_a_figure_is_shown_at_its_width_with_twice_the_pixels_and_its_words():
     # Where JupyterLab runs a kernel, its server says in this variable which notebook it is.
     in_lab = f"import os\nos.environ['JPY_SESSION_NAME'] = 'a.ipynb'\n{SHOWN}"
     cells = [nbformat.v4.new_code_cell(source) for source in (SHOWN, in_lab)]
     stored, lab = (c.outputs[0] for c in execute(nbformat.v4.new_notebook(cells=cells)).cells)
     assert set(stored.data) == {"image/png", "text/plain"}
-    assert stored.metadata["image/png"]["alt"] == 'One < two, "so to say".'
+    words = {"alt": 'One < two, "so to say".', "width": 384}
+    assert stored.metadata["image/png"] == words
+    assert size_and_colours(stored.data["image/png"]) == ((768, 192), 64)
     image = lab.data["text/html"]
-    assert image.startswith('<img alt="One &lt; two, &quot;so to say&quot;." src="data:image/png;')
+    assert image.startswith(
+        '<img alt="One &lt; two, &quot;so to say&quot;." width="384" src="data:image/png;'
+    )
     assert "".join(lab.data["image/png"].split()) in image.replace("\n", "")
+
+
+def size_and_colours(png):
+    """The pixels of a picture in base64, and how many colours its file may name."""
+    picture = Image.open(io.BytesIO(base64.b64decode(png)))
+    return picture.size, len(picture.getpalette()) // 3
+
+
+def test_figures_of_the_notebooks_have_one_of_three_widths_and_are_light():
+    for path in sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("solutions/*.ipynb")]):
+        cells = nbformat.read(path, as_version=4).cells
+        outputs = [output for cell in cells for output in cell.get("outputs", ())]
+        for output in outputs:
+            if png := output.get("data", {}).get("image/png"):
+                width = output.metadata["image/png"]["width"]
+                (pixels, _), colours = size_and_colours(png)
+                assert width in (384, 576, 768) and pixels == 2 * width, path.name
+                assert colours <= 64 and len(png) < 110_000, path.name

@@ -173,7 +173,8 @@ SAMPLES = {
 }
 LOOKS = [palette.replica(number) for number in range(4)]
 LOOKS += [palette.ONE_DEVICE, palette.RIGHT, palette.WRONG, *palette.CATEGORIES]
-COLOURS = {to_rgb(look.colour) for look in LOOKS}
+COLOURS = {to_rgb(colour) for look in LOOKS for colour in (look.colour, palette.ink(look.colour))}
+COLOURS.add(to_rgb(palette.GRID))
 
 
 def test_each_drawing_function_has_sample_data():
@@ -208,4 +209,5 @@ def test_a_figure_is_drawn(name):
     assert (pixels < 250).any(axis=-1).mean() > 0.005, "it is blank"
     assert any(text.get_text().strip() for text in figure.findobj(Text) if text.get_visible())
     assert len(figure.alt) > 20
+    assert figure.get_figwidth() in (palette.NARROW, palette.MIDDLE, palette.WIDE)
     assert colours_of(figure) <= COLOURS
