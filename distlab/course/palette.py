@@ -19,6 +19,7 @@ import io
 import os
 import textwrap
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -159,7 +160,7 @@ def label_ends(axes: Any) -> None:
     column = max(x for x, _ in ends)
     heights = [y for _, y in ends]
     gap = 0.17 / (axes.get_position().height * axes.figure.get_figheight())
-    order = sorted(range(len(lines)), key=heights.__getitem__)
+    order = _bottom_up(heights)
     for _ in range(100):
         heights[order[0]] = max(0.03, heights[order[0]])
         for low, high in pairwise(order):
@@ -170,6 +171,17 @@ def label_ends(axes: Any) -> None:
         style = {"color": ink(line.get_color()), "fontsize": 9, "weight": "bold", "va": "center"}
         left = column if x > 0.85 * column else x
         axes.text(left, height, f"   {name}", transform=axes.transAxes, **style)
+
+
+def _bottom_up(heights: Sequence[float]) -> list[int]:
+    """The places of heights in rising order, where rounding doesn't decide about equal ones."""
+    order = list(range(len(heights)))[::-1]
+    for _ in heights:
+        for place in range(len(order) - 1):
+            low, high = order[place : place + 2]
+            if heights[low] > heights[high] + 0.03:
+                order[place : place + 2] = high, low
+    return order
 
 
 def add_legend(axes: Any, **places: Any) -> Any:
