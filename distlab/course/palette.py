@@ -132,10 +132,13 @@ def diagram(
 def label_axes(axes: Any, *, x: str, y: str, x_unit: str = "", y_unit: str = "") -> None:
     """Names both axes with their units, and leaves of the frame what a reader needs.
 
-    Without a name the y axis has categories, so that the grid is that of the other axis.
+    Without a name the y axis has categories, so that the grid is that of the other axis. Of panels
+    beside each other with one y axis the first one names it.
     """
     axes.set_xlabel(f"{x} ({x_unit})" if x_unit else x)
-    axes.set_ylabel(f"{y} ({y_unit})" if y_unit else y)
+    shares = len(axes.get_shared_y_axes().get_siblings(axes)) > 1
+    if not shares or axes.get_subplotspec().is_first_col():
+        axes.set_ylabel(f"{y} ({y_unit})" if y_unit else y)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(NOTE)
     axes.grid(axis="y" if y else "x", color=GRID)

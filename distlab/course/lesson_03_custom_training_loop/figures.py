@@ -35,8 +35,6 @@ def draw_example_weights(shares: Sequence[int], rules: Mapping[str, Sequence[flo
     for ax, (title, weights) in zip(axes[0], rules.items(), strict=True):
         _draw_panel(ax, shares, weights)
         ax.set_title(title, fontsize=10, loc="left")
-    for ax in axes[0][1:]:
-        ax.set_ylabel("")
     handles, labels = axes[0][0].get_legend_handles_labels()
     add_legend(figure, handles=handles, labels=labels, loc="outside lower center", ncols=5)
     equal = all(np.ptp(weights) < 1e-6 for weights in rules.values())

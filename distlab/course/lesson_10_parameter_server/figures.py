@@ -95,8 +95,6 @@ def draw_staleness(trainings: Mapping[str, Sequence[Applied]]) -> Figure:
         _draw_steps(timeline, steps)
         _draw_histogram(histogram, [step[2] for step in steps], most=most)
         _draw_weights(path, _in_order_of_writing(steps))
-    for axes in rows[:, 1:].flat:
-        axes.set_ylabel("")
     _add_legend(figure, left_out=any(map(_any_left_out, trainings.values())))
     caption = " ".join(_told(title, steps) for title, steps in trainings.items())
     return finish(

@@ -47,8 +47,6 @@ def draw_traffic(networks: Mapping[str, Network], *, vector_bytes: int) -> Figur
         even += [name] * bool(most.all())
         listed = ", ".join(f"{number:.3g}" for number in sent)
         says.append(f"{name}, {_steps(network)}: sent {listed}")
-    for ax in axes[0][1:]:
-        ax.set_ylabel("")
     title = f"Only the {' and the '.join(even)} lets every rank send the same"
     if len(even) in (0, len(networks)):
         title = "Every rank sends the same" if even else "The ranks don't send the same"

@@ -6,7 +6,7 @@ draw_compiled_batches({"as they come": [(32, 32, 1), (4, 4, 2)]})   # (examples,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distlab.course.palette import (
     GROUND,
@@ -26,34 +26,25 @@ if TYPE_CHECKING:
 
 def draw_compiled_batches(plans: Mapping[str, Sequence[tuple[int, int, int]]]) -> Figure:
     """Draws each batch as a bar, in the colour of the program that runs it."""
+    from matplotlib.patches import Patch
+
     width = MIDDLE if len(plans) > 1 else NARROW
     figure, columns = panels(1, len(plans), width=width, sharey=True, squeeze=False)
+    padding = {"facecolor": GROUND, "edgecolor": NOTE, "hatch": ".."}
+    looks: dict[str, dict[str, Any]] = {}
     for axes, (title, batches) in zip(columns[0], plans.items(), strict=True):
         for place, (examples, rows, program) in enumerate(batches, 1):
-            look = category(program - 1)
-            axes.bar(place, examples, label=f"program {program}", **look.bar())
+            look = looks.setdefault(f"program {program}", category(program - 1).bar())
+            axes.bar(place, examples, **look)
             if rows > examples:
-                axes.bar(
-                    place, rows - examples, bottom=examples, label="padding",
-                    color=GROUND, edgecolor=NOTE, hatch="..",
-                )  # fmt: skip
+                look = looks.setdefault("padding", padding)
+                axes.bar(place, rows - examples, bottom=examples, **look)
         label_axes(axes, x="batch", y="rows")
         axes.set_title(f"{title}: {_count(batches)}", fontsize=10, loc="left")
         axes.set_xticks(range(1, len(batches) + 1))
-    for axes in columns[0][1:]:
-        axes.set_ylabel("")
-    handles: dict[str, object] = {}
-    for axes in columns[0]:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    labels = sorted(handles, key=lambda label: (label == "padding", label))
-    add_legend(
-        figure,
-        handles=[handles[label] for label in labels],
-        labels=labels,
-        loc="outside lower center",
-        ncols=3,
-    )
+    labels = sorted(looks, key=lambda label: (label == "padding", label))
+    handles = [Patch(**looks[label], label=label) for label in labels]
+    add_legend(figure, handles=handles, loc="outside lower center", ncols=3)
     return finish(
         figure,
         title="Padding keeps one shape" if len(plans) > 1 else "Each new shape is a new program",
