@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from distlab.errors import DatasetError, InvalidArgument, did_you_mean
+from distlab.errors import InvalidArgument, did_you_mean
 from distlab.strategy.description import describe
 from distlab.training.keras_private import models
 from distlab.training.keras_private.models import inner
@@ -39,7 +39,8 @@ from distlab.training.parity_runs import (
     under_strategy,
     wide,
 )
-from distlab.training.workers.workers import Workers, at_method, workers_of
+from distlab.training.workers.agreement import check_data
+from distlab.training.workers.workers import at_method, workers_of
 
 _TRAINERS = {"distribute": "distlab.distribute", "keras": "Keras's own fit"}
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -160,7 +161,8 @@ def check_parity(
     """
     _check_arguments(build, strategy, train)
     batches = read_batches(data, steps)
-    _check_same_data(batches, workers_of(strategy))
+    checksum = {"batches with the checksum {}": digest_of(batches.elements)}
+    check_data(workers_of(strategy), "check_parity", checksum)
     case = Case(build=build, strategy=strategy, train=train, batches=batches)
     replicas = strategy.num_replicas_in_sync
     with _restored_settings(), at_method("check_parity"):
@@ -420,19 +422,6 @@ def _wrong_scale(factor: float | None) -> Cause | None:
         "divide the sum of a replica's example losses by the GLOBAL batch size, once: inside a "
         "strategy's scope Keras's losses that are means already divide by the number of replicas",
     )
-
-
-def _check_same_data(batches: Batches, workers: Workers) -> None:
-    """Raises where a worker reads other batches than the chief."""
-    chief, *others = workers.exchange(digest_of(batches.elements))
-    for name, other in zip(workers.names[1:], others, strict=True):
-        if other != chief:
-            raise DatasetError(
-                asked=f"check_parity on {workers.count} workers",
-                found=f"other batches on {name} than on {workers.names[0]}",
-                do="give all workers the same global batches, in the same order: shuffle with a "
-                "seed, and let distribute share them out",
-            )
 
 
 def _check_arguments(build: Any, strategy: Any, train: Any) -> None:

@@ -291,7 +291,7 @@ def test_single_batches():
         x = tf.constant(X[:rows])
         np.testing.assert_allclose(model.predict_on_batch(x), plain.predict_on_batch(x), atol=1e-5)
         np.testing.assert_allclose(model(x), plain(x), atol=1e-5)
-    same_fit(plain, model)
+    assert_same(plain, model)
 
 
 class Adapts(layers.Layer):
@@ -315,7 +315,7 @@ def test_what_a_layer_writes_in_predict_and_evaluate_is_that_of_one_device():
             each.predict(X[:rows], batch_size=5, verbose=0) for each in (plain, model)
         )
         np.testing.assert_allclose(outputs, expected, atol=1e-5)
-    same_fit(plain, model)
+    assert_same(plain, model)
 
 
 # Files and looks
