@@ -64,6 +64,7 @@ class ReplicaSteps:
         self._logs_metrics = not own
         self._needed: set[int] = set()
         self._looked = False
+        self._gathers: bool | None = None  # whether it was seen to gather rows
         self._several = self.strategy.num_replicas_in_sync > 1
         if self._several:
             self._seed = global_seed(self.strategy)
@@ -83,10 +84,20 @@ class ReplicaSteps:
         self._look_ahead(element_spec)
         return self._function.get_concrete_function(element_spec).structured_outputs
 
-    @property
-    def function(self) -> Any:
-        """What is traced."""
-        return self._function
+    def gathers_rows(self, element_spec: Any) -> bool:
+        """Whether the step gathers rows by a collective: slices of sparse gradients, or outputs.
+
+        A collective has a number, which it gets when a `tf.function` is called, and TensorFlow
+        wants one shape for each number. In a loop of several steps a smaller last batch is then an
+        error.
+        """
+        all_reduce = getattr(self.strategy.extended, "_cross_device_ops", None)
+        if self._gathers is None and isinstance(all_reduce, CollectiveAllReduce):
+            graph = self._function.get_concrete_function(element_spec).graph.as_graph_def()
+            bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+            ops = {node.op for nodes in bodies for node in nodes}
+            self._gathers = "CollectiveGatherV2" in ops
+        return bool(self._gathers)
 
     def results(self, logs: Any) -> dict[str, Any]:
         """What Keras logs of a step, outside of the replicas."""
@@ -354,11 +365,11 @@ def make_execution(
         asked = int((model if epochs is None else epochs).steps_per_execution)
         taken, is_over, result = 0, False, {}
         ask = several_workers and _is_whole(iterator) and _may_end_anywhere(iterator)
-        if asked > 1 and not model.run_eagerly and gathers_rows(iterator.element_spec):
+        at_once = asked
+        if asked > 1 and not model.run_eagerly:
+            gathers = traced(lambda: step.gathers_rows(iterator.element_spec))
             # All rounds of a loop must gather as many rows, and batches have different numbers.
-            at_once = 1
-        else:
-            at_once = asked
+            at_once = 1 if gathers else asked
         while taken < asked and not is_over:
             most = min(at_once, asked - taken)
             # The number is an argument, so that another one needs no second trace.
@@ -378,13 +389,6 @@ def make_execution(
             end_data(epochs, taken=taken)
         return dict(result)
 
-    known: list[bool] = []
-
-    def gathers_rows(element_spec: Any) -> bool:
-        if not known:
-            known.append(traced(lambda: _gathers(strategy, step.function, element_spec)))
-        return known[0]
-
     return execute
 
 
@@ -396,19 +400,6 @@ def _is_whole(iterator: Any) -> bool:
 def _may_end_anywhere(iterator: Any) -> bool:
     """Whether the data do not know their length, so that one worker's may be another's or not."""
     return bool(iterator._dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY)
-
-
-def _gathers(strategy: tf.distribute.Strategy, step: Any, *args: Any) -> bool:
-    """Whether a step gathers rows by a collective: slices of sparse gradients, or outputs.
-
-    A collective has a number, which it gets when a `tf.function` is called, and TensorFlow wants
-    one shape for each number. In a loop of several steps a smaller last batch is then an error.
-    """
-    if not isinstance(getattr(strategy.extended, "_cross_device_ops", None), CollectiveAllReduce):
-        return False
-    graph = step.get_concrete_function(*args).graph.as_graph_def()
-    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-    return any(node.op == "CollectiveGatherV2" for nodes in bodies for node in nodes)
 
 
 def parts_to_compare(batch: Any) -> list[Any]:
