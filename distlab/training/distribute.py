@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -221,20 +220,18 @@ def _read_together(own: types.MethodType) -> Callable[[], Any]:
 def _summed(model: keras.Model) -> list[tuple[keras.Variable, tf.Tensor]]:
     """The variables that count on each replica by itself, with the sum of all."""
     strategy = model.distribute_strategy
-    of_dtype = defaultdict(list)  # a message holds numbers of one type
-    for variable in model.metrics_variables:
-        if is_summed(variable):
-            of_dtype[variable.value.dtype].append(variable)
-    sums = []
-    for variables in of_dtype.values():
-        own = [
-            tf.add_n([tf.reshape(copy, [-1]) for copy in strategy.experimental_local_results(v)])
-            for v in (variable.value for variable in variables)
-        ]
-        message = strategy.reduce(tf.distribute.ReduceOp.SUM, tf.concat(own, 0), axis=None)
-        parts = tf.split(message, [variable.value.shape.num_elements() for variable in variables])
-        sums += [
-            (variable, tf.reshape(part, variable.value.shape))
-            for variable, part in zip(variables, parts, strict=True)
-        ]
-    return sums
+    variables = [variable for variable in model.metrics_variables if is_summed(variable)]
+    if not variables:
+        return []
+    own = [
+        tf.add_n([tf.reshape(copy, [-1]) for copy in strategy.experimental_local_results(v.value)])
+        for v in variables
+    ]
+    # One message: float64 holds every float32 and every count.
+    message = tf.concat([tf.cast(part, tf.float64) for part in own], 0)
+    total = strategy.reduce(tf.distribute.ReduceOp.SUM, message, axis=None)
+    parts = tf.split(total, [part.shape[0] for part in own])
+    return [
+        (variable, tf.reshape(tf.cast(part, variable.value.dtype), variable.value.shape))
+        for variable, part in zip(variables, parts, strict=True)
+    ]
