@@ -14,27 +14,26 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Literal
 
 import keras
 import tensorflow as tf
 
-from distlab.errors import InvalidArgument, ModelError, did_you_mean
+from distlab.errors import InvalidArgument, did_you_mean
 from distlab.strategy.description import describe
 from distlab.strategy.mirrored import separate_collectives
-from distlab.training.executions import make_execution, make_predict_function
 from distlab.training.fit_session import FitSession
 from distlab.training.keras_private import models, replaced
 from distlab.training.model_requirements import (
+    check_arguments,
     check_metrics,
     check_model,
     check_optimizer,
     check_scope,
 )
 from distlab.training.parameter_server import server_fit
-from distlab.training.replica_steps import ReplicaSteps
+from distlab.training.replica_steps import ReplicaSteps, make_execution, make_predict_function
 from distlab.training.rule.rows import BATCH_NORM
 from distlab.training.variables import is_summed
 from distlab.training.workers.files import write_as_chief
@@ -86,7 +85,13 @@ def distribute(
         ProcessError: Another worker has failed or was lost, or a parameter server was. `fit`,
             `evaluate`, `predict` and `save` raise it too.
     """
-    _check_arguments(build, strategy, batch_norm)
+    check_arguments("distribute", build, strategy)
+    if batch_norm not in ("global", "replica"):
+        raise InvalidArgument(
+            asked=f"distribute(build, strategy, batch_norm={batch_norm!r})",
+            found="no such choice",
+            do=did_you_mean(str(batch_norm), ("global", "replica")),
+        )
     on_servers, workers = describe(strategy).kind == "parameter_server", workers_of(strategy)
     if on_servers:
         server_fit.check_strategy(strategy)
@@ -103,29 +108,6 @@ def distribute(
     # Products of the makers that were replaced: `fit` asks for new ones.
     model.train_function = model.test_function = model.predict_function = None
     return model
-
-
-def _check_arguments(build: Any, strategy: Any, batch_norm: Any) -> None:
-    if not isinstance(strategy, tf.distribute.Strategy):
-        raise InvalidArgument(
-            asked=f"distribute(build, {strategy!r})",
-            found=f"a {type(strategy).__name__} where a strategy should be",
-            do='make one: distribute(build, distlab.make_strategy("mirrored"))',
-        )
-    if batch_norm not in ("global", "replica"):
-        raise InvalidArgument(
-            asked=f"distribute(build, strategy, batch_norm={batch_norm!r})",
-            found="no such choice",
-            do=did_you_mean(str(batch_norm), ("global", "replica")),
-        )
-    if hasattr(build, "trainable_variables") or not callable(build):
-        raise ModelError(
-            asked=f"distribute({type(build).__name__}, strategy)",
-            found="not a function that builds a model; a model that exists already was built "
-            "outside the strategy's scope",
-            do="write `def build(): ...; return model` and give distribute(build, strategy)",
-            pitfall="A model made before the scope: an empty AssertionError",
-        )
 
 
 def _of_any(session: FitSession) -> Table:
@@ -168,13 +150,13 @@ def _of_replicas(model: keras.Model) -> Table:
         # A loss scale skips steps whose loss is not finite.
         step = ReplicaSteps(model, "train_step", check_finite=session.check_finite and not scales)
         see = functools.partial(session.see, "fit") if together else None
-        return make_execution(model, step, steps=lambda: session.steps("fit"), see=see)
+        return make_execution(model, step, running=session.iterator, see=see)
 
     def test(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
         check_metrics(model)
         see = functools.partial(session.see, "evaluate") if together else None
         step = ReplicaSteps(model, "test_step")
-        return make_execution(model, step, steps=lambda: session.steps("evaluate"), see=see)
+        return make_execution(model, step, running=session.iterator, see=see)
 
     def predict(model: keras.Model) -> Callable[[list[Any]], Any]:
         return make_predict_function(model, see=session.see_predicted if together else None)
@@ -238,20 +220,18 @@ def _read_together(own: types.MethodType) -> Callable[[], Any]:
 def _summed(model: keras.Model) -> list[tuple[keras.Variable, tf.Tensor]]:
     """The variables that count on each replica by itself, with the sum of all."""
     strategy = model.distribute_strategy
-    of_dtype = defaultdict(list)  # a message holds numbers of one type
-    for variable in model.metrics_variables:
-        if is_summed(variable):
-            of_dtype[variable.value.dtype].append(variable)
-    sums = []
-    for variables in of_dtype.values():
-        own = [
-            tf.add_n([tf.reshape(copy, [-1]) for copy in strategy.experimental_local_results(v)])
-            for v in (variable.value for variable in variables)
-        ]
-        message = strategy.reduce(tf.distribute.ReduceOp.SUM, tf.concat(own, 0), axis=None)
-        parts = tf.split(message, [variable.value.shape.num_elements() for variable in variables])
-        sums += [
-            (variable, tf.reshape(part, variable.value.shape))
-            for variable, part in zip(variables, parts, strict=True)
-        ]
-    return sums
+    variables = [variable for variable in model.metrics_variables if is_summed(variable)]
+    if not variables:
+        return []
+    own = [
+        tf.add_n([tf.reshape(copy, [-1]) for copy in strategy.experimental_local_results(v.value)])
+        for v in variables
+    ]
+    # One message: float64 holds every float32 and every count.
+    message = tf.concat([tf.cast(part, tf.float64) for part in own], 0)
+    total = strategy.reduce(tf.distribute.ReduceOp.SUM, message, axis=None)
+    parts = tf.split(total, [part.shape[0] for part in own])
+    return [
+        (variable, tf.reshape(tf.cast(part, variable.value.dtype), variable.value.shape))
+        for variable, part in zip(variables, parts, strict=True)
+    ]

@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError
 from distlab.training import pipelines
-from distlab.training.executions import parts_to_compare
 from distlab.training.keras_private import models, runs
 from distlab.training.model_requirements import check_scope
 from distlab.training.pipelines import (
@@ -30,12 +29,12 @@ from distlab.training.pipelines import (
     splits,
     without_none,
 )
-from distlab.training.step_errors import check_inputs, check_parts, check_targets
+from distlab.training.replica_steps import parts_to_compare
+from distlab.training.step_errors import check_parts, check_targets
 from distlab.training.workers.agreement import (
     Agreement,
     check_arguments,
-    check_lengths,
-    check_read,
+    check_data,
     check_rows,
     check_weights,
     no_batch,
@@ -74,12 +73,14 @@ class FitSession:
         # None where it takes as many steps in one as the model was compiled with.
         self._marks: int | None = None
         self._agreement: Agreement | None = None
+        self._iterator: Any = None  # Keras's over epochs, of the method that runs
         self._workers = workers_of(model.distribute_strategy)
         self._read: Counter[str] = Counter()  # executions, by method
 
     @contextlib.contextmanager
     def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
         """What `evaluate` runs in, and all that the others run in, too."""
+        outer = self._iterator
         with fail_together(self._workers, method, at=self._at):
             # Keras distributes a data set before it asks for a step: `on_data` would be too late.
             for name in {"x", "validation_data"} & set(arguments):
@@ -88,7 +89,10 @@ class FitSession:
                     replicas = self._model.distribute_strategy.num_replicas_in_sync
                     check_parts(data.element_spec, replicas)
             self._read[method] = 0
-            yield
+            try:
+                yield
+            finally:
+                self._iterator = outer
 
     def _at(self) -> str:
         return f", after step {self._model.optimizer.iterations.numpy()}"
@@ -107,9 +111,8 @@ class FitSession:
 
     def _read_whole_batches(self, logs: Any = None) -> None:
         """Takes the place of TensorFlow's distribution, which gives each worker its part only."""
-        run = runs.current_run(self._model, "predict")
-        assert run is not None
-        data = runs.undistributed(run.iterator)
+        iterator = runs.last_iterator()
+        data = runs.undistributed(iterator)
         if data is None or not can_be_split(data.element_spec):
             raise DatasetError(
                 asked=f"predict on {self._workers.count} workers",
@@ -119,8 +122,8 @@ class FitSession:
                 do="give predict arrays, or a tf.data.Dataset of dense batches of the global size",
             )
         check_order(data, self._workers)
-        self._check_same(run.iterator, "predict")
-        runs.iterate(run.iterator, data)
+        self._check_same(iterator, "predict")
+        runs.iterate(iterator, data)
 
     @contextlib.contextmanager
     def around_fit(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
@@ -143,22 +146,20 @@ class FitSession:
         free = model.steps_per_execution == 1 and not any(map(listens, callbacks))
         marks = [getattr(callback, "every_steps", None) for callback in callbacks]
         mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
-        choices = check_arguments(workers, arguments, callbacks, [finite, free, mark])
+        check_arguments(workers, arguments, callbacks)
+        choices = workers.exchange([finite, free, mark])
         all_finite, all_free, all_marks = zip(*choices, strict=True)
         self._check_finite(all(all_finite))
         outer = self._agreement, self._marks  # of a `fit` that a callback of another calls
-        self._agreement = agreement = Agreement(workers)
+        self._agreement = agreement = Agreement(workers, on_epoch=self._choose_steps)
         self._marks = math.gcd(*all_marks) if all(all_free) else None
-        pace = keras.callbacks.LambdaCallback(on_epoch_begin=self._choose_steps)
         agreement.set_model(model)
-        callbacks += [agreement, pace]
+        callbacks.append(agreement)
         try:
             yield
         finally:
             agreement.stop_listening()
-            callbacks[:] = [
-                each for each in callbacks if each is not agreement and each is not pace
-            ]
+            callbacks.remove(agreement)
             self._agreement, self._marks = outer
 
     def _check_finite(self, wanted: bool) -> None:
@@ -168,32 +169,29 @@ class FitSession:
 
     def on_data(self, iterator: Any) -> None:
         """Looks at the data of `fit` and `evaluate` before Keras builds the model for them."""
+        self._iterator = iterator
         check_scope(self._model, self._model.distribute_strategy)
         self._check_same(iterator, "evaluate" if self._agreement is None else "fit")
         if runs.batches_in(iterator) == 0:
             raise no_batch()
         self._choose_iteration(iterator)
-        spec = runs.spec_of_replica(iterator)
-        check_inputs(self._model, spec)
-        check_targets(self._model, spec)
+        check_targets(self._model, runs.spec_of_replica(iterator))
         if self._marks is not None:
             iterator.steps_per_execution = choose_steps(iterator, self._marks, self._most_steps())
 
-    def _choose_steps(self, epoch: int, logs: Any) -> None:
+    def _choose_steps(self) -> None:
         """Chooses for an epoch of `fit`, by how long a step took before."""
-        run = runs.current_run(self._model, "fit")
-        if self._marks is not None and run is not None:
-            steps = choose_steps(run.iterator, self._marks, self._most_steps())
-            run.iterator.steps_per_execution = steps
+        if self._marks is not None:
+            steps = choose_steps(self._iterator, self._marks, self._most_steps())
+            self._iterator.steps_per_execution = steps
 
     def _most_steps(self) -> int:
         secs = None if self._agreement is None else self._agreement.secs_per_step
         return 1 if secs is None else min(MOST_STEPS, int(EXECUTION_SECS / max(secs, 1e-9)))
 
-    def steps(self, method: str) -> int:
-        """How many steps `fit` or `evaluate` takes in one execution."""
-        run = runs.current_run(self._model, method)
-        return int((self._model if run is None else run.iterator).steps_per_execution)
+    def iterator(self) -> Any:
+        """Keras's iterator over epochs of what runs; None where no `fit` or `evaluate` does."""
+        return self._iterator
 
     def _check_same(self, iterator: Any, method: str) -> None:
         """Raises where workers have other data, or begin with other weights."""
@@ -201,13 +199,21 @@ class FitSession:
         if method != "fit":  # which compares them when callbacks have restored what they restore
             check_weights(workers, self._model, method=method, optimizers=False)
         seeds = order_seeds(data) if workers.count > 1 else ()
-        batches, steps = runs.batches_in(iterator), iterator.steps_per_epoch
-        check_lengths(workers, batches, steps=steps, seeds=seeds)
+        known = {
+            "shuffles with the seeds {}": seeds,
+            "{} batches": runs.batches_in(iterator),
+            "{} steps": iterator.steps_per_epoch,
+        }
+        check_data(workers, method, known)
 
     def see(self, method: str, mark: bytes, *, more: bool, is_over: bool) -> None:
         """Compares what workers have read: after executions 1, 2, 4, 8 ..., and at the end."""
         if self._is_compared(method) or is_over:
-            check_read(self._workers, method, mark, more=more)
+            read = {
+                "data that {}": "go on" if more else "end",
+                "a batch whose targets have the checksum {}": mark.hex(),
+            }
+            check_data(self._workers, method, read)
 
     def see_predicted(self, batch: Any) -> None:
         """Compares the rows that workers predict for."""

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from distlab.errors import ModelError
+from distlab.errors import InvalidArgument, ModelError
 from distlab.strategy.description import describe
 from distlab.training.keras_private import models
 from distlab.training.keras_private.models import inner
@@ -21,6 +21,24 @@ from distlab.training.keras_private.models import inner
 # What a model's class may override. The first are run on every replica; the others are replaced.
 _STEPS = ("train_step", "test_step", "compute_loss")
 _MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
+
+
+def check_arguments(function: str, build: Any, strategy: Any) -> None:
+    """Raises where a function of ours got something else than a `build` and a strategy."""
+    if not isinstance(strategy, tf.distribute.Strategy):
+        raise InvalidArgument(
+            asked=f"{function}(build, strategy={strategy!r})",
+            found=f"a {type(strategy).__name__} where a strategy should be",
+            do='make one: strategy = distlab.make_strategy("mirrored")',
+        )
+    if hasattr(build, "trainable_variables") or not callable(build):
+        raise ModelError(
+            asked=f"{function}({type(build).__name__}, strategy)",
+            found="not a function that builds a model; a model that exists already was built "
+            "outside the strategy's scope",
+            do=f"write `def build(): ...; return model` and give {function}(build, ...)",
+            pitfall="A model made before the scope: an empty AssertionError",
+        )
 
 
 def check_model(model: Any, strategy: tf.distribute.Strategy) -> None:
@@ -127,16 +145,20 @@ def check_optimizer(model: keras.Model) -> None:
 def check_metrics(model: keras.Model) -> None:
     """Raises where a metric's variables cannot hold what one device counts."""
     strategy = model.distribute_strategy
-    if strategy.num_replicas_in_sync == 1 or describe(strategy).kind == "central_storage":
+    kind = describe(strategy).kind
+    on_servers = kind == "parameter_server"
+    if kind == "central_storage" or (strategy.num_replicas_in_sync == 1 and not on_servers):
         return
     for metric in models.metrics_of(model):
         held = {name: each for name, each in vars(metric).items() if isinstance(each, tf.Variable)}
-        state = {each.name: each.value for each in metric._variables}
+        if not on_servers:
+            held |= {each.name: each.value for each in metric._variables}
         copied = tf.distribute.DistributedValues
-        if outside := [n for n, each in (held | state).items() if not isinstance(each, copied)]:
+        if outside := [n for n, each in held.items() if not isinstance(each, copied)]:
+            why = "the replicas do not have a copy each"
             raise ModelError(
-                asked=f"train or evaluate the model {model.name!r} on several replicas",
+                asked=f"train or evaluate the model {model.name!r} with {kind} replicas",
                 found=f"the metric {metric.name!r} with variables ({', '.join(outside)}) of which "
-                "the replicas do not have a copy each",
+                f"{'there is one, which workers would write at once' if on_servers else why}",
                 do="make the variable with self.add_weight, and the metric inside build()",
             )

@@ -8,7 +8,6 @@ check_parity(build, data, strategy=strategy, train=my_loop)      # my_loop(model
 from __future__ import annotations
 
 import contextlib
-import html
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,14 +18,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from distlab.errors import DatasetError, InvalidArgument, ModelError, did_you_mean
+from distlab.errors import InvalidArgument, did_you_mean
 from distlab.strategy.description import describe
 from distlab.training.keras_private import models
 from distlab.training.keras_private.models import inner
+from distlab.training.model_requirements import check_arguments
 from distlab.training.parity_runs import (
     ASKED,
-    NOISE_FACTOR,
-    ROUNDINGS_A_STEP,
     Batches,
     Case,
     Change,
@@ -34,19 +32,18 @@ from distlab.training.parity_runs import (
     Start,
     Train,
     compare,
+    difference,
     digest_of,
     on_one_device,
     read_batches,
-    seeds_of,
     under_strategy,
     wide,
 )
-from distlab.training.workers.workers import Workers, at_method, workers_of
+from distlab.training.workers.agreement import check_data
+from distlab.training.workers.workers import at_method, workers_of
 
 _TRAINERS = {"distribute": "distlab.distribute", "keras": "Keras's own fit"}
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
-_OTHER_SEED = 8_675_321  # any number that nobody else is likely to take
-_MOVES_BY_CHANCE = 0.01  # of a weight's movement, with other random numbers: less is rounding
 _SAME_FACTOR = 0.02  # relative; what SGD(1.0) leaves of float32 after one step is far below
 
 
@@ -67,8 +64,9 @@ class Parity:
     Attributes:
         equal: Whether every weight, on every replica, stayed within rounding after every step.
         max_abs_diff: The difference that is largest against what is allowed for its weight.
-        tolerance: What is allowed there.
-        tolerance_why: How that was arrived at.
+        tolerance: What is allowed there. Unless it was given, that is rounding alone, since
+            replicas add up in another order: a few units of the last digit a step, and a few times
+            what another last digit of the first weights changes on one device.
         steps: Steps taken.
         replicas: Of the strategy.
         train: Who took the steps under the strategy.
@@ -84,7 +82,6 @@ class Parity:
     equal: bool
     max_abs_diff: float
     tolerance: float
-    tolerance_why: str
     steps: int
     replicas: int
     train: str
@@ -107,7 +104,7 @@ class Parity:
             f"{self.first_step} of {self.steps}, first in {self.first_layer}."
         )
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def __repr__(self) -> str:
         size = f"{self.max_abs_diff:.1e}, and {self.tolerance:.1e} is allowed"
         lines = [
             ("Largest difference", size),
@@ -116,24 +113,7 @@ class Parity:
             ("Switched off on both sides", ", ".join(self.switched_off)),
             *(("Note", note) for note in self.notes),
         ]
-        return [(name, text) for name, text in lines if text]
-
-    def __repr__(self) -> str:
-        lines = [f"{name}: {text}" for name, text in self._lines()]
-        return "\n".join([self._headline(), *lines])
-
-    def _repr_html_(self) -> str:
-        head = "<tr><th>step</th><th>largest difference</th><th>allowed</th><th>weight</th></tr>"
-        bold = " style='font-weight:bold'"
-        rows = "".join(
-            f"<tr{bold if row.max_abs_diff > row.allowed else ''}><td>{row.step}</td>"
-            f"<td>{row.max_abs_diff:.1e}</td><td>{row.allowed:.1e}</td>"
-            f"<td>{html.escape(row.weight)}</td></tr>"
-            for row in self.differences
-        )
-        lines = [*self._lines()[1:], ("Tolerance", self.tolerance_why)]
-        text = "".join(f"<br><b>{name}:</b> {html.escape(line)}" for name, line in lines)
-        return f"<p><b>{html.escape(self._headline())}</b>{text}</p><table>{head}{rows}</table>"
+        return "\n".join([self._headline(), *(f"{name}: {text}" for name, text in lines if text)])
 
 
 def check_parity(
@@ -168,7 +148,7 @@ def check_parity(
             own `fit`), or a loop of your own: a function of a model, built and compiled in the
             scope, and a data set of one global batch, called for each step.
         tolerance: The largest difference that is allowed. None measures what rounding explains,
-            for each weight: `Parity.tolerance_why` says how.
+            for each weight.
 
     Returns:
         What was found.
@@ -181,14 +161,15 @@ def check_parity(
     """
     _check_arguments(build, strategy, train)
     batches = read_batches(data, steps)
-    _check_same_data(batches, workers_of(strategy))
+    checksum = {"batches with the checksum {}": digest_of(batches.elements)}
+    check_data(workers_of(strategy), "check_parity", checksum)
     case = Case(build=build, strategy=strategy, train=train, batches=batches)
     replicas = strategy.num_replicas_in_sync
     with _restored_settings(), at_method("check_parity"):
         comparison = compare(case, tolerance=tolerance)
         start = comparison.one.start
-        loss = loss_factor(case, start) if callable(train) and replicas > 1 else None
-        cause = None if comparison.first is None else find_cause(case, comparison, loss)
+        factor = loss_factor(case, start) if callable(train) and replicas > 1 else None
+        cause = None if comparison.first is None else find_cause(case, comparison, factor)
     step, index = comparison.first or (None, None)
     names, ratio = start.names(), comparison.ratio()
     rows = [
@@ -206,7 +187,6 @@ def check_parity(
         equal=cause is None,
         max_abs_diff=shown.max_abs_diff,
         tolerance=shown.allowed,
-        tolerance_why=_explain(comparison, tolerance),
         steps=len(batches.elements),
         replicas=replicas,
         train=name if name.isidentifier() else "your loop",
@@ -215,37 +195,17 @@ def check_parity(
         cause=None if cause is None else cause.why,
         do=None if cause is None else cause.do,
         switched_off=comparison.one.off,
-        notes=tuple(_notes(comparison, batches, steps, loss)),
+        notes=tuple(_notes(comparison, batches, steps, factor)),
         differences=tuple(rows),
     )
 
 
-def _explain(comparison: Comparison, tolerance: float | None) -> str:
-    if tolerance is not None:
-        return "the one that was given"
-    rounding = comparison.one.rounding()
-    coarse = f", {ROUNDINGS_A_STEP} x {rounding:.1e} of its movement (the layers' precision)"
-    return (
-        f"rounding only, since replicas add up in another order: for each weight "
-        f"{ROUNDINGS_A_STEP} x 1.2e-07 of its size (float32, sizes below 1 count as 1) a step"
-        f"{coarse if rounding > 1e-6 else ''}, and {NOISE_FACTOR} times what another last digit of "
-        f"the first weights changes on one device (here up to "
-        f"{comparison.noise.max(initial=0):.1e})"
-    )
-
-
 def _notes(
-    comparison: Comparison, batches: Batches, steps: int, loss: Factor | None
+    comparison: Comparison, batches: Batches, steps: int, factor: float | None
 ) -> Iterator[str]:
     taken = len(batches.elements)
     if taken < steps:
         yield f"the data end after {taken} of {steps} steps"
-    if not batches.rereads_alike:
-        yield (
-            "the data set gives other batches when it is read again (a shuffle or random map?); "
-            "here both sides had the same, but two trainings compare only on data made anew "
-            "with a seed"
-        )
     if comparison.first is not None:
         return
     if comparison.finite < taken:
@@ -261,9 +221,9 @@ def _notes(
             f"({', '.join(names[:3])}{' ...' if len(names) > 3 else ''}): check with float32, SGD "
             "or a larger learning rate too"
         )
-    if loss is not None and loss.fits and not loss.is_about(1):
+    if factor is not None and not _is_about(factor, 1):
         yield (
-            f"the gradients are {loss.value:.3g} times one device's, which this optimizer divides "
+            f"the gradients are {factor:.3g} times one device's, which this optimizer divides "
             "out again: the loss is scaled wrongly, and plain SGD would show it"
         )
 
@@ -285,12 +245,12 @@ class _Suspect:
     batches: Batches | None = None
 
 
-def find_cause(case: Case, comparison: Comparison, loss: Factor | None) -> Cause:
-    """Why the sides differ, by experiments; `loss` is the loss's factor, if it was measured."""
+def find_cause(case: Case, comparison: Comparison, factor: float | None) -> Cause:
+    """Why the sides differ, by experiments; `factor` is the loss's, if it was measured."""
     assert comparison.first is not None
     step, _ = comparison.first
-    known = _draws(case, comparison) or _own_updates(comparison, step)
-    if known := known or (None if loss is None else _wrong_scale(loss)):
+    known = _draws(case, comparison) or _own_updates(comparison, step) or _wrong_scale(factor)
+    if known is not None:
         return known
     stopped: list[str] = []
     for suspect in _suspects(case, comparison):
@@ -304,9 +264,10 @@ def find_cause(case: Case, comparison: Comparison, loss: Factor | None) -> Cause
                 return suspect.cause
         except Exception as error:  # a user's loop may need what was taken out of the model
             stopped.append(type(error).__name__)
-    loss = loss or loss_factor(case, comparison.one.start)
+    if factor is None:
+        factor = loss_factor(case, comparison.one.start)
     but = f" ({', '.join(stopped)} in an experiment)" if stopped else ""
-    return _wrong_scale(loss) or Cause(
+    return _wrong_scale(factor) or Cause(
         f"not found{but}: the difference stays without regularisers, without clipping and with the "
         "same examples on every replica, and is no common factor",
         "take layers, and parts of the optimizer, out of build() one by one; or compare the "
@@ -315,20 +276,13 @@ def find_cause(case: Case, comparison: Comparison, loss: Factor | None) -> Cause
 
 
 def _draws(case: Case, comparison: Comparison) -> Cause | None:
-    """Random numbers that could not be switched off: other ones move one device elsewhere, too."""
-    if case.train == "distribute":
+    """Random numbers that could not be switched off: no two sides draw the same."""
+    layers = comparison.one.left
+    if case.train == "distribute" or not layers:
         return None
-    one = comparison.one
-    again = on_one_device(replace(case, changes=(_reseed,)), one.start).path[-1]
-    pairs = zip(again, one.path[-1], strict=True)
-    far = case.largest([np.abs(wide(a) - wide(b)).max(initial=0) for a, b in pairs])
-    chance = _MOVES_BY_CHANCE * comparison.moved[-1] + comparison.allowed[-1]
-    if not (far > chance).any():
-        return None
-    drawer = f"layer {', '.join(one.left)} draws" if one.left else "something in the model draws"
     return Cause(
-        f"{drawer} random numbers in each step, which could not be switched off: with other "
-        "seeds one device takes other steps too, so nothing can be equal",
+        f"layer {', '.join(layers)} draws random numbers in each step, which could not be switched "
+        "off, so nothing can be equal",
         "leave it out of the model that you check, or give it a rate that is 0 there",
     )
 
@@ -336,16 +290,17 @@ def _draws(case: Case, comparison: Comparison) -> Cause | None:
 def _own_updates(comparison: Comparison, step: int) -> Cause | None:
     """Copies of a trainable weight that differ cannot come from one common gradient."""
     start = comparison.one.start
-    apart = (comparison.apart[step] > comparison.allowed[step]) & start.trained()
-    if not apart.any():
-        return None
-    index = int(np.argmax(apart))
-    return Cause(
-        f"the replicas' own copies of {start.names()[index]} are "
-        f"{comparison.apart[step, index]:.1e} apart: each replica applied a gradient of its own",
-        "add the gradients over the replicas before the update: optimizer.apply inside "
-        "strategy.run does it, and so does all_reduce in the replica context",
-    )
+    rows = (start.names(), start.trained(), comparison.other.steps[step], comparison.allowed[step])
+    for name, trains, copies, allowed in zip(*rows, strict=True):
+        apart = max(difference(copy, copies[0]) for copy in copies)
+        if trains and apart > allowed:
+            return Cause(
+                f"the replicas' own copies of {name} are {apart:.1e} apart: each replica applied a "
+                "gradient of its own",
+                "add the gradients over the replicas before the update: optimizer.apply inside "
+                "strategy.run does it, and so does all_reduce in the replica context",
+            )
+    return None
 
 
 def _suspects(case: Case, comparison: Comparison) -> Iterator[_Suspect]:
@@ -374,21 +329,15 @@ def _suspects(case: Case, comparison: Comparison) -> Iterator[_Suspect]:
             "tf.nn.scale_regularization_loss(tf.add_n(model.losses))",
         )
         yield _Suspect(cause=cause, change=_zero_regularisers)
-    if equal := case.batches.in_equal_shares(replicas):
-        sizes = " and ".join(map(str, sorted(set(case.batches.sizes()))))
-        cause = Cause(
-            f"the {replicas} replicas get unequal shares (batches of {sizes} examples), and the "
-            "mean of each counts the same; with equal shares the difference is gone",
-            "weigh each example by the global batch: distlab.distribute does; or drop_remainder="
-            "True",
-        )
-        yield _Suspect(cause=cause, batches=equal)
     if alike := case.batches.with_shares_alike(replicas):
+        sizes = case.batches.sizes()
+        unequal = f" of {' or '.join(map(str, sorted(set(sizes))))} examples"
         cause = Cause(
-            "something is computed from a replica's own share of the batch; where every replica "
-            "gets the same examples, the difference is gone",
-            "look for means, counts, masks and statistics over the batch in layers, losses and "
-            "the loop",
+            f"something is computed from a replica's own share of a batch"
+            f"{unequal if any(size % replicas for size in sizes) else ''}: a mean, a count; where "
+            "every replica gets the same examples, the difference is gone",
+            "weigh each example by the global batch, as distlab.distribute does; look for means, "
+            "counts, masks and statistics over the batch in layers, losses and the loop",
         )
         yield _Suspect(cause=cause, batches=alike)
 
@@ -428,37 +377,16 @@ def _use_plain_sgd(model: keras.Model) -> None:
     model.optimizer = keras.optimizers.SGD(1.0)
 
 
-def _reseed(model: keras.Model) -> None:
-    """Lets every layer, and every operation, that draws random numbers draw others."""
-    for layer in models.layers(model):
-        for generator in seeds_of(layer):
-            generator.state.assign(generator.state + 12345)
-    # Operations without a seed of their own follow this one, from the next trace on.
-    tf.random.set_seed(_OTHER_SEED)
+def loss_factor(case: Case, start: Start) -> float | None:
+    """One step under the strategy as a multiple of one device's; None where no number fits.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Factor:
-    """One step under the strategy as a multiple of one device's, where all weights have the same.
-
-    Plain SGD moves a weight by its gradient, so that a loss that is scaled wrongly shows as one
-    factor on all weights; Adam divides it out again and hides it.
+    Plain SGD, without regularisers and clipping, moves a weight by its gradient, so that a loss
+    that is scaled wrongly shows as one factor on all weights; Adam divides it out again.
     """
-
-    value: float
-    fits: bool
-
-    def is_about(self, value: float) -> bool:
-        """Whether it is that multiple."""
-        return self.fits and abs(self.value - value) <= _SAME_FACTOR * max(abs(value), 1.0 / 16)
-
-
-def loss_factor(case: Case, start: Start) -> Factor:
-    """The factor of the loss alone: no regulariser, clipping or own optimizer."""
     alike = case.batches.with_shares_alike(case.strategy.num_replicas_in_sync)
     bare = (synchronise_batch_norms, _stop_clipping, _use_plain_sgd, _zero_regularisers)
     bare_case = replace(case, batches=(alike or case.batches).up_to(1), changes=bare)
-    moves, value, fits = [], float("nan"), False
+    moves = []
     try:
         for run in (on_one_device(bare_case, start), under_strategy(bare_case, start)):
             rows = zip(run.path[0], start.row, start.trained(), strict=True)
@@ -466,23 +394,29 @@ def loss_factor(case: Case, start: Start) -> Factor:
                 np.concatenate([(wide(a) - wide(b)).ravel() for a, b, trains in rows if trains])
             )
     except Exception:  # a user's loop may need what is taken out of the model here
-        return Factor(value=value, fits=fits)
+        return None
     one, other = moves
     size = float(one @ one)
+    factor = None
     if size and np.isfinite(size) and np.isfinite(other).all():
         value = float(one @ other) / size
         limit = max(float(np.linalg.norm(other)), size**0.5 / 16)
-        fits = float(np.linalg.norm(other - value * one)) <= _SAME_FACTOR * limit
-    value, fits = case.workers.from_chief([value, fits])
-    return Factor(value=value, fits=fits)
+        if float(np.linalg.norm(other - value * one)) <= _SAME_FACTOR * limit:
+            factor = value
+    return case.workers.from_chief(factor)  # type: ignore[no-any-return]
 
 
-def _wrong_scale(loss: Factor) -> Cause | None:
+def _is_about(factor: float | None, value: float) -> bool:
+    within = _SAME_FACTOR * max(abs(value), 1.0 / 16)
+    return factor is not None and abs(factor - value) <= within
+
+
+def _wrong_scale(factor: float | None) -> Cause | None:
     """What a factor on the loss comes from; None where it is 1, or none fits."""
-    if loss.is_about(1) or not loss.fits:
+    if factor is None or _is_about(factor, 1):
         return None
-    whole = round(1 / loss.value) if 0 < loss.value < 0.9 else 0
-    times = f"1/{whole} of" if whole and loss.is_about(1 / whole) else f"{loss.value:.3g} times"
+    whole = round(1 / factor) if 0 < factor < 0.9 else 0
+    times = f"1/{whole} of" if whole and _is_about(factor, 1 / whole) else f"{factor:.3g} times"
     return Cause(
         f"every update is {times} one device's (measured with plain SGD, without regularisers)",
         "divide the sum of a replica's example losses by the GLOBAL batch size, once: inside a "
@@ -490,32 +424,8 @@ def _wrong_scale(loss: Factor) -> Cause | None:
     )
 
 
-def _check_same_data(batches: Batches, workers: Workers) -> None:
-    """Raises where a worker reads other batches than the chief."""
-    chief, *others = workers.exchange(digest_of(batches.elements))
-    for name, other in zip(workers.names[1:], others, strict=True):
-        if other != chief:
-            raise DatasetError(
-                asked=f"check_parity on {workers.count} workers",
-                found=f"other batches on {name} than on {workers.names[0]}",
-                do="give all workers the same global batches, in the same order: shuffle with a "
-                "seed, and let distribute share them out",
-            )
-
-
 def _check_arguments(build: Any, strategy: Any, train: Any) -> None:
-    if isinstance(build, keras.Model) or not callable(build):
-        raise ModelError(
-            asked=f"check_parity({type(build).__name__}, data, strategy=strategy)",
-            found="not a function that builds a model; it must be built for each side",
-            do="write `def build(): ...; return model` and give check_parity(build, ...)",
-        )
-    if not isinstance(strategy, tf.distribute.Strategy):
-        raise InvalidArgument(
-            asked=f"check_parity(build, data, strategy={strategy!r})",
-            found=f"a {type(strategy).__name__} where a strategy should be",
-            do='make one: strategy=distlab.make_strategy("mirrored")',
-        )
+    check_arguments("check_parity", build, strategy)
     if describe(strategy).kind == "parameter_server":
         raise InvalidArgument(
             asked="check_parity with a strategy of kind 'parameter_server'",

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from distlab.strategy.description import describe, short_name
 from distlab.training.distribute import distribute
 from distlab.training.keras_private import models
 from distlab.training.model_requirements import check_compiled
+from distlab.training.rule.losses import is_keras
 from distlab.training.workers.workers import Workers, workers_of
 
 Train = Literal["distribute", "keras"] | Callable[[keras.Model, tf.data.Dataset], Any]
@@ -32,24 +33,16 @@ Copies = tuple[np.ndarray, ...]  # of one weight, on every replica
 Table = np.ndarray  # one row a step, one column a weight
 
 ASKED = "check_parity(build, data, strategy=strategy)"
-ROUNDINGS_A_STEP = 4  # in units of the last digit
-NOISE_FACTOR = 8  # the probe is one sample of the noise, the strategy's steps are another
+_ROUNDINGS_A_STEP = 4  # in units of the last digit
+_NOISE_FACTOR = 8  # the probe is one sample of the noise, the strategy's steps are another
 
 _SEED = 1
 
 # What a mantissa of each type rounds to, relative to the number.
 _ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
-# What to set to zero in layers that draw; dropout inside attention and recurrent cells is one of
-# their layers, or an attribute.
-_RATES = {
-    keras.layers.Dropout: "rate",
-    keras.layers.AlphaDropout: "rate",
-    keras.layers.GaussianDropout: "rate",
-    keras.layers.GaussianNoise: "stddev",
-}
-_RATES_OF_OTHERS = ("dropout", "recurrent_dropout")
-_AUGMENTATIONS = ("AugMix", "CutMix", "MixUp", "Solarization")
+# Recurrent cells have something to draw by, also where these are zero.
+_RATES = ("dropout", "recurrent_dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +51,6 @@ class Batches:
 
     elements: tuple[Any, ...]
     spec: Any
-    rereads_alike: bool = True
 
     def sizes(self) -> list[int]:
         """How many examples each batch has."""
@@ -84,16 +76,6 @@ class Batches:
         """The first batches."""
         return replace(self, elements=self.elements[:steps])
 
-    def in_equal_shares(self, replicas: int) -> Batches | None:
-        """Full batches only, trimmed so that every replica gets as many examples."""
-        sizes = self.sizes()
-        share = max(sizes) // replicas * replicas
-        if share == 0 or set(sizes) == {share}:
-            return None
-        pairs = zip(self.elements, sizes, strict=True)
-        full = tuple(element for element, size in pairs if size == max(sizes))
-        return replace(self, elements=full)._map(lambda part, n: part[:n], [share] * len(full))
-
     def with_shares_alike(self, replicas: int) -> Batches | None:
         """Batches that give every replica the same examples; None where one has too few.
 
@@ -102,18 +84,15 @@ class Batches:
         shares = [size // replicas for size in self.sizes()]
         if 0 in shares:
             return None
-        return self._map(lambda part, n: tf.concat([part[:n]] * replicas, 0), shares)
-
-    def _map(self, change: Callable[[Any, int], Any], sizes: Sequence[int]) -> Batches:
         elements = [
-            tf.nest.map_structure(lambda part, size=size: change(part, size), element)
-            for element, size in zip(self.elements, sizes, strict=True)
+            tf.nest.map_structure(lambda part, n=n: tf.concat([part[:n]] * replicas, 0), element)
+            for element, n in zip(self.elements, shares, strict=True)
         ]
         return replace(self, elements=tuple(elements))
 
 
 def read_batches(data: Any, steps: int) -> Batches:
-    """Batches in memory, read twice to see whether a second reading gives the same."""
+    """Batches in memory, for all runs to have the same."""
     if not isinstance(data, tf.data.Dataset):
         raise InvalidArgument(
             asked=f"check_parity(build, {type(data).__name__}, strategy=strategy)",
@@ -133,13 +112,12 @@ def read_batches(data: Any, steps: int) -> Batches:
             found=f"a data set of single examples: {data.element_spec}",
             do="batch it, by the global batch size: data.batch(32)",
         )
-    alike = digest_of(elements) == digest_of(tuple(data.take(steps)))
-    return Batches(elements=elements, spec=data.element_spec, rereads_alike=alike)
+    return Batches(elements=elements, spec=data.element_spec)
 
 
 def digest_of(elements: tuple[Any, ...]) -> str:
     """What is the same for the same batches."""
-    digest = hashlib.blake2b()
+    digest = hashlib.blake2b(digest_size=8)
     for part in tf.nest.flatten(elements, expand_composites=True):
         digest.update(tf.io.serialize_tensor(part).numpy())
     return digest.hexdigest()
@@ -378,24 +356,17 @@ def _described(start: Start) -> list[tuple[str, str]]:
 def switch_off(model: keras.Model) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Stops Keras's layers that draw; returns the names of those, and of others that draw.
 
-    Dropout and noise get the rate zero; image augmentation runs as it does outside training, which
-    is the identity (`RandomCrop` takes the centre).
+    They run as outside of training, which is the identity (`RandomCrop` takes the centre).
     """
     off, left = [], []
     for layer in models.layers(model):
-        own = type(layer).__module__.partition(".")[0] != "keras"
-        kind, held = type(layer).__name__, vars(layer)
-        known = [rate for cls, rate in _RATES.items() if isinstance(layer, cls)]
-        names = known or ([] if own else list(_RATES_OF_OTHERS))
-        rates = [n for n in names if isinstance(held.get(n), int | float) and held[n] > 0]
-        for name in rates:
-            setattr(layer, name, 0.0)
-        augments = not own and (kind.startswith("Rand") or kind in _AUGMENTATIONS)
-        if augments:
+        rates = [value for name, value in vars(layer).items() if name in _RATES]
+        if not seeds_of(layer) or (rates and not any(rates)):
+            continue
+        if is_keras(type(layer).call):
             layer.call = _never_training(layer.call)
-        if rates or augments:
             off.append(layer.name)
-        elif own and seeds_of(layer):
+        else:
             left.append(layer.name)
     return tuple(off), tuple(left)
 
@@ -422,7 +393,6 @@ class Comparison:
         one: That of one device.
         other: That of the strategy.
         far: Largest difference from one device, over all replicas.
-        apart: Largest difference of a replica's copy from the first replica's.
         allowed: What may be in `far`; all, once one device's weights are not finite.
         moved: How far one device's weights moved from the start.
         noise: How far rounding alone moves them: what another last digit of the start changes.
@@ -432,7 +402,6 @@ class Comparison:
     one: Run
     other: Run
     far: Table
-    apart: Table
     allowed: Table
     moved: Table
     noise: Table
@@ -472,12 +441,10 @@ def compare(
         noise = like.noise[: len(path)]
     other = under_strategy(case, one.start)
     far = np.zeros_like(moved)
-    apart = np.zeros_like(moved)
     for step, row in enumerate(other.steps):
         for index, copies in enumerate(row):
-            far[step, index] = max(_difference(each, path[step][index]) for each in copies)
-            apart[step, index] = max(_difference(each, copies[0]) for each in copies)
-    allowed = case.largest(_rounding(one, moved)) + NOISE_FACTOR * noise
+            far[step, index] = max(difference(each, path[step][index]) for each in copies)
+    allowed = case.largest(_rounding(one, moved)) + _NOISE_FACTOR * noise
     if tolerance is not None:
         allowed = np.full_like(allowed, tolerance)
     allowed[steps:] = np.inf
@@ -485,7 +452,6 @@ def compare(
         one=one,
         other=other,
         far=case.largest(far),
-        apart=case.largest(apart),
         allowed=allowed,
         moved=moved,
         noise=noise,
@@ -499,7 +465,7 @@ def _rounding(one: Run, moved: Table) -> Table:
     stored = np.array([_rounding_of(value.dtype.name) for value in one.start.row])
     steps = np.arange(1, len(sizes) + 1)[:, None]
     moves = one.rounding() * moved * (stored > 0)
-    return np.asarray(ROUNDINGS_A_STEP * (steps * stored * np.array(sizes) + moves))
+    return np.asarray(_ROUNDINGS_A_STEP * (steps * stored * np.array(sizes) + moves))
 
 
 def _nudged(start: Start) -> Start:
@@ -515,10 +481,10 @@ def _nudged(start: Start) -> Start:
 
 
 def _distances(one: list[list[np.ndarray]], other: list[list[np.ndarray]]) -> Table:
-    return np.array([list(map(_difference, a, b)) for a, b in zip(one, other, strict=True)])
+    return np.array([list(map(difference, a, b)) for a, b in zip(one, other, strict=True)])
 
 
-def _difference(one: np.ndarray, other: np.ndarray) -> float:
+def difference(one: np.ndarray, other: np.ndarray) -> float:
     """The largest absolute difference: infinite where only one of two numbers is finite."""
     a, b = wide(one), wide(other)
     with np.errstate(invalid="ignore"):

@@ -1,8 +1,10 @@
-"""One step on all replicas, each of which runs it as it is written for one device.
+"""Steps on all replicas, each of which runs them as they are written for one device.
 
     step = ReplicaSteps(model, "train_step", check_finite=True)
     logs = step(batch)                     # a global batch, whole or in parts
     step.results(logs)                     # what the step has logged, of the whole batch
+    execute = make_execution(model, step, running=session.iterator)
+    logs = execute(iterator)               # several of them; raises StopIteration if none is left
 
 TensorFlow traces it, and may have to once more: what was promised and then looked at is put
 together in the next trace, and a layer that turned out to look at other rows gets the whole batch.
@@ -11,20 +13,29 @@ together in the next trace, and a layer that turned out to look at other rows ge
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 
 from distlab.errors import ModelError
 from distlab.strategy.description import describe
 from distlab.training.keras_private import models
 from distlab.training.keras_private.models import Writes, global_seed, metrics_of, use_seed
+from distlab.training.keras_private.runs import end_data
 from distlab.training.rule import gradients
 from distlab.training.rule.losses import adds_up, set_counting
 from distlab.training.rule.rows import SUM, Step, in_step, made_of, replicas_of
-from distlab.training.step_errors import assert_finite, check_batch, is_compiled_by_xla
+from distlab.training.step_errors import (
+    assert_finite,
+    check_batch,
+    check_logged_loss,
+    explained,
+    is_compiled_by_xla,
+)
 from distlab.training.workers.workers import workers_of
 
 # More traces of one step than any model needs.
@@ -49,10 +60,11 @@ class ReplicaSteps:
         # Keras's own step only adds and scales losses, so each replica may have its part.
         self._one_copy = describe(self.strategy).kind == "central_storage"
         own = models.has_own(model, *_KERAS_STEPS)
-        self._own_losses = not own and not self._one_copy
+        self._own_losses = not (own or self._one_copy or model.run_eagerly)
         self._logs_metrics = not own
         self._needed: set[int] = set()
         self._looked = False
+        self._gathers: bool | None = None  # whether it was seen to gather rows
         self._several = self.strategy.num_replicas_in_sync > 1
         if self._several:
             self._seed = global_seed(self.strategy)
@@ -72,10 +84,20 @@ class ReplicaSteps:
         self._look_ahead(element_spec)
         return self._function.get_concrete_function(element_spec).structured_outputs
 
-    @property
-    def function(self) -> Any:
-        """What is traced."""
-        return self._function
+    def gathers_rows(self, element_spec: Any) -> bool:
+        """Whether the step gathers rows by a collective: slices of sparse gradients, or outputs.
+
+        A collective has a number, which it gets when a `tf.function` is called, and TensorFlow
+        wants one shape for each number. In a loop of several steps a smaller last batch is then an
+        error.
+        """
+        all_reduce = getattr(self.strategy.extended, "_cross_device_ops", None)
+        if self._gathers is None and isinstance(all_reduce, CollectiveAllReduce):
+            graph = self._function.get_concrete_function(element_spec).graph.as_graph_def()
+            bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+            ops = {node.op for nodes in bodies for node in nodes}
+            self._gathers = "CollectiveGatherV2" in ops
+        return bool(self._gathers)
 
     def results(self, logs: Any) -> dict[str, Any]:
         """What Keras logs of a step, outside of the replicas."""
@@ -275,3 +297,160 @@ def as_tensor(part: Any) -> Any:
     ready = part is None or tf.is_tensor(part)
     ready = ready or isinstance(part, tf.distribute.DistributedValues)
     return part if ready else tf.convert_to_tensor(part)
+
+
+def make_execution(
+    model: keras.Model,
+    step: ReplicaSteps,
+    *,
+    running: Callable[[], Any],
+    see: Callable[..., None] | None = None,
+) -> Callable[[Any], dict[str, tf.Tensor]]:
+    """Returns what `fit` or `evaluate` calls with an iterator over batches.
+
+    `running` gives Keras's iterator over epochs, which says how many batches an execution takes.
+    """
+    strategy = model.distribute_strategy
+    several_workers = workers_of(strategy).count > 1
+
+    def several_steps(iterator: Any, most: tf.Tensor, ask: bool) -> tuple[Any, ...]:
+        # It asks whether there is one more batch, as Keras does not: without, what does not
+        # depend on data (counting the step, weight decay) would be done once more at the end. It
+        # asks for the loop's own condition: TensorFlow's usual all-reduce cannot be in another.
+        def is_there(batch: Any) -> tf.Tensor:
+            is_there = batch.has_value()
+            if not ask:
+                return is_there
+            missing = strategy.reduce("SUM", tf.cast(~is_there, tf.int32), axis=None)
+            return tf.equal(missing, 0)
+
+        def more(done: tf.Tensor, existing: tf.Tensor, *_: Any) -> tf.Tensor:
+            return (done < most) & existing
+
+        def take(done: tf.Tensor, existing: tf.Tensor, batch: Any, _: Any) -> tuple[Any, ...]:
+            logs = step(batch.get_value())
+            if model.run_eagerly:  # then the loop is Python's, and its first round knows no names
+                eager_logs.update(logs)
+                logs = {}
+            done += 1
+            batch = tf.cond(done < most, iterator.get_next_as_optional, lambda: batch)
+            return done, is_there(batch), batch, logs
+
+        first, mark = iterator.get_next_as_optional(), _no_mark()
+        nothing = {}
+        if not model.run_eagerly:
+            nothing = tf.nest.map_structure(
+                lambda spec: tf.zeros(spec.shape, spec.dtype), step.shapes(first.element_spec)
+            )
+        if see is not None and _is_whole(iterator):
+            mark = tf.cond(first.has_value(), lambda: _mark_of(first.get_value()), _no_mark)
+        eager_logs: dict[str, tf.Tensor] = {}
+        begin = (tf.constant(0), is_there(first), first, nothing)
+        done, existing, last, logs = tf.while_loop(more, take, begin)
+        return done, step.results(logs | eager_logs), mark, last.has_value() & ~existing
+
+    if not model.run_eagerly:
+        several_steps = tf.function(several_steps, autograph=False)
+
+    @explained(model)
+    def execute(iterator: Any) -> dict[str, tf.Tensor]:
+        if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
+            # train_on_batch and test_on_batch give a generator
+            batch = tf.nest.map_structure(as_tensor, next(iterator))
+            result = step.results(traced(lambda: step(batch)))
+            if step.checks_logs:
+                check_logged_loss(model, result)
+            return result
+        epochs = running()
+        asked = int((model if epochs is None else epochs).steps_per_execution)
+        taken, is_over, result = 0, False, {}
+        ask = several_workers and _is_whole(iterator) and _may_end_anywhere(iterator)
+        at_once = asked
+        if asked > 1 and not model.run_eagerly:
+            gathers = traced(lambda: step.gathers_rows(iterator.element_spec))
+            # All rounds of a loop must gather as many rows, and batches have different numbers.
+            at_once = 1 if gathers else asked
+        while taken < asked and not is_over:
+            most = min(at_once, asked - taken)
+            # The number is an argument, so that another one needs no second trace.
+            call = functools.partial(several_steps, iterator, tf.constant(most), ask)
+            done, logs, mark, left = traced(call)
+            if int(done):
+                result = logs
+            taken, is_over = taken + int(done), int(done) < most
+            if see is not None and _is_whole(iterator):
+                see(mark.numpy().tobytes(), more=bool(left), is_over=is_over)
+        if not taken:
+            raise StopIteration
+        if step.checks_logs:
+            check_logged_loss(model, result)
+        # Keras knows of one step only.
+        if taken < asked and model.steps_per_execution == 1 and epochs is not None:
+            end_data(epochs, taken=taken)
+        return dict(result)
+
+    return execute
+
+
+def _is_whole(iterator: Any) -> bool:
+    """Whether it gives whole batches, of which each worker takes its part."""
+    return not isinstance(iterator, tf.distribute.DistributedIterator)
+
+
+def _may_end_anywhere(iterator: Any) -> bool:
+    """Whether the data do not know their length, so that one worker's may be another's or not."""
+    return bool(iterator._dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY)
+
+
+def parts_to_compare(batch: Any) -> list[Any]:
+    """A batch's targets; where there are none, its inputs."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    parts = tf.nest.flatten(x if y is None else y, expand_composites=True)
+    return [part for part in parts if part is not None]
+
+
+def _mark_of(batch: Any) -> tf.Tensor:
+    """Returns 8 bytes that follow from a batch's targets; where there are none, from its inputs.
+
+    Inputs may differ in a harmless way: augmentation that each worker draws for itself.
+    """
+    marks = [_fingerprint(part) for part in parts_to_compare(batch)]
+    return tf.reshape(_fingerprint(tf.concat(marks, 0)), [8])
+
+
+def _no_mark() -> tf.Tensor:
+    """Returns the mark of no batch."""
+    return tf.zeros([8], tf.uint8)
+
+
+def _fingerprint(part: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.Fingerprint(data=tf.reshape(part, [1, -1]), method=tf.constant("farmhash64"))
+
+
+def make_predict_function(
+    model: keras.Model,
+    *,
+    see: Callable[[Any], None] | None = None,
+    scope: tf.distribute.Strategy | None = None,
+) -> Callable[[list[Any]], Any]:
+    """Returns what `predict` calls, with the batches of one execution; builds in the scope."""
+    strategy = scope or model.distribute_strategy
+    steps: list[ReplicaSteps] = []
+
+    def predict(batches: list[Any]) -> Any:
+        if see is not None:
+            see(batches[0])
+        models.build_for(model, batches[0], strategy)
+        if not steps:
+            steps.append(ReplicaSteps(model, "predict_step"))
+        with explained(model, doing="predict with"):
+            parts = [traced(functools.partial(steps[0], batch)) for batch in batches]
+        return keras.tree.map_structure(_concatenated, *parts) if len(parts) > 1 else parts[0]
+
+    return predict
+
+
+def _concatenated(*parts: Any) -> Any:
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, list(parts))
+    return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, 0)

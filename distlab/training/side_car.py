@@ -17,7 +17,6 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from distlab.errors import InvalidArgument
 from distlab.training import variables
 from distlab.training.distribute import distribute
 from distlab.training.keras_private import models
@@ -62,12 +61,6 @@ def evaluate_checkpoints(
     It has ended with the checkpoint of its last epoch, or of the one in which a callback stopped
     it. Checkpoints that `Resume` removes before they are read (`keep`) are passed over.
     """
-    if not timeout_secs > 0:
-        raise InvalidArgument(
-            asked=f"evaluate_checkpoints(..., timeout_secs={timeout_secs!r})",
-            found="not a number of seconds above 0",
-            do="give such a number, for example timeout_secs=600",
-        )
     model = distribute(build, strategy or tf.distribute.get_strategy())
     models.build(model, data.element_spec)
     done: list[Evaluation] = []

@@ -52,15 +52,23 @@ _SIZES = re.compile("ncompatible shapes|size-incompatible|must have the same|dif
 
 @contextlib.contextmanager
 def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterator[None]:
-    """Inside the block, what a step cannot do is told as a `ModelError`."""
-    asked = f"{doing} the model {model.name!r}"
-    several = model.distribute_strategy.num_replicas_in_sync > 1
+    """Inside the block, what a step cannot do is told as a `ModelError` or a `DatasetError`."""
+    asked, strategy = f"{doing} the model {model.name!r}", model.distribute_strategy
+    replicas = strategy.num_replicas_in_sync
     try:
-        with _parts_explained(model.distribute_strategy.num_replicas_in_sync):
-            yield
+        yield
     except tf.errors.InvalidArgumentError as error:
-        reported = _LOSS.search(str(error.message))
-        if reported is None and _SIZES.search(str(error.message)) and several:
+        message = str(error.message)
+        if rows := _ROWS.search(message):
+            raise _unequal(rows[1].split(), replicas) from error
+        if lost := _LOSS.search(message):
+            step, replica, loss = int(lost[1]), int(lost[2]), lost[3]
+            where = f" on replica {replica}" if replica >= 0 else ""
+            weights = "the weights are those before it"
+            if describe(strategy).kind == "parameter_server":
+                where, weights = " on a worker", "the weights may have later steps of other workers"
+            raise _not_finite(asked, f"a loss of {loss}{where} in", step + 1, weights) from error
+        if replicas > 1 and _SIZES.search(message):
             raise ModelError(
                 asked=asked,
                 found=f"a layer that takes the rows of a whole batch, and not a replica's own: "
@@ -68,14 +76,7 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
                 do="take the number of examples from keras.ops.shape(x)[0], and not from a "
                 "constant such as BATCH_SIZE; or give the layer an attribute whole_batch = True",
             ) from error
-        if reported is None:
-            raise
-        step, replica, loss = int(reported[1]), int(reported[2]), reported[3]
-        where = f" on replica {replica}" if replica >= 0 else ""
-        weights = "the weights are those before it"
-        if describe(model.distribute_strategy).kind == "parameter_server":
-            where, weights = " on a worker", "the weights may have later steps of other workers"
-        raise _not_finite(asked, f"a loss of {loss}{where} in", step + 1, weights) from error
+        raise
     except (ValueError, RuntimeError) as error:
         if isinstance(error.__context__, DistlabError):  # Keras wraps what a layer raises
             raise error.__context__ from None
@@ -108,28 +109,6 @@ def _line_that_says(text: re.Pattern[str], error: Exception) -> str:
     return next(line.strip() for line in plain.splitlines() if text.search(line))
 
 
-def check_inputs(model: keras.Model, spec: Any) -> None:
-    """Names the input that the data do not fit, of a model whose inputs are known."""
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
-    inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
-    if isinstance(x, dict) and {tensor.name for tensor in inputs} <= set(x):
-        parts = [x[tensor.name] for tensor in inputs]  # as Keras does: by name
-    else:
-        parts = keras.tree.flatten(x)
-    if len(inputs) != len(parts):
-        return
-    for expected, found in zip(inputs, parts, strict=True):
-        shape = tf.TensorShape(expected.shape)
-        # Keras itself adds or drops a last dimension of 1: ranks are left to it.
-        if shape.rank == found.shape.rank and not found.shape.is_compatible_with(shape):
-            raise DatasetError(
-                asked=f"train or evaluate the model {model.name!r}",
-                found=f"batches of shape {tuple(found.shape)} for its input {expected.name!r}, "
-                f"which takes {expected.shape}",
-                do="reshape the data in a map(), or change keras.Input in build()",
-            )
-
-
 def check_targets(model: keras.Model, spec: Any) -> None:
     """Raises where a loss compares with targets, and the data have none."""
     _, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
@@ -154,18 +133,6 @@ def check_parts(batch: Any, replicas: int) -> None:
         raise _indivisible("a part of shape (), which has no examples", replicas)
     if len({shape[0] for shape in known} - {None}) > 1:
         raise _unequal([str(shape[0]) for shape in known], replicas)
-
-
-@contextlib.contextmanager
-def _parts_explained(replicas: int) -> Iterator[None]:
-    """Inside the block, parts of a batch that turn out to be unequal in a step are explained."""
-    try:
-        yield
-    except tf.errors.InvalidArgumentError as error:
-        found = _ROWS.search(str(error.message))
-        if found is None:
-            raise
-        raise _unequal(found[1].split(), replicas) from error
 
 
 def _unequal(rows: list[str], replicas: int) -> DatasetError:

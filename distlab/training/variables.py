@@ -12,7 +12,6 @@ and another one the same total. Where replicas are spread over several workers, 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 from collections.abc import Callable, Sequence
@@ -51,11 +50,13 @@ def read(model: keras.Model) -> tuple[list[Entry], dict[str, np.ndarray]]:
         for index, variable in enumerate(_variables(model, group))
     ]
     copies = {key: [c.numpy() for c in _copies(model, variable)] for key, _, variable in variables}
-    differing = _differing(copies, workers)
     entries, values = [], {}
     for key, group, variable in variables:
-        each = key in differing or is_summed(variable)
-        values[key] = _of_all(np.stack(copies[key]), workers) if each else copies[key][0]
+        first, *others = copies[key]
+        # Workers' replicas are alike in all but sums, as `distribute` keeps them.
+        differs = workers.count == 1 and any(c.tobytes() != first.tobytes() for c in others)
+        each = differs or is_summed(variable)
+        values[key] = _of_all(np.stack(copies[key]), workers) if each else first
         entries.append({**_describe(group, variable), "key": key, "of_each_replica": each})
     return entries, values
 
@@ -137,25 +138,6 @@ def _variables(model: keras.Model, group: str) -> list[keras.Variable]:
 def _copies(model: keras.Model, variable: keras.Variable) -> tuple[Any, ...]:
     copies: tuple[Any, ...] = model.distribute_strategy.experimental_local_results(variable.value)
     return copies
-
-
-def _differing(copies: dict[str, list[np.ndarray]], workers: Workers) -> set[str]:
-    """The variables whose copies are not the same on all replicas, by key."""
-    own = {
-        key
-        for key, (first, *others) in copies.items()
-        if any(other.tobytes() != first.tobytes() for other in others)
-    }
-    if workers.count == 1:
-        return own
-    answers = workers.exchange(
-        [
-            # Each worker's name is another, as such a variable's values are.
-            workers.name if key in own else hashlib.blake2b(first.tobytes()).hexdigest()
-            for key, (first, *_) in copies.items()
-        ]
-    )
-    return {key for key, *each in zip(copies, *answers, strict=True) if len(set(each)) > 1}
 
 
 def _of_all(values: np.ndarray, workers: Workers) -> np.ndarray:

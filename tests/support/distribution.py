@@ -18,9 +18,7 @@ OPTIMIZERS = {
     "sgd_momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
     "adam": lambda: keras.optimizers.Adam(1e-2),
     "adam_clipnorm": lambda: keras.optimizers.Adam(1e-2, clipnorm=0.1),
-    "sgd_global_clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.5),
     "adamw": lambda: keras.optimizers.AdamW(1e-2, weight_decay=0.1),
-    "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
 }
 LOSS = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
 

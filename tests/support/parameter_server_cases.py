@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import distlab as dl
-from distlab.training.parameter_server import task_health
+from distlab.training.parameter_server import steps
 from tests.support.distribution import BATCH, EXAMPLES, LOSS, X, Y, builder, shuffled, train
 
 IDS = np.arange(EXAMPLES)
@@ -382,5 +382,5 @@ class Marks(keras.callbacks.Callback):
         self.epochs = epoch + 1
         (self.folder / f"epoch-{self.epochs}").touch()
         if (self.folder / "give up soon").exists():
-            task_health.WORKER_SECS = 1.0
+            steps.WORKER_SECS = 1.0
         time.sleep(0.1)  # spares the processor while tasks start

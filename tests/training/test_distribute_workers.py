@@ -73,7 +73,7 @@ def test_all_workers_are_told_the_same_of_parity(two):
     assert equal.startswith("Equal: 2 replicas (distlab.distribute) took the 3 steps of one")
     assert "NOT equal: 2 replicas (by_hand)" in wrong
     assert "every update is 2 times one device's" in wrong
-    assert "found: other batches on worker:1 than on worker:0" in refused
+    assert "found: batches with the checksum" in refused
 
 
 def test_what_stops_one_worker_stops_all_in_the_same_step(two):
@@ -110,20 +110,20 @@ MISTAKES = {
     "arrays": ORDER.format(
         "Map draws random numbers without a seed (RandomShuffle: set_seed first)"
     ),
-    "other batches": "found: a batch whose targets are others on worker:1 than on worker:0: each",
-    "fewer batches": "found: 2 batches on worker:1 and 3 batches on worker:0\n",
-    "other epochs": "fit(..., epochs=2) on worker:1\n  found: epochs=1 on worker:0\n",
-    "Resume on one": "fit(..., dl.Resume=1) on worker:1\n  found: dl.Resume=0 on worker:0\n",
+    "other batches": "found: a batch whose targets have the checksum",
+    "fewer batches": "found: 2 batches on worker:1, and 3 batches on worker:0\n",
+    "other epochs": "found: epochs=2 on worker:1, and epochs=1 on worker:0\n",
+    "Resume on one": "found: 1 dl.Resume on worker:1, and 0 dl.Resume on worker:0\n",
     "nan": "found: a loss of nan on replica 1 in step 2, counted as",
     "callback": "on all of them",
     "backup": "found: a callback whose files all workers would write at once\n",
 }
 WEIGHTS = "/kernel has different values on worker:1 and on worker:0\n  to do: load weights on every"
-TARGETS = "evaluate on 2 workers\n  found: a batch whose targets are others on worker:1 than on"
+TARGETS = "evaluate on 2 workers\n  found: a batch whose targets have the checksum"
 UNLIKE = {
     "weights": WEIGHTS,
     "rate": "/learning_rate has different values on worker:1 and on worker:0\n",
-    "seeds": "found: a shuffle with a different seed on worker:1 than on worker:0: each takes its",
+    "seeds": "on worker:1, and shuffles with the seeds",
     "targets in evaluate": TARGETS,
     "targets in validation": TARGETS,
     "rows in predict": "predict on 2 workers\n  found: a batch whose rows are others on worker:1",

@@ -421,31 +421,27 @@ def test_a_place_that_this_training_does_not_have_is_refused(folder):
         fit(make(), dl.Resume(folder), NEVER, data=dataset(4))
     with pytest.raises(InvalidArgument, match="batch 2 with 3 steps per execution"):
         fit(make(steps_per_execution=3), dl.Resume(folder), NEVER)
-    with pytest.raises(InvalidArgument, match="a checkpoint of step 8: epoch 2, batch 2 of 6"):
-        fit(make(), dl.Resume(folder), NEVER, initial_epoch=2)
     history = fit(make(), dl.Resume(folder), NEVER, initial_epoch=1)
-    assert history.epoch == [0, 1, 2], "one that lies before it is what was begun"
+    assert history.epoch == [0, 1, 2], "the checkpoint says where to begin"
 
 
 def test_arguments_and_trainings_that_cannot_be_meant_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
     wrong = [
         *(
-            ({name: value}, "not a whole number from 1 on")
+            ({name: value}, "not a whole number above 0")
             for name, value in [("every_steps", 0), ("every_steps", True), ("keep", 1.5)]
         ),
-        *(({"every_secs": secs}, "not a number of seconds above 0") for secs in (0, -1.0, "60")),
+        *(({"every_secs": secs}, "not a number above 0") for secs in (0, -1.0, "60")),
     ]
     for options, text in wrong:
         with pytest.raises(InvalidArgument, match=f"found: {text}"):
             dl.Resume(tmp_path, **options)
-    with pytest.raises(InvalidArgument, match="found: a file of that name"):
-        dl.Resume(tmp_path / "file")
     callbacks = keras.callbacks.CallbackList([dl.Resume(tmp_path)], model=make())
     with pytest.raises(ModelError, match="a training that Keras's own fit does not run"):
         callbacks.on_train_begin()
     with pytest.raises(InvalidArgument, match="found: a folder in which nothing can be written"):
-        fit(make(), dl.Resume("/dev/null/checkpoints"))
+        fit(make(), dl.Resume(tmp_path / "file"))
 
 
 def test_what_a_callback_keeps_and_cannot_be_stored_is_named(tmp_path):

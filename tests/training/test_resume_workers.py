@@ -74,7 +74,7 @@ def test_one_worker_that_is_asked_to_leave_takes_all_with_it_and_all_go_on(worke
 def test_a_folder_that_a_worker_does_not_share_is_named_by_all(workers):
     for worker in workers:
         asked, found, do = worker["not shared"].split("\n")
-        assert asked.endswith("/elsewhere') on 2 workers")
+        assert asked.endswith("') on 2 workers")
         assert found.startswith("  found: worker:1 cannot read epoch-0003-step-00000018, which the")
         assert do.startswith("  to do: give all workers one folder that they share")
 

@@ -91,21 +91,29 @@ def build_without_drawing(on_data: Callable[[Any], None]) -> Callable[..., Any]:
         if iterator is not None:
             on_data(iterator)
             data_batch = spec_of_replica(iterator)
-        own = has_own(self, "train_step", "test_step")
-        try:
-            build(self, data_batch)
-        except Exception:
-            # Without a strategy Keras builds in the first step, and so may need no specs. What
-            # a step of the model's own needs is made by a trial of it.
-            if not own and (self._distribute_strategy is not None or not self.built):
-                raise
-        build_for_own_step(self, data_batch)
+        build_all(self, data_batch)
 
     return lambda own: types.MethodType(symbolic_build, own.__self__)
 
 
+def build_all(model: keras.Model, spec: Any) -> None:
+    """Makes every variable of a training that is not there yet."""
+    own = has_own(model, "train_step", "test_step")
+    try:
+        build(model, spec)
+    except Exception:
+        # Without a strategy Keras builds in the first step, and so may need no specs. What a step
+        # of the model's own needs is made by a trial of it.
+        if not own and (model._distribute_strategy is not None or not model.built):
+            raise
+    build_for_own_step(model, spec)
+
+
 def build(model: keras.Model, spec: Any) -> None:
     """Makes the variables of model, metrics and, unless its own step does, optimizer."""
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(_symbolic, spec))
+    # As Keras does in a call, which a step that was traced for other inputs may not come to.
+    (getattr(model, "_functional", None) or model)._assert_input_compatibility(x)
     parts = (model.optimizer, model._compile_loss, model._compile_metrics)
     own = has_own(model, "train_step")
     waiting = [each for each in parts if own and each is not None and not each.built]
@@ -161,16 +169,6 @@ def _symbolic(spec: Any) -> Any:
     return None if spec is None else keras.KerasTensor(spec.shape, spec.dtype.name, sparse=sparse)
 
 
-def build_all(model: keras.Model, spec: Any) -> None:
-    """Makes every variable of a training that is not there yet, also without a strategy."""
-    try:
-        build(model, spec)
-    except RuntimeError:
-        if not has_own(model, "train_step"):
-            raise
-    build_for_own_step(model, spec)
-
-
 def build_for_own_step(model: keras.Model, spec: Any) -> None:
     """Makes what a step of the model's own makes when it runs, which replicas cannot."""
     if not has_own(model, "train_step") or "_distlab_step_built" in vars(model):
@@ -183,20 +181,6 @@ def build_for_own_step(model: keras.Model, spec: Any) -> None:
         contextlib.suppress(Exception),  # a step that needs values: it fails, or not, later
     ):
         backend.compute_output_spec(model.train_step, batch)
-
-
-def make_predict_function(
-    model: keras.Model, strategy: tf.distribute.Strategy
-) -> Callable[[list[Any]], Any]:
-    """Returns Keras's own function for `predict`, which first builds a model that is not built."""
-    type(model).make_predict_function(model, force=True)
-    function = model.predict_function
-
-    def predict(batches: list[Any]) -> Any:
-        build_for(model, batches[0], strategy)
-        return function(batches)
-
-    return predict
 
 
 def build_for(model: keras.Model, batch: Any, strategy: tf.distribute.Strategy) -> None:

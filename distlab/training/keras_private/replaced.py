@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import random as keras_random
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.trainers.compile_utils import MetricsList
@@ -57,9 +57,8 @@ def inlined(original: Callable[..., Any]) -> Callable[..., Any]:
 
 Replacement = tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
 
-# Owner, name, what replaces it. A callback can ask for the run that it is in, and its data.
+# Owner, name, what replaces it. A callback can ask for the others, and for the data.
 OF_RUNS: list[Replacement] = [
-    *((TensorFlowTrainer, name, runs.note_run) for name in ("fit", "evaluate", "predict")),
     (TFEpochIterator, "__init__", runs.note_iterator),
     (keras.callbacks.CallbackList, "on_train_begin", runs.note_callbacks),
 ]
@@ -73,8 +72,10 @@ OF_STEPS: list[Replacement] = [
     (_Function, "__call__", inlined),
     # They draw one device's random numbers.
     *((gen_draws, name, draws.counted(room)) for name, room in draws.COUNTED.items()),
-    *((keras_random, name, draws.whole_draw) for name in ("gamma", "binomial", "beta")),
-    *((keras_random, name, draws.of_all_rows) for name in ("categorical", "shuffle")),
+    *(
+        (keras_random, name, draws.by_whole_batch)
+        for name in ("gamma", "binomial", "beta", "categorical", "shuffle")
+    ),
     *((gen_random_ops, name, draws.refused) for name in draws.STATEFUL),
     *((gen_stateful_random_ops, name, draws.refused) for name in draws.GENERATORS),
     # Losses and metrics take own rows where they add up.
@@ -108,7 +109,11 @@ OF_STEPS: list[Replacement] = [
     (keras.optimizers.LossScaleOptimizer, "apply", gradients.apply),
     (keras.optimizers.LossScaleOptimizer, "_tf_apply", gradients.apply_here),
     (TFOptimizer, "_backend_update_step", gradients.update_own_copies),
-    (TFOptimizer, "_apply_weight_decay", gradients.decay_own_copies),
+    (
+        TFOptimizer,
+        "_apply_weight_decay",
+        gradients.decay_own_copies(BaseOptimizer._apply_weight_decay),
+    ),
     *(
         (TFOptimizer, name, gradients.as_on_one_device(getattr(BaseOptimizer, name)))
         for name in (

@@ -1,12 +1,11 @@
-"""A running `fit`, `evaluate` or `predict`: the data that it reads, and where it is in them.
+"""What Keras's `fit` reads and calls: its iterator over epochs, its callbacks, its place in data.
 
-run = current_run(model, "fit")              # in a callback; None where no fit runs
+run = begun_run()                            # in a callback's on_train_begin, once `note` is called
 place = Place(run.iterator)                  # counts what is read from now on
 place.count_execution()                      # after each
 place.move_to(saved, batch=40, read=False)   # in another process: there again
 
-Keras hands callbacks neither its iterator over epochs nor each other. So its three methods note
-that they run, and the iterator and the list of callbacks that they make note themselves there.
+Keras hands callbacks neither its iterator over epochs nor each other, so both note themselves.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -32,88 +32,59 @@ _EPOCH_BEFORE: WeakKeyDictionary[keras.Model, int | None] = WeakKeyDictionary()
 
 @dataclass(kw_only=True, eq=False)
 class Run:
-    """A `fit`, `evaluate` or `predict` that runs.
+    """A `fit` that has begun.
 
     Attributes:
-        initial_epoch: As it was given to `fit`.
-        made: Keras's `TFEpochIterator`, once it is made; not by an `evaluate` inside `fit`.
+        iterator: Keras's `TFEpochIterator`.
         callbacks: All callbacks, in the order in which they are called, Keras's own included.
-        lives: Gives None once the run is over that could not say so.
     """
 
-    model: keras.Model
-    method: str
-    initial_epoch: int = 0
-    made: Any = None
-    callbacks: Any = None
-    lives: Callable[[], Any] = lambda: True
-
-    @property
-    def iterator(self) -> Any:
-        """The iterator over epochs."""
-        return self.made or getattr(self.model, "_eval_epoch_iterator", None)
+    iterator: Any
+    callbacks: list[keras.callbacks.Callback]
 
 
-def _runs() -> list[Run]:
-    """This thread's runs, the innermost last."""
-    runs: list[Run] = [run for run in getattr(_NOW, "runs", []) if run.lives() is not None]
-    _NOW.runs = runs
-    return runs
+def begun_run() -> Run | None:
+    """The `fit` whose callbacks are told that it begins; None where none is."""
+    return getattr(_NOW, "run", None)
 
 
-def current_run(model: keras.Model, *methods: str) -> Run | None:
-    """The innermost run of one of these methods, None where none runs."""
-    found = (run for run in reversed(_runs()) if run.model is model and run.method in methods)
-    return next(found, None)
-
-
-def note_run(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of Keras's trainer: `fit`, `evaluate` and `predict` note that they run."""
-    signature = inspect.signature(original)
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(self, *args, **kwargs).arguments
-        run = Run(model=self, method=original.__name__, initial_epoch=given.get("initial_epoch", 0))
-        _runs().append(run)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            _runs().remove(run)
-
-    return method
+def last_iterator() -> Any:
+    """The iterator over epochs that this thread made last, if Keras still reads it."""
+    return getattr(_NOW, "iterator", lambda: None)()
 
 
 def note_iterator(original: Callable[..., None]) -> Callable[..., None]:
-    """Of Keras's iterator over epochs, `__init__`: the run that makes it knows it."""
+    """Of Keras's iterator over epochs, `__init__`: notes it."""
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        runs = _runs()
-        if not runs:
-            _NOW.made = weakref.ref(self)  # for a run that `note_callbacks` notes
-        elif runs[-1].made is None:
-            runs[-1].made = self
+        _NOW.iterator = weakref.ref(self)
 
     return init
 
 
 def note_callbacks(original: Callable[..., None]) -> Callable[..., None]:
-    """Of `CallbackList`: the `fit` whose callbacks begin knows them."""
+    """Of `CallbackList`: while training begins, its callbacks know each other and the iterator."""
 
     def on_train_begin(self: Any, logs: Any = None) -> None:
-        runs = _runs()
-        if not runs or runs[-1].model is not self._model:
-            # In the first `model.fit(callbacks=[dl.Resume(...)])` of a process, Python looks `fit`
-            # up before `Resume` replaces it. That run ends when its list of callbacks is gone.
-            made, _NOW.made = getattr(_NOW, "made", lambda: None)(), lambda: None
-            if made is None:  # a loop of the user's own
-                return original(self, logs)
-            run = Run(model=self._model, method="fit", made=made, lives=weakref.ref(self))
-            runs.append(run)
-        runs[-1].callbacks = self.callbacks
-        return original(self, logs)
+        before, iterator = begun_run(), last_iterator()
+        _NOW.iterator = lambda: None  # a loop of the user's own that comes later has none
+        if iterator is not None:
+            _NOW.run = Run(iterator=iterator, callbacks=self.callbacks)
+        try:
+            original(self, logs)
+        finally:
+            _NOW.run = before
 
     return on_train_begin
+
+
+def is_in_fit(frame: FrameType | None) -> bool:
+    """Whether a frame, such as the one that a signal came in, runs inside of Keras's `fit`."""
+    code = inspect.unwrap(keras.Model.fit).__code__
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def start_at_epoch(model: keras.Model, epoch: int) -> None:
@@ -184,17 +155,13 @@ def one_replica(element_spec: Any) -> Any:
     )
 
 
-def end_data(model: keras.Model, *, taken: int) -> None:
-    """Ends the running epoch as the step after the last batch would; in `fit` and `evaluate`.
+def end_data(iterator: Any, *, taken: int) -> None:
+    """Ends an epoch of `fit` or `evaluate` as the step after the last batch would.
 
     With one step after another, the step that finds no batch ends the epoch: Keras warns, and opens
     the data again for the next epoch. An execution of several steps that finds some has no such
     step. Data that know their length end by it, and so does an epoch of all of them.
     """
-    run = current_run(model, "fit", "evaluate")
-    if run is None:
-        return
-    iterator = run.iterator
     if batches_in(iterator) is not None:
         if iterator.steps_per_epoch:
             iterator._interrupted_warning()

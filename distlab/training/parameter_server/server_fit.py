@@ -20,8 +20,14 @@ from distlab.training.fit_session import FitSession, callbacks_in, listens
 from distlab.training.keras_private import models, runs
 from distlab.training.keras_private.models import inner
 from distlab.training.keras_private.runs import end_data
-from distlab.training.parameter_server import task_health
-from distlab.training.parameter_server.steps import InFlightSteps, test_step, training_step
+from distlab.training.model_requirements import check_metrics
+from distlab.training.parameter_server.steps import (
+    InFlightSteps,
+    lost_server_explained,
+    test_step,
+    training_step,
+)
+from distlab.training.replica_steps import make_predict_function
 from distlab.training.step_errors import explained
 from distlab.training.variables import on_settle
 
@@ -39,39 +45,38 @@ class ServerFitSession(FitSession):
     def make_train_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
         """What `fit` calls to train."""
         check_model(model)  # here too: a later compile may have brought another optimizer
-        _check_metrics(model)
+        check_metrics(model)
         step = training_step(model, check_finite=self.check_finite)
-        return self._function(step, "fit")
+        return self._function(step)
 
     def make_test_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
         """What `evaluate`, and validation in `fit`, call."""
-        return self._function(test_step(model), "evaluate")
+        return self._function(test_step(model))
 
     def make_predict_function(self, model: keras.Model) -> Callable[[list[Any]], Any]:
-        """What `predict` calls."""
-        return models.make_predict_function(model, self._strategy)
+        """What `predict` calls: it runs in this process, with variables made on the servers."""
+        return make_predict_function(model, scope=self._strategy)
 
-    def _function(
-        self, step: Callable[[Any], tf.Tensor], method: str
-    ) -> Callable[[Any], dict[str, Any]]:
+    def _function(self, step: Callable[[Any], tf.Tensor]) -> Callable[[Any], dict[str, Any]]:
         model, in_flight = self._model, self._in_flight
 
         @self._explained()
         def execute(iterator: Any) -> dict[str, Any]:
-            is_fed = isinstance(iterator, tf.data.Iterator)
-            asked, taken = (
-                self.steps(method) if is_fed else 1,
-                0,
-            )  # train_on_batch gives a generator
+            epochs = self.iterator()
+            if isinstance(iterator, tf.data.Iterator) and epochs is not None:
+                asked = epochs.steps_per_execution
+            else:  # train_on_batch gives a generator
+                asked, epochs = 1, None
+            taken = 0
             while taken < asked and (batch := next(iterator, None)) is not None:
                 in_flight.send(step, batch)
                 taken += 1
             if not taken:
                 raise StopIteration
-            if not is_fed:
+            if epochs is None:
                 in_flight.settle()
-            if taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only
-                end_data(model, taken=taken)
+            elif taken < asked and model.steps_per_execution == 1:  # Keras knows of one step only
+                end_data(epochs, taken=taken)
             return in_flight.logs()
 
         return execute
@@ -100,6 +105,7 @@ class ServerFitSession(FitSession):
             )
         if self._agreement is None:  # else a `fit` goes on, whose callbacks were looked at
             in_flight.one_by_one = any(map(listens, callbacks_in(arguments)))
+        outer = self._iterator
         with self._explained():
             in_flight.settle()
             try:
@@ -108,11 +114,12 @@ class ServerFitSession(FitSession):
                 with models.without_strategy(self._model) if alone else contextlib.nullcontext():
                     yield
             finally:
+                self._iterator = outer
                 in_flight.settle()
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        with task_health.explained(self._strategy), explained(self._model):
+        with lost_server_explained(self._strategy), explained(self._model):
             yield
 
     def results(self, results: Callable[[], Any]) -> Callable[[], dict[str, Any]]:
@@ -155,19 +162,6 @@ def check_strategy(strategy: tf.distribute.Strategy) -> None:
             found=f"workers with {strategy.num_replicas_in_sync} GPUs each",
             do="start one worker for each GPU, with CUDA_VISIBLE_DEVICES set for it",
         )
-
-
-def _check_metrics(model: keras.Model) -> None:
-    """Raises where a metric counts in a variable that workers would write at once."""
-    for metric in models.metrics_of(model):
-        held = [name for name, each in vars(metric).items() if isinstance(each, tf.Variable)]
-        if held:
-            raise ModelError(
-                asked=f"train or evaluate the model {model.name!r} on parameter servers",
-                found=f"the metric {metric.name!r} with a tf.Variable ({', '.join(held)}), which "
-                "workers would write at once",
-                do="make the variable with self.add_weight",
-            )
 
 
 def check_model(model: keras.Model) -> None:

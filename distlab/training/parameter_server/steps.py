@@ -14,6 +14,7 @@ a metric must add up over batches, as all of Keras's do.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,20 +24,31 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from distlab.cluster.probe import unanswering
 from distlab.errors import ModelError, ProcessError
 from distlab.strategy.description import describe
 from distlab.training.keras_private.models import Writes, metrics_of
-from distlab.training.parameter_server.task_health import TaskHealth
 from distlab.training.rule import gradients
 from distlab.training.rule.losses import is_keras
 from distlab.training.step_errors import assert_finite
 
+# A worker is given this long to come back, if no other does its work meanwhile. A scheduler that
+# starts it on another machine may need minutes.
+WORKER_SECS = 300.0
+
+# A parameter server does not come back with what it held. This only rules out a short break.
+SERVER_SECS = 30.0
+
+_RESTART = (
+    "start all tasks again; with dl.Resume(folder) among the callbacks, fit goes on from the "
+    "newest checkpoint"
+)
+_BETWEEN_LOOKS_SECS = 2.0
+_SERVER = re.compile(r"/job:ps/(?:replica:0/)?task:(\d+)")
+
 # Steps in flight for each worker: it has the next one when it ends one, also while callbacks run.
 # With more of them, more steps follow one that a callback would have stopped.
 AHEAD = 4
-
-# What counts as the same: rounding in float32 leaves less than a thousandth of it.
-_RELATIVE_TOLERANCE = 1e-3
 
 
 def training_step(model: keras.Model, *, check_finite: bool) -> Callable[[Any], tf.Tensor]:
@@ -69,10 +81,12 @@ def _on_worker(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any]
         others = {id(v): v for v in [*model.variables, *model.optimizer.variables]}
         others = {key: v for key, v in others.items() if key not in counted}
         before = {key: tf.identity(v.value) for key, v in others.items() if "int" in v.dtype}
-        start = [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in metrics]
+        zeros = {id(v): tf.zeros(v.shape, v.dtype) for v in metrics}
+        start = [(variable, zeros[id(variable)]) for variable in metrics]
         start += [(others[key], value) for key, value in before.items()]
-        with Writes(state_mapping=start) as scope, _counted_twice(model) as doubts:
+        with Writes(state_mapping=start) as scope:
             step(batch)
+        _check_adds_up(model, zeros, scope)
         for key, variable in others.items():
             new = scope.written(variable)
             if key in before:
@@ -80,7 +94,7 @@ def _on_worker(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any]
             elif new is not None:  # a moving average: who comes last
                 variable.value.assign(tf.cast(new, variable.dtype))
         # One tensor, because each costs a message; float64 holds every float32 and every count.
-        parts = [*(scope.written(variable) for variable in metrics), *doubts]
+        parts = [scope.written(variable) for variable in metrics]
         return tf.concat([tf.reshape(tf.cast(part, tf.float64), [-1]) for part in parts], 0)
 
     def run(batch: Any) -> tf.Tensor:
@@ -90,48 +104,46 @@ def _on_worker(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any]
     return function
 
 
-@contextlib.contextmanager
-def _counted_twice(model: keras.Model) -> Iterator[list[tf.Tensor]]:
-    """Inside the block each metric that isn't Keras's counts twice, to see whether it adds up."""
-    doubts: list[tf.Tensor] = []
-    own = _own_metrics(model)
-    seen = {id(metric): tf.constant(0.0) for metric in own}
-
-    def counting(metric: keras.metrics.Metric) -> Callable[..., Any]:
-        update = type(metric).update_state
-
-        def counted(start: list[tf.Tensor], *args: Any, **kwargs: Any) -> list[tf.Tensor]:
-            mapping = list(zip(metric.variables, start, strict=True))
-            with keras.StatelessScope(state_mapping=mapping) as scope:
-                update(metric, *args, **kwargs)
-            return [scope.get_current_value(variable) for variable in metric.variables]
-
-        def update_state(*args: Any, **kwargs: Any) -> None:
-            zeros = [tf.zeros(v.shape, v.dtype) for v in metric.variables]
-            once = counted(zeros, *args, **kwargs)
-            twice = counted(once, *args, **kwargs)
-            for first, second in zip(once, twice, strict=True):
-                first, second = tf.cast(first, tf.float64), tf.cast(second, tf.float64)
-                wrong = tf.norm(second - 2 * first) > _RELATIVE_TOLERANCE * tf.norm(second)
-                seen[id(metric)] = tf.maximum(seen[id(metric)], tf.cast(wrong, tf.float32))
-            for variable, value in zip(metric.variables, once, strict=True):
-                variable.assign(variable + tf.cast(value, variable.dtype))
-
-        return update_state
-
-    for metric in own:
-        metric.__dict__["update_state"] = counting(metric)
-    try:
-        yield doubts
-    finally:
-        for metric in own:
-            del metric.__dict__["update_state"]
-    doubts += seen.values()
+def _check_adds_up(model: keras.Model, start: dict[int, tf.Tensor], scope: Writes) -> None:
+    """Raises where a metric of the user's does not only add to its variables."""
+    for metric in metrics_of(model):
+        if is_keras(metric):
+            continue
+        for variable in metric.variables:
+            before = start.get(id(variable))
+            if before is not None and not _adds(scope.written(variable), before):
+                raise ModelError(
+                    asked=f"count the metric {metric.name!r} on parameter servers",
+                    found=f"its variable {variable.name!r}, to which it does more than add: so it "
+                    "does not add up over batches that workers count apart",
+                    do="let update_state only add (assign_add), and compute the rest in result(); "
+                    "or leave the metric out of compile()",
+                )
 
 
-def _own_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
-    """The model's metrics that Keras does not bring."""
-    return [metric for metric in metrics_of(model) if not is_keras(metric)]
+def _adds(written: tf.Tensor, start: tf.Tensor) -> bool:
+    """Whether a value is `start`, plus what does not depend on it."""
+    if written.ref() == start.ref():
+        return True
+    if written.op.type not in ("Add", "AddV2", "BiasAdd"):
+        return False
+    left, right = written.op.inputs
+    return any(
+        _adds(total, start) and not _depends(added, start)
+        for total, added in ((left, right), (right, left))
+    )
+
+
+def _depends(tensor: tf.Tensor, start: tf.Tensor) -> bool:
+    waiting, seen = [tensor], set()
+    while waiting:
+        each = waiting.pop()
+        if each.ref() == start.ref():
+            return True
+        if each.ref() not in seen:
+            seen.add(each.ref())
+            waiting += each.op.inputs
+    return False
 
 
 class InFlightSteps:
@@ -192,19 +204,8 @@ class InFlightSteps:
             return dict(type(self._model).get_metrics_result(self._model))
 
     def _collect(self) -> None:
-        values = self._result_of(self._sent.popleft()).numpy()
+        part = self._result_of(self._sent.popleft()).numpy()
         self._health.note_result()
-        own = _own_metrics(self._model)
-        part, doubts = np.split(values, [len(values) - len(own)])
-        for metric, doubt in zip(own, doubts, strict=True):
-            if doubt:
-                raise ModelError(
-                    asked=f"count the metric {metric.name!r} on parameter servers",
-                    found="a variable of it that does not add up over batches: the same batch "
-                    "counted twice did not give twice the value",
-                    do="let update_state only add (assign_add), and compute the rest in result(); "
-                    "or leave the metric out of compile()",
-                )
         self._added = part if self._added is None else self._added + part
 
     def _result_of(self, scheduled: Any) -> tf.Tensor:
@@ -238,3 +239,67 @@ class InFlightSteps:
         ends = np.cumsum([int(np.prod(variable.shape)) for variable in variables])
         parts = zip(variables, np.split(vector, ends[:-1]), strict=True)
         return [(variable, part.reshape(variable.shape)) for variable, part in parts]
+
+
+@contextlib.contextmanager
+def lost_server_explained(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Inside the block a lost parameter server is told as a `ProcessError`."""
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+        lost = _SERVER.search(str(error))
+        if lost is None:
+            raise
+        name = f"ps:{lost[1]}"
+        raise _server_lost(name, _addresses_of(strategy)[name]) from error
+
+
+class TaskHealth:
+    """Looks after the tasks of a strategy while the coordinator waits for a result."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self._addresses = _addresses_of(strategy)
+        self._silent_since: dict[str, float] = {}
+        self._looked = 0.0
+
+    def note_result(self) -> None:
+        """Notes that some worker works: who is silent is not missed."""
+        self._silent_since.clear()
+
+    def look(self) -> None:
+        """Asks every task whether it is there, at most every other second."""
+        now = time.monotonic()
+        if now - self._looked < _BETWEEN_LOOKS_SECS:
+            return
+        silent = unanswering(self._addresses)
+        self._looked = time.monotonic()
+        self._silent_since = {name: self._silent_since.get(name, now) for name in silent}
+        for name, since in self._silent_since.items():
+            if name.startswith("ps") and now - since >= SERVER_SECS:
+                raise _server_lost(name, self._addresses[name])
+            if name.startswith("worker") and now - since >= WORKER_SECS:
+                raise ProcessError(
+                    asked="train on parameter servers",
+                    found=f"{name} at {self._addresses[name]} has not answered for "
+                    f"{now - since:.0f} s ({silent[name]}), and no worker does its steps",
+                    do=_RESTART,
+                )
+
+
+def _addresses_of(strategy: tf.distribute.Strategy) -> dict[str, str]:
+    """The "host:port" of each worker and parameter server, by name as in "worker:1"."""
+    jobs = strategy._cluster_resolver.cluster_spec().as_dict()
+    return {
+        f"{job}:{index}": address
+        for job in ("worker", "ps")
+        for index, address in enumerate(jobs[job])
+    }
+
+
+def _server_lost(name: str, address: str) -> ProcessError:
+    return ProcessError(
+        asked="train on parameter servers",
+        found=f"the parameter server {name} at {address} was lost, and with it the variables "
+        "that it held",
+        do=_RESTART,
+    )

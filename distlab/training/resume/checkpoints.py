@@ -96,11 +96,11 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
     stored: dict[str, Any] = {key: _storable(v) for key, v in checkpoint.values.items()}
     with (unfinished / "values.npz").open("wb") as file:
         np.savez(file, **stored)
-        _to_disk(file.fileno())
+        os.fsync(file.fileno())
     with (unfinished / "state.json").open("w", encoding="utf-8") as text:
         json.dump({**checkpoint.state, "values": arrays}, text, indent=1)
         text.flush()
-        _to_disk(text.fileno())
+        os.fsync(text.fileno())
     _folder_to_disk(unfinished)
     final = folder / checkpoint.name
     if final.exists():  # only one that was found damaged is ever reached again
@@ -148,25 +148,23 @@ def newer(folder: Path, than: Checkpoint | None) -> Iterator[Checkpoint]:
 
 def newest_of_all(folder: Path, workers: Workers) -> Checkpoint | None:
     """Returns on every worker the newest whole checkpoint that the chief finds."""
-    found = workers.attempt(lambda: newest(folder) if workers.is_chief else None)
-    name = workers.from_chief(None if found is None else found.name)
-    if name is None:
-        return None
-
-    def read() -> Checkpoint:
-        if found is not None:
-            return found
+    checkpoint = newest(folder) if workers.is_chief else None
+    name = workers.from_chief(None if checkpoint is None else checkpoint.name)
+    failure = ""
+    if name is not None and checkpoint is None:
         try:
-            return _read(folder / name)
+            checkpoint = _read(folder / name)
         except _DAMAGE as error:
+            failure = f"{type(error).__name__}: {error}"
+    for worker, text in zip(workers.names, workers.exchange(failure), strict=True):
+        if text:
             raise InvalidArgument(
                 asked=f"Resume({str(folder)!r}) on {workers.count} workers",
-                found=f"{workers.name} cannot read {name}, which the chief has found in its "
-                f"folder of that name ({type(error).__name__}: {error})",
+                found=f"{worker} cannot read {name}, which the chief has found in its folder of "
+                f"that name ({text})",
                 do="give all workers one folder that they share, such as one on a network disk",
-            ) from error
-
-    return workers.attempt(read)
+            )
+    return checkpoint
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -222,10 +220,6 @@ def _remove(path: Path) -> None:
     shutil.rmtree(unnamed, ignore_errors=True)
     path.rename(unnamed)
     shutil.rmtree(unnamed, ignore_errors=True)
-
-
-def _to_disk(descriptor: int) -> None:
-    os.fsync(descriptor)
 
 
 def _folder_to_disk(folder: Path) -> None:

@@ -70,8 +70,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
     Raises:
         InvalidArgument: `every_steps` or `keep` is below 1, `every_secs` is not above 0, the folder
             is a file or cannot be written, none of its checkpoints is whole, a worker cannot read
-            what the chief has written, `fit` is to start later than the checkpoint, or this task
-            is the evaluator.
+            what the chief has written, or this task is the evaluator.
         ModelError: A checkpoint is of another model or optimizer. Raised by `fit`.
         DatasetError: The data end before the place where training was. Raised by `fit`.
     """
@@ -88,27 +87,21 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         replaced.note_runs()
-        for name, number in (("every_steps", every_steps), ("keep", keep)):
-            is_free = number is None and name == "every_steps"
-            if not is_free and (type(number) is not int or number < 1):
+        numbers: dict[str, Any] = {
+            "every_steps": every_steps,
+            "every_secs": every_secs,
+            "keep": keep,
+        }
+        for name, number in numbers.items():
+            whole = int if name != "every_secs" else int | float
+            positive = isinstance(number, whole) and not isinstance(number, bool) and number > 0
+            if not positive and (number is not None or name == "keep"):
                 raise InvalidArgument(
                     asked=f"Resume({str(folder)!r}, {name}={number!r})",
-                    found="not a whole number from 1 on",
-                    do=f"give such a number, for example {name}={100 if every_steps else 3}",
+                    found=f"not a {'whole ' if whole is int else ''}number above 0",
+                    do=f"give such a number, for example {name}={3 if name == 'keep' else 100}",
                 )
-        if every_secs is not None and not _is_positive(every_secs):
-            raise InvalidArgument(
-                asked=f"Resume({str(folder)!r}, every_secs={every_secs!r})",
-                found="not a number of seconds above 0",
-                do="give such a number, for example every_secs=60",
-            )
         self.folder = Path(folder)
-        if self.folder.exists() and not self.folder.is_dir():
-            raise InvalidArgument(
-                asked=f"Resume({str(folder)!r})",
-                found="a file of that name",
-                do="give a folder, or the name of one that is to be made",
-            )
         self.every_steps = every_steps
         self.every_secs = every_secs
         self.keep = keep
@@ -133,8 +126,8 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 "on the evaluator, and fit on the others",
                 pitfall="Workers that overwrite each other's file",
             )
-        run = runs.current_run(self.model, "fit")
-        if run is None or run.callbacks is None:
+        run = runs.begun_run()
+        if run is None:
             raise ModelError(
                 asked=f"train with Resume({str(self.folder)!r})",
                 found="a training that Keras's own fit does not run",
@@ -154,14 +147,13 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         run.callbacks.append(self)
 
     def _begin(self, run: runs.Run) -> None:
-        model = self.model
-        self._run, self._workers = run, workers_of(model.distribute_strategy)
+        self._run, self._workers = run, workers_of(self.model.distribute_strategy)
         self.resumed_from, self._checkpoint, self._validated = None, None, False
         self._step = self._saved_step = self._steps_before = 0
         self._others = [c for c in run.callbacks if c is not self]
         self._place = runs.Place(run.iterator)
         self._pipeline = pipelines.inspect(runs.read_by(run.iterator))
-        self._agreement.listen(lambda: runs.current_run(model, "fit") is not None)
+        self._agreement.listen()
         self._agreement.agree()
         self._saved_at = self._agreement.now
         for complaint in self._pipeline.complaints:
@@ -270,7 +262,12 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
     def _go_to(self, checkpoint: checkpoints.Checkpoint) -> None:
         state = checkpoint.state
         position = Position(**state["position"])
-        self._check(state, position)
+        variables.check(
+            self.model,
+            state["variables"],
+            optimizer=state["optimizer"],
+            metrics=state["batch_of_keras"] > 0,
+        )
         planned = self.params["epochs"]
         is_over = state["stopped"] or position.epoch >= planned
         if is_over:
@@ -289,21 +286,6 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         runs.start_at_epoch(self.model, position.epoch)
         self._checkpoint = checkpoint if state["batch_of_keras"] else None
         self._say(f"resumed from {position}")
-
-    def _check(self, state: dict[str, Any], position: Position) -> None:
-        if self._run.initial_epoch > position.epoch:
-            raise InvalidArgument(
-                asked=f"fit(initial_epoch={self._run.initial_epoch}) with a checkpoint in "
-                f"{str(self.folder)!r}",
-                found=f"a checkpoint of {position}, which comes before that epoch",
-                do="leave initial_epoch out, or give Resume another folder",
-            )
-        variables.check(
-            self.model,
-            state["variables"],
-            optimizer=state["optimizer"],
-            metrics=state["batch_of_keras"] > 0,
-        )
 
     def _check_compiled(self, stored: dict[str, str]) -> None:
         """Refuses a training that is over and was another: a tuner's trial before this one."""
@@ -384,7 +366,3 @@ def _is_evaluator() -> bool:
     except UnsupportedEnvironment:  # make_strategy says what is wrong, where it is asked
         return False
     return cluster is not None and cluster.task is not None and cluster.task.job == "evaluator"
-
-
-def _is_positive(secs: object) -> bool:
-    return isinstance(secs, int | float) and not isinstance(secs, bool) and secs > 0

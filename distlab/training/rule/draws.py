@@ -3,7 +3,7 @@
 TensorFlow draws by a counter (Philox): of the numbers of one draw, the nth four (two of 64 bits)
 depend on the key and on the counter + n alone, whatever the shape. So the rows that begin at
 element e of the whole batch's draw are a draw that begins e elements later, to the last bit, and
-cost what own rows cost. What is no such draw is made for the whole batch, and own rows are kept.
+cost what own rows cost. A layer that draws in another way gets the whole batch.
 """
 
 from __future__ import annotations
@@ -53,11 +53,8 @@ def counted(room: int) -> Callable[[Callable[..., tf.Tensor]], Callable[..., tf.
             if step is None or step.rows is None or not _has_rows(shape):
                 return original(shape, key, counter, alg, *args, **kwargs)
             if tf.get_static_value(alg) not in _PHILOX:
-                raise ModelError(
-                    asked=f"train the model {step.model.name!r} on several replicas",
-                    found="random numbers drawn by another algorithm than Philox",
-                    do='leave alg="auto_select"',
-                )
+                _show_whole_batch()
+                return original(shape, key, counter, alg, *args, **kwargs)
             start = None if step.mark is None else Mark.now().start
             drawn = of_own_rows(step.rows, shape, key, counter, alg, *args, **kwargs)
             if start is not None:  # what is computed to begin there looks at no other rows
@@ -87,39 +84,21 @@ def counted(room: int) -> Callable[[Callable[..., tf.Tensor]], Callable[..., tf.
     return replace
 
 
-def whole_draw(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Of `keras.random`: draws for the whole batch, of a shape, and keeps own rows."""
+def by_whole_batch(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Of draws that cannot begin at own rows: the layer that draws gets the whole batch."""
 
-    def draw(shape: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-        step, sizes = current(), tf.convert_to_tensor(shape)
-        if step is None or step.rows is None or not _has_rows(sizes):
-            return original(shape, *args, **kwargs)
-        rows = step.rows
-        times = sizes[0] // rows.length
-        args, kwargs = rows.whole((args, kwargs))
-        with step.on(None):
-            all_rows = tf.concat([[times * rows.size], sizes[1:]], 0)
-            drawn = original(all_rows, *args, **kwargs)
-        drawn = drawn[times * rows.start : times * rows.start + sizes[0]]
-        drawn.set_shape([None, *drawn.shape[1:]])
-        return drawn
+    def draw(*args: Any, **kwargs: Any) -> tf.Tensor:
+        _show_whole_batch()
+        return original(*args, **kwargs)
 
     return draw
 
 
-def of_all_rows(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Of `keras.random`: draws by the values of the whole batch, and keeps own rows."""
-
-    def draw(values: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-        step = current()
-        if step is None or step.rows is None:
-            return original(values, *args, **kwargs)
-        rows = step.rows
-        values = rows.whole(values)
-        with step.on(None):
-            return rows.own(original(values, *args, **kwargs))
-
-    return draw
+def _show_whole_batch() -> None:
+    """Lets the step be traced again, if a layer draws for own rows what it can't."""
+    step = current()
+    if step is not None and step.rows is not None:
+        vars(step.layer)["_distlab_sees_whole"] = step.again = True
 
 
 def refused(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +141,7 @@ def _has_rows(shape: Any) -> bool:
     if step is None or step.rows is None or sizes.rank == 0:
         return False
     if sizes.rank is not None and sizes[0] is not None:
-        return bool(tf.executing_eagerly() and sizes[0] % int(step.rows.length) == 0)
+        return False
     op = shape.op
     while op.type in _PASSING and op.inputs:
         op = op.inputs[0].op

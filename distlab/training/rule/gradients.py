@@ -93,9 +93,11 @@ def gradient(original: Callable[..., Any]) -> Callable[..., Any]:
         if step is None:
             result = original(self, target, sources, *args, **kwargs)
             return _checked(getattr(_NOW, "check", None), target, result)
-        # In a loop or a condition all replicas compute the whole batch.
-        if step.rows is not None or step.backward or not step.can_meet():
+        if step.rows is not None or step.backward:
             return original(self, target, sources, *args, **kwargs)
+        if not step.can_meet():  # all replicas compute the whole batch
+            result = original(self, target, sources, *args, **kwargs)
+            return _checked(step.finite, target, result) if tf.executing_eagerly() else result
         if step.again or step.looked_at():
             raise TracedAgain
         scales = step.smaller != 1 and not args and kwargs.get("output_gradients") is None
@@ -197,8 +199,6 @@ def _zeros(source: Any) -> tf.Tensor:
 
 def _distinct_parts(indices: tf.Tensor) -> list[tf.Tensor]:
     """The parts of sparse rows' numbers, one for each lookup, where each has a row once."""
-    if tf.executing_eagerly():
-        return []
     while indices.op.type in ("Reshape", "Identity", "Cast"):
         indices = indices.op.inputs[0]
     if indices.op.type.startswith(("Unique", "SparseSegment")):
@@ -247,20 +247,19 @@ def update_own_copies(original: Callable[..., Any]) -> Callable[..., Any]:
     return update
 
 
-def decay_own_copies(original: Callable[..., Any]) -> Callable[..., Any]:
+def decay_own_copies(general: Callable[..., Any]) -> Callable[..., Any]:
     """Of optimizers, `_apply_weight_decay`: a replica does it to its own copies."""
 
-    def decay(self: Any, variables: Any) -> None:
-        if not _updates_own_copies():
-            original(self, variables)
-            return
-        for variable in () if self.weight_decay is None else variables:
-            if self._use_weight_decay(variable):
-                own = _own_copy(variable)
-                rate = tf.cast(self.learning_rate, own.dtype)
-                own.assign_sub(own * tf.cast(self.weight_decay, own.dtype) * rate)
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        def decay(self: Any, variables: Any) -> None:
+            if _updates_own_copies():
+                general(self, [_own_copy(variable) for variable in variables])
+            else:
+                original(self, variables)
 
-    return decay
+        return decay
+
+    return replace
 
 
 def _own_copy(variable: Any) -> Any:

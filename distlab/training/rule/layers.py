@@ -66,7 +66,7 @@ def _called(step: Step, original: Callable[..., Any], layer: Any, args: Any, kwa
 def _looked_at(step: Step, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
     """Calls a layer with own rows, and finds out whether it looks at other rows."""
     is_known = not _runs_users_code(layer) or hasattr(layer, "whole_batch")
-    if is_known or tf.executing_eagerly() or step.backward:
+    if is_known or step.backward:
         return original(layer, *args, **kwargs)
     step.mark = mark = mixing.Mark.now()
     try:
@@ -97,8 +97,6 @@ def sees_whole(layer: Any) -> bool:
         else:
             names = {name for method in _methods(layer) for name in _names_in(method)}
             result |= bool(layer._non_trainable_variables or names & {"add_loss", "update_state"})
-        if tf.executing_eagerly():  # nothing is traced, so nothing could be seen
-            result |= not is_keras(layer) or isinstance(layer, keras.layers.Lambda)
         kept["_distlab_sees_whole"] = getattr(layer, "whole_batch", result)
     return bool(kept["_distlab_sees_whole"])
 

@@ -49,7 +49,7 @@ def adds_up(thing: Any) -> bool:
 
 def _may_add_up(thing: Any) -> bool:
     """Whether it may be seen in a graph that a loss or a metric adds up over examples."""
-    if tf.executing_eagerly() or vars(thing).get(_SEES_WHOLE) or type(thing) in _OF_BATCH:
+    if vars(thing).get(_SEES_WHOLE) or type(thing) in _OF_BATCH:
         return False
     kind = type(thing)
     is_mean = isinstance(thing, keras.metrics.MeanMetricWrapper) and is_keras(kind.update_state)
@@ -57,45 +57,41 @@ def _may_add_up(thing: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _looking(step: Step, thing: Any, given: Any) -> Iterator[None]:
-    """Inside the block own rows are given to what is not known to add up, and `_see` is to come."""
+def _watched(step: Step, thing: Any, method: str, *, may_be_mean: bool = False) -> Iterator[None]:
+    """Inside the block, what computes a loss's or a metric's values is watched: do they add up?"""
     if adds_up(thing):
         yield
         return
-    before, step.mark = step.mark, Mark.now()
-    step.looking, seen = (step.mark, thing, given), True  # also if an interrupt ends it
+    own, compute = vars(thing).get(method), getattr(thing, method)
+
+    def restore() -> None:
+        vars(thing).pop(method, None)
+        if own is not None:
+            vars(thing)[method] = own
+
+    def watched(*given: Any, **kwargs: Any) -> Any:
+        restore()  # before any all-reduce, at which another replica goes on
+        before, step.mark = step.mark, Mark.now()
+        mark, adds = step.mark, False
+        try:
+            values = tf.convert_to_tensor(compute(*given, **kwargs))
+            dense = all(isinstance(part, tf.Tensor) for part in tf.nest.flatten(given))
+            fits = bool(values.shape.rank) or may_be_mean
+            adds = dense and fits and mark.adds_up(given, values)
+            return values
+        except KeyboardInterrupt:
+            adds = True  # nothing is known of it
+            raise
+        finally:  # it may also have failed for want of a number of rows that is known
+            step.mark = before
+            if not adds:
+                vars(thing)[_SEES_WHOLE] = step.again = True
+
+    vars(thing)[method] = watched
     try:
         yield
-        seen = step.looking is None
-    except Exception:
-        seen = False  # such as for want of a number of rows that is known
-        raise
     finally:
-        step.mark, step.looking = before, None
-        if not seen:
-            vars(thing)[_SEES_WHOLE] = step.again = True
-
-
-@contextlib.contextmanager
-def _not_looking(step: Step) -> Iterator[None]:
-    """Inside the block, in a loss that a loss calls, the inner one's values are no outer one's."""
-    before, step.looking = step.looking, None
-    try:
-        yield
-    finally:
-        step.looking = before
-
-
-def _see(step: Step, values: tf.Tensor, *, may_be_mean: bool) -> None:
-    """Looks whether the values that a loss or a metric gave add up."""
-    if step.looking is None:
-        return
-    mark, thing, given = step.looking
-    step.looking = None
-    dense = all(isinstance(part, tf.Tensor) for part in tf.nest.flatten(given))
-    fits = bool(values.shape.rank) or may_be_mean
-    if not (dense and fits and mark.adds_up(given, values)):
-        vars(thing)[_SEES_WHOLE] = step.again = True
+        restore()
 
 
 def set_counting(metric: keras.metrics.Metric, *, of_own_rows: bool) -> None:
@@ -116,11 +112,12 @@ def loss(original: Callable[..., Any]) -> Callable[..., Any]:
         if step is None:
             return original(self, y_true, y_pred, sample_weight)
         if rows is None:
-            with step.in_loss(), _not_looking(step):
+            with step.in_loss():
                 return original(self, y_true, y_pred, sample_weight)
         y_true, sample_weight = rows.labels((y_true, sample_weight))
         y_pred, own_losses = rows.own(y_pred), step.own_losses
-        with step.on(rows), _looking(step, self, (y_true, y_pred)):
+        is_plain = sample_weight is None and getattr(y_pred, "_keras_mask", None) is None
+        with step.on(rows), _watched(step, self, "call", may_be_mean=is_plain):
             result = original(self, y_true, y_pred, sample_weight)
             if result.shape.rank:
                 return rows.whole(result)
@@ -142,7 +139,6 @@ def reduced(original: Callable[..., Any], apply_mask: Callable[..., Any]) -> Cal
         step = current()
         if step is None or step.rows is None:
             return original(values, sample_weight, mask, reduction, dtype)
-        _see(step, values, may_be_mean=sample_weight is None and mask is None)
         if reduction in (None, "none"):
             return original(values, sample_weight, mask, reduction, dtype)
         dtype = dtype or values.dtype
@@ -181,7 +177,7 @@ def metrics(original: Callable[..., Any]) -> Callable[..., Any]:
             own = *rows.labels((y_true, sample_weight)), rows.own(y_pred)
             with step.on(rows):
                 labels, weights, outputs = rows.real(own)
-                with _looking(step, metric, (labels, outputs)):
+                with _watched(step, metric, "_fn"):
                     metric.update_state(labels, outputs, sample_weight=weights)
 
     return update_state
@@ -192,8 +188,6 @@ def mean_of_parts(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
         step = current()
-        if step is not None and step.looking is not None:
-            _see(step, tf.convert_to_tensor(values), may_be_mean=False)
         if step is not None and step.rows is None and any(self is each for each in step.of_parts):
             weight = 1.0 if sample_weight is None else tf.cast(sample_weight, self.dtype)
             sample_weight = weight / step.batch.replicas
@@ -212,9 +206,8 @@ def mean_metric(original: Callable[..., Any], apply_mask: Callable[..., Any]) ->
         mask = getattr(y_pred, "_keras_mask", None)
         y_true, y_pred = rows.labels(y_true), rows.own(y_pred)
         with step.on(rows):
-            with _looking(step, self, (y_true, y_pred)):
+            with _watched(step, self, "_fn"):
                 values = self._fn(y_true, y_pred, **self._fn_kwargs)
-                _see(step, values, may_be_mean=False)
             values = rows.whole(values)
         weights = apply_mask(sample_weight, mask, dtype=self.dtype, reduction="sum")
         return keras.metrics.Mean.update_state(self, values, sample_weight=weights)

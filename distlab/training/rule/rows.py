@@ -225,8 +225,8 @@ class Step:
         data: The batch as the step gets it.
         rows: Those of the layer that runs, None outside of layers.
         layer: The innermost layer that runs.
-        mark: Where it was called, if it is to be seen whether it looks at other rows.
-        looking: That of a loss or a metric, with what it is and what it was given.
+        mark: Where it, or a loss or a metric, was called, if it is to be seen whether it looks at
+            other rows.
         batch_norm: Whose rows BatchNormalization takes statistics of, "global" or "replica".
         own_statistics: BatchNormalization layers that took those of a replica.
         again: Whether a layer, loss or metric was seen to look at other rows: trace it again.
@@ -252,7 +252,6 @@ class Step:
         self.rows: Rows | None = None
         self.layer: Any = None
         self.mark: Any = None
-        self.looking: Any = None
         self.again = self.backward = False
         self.losses: dict[int, list[tf.Tensor]] = {}  # what layers gave to add_loss, by layer
         self.alike: set[Any] = set()  # tensors that are the same on all replicas
@@ -295,8 +294,8 @@ class Step:
             self.own_losses = before
 
     def can_meet(self) -> bool:
-        """Whether replicas can exchange tensors: not in a loop or a condition of the step."""
-        return self._graph is None or tf.compat.v1.get_default_graph() is self._graph
+        """Whether replicas can exchange tensors: not in a loop or a condition, and not eagerly."""
+        return self._graph is not None and tf.compat.v1.get_default_graph() is self._graph
 
     def rows_of(self, tree: Any) -> Rows | None:
         """The replica's rows of a call's arguments; None if nothing in them has any."""
@@ -342,7 +341,7 @@ class Step:
     def differs(self, tensor: tf.Tensor) -> bool:
         """Whether replicas may have different values, for they come of own rows."""
         waiting, seen = [tensor], set()
-        while waiting and not tf.executing_eagerly():
+        while waiting:
             each = waiting.pop()
             if each.ref() in self._bounds:
                 return True
@@ -350,11 +349,10 @@ class Step:
                 continue
             seen.add(each.ref())
             waiting += each.op.inputs
-        return bool(tf.executing_eagerly())
+        return False
 
     def _bound(self, rows: Rows) -> None:
-        if not tf.executing_eagerly():
-            self._bounds |= {rows.first.ref(), rows.count.ref()}
+        self._bounds |= {rows.first.ref(), rows.count.ref()}
 
 
 def share_of(replica: Any, replicas: int, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

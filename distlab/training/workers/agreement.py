@@ -11,7 +11,7 @@ import signal
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any
 
@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument, ModelError
 from distlab.training.keras_private import models
+from distlab.training.keras_private.runs import is_in_fit
 from distlab.training.workers.workers import Workers
 
 # Arguments that each worker may choose for itself.
@@ -31,108 +32,65 @@ _FREE = ("callbacks", "verbose")
 _ROUNDING = 1e-3
 _ROUNDING_OF_16_BITS = 3e-2
 
-_SAME_DATA = (
-    "give every worker the same data set, with batches of the global size: each takes its own part "
-    "of every batch"
-)
-_TWICE = "A shuffle that differs on each worker: examples read twice"
+
+def check_data(workers: Workers, method: str, values: dict[str, Any]) -> None:
+    """Raises on all workers where what one knows of its data is not what the chief does.
+
+    The values are by a text with a place for them, as in "{} batches".
+    """
+    if unlike := _first_unlike(workers, values):
+        raise _other_data(workers, method, unlike)
 
 
-def check_read(workers: Workers, method: str, mark: bytes, *, more: bool) -> None:
-    """Raises where workers have read different batches, or one has `more` than the others."""
-    marks, longer = zip(*workers.exchange([mark.hex(), more]), strict=True)
-    if any(longer):
-        ends: dict[bool, list[str]] = {True: [], False: []}
-        for name, is_longer in zip(workers.names, longer, strict=True):
-            ends[is_longer].append(name)
-        raise DatasetError(
-            asked=f"{method} on {workers.count} workers",
-            found=f"data that end on {' and '.join(ends[False])} before they do on "
-            f"{' and '.join(ends[True])}",
-            do=_SAME_DATA,
+def check_arguments(
+    workers: Workers, arguments: dict[str, Any], callbacks: list[keras.callbacks.Callback]
+) -> None:
+    """Raises where `fit` of one worker was given other arguments than the chief's."""
+    plain = int | float | str | None
+    given = {
+        f"{name}={{}}": value if isinstance(value, plain) else type(value).__name__
+        for name, value in arguments.items()
+        if name not in _FREE
+    }
+    given["{} dl.Resume"] = sum(type(each).__name__ == "Resume" for each in callbacks)
+    if unlike := _first_unlike(workers, given):
+        raise InvalidArgument(
+            asked=f"fit on {workers.count} workers",
+            found=unlike,
+            do="call fit with the same arguments on every worker; callbacks and verbose may "
+            "differ, dl.Resume may not",
         )
-    for name, other in zip(workers.names, marks, strict=True):
-        if other != marks[0]:
-            raise _other_batch(workers, name, method=method, what="targets")
 
 
 def check_rows(workers: Workers, parts: list[np.ndarray]) -> None:
     """Raises where workers predict for rows that differ by more than rounding."""
     if differing := _first_difference(workers, [("", part) for part in parts]):
-        raise _other_batch(workers, differing[1], method="predict", what="rows")
+        unlike = f"a batch whose rows are others on {differing[1]} than on {workers.names[0]}"
+        raise _other_data(workers, "predict", unlike)
 
 
-def _other_batch(workers: Workers, name: str, *, method: str, what: str) -> DatasetError:
-    """The error of workers that have read different batches."""
+def _first_unlike(workers: Workers, values: dict[str, Any]) -> str:
+    """The first value that is not the chief's, in words; empty where there is none."""
+    chief, *others = workers.exchange(values)
+    for name, other in zip(workers.names[1:], others, strict=True):
+        for text in chief | other:
+            theirs, ours = other.get(text), chief.get(text)
+            if theirs != ours:
+                ends = f"{text.format(ours)} on {workers.names[0]}"
+                return f"{text.format(theirs)} on {name}, and {ends}"
+    return ""
+
+
+def _other_data(workers: Workers, method: str, unlike: str) -> DatasetError:
     return DatasetError(
         asked=f"{method} on {workers.count} workers",
-        found=f"a batch whose {what} are others on {name} than on {workers.names[0]}: each takes "
-        "its part of what should be one batch, so some examples are read twice and others never",
-        do="give every worker the same examples in the same order: call distlab.set_seed with one "
-        "number on each before any array is shuffled or split, and seed what targets are drawn by",
-        pitfall=_TWICE,
+        found=unlike,
+        do="give every worker the same data set, with batches of the global size, in the same "
+        "order: each takes its part of every batch, so of other data some examples are read twice "
+        "and others never. Call distlab.set_seed with one number on each before any array is "
+        "shuffled or split; give shuffle, image_dataset_from_directory and its like one seed=",
+        pitfall="A shuffle that differs on each worker: examples read twice",
     )
-
-
-def check_arguments(
-    workers: Workers,
-    arguments: dict[str, Any],
-    callbacks: list[keras.callbacks.Callback],
-    choice: list[Any],
-) -> list[list[Any]]:
-    """What all workers would choose; raises where one was given other arguments than the chief."""
-    plain = int | float | str | None
-    given = {
-        name: value if isinstance(value, plain) else type(value).__name__
-        for name, value in arguments.items()
-        if name not in _FREE
-    }
-    given["dl.Resume"] = sum(type(each).__name__ == "Resume" for each in callbacks)
-    everyone, choices = zip(*workers.exchange([given, choice]), strict=True)
-    chief = everyone[0]
-    for name, other in zip(workers.names, everyone, strict=True):
-        for argument in chief | other:
-            if chief.get(argument) != other.get(argument):
-                raise InvalidArgument(
-                    asked=f"fit(..., {argument}={other.get(argument)}) on {name}",
-                    found=f"{argument}={chief.get(argument)} on {workers.names[0]}",
-                    do="call fit with the same arguments on every worker; callbacks and verbose "
-                    "may differ, dl.Resume may not",
-                )
-    return list(choices)
-
-
-def check_lengths(
-    workers: Workers,
-    batches: int | None,
-    *,
-    steps: int | None,
-    seeds: Sequence[tuple[int, int]] = (),
-) -> None:
-    """Raises on all workers where one has more or fewer batches than the chief, or other seeds."""
-    asked = f"train or evaluate on {workers.count} workers"
-    (*chief, order), *others = workers.exchange([batches, steps, list(seeds)])
-    for name, (*other, other_order) in zip(workers.names[1:], others, strict=True):
-        if other_order != order:
-            raise DatasetError(
-                asked=asked,
-                found=f"a shuffle with a different seed on {name} than on {workers.names[0]}: each "
-                "takes its part of what should be one batch, so of all examples some are read "
-                "twice and others never",
-                do="give the shuffle, or the function that makes the data set, one seed= on all "
-                "workers (image_dataset_from_directory and its like draw one otherwise), or call "
-                "distlab.set_seed with one number on each before",
-                pitfall=_TWICE,
-            )
-        if other != chief:
-            theirs, ours = (
-                f"{b} batches" if s is None else f"{s} steps" for b, s in (other, chief)
-            )
-            raise DatasetError(
-                asked=asked,
-                found=f"{theirs} on {name} and {ours} on {workers.names[0]}",
-                do=_SAME_DATA,
-            )
 
 
 def check_weights(
@@ -251,18 +209,19 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
 
     listens_to_executions = True
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, *, on_epoch: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self.leaves, self.now = False, 0.0
+        self._on_epoch = on_epoch  # what is to be done when an epoch begins, once all agree
         self.secs_per_step: float | None = None
         self._first: tuple[int, float] | None = None  # batch and clock after an epoch's first
         self._workers = workers
         self._notice: PreemptionNotice | None = None
         self._is_compared = False
 
-    def listen(self, is_running: Callable[[], bool]) -> None:
+    def listen(self) -> None:
         """From here on SIGTERM is a request to leave, on which all agree."""
-        self._notice = PreemptionNotice(is_running)
+        self._notice = PreemptionNotice()
         self._notice.listen()
 
     def stop_listening(self) -> None:
@@ -293,6 +252,7 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
         check_weights(
             self._workers, self.model, method="fit", optimizers=True, numbers_only=numbers_only
         )
+        self._on_epoch()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Agrees after each execution."""
@@ -321,23 +281,18 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class PreemptionNotice:
-    """SIGTERM, kept for the next good moment while something runs that is not to be cut off.
+    """SIGTERM, kept for the next good moment while `fit` runs.
 
     Whoever takes a machine away sends SIGTERM first, and waits: Kubernetes and Slurm for 30 s. Only
     the main thread can listen: elsewhere, and where the signal is ignored, nothing changes. A
     second SIGTERM is obeyed at once, by whoever listened before.
 
-    Args:
-        is_running: Whether the signal is to be kept for later. Asked in the signal's handler,
-            because what runs may be left by an exception, with nobody to call `put_back`.
-
     Attributes:
         given: Whether the signal came.
     """
 
-    def __init__(self, is_running: Callable[[], bool]) -> None:
+    def __init__(self) -> None:
         self.given = False
-        self._is_running = is_running
         self._before: Any = None
 
     def listen(self) -> None:
@@ -355,7 +310,8 @@ class PreemptionNotice:
         self._before = None
 
     def _heed(self, number: int, frame: Any) -> None:
-        if self.given or not self._is_running():
+        # An exception may have ended `fit`, with nobody to call `put_back`.
+        if self.given or not is_in_fit(frame):
             self.put_back()
             signal.raise_signal(number)
         self.given = True

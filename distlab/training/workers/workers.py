@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,8 +29,6 @@ from tensorflow.python.eager import context
 
 from distlab import errors
 from distlab.strategy.description import describe
-
-_Result = TypeVar("_Result")
 
 # TensorFlow numbers its own groups of devices from 1; this is the group of the workers.
 _GROUP = 1 << 30
@@ -133,21 +131,6 @@ class Workers:
         """What the chief gave."""
         return self.exchange(value if self.is_chief else None)[0]
 
-    def attempt(self, work: Callable[[], _Result]) -> _Result:
-        """What `work` returns here, once it has gone well on all workers."""
-        if self.count == 1:
-            return work()
-        try:
-            result, failure = work(), None
-        except Exception as error:
-            failure = error
-        for name, packed in zip(self.names, self.exchange(_packed(failure)), strict=True):
-            if failure is not None:
-                raise failure
-            if packed is not None:
-                raise _unpacked(packed, name)
-        return result
-
     def gather(self, payload: bytes) -> list[bytes]:
         """The bytes of all workers, in order."""
         if self.count == 1:
@@ -188,26 +171,6 @@ def workers_of(strategy: tf.distribute.Strategy) -> Workers:
     ]
     names, addresses = zip(*tasks, strict=True)
     return Workers(names=names, addresses=addresses, index=extended._id_in_cluster)
-
-
-def _packed(failure: Exception | None) -> tuple[str, dict[str, Any]] | None:
-    if failure is None:
-        return None
-    if isinstance(failure, errors.DistlabError):
-        return type(failure).__name__, failure.parts
-    return f"{type(failure).__name__}: {failure}", {}
-
-
-def _unpacked(packed: tuple[str, dict[str, Any]], name: str) -> errors.DistlabError:
-    kind, parts = packed
-    if parts:
-        error: errors.DistlabError = getattr(errors, kind)(**parts)
-        return error
-    return errors.ProcessError(
-        asked="go on with all workers",
-        found=f"{name} failed: {kind}",
-        do=f"look at what {name} printed",
-    )
 
 
 @contextlib.contextmanager

@@ -317,7 +317,6 @@ class Gan(keras.Model):
         return {"d_loss": self.d_tracker.result(), "g_loss": fooled}
 
 
-@case((X, X[::-1, :3].copy()))
 def gan():
     model = Gan()
     model.compile(Adam(1e-2, clipnorm=0.1), keras.optimizers.RMSprop(1e-2))
@@ -362,11 +361,9 @@ class CompiledCall(KerasStep):
         return out
 
 
-@step()
+@step(atol=2e-6)
 class Codebook(Net):
-    """VQ-VAE: codes are moving averages of sums over the batch, which it gathers."""
-
-    gather = staticmethod(dl.all_gather)
+    """VQ-VAE: codes are moving averages of sums over the batch, one of which it gathers."""
 
     def begin(self):
         self.counts = self.state((5,), "ones")
@@ -380,7 +377,7 @@ class Codebook(Net):
         chosen = tf.gather(codes, nearest)
         passed = features + tf.stop_gradient(chosen - features)
         near = tf.reduce_mean((tf.stop_gradient(chosen) - features) ** 2)
-        self.count(self.gather(tf.one_hot(nearest, 5)), self.gather(tf.stop_gradient(features)))
+        self.count(dl.all_gather(tf.one_hot(nearest, 5)), tf.stop_gradient(features))
         return self.mean_loss(y, self.head(passed)) + 0.25 * near
 
     def count(self, chosen, features):

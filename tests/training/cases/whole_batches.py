@@ -20,7 +20,7 @@ from tests.training.cases.case import (
     compile_model,
     network,
 )
-from tests.training.cases.steps import Codebook, Net, net, step
+from tests.training.cases.steps import Net, net, step
 
 # Layers
 
@@ -87,11 +87,6 @@ def draws_of_the_whole_batch():
 @case()
 def loss_that_is_not_one_number():
     return network(layers.Dense(4), optimizer=SGD(0.01), loss=CrossEntropy(reduction="none"))
-
-
-@step(atol=2e-6)
-class AloneCodebook(Codebook):
-    gather = staticmethod(lambda tensor: tensor)
 
 
 @step()
