@@ -52,7 +52,7 @@ def test_the_wheel_carries_the_course_and_nothing_else(built):
     } <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     information = f"distlab-{distlab.__version__}.dist-info/"
-    files = r"distlab/.*\.(py|ipynb|json|typed|tfrecord|npz|csv|css|js|md|svg|txt|j2)"
+    files = r"distlab/.*\.(py|ipynb|json|typed|tfrecord|npz|csv|css|js|md|svg|txt|otf|j2)"
     sources = r"/(lesson|exercise)\.py$|/claims\.md$"
     never = rf"solution|{sources}|/tests?/|__pycache__|\.ipynb_checkpoints|\.part$"
     code = {name for name in names if not name.startswith(information)}
