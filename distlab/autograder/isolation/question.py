@@ -112,6 +112,7 @@ def report_of(reply: dict[str, Any]) -> Report:
     if (failure := parts["failure"]) is not None:
         kind = FailureKind(failure["kind"])
         parts["failure"] = Failure(kind, failure["error"], tuple(failure["lines"]))
+    parts["corrected"] = tuple(parts["corrected"])
     parts["criteria"] = tuple(Criterion(**criterion) for criterion in parts["criteria"])
     return Report(**parts)
 
