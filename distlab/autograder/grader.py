@@ -30,6 +30,11 @@ from distlab.errors import DistlabError, InvalidArgument
 DRAWS = 3
 _LONGEST = 500
 _LONGEST_CODE = 20_000
+# Errors that say all themselves: no hint about the task's concept goes with them.
+_SAYS_ALL = (
+    *("SyntaxError", "IndentationError", "TabError", "NameError", "ModuleNotFoundError"),
+    *("EOFError", "Stopped: "),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +159,8 @@ class Grader:
         )
         report = grade_answer(question, limits=self._options.limits, give_up=self._ended)
         if report.passed or report.ending is Ending.NOT_STARTED:
+            return report
+        if report.failure is not None and report.failure.error.startswith(_SAYS_ALL):
             return report
         return with_section(check, with_help(check, report, tries=2))
 

@@ -49,6 +49,7 @@ def test_a_report_is_the_one_that_the_notebook_gives():
 def test_what_a_function_prints_is_kept_and_each_seed_is_a_call():
     report = asked(
         "count = 0\ndef split(e, r):\n    global count\n    count += 1\n    display('x')\n"
+        "    get_ipython().run_line_magic('matplotlib', 'inline')\n"
         "    if count > 3: __import__('os')._exit(0)\n    return count"
     )
     says = "Stopped: its process ended by itself, with exit code 0"
