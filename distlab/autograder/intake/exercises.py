@@ -77,7 +77,7 @@ class Exercises:
         """Returns the lines of text of an exercise as it was handed out, as far as it is found."""
         source = self._source_of(stem)
         if stem == self._own and source.is_file():
-            return _text_of_source(source.read_text(encoding="utf-8"))
+            return _text_of_source(source.read_text(encoding="utf-8-sig"))
         return text_lines(self.notebook_of(stem))
 
     def solutions_of(self, stem: str) -> dict[str, str]:
@@ -85,7 +85,7 @@ class Exercises:
         source = self._source_of(stem)
         if not source.is_file():
             return {}
-        cells = _CELL_MARK.split(source.read_text(encoding="utf-8"))
+        cells = _CELL_MARK.split(source.read_text(encoding="utf-8-sig"))
         return {
             task: answered(parse_answers(cell, file=source.name, line=1))
             for cell in cells
