@@ -25,12 +25,16 @@ QUICK = test_architecture test_batching test_errors docs/test_teaching_page \
 	course/checks/test_faults course/checks/test_plain_values course/checks/test_progress \
 	cluster/test_spec authoring/test_compare authoring/test_lint \
 	autograder/test_answers autograder/test_gradebook autograder/test_pages autograder/test_submissions
+# What people bring besides their model: `make other-packages`.
+OTHER_PACKAGES = bayesflow grain keras-hub keras-rs keras-tcn keras-tuner scikeras tensorboard \
+	tensorflow-probability tensorflow-text tf-keras
 # Further arguments for pytest, for `distlab lab`, and for the tools of these names.
 TEST_ARGS ?=
 LAB_ARGS ?=
 CHAOS_ARGS ?=
 VERSIONS_ARGS ?=
 MODELS_ARGS ?=
+PACKAGES_ARGS ?=
 
 # $(call stage,name,command): says what runs, and what it took.
 stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
@@ -38,7 +42,7 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
-	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader support-matrix zoo random-models tables \
+	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader other-packages support-matrix zoo random-models tables \
 	bench chaos full-marks versions format docs figures map constraints clean
 
 help:  ## list these targets
@@ -86,6 +90,12 @@ tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
 	$(PY) -m venv .venv-nbgrader
 	.venv-nbgrader/bin/python -m pip install --quiet nbgrader==0.9.6
 
+# Here distlab is installed beside the packages that people bring.
+.venv-packages/complete: | env
+	$(PY) -m venv .venv-packages
+	.venv-packages/bin/python -m pip install --quiet --editable . $(OTHER_PACKAGES)
+	touch $@
+
 format: env  ## let ruff lay out the code and repair what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
@@ -118,7 +128,7 @@ map: env  ## write what comes from code and tables: the map with its minutes, th
 
 nightly: env  ## what takes hours: many seeds, kills, other processors and versions, every table
 	@start=$$(date +%s); $(MAKE) --no-print-directory --keep-going full-marks chaos regression-cold \
-		regression-tampered nbgrader tables random-models portable versions \
+		regression-tampered nbgrader other-packages tables random-models portable versions \
 	&& printf '\n== the night passed in %s s\n' $$(( $$(date +%s) - start ))
 
 regression-cold:  ## the regression, each notebook in a process of its own making
@@ -151,6 +161,9 @@ busy:
 nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over two exercises
 	$(call stage,nbgrader,DISTLAB_NBGRADER=.venv-nbgrader/bin/python \
 		$(PY) -m pytest tests/authoring/test_nbgrader_autograde.py $(TEST_ARGS))
+
+other-packages: env .venv-packages/complete  ## train with loaders, tuners and layers of other packages, and compare with docs/zoo.md
+	$(call stage,other packages,.venv-packages/bin/python tools/other_packages.py $(or $(PACKAGES_ARGS),--check))
 
 full-marks: env  ## every solution on many seeds: full marks; every exercise as handed out: none
 	$(call stage,full marks,DISTLAB_SEEDS=20 $(PY) -m pytest tests/course/checks/test_exercises.py \

@@ -44,12 +44,17 @@ def read_tables(text: str) -> list[Cells]:
 
 
 def write_page(path: Path, tables: Iterable[str], lines: Mapping[str, str]) -> None:
-    """Writes a page with other tables, and with other lines for those that begin so."""
-    new = iter(tables)
-    text = TABLE.sub(lambda _: next(new), path.read_text(encoding="utf-8"))
+    """Writes tables in place of those with the same corners, and lines of those that begin so."""
+    new = {_corner(each): each for each in tables}
+    old = path.read_text(encoding="utf-8")
+    text = TABLE.sub(lambda match: new.get(_corner(match[0]), match[0]), old)
     for begin, line in lines.items():
         text = re.sub(rf"^{begin}.*", lambda _, line=line: line, text, flags=re.MULTILINE)
     path.write_text(text, encoding="utf-8")
+
+
+def _corner(table: str) -> str:
+    return table.split("|")[1].strip()
 
 
 def changes(stored: Cells, measured: Cells) -> list[str]:

@@ -82,7 +82,7 @@ def main() -> int:
 
     rows = measure_rows(measure, families())
     if not writes:
-        (stored,) = read_tables(PAGE.read_text(encoding="utf-8"))
+        stored, _ = read_tables(PAGE.read_text(encoding="utf-8"))
         return report(changes(without_digits(stored), without_digits(rows)))
     equal = [f"{sum(row[name] == 'equal' for row in rows.values())} ({name})" for name in COLUMNS]
     begin = "Equal to one device, of "

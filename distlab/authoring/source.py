@@ -118,7 +118,7 @@ def find_pages(root: Path, stems: Sequence[str] = ()) -> list[Page]:
 def draft_page(page: Page) -> Draft:
     """Reads a page's source into the notebook it asks for, not yet run."""
     jupytext, v4 = notebook_tools()
-    text = page.path.read_text(encoding="utf-8")
+    text = page.path.read_text(encoding="utf-8-sig")  # Notepad of Windows writes the mark
     raw = jupytext.reads(text, fmt="py:percent").cells
     lines = _cell_lines(text)
     if len(raw) != len(lines) or not raw:

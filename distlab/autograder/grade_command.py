@@ -180,4 +180,5 @@ def _grade(options: argparse.Namespace) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    print(shown, file=sys.stderr, flush=True)  # a learner's name may hold a terminal's commands

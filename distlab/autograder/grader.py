@@ -30,6 +30,11 @@ from distlab.errors import DistlabError, InvalidArgument
 DRAWS = 3
 _LONGEST = 500
 _LONGEST_CODE = 20_000
+# Errors that say all themselves: no hint about the task's concept goes with them.
+_SAYS_ALL = (
+    *("SyntaxError", "IndentationError", "TabError", "NameError", "ModuleNotFoundError"),
+    *("EOFError", "Stopped: "),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +117,31 @@ class Grader:
         return Graded(
             submission=submission,
             stem=answers.stem,
-            reports=tuple(
-                self._report(check, asked, answers, submission)
-                for check, asked in exercises.questions(answers.stem)
-            ),
+            reports=tuple(self._reports(answers, submission)),
             written=written,
             code={a.check: answers.source(a.check)[:_LONGEST_CODE] for a in answers.answers},
             notes=tuple(notes),
         )
+
+    def _reports(self, answers: Answers, submission: Submission) -> Iterator[Report]:
+        """Yields a report for each task, which costs a mistake of an earlier one no points.
+
+        A second run has our code beside the learner's, so nothing of it is shown but that it
+        passed: what it prints, returns or raises could be our code.
+        """
+        wrong: dict[str, str] = {}  # earlier tasks, and the functions they ask for
+        ours = self._exercises.solutions_of(answers.stem)
+        for check, asked in self._exercises.questions(answers.stem):
+            report = self._report(check, asked, answers, submission)
+            defined = set() if report.passed else answers.functions_in(asked)
+            carried = [t for t, name in wrong.items() if t != asked and name in defined]
+            if corrected := {task: ours[task] for task in carried if task in ours}:
+                again = self._report(check, asked, answers.with_ours(corrected), submission)
+                if again.passed:
+                    report = replace(again, corrected=tuple(wrong[task] for task in corrected))
+            if not report.passed and check.name == asked:
+                wrong[asked] = check.function
+            yield report
 
     def _report(self, check: Check, asked: str, answers: Answers, submission: Submission) -> Report:
         if self._ended.is_set():
@@ -137,6 +159,8 @@ class Grader:
         )
         report = grade_answer(question, limits=self._options.limits, give_up=self._ended)
         if report.passed or report.ending is Ending.NOT_STARTED:
+            return report
+        if report.failure is not None and report.failure.error.startswith(_SAYS_ALL):
             return report
         return with_section(check, with_help(check, report, tries=2))
 

@@ -174,6 +174,11 @@ def test_what_is_wrong_in_a_source_or_its_checks_is_told_by_its_place(own, tmp_p
         "no Python: '(' was never closed: def mean_loss(sums, counts:": source.replace(
             "def mean_loss(sums, counts):", "def mean_loss(sums, counts:"
         ),
+        "no function 'mean_loss', which the check": source.replace("mean_loss(", "mean_losses("),
+        "the task 'mean', and no check of that name": source.replace(
+            "# task: mean_my_topic", "# task: mean"
+        ),
+        "an import of lesson_21_other": source.replace(own.checks.stem, "lesson_21_other"),
     }
     texts = {
         "no tuple CHECKS of checks": "CHECKS = [1]",

@@ -14,6 +14,7 @@ from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
 from distlab.autograder import run as run_module
 from distlab.autograder.grader import GradingOptions
+from distlab.autograder.intake.notebook import open_notebook
 from distlab.autograder.run import grade
 from distlab.cluster.warm.process import can_fork
 from distlab.course.checks.registry import checks_of
@@ -225,6 +226,75 @@ def test_a_teachers_own_exercise_is_graded_like_the_others(tmp_path):
     jane, john = grade(tmp_path / "in", tmp_path / "out", mine).graded
     assert (jane.stem, [report.status for report in jane.reports]) == ("20_my_topic", ["passed"])
     assert [report.status for report in john.reports] == ["not started"]
+
+
+# Answers that call an earlier one
+
+# Its second task may call its first, whose solution has a word that no learner writes.
+OWN_SOURCE = """
+# %%
+# task: first
+def first(x):
+    ### BEGIN SOLUTION
+    return [x, "melon"][0]
+    ### END SOLUTION
+"""
+OWN_CHECKS = """
+from distlab.course.checks import Check, Cost, Equal
+
+CHECKS = tuple(
+    Check(
+        name=name, title=name, cost=Cost.PURE, hint="", revisit="",
+        inputs=lambda seed: {"x": seed}, call=lambda f, given: {"y": f(given["x"])},
+        reference=lambda given: {"y": given["x"]}, criteria=(Equal("y", "the same", points=1),),
+    )
+    for name in ("first", "prints", "returns", "raises")
+)
+"""
+# Code that looks for our solution in whatever is there, and hands it out as a task is named.
+SPY = """
+# task: {name}
+def {name}(x):
+    import linecache
+    seen = "".join(linecache.getlines(first.__code__.co_filename))
+    is_there = "mel" "on" in seen
+    {does}
+"""
+WRONG_LOSS = """
+# task: exact_loss
+def exact_loss(per_token, is_token):
+    return tf.reduce_sum(per_token * is_token) / tf.reduce_sum(is_token)
+"""
+
+
+def test_a_mistake_in_an_earlier_task_is_charged_once_and_gives_no_solution_away(tmp_path):
+    own = tmp_path / "mine" / "lesson_20_own.py"
+    own.parent.mkdir()
+    own.write_text(OWN_CHECKS)
+    own.with_name("20_own.py").write_text(OWN_SOURCE)
+    solved = open_notebook(ROOT / "solutions" / "03_custom_training_loop.ipynb").code
+    train = [cell.source for cell in solved if "# task: train\n" in cell.source]
+    hand_in(tmp_path / "in/jane/03.ipynb", "import keras, tensorflow as tf", WRONG_LOSS, *train)
+    spies = {"prints": "print(seen); return x if is_there else 0"}
+    spies |= {"returns": "return seen", "raises": "raise ValueError(seen)"}
+    cells = [SPY.format(name=name, does=does) for name, does in spies.items()]
+    hand_in(tmp_path / "in/spy/20.ipynb", "# task: first\ndef first(x): return 0", *cells)
+
+    out = tmp_path / "out"
+    jane, spy = grade(tmp_path / "in", out, options(extra_checks=own)).graded
+    earned = {report.name: (report.earned, report.status) for report in jane.reports}
+    assert earned["exact_loss"][0] < 2
+    assert earned["train"] == (3, "passed with our exact_loss")
+    page = (out / "feedback" / "jane" / "03_custom_training_loop.html").read_text("utf-8")
+    assert "with our version of <code>exact_loss</code> in place of yours" in page
+    assert "passed with our exact_loss" in (out / "class.html").read_text("utf-8")
+    why = "`train` passes with our version of `exact_loss`"
+    assert why in [row["why"] for row in table(out / "review.csv")]
+    # The spy read our code, which earns the task that it is right in, and shows it nowhere.
+    assert [report.earned for report in spy.reports] == [0, 1, 0, 0]
+    assert [
+        path for path in out.rglob("*") if path.is_file() and b"melon" in path.read_bytes()
+    ] == []
 
 
 # The command, with notebooks that need no process

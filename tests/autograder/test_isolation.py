@@ -49,6 +49,7 @@ def test_a_report_is_the_one_that_the_notebook_gives():
 def test_what_a_function_prints_is_kept_and_each_seed_is_a_call():
     report = asked(
         "count = 0\ndef split(e, r):\n    global count\n    count += 1\n    display('x')\n"
+        "    get_ipython().run_line_magic('matplotlib', 'inline')\n"
         "    if count > 3: __import__('os')._exit(0)\n    return count"
     )
     says = "Stopped: its process ended by itself, with exit code 0"
@@ -212,11 +213,23 @@ CHEATS = {
     "the network": "[name for _, name in socket.if_nameindex() if name != 'lo'][0]",
     "a socket file": "socket.socket(socket.AF_UNIX).connect(SOCKET)",
     "a new namespace": "subprocess.run(['unshare', '-Ur', 'true'], check=True)",
+    "the mode of a file": "os.chmod(distlab.__file__, 0o644)",
+    "the times of a file": "os.utime(distlab.__file__)",
+    "a token in the environment": "os.environ['TF_TOKEN_SECRET']",
+    "the keys of the session": "kernel({'x86_64': 250}.get(os.uname().machine, 219), 0, -3, 0)",
+    "memory of no process": "os.memfd_create('x')",
+    "calls past the filter": "kernel(425, 8, ctypes.create_string_buffer(120))",
+    "the host of this machine": "socket.socket(40, socket.SOCK_STREAM)",
     "a mount": "subprocess.run(['mount', '-t', 'tmpfs', 'x', '/answer'], check=True)",
 }
 TRY = """
-import os, re, socket, subprocess, sys
+import ctypes, os, re, socket, subprocess, sys
 import distlab
+
+def kernel(*arguments):
+    number = ctypes.CDLL(None).syscall(*arguments)
+    assert number >= 0
+    return number
 
 def attempt(cheat):
     try:
@@ -232,6 +245,7 @@ def probe():
 @behind_walls
 def test_an_answer_reaches_nothing_of_the_grader_nor_of_others(tmp_path, monkeypatch):
     monkeypatch.setenv("TEACHERS_SECRET", "x")
+    monkeypatch.setenv("TF_TOKEN_SECRET", "x")
     for name in ("secret", "in/jane/one.ipynb", "out/records/1.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")

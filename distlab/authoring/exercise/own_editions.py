@@ -27,8 +27,8 @@ from distlab.authoring.stored_form import stored_text
 from distlab.autograder.intake.exercises import load_own
 from distlab.autograder.intake.notebook import python_of
 from distlab.course.checks.registry import stems
-from distlab.course.markup import CODE, TASK
-from distlab.errors import InvalidArgument, NotebookError
+from distlab.course.markup import CODE, TASK, TASK_LINE
+from distlab.errors import InvalidArgument, NotebookError, did_you_mean
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -214,6 +214,8 @@ def proofread(draft: Draft, page: Page) -> None:
             asked = f"the cell at {page.source}, line {line}"
             _refuse_answer(parts, asked)
             _refuse_no_python(cell.source, asked)
+            if isinstance(page, OwnPage) and page.checks is not None:
+                _refuse_other_names(cell.source, asked, page.checks)
 
 
 def _refuse_answer(parts: Sequence[str | Answer], asked: str) -> None:
@@ -224,6 +226,23 @@ def _refuse_answer(parts: Sequence[str | Answer], asked: str) -> None:
             found=f"a task without '{CODE.begin}': students would get all of it",
             do=f"write '{CODE.begin}' above the answer, and '{CODE.end}' below it",
         )
+
+
+def _refuse_other_names(source: str, asked: str, file: Path) -> None:
+    """Raises for a task without a check, a function without its task, and other checks' import."""
+    checks = {check.name: check for check in load_own(file)[0]}
+    for task in TASK_LINE.findall(source):
+        if task not in checks:
+            found = f"the task {task!r}, and no check of that name in {file.name}"
+            raise NotebookError(asked=asked, found=found, do=did_you_mean(task, sorted(checks)))
+        function = checks[task].function
+        if function not in re.findall(r"^def (\w+)\(", source, re.MULTILINE):
+            found = f"no function {function!r}, which the check {task!r} calls"
+            raise NotebookError(asked=asked, found=found, do=f"define {function} in this cell")
+    for module in re.findall(r"^(?:import|from) (lesson_\w+)", source, re.MULTILINE):
+        if module != file.stem:
+            found = f"an import of {module}, while its checks are in {file.name}"
+            raise NotebookError(asked=asked, found=found, do=f"import {file.stem}")
 
 
 def _refuse_no_python(source: str, asked: str) -> None:

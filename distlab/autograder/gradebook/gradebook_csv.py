@@ -136,3 +136,7 @@ def _review(scored: Scored, left_out: Sequence[Problem]) -> Iterable[Sequence[Ce
             yield [*start, f"named {handed.name}, and the tasks are those of {graded.stem}"]
         for note in graded.notes:
             yield [*start, note]
+        for report in graded.reports:
+            if report.corrected:
+                ours = " and ".join(f"`{function}`" for function in report.corrected)
+                yield [*start, f"`{report.name}` passes with our version of {ours}"]

@@ -233,7 +233,8 @@ def _row(graded: Graded, score: Score) -> dict[str, Any]:
 def _cell(report: Report, earned: float) -> dict[str, Any]:
     """Returns an answer's outcome; points that a teacher changed are shown as they are."""
     outcome = outcome_of(report) if earned == report.earned else AnswerOutcome.PARTIAL
-    return {"outcome": outcome, "earned": earned, "points": report.points}
+    label = report.status if report.corrected else outcome.label
+    return {"outcome": outcome, "label": label, "earned": earned, "points": report.points}
 
 
 def bars(earned: Sequence[float], most: float) -> list[tuple[str, int]]:

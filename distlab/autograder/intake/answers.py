@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -64,6 +64,21 @@ class Answers:
         """Returns the code of the cell that answers a check; "" if no cell does."""
         answer = self._place(check)
         return "" if answer is None else self.cells[answer].source
+
+    def functions_in(self, check: str) -> set[str]:
+        """Returns the functions of the notebook that the program of a check defines."""
+        nodes = (node for cell in self.program(check) for node in statements_of(cell.source))
+        return {node.name for node in nodes if isinstance(node, _Definition)}
+
+    def with_ours(self, ours: Mapping[str, str]) -> Answers:
+        """Returns the answers with a cell of ours behind that of each task in a table."""
+        cells, places = list[Cell](), dict[int | None, int]()
+        for at, cell in enumerate(self.cells):
+            places[at] = len(cells)
+            tasks = [answer.check for answer in self.answers if answer.cell == at]
+            cells += [cell, *(Cell(name=f"our {t}", source=ours[t]) for t in tasks if t in ours)]
+        moved = (replace(answer, cell=places.get(answer.cell)) for answer in self.answers)
+        return replace(self, cells=tuple(cells), answers=tuple(moved))
 
     def _place(self, check: str) -> int | None:
         return next(answer.cell for answer in self.answers if answer.check == check)

@@ -8,18 +8,23 @@ check_named("slices_again", Path("private.py"))
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import distlab
+from distlab.authoring.editions import answered, parse_answers
 from distlab.autograder.intake.written_reports import text_lines
 from distlab.course.checks.check import Check
 from distlab.course.checks.handed_out import exercise_of
 from distlab.course.checks.registry import checks_of, find_check, reports_of, stems
 from distlab.course.checks.rubric import WrittenReport
-from distlab.course.markup import TEXT
+from distlab.course.markup import TASK_LINE, TEXT
 from distlab.errors import InvalidArgument
+
+_CELL_MARK = re.compile(r"^# ?%%.*$", re.MULTILINE)
 
 
 class Exercises:
@@ -70,10 +75,27 @@ class Exercises:
 
     def text_of(self, stem: str) -> frozenset[str]:
         """Returns the lines of text of an exercise as it was handed out, as far as it is found."""
-        source = self._file.with_name(f"{stem}.py") if self._file and stem == self._own else None
-        if source is not None and source.is_file():
-            return _text_of_source(source.read_text(encoding="utf-8"))
+        source = self._source_of(stem)
+        if stem == self._own and source.is_file():
+            return _text_of_source(source.read_text(encoding="utf-8-sig"))
         return text_lines(self.notebook_of(stem))
+
+    def solutions_of(self, stem: str) -> dict[str, str]:
+        """Returns our code for each task; {} without the exercise's source, as in a wheel."""
+        source = self._source_of(stem)
+        if not source.is_file():
+            return {}
+        cells = _CELL_MARK.split(source.read_text(encoding="utf-8-sig"))
+        return {
+            task: answered(parse_answers(cell, file=source.name, line=1))
+            for cell in cells
+            for task in TASK_LINE.findall(cell)
+        }
+
+    def _source_of(self, stem: str) -> Path:
+        if self._file is not None and stem == self._own:
+            return self._file.with_name(f"{stem}.py")
+        return Path(str(distlab.__file__)).with_name("course") / f"lesson_{stem}" / "exercise.py"
 
 
 def _text_of_source(text: str) -> frozenset[str]:

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import tempfile
 import threading
@@ -38,6 +39,7 @@ _LOOK_SECS = 0.2
 # What Python and TensorFlow read; nothing else of the teacher's environment gets into a process.
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
 _KEPT_PREFIXES = ("PYTHON", "TF_", "TF2_", "KERAS_", "OMP_", "MKL_", "OPENBLAS_")
+_SECRET = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY|TF_VAR_")  # Terraform's begin with TF_
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,7 @@ def report_of(reply: dict[str, Any]) -> Report:
     if (failure := parts["failure"]) is not None:
         kind = FailureKind(failure["kind"])
         parts["failure"] = Failure(kind, failure["error"], tuple(failure["lines"]))
+    parts["corrected"] = tuple(parts["corrected"])
     parts["criteria"] = tuple(Criterion(**criterion) for criterion in parts["criteria"])
     return Report(**parts)
 
@@ -124,7 +127,7 @@ def _environment() -> dict[str, str]:
     return {
         name: value
         for name, value in task_environment({}).items()
-        if name in _KEPT or name.startswith(_KEPT_PREFIXES)
+        if name in _KEPT or (name.startswith(_KEPT_PREFIXES) and not _SECRET.search(name.upper()))
     }
 
 

@@ -44,7 +44,19 @@ _NEW_PROCESSES, _NEW_NETWORK = 0x20000000, 0x40000000
 _BIND, _MOVE, _RECURSIVE, _PRIVATE = 0x1000, 0x2000, 0x4000, 0x40000
 _NO_SET_ID, _NO_DEVICES = 2, 4
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_PARENT_DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 1, 38
+_PARENT_DEATH_SIGNAL, _SET_FILTER, _NO_NEW_PRIVILEGES = 1, 22, 38
+_SET_MOUNT, _HERE, _AND_BELOW, _READ_ONLY = 442, -100, 0x8000, 1
+
+# System calls that know no namespace: keys of the session, memory that belongs to no process (of
+# System V, and files without a name), and io_uring, which makes calls that no filter sees. After
+# the machine's number in the kernel and that of `socket`, they are: shmget, add_key, request_key,
+# keyctl, memfd_create, io_uring_setup and memfd_secret.
+_FORBIDDEN = {
+    "x86_64": (0xC000003E, 41, (29, 248, 249, 250, 319, 425, 447)),
+    "aarch64": (0xC00000B7, 198, (194, 217, 218, 219, 279, 425, 447)),
+}
+_FAMILIES = (1, 2, 10, 16)  # of sockets: UNIX, both of IP, and netlink; others reach the host
+_FIRST_OF_X32 = 0x40000000  # the same calls by other numbers
 
 # Rights of Landlock, by the version that knows them.
 _RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
@@ -120,6 +132,7 @@ def restrict(writable: Iterable[Path]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     _call("prctl", ctypes.c_int(_NO_NEW_PRIVILEGES), ctypes.c_ulong(1), 0, 0, 0)
     _drop_capabilities()
+    _forbid_calls()
     version = libc.syscall(_CREATE_RULESET, None, 0, 1)
     if version < 1:
         raise _last_error("Landlock")
@@ -183,8 +196,17 @@ def _bind(path: Path, root: Path, bound: set[Path]) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.mkdir(exist_ok=True) if path.is_dir() else place.touch()
         _mount(str(path), place, None, _BIND | _RECURSIVE)
+        _make_read_only(place)
         bound.add(path)
     return None
+
+
+def _make_read_only(place: Path) -> None:
+    """Makes a mount read-only: Landlock knows no rights to a file's mode, times and attributes."""
+    wanted = struct.pack("4Q", _READ_ONLY, 0, 0, 0)
+    arguments = (_HERE, os.fsencode(place), _AND_BELOW, wanted, len(wanted))
+    if ctypes.CDLL(None, use_errno=True).syscall(_SET_MOUNT, *arguments):
+        raise _last_error(f"read-only {place}")
 
 
 def _inside(root: Path, path: Path) -> Path:
@@ -203,6 +225,32 @@ def _copy_font_cache(home: Path) -> None:
 def _drop_capabilities() -> None:
     header = struct.pack("Ii", 0x20080522, 0)  # version 3, this process
     _call("capset", header, struct.pack("6I", *[0] * 6))
+
+
+def _forbid_calls() -> None:
+    """Refuses system calls that know no namespace, from now on and in all that is started."""
+    if (known := _FORBIDDEN.get(os.uname().machine)) is None:
+        return
+    kernel, socket_call, forbidden = known
+
+    def load(offset: int) -> bytes:
+        return struct.pack("HBBI", 0x20, 0, 0, offset)
+
+    def unless(value: int, test: int = 0x15) -> bytes:  # equal to it: the next one is left out
+        return struct.pack("HBBI", test, 1, 0, value)
+
+    def when(value: int, test: int = 0x15) -> bytes:  # equal to it; 0x35: or above
+        return struct.pack("HBBI", test, 0, 1, value)
+
+    allow, refuse = (struct.pack("HBBI", 6, 0, 0, code) for code in (0x7FFF0000, 0x50001))
+    parts = [load(4), unless(kernel), refuse, load(0), when(_FIRST_OF_X32, 0x35), refuse]
+    parts += [part for number in forbidden for part in (when(number), refuse)]
+    parts += [unless(socket_call), allow, load(16)]  # its first argument
+    parts += [part for family in _FAMILIES for part in (when(family), allow)]
+    parts.append(refuse)
+    program = ctypes.create_string_buffer(b"".join(parts))
+    described = struct.pack("HP", len(parts), ctypes.addressof(program))
+    _call("prctl", ctypes.c_int(_SET_FILTER), ctypes.c_ulong(2), described, 0, 0)
 
 
 def _mount(

@@ -68,6 +68,7 @@ class Report:
         revisit_link: Where that section is, from an exercise's notebook.
         printed: What the function printed in the draw that failed.
         seed: The draw that failed first, for `check(name, seed=...)`.
+        corrected: Functions of earlier tasks that were wrong, so that ours stood in for them.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Report:
     revisit_link: str = ""
     printed: str = ""
     seed: int | None = None
+    corrected: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -96,7 +98,8 @@ class Report:
     @property
     def status(self) -> Status:
         """What a person reads of the ending, as "not yet"; programs compare `ending`."""
-        return WORDINGS[self.ending].label
+        ours = f" with our {' and '.join(self.corrected)}" if self.corrected else ""
+        return WORDINGS[self.ending].label + ours
 
     def __repr__(self) -> str:
         lines = [self._heading(), "  " + self._opening()]
@@ -142,6 +145,9 @@ class Report:
         if self.message:
             return self.message
         opening = WORDINGS[self.ending].opening
+        if self.corrected:
+            ours = " and ".join(f"`{function}`" for function in self.corrected)
+            return CORRECTED.format(ours=ours)
         if self.failure is None:
             return opening
         return FAILURE_OPENINGS[self.failure.kind].format(
@@ -236,6 +242,8 @@ FAILURE_OPENINGS: dict[FailureKind, str] = {
 AT_THIS_LINE = " It was at this line:"
 # The first sentence of a report on code that the learner has not changed: on a page, in a notebook.
 UNCHANGED = "This is still the code that you were given."
+# The first sentence of a report on code that is right, and calls a function that is not yet.
+CORRECTED = "Well done: this is right with our version of {ours} in place of yours."
 AS_HANDED_OUT = f"{UNCHANGED} Change it, then check again."
 
 ENDING_OF_FAILURE: dict[FailureKind, Ending] = {

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import ModelError
-from distlab.training.rule.rows import MEAN, Step, current
+from distlab.training.rule.rows import MEAN, Step, current, meet
 
 _NOW = threading.local()
 
@@ -159,7 +159,7 @@ def _mean(step: Step, target: Any, result: Any) -> Any:
                 if each.dtype == kind and isinstance(each, tf.IndexedSlices) == rows
             ]
             if keys:
-                means = context.all_reduce(MEAN, [sent[i] for i in keys])
+                means = meet(context.all_reduce, MEAN, [sent[i] for i in keys])
                 sent |= zip(keys, means, strict=True)
     for i in sparse.keys() - alike:
         if i in lookups:  # one device has one slice for a row and a lookup

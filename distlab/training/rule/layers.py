@@ -30,9 +30,11 @@ def call(original: Callable[..., Any]) -> Callable[..., Any]:
         before, step.layer = step.layer, self
         outer, step.mark = step.mark, None
         start = mixing.Mark.now() if step.rows is not None and outer is not None else None
+        step.running.append(self)
         try:
             result = _called(step, original, self, args, kwargs)
         finally:
+            step.running.pop()
             step.layer, step.mark = before, outer
         if start is not None:
             outer.note_call(start.start, result)

@@ -21,7 +21,7 @@ SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 BATCH_NORM = "_distlab_batch_norm"
 
 # Types that a collective of TensorFlow takes.
-_SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+_SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64, tf.string)
 
 # Operations whose result is the same for other numbers of the same shape.
 _OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
@@ -43,6 +43,22 @@ def in_step(step: Step) -> Iterator[Step]:
         yield step
     finally:
         _NOW.step = before
+
+
+def meet(collective: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a collective returns; what layers keep on themselves stays this replica's.
+
+    Replicas are traced in turns, which change at each collective, and share their layers. So in
+    `self.hidden = ...`, then a collective, `self.hidden` would be that of the last replica.
+    """
+    step = current()
+    layers = [] if step is None else [step.model, *step.running]
+    kept = [dict(vars(layer)) for layer in layers]
+    result = collective(*args, **kwargs)
+    for layer, own in zip(layers, kept, strict=True):
+        now = vars(layer)
+        now.update({name: value for name, value in own.items() if now.get(name) is not value})
+    return result
 
 
 @contextlib.contextmanager
@@ -100,12 +116,12 @@ class Rows:
 
     def total(self, value: tf.Tensor) -> tf.Tensor:
         """The sum over all replicas."""
-        return self.context.all_reduce(SUM, self.if_any(value))
+        return meet(self.context.all_reduce, SUM, self.if_any(value))
 
     def of_each(self, value: tf.Tensor) -> tf.Tensor:
         """The values of all replicas, in a stack: a sum, whose shape is always the same."""
         place = tf.one_hot(self.context.replica_id_in_sync_group, self.replicas, dtype=value.dtype)
-        return self.context.all_reduce(SUM, tf.tensordot(place, self.if_any(value), 0))
+        return meet(self.context.all_reduce, SUM, tf.tensordot(place, self.if_any(value), 0))
 
     def real(self, tree: Any) -> Any:
         """Own rows without the one that doesn't count."""
@@ -190,7 +206,7 @@ class Rows:
             if promise:
                 return tf.raw_ops.Placeholder(dtype=kind, shape=[None, *rows.shape[1:]])
             sent = kind if kind in _SENT else tf.float32 if kind.is_floating else tf.int64
-            return tf.cast(self.context.all_gather(tf.cast(rows, sent), axis=0), kind)
+            return tf.cast(meet(self.context.all_gather, tf.cast(rows, sent), axis=0), kind)
 
         if place is None or not kind.is_floating:
             return put_together(rows)
@@ -198,7 +214,7 @@ class Rows:
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def gathered(rows: tf.Tensor) -> Any:
             def back(asked: Any) -> tf.Tensor:
-                total = self.context.all_reduce(SUM, tf.convert_to_tensor(asked))
+                total = meet(self.context.all_reduce, SUM, tf.convert_to_tensor(asked))
                 return total[place[0] : place[1]]
 
             # A constant where TensorFlow looks for variables: it would walk through all replicas.
@@ -225,6 +241,7 @@ class Step:
         data: The batch as the step gets it.
         rows: Those of the layer that runs, None outside of layers.
         layer: The innermost layer that runs.
+        running: All layers that run, the innermost last.
         mark: Where it, or a loss or a metric, was called, if it is to be seen whether it looks at
             other rows.
         batch_norm: Whose rows BatchNormalization takes statistics of, "global" or "replica".
@@ -251,6 +268,7 @@ class Step:
         self.of_parts = [model._loss_tracker, *(compiled or ())] if own_losses else []
         self.rows: Rows | None = None
         self.layer: Any = None
+        self.running: list[Any] = []
         self.mark: Any = None
         self.again = self.backward = False
         self.losses: dict[int, list[tf.Tensor]] = {}  # what layers gave to add_loss, by layer

@@ -184,6 +184,26 @@ def batch_normalisation_inside_a_layer():
     return network(layers.Dense(8), NormalizesRows(), layers.Dense(4))
 
 
+class KeepsItsParts(layers.Layer):
+    """Keeps tensors on itself over a normalisation, in which replicas meet."""
+
+    def build(self, shape):
+        self.hidden, self.normalize = layers.Dense(4), layers.BatchNormalization(momentum=0.8)
+        self.hidden.build(shape)
+        self.normalize.build((None, 4))
+
+    def call(self, x, training=False):
+        self.first = self.hidden(x)
+        self.parts = [self.first]
+        self.parts.append(self.normalize(self.first, training=training))
+        return ops.concatenate([self.first, *self.parts], axis=-1)
+
+
+@case()
+def a_layer_that_keeps_tensors_on_itself():
+    return network(KeepsItsParts(), layers.Dense(4))
+
+
 @case()
 def nothing_to_train():
     return network(layers.Dense(4, trainable=False))
