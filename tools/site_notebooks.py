@@ -66,9 +66,10 @@ def _on_the_page(cell: NotebookNode) -> Iterator[NotebookNode]:
     if "hide-output" in tags:
         prompts = {"code_prompt_show": "Show the result", "code_prompt_hide": "Hide the result"}
         cell.metadata["mystnb"] = prompts
-    yield cell
     if cell.cell_type == "code" and "recap()" in cell.source:
         yield _block("recap", "")
+    else:
+        yield cell
     if view := _VIEW.search(cell.source):
         explore = getattr(importlib.import_module(view[1]), view[2])
         numbers = json.dumps(explore().positions() | {"colours": COLOURS}, separators=(",", ":"))

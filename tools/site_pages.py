@@ -9,6 +9,7 @@ answer without a kernel (`site_notebooks.py`).
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from site_notebooks import rewrite
 from distlab.course.course_map import read_map
 
 ROOT = Path(__file__).resolve().parent.parent
+_SHOWN_BY = re.compile(r"^- \*\*Shown by:.*\n(  .*\n)*", re.MULTILINE)
 PROJECT = ("CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md")
 
 
@@ -28,6 +30,8 @@ def lay_pages(folder: Path) -> None:
     first.unlink()
     for name in PROJECT:
         shutil.copyfile(ROOT / name, folder / name)
+    pitfalls = folder / "docs" / "pitfalls.md"  # the tests that show them are for the repository
+    pitfalls.write_text(_SHOWN_BY.sub("", pitfalls.read_text(encoding="utf-8")), encoding="utf-8")
     for notebook in sorted(folder.glob("*/??_*.ipynb")):
         rewrite(notebook)
     (folder / "index.md").write_text(f"{text}\n{_order(folder)}", encoding="utf-8")

@@ -26,7 +26,7 @@
         width, height: 270, marginLeft: 50, marginBottom: 45,
         x: { domain: [0, 1.15 * most], label: 'examples', ticks: 4, labelAnchor: 'center' },
         y: { type: 'band', label: 'replica' },
-        fx: { domain: panels.map(([panel]) => panel), label: null },
+        fx: { domain: panels.map(([panel]) => panel), label: null, padding: 0.25 },
         marks: [
           Plot.barX(bars, { ...place, fill: ({ replica }) => colours.replicas[replica % 4] }),
           Plot.text(bars, { ...place, text: ({ share }) => `${share || 'empty'}`, dx: 5, textAnchor: 'start' }),
@@ -73,7 +73,7 @@
         marks: [
           Plot.cell(cells, { ...place, fill: 'count' }),
           Plot.cell(arrived, { ...place, fill: 'none', stroke: colours.reference, strokeWidth: 2 }),
-          Plot.text(cells, { ...place, text: 'count', fill: ({ count }) => (count > 0.6 * ranks ? 'white' : 'black') }),
+          Plot.text(cells, { ...place, text: 'count', fill: ({ count }) => (count === ranks ? 'white' : 'black') }),
         ],
       })];
     },
@@ -106,16 +106,17 @@
       const totals = held.map((sizes, index) => ({ name: names[index], total: sum(sizes) }));
       const verdict = ({ total }) => (total <= limit ? 'fits' : 'too large');
       const said = bar => `${decimal(bar.total)} GB, ${verdict(bar)}`;
+      const room = (width - 20) / (width - 150); // of 130 pixels, for what is said behind a bar
       return [`${totals.map(bar => `${bar.name}: ${said(bar)}`).join('. ')}.`, Plot.plot({
         width, height: 230, marginLeft: 10, marginRight: 10, marginTop: 25, marginBottom: 45,
-        x: { domain: [0, (1 + 140 / width) * Math.max(limit, ...totals.map(({ total }) => total))], label: 'memory on each device (GB)', labelAnchor: 'center' },
+        x: { domain: [0, room * Math.max(limit, ...totals.map(({ total }) => total))], label: 'memory on each device (GB)', labelAnchor: 'center' },
         y: { type: 'band', axis: null, padding: 0.4, domain: names },
         color: { domain: parts, range: colours.categories, legend: true },
         marks: [
-          Plot.barX(bars, { x: 'size', y: 'name', fill: 'part' }),
           Plot.ruleX([limit], { stroke: colours.reference, strokeWidth: 1.5 }),
+          Plot.barX(bars, { x: 'size', y: 'name', fill: 'part' }),
           Plot.text([limit], { x: limit, frameAnchor: 'top', dy: -12, text: () => `one device: ${limit} GB` }),
-          Plot.text(totals, { x: 0, y: 'name', text: 'name', textAnchor: 'start', dy: -32, fontSize: 12 }),
+          Plot.text(totals, { x: 0, y: 'name', text: 'name', textAnchor: 'start', dy: -32, fontSize: 12, stroke: 'white', strokeWidth: 5, fill: 'black' }),
           Plot.text(totals, { x: 'total', y: 'name', text: said, textAnchor: 'start', dx: 6, stroke: 'white', strokeWidth: 5,
             fill: bar => (bar.total <= limit ? colours.right : colours.wrong) }),
         ],
@@ -131,7 +132,7 @@
       this.words.setAttribute('aria-live', 'polite');
       this.figure = make('div', 'view-figure');
       const rows = this.controls.map((control, index) => this.row(control, index));
-      block.replaceChildren(make('p', 'view-title', this.title), ...rows, this.words, this.figure);
+      block.replaceChildren(make('p', 'view-title', this.title), ...rows, this.figure, this.words);
       this.width = Math.max(280, this.figure.clientWidth - 24);
       block.setAttribute('role', 'group');
       block.setAttribute('aria-label', this.title);

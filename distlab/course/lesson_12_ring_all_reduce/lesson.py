@@ -163,9 +163,8 @@ from distlab.course.lesson_12_ring_all_reduce.view import explore_ring
 explore_ring()
 
 # %% [markdown]
-# (On a page without sliders you see the first step.) The number in a cell says how many ranks'
-# values a chunk contains. In the first N - 1 steps a rank adds what arrives to its own. In the last
-# N - 1 steps it keeps what arrives.
+# The number in a cell says how many ranks' values a chunk contains. In the first N - 1 steps a rank
+# adds what arrives to its own. In the last N - 1 steps it keeps what arrives.
 #
 # ### Reduce-scatter: each rank finishes one chunk
 #
