@@ -68,7 +68,14 @@ FAILURES = {
     "def split(e, r):\n    exit()": ("SystemExit", "line 2 in split: exit()"),
     "\0": ("", "somewhere in split"),
     "x = '\u2028'\n\x0c\n1 / 0": ("ZeroDivisionError", "line 3 in split: 1 / 0"),
-    "import os; os._exit(7)": ("Stopped: its process ended by itself, with exit code 7", ""),
+    "import os\nos._exit(7)": (
+        "Stopped: its process ended by itself, with exit code 7",
+        "line 2 in split: os._exit(7)",
+    ),
+    "import ctypes\nctypes.string_at(0)": (
+        "Stopped: its process was ended by SIGSEGV",
+        "line 2 in split: ctypes.string_at(0)",
+    ),
     "import os; os.kill(os.getpid(), 9)": ("Stopped: its process was ended by SIGKILL", ""),
     "import os; os.closerange(0, 100)": ("Stopped: its process ended by itself", ""),
 }
@@ -143,6 +150,8 @@ def test_what_is_used_is_limited(name):
     report = asked(source, **limits)
     assert report.failure.kind is FailureKind.ERROR
     assert report.failure.error.startswith(says)
+    if name == "memory":
+        assert report.failure.lines[0].startswith("line 2 in split: while True: kept.append")
 
 
 def test_an_answer_without_an_end_is_ended_and_its_line_told():

@@ -16,6 +16,7 @@ import fcntl
 import io
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ from distlab.course.runs.replicas import MOST_REPLICAS
 from distlab.devices import split_devices
 from distlab.source_lines import keep_lines
 
+STOPPED = signal.SIGUSR1  # asks the learner's process where it is, before it is ended
 _RESULTS_FD, _OUT_OF_THE_WAY_FD = 3, 100
 _LINE = re.compile(rb'^  File "<(.+)>", line (\d+) in (.+)\n', re.MULTILINE)
 _LONGEST = 200
@@ -67,12 +69,20 @@ def leave_grader(home: Path, limits: Limits, results: int, prints: int, *, is_wa
         with contextlib.suppress(OSError, AttributeError):
             walls.restrict((home, walls.SHARED_MEMORY))
     faulthandler.dump_traceback_later(limits.secs, file=2)
+    faulthandler.enable(file=2)  # at a crash
+    faulthandler.register(STOPPED, file=2)
     return _RESULTS_FD
 
 
 def run(check: Check, job: dict[str, Any], fd: int) -> NoReturn:
     """Runs the cells, calls the function, sends what comes of it, and ends this process."""
-    code = 1
+    code, end = 1, os._exit
+
+    def end_and_tell(status: int) -> NoReturn:
+        faulthandler.dump_traceback(file=2)
+        end(status)
+
+    vars(os)["_exit"] = end_and_tell
     try:
         _write(fd, pack({"begun": True}))
         split_devices(MOST_REPLICAS)  # as every exercise begins: later it would be too late
@@ -87,11 +97,11 @@ def run(check: Check, job: dict[str, Any], fd: int) -> NoReturn:
             _call(check, function, job, fd)
         code = 0
     finally:
-        os._exit(code)  # whatever they left to be done at an exit
+        end(code)  # whatever they left to be done at an exit
 
 
 def lines_in(printed: bytes, cells: Cells) -> tuple[str, ...]:
-    """Returns the innermost line of the learner's at which a process said that it was late."""
+    """Returns the innermost line of the learner's at which a process said that it ended."""
     sources = {name: source.splitlines() for name, source in cells}
     for file, number, function in _LINE.findall(printed):
         lines = sources.get(file.decode(errors="replace"), [])

@@ -112,6 +112,9 @@ def _watch(learner: int, limits: Limits, prints: int, *, is_walled: bool) -> Sto
             return Stop(StopReason.EXITED, f"{code}") if code else None
         if not pid:
             if is_walled and (stop := exceeded(limits)) is not None:
+                with contextlib.suppress(OSError):  # its last line, if it is still there
+                    os.kill(learner, answer.STOPPED)
+                    time.sleep(_SAMPLE_SECS)
                 return stop
             time.sleep(_SAMPLE_SECS)
     return Stop(StopReason.TIME, f"{limits.secs:g}")
@@ -136,8 +139,7 @@ def _calls(job: dict[str, Any], results: bytes, stopped: bytes, printed: bytes) 
         return calls
     if stop or len(calls) < len(seeds):
         stop = stop or Stop(StopReason.EXITED, "0")
-        is_late = stop.reason is StopReason.TIME
-        lines = answer.lines_in(printed, job["cells"]) if is_late else ()
+        lines = answer.lines_in(printed, job["cells"])
         del calls[len(seeds) - 1 :]
         calls.append(Called(seeds[len(calls)], failure=stop.failure(lines)))
     return calls
