@@ -71,12 +71,22 @@ class Grader:
         self._ended = threading.Event()
 
     def grade_all(self, submissions: Sequence[Submission]) -> Iterator[Graded]:
-        """Yields what became of each, as they come."""
+        """Yields what became of each, as they come.
+
+        What runs out of time is graded once more at the end, alone: the others may have held it up.
+        """
+        late: list[Submission] = []
         with ThreadPoolExecutor(self._options.jobs) as pool:
             try:
                 futures = [pool.submit(self.grade, handed) for handed in submissions]
                 for future in as_completed(futures):
-                    yield future.result()
+                    graded = future.result()
+                    if any(report.ending is Ending.TIMED_OUT for report in graded.reports):
+                        late.append(graded.submission)
+                    else:
+                        yield graded
+                for handed in late:
+                    yield pool.submit(self.grade, handed).result()
             except BaseException:
                 self._ended.set()
                 pool.shutdown(wait=False, cancel_futures=True)

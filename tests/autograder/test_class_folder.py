@@ -13,11 +13,13 @@ from distlab import cli
 from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
 from distlab.autograder import run as run_module
-from distlab.autograder.grader import GradingOptions
+from distlab.autograder.gradebook.scores import Graded
+from distlab.autograder.grader import Grader, GradingOptions
 from distlab.autograder.intake.notebook import open_notebook
 from distlab.autograder.run import grade
 from distlab.cluster.warm.process import can_fork
 from distlab.course.checks.registry import checks_of
+from distlab.course.checks.report import Ending, Report
 from tests.support.local_tasks import wait_until
 from tests.support.questions import SPLIT, running
 from tests.support.repository import ROOT
@@ -295,6 +297,39 @@ def test_a_mistake_in_an_earlier_task_is_charged_once_and_gives_no_solution_away
     assert [
         path for path in out.rglob("*") if path.is_file() and b"melon" in path.read_bytes()
     ] == []
+
+
+# Time limits
+
+
+def test_what_runs_out_of_time_is_tried_again_alone_and_listed_if_it_does_again(
+    tmp_path, monkeypatch
+):
+    tries, under_way = [], set()  # who, and with whom beside
+
+    class HeldUp(Grader):
+        """Jane's first try has no time, and John's have none at all."""
+
+        def grade(self, submission):
+            learner = submission.learner
+            under_way.add(learner)
+            tries.append((learner, {*under_way}))
+            is_late = learner == "john" or (learner == "jane" and len(tries) <= 3)
+            ending = Ending.TIMED_OUT if is_late else Ending.PASSED
+            under_way.remove(learner)
+            report = Report("slices", "split", "Slices", ending, 0 if is_late else 2, 2)
+            return Graded(submission=submission, stem=STEM, reports=(report,))
+
+    for learner in ("jane", "john", "max"):
+        hand_in(tmp_path / "in" / learner / f"{STEM}.ipynb", RIGHT)
+    monkeypatch.setattr(run_module, "Grader", HeldUp)
+    out = tmp_path / "out"
+    results = grade(tmp_path / "in", out, options())
+    earned = {new.submission.learner: new.reports[0].earned for new in results.graded}
+    assert earned == {"jane": 2, "john": 0, "max": 2}
+    assert sorted(tries[3:]) == [("jane", {"jane"}), ("john", {"john"})]
+    why = "`slices` ran out of time twice, the second time alone"
+    assert [row["learner"] for row in table(out / "review.csv") if row["why"] == why] == ["john"]
 
 
 # The command, with notebooks that need no process

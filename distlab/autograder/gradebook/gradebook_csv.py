@@ -137,6 +137,8 @@ def _review(scored: Scored, left_out: Sequence[Problem]) -> Iterable[Sequence[Ce
         for note in graded.notes:
             yield [*start, note]
         for report in graded.reports:
+            if report.ending is Ending.TIMED_OUT:
+                yield [*start, f"`{report.name}` ran out of time twice, the second time alone"]
             if report.corrected:
                 ours = " and ".join(f"`{function}`" for function in report.corrected)
                 yield [*start, f"`{report.name}` passes with our version of {ours}"]
