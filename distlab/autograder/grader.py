@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from distlab.autograder.gradebook.scores import Graded
 from distlab.autograder.intake.answers import Answers, find_answers, misplaced
@@ -25,6 +26,7 @@ from distlab.course.checks.check import Check
 from distlab.course.checks.handed_out import is_handed_out
 from distlab.course.checks.help_steps import with_help, with_section
 from distlab.course.checks.report import UNCHANGED, Ending, Report
+from distlab.course.results.failures import Failure
 from distlab.errors import DistlabError, InvalidArgument
 
 DRAWS = 3
@@ -35,6 +37,9 @@ _SAYS_ALL = (
     *("SyntaxError", "IndentationError", "TabError", "NameError", "ModuleNotFoundError"),
     *("EOFError", "Stopped: "),
 )
+
+
+_NO_HELP: dict[str, Any] = dict.fromkeys(("question", "hint", "revisit", "revisit_link"), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +145,7 @@ class Grader:
         passed: what it prints, returns or raises could be our code.
         """
         wrong: dict[str, str] = {}  # earlier tasks, and the functions they ask for
+        told: dict[Failure, str] = {}  # what failed, and the first task that it stopped
         ours = self._exercises.solutions_of(answers.stem)
         for check, asked in self._exercises.questions(answers.stem):
             report = self._report(check, asked, answers, submission)
@@ -151,6 +157,11 @@ class Grader:
                     report = replace(again, corrected=tuple(wrong[task] for task in corrected))
             if not report.passed and check.name == asked:
                 wrong[asked] = check.function
+            if report.failure is not None and report.failure.lines:
+                first = told.setdefault(report.failure, check.name)
+                if first != check.name:
+                    says = f"The error that stops `{first}` stops this one, too."
+                    report = replace(report, failure=None, message=says, printed="", **_NO_HELP)
             yield report
 
     def _report(self, check: Check, asked: str, answers: Answers, submission: Submission) -> Report:
@@ -170,7 +181,10 @@ class Grader:
         report = grade_answer(question, limits=self._options.limits, give_up=self._ended)
         if report.passed or report.ending is Ending.NOT_STARTED:
             return report
-        if report.failure is not None and report.failure.error.startswith(_SAYS_ALL):
+        if (failure := report.failure) is not None and (
+            failure.error.startswith(_SAYS_ALL)
+            or any(map(answers.is_outside_of_functions, failure.lines[:1]))
+        ):
             return report
         return with_section(check, with_help(check, report, tries=2))
 

@@ -299,6 +299,22 @@ def test_a_mistake_in_an_earlier_task_is_charged_once_and_gives_no_solution_away
     ] == []
 
 
+def test_an_error_outside_of_functions_is_told_once_and_without_the_hints_of_a_task(tmp_path):
+    tasks = (
+        "# task: slices\ndef split(e, r):\n    return [half]",
+        "# task: file_slices\ndef split_from_files(e, r, b):\n    return [half]",
+    )
+    hand_in(tmp_path / "in/jane" / f"{STEM}.ipynb", "size = 4\nhalf = size / 0", *tasks)
+    (jane,) = grade(tmp_path / "in", tmp_path / "out", options()).graded
+    first, second = jane.reports[:2]
+    assert first.failure.error.startswith("ZeroDivisionError")
+    assert first.failure.lines[0].endswith(": half = size / 0")
+    assert (first.question, first.hint, first.revisit) == ("", "", "")
+    assert (second.failure, second.earned) == (None, 0)
+    assert "The error that stops `slices` stops this one, too." in repr(second)
+    assert "ZeroDivision" not in repr(second)
+
+
 # Time limits
 
 

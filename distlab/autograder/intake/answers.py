@@ -70,6 +70,16 @@ class Answers:
         nodes = (node for cell in self.program(check) for node in statements_of(cell.source))
         return {node.name for node in nodes if isinstance(node, _Definition)}
 
+    def is_outside_of_functions(self, line: str) -> bool:
+        """Whether a failure's line, as "line 3 in slices: ...", is code of a cell's top level."""
+        match = re.match(r"line (\d+) in (.+?): ", line)
+        return match is not None and any(
+            cell.name == match[2] and node.lineno <= int(match[1]) <= (node.end_lineno or 0)
+            for cell in self.cells
+            for node in statements_of(cell.source)
+            if not isinstance(node, _Definition)
+        )
+
     def with_ours(self, ours: Mapping[str, str]) -> Answers:
         """Returns the answers with a cell of ours behind that of each task in a table."""
         cells, places = list[Cell](), dict[int | None, int]()
