@@ -73,7 +73,7 @@
         marks: [
           Plot.cell(cells, { ...place, fill: 'count' }),
           Plot.cell(arrived, { ...place, fill: 'none', stroke: colours.reference, strokeWidth: 2 }),
-          Plot.text(cells, { ...place, text: 'count', fill: ({ count }) => (count > 0.6 * ranks ? 'white' : 'black') }),
+          Plot.text(cells, { ...place, text: 'count', fill: ({ count }) => (count === ranks ? 'white' : 'black') }),
         ],
       })];
     },
