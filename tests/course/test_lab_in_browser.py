@@ -61,7 +61,7 @@ def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, 
     expect(page.locator(f"{LESSON}.distlab-next")).to_contain_text("Start here")
     page.locator(f"{COURSE} a", has_text="Glossary").click()
     expect(page.locator(f"{VIEWER} h1")).to_contain_text("Glossary")
-    page.get_by_role("tab", name="course.md").click()
+    page.get_by_role("tab", name="Start").click()
     start.click()
     expect(page.locator(f"{PANEL} .jp-Notebook h1").first).to_contain_text("Start here")
     expect(page.locator(f"{LESSON}.distlab-open")).to_contain_text("Start here")

@@ -78,8 +78,10 @@
 
   // A tab's label can't say it: a document whose label changes renames its file.
   function nameTab(widget) {
-    const [, folder, number] = /^(notebooks|exercises)\/(\d\d)_[^/.]*\.ipynb$/.exec(pathOf(widget)) ?? [];
+    const path = pathOf(widget);
+    const [, folder, number] = /^(notebooks|exercises)\/(\d\d)_[^/.]*\.ipynb$/.exec(path) ?? [];
     const { 'distlab-name': old, ...dataset } = widget.title.dataset;
+    if (path === 'course.md') dataset['distlab-name'] = 'Start';
     if (number) dataset['distlab-name'] = `${folder === 'notebooks' ? 'Lesson' : 'Exercise'} ${number}`;
     if (dataset['distlab-name'] !== old) widget.title.dataset = dataset;
   }
