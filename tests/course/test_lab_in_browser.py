@@ -158,7 +158,7 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     expect(cells(page).nth(reveal).locator(".jp-InputPlaceholder")).to_have_text(
         re.compile(REVEAL_LINE)
     )
-    run(page, ask)
+    predict(page, ask)
     control = cells(page).nth(ask).locator(".widget-vbox")
     # As a reader does: a click, which makes the question's cell the active one, then Shift+Enter.
     control.get_by_role("button", name="four").click()
@@ -167,7 +167,7 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     for _ in (ask, reveal):
         page.keyboard.press("Shift+Enter")
     answered = output_of(page, reveal)
-    expect(answered).to_contain_text("You predicted four. It was two.")
+    expect(answered).to_contain_text("✗ You predicted four. It was two.")
     expect(answered).to_contain_text("Then each worker has two.")
     expect(cells(page).nth(conclusion)).to_contain_text(CONCLUSION)
     expect(cells(page).nth(conclusion)).to_be_visible()
@@ -177,13 +177,16 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     expect(control).to_have_count(0)  # nothing more can be kept
     expect(cells(page).nth(ask)).to_contain_text("You predicted four.")
 
+    predict(page, ask_number)
+    cells(page).nth(ask_number).locator(".jp-InputPlaceholder").click()
     run(page, ask_number)
     number = cells(page).nth(ask_number).locator(".widget-vbox")
     number.get_by_role("textbox").click()
     page.keyboard.type("90")
     expect(number).to_contain_text("Your prediction: 90 steps.")
     run_hidden(page, reveal_number)
-    expect(output_of(page, reveal_number)).to_contain_text("You predicted it: 90 steps.")
+    expect(output_of(page, reveal_number)).to_contain_text("✓ You predicted it: 90 steps.")
+    expect(source_of(page, ask_number)).to_be_visible()  # a reader opened it
     run(page, recap)
     expect(output_of(page, recap)).to_contain_text("1 of 2 predictions came true.")
 
@@ -242,6 +245,10 @@ def cells(page):
     return page.locator(f"{PANEL} .jp-Notebook .jp-Cell")
 
 
+def source_of(page, cell):
+    return cells(page).nth(cell).locator(".cm-content")
+
+
 def output_of(page, cell):
     return cells(page).nth(cell).locator(".jp-OutputArea-output").first
 
@@ -263,6 +270,13 @@ def run(page, cell):
     page.keyboard.press("Control+Enter")
     expect(prompt).not_to_have_text(before)
     has_run(page, cell)
+
+
+def predict(page, cell):
+    """Runs the cell of a question, whose source folds: the output says the same."""
+    source_of(page, cell).click()
+    page.keyboard.press("Control+Enter")
+    expect(source_of(page, cell)).to_have_count(0)
 
 
 def run_hidden(page, cell):

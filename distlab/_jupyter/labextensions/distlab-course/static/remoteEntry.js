@@ -96,6 +96,15 @@
     }
   }
 
+  // The question stands in the output, so its source folds once; a reader who opens it again keeps it open.
+  const folded = new WeakSet();
+
+  function foldQuestion(cell) {
+    if (folded.has(cell.model) || !cell.model.getMetadata('tags')?.includes('predict')) return;
+    folded.add(cell.model);
+    cell.inputHidden = true;
+  }
+
   function row(app, lesson, next) {
     const item = make('li', lesson.lesson ? 'distlab-lesson' : 'distlab-lesson distlab-coming');
     item.title = lesson.question;
@@ -144,6 +153,8 @@
     .distlab-bar { height: 4px; margin: 4px 0 2px; background: var(--jp-border-color2); }
     .distlab-full { height: 100%; background: #008a6b; }
     .jp-Notebook .distlab-hidden { display: none; }
+    .widget-toggle-buttons .jupyter-button { font-size: 14px; }
+    .widget-toggle-buttons .jupyter-button.mod-active { background: #00629b; color: #fff; }
     .lm-TabBar-tab[data-distlab-name] .lm-TabBar-tabLabel { display: none; }
     .lm-DockPanel-tabBar.lm-TabBar .lm-TabBar-tab[data-distlab-name][data-type]::after {
       content: attr(data-distlab-name); order: 1; flex: 1 1 auto; position: static; width: auto; border: 0; }
@@ -181,8 +192,9 @@
     app.serviceManager.contents.fileChanged.connect((_, change) => {
       if (change.type === 'save' || change.type === 'new' || change.type === 'delete') void refresh();
     });
-    // Progress is read from the saved notebook, so an exercise is saved as soon as a check has run.
-    NotebookActions.executed.connect((_, { notebook, cell }) => {
+    NotebookActions.executed.connect((_, { notebook, cell, success }) => {
+      if (success) foldQuestion(cell);
+      // Progress is read from the saved notebook, so an exercise is saved as soon as a check has run.
       const path = pathOf(notebook.parent);
       if (path.startsWith('exercises/') && /\bdl\.check\(/.test(cell.model.sharedModel.source)) {
         void notebook.parent.context.save();
