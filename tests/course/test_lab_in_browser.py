@@ -126,6 +126,7 @@ def draw(numbers, *, replicas):
     return finish(figure, alt=f"12 examples on {replicas} replicas")
 View("Shares", {"replicas": Choices("replicas", [1, 2, 3, 4], start=2)}, shares, draw)"""
 RING = "from distlab.course.lesson_12_ring_all_reduce.view import explore_ring\nexplore_ring()"
+TOO_LATE = 'copies.keep("one")'
 
 
 def write_notebook(folder):
@@ -138,7 +139,7 @@ def write_notebook(folder):
         v4.new_markdown_cell(CONCLUSION, metadata={"tags": ["after-reveal"]}),
         v4.new_code_cell(ASK_NUMBER, metadata={"tags": ["predict"]}),
         v4.new_code_cell("steps.reveal(90)", metadata={"tags": ["reveal"]}),
-        *map(v4.new_code_cell, (RECAP, VIEW, RING)),
+        *map(v4.new_code_cell, (RECAP, VIEW, RING, TOO_LATE)),
     ]
     fold_answers(made)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
@@ -154,7 +155,7 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", "/lab/tree/notebooks/copies.ipynb?reset&", address))
     # JupyterLab drops a cell that is run before its kernel is there; the status bar knows.
     expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
-    ask, reveal, conclusion, ask_number, reveal_number, recap, view, ring = range(1, 9)
+    ask, reveal, conclusion, ask_number, reveal_number, recap, view, ring, error = range(1, 10)
     expect(cells(page).nth(reveal).locator(".jp-InputPlaceholder")).to_have_text(
         re.compile(REVEAL_LINE)
     )
@@ -219,6 +220,10 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     expect(picture).to_have_attribute("alt", re.compile("ranks, tree, after step"))
     cells(page).nth(ring).locator(".widget-play button").first.click()
     expect(picture).to_have_attribute("alt", re.compile(r"after step (\d+) of \1\."))
+
+    run(page, error)
+    expect(output_of(page, error)).to_contain_text("the answer has been shown already")
+    expect(output_of(page, error).locator("pre")).to_have_css("word-break", "normal")
 
     for term in TERMS:
         page.locator(f"{PANEL} a", has_text=term).click()

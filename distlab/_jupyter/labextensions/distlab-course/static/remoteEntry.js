@@ -155,6 +155,7 @@
     .jp-Notebook .distlab-hidden { display: none; }
     .widget-toggle-buttons .jupyter-button { font-size: 14px; }
     .widget-toggle-buttons .jupyter-button.mod-active { background: #00629b; color: #fff; }
+    .jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr'] pre { word-break: normal; overflow-wrap: anywhere; }
     .lm-TabBar-tab[data-distlab-name] .lm-TabBar-tabLabel { display: none; }
     .lm-DockPanel-tabBar.lm-TabBar .lm-TabBar-tab[data-distlab-name][data-type]::after {
       content: attr(data-distlab-name); order: 1; flex: 1 1 auto; position: static; width: auto; border: 0; }
