@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from distlab.course.checks.progress import LessonProgress, progress
+from distlab.course.checks.progress import LessonProgress, progress, saved_outputs
 from distlab.course.course_map import MapEntry, read_map
 from distlab.errors import InvalidArgument
 
@@ -40,7 +40,8 @@ def course_page(folder: Path) -> str:
     if entry is None:
         note = "You have passed every task that is here. Now distribute a model of your own."
         return _TEXT.format(button="", note=note)
-    verb = "Continue with" if any(lesson.tried for lesson in done.values()) else "Start"
+    # A notebook is laid without outputs.
+    verb = "Continue" if any(saved_outputs(folder / path)) else "Start"
     if path == entry.exercise:
         kind, note = "exercise", f"{entry.title}, next task: `{done[entry.stem].next_task}`"
     else:

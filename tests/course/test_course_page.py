@@ -20,14 +20,19 @@ def folder(tmp_path):
     return tmp_path / "mine"
 
 
-def answer(folder):
-    """Saves what the check of the first task leaves in the exercise once it has passed."""
-    notebook = json.loads((folder / EXERCISE).read_text())
+def save_output(path, text):
+    """Saves a notebook with an output of its first cell of code."""
+    notebook = json.loads(path.read_text())
     cell = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
-    data = {"text/plain": "slices: passed (2 of 2 points)"}
+    data = {"text/plain": text}
     output = {"output_type": "execute_result", "metadata": {}, "execution_count": 1, "data": data}
     cell["outputs"].append(output)
-    (folder / EXERCISE).write_text(json.dumps(notebook))
+    path.write_text(json.dumps(notebook))
+
+
+def answer(folder):
+    """Saves what the check of the first task leaves in the exercise once it has passed."""
+    save_output(folder / EXERCISE, "slices: passed (2 of 2 points)")
 
 
 def test_a_learner_is_sent_to_lesson_00_and_then_to_the_next_task(folder):
@@ -37,9 +42,11 @@ def test_a_learner_is_sent_to_lesson_00_and_then_to_the_next_task(folder):
     assert (state["next"], len(state["lessons"]), state["page"]) == (FIRST, 18, "")
     assert state["total"] == f"0 of {TASKS} tasks passed"
     assert all((folder / path).is_file() for path in state["pages"].values()) and state["pages"]
+    save_output(folder / FIRST, "Predict: How often?")
+    assert f'href="{FIRST}">Continue lesson 00</a>' in course_page(folder)
     answer(folder)
     page = course_page(folder)
-    assert f'href="{EXERCISE}">Continue with exercise 00</a>' in page
+    assert f'href="{EXERCISE}">Continue exercise 00</a>' in page
     assert "`file_slices`" in page
     state = next(row for row in course_state(folder)["lessons"] if row["number"] == "00")
     assert state["state"] == "1 of 4" and 0 < state["share"] < 1
@@ -55,7 +62,7 @@ def test_the_page_is_renewed_until_the_learner_changes_it(folder, capsys):
     assert cli.main(["lab", str(folder), "--lay-only"]) == 0
     answer(folder)
     cli.main(["lab", str(folder), "--lay-only"])
-    assert "Continue with exercise 00" in (folder / PAGE).read_text()
+    assert "Continue exercise 00" in (folder / PAGE).read_text()
     (folder / PAGE).write_text("my notes")
     capsys.readouterr()
     cli.main(["lab", str(folder), "--lay-only"])

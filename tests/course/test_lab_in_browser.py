@@ -61,7 +61,7 @@ def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, 
     expect(page.locator(f"{LESSON}.distlab-next")).to_contain_text("Start here")
     page.locator(f"{COURSE} a", has_text="Glossary").click()
     expect(page.locator(f"{VIEWER} h1")).to_contain_text("Glossary")
-    page.get_by_role("tab", name="course.md").click()
+    page.get_by_role("tab", name="Start").click()
     start.click()
     expect(page.locator(f"{PANEL} .jp-Notebook h1").first).to_contain_text("Start here")
     expect(page.locator(f"{LESSON}.distlab-open")).to_contain_text("Start here")
@@ -126,6 +126,7 @@ def draw(numbers, *, replicas):
     return finish(figure, alt=f"12 examples on {replicas} replicas")
 View("Shares", {"replicas": Choices("replicas", [1, 2, 3, 4], start=2)}, shares, draw)"""
 RING = "from distlab.course.lesson_12_ring_all_reduce.view import explore_ring\nexplore_ring()"
+TOO_LATE = 'copies.keep("one")'
 
 
 def write_notebook(folder):
@@ -138,7 +139,7 @@ def write_notebook(folder):
         v4.new_markdown_cell(CONCLUSION, metadata={"tags": ["after-reveal"]}),
         v4.new_code_cell(ASK_NUMBER, metadata={"tags": ["predict"]}),
         v4.new_code_cell("steps.reveal(90)", metadata={"tags": ["reveal"]}),
-        *map(v4.new_code_cell, (RECAP, VIEW, RING)),
+        *map(v4.new_code_cell, (RECAP, VIEW, RING, TOO_LATE)),
     ]
     fold_answers(made)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
@@ -154,11 +155,11 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", "/lab/tree/notebooks/copies.ipynb?reset&", address))
     # JupyterLab drops a cell that is run before its kernel is there; the status bar knows.
     expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
-    ask, reveal, conclusion, ask_number, reveal_number, recap, view, ring = range(1, 9)
+    ask, reveal, conclusion, ask_number, reveal_number, recap, view, ring, error = range(1, 10)
     expect(cells(page).nth(reveal).locator(".jp-InputPlaceholder")).to_have_text(
         re.compile(REVEAL_LINE)
     )
-    run(page, ask)
+    predict(page, ask)
     control = cells(page).nth(ask).locator(".widget-vbox")
     # As a reader does: a click, which makes the question's cell the active one, then Shift+Enter.
     control.get_by_role("button", name="four").click()
@@ -167,7 +168,7 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     for _ in (ask, reveal):
         page.keyboard.press("Shift+Enter")
     answered = output_of(page, reveal)
-    expect(answered).to_contain_text("You predicted four. It was two.")
+    expect(answered).to_contain_text("✗ You predicted four. It was two.")
     expect(answered).to_contain_text("Then each worker has two.")
     expect(cells(page).nth(conclusion)).to_contain_text(CONCLUSION)
     expect(cells(page).nth(conclusion)).to_be_visible()
@@ -177,13 +178,16 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     expect(control).to_have_count(0)  # nothing more can be kept
     expect(cells(page).nth(ask)).to_contain_text("You predicted four.")
 
+    predict(page, ask_number)
+    cells(page).nth(ask_number).locator(".jp-InputPlaceholder").click()
     run(page, ask_number)
     number = cells(page).nth(ask_number).locator(".widget-vbox")
     number.get_by_role("textbox").click()
     page.keyboard.type("90")
     expect(number).to_contain_text("Your prediction: 90 steps.")
     run_hidden(page, reveal_number)
-    expect(output_of(page, reveal_number)).to_contain_text("You predicted it: 90 steps.")
+    expect(output_of(page, reveal_number)).to_contain_text("✓ You predicted it: 90 steps.")
+    expect(source_of(page, ask_number)).to_be_visible()  # a reader opened it
     run(page, recap)
     expect(output_of(page, recap)).to_contain_text("1 of 2 predictions came true.")
 
@@ -217,6 +221,10 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     cells(page).nth(ring).locator(".widget-play button").first.click()
     expect(picture).to_have_attribute("alt", re.compile(r"after step (\d+) of \1\."))
 
+    run(page, error)
+    expect(output_of(page, error)).to_contain_text("the answer has been shown already")
+    expect(output_of(page, error).locator("pre")).to_have_css("word-break", "normal")
+
     for term in TERMS:
         page.locator(f"{PANEL} a", has_text=term).click()
         words = re.compile(rf"^{re.sub('[-_]', '[-_ ]', term)}\W*$", re.IGNORECASE)
@@ -242,6 +250,10 @@ def cells(page):
     return page.locator(f"{PANEL} .jp-Notebook .jp-Cell")
 
 
+def source_of(page, cell):
+    return cells(page).nth(cell).locator(".cm-content")
+
+
 def output_of(page, cell):
     return cells(page).nth(cell).locator(".jp-OutputArea-output").first
 
@@ -263,6 +275,13 @@ def run(page, cell):
     page.keyboard.press("Control+Enter")
     expect(prompt).not_to_have_text(before)
     has_run(page, cell)
+
+
+def predict(page, cell):
+    """Runs the cell of a question, whose source folds: the output says the same."""
+    source_of(page, cell).click()
+    page.keyboard.press("Control+Enter")
+    expect(source_of(page, cell)).to_have_count(0)
 
 
 def run_hidden(page, cell):

@@ -66,7 +66,7 @@ def test_a_prediction_is_told_beside_what_happened_with_its_reason(copies, capsy
     copies.keep(CHOICES[2])
     copies.reveal(CHOICES[1], WORDS | {CHOICES[1]: "The scope makes the copies."})
     assert capsys.readouterr().out.splitlines() == [
-        "You predicted outside 2, inside 2. It was outside 1, inside 2.",
+        "✗ You predicted outside 2, inside 2. It was outside 1, inside 2.",
         "Outside it does nothing.",
         "The scope makes the copies.",
         "  outside 1, inside 1: The scope does something.",
@@ -76,11 +76,11 @@ def test_a_prediction_is_told_beside_what_happened_with_its_reason(copies, capsy
 
 def test_a_number_may_be_off_by_so_much(capsys):
     cases = (
-        ("90", 0, "You predicted it: 90 steps.\nOne a batch.", True),
-        (" 92 ", 5, "You predicted 92 steps. It was 90 steps. That is close enough.", True),
-        (45.0, 0, "You predicted 45 steps. It was 90 steps.\nHalf of it.", False),
-        (46, 2, "You predicted 46 steps. It was 90 steps.\nHalf of it.", False),
-        (0.5, 2, "You predicted 0.5 steps. It was 90 steps.\nOne a batch.", False),
+        ("90", 0, "✓ You predicted it: 90 steps.\nOne a batch.", True),
+        (" 92 ", 5, "✓ You predicted 92 steps. It was 90 steps. That is close enough.", True),
+        (45.0, 0, "✗ You predicted 45 steps. It was 90 steps.\nHalf of it.", False),
+        (46, 2, "✗ You predicted 46 steps. It was 90 steps.\nHalf of it.", False),
+        (0.5, 2, "✗ You predicted 0.5 steps. It was 90 steps.\nOne a batch.", False),
     )
     for guess, within, said, came_true in cases:
         steps = dl.predict("How many steps?", unit="steps")
@@ -229,7 +229,7 @@ def test_a_control_keeps_a_wrong_choice_until_the_answer(kernel):
     revealed = Cell(kernel, REVEAL, person=True)
     others = f"- *{CHOICES[0]}*: {WORDS[CHOICES[0]]}"
     assert revealed.markdown == [
-        "You predicted *outside 2, inside 2*. It was **outside 1, inside 2**.\n\n"
+        "✗ You predicted *outside 2, inside 2*. It was **outside 1, inside 2**.\n\n"
         f"Outside it does nothing.\n\n{fold('About the other answers', others)}"
     ]
     (left,) = revealed.updates  # in the place of the control, which is locked

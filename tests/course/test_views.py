@@ -20,7 +20,7 @@ from distlab.course.lesson_13_performance.published import (
 )
 from distlab.course.lesson_13_performance.view import LATENCY_SECS, explore_cost
 from distlab.course.lesson_17_beyond_data_parallelism.view import explore_memory
-from distlab.course.palette import finish, replica
+from distlab.course.palette import GROUND, finish, replica
 from distlab.course.view import Choices, View
 from distlab.errors import InvalidArgument
 
@@ -151,6 +151,8 @@ def test_an_all_reduce_is_drawn_step_by_step_as_the_schedule_says():
         figure = view.draw_now(algorithm=algorithm, ranks=ranks, step=step)
         steps = all_reduce_steps(algorithm, ranks)
         assert counts(figure) == holdings(steps, ranks)[step].sum(axis=-1).ravel().tolist()
+        full = [text for text in figure.axes[1].texts if text.get_text() == str(ranks)]
+        assert full == [text for text in figure.axes[1].texts if text.get_color() == GROUND]
         arrows = [text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None)]
         assert len(arrows) == len(figure.axes[1].patches) == len(steps[step - 1])
     assert "16 of 16 chunks are finished." in view.draw_now(step=6).alt

@@ -168,13 +168,13 @@ def _notebooks(root: Path) -> Iterator[Path]:
 
 def _saved_results(path: Path) -> Iterator[tuple[str, float]]:
     """Yields the names of checks, and the points that a notebook's outputs show."""
-    for output in _outputs(path):
+    for output in saved_outputs(path):
         heading = _HEADING.match("".join(output["data"].get("text/plain", "")))
         if heading and heading["label"] in _ANSWERED:
             yield heading["name"], float(heading["earned"])
 
 
-def _outputs(path: Path) -> Iterator[dict[str, Any]]:
+def saved_outputs(path: Path) -> Iterator[dict[str, Any]]:
     """Yields a notebook's results; of a file that is no notebook, nothing."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]

@@ -119,7 +119,7 @@ def _draw_chunks(axes: Any, counts: Any, last: Sequence[Transfer]) -> None:
     shades = LinearSegmentedColormap.from_list("values", [GROUND, RIGHT.colour])
     axes.imshow(counts, cmap=shades, vmin=0, vmax=ranks, aspect="auto")
     for (rank, chunk), count in np.ndenumerate(counts):
-        colour = GROUND if count > 0.6 * ranks else REFERENCE
+        colour = GROUND if count == ranks else REFERENCE
         axes.text(chunk, rank, str(count), ha="center", va="center", fontsize=9, color=colour)
     for transfer in last:
         left, wide = transfer.chunks[0] - 0.46, len(transfer.chunks) - 0.08

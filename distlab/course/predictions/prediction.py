@@ -108,7 +108,9 @@ class Prediction:
         if self.guess is None:
             self._show_answer(answer, read, within)
         else:
-            show(*compared(self.question, self.guess, answer, read, within))
+            mark = "✓" if self.came_true else "✗"
+            markdown, plain = compared(self.question, self.guess, answer, read, within)
+            show(f"{mark} {markdown}", f"{mark} {plain}")
 
     def _show(self) -> None:
         if not can_answer():

@@ -78,8 +78,10 @@
 
   // A tab's label can't say it: a document whose label changes renames its file.
   function nameTab(widget) {
-    const [, folder, number] = /^(notebooks|exercises)\/(\d\d)_[^/.]*\.ipynb$/.exec(pathOf(widget)) ?? [];
+    const path = pathOf(widget);
+    const [, folder, number] = /^(notebooks|exercises)\/(\d\d)_[^/.]*\.ipynb$/.exec(path) ?? [];
     const { 'distlab-name': old, ...dataset } = widget.title.dataset;
+    if (path === 'course.md') dataset['distlab-name'] = 'Start';
     if (number) dataset['distlab-name'] = `${folder === 'notebooks' ? 'Lesson' : 'Exercise'} ${number}`;
     if (dataset['distlab-name'] !== old) widget.title.dataset = dataset;
   }
@@ -92,6 +94,15 @@
       if (tags.includes('reveal')) answered = cell.model.outputs.length > 0;
       cell.toggleClass('distlab-hidden', !answered && tags.includes('after-reveal'));
     }
+  }
+
+  // The question stands in the output, so its source folds once; a reader who opens it again keeps it open.
+  const folded = new WeakSet();
+
+  function foldQuestion(cell) {
+    if (folded.has(cell.model) || !cell.model.getMetadata('tags')?.includes('predict')) return;
+    folded.add(cell.model);
+    cell.inputHidden = true;
   }
 
   function row(app, lesson, next) {
@@ -142,6 +153,9 @@
     .distlab-bar { height: 4px; margin: 4px 0 2px; background: var(--jp-border-color2); }
     .distlab-full { height: 100%; background: #008a6b; }
     .jp-Notebook .distlab-hidden { display: none; }
+    .widget-toggle-buttons .jupyter-button { font-size: 14px; }
+    .widget-toggle-buttons .jupyter-button.mod-active { background: #00629b; color: #fff; }
+    .jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr'] pre { word-break: normal; overflow-wrap: anywhere; }
     .lm-TabBar-tab[data-distlab-name] .lm-TabBar-tabLabel { display: none; }
     .lm-DockPanel-tabBar.lm-TabBar .lm-TabBar-tab[data-distlab-name][data-type]::after {
       content: attr(data-distlab-name); order: 1; flex: 1 1 auto; position: static; width: auto; border: 0; }
@@ -179,8 +193,9 @@
     app.serviceManager.contents.fileChanged.connect((_, change) => {
       if (change.type === 'save' || change.type === 'new' || change.type === 'delete') void refresh();
     });
-    // Progress is read from the saved notebook, so an exercise is saved as soon as a check has run.
-    NotebookActions.executed.connect((_, { notebook, cell }) => {
+    NotebookActions.executed.connect((_, { notebook, cell, success }) => {
+      if (success) foldQuestion(cell);
+      // Progress is read from the saved notebook, so an exercise is saved as soon as a check has run.
       const path = pathOf(notebook.parent);
       if (path.startsWith('exercises/') && /\bdl\.check\(/.test(cell.model.sharedModel.source)) {
         void notebook.parent.context.save();
