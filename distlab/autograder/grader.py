@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,9 +69,14 @@ class Grader:
     """Grades submissions, several answers at a time."""
 
     def __init__(
-        self, options: GradingOptions, *, seed: int, exercises: Exercises | None = None
+        self,
+        options: GradingOptions,
+        *,
+        seed: int,
+        exercises: Exercises | None = None,
+        begin: Callable[[Submission], None] = lambda submission: None,
     ) -> None:
-        self._options, self._seed = options, seed
+        self._options, self._seed, self._begin = options, seed, begin
         self._exercises = exercises or Exercises(options.extra_checks)
         self._ended = threading.Event()
 
@@ -102,6 +107,7 @@ class Grader:
 
         If a notebook breaks the grader, its learner has no points until a person has looked.
         """
+        self._begin(submission)
         try:
             return self._graded(submission)
         except (DistlabError, OSError):

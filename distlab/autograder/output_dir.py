@@ -18,6 +18,7 @@ import dataclasses
 import hashlib
 import json
 import secrets
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from distlab.autograder.intake.written_reports import Written
 from distlab.autograder.isolation.question import report_of
 from distlab.errors import InvalidArgument
 
-_RUN = "run.json"
+_RUN, _UNDER_WAY = "run.json", "under_way.json"
 
 
 class OutputDir:
@@ -37,6 +38,7 @@ class OutputDir:
 
     def __init__(self, path: Path, last_run: Mapping[str, Any]) -> None:
         self._path, self._run = path, dict(last_run)
+        self._under_way, self._lock = list[str](), threading.Lock()
 
     @property
     def seed(self) -> int:
@@ -68,6 +70,19 @@ class OutputDir:
                     (self._path / path).parent.rmdir()  # where nothing else is in it
         self._write(pages=now)
 
+    def left_under_way(self) -> list[str]:
+        """Returns the notebooks that the last run had begun and not ended: it was killed there."""
+        try:
+            return [str(name) for name in json.loads((self._path / _UNDER_WAY).read_bytes())]
+        except (OSError, ValueError, TypeError):
+            return []
+
+    def begin(self, submission: Submission) -> None:
+        """Notes that a notebook is graded now."""
+        with self._lock:
+            self._under_way.append(_name_of(submission))
+            write_atomically(self._path / _UNDER_WAY, json.dumps(self._under_way))
+
     def find(self, submission: Submission, *, key: str | None) -> Graded | None:
         """Returns what became of a submission; None if it must be graded.
 
@@ -89,6 +104,10 @@ class OutputDir:
         record = dataclasses.asdict(graded) | {"key": key}
         del record["submission"]
         write_atomically(self._record(graded.submission), json.dumps(record))
+        with self._lock:
+            name = _name_of(graded.submission)
+            self._under_way = [other for other in self._under_way if other != name]
+            write_atomically(self._path / _UNDER_WAY, json.dumps(self._under_way))
 
     def _record(self, submission: Submission) -> Path:
         names = "\0".join((*submission.person, submission.path.name, ""))
@@ -166,6 +185,10 @@ def _last_run(out: Path, folder: Path) -> dict[str, Any]:
             do="give a new folder, or that of an earlier run",
         )
     return {}
+
+
+def _name_of(submission: Submission) -> str:
+    return f"{submission.path.name} of {submission.learner}"
 
 
 def _written_of(record: dict[str, Any]) -> Written:

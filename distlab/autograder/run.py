@@ -134,7 +134,10 @@ def _grade(
         say(f"left out: {problem.path}: {problem.says}")
     if more := left_out[_MOST_LINES:]:
         say(f"left out: {len(more)} more, which {path / 'review.csv'} lists")
-    grader, began = Grader(options, seed=claimed.seed, exercises=exercises), time.monotonic()
+    if names := claimed.left_under_way():
+        say(f"the last run was ended while it graded {' and '.join(names)}: look there first")
+    grader = Grader(options, seed=claimed.seed, exercises=exercises, begin=claimed.begin)
+    began = time.monotonic()
     for number, new in enumerate(grader.grade_all(todo), 1):
         claimed.keep(new, key=key)
         graded.append(new)

@@ -197,7 +197,11 @@ def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path, capsys):
     wait_until(lambda: not running(mark))
     assert len(list(records.glob("*.json"))) == 1
     assert cli.main([*command, "--secs", "1"]) == 0
-    assert "1 notebooks to grade, 1 graded before" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "1 notebooks to grade, 1 graded before" in said
+    assert "the last run was ended while it graded one.ipynb of john: look there first" in said
+    assert cli.main([*command, "--secs", "1"]) == 0
+    assert "was ended" not in capsys.readouterr().err
     assert [row["learner"] for row in table(tmp_path / "out" / "gradebook.csv")] == ["jane", "john"]
 
 
