@@ -129,7 +129,7 @@ RING = "from distlab.course.lesson_12_ring_all_reduce.view import explore_ring\n
 TOO_LATE = 'copies.keep("one")'
 
 
-def write_notebook(folder):
+def write_notebook(folder, name):
     """A notebook as the builder makes it: what answers a question is folded."""
     links = [f"[{term}](../docs/glossary.md#{term})" for term in TERMS]
     made = [
@@ -144,13 +144,13 @@ def write_notebook(folder):
     fold_answers(made)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     notebook = v4.new_notebook(cells=made, metadata=kernel)
-    path = folder / "notebooks" / "copies.ipynb"
+    path = folder / "notebooks" / name
     path.write_bytes(without_outputs(nbformat.writes(notebook).encode()))
 
 
 def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     folder, address, _ = lab
-    write_notebook(folder)
+    write_notebook(folder, "copies.ipynb")
     # Reset: JupyterLab would open again, beside it, what an earlier test had open.
     page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", "/lab/tree/notebooks/copies.ipynb?reset&", address))
     # JupyterLab drops a cell that is run before its kernel is there; the status bar knows.
@@ -230,6 +230,28 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
         words = re.compile(rf"^{re.sub('[-_]', '[-_ ]', term)}\W*$", re.IGNORECASE)
         expect(page.locator(f"{VIEWER} h3", has_text=words)).to_be_in_viewport()
         page.get_by_role("tab", name="copies.ipynb").last.click()
+
+
+def test_a_prediction_is_kept_in_notebook_7_too(lab, page):
+    folder, address, _ = lab
+    write_notebook(folder, "alone.ipynb")
+    failed = []
+    page.on("console", lambda said: failed.append(said.text) if "distlab" in said.text else None)
+    page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", "/notebooks/notebooks/alone.ipynb?", address))
+    # It drops a cell that is run before its kernel is there.
+    kernel = page.locator(".jp-Notebook-ExecutionIndicator")
+    expect(kernel).to_have_attribute("data-status", "idle")
+    ask, reveal, conclusion = 1, 2, 3
+    expect(cells(page).nth(conclusion)).to_be_hidden()
+    predict(page, ask)
+    control = cells(page).nth(ask).locator(".widget-vbox")
+    control.get_by_role("button", name="four").click()
+    expect(control).to_contain_text("Your prediction: four.")
+    for _ in (ask, reveal):
+        page.keyboard.press("Shift+Enter")
+    expect(output_of(page, reveal)).to_contain_text("✗ You predicted four. It was two.")
+    expect(cells(page).nth(conclusion)).to_be_visible()
+    assert failed == []
 
 
 def read(notebook):

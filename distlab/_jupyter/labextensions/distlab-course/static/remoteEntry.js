@@ -208,7 +208,8 @@
       });
     });
     app.shell.currentChanged.connect(() => mark(panel.node, pathOf(app.shell.currentWidget)));
-    app.shell.layoutModified.connect(() => {
+    // Notebook 7 shows one notebook, and has no tabs.
+    app.shell.layoutModified?.connect(() => {
       for (const widget of app.shell.widgets('main')) nameTab(widget);
     });
     // Not awaited: JupyterLab waits for this function before it restores anything.
