@@ -164,6 +164,14 @@ def test_an_answer_without_an_end_is_ended_and_its_line_told():
     assert report.failure.lines == ("line 3 in split: while True: pass",)
 
 
+def test_processes_that_an_answer_forks_end_without_a_word():
+    forks = (
+        "import os\ndef split(e, r):\n    for _ in range(20):\n        child = os.fork()\n"
+        "        if not child: os._exit(0)\n        os.waitpid(child, 0)\n    return []"
+    )
+    assert asked(forks, printed_bytes=2_000).failure is None
+
+
 def test_limits_and_questions_that_cannot_be_meant_are_refused(tmp_path):
     cases = {
         "secs=0": lambda: Limits(secs=0),
