@@ -82,12 +82,12 @@ def split_devices(
             tf.config.experimental.enable_tensor_float_32_execution(False)
             _share(tf, gpus, count, memory_limit_mb)
     except RuntimeError as error:
-        there = len(tf.config.list_logical_devices(wanted))
-        if there != count:
+        existing = len(tf.config.list_logical_devices(wanted))
+        if existing != count:
             raise DeviceError(
                 asked=f"split_devices({count})",
-                found=f"TensorFlow is already running with {there} logical {wanted} device"
-                f"{'s' if there != 1 else ''}, and devices are fixed once it runs",
+                found=f"TensorFlow is already running with {existing} logical {wanted} device"
+                f"{'s' if existing != 1 else ''}, and devices are fixed once it runs",
                 do="restart the kernel (or Python) and call split_devices first, "
                 "before any other use of TensorFlow",
             ) from error

@@ -151,7 +151,7 @@ class Grader:
         passed: what it prints, returns or raises could be our code.
         """
         wrong: dict[str, str] = {}  # earlier tasks, and the functions they ask for
-        told: dict[Failure, str] = {}  # what failed, and the first task that it stopped
+        stopped_at: dict[Failure, str] = {}  # what failed, and the first task that it stopped
         ours = self._exercises.solutions_of(answers.stem)
         for check, asked in self._exercises.questions(answers.stem):
             report = self._report(check, asked, answers, submission)
@@ -164,7 +164,7 @@ class Grader:
             if not report.passed and check.name == asked:
                 wrong[asked] = check.function
             if report.failure is not None and report.failure.lines:
-                first = told.setdefault(report.failure, check.name)
+                first = stopped_at.setdefault(report.failure, check.name)
                 if first != check.name:
                     says = f"The error that stops `{first}` stops this one, too."
                     report = replace(report, failure=None, message=says, printed="", **_NO_HELP)

@@ -192,9 +192,9 @@ def _index(value: Any) -> int:
     raise ClusterMistake(f"this task has the index {shown(value)}", "give a whole number, from 0")
 
 
-def _no_cluster(what: str, *, do: str | None = None) -> ClusterMistake:
+def _no_cluster(problem: str, *, do: str | None = None) -> ClusterMistake:
     do = do or f"set it as in {_EXAMPLE}, or unset it"
-    return ClusterMistake(f"it does not describe a cluster: {what}", do)
+    return ClusterMistake(f"it does not describe a cluster: {problem}", do)
 
 
 # Rules of every cluster, however it was described

@@ -68,11 +68,11 @@ def load_dataset(
     try:
         loaded = builder.as_dataset(split=list(splits), as_supervised=True)
     except ValueError as error:
-        there = ", ".join(repr(split) for split in builder.info.splits)
+        names = ", ".join(repr(split) for split in builder.info.splits)
         raise DatasetError(
             asked=f"load_dataset({name!r}, splits={tuple(splits)!r})",
             found=str(error).splitlines()[0],
-            do=f"{name!r} has the splits {there}, and pairs of (input, label) are needed",
+            do=f"{name!r} has the splits {names}, and pairs of (input, label) are needed",
         ) from error
     return tuple(_pipeline(dataset, batch_size, scale_images) for dataset in loaded)
 

@@ -167,7 +167,7 @@ def check_parity(
     replicas = strategy.num_replicas_in_sync
     with _restored_settings(), at_method("check_parity"):
         comparison = compare(case, tolerance=tolerance)
-        start = comparison.one.start
+        start = comparison.single.start
         factor = loss_factor(case, start) if callable(train) and replicas > 1 else None
         cause = None if comparison.first is None else find_cause(case, comparison, factor)
     step, index = comparison.first or (None, None)
@@ -194,7 +194,7 @@ def check_parity(
         first_layer=None if index is None else names[index],
         cause=None if cause is None else cause.why,
         do=None if cause is None else cause.do,
-        switched_off=comparison.one.off,
+        switched_off=comparison.single.off,
         notes=tuple(_notes(comparison, batches, steps, factor)),
         differences=tuple(rows),
     )
@@ -211,7 +211,7 @@ def _notes(
     if comparison.finite < taken:
         yield f"weights are not finite from step {comparison.finite + 1} on, on one device too"
         return
-    start = comparison.one.start
+    start = comparison.single.start
     moves = start.trained() & (comparison.moved[-1] > 0)
     hidden = moves & (comparison.allowed[-1] >= 0.5 * comparison.moved[-1])
     if hidden.any():
@@ -265,7 +265,7 @@ def find_cause(case: Case, comparison: Comparison, factor: float | None) -> Caus
         except Exception as error:  # a user's loop may need what was taken out of the model
             stopped.append(type(error).__name__)
     if factor is None:
-        factor = loss_factor(case, comparison.one.start)
+        factor = loss_factor(case, comparison.single.start)
     but = f" ({', '.join(stopped)} in an experiment)" if stopped else ""
     return _wrong_scale(factor) or Cause(
         f"not found{but}: the difference stays without regularisers, without clipping and with the "
@@ -277,7 +277,7 @@ def find_cause(case: Case, comparison: Comparison, factor: float | None) -> Caus
 
 def _draws(case: Case, comparison: Comparison) -> Cause | None:
     """Random numbers that could not be switched off: no two sides draw the same."""
-    layers = comparison.one.left
+    layers = comparison.single.left
     if case.train == "distribute" or not layers:
         return None
     return Cause(
@@ -289,8 +289,9 @@ def _draws(case: Case, comparison: Comparison) -> Cause | None:
 
 def _own_updates(comparison: Comparison, step: int) -> Cause | None:
     """Copies of a trainable weight that differ cannot come from one common gradient."""
-    start = comparison.one.start
-    rows = (start.names(), start.trained(), comparison.other.steps[step], comparison.allowed[step])
+    start = comparison.single.start
+    copies_of_all = comparison.distributed.steps[step]
+    rows = (start.names(), start.trained(), copies_of_all, comparison.allowed[step])
     for name, trains, copies, allowed in zip(*rows, strict=True):
         apart = max(difference(copy, copies[0]) for copy in copies)
         if trains and apart > allowed:
@@ -304,7 +305,7 @@ def _own_updates(comparison: Comparison, step: int) -> Cause | None:
 
 
 def _suspects(case: Case, comparison: Comparison) -> Iterator[_Suspect]:
-    model, replicas = comparison.one.model, case.strategy.num_replicas_in_sync
+    model, replicas = comparison.single.model, case.strategy.num_replicas_in_sync
     norms = [each for each in models.layers(model) if _is_batch_norm(each)]
     if names := ", ".join(norm.name for norm in norms if not norm.synchronized):
         cause = Cause(
@@ -395,13 +396,13 @@ def loss_factor(case: Case, start: Start) -> float | None:
             )
     except Exception:  # a user's loop may need what is taken out of the model here
         return None
-    one, other = moves
-    size = float(one @ one)
+    single, distributed = moves
+    size = float(single @ single)
     factor = None
-    if size and np.isfinite(size) and np.isfinite(other).all():
-        value = float(one @ other) / size
-        limit = max(float(np.linalg.norm(other)), size**0.5 / 16)
-        if float(np.linalg.norm(other - value * one)) <= _SAME_FACTOR * limit:
+    if size and np.isfinite(size) and np.isfinite(distributed).all():
+        value = float(single @ distributed) / size
+        limit = max(float(np.linalg.norm(distributed)), size**0.5 / 16)
+        if float(np.linalg.norm(distributed - value * single)) <= _SAME_FACTOR * limit:
             factor = value
     return case.workers.from_chief(factor)  # type: ignore[no-any-return]
 

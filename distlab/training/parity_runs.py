@@ -323,16 +323,18 @@ def _device_like(strategy: tf.distribute.Strategy) -> Any:
     return tf.device("CPU:0") if cpus and gpus else contextlib.nullcontext()
 
 
-def _check_same(one: Start, other: Start) -> None:
+def _check_same(first: Start, second: Start) -> None:
     """Raises where two calls of build() did not make two models of the same structure."""
-    shared = {id(weight) for weight in one.variables} & {id(weight) for weight in other.variables}
-    if shared or one.optimizer is other.optimizer:
+    existing = {id(weight) for weight in first.variables}
+    shared = any(id(weight) in existing for weight in second.variables)
+    if shared or first.optimizer is second.optimizer:
         raise ModelError(
             asked=ASKED,
             found=f"build() gave the same {'weights' if shared else 'optimizer'} on two calls",
             do="let build() make a new model each time, layers and optimizer included",
         )
-    pairs = itertools.zip_longest(_described(one), _described(other), fillvalue=("no weight", ""))
+    both = _described(first), _described(second)
+    pairs = itertools.zip_longest(*both, fillvalue=("no weight", ""))
     for (name, kind), (other_name, other_kind) in pairs:
         if kind != other_kind:
             raise ModelError(
@@ -390,8 +392,8 @@ class Comparison:
     """Two runs, compared.
 
     Attributes:
-        one: That of one device.
-        other: That of the strategy.
+        single: That of one device.
+        distributed: That of the strategy.
         far: Largest difference from one device, over all replicas.
         allowed: What may be in `far`; all, once one device's weights are not finite.
         moved: How far one device's weights moved from the start.
@@ -399,8 +401,8 @@ class Comparison:
         finite: After how many steps the weights of one device were still finite.
     """
 
-    one: Run
-    other: Run
+    single: Run
+    distributed: Run
     far: Table
     allowed: Table
     moved: Table
@@ -430,27 +432,27 @@ def compare(
     rounding becomes a full step. So one device trains again, from weights changed in their last
     digit, to see how far rounding alone moves each weight.
     """
-    one = on_one_device(case, None if like is None else like.one.start)
-    path = one.path
+    single = on_one_device(case, None if like is None else like.single.start)
+    path = single.path
     finite = itertools.takewhile(lambda row: all(np.isfinite(wide(v)).all() for v in row), path)
     steps = len(list(finite))
-    moved = case.largest(_distances(path, [one.start.row] * len(path)))
+    moved = case.largest(_distances(path, [single.start.row] * len(path)))
     if like is None:
-        noise = case.largest(_distances(path, on_one_device(case, _nudged(one.start)).path))
+        noise = case.largest(_distances(path, on_one_device(case, _nudged(single.start)).path))
     else:
         noise = like.noise[: len(path)]
-    other = under_strategy(case, one.start)
+    distributed = under_strategy(case, single.start)
     far = np.zeros_like(moved)
-    for step, row in enumerate(other.steps):
+    for step, row in enumerate(distributed.steps):
         for index, copies in enumerate(row):
             far[step, index] = max(difference(each, path[step][index]) for each in copies)
-    allowed = case.largest(_rounding(one, moved)) + _NOISE_FACTOR * noise
+    allowed = case.largest(_rounding(single, moved)) + _NOISE_FACTOR * noise
     if tolerance is not None:
         allowed = np.full_like(allowed, tolerance)
     allowed[steps:] = np.inf
     return Comparison(
-        one=one,
-        other=other,
+        single=single,
+        distributed=distributed,
         far=case.largest(far),
         allowed=allowed,
         moved=moved,
@@ -459,12 +461,12 @@ def compare(
     )
 
 
-def _rounding(one: Run, moved: Table) -> Table:
+def _rounding(single: Run, moved: Table) -> Table:
     """What sums in another order may change, by step and weight."""
-    sizes = [[max(1.0, float(np.abs(wide(v)).max(initial=0))) for v in row] for row in one.path]
-    stored = np.array([_rounding_of(value.dtype.name) for value in one.start.row])
+    sizes = [[max(1.0, float(np.abs(wide(v)).max(initial=0))) for v in row] for row in single.path]
+    stored = np.array([_rounding_of(value.dtype.name) for value in single.start.row])
     steps = np.arange(1, len(sizes) + 1)[:, None]
-    moves = one.rounding() * moved * (stored > 0)
+    moves = single.rounding() * moved * (stored > 0)
     return np.asarray(_ROUNDINGS_A_STEP * (steps * stored * np.array(sizes) + moves))
 
 
@@ -480,13 +482,13 @@ def _nudged(start: Start) -> Start:
     return replace(start, values=tuple(values))
 
 
-def _distances(one: list[list[np.ndarray]], other: list[list[np.ndarray]]) -> Table:
-    return np.array([list(map(difference, a, b)) for a, b in zip(one, other, strict=True)])
+def _distances(path: list[list[np.ndarray]], other: list[list[np.ndarray]]) -> Table:
+    return np.array([list(map(difference, a, b)) for a, b in zip(path, other, strict=True)])
 
 
-def difference(one: np.ndarray, other: np.ndarray) -> float:
+def difference(value: np.ndarray, other: np.ndarray) -> float:
     """The largest absolute difference: infinite where only one of two numbers is finite."""
-    a, b = wide(one), wide(other)
+    a, b = wide(value), wide(other)
     with np.errstate(invalid="ignore"):
         far = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
     return float(np.where(np.isnan(far), np.inf, far).max(initial=0))
