@@ -27,7 +27,7 @@ QUICK = test_architecture test_batching test_errors docs/test_teaching_page \
 	autograder/test_answers autograder/test_gradebook autograder/test_pages autograder/test_submissions
 # What people bring besides their model: `make other-packages`.
 OTHER_PACKAGES = bayesflow grain keras-hub keras-rs keras-tcn keras-tuner scikeras tensorboard \
-	tensorflow-probability tensorflow-text tf-keras
+	tensorflow-probability tensorflow-text tf-keras "ray[train]"
 # Further arguments for pytest, for `distlab lab`, and for the tools of these names.
 TEST_ARGS ?=
 LAB_ARGS ?=
@@ -162,8 +162,9 @@ nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over 
 	$(call stage,nbgrader,DISTLAB_NBGRADER=.venv-nbgrader/bin/python \
 		$(PY) -m pytest tests/authoring/test_nbgrader_autograde.py $(TEST_ARGS))
 
-other-packages: env .venv-packages/complete  ## train with loaders, tuners and layers of other packages, and compare with docs/zoo.md
-	$(call stage,other packages,.venv-packages/bin/python tools/other_packages.py $(or $(PACKAGES_ARGS),--check))
+other-packages: env .venv-packages/complete  ## train with loaders, tuners and layers of other packages, and under Ray
+	$(call stage,other packages,.venv-packages/bin/python tools/other_packages.py $(or $(PACKAGES_ARGS),--check) \
+		&& DISTLAB_RAY=$(CURDIR)/.venv-packages/bin/python $(PY) -m pytest -q tests/cluster/test_engines.py -k of_ray)
 
 full-marks: env  ## every solution on many seeds: full marks; every exercise as handed out: none
 	$(call stage,full marks,DISTLAB_SEEDS=20 $(PY) -m pytest tests/course/checks/test_exercises.py \
