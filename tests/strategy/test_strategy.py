@@ -13,6 +13,7 @@ import distlab as dl
 from distlab.errors import DeviceError, DistlabError, InvalidArgument, UnsupportedEnvironment
 from distlab.strategy import factory
 from distlab.strategy.mirrored import Coordinator
+from tools import support_matrix
 
 NONE = "there is no cluster, no TPU and no GPU"
 
@@ -38,13 +39,15 @@ KINDS_OF_ONE_PROCESS = [
 ]
 
 
-def test_each_kind_is_made_in_a_test_and_is_one_that_doctor_looks_for():
+def test_each_kind_is_made_in_a_test_looked_for_by_doctor_and_in_the_support_matrix():
     kinds = set(factory.KINDS) - {"auto"}
     made = {kind for kind, *_ in KINDS_OF_ONE_PROCESS}
     elsewhere = {"parameter_server", "tpu"}  # made on a cluster, or on no machine of ours
     assert kinds == made | elsewhere, "KINDS_OF_ONE_PROCESS lacks a kind of make_strategy"
     looked_for = dl.doctor().strategies.keys() | {"default"}
     assert kinds == looked_for, "distlab/diagnostics.py lacks a kind of make_strategy"
+    measured = {name.partition(",")[0] for name in support_matrix.STRATEGIES}
+    assert kinds == measured | {"tpu"}, "tools/support_matrix.py lacks a kind of make_strategy"
 
 
 @pytest.mark.parametrize(("kind", "replicas", "strategy_class"), KINDS_OF_ONE_PROCESS)

@@ -55,7 +55,7 @@ print("alike", len(REPLACED))
 
 
 def test_outside_of_a_distributed_step_all_that_is_replaced_does_what_it_did(run_python):
-    assert f"alike {len(REPLACED)}" in run_python(TRAINS_BEFORE_AND_AFTER)
+    assert f"alike {len(REPLACED)}" in run_python(TRAINS_BEFORE_AND_AFTER, warm=True)
 
 
 def pair(make, **options):
@@ -63,7 +63,7 @@ def pair(make, **options):
         keras.utils.set_random_seed(3)
         return make()
 
-    return alone(build), dl.distribute(build, strategy_of("mirrored", 3), **options)
+    return alone(build), dl.distribute(build, strategy_of("mirrored", 2), **options)
 
 
 def fit(model, data=None, **options):
@@ -98,7 +98,7 @@ def test_statistics_of_each_replicas_own_rows_agree_on_every_replica():
 
 def test_another_choice_is_refused():
     with pytest.raises(InvalidArgument, match="did you mean 'global'"):
-        dl.distribute(normalised, strategy_of("mirrored", 3), batch_norm="globl")
+        dl.distribute(normalised, strategy_of("mirrored", 2), batch_norm="globl")
 
 
 def squares(y, y_pred):
@@ -245,7 +245,7 @@ def test_an_interrupt_in_a_loss_of_ones_own_ends_fit():
         return squares(y, y_pred)
 
     model = dl.distribute(
-        lambda: network(layers.Dense(4), loss=interrupted), strategy_of("mirrored", 3)
+        lambda: network(layers.Dense(4), loss=interrupted), strategy_of("mirrored", 2)
     )
     INTERRUPTS.append(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
