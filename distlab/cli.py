@@ -226,9 +226,9 @@ def _launch(options: argparse.Namespace) -> int:
 
 def _own_name() -> str:
     """Returns what to type for this command: its path too where PATH has another, or none."""
-    found = shutil.which("distlab")
+    on_path = shutil.which("distlab")
     command = Path(sys.argv[0])
-    if command.name != "distlab" or (found and Path(found).resolve() == command.resolve()):
+    if command.name != "distlab" or (on_path and Path(on_path).resolve() == command.resolve()):
         return "distlab"
     return str(command)
 

@@ -97,12 +97,12 @@ def doctor() -> Diagnosis:
     """
     gpus, load_error = _load()
     machine = Machine(gpus=len(gpus), load_error=load_error)
-    found = findings(machine)
+    rows = findings(machine)
     spec, mistake = _read_cluster()
-    problems = [str(each) for each in found if each.severity is not Severity.NOTE]
-    notes = [str(each) for each in found if each.severity is Severity.NOTE]
+    problems = [str(each) for each in rows if each.severity is not Severity.NOTE]
+    notes = [str(each) for each in rows if each.severity is Severity.NOTE]
     versions = {**machine.installed, **machine.loaded}
-    works = not any(each.severity is Severity.STOPS for each in found)
+    works = not any(each.severity is Severity.STOPS for each in rows)
     return Diagnosis(
         versions={
             "Python": platform.python_version(),

@@ -133,11 +133,11 @@ def check_optimizer(model: keras.Model) -> None:
             "a LossScaleOptimizer": optimizer is not each,
             "Muon": isinstance(optimizer, keras.optimizers.Muon),
         }
-        if found := [text for text, holds in reasons.items() if holds]:
+        if obstacles := [text for text, holds in reasons.items() if holds]:
             raise ModelError(
                 asked=f"train with {type(optimizer).__name__} under CentralStorageStrategy",
-                found=f"{' and '.join(found)}, which cannot update the one copy of a variable that "
-                f"{replicas} replicas share there",
+                found=f"{' and '.join(obstacles)}, which cannot update the one copy of a variable "
+                f"that {replicas} replicas share there",
                 do="leave it out, or take dl.make_strategy('mirrored')",
             )
 

@@ -72,8 +72,8 @@ def check(model: keras.Model, entries: list[Entry], *, optimizer: str, metrics: 
         )
     for group in _GROUPS if metrics else _GROUPS[:2]:
         stored = [entry for entry in entries if entry["group"] == group]
-        found = [_describe(group, variable) for variable in _variables(model, group)]
-        for saved, own in itertools.zip_longest(stored, found):
+        existing = [_describe(group, variable) for variable in _variables(model, group)]
+        for saved, own in itertools.zip_longest(stored, existing):
             if saved is None or own is None or _identity(saved) != _identity(own):
                 raise ModelError(
                     asked="resume from a checkpoint",

@@ -50,8 +50,8 @@ def run_in_float16(train: Callable[..., Any], scaled_update: Callable[..., Any])
         "float16, no scale": losses("mixed_float16", 1.0),
         "float16, your loop": losses("mixed_float16", FIXED),
     }
-    found, scales = _with_scale_found(strategy, scaled_update, data)
-    by_way["float16, your scale"] = found
+    update, scales = _with_scale_found(strategy, scaled_update, data)
+    by_way["float16, your scale"] = update
     used, after = [START, *scales[:-1]], scales
     return Runs(
         losses={way: [loss / _SIZE**2 for loss in each] for way, each in by_way.items()},

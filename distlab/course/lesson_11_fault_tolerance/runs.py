@@ -79,10 +79,10 @@ def _weights_by_step(train: Callable[..., Any], **how: Any) -> dict[int, list[An
         with killing(folder / "process", when=folder / "hangs"):
             call_on_workers(_train, train, order, timeout_secs=_TIMEOUT_SECS, restarts=1)
         lives = sorted(folder.glob("life-0-*"), key=lambda life: int(life.name.split("-")[-1]))
-        found = {int(file.stem): _read(file) for file in lives[-1].iterdir()}
-    if not found:
+        weights = {int(file.stem): _read(file) for file in lives[-1].iterdir()}
+    if not weights:
         raise ValueError("no step was taken: model.optimizer was never asked to apply a gradient")
-    return found
+    return weights
 
 
 def _read(file: Path) -> list[Any]:

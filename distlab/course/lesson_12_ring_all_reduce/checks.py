@@ -89,8 +89,8 @@ class _Sums(Close):
 
     def compare(self, yours: Plain, expected: Plain) -> Criterion:
         rows = (super(_Sums, self).compare(a, b) for a, b in zip(yours, expected, strict=True))
-        found = list(rows)
-        return next((row for row in found if not row.passed), found[0])
+        results = list(rows)
+        return next((row for row in results if not row.passed), results[0])
 
 
 SCATTER = Check(
@@ -320,13 +320,13 @@ def _route_call(choose_route: Callable[..., Any], inputs: Inputs) -> Plain:
 
 def _route_read(given: Inputs, outputs: Plain) -> Plain:
     """The choices, apart for the cases that are far from even and for those that are near."""
-    found: dict[str, list[Plain]] = {"far": [], "near": []}
+    by_distance: dict[str, list[Plain]] = {"far": [], "near": []}
     for (servers, gpus, size, *networks), word in zip(
         given["cases"], outputs["chosen"], strict=True
     ):
         ratio = size / _even_at(servers, gpus, *networks)
-        found["far" if max(ratio, 1 / ratio) > 10 else "near"].append(word)
-    return {"chosen": outputs["chosen"], **found}
+        by_distance["far" if max(ratio, 1 / ratio) > 10 else "near"].append(word)
+    return {"chosen": outputs["chosen"], **by_distance}
 
 
 def _route_reference(

@@ -107,8 +107,8 @@ def _to_rank_0(ranks: int) -> list[list[tuple[int, int]]]:
 
 def _to_rank_0_in_pairs(ranks: int) -> list[list[tuple[int, int]]]:
     """In each step half of the ranks that are left send to the other half."""
-    found, apart = [], 1
+    rounds, apart = [], 1
     while apart < ranks:
-        found.append([(rank + apart, rank) for rank in range(0, ranks - apart, 2 * apart)])
+        rounds.append([(rank + apart, rank) for rank in range(0, ranks - apart, 2 * apart)])
         apart *= 2
-    return found
+    return rounds

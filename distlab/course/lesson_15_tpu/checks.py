@@ -202,8 +202,8 @@ def _evaluate_call(evaluate: Callable[..., Any], inputs: Inputs) -> Plain:
             hits.extend(result[1])
             return result
 
-        found = evaluate(step, inputs["images"][:rows], inputs["labels"][:rows], inputs["size"])
-        return {"found": found, "sizes": sizes, "losses": losses, "hits": hits}
+        metrics = evaluate(step, inputs["images"][:rows], inputs["labels"][:rows], inputs["size"])
+        return {"found": metrics, "sizes": sizes, "losses": losses, "hits": hits}
 
     return {"partial": run(len(inputs["images"])), "full": run(2 * inputs["size"])}
 

@@ -393,8 +393,8 @@ def _worth_call(worth_it: Callable[..., Any], inputs: Inputs) -> Plain:
 
 def _worth_read(given: Inputs, outputs: Plain) -> Plain:
     """The names by the difficulty of their tables."""
-    found = {key: outputs[tables] for key, tables in _TABLES.items()}
-    return {key: names[0] if len(names) == 1 else names for key, names in found.items()}
+    choices = {key: outputs[tables] for key, tables in _TABLES.items()}
+    return {key: names[0] if len(names) == 1 else names for key, names in choices.items()}
 
 
 def _worth_reference(

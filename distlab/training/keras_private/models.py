@@ -51,10 +51,10 @@ def as_tensors(own: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]
     """
 
     def get_metrics_result() -> dict[str, Any]:
-        found = own()
+        logs = own()
         if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
-            return found  # a step's own
-        return {name: tf.nest.map_structure(_as_tensor, each) for name, each in found.items()}
+            return logs  # a step's own
+        return {name: tf.nest.map_structure(_as_tensor, each) for name, each in logs.items()}
 
     return get_metrics_result
 
@@ -219,8 +219,8 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     `train_step` uses it.
     """
     kind = keras.optimizers.Optimizer
-    found = [model.optimizer, *(each for each in _held(model) if isinstance(each, kind))]
-    return list({id(each): each for each in found if each is not None}.values())
+    optimizers = [model.optimizer, *(each for each in _held(model) if isinstance(each, kind))]
+    return list({id(each): each for each in optimizers if each is not None}.values())
 
 
 def metrics_of(model: keras.Model) -> Iterator[keras.metrics.Metric]:
@@ -350,12 +350,12 @@ def without_strategy(model: keras.Model) -> Iterator[None]:
 
 def global_seed(strategy: tf.distribute.Strategy) -> keras.random.SeedGenerator:
     """What keras.random draws by without a seed: a state that each replica has a copy of."""
-    found = global_seed_generator()
-    if strategy.num_replicas_in_sync == 1 or getattr(found, _MADE_FOR, None) is strategy:
-        return found
+    seed = global_seed_generator()
+    if strategy.num_replicas_in_sync == 1 or getattr(seed, _MADE_FOR, None) is strategy:
+        return seed
     with strategy.scope():
         made = keras.random.SeedGenerator(0)
-    made.state.assign(found.state.numpy())
+    made.state.assign(seed.state.numpy())
     setattr(made, _MADE_FOR, strategy)
     use_seed(made)
     return made

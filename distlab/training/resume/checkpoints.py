@@ -170,8 +170,8 @@ def newest_of_all(folder: Path, workers: Workers) -> Checkpoint | None:
 def _checkpoints(folder: Path) -> list[Path]:
     """All that have the name of a checkpoint, the oldest first."""
     existing = folder.iterdir() if folder.is_dir() else ()
-    found = [path for path in existing if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=_place_of)
+    folders = [path for path in existing if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(folders, key=_place_of)
 
 
 def _place_of(path: Path) -> tuple[int, int]:

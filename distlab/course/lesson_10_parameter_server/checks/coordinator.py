@@ -122,8 +122,8 @@ class _Counting:
         self.under_way = 0
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._coordinator, name)
-        return self._noted(found) if name in ("join", "done", "fetch") else found
+        attribute = getattr(self._coordinator, name)
+        return self._noted(attribute) if name in ("join", "done", "fetch") else attribute
 
     def schedule(self, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
         self._sent.assign_add(1)
