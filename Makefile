@@ -11,9 +11,10 @@ CHECK_EXTRAS = test,docs,legacy
 BIN := .venv/bin
 PY := $(BIN)/python
 
-# Two processes, and one notebook, or one file of tests, stays in one of them.
+# Three processes fill two cores, since tests wait for clusters and browsers of theirs. One notebook,
+# or one file of tests, stays in one of them.
 PARALLEL = -n $(JOBS) --dist loadfile
-JOBS ?= 2
+JOBS ?= 3
 # tests/conftest.py says which files begin.
 TESTS = -m pytest tests $(PARALLEL) --no-loadscope-reorder
 # How many browser tests were skipped, where no Chromium was found.
