@@ -238,7 +238,8 @@ def test_a_prediction_is_kept_in_notebook_7_too(lab, page):
     failed = []
     page.on("console", lambda said: failed.append(said.text) if "distlab" in said.text else None)
     page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", "/notebooks/notebooks/alone.ipynb?", address))
-    # It drops a cell that is run before its kernel is there.
+    # It drops a cell that is run before its kernel is there; until then, it calls itself idle.
+    expect(page.locator(".jp-Toolbar-kernelName").first).to_contain_text("Python 3")
     kernel = page.locator(".jp-Notebook-ExecutionIndicator")
     expect(kernel).to_have_attribute("data-status", "idle")
     ask, reveal, conclusion = 1, 2, 3
