@@ -96,6 +96,15 @@
     }
   }
 
+  // One save after another: to a second one, what the first has written is a change by somebody else,
+  // and JupyterLab asks the reader what to do.
+  const saves = new WeakMap();
+
+  function save(context) {
+    const last = saves.get(context) ?? Promise.resolve();
+    saves.set(context, last.then(() => context.save()).catch(() => {}));
+  }
+
   // The question stands in the output, so its source folds once; a reader who opens it again keeps it open.
   const folded = new WeakSet();
 
@@ -194,11 +203,12 @@
       if (change.type === 'save' || change.type === 'new' || change.type === 'delete') void refresh();
     });
     NotebookActions.executed.connect((_, { notebook, cell, success }) => {
-      if (success) foldQuestion(cell);
+      // A cell that is run before its kernel is there is dropped, and called a success.
+      if (success && cell.model.executionCount !== null) foldQuestion(cell);
       // Progress is read from the saved notebook, so an exercise is saved as soon as a check has run.
       const path = pathOf(notebook.parent);
       if (path.startsWith('exercises/') && /\bdl\.check\(/.test(cell.model.sharedModel.source)) {
-        void notebook.parent.context.save();
+        save(notebook.parent.context);
       }
     });
     notebooks.widgetAdded.connect((_, { content, context }) => {
