@@ -18,7 +18,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The room that computes longest begins, and beside it those whose tests wait for processes; what
-# is left is in files of all lengths, so that two processes end at about the same time.
+# is left is in files of all lengths, so that all processes end at about the same time.
 ORDER = ("zoo", "cluster", "strategy", "autograder", "training", "course")
 # Python objects that a test may leave to the next. Iterators over data are among them, and the
 # longer one has lived, the longer TensorFlow waits for its thread when it is deleted: seconds.
