@@ -94,7 +94,7 @@ tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
 # Here distlab is installed beside the packages that people bring.
 .venv-packages/complete: | env
 	$(PY) -m venv .venv-packages
-	.venv-packages/bin/python -m pip install --quiet --editable . $(OTHER_PACKAGES)
+	.venv-packages/bin/python -m pip install --quiet --editable ".[data]" $(OTHER_PACKAGES)
 	touch $@
 
 format: env  ## let ruff lay out the code and repair what it can
