@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from distlab.authoring.prediction_cells import REVEAL_LINE, fold_answers
 from distlab.course.learner_folder import without_outputs
-from tests.support.browser import open_browser, open_lab, open_page
+from tests.support.browser import LIMIT_MILLISECS, open_browser, open_lab, open_page
 from tests.support.repository import ROOT
 
 EXERCISE = "exercises/00_start_here.ipynb"
@@ -90,8 +90,23 @@ def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, 
     run(page, check)
     expect(output_of(page, check)).to_contain_text("slices: not yet")
     expect(output_of(page, check)).to_contain_text("What this looks like")
+    # A save that is slow to answer, while the next check asks for another: nobody else has saved.
+    held = []
+
+    def hold_the_first(route):
+        if route.request.method == "PUT" and not held:
+            held.append((route, route.fetch()))
+        else:
+            route.continue_()
+
+    page.route("**/api/contents/exercises/*", hold_the_first)
     run(page, check)
+    for _ in range(LIMIT_MILLISECS // 50):
+        if not held:
+            page.wait_for_timeout(50)  # in which the browser's requests are looked at
     run(page, check)
+    ((route, written),) = held
+    route.fulfill(response=written)
     # The third failed try links to a section of the lesson, which is open.
     link = output_of(page, check).get_by_role("link")
     section = (link.text_content() or "").partition('" in lesson')[0].strip('"')
