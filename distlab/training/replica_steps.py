@@ -28,7 +28,7 @@ from distlab.training.keras_private.models import Writes, global_seed, metrics_o
 from distlab.training.keras_private.runs import end_data
 from distlab.training.rule import gradients
 from distlab.training.rule.losses import adds_up, set_counting
-from distlab.training.rule.rows import SUM, Step, in_step, made_of, replicas_of
+from distlab.training.rule.rows import Step, in_step, made_of
 from distlab.training.step_errors import (
     assert_finite,
     check_batch,
@@ -139,7 +139,7 @@ class ReplicaSteps:
 
     def _on_one(self, batch: Any) -> Any:
         def step(batch: Any) -> Any:
-            check = self._finite_alone if self._checks else None
+            check = self._finite if self._checks else None
             with gradients.watched(check, alone=tf.distribute.has_strategy()):
                 result = getattr(self._model, self._method)(batch)
                 return result if self._method == "predict_step" else self._logs(result)
@@ -228,20 +228,12 @@ class ReplicaSteps:
             return {}
         return tf.nest.map_structure(tf.convert_to_tensor, dict(result or {}))
 
-    def _finite(self, loss: tf.Tensor) -> list[Any]:
-        """Fails on all replicas where one has a loss that is not finite."""
-        context = tf.distribute.get_replica_context()
-        places = tf.range(replicas_of(context))
-        is_own = places == context.replica_id_in_sync_group
-        sent = tf.where(is_own, tf.cast(loss, tf.float32), tf.zeros([]))  # 0 times NaN would be NaN
-        each = context.all_reduce(SUM, sent)
-        worst = tf.argmin(tf.cast(tf.math.is_finite(each), tf.int32))
-        # In a step of the model's own, losses are those of the whole batch.
-        replica = worst if self._own_losses else tf.constant(-1, tf.int64)
-        return [assert_finite(each[worst], step=self._number(), replica=replica)]
-
-    def _finite_alone(self, loss: tf.Tensor) -> list[Any]:
-        return [assert_finite(loss, step=self._number(), replica=tf.constant(0))]
+    def _finite(self, losses: tf.Tensor) -> list[Any]:
+        """Fails where one of all replicas' losses, or that of the whole batch, is not finite."""
+        worst = tf.argmin(tf.cast(tf.math.is_finite(losses), tf.int32))
+        of_replicas = self._own_losses or not self._several
+        replica = worst if of_replicas else tf.constant(-1, tf.int64)
+        return [assert_finite(losses[worst], step=self._number(), replica=replica)]
 
     def _number(self) -> tf.Tensor:
         counts = [

@@ -56,9 +56,9 @@ def training_step(model: keras.Model, *, check_finite: bool) -> Callable[[Any], 
     check = None
     if check_finite and not isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
 
-        def check(loss: tf.Tensor) -> list[Any]:
+        def check(losses: tf.Tensor) -> list[Any]:
             number = tf.convert_to_tensor(model.optimizer.iterations)
-            return [assert_finite(loss, step=number, replica=tf.constant(0))]
+            return [assert_finite(losses[0], step=number, replica=tf.constant(0))]
 
     def learn(batch: Any) -> None:
         with gradients.watched(check):

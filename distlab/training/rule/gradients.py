@@ -20,6 +20,9 @@ from distlab.training.rule.rows import MEAN, Step, current, meet
 
 _NOW = threading.local()
 
+# The key, among gradients that are sent, of the losses.
+_TOLD = -1
+
 
 class TracedAgain(Exception):
     """The step will be traced again anyway, so it isn't differentiated."""
@@ -139,12 +142,16 @@ def refused(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def _mean(step: Step, target: Any, result: Any) -> Any:
     """The mean over replicas, in one message for each type."""
     context = step.batch.context
-    flat = tf.nest.flatten(_checked(step.finite, target, result))
+    # Losses that replicas have parts of are told to all of them: if one fails, all do.
+    told = step.finite if step.own_losses else None
+    flat = tf.nest.flatten(_checked(None if told else step.finite, target, result))
     sparse = {i: each for i, each in enumerate(flat) if isinstance(each, tf.IndexedSlices)}
     alike = {i for i, each in sparse.items() if not step.differs(each.indices)}
     sent = {
         i: each.values if i in alike else each for i, each in enumerate(flat) if each is not None
     }
+    if told:
+        sent[_TOLD] = step.batch.at_own_place(tf.cast(tf.stop_gradient(_sum(target)), tf.float32))
     lookups = {}
     for i in sparse.keys() - alike:
         if parts := _distinct_parts(sparse[i].indices):
@@ -166,18 +173,26 @@ def _mean(step: Step, target: Any, result: Any) -> Any:
             sent[i] = _merged(sent[i], lookups[i])
     for i in alike:  # one device has one slice for a position
         sent[i] = tf.IndexedSlices(sent[i], sparse[i].indices, sparse[i].dense_shape)
-    return tf.nest.pack_sequence_as(result, [sent.get(i) for i in range(len(flat))])
+    result = tf.nest.pack_sequence_as(result, [sent.get(i) for i in range(len(flat))])
+    return _after(told(sent[_TOLD]), result) if told else result
 
 
 def _checked(check: Callable[..., list[Any]] | None, target: Any, result: Any) -> Any:
     """The gradients, once the loss is known, and is finite if that is to be checked."""
-    parts = [tf.reduce_sum(part) for part in tf.nest.flatten(target) if part is not None]
     if current() is None and check is None:
         return result
-    loss = tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
-    checks = [] if check is None else [each for each in check(loss) if each is not None]
+    loss = _sum(target)
     # No replica updates before all is read that the update changes.
-    with tf.control_dependencies([loss, *checks]):
+    return _after([loss, *(check(loss[None]) if check else ())], result)
+
+
+def _sum(target: Any) -> tf.Tensor:
+    parts = [tf.reduce_sum(part) for part in tf.nest.flatten(target) if part is not None]
+    return tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
+
+
+def _after(done: list[Any], result: Any) -> Any:
+    with tf.control_dependencies([each for each in done if each is not None]):
         return tf.nest.map_structure(
             lambda each: None if each is None else tf.identity(each), result
         )

@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from distlab.training.rule.mixing import Mark
-from distlab.training.rule.rows import MEAN, Rows, Step, current, meet
+from distlab.training.rule.rows import Rows, Step, current
 
 # Of Keras's losses, those of the batch as a whole.
 _OF_BATCH = [
@@ -121,7 +121,7 @@ def loss(original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(self, y_true, y_pred, sample_weight)
             if result.shape.rank:
                 return rows.whole(result)
-            return result if own_losses else meet(rows.context.all_reduce, MEAN, result)
+            return result if own_losses else rows.mean(result)
 
     return called
 

@@ -118,10 +118,31 @@ class Rows:
         """The sum over all replicas."""
         return meet(self.context.all_reduce, SUM, self.if_any(value))
 
+    def mean(self, value: tf.Tensor) -> tf.Tensor:
+        """The mean over all replicas; where all ask for the same, its gradient sends nothing."""
+        step = current()
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def mean(value: tf.Tensor) -> Any:
+            def back(asked: tf.Tensor) -> tf.Tensor:
+                if step is not None and step.can_meet() and not step.differs(asked):
+                    return asked
+                return meet(self.context.all_reduce, MEAN, asked)
+
+            # A constant where TensorFlow looks for variables: it would walk through all replicas.
+            return meet(self.context.all_reduce, MEAN, tf.stop_gradient(value)), back
+
+        return mean(value)
+
     def of_each(self, value: tf.Tensor) -> tf.Tensor:
         """The values of all replicas, in a stack: a sum, whose shape is always the same."""
-        place = tf.one_hot(self.context.replica_id_in_sync_group, self.replicas, dtype=value.dtype)
-        return meet(self.context.all_reduce, SUM, tf.tensordot(place, self.if_any(value), 0))
+        return meet(self.context.all_reduce, SUM, self.at_own_place(self.if_any(value)))
+
+    def at_own_place(self, value: tf.Tensor) -> tf.Tensor:
+        """A stack with a place for each replica, and zeros in those of the others."""
+        places = tf.range(self.replicas) == self.context.replica_id_in_sync_group
+        places = tf.reshape(places, [-1, *[1] * value.shape.rank])
+        return tf.where(places, value, tf.zeros_like(value))  # 0 times NaN would be NaN
 
     def real(self, tree: Any) -> Any:
         """Own rows without the one that doesn't count."""
@@ -235,7 +256,7 @@ class Step:
         needed: The numbers of the outputs that are put together; of all others it is only promised,
             since nobody was seen to look at them but layers, losses and metrics that take own rows.
             None: of all. `looked_at` says which promises must be kept: trace the step again.
-        finite: What makes a loss, on the way to its gradients, fail where it is not finite.
+        finite: What fails, before gradients are used, where one of these losses is not finite.
 
     Attributes:
         data: The batch as the step gets it.
