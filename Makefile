@@ -43,7 +43,8 @@ stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
-	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader other-packages support-matrix zoo random-models tables \
+	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader other-packages \
+	support-matrix zoo random-models as-on-gpus tables \
 	bench chaos full-marks versions format docs figures map constraints clean
 
 help:  ## list these targets
@@ -129,7 +130,7 @@ map: env  ## write what comes from code and tables: the map with its minutes, th
 
 nightly: env  ## what takes hours: many seeds, kills, other processors and versions, every table
 	@start=$$(date +%s); $(MAKE) --no-print-directory --keep-going full-marks chaos regression-cold \
-		regression-tampered nbgrader other-packages tables random-models portable versions \
+		regression-tampered nbgrader other-packages tables random-models as-on-gpus portable versions \
 	&& printf '\n== the night passed in %s s\n' $$(( $$(date +%s) - start ))
 
 regression-cold:  ## the regression, each notebook in a process of its own making
@@ -176,6 +177,10 @@ chaos: env  ## kill the tasks of trainings 50 times at random steps, and hold th
 
 random-models: env  ## train 200 models that a seed draws, in float64, on one device and on replicas
 	$(call stage,random models,$(PY) tools/random_models.py $(MODELS_ARGS))
+
+as-on-gpus: env  ## the zoo and the table of cases, with batches that TensorFlow brings to each device
+	$(call stage,as on GPUs,DISTLAB_BROUGHT=1 $(PY) -m pytest tests/zoo \
+		tests/training/test_distribute_table.py $(PARALLEL) $(TEST_ARGS))
 
 tables: env  ## measure the support matrix and the zoo again, and compare with their pages
 	$(call stage,tables,$(PY) tools/support_matrix.py --check && $(PY) tools/zoo.py --check)

@@ -47,6 +47,15 @@ def pytest_terminal_summary(terminalreporter):
 
 
 @pytest.fixture(scope="session", autouse=True)
+def brought():
+    """On request, replicas on CPUs get their rows as GPUs do: TensorFlow brings them to each."""
+    if os.environ.get("DISTLAB_BROUGHT"):
+        from distlab.training import fit_session
+
+        fit_session.splits = lambda strategy: False
+
+
+@pytest.fixture(scope="session", autouse=True)
 def devices():
     """TensorFlow fixes its devices once, so a process has one set: four, on CPU or GPU.
 

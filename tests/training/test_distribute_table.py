@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import distlab as dl
+from distlab.training import fit_session
 from distlab.training.rule.layers import sees_whole
 from tests.support.distribution import alone
 from tests.training.cases import everyday, metrics, steps, whole_batches
@@ -26,8 +27,25 @@ def distributed(build):
     return dl.distribute(build, replicas())
 
 
+# Cases with sparse gradients, gradients of inputs and outputs, draws, and conditions.
+BROUGHT = (
+    *("table_that_is_looked_into_twice", "several_hot_rows", "Features", "RaggedAndSparse"),
+    *("dropout_and_noise", "Conditional", "means_and_sums_beside_each_other"),
+)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_three_replicas_take_the_steps_of_one_device(name):
+    check(name)
+
+
+@pytest.mark.parametrize("name", BROUGHT)
+def test_so_they_do_where_tensorflow_brings_each_its_rows_as_on_gpus(name, monkeypatch):
+    monkeypatch.setattr(fit_session, "splits", lambda strategy: False)
+    check(name)
+
+
+def check(name):
     case = CASES[name]
     plain, model = alone(case.seeded_build), distributed(case.seeded_build)
     keras.utils.set_random_seed(5)  # what is drawn without a seed

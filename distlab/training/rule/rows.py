@@ -173,8 +173,10 @@ class Rows:
         if not has_rows(tensor):
             return tensor
         rows, part = made_of(tensor)
-        if rows is self:
+        if rows is self and (hasattr(tensor, "_distlab_shape") or not tensor.dtype.is_floating):
             return part
+        if rows is self:  # cut out of it, for a step may ask for its gradient
+            times = _rows_in(tensor) // self.size
         if isinstance(tensor, tf.SparseTensor):
             begin = tf.pad([tf.cast(self.start, tf.int64)], [[0, tensor.shape.rank - 1]])
             size = tf.concat([[tf.cast(self.length, tf.int64)], tensor.dense_shape[1:]], 0)
@@ -307,6 +309,8 @@ class Step:
             self.data = batch
             if in_parts:
                 filled = tf.nest.map_structure(_at_least_one_row, batch)
+                own = tf.nest.flatten(filled, expand_composites=True)
+                self._bounds |= {part.ref() for part in own if tf.is_tensor(part)}
                 with self.on(self.batch):
                     self.data = self.batch.whole(filled, promise=True)
         # Own rows count `replicas` times in a replica's gradient, until the mean. So that float16

@@ -361,6 +361,33 @@ class CompiledCall(KerasStep):
         return out
 
 
+@step((X[ONE_LEFT], Y[ONE_LEFT]))
+class Features(Net):
+    """Learns from features that are moved uphill, as adversarial training of texts does."""
+
+    def loss_of(self, x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            hidden = self.hidden(x)
+            loss = self.mean_loss(y, self.head(hidden))
+        uphill, of_inputs = tape.gradient(loss, [hidden, x])
+        moved = hidden + 0.5 * tf.stop_gradient(uphill / tf.norm(uphill))
+        return loss + self.mean_loss(y, self.head(moved)) + tf.reduce_sum(of_inputs**2)
+
+    def log(self, x, y, loss):
+        return {"by_python": tf.numpy_function(np.sum, [x], tf.float32)}  # of no known shape
+
+
+@step(compiled=lambda: {"run_eagerly": True})
+class ByNumbers(Net):
+    """Decides by Python, from variables that each replica has a copy of."""
+
+    def loss_of(self, x, y):
+        loss, optimizer = super().loss_of(x, y), self.optimizer
+        is_even = int(optimizer.iterations) % 2 == 0
+        return 2 * loss if is_even and float(optimizer.learning_rate) < 1 else loss
+
+
 @step(atol=2e-6)
 class Codebook(Net):
     """VQ-VAE: codes are moving averages of sums over the batch, one of which it gathers."""
