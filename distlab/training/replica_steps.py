@@ -329,16 +329,16 @@ def make_execution(
             return done, is_there(batch), batch, logs
 
         first, mark = iterator.get_next_as_optional(), _no_mark()
-        nothing = {}
-        if not model.run_eagerly:
-            nothing = tf.nest.map_structure(
-                lambda spec: tf.zeros(spec.shape, spec.dtype), step.shapes(first.element_spec)
-            )
+        specs = {} if model.run_eagerly else step.shapes(first.element_spec)
         if see is not None and _is_whole(iterator):
             mark = tf.cond(first.has_value(), lambda: _mark_of(first.get_value()), _no_mark)
         eager_logs: dict[str, tf.Tensor] = {}
-        begin = (tf.constant(0), is_there(first), first, nothing)
-        done, existing, last, logs = tf.while_loop(more, take, begin)
+        begin = (tf.constant(0), is_there(first), first, tf.nest.map_structure(_zeros, specs))
+        shapes = tf.nest.map_structure(lambda spec: spec.shape, specs)
+        number, kind = tf.TensorShape([]), tf.type_spec_from_value(first)
+        done, existing, last, logs = tf.while_loop(
+            more, take, begin, shape_invariants=(number, number, kind, shapes)
+        )
         return done, step.results(logs | eager_logs), mark, last.has_value() & ~existing
 
     if not model.run_eagerly:
@@ -382,6 +382,12 @@ def make_execution(
         return dict(result)
 
     return execute
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    """What stands for a log before there is one; sizes may not be known."""
+    sizes = [] if spec.shape.rank is None else [size or 0 for size in spec.shape]
+    return tf.zeros(sizes, spec.dtype)
 
 
 def _is_whole(iterator: Any) -> bool:

@@ -354,6 +354,8 @@ def test_looking_at_a_model():
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
     assert model.get_config() == plain.get_config()
     assert inspect.signature(model.fit) == inspect.signature(plain.fit)
+    rate, steps = model.optimizer.learning_rate, model.optimizer.iterations
+    assert (float(rate), int(steps)) == (float(plain.optimizer.learning_rate), int(steps.numpy()))
     model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
     assert not model.predict(X, verbose=0).any()
 

@@ -131,6 +131,10 @@ def as_one_replica(strategy: Any) -> int:
     return 1 if current() is not None else int(strategy.extended._num_replicas_in_sync)
 
 
+def _number(kind: type) -> Callable[[Any], Any]:
+    return lambda variable: kind(variable.numpy())
+
+
 REPLACED = OF_RUNS + OF_STEPS
 
 
@@ -140,6 +144,8 @@ def install() -> None:
     note_runs()
     tf.distribute.Strategy.num_replicas_in_sync = property(as_one_replica)
     _replace(OF_STEPS)
+    for kind in (int, float):  # which a variable on several replicas doesn't know
+        setattr(values.DistributedVariable, f"__{kind.__name__}__", _number(kind))
     keras.layers.Layer._losses = property(
         layers.losses, lambda self, given: vars(self).__setitem__("_losses", given)
     )
