@@ -46,6 +46,7 @@ def check_model(model: Any, strategy: tf.distribute.Strategy) -> None:
     check_compiled(model, asked="distribute(build, strategy)")
     check_scope(model, strategy)
     check_methods(model, strategy)
+    check_layers(model, strategy)
     check_optimizer(model)
 
 
@@ -116,6 +117,19 @@ def check_methods(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
             "servers",
             do="take a strategy whose replicas step together, for example "
             'make_strategy("mirrored"), or write the loop by hand, as lesson 10 does',
+        )
+
+
+def check_layers(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    """Raises where a layer of Keras draws by Python's `random`, as a step is traced."""
+    kind = getattr(keras.layers, "AugMix", ())
+    drawing = [layer.name for layer in models.layers(model) if isinstance(layer, kind)]
+    if drawing and strategy.num_replicas_in_sync > 1:
+        raise ModelError(
+            asked=f"distribute(build, strategy) with the layer {drawing[0]!r}",
+            found="an AugMix, which draws its operations by Python's random when TensorFlow traces "
+            "a step: each replica would augment in another way",
+            do="augment the data: dataset.map(lambda x, y: (augment(x), y))",
         )
 
 

@@ -228,6 +228,11 @@ class Jacobian(Net):
         return {"size": tf.reduce_sum(tape.jacobian(out, self.head.bias))}
 
 
+@refused(ModelError, "the layer 'chains'", "an AugMix, which draws", "augment the data")
+def an_augmentation_that_draws_by_python():
+    distribute(lambda: network(layers.AugMix(name="chains"), shape=(8, 8, 3)))
+
+
 @refused(ModelError, "tape.jacobian in its step", "take tape.gradient, or ask for it")
 def a_jacobian_in_a_step():
     fit(lambda: net(Jacobian))

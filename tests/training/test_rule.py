@@ -1,5 +1,7 @@
 """The rule's own corners: what it replaces, what it is told, and what it finds."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from keras import layers, ops
 import distlab as dl
 from distlab.errors import InvalidArgument
 from distlab.training.keras_private.replaced import REPLACED
+from distlab.training.rule.layers import sees_whole
 from tests.support.distribution import alone, strategy_of
 from tests.training.cases.case import (
     ONE_LEFT,
@@ -189,6 +192,42 @@ def test_the_one_replica_of_a_mirrored_strategy_updates_in_a_condition_too():
     plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 1))
     fit(plain), fit(model)
     assert difference(plain, model) < 1e-6
+
+
+IMAGES = np.random.default_rng(0).uniform(size=(4, 8, 8, 3)).astype("float32")
+OTHERS = np.concatenate([IMAGES[:1], 1 - IMAGES[1:-1], IMAGES[-1:]])
+ARGUMENTS = {
+    **dict.fromkeys(("height", "width", "output_size"), 6),
+    **dict.fromkeys(("height_factor", "width_factor"), 0.2),
+    "factor": 0.5,
+    "value_range": (0, 1),
+}
+REFUSED = ("AugMix", "MaxNumBoundingBoxes")  # which has no images to look at
+
+
+def image_layers():
+    for name, kind in vars(layers).items():
+        if hasattr(kind, "get_random_transformation") and name not in REFUSED:
+            taken = inspect.signature(kind).parameters
+            given = {key: value for key, value in ARGUMENTS.items() if key in taken}
+            yield kind(**given | ({"factor": 4} if name == "RandomPosterization" else {}))
+
+
+def test_layers_of_keras_keep_images_apart_or_are_known_not_to():
+    mixing = []
+    keras.utils.set_random_seed(1)
+    for layer in image_layers():
+        call = tf.function(lambda x: layer(x, training=True), autograph=False)  # noqa: B023
+        call = call.get_concrete_function(tf.TensorSpec((None, 8, 8, 3)))
+        before = [variable.numpy() for variable in layer.variables]
+        first = call(tf.constant(IMAGES))
+        for variable, value in zip(layer.variables, before, strict=True):
+            variable.assign(value)
+        alike = np.isclose(first, call(tf.constant(OTHERS)), atol=1e-5)
+        if not (alike[0].all() and alike[-1].all()):
+            mixing.append(layer)
+    assert all(map(sees_whole, mixing)), mixing
+    assert mixing, "those that shuffle images do"
 
 
 class Summarised(Net):

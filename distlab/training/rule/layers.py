@@ -14,9 +14,11 @@ from distlab.training.rule import mixing
 from distlab.training.rule.losses import is_keras
 from distlab.training.rule.rows import Step, current
 
-# Keras's layers that mix examples.
+# Keras's layers that mix examples: by pairs, a histogram of the batch, or its first image's waves.
 _MIXING = tuple(
-    getattr(keras.layers, name) for name in ("MixUp", "CutMix") if hasattr(keras.layers, name)
+    getattr(keras.layers, name)
+    for name in ("MixUp", "CutMix", "Equalization", "RandAugment", "RandomElasticTransform")
+    if hasattr(keras.layers, name)
 )
 
 
