@@ -26,13 +26,14 @@ _NOT_FINITE = "distlab: the loss is not finite"
 _LOSS = re.compile(rf"\[{_NOT_FINITE}\] \[(-?\d+)\] \[(-?\d+)\] \[(.*?)\]")
 
 # What TensorFlow or distlab says inside a step: what it means, and what to do.
+_ONE_COPY = {
+    "found": "something in the step that writes a trainable weight, as SpectralNormalization does, "
+    "where all replicas or workers share one copy of it",
+    "do": "leave it out, or take dl.make_strategy('mirrored')",
+}
 _REFUSALS: dict[str, dict[str, str]] = {
-    "You must specify an aggregation method to update a": {
-        "found": "something in the step that writes a variable of which all replicas share one "
-        "copy under CentralStorageStrategy: an assignment to a trainable weight, a constraint, an "
-        "optimizer with a schedule of its own (Nadam), a layer such as SpectralNormalization",
-        "do": "leave it out, or take dl.make_strategy('mirrored')",
-    },
+    "You must specify an aggregation method to update a": _ONE_COPY,
+    "object has no attribute 'handle'": _ONE_COPY,  # of what was written, and isn't the weight
     "`merge_call` called while defining a new graph": {
         "found": "a gather inside tf.cond, tf.while_loop or tf.map_fn, where replicas cannot wait "
         "for each other",
@@ -77,7 +78,7 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
                 "constant such as BATCH_SIZE; or give the layer an attribute whole_batch = True",
             ) from error
         raise
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, AttributeError) as error:
         if isinstance(error.__context__, DistlabError):  # Keras wraps what a layer raises
             raise error.__context__ from None
         for text, parts in _REFUSALS.items():

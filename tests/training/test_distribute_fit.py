@@ -96,8 +96,12 @@ def test_other_strategies_take_the_steps_of_one_device(kind):
 
 def test_variables_that_all_replicas_share_decay_once_and_layers_add_losses():
     class Penalised(layers.Layer):
+        def build(self, shape):
+            self.centre = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False)
+
         def call(self, inputs):
-            self.add_loss(0.1 * ops.mean(inputs**2))
+            self.centre.assign(ops.mean(inputs, 0) / 2)  # through which no gradient goes
+            self.add_loss(0.1 * ops.mean((inputs - self.centre) ** 2))
             return inputs
 
     def penalised():

@@ -147,6 +147,11 @@ def test_optimizers_that_cannot_share_one_copy_are_refused():
             distribute(lambda make=make: dense(optimizer=make()), "central_storage")
 
 
+@refused(ModelError, "writes a trainable weight, as SpectralNormalization does", "'mirrored'")
+def a_weight_that_is_written_where_replicas_share_it():
+    fit(lambda: network(layers.SpectralNormalization(layers.Dense(4))), kind="central_storage")
+
+
 # Steps
 
 

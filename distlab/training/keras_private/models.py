@@ -374,6 +374,11 @@ class Writes(keras.StatelessScope):  # type: ignore[misc]
         kept = super().get_current_value(variable)
         return variable._value if kept is None else kept
 
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
+        """Keeps what is assigned; no gradient goes through a state, as through no variable's."""
+        variable, value = update
+        super().add_update((variable, value if variable.trainable else tf.stop_gradient(value)))
+
     def written(self, variable: keras.Variable) -> Any:
         """What was assigned last, None if nothing was."""
         return super().get_current_value(variable)

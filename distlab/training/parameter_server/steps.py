@@ -123,6 +123,8 @@ def _check_adds_up(model: keras.Model, start: dict[int, tf.Tensor], scope: Write
 
 def _adds(written: tf.Tensor, start: tf.Tensor) -> bool:
     """Whether a value is `start`, plus what does not depend on it."""
+    while written.op.type == "StopGradient":
+        written = written.op.inputs[0]
     if written.ref() == start.ref():
         return True
     if written.op.type not in ("Add", "AddV2", "BiasAdd"):
