@@ -161,10 +161,11 @@ def own_losses(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _bring_together(step: Step, layer: keras.layers.BatchNormalization) -> None:
     """Moving averages become the mean of those that replicas have of their own rows."""
-    rows = step.batch
-    for variable in (layer.moving_mean, layer.moving_variance):
-        value = tf.convert_to_tensor(variable)
-        variable.assign(rows.total(value * tf.cast(rows.share, value.dtype)))
+    rows, both = step.batch, (layer.moving_mean, layer.moving_variance)
+    values = tf.stack([tf.convert_to_tensor(variable) for variable in both])
+    means = rows.total(values * tf.cast(rows.share, values.dtype))
+    for variable, mean in zip(both, tf.unstack(means), strict=True):
+        variable.assign(mean)
 
 
 def moments(original: Callable[..., Any]) -> Callable[..., Any]:
