@@ -4,6 +4,7 @@
 model or just builds it. `ON_WORKERS` are what only workers do; each returns what the tests look at.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -393,12 +394,15 @@ def shared_files(strategy, folder):
     return read_by
 
 
+BROUGHT = ("fewer examples than replicas", "embeddings, and a smaller batch in equal shares")
+
+
 def with_tensorflows_sharding(strategy, folder):
     """As where workers have GPUs: TensorFlow brings each its part of the batches."""
     splits, fit_session.splits = fit_session.splits, lambda strategy: False
     try:
-        name = "fewer examples than replicas"
-        return PARITY[name](lambda build: dl.distribute(build, strategy))
+        make = functools.partial(dl.distribute, strategy=strategy)
+        return {name: PARITY[name](make) for name in BROUGHT}
     finally:
         fit_session.splits = splits
 
