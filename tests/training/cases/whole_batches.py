@@ -143,12 +143,6 @@ def loss_of_kerass_inside_a_loss_of_ones_own():
     return network(layers.Dense(1), loss=DividedByWeights(), optimizer=Adam(0.01))
 
 
-@case((X[ONE_LEFT].reshape(-1, 2, 2, 2), Y[ONE_LEFT]), epochs=1)
-def layer_of_keras_that_mixes_images():
-    by_batch = layers.Equalization((0, 1))
-    return network(by_batch, layers.Flatten(), layers.Dense(4), shape=(2, 2, 2))
-
-
 # What looks at other rows, each in a layer: all are found while they are traced
 
 
