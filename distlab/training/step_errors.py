@@ -33,7 +33,8 @@ _ONE_COPY = {
 }
 _REFUSALS: dict[str, dict[str, str]] = {
     "You must specify an aggregation method to update a": _ONE_COPY,
-    "object has no attribute 'handle'": _ONE_COPY,  # of what was written, and isn't the weight
+    # What was written is a tensor, and not the weight.
+    "Tensor' object has no attribute 'handle'": _ONE_COPY,
     "`merge_call` called while defining a new graph": {
         "found": "a gather inside tf.cond, tf.while_loop or tf.map_fn, where replicas cannot wait "
         "for each other",

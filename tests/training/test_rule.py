@@ -202,12 +202,12 @@ ARGUMENTS = {
     "factor": 0.5,
     "value_range": (0, 1),
 }
-REFUSED = ("AugMix", "MaxNumBoundingBoxes")  # which has no images to look at
+LEFT_OUT = ("AugMix", "MaxNumBoundingBoxes")  # the one is refused, the other takes no images
 
 
 def image_layers():
     for name, kind in vars(layers).items():
-        if hasattr(kind, "get_random_transformation") and name not in REFUSED:
+        if hasattr(kind, "get_random_transformation") and name not in LEFT_OUT:
             taken = inspect.signature(kind).parameters
             given = {key: value for key, value in ARGUMENTS.items() if key in taken}
             yield kind(**given | ({"factor": 4} if name == "RandomPosterization" else {}))
