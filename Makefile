@@ -15,10 +15,10 @@ PY := $(BIN)/python
 # or one file of tests, stays in one of them.
 PARALLEL = -n $(JOBS) --dist loadfile
 JOBS ?= 3
+# When this command began: the last line of a run says how many seconds ago.
+export DISTLAB_STARTED := $(or $(DISTLAB_STARTED),$(shell date +%s))
 # tests/conftest.py says which files begin.
-TESTS = -m pytest tests $(PARALLEL) --no-loadscope-reorder
-# How many browser tests were skipped, where no Chromium was found.
-NO_BROWSER = build/no_browser.txt
+TESTS = $(PY) -m pytest tests $(PARALLEL) --no-loadscope-reorder
 NOTEBOOKS = notebooks exercises solutions
 # Tests that train nothing and start no cluster: `make quick`.
 QUICK = test_architecture test_batching test_errors docs/test_teaching_page \
@@ -26,6 +26,9 @@ QUICK = test_architecture test_batching test_errors docs/test_teaching_page \
 	course/checks/test_faults course/checks/test_plain_values course/checks/test_progress \
 	cluster/test_spec authoring/test_compare authoring/test_lint \
 	autograder/test_answers autograder/test_gradebook autograder/test_pages autograder/test_submissions
+# What `make nightly` runs, each to its end.
+NIGHT = full-marks chaos regression-cold regression-tampered nbgrader other-packages tables \
+	random-models as-on-gpus portable versions
 # What people bring besides their model: `make other-packages`.
 OTHER_PACKAGES = bayesflow grain keras-hub keras-rs keras-tcn keras-tuner scikeras tensorboard \
 	tensorflow-probability tensorflow-text tf-keras "ray[train]"
@@ -37,9 +40,13 @@ VERSIONS_ARGS ?=
 MODELS_ARGS ?=
 PACKAGES_ARGS ?=
 
-# $(call stage,name,command): says what runs, and what it took.
-stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); $(2) \
-	&& printf '== %s: done in %s s\n' '$(1)' $$(( $$(date +%s) - start ))
+# $(call stage,name,command): says what runs, and how it ended after how many seconds.
+stage = @printf '\n== %s\n' '$(1)'; start=$$(date +%s); if $(2); \
+	then printf '== %s: done in %s s\n' '$(1)' $$(( $$(date +%s) - start )); \
+	else printf '== %s: failed in %s s\n' '$(1)' $$(( $$(date +%s) - start )); $(END); fi
+# Ends make before it prints an error of its own below the last line, which says what failed: no
+# shell speaks of a process that this signal ended. The status is 141. With -k make goes on.
+END = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),,kill -s PIPE $$PPID;) exit 1
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
@@ -54,19 +61,17 @@ help:  ## list these targets
 ##@ Learn
 
 lab: env-lab  ## make .venv if needed, and open the course in my-lab/, your own copy
-	@$(BIN)/distlab lab my-lab $(LAB_ARGS)
+	@$(BIN)/distlab lab my-lab $(LAB_ARGS) || { $(END); }
 
 ##@ Before you push
 
 test: env  ## the whole suite: rules, types, notebooks against their sources, every test
-	@rm -f $(NO_BROWSER); start=$$(date +%s); \
-	$(MAKE) --no-print-directory lint types notebooks-check tests \
-	&& printf '\n== passed in %s s\n' $$(( $$(date +%s) - start )) \
-	&& if [ -f $(NO_BROWSER) ]; then cat $(NO_BROWSER); fi
+	@$(PY) -m tests.support.browser \
+		&& $(MAKE) --no-print-directory lint types notebooks-check tests || { $(END); }
 
 check: env  ## what CI runs: the suite, all notebooks run again, the site
-	@start=$$(date +%s); $(MAKE) --no-print-directory test regression docs \
-	&& printf '\n== every check passed in %s s\n' $$(( $$(date +%s) - start ))
+	@$(MAKE) --no-print-directory test regression docs || { $(END); }
+	@printf '\n== every check passed in %s s\n' $$(( $$(date +%s) - $(DISTLAB_STARTED) ))
 
 quick: env  ## rules, types, and the tests that train nothing: under a minute
 	$(call stage,quick,$(PY) -m ruff check . && $(PY) -m mypy && $(PY) -m distlab.authoring lint \
@@ -85,7 +90,7 @@ collect: env  ## every test can be imported: found in seconds, not at the end of
 	@rm .pytest_collected.txt
 
 tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
-	$(call stage,tests,$(PY) $(TESTS) $(TEST_ARGS))
+	@printf '\n== tests\n'; $(TESTS) $(TEST_ARGS) || { $(END); }
 
 # Its own environment: distlab needs nothing of what nbgrader brings.
 .venv-nbgrader/bin/nbgrader: | env
@@ -112,8 +117,8 @@ notebooks-check: env  ## every notebook is what its source builds, and keeps the
 		&& $(PY) -m distlab.authoring lint)
 
 regression: env  ## run all notebooks again and compare every output
-	$(call stage,regression of the notebooks,$(PY) -m pytest -p distlab.authoring.regression \
-		--nbval $(PARALLEL) $(NOTEBOOKS) $(TEST_ARGS))
+	@printf '\n== regression of the notebooks\n'; $(PY) -m pytest -p tests.support.fresh_home \
+		-p tests.support.reporting -p distlab.authoring.regression --nbval $(PARALLEL) $(NOTEBOOKS) $(TEST_ARGS) || { $(END); }
 
 docs: env  ## build the site into build/site (the notebooks are its pages)
 	@rm -rf build/docs build/site && mkdir -p build/docs && cp -R docs notebooks exercises build/docs/
@@ -129,12 +134,12 @@ map: env  ## write what comes from code and tables: the map with its minutes, th
 ##@ Through the night
 
 nightly: env  ## what takes hours: many seeds, kills, other processors and versions, every table
-	@start=$$(date +%s); $(MAKE) --no-print-directory --keep-going full-marks chaos regression-cold \
-		regression-tampered nbgrader other-packages tables random-models as-on-gpus portable versions \
-	&& printf '\n== the night passed in %s s\n' $$(( $$(date +%s) - start ))
+	@for target in $(NIGHT); do $(MAKE) --no-print-directory $$target || failed="$$failed $$target"; done; \
+	if [ "$$failed" ]; then printf '\n== failed in the night:%s\n' "$$failed"; $(END); fi; \
+	printf '\n== the night passed in %s s\n' $$(( $$(date +%s) - $(DISTLAB_STARTED) ))
 
 regression-cold:  ## the regression, each notebook in a process of its own making
-	@DISTLAB_WARM=0 $(MAKE) --no-print-directory regression
+	@DISTLAB_WARM=0 $(MAKE) --no-print-directory regression || { $(END); }
 
 regression-tampered: env  ## tamper with every notebook, and hold that the regression notices
 	$(call stage,tampered notebooks,$(PY) tools/tamper.py)
@@ -147,18 +152,18 @@ portable: no-onednn sse41 avx2 busy  ## the suite and all notebooks, as other pr
 WITHOUT_BFLOAT16 = TEST_ARGS="-m 'not bfloat16' --ignore-glob='*/07_mixed_precision.ipynb'"
 
 no-onednn:
-	@TF_ENABLE_ONEDNN_OPTS=0 $(MAKE) --no-print-directory tests regression
+	@TF_ENABLE_ONEDNN_OPTS=0 $(MAKE) --no-print-directory tests regression || { $(END); }
 
 sse41:
-	@ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) --no-print-directory tests regression $(WITHOUT_BFLOAT16)
+	@ONEDNN_MAX_CPU_ISA=SSE41 $(MAKE) --no-print-directory tests regression $(WITHOUT_BFLOAT16) || { $(END); }
 
 avx2:
-	@ONEDNN_MAX_CPU_ISA=AVX2 $(MAKE) --no-print-directory tests regression $(WITHOUT_BFLOAT16)
+	@ONEDNN_MAX_CPU_ISA=AVX2 $(MAKE) --no-print-directory tests regression $(WITHOUT_BFLOAT16) || { $(END); }
 
 # Two loops beside the tests, which end with the shell that started them.
 busy:
 	@for loop in 1 2; do (while kill -0 $$$$ 2>/dev/null; do :; done) & done; \
-	$(MAKE) --no-print-directory tests regression
+	$(MAKE) --no-print-directory tests regression || { $(END); }
 
 nbgrader: env .venv-nbgrader/bin/nbgrader  ## run nbgrader's own autograde over two exercises
 	$(call stage,nbgrader,DISTLAB_NBGRADER=.venv-nbgrader/bin/python \
@@ -202,10 +207,10 @@ bench: env  ## time training against its peers, and weigh its memory (about 20 m
 ##@ The environment
 
 env:  ## make .venv with everything the checks need
-	@$(ENVIRONMENT) --extras $(or $(EXTRAS),$(CHECK_EXTRAS)) $(PICK)
+	@$(ENVIRONMENT) --extras $(or $(EXTRAS),$(CHECK_EXTRAS)) $(PICK) || { $(END); }
 
 env-lab:
-	@$(ENVIRONMENT) --extras $(or $(EXTRAS),lab) $(PICK)
+	@$(ENVIRONMENT) --extras $(or $(EXTRAS),lab) $(PICK) || { $(END); }
 
 constraints:  ## renew constraints.txt, keeping its versions (all newer: UPGRADE=--upgrade); needs uv
 	uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \

@@ -1,4 +1,4 @@
-"""What every test process shares: four logical devices, and the data set kept in one place."""
+"""What every test process shares: an empty home, four logical devices, and how it reports."""
 
 import gc
 import os
@@ -11,6 +11,10 @@ import pytest
 
 import distlab as dl
 from distlab.cluster.warm.process import can_fork, shared_server, task_environment
+from tests.support import fresh_home
+
+pytest_plugins = ["tests.support.reporting"]
+fresh_home.enter()
 
 # A shell lets what it starts in the background ignore an interrupt, and tests send some. Processes
 # that tests start inherit what this one does.
@@ -23,8 +27,6 @@ ORDER = ("zoo", "cluster", "strategy", "autograder", "training", "course")
 # Python objects that a test may leave to the next. Iterators over data are among them, and the
 # longer one has lived, the longer TensorFlow waits for its thread when it is deleted: seconds.
 MOST_OBJECTS = 20_000
-# What `make test` says in its last line.
-NO_BROWSER = Path(__file__).parents[1] / "build" / "no_browser.txt"
 
 
 def pytest_collection_modifyitems(items):
@@ -33,17 +35,6 @@ def pytest_collection_modifyitems(items):
         return ORDER.index(room) if room in ORDER else len(ORDER)
 
     items.sort(key=rank)
-
-
-def pytest_terminal_summary(terminalreporter):
-    skipped = terminalreporter.stats.get("skipped", [])
-    count = sum("no Chromium found" in str(report.longrepr) for report in skipped)
-    if count:
-        NO_BROWSER.parent.mkdir(exist_ok=True)
-        NO_BROWSER.write_text(
-            f"== {count} browser tests were skipped: no Chromium found. To run them, install it "
-            "(Debian: apt-get install chromium; macOS: brew install chromium)\n"
-        )
 
 
 @pytest.fixture(scope="session", autouse=True)

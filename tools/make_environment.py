@@ -12,6 +12,8 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 SUPPORTED = ("3.13", "3.12", "3.11")  # as in pyproject.toml, held by a test
@@ -51,10 +53,24 @@ def stop(asked, found, do):
     sys.exit(f"\n{asked}\n  found: {found}\n  to do: {do}")
 
 
-def run(*command):
-    """Runs a command, which shows its own progress."""
-    print("$ " + " ".join(command), flush=True)
-    code = subprocess.call(command)
+def run(what, *command):
+    """Runs a command under one line with its seconds; what it printed is shown if it fails."""
+    began = time.time()
+    print(f"== {what}", end="", flush=True)
+    with tempfile.TemporaryFile("w+") as printed:
+        process = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT)
+        while process.poll() is None:
+            try:
+                process.wait(timeout=1)
+            except subprocess.TimeoutExpired:
+                if sys.stdout.isatty():
+                    print(f"\r== {what}: {time.time() - began:.0f} s", end="", flush=True)
+        code = process.returncode
+        again = f"\r== {what}" if sys.stdout.isatty() else ""
+        print(f"{again}: {'failed after' if code else 'done in'} {time.time() - began:.0f} s")
+        if code:
+            printed.seek(0)
+            print("$ " + " ".join(command) + "\n" + printed.read())
     if code:
         stop(
             "install distlab and what it needs",
@@ -89,23 +105,16 @@ def make_environment(root, extras, asked=None, use_uv=True):
     if made == wanted and own.exists():
         return
     uv = shutil.which("uv") if use_uv else None
-    if not own.exists() and uv:
-        run(
-            uv,
-            "venv",
-            "--quiet",
-            "--allow-existing",
-            "--seed",
-            "--python",
-            pick_python(asked),
-            str(venv),
-        )
-    elif not own.exists():
-        run(pick_python(asked), "-m", "venv", str(venv))
+    if not own.exists():
+        python = pick_python(asked)
+        by_uv = [uv, "venv", "--quiet", "--allow-existing", "--seed", "--python", python, str(venv)]
+        by_venv = [python, "-m", "venv", str(venv)]
+        run(f"making .venv with Python {version_of(python)}", *(by_uv if uv else by_venv))
     pip = [uv, "pip", "install", "--python", str(own)] if uv else [str(own), "-m", "pip", "install"]
-    run(*pip, "-c", str(files[1]), "-e", f"{root}[{','.join(wanted['extras'])}]")
+    names = ",".join(wanted["extras"])
+    installing = f"installing distlab[{names}] and what it needs into .venv"
+    run(installing, *pip, "-c", str(files[1]), "-e", f"{root}[{names}]")
     stamp.write_text(json.dumps(wanted))
-    print(".venv is ready")
 
 
 if __name__ == "__main__":

@@ -25,14 +25,29 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
+from tests.support.reporting import NO_BROWSER
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_MILLISECS = 180_000
 
 
 def chromium() -> str:
     """The path of the system's Chromium; without one the test is skipped."""
-    path = next(filter(None, map(shutil.which, _NAMES)), None)
-    return path or pytest.skip("no Chromium found")
+    return _installed() or pytest.skip(f"{NO_BROWSER} found")
+
+
+def _installed() -> str | None:
+    return next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+def how_to_install() -> str:
+    """What this machine's user types to get a Chromium."""
+    if sys.platform == "darwin":
+        return "brew install chromium"
+    if not shutil.which("apt-get"):
+        return "install Chromium by your system's package manager"
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    return f"{sudo}apt-get update && {sudo}apt-get install --yes chromium"
 
 
 @contextlib.contextmanager
@@ -131,3 +146,8 @@ def _end(process: subprocess.Popen[str]) -> None:
     for child in left:
         child.kill()
     psutil.wait_procs(left, timeout=60)
+
+
+if __name__ == "__main__" and not _installed():
+    skipped = "the tests in a browser will be skipped"
+    sys.stdout.write(f"== {NO_BROWSER}: {skipped}. To run them: {how_to_install()}\n")
