@@ -61,16 +61,6 @@ def meet(collective: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-@contextlib.contextmanager
-def outside() -> Iterator[None]:
-    """Inside the block no step is running, as far as layers and losses know."""
-    before, _NOW.step = current(), None
-    try:
-        yield
-    finally:
-        _NOW.step = before
-
-
 class Rows:
     """`count` rows of a replica, from `first` on, among the `size` of a batch.
 

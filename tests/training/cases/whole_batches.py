@@ -55,7 +55,10 @@ class StatelessDraws(layers.Layer):
     def call(self, x):
         drawn = tf.random.stateless_uniform(tf.shape(x), seed=(1, 2))
         odd = tf.random.stateless_normal((tf.shape(x)[0], 3), seed=(3, 4), dtype=tf.float64)
-        return tf.concat([x * drawn, tf.cast(odd, x.dtype)], 1)
+        near = tf.random.stateless_truncated_normal(tf.shape(x), seed=(5, 6))
+        count = tf.random.stateless_uniform(tf.shape(x), (7, 8), 0, 9, tf.int32)
+        count -= tf.random.stateless_uniform(tf.shape(x), (9, 10), None, None, tf.int32) % 9
+        return tf.concat([x * drawn + near * tf.cast(count, x.dtype), tf.cast(odd, x.dtype)], 1)
 
 
 @case((X[ONE_LEFT], Y[ONE_LEFT]))
@@ -72,6 +75,8 @@ class Kinds(layers.Layer):
 
     def call(self, x):
         gamma = keras.random.gamma(ops.shape(x), 2.0, seed=self.seeds)
+        gamma += keras.random.beta(ops.shape(x), 2.0, 3.0, seed=self.seeds)
+        gamma -= keras.random.binomial(ops.shape(x), 3.0, 0.5, seed=self.seeds)
         classes = keras.random.categorical(x, 2, seed=self.seeds)
         return keras.random.shuffle(x * gamma, seed=self.seeds) + ops.cast(classes[:, :1], x.dtype)
 
@@ -172,6 +177,14 @@ KEEPING = {
     "pairs_inside_a_row": lambda x: ops.einsum("bi,bj->bij", x, x)[:, 0],
     "transposed_inside": lambda x: ops.transpose(ops.reshape(x, (-1, 2, 4)), (0, 2, 1))[..., 0],
     "looked_up": lambda x: ops.take(tf.eye(4), ops.argmax(x[:, :4], -1), axis=0),
+    "padded_inside": lambda x: ops.pad(x, [[0, 0], [1, 1]]),
+    "tiled_and_cut": lambda x: tf.slice(tf.tile(x, (1, 2)), (0, 4), (-1, 8)),
+    "spread": lambda x: tf.broadcast_to(x[:, None], (tf.shape(x)[0], 3, 8))[:, 1],
+    "pooled": lambda x: tf.nn.max_pool2d(tf.reshape(x, (-1, 2, 4, 1)), 2, 1, "VALID"),
+    "normalized_by_given_numbers": lambda x: tf.compat.v1.nn.fused_batch_norm(
+        tf.reshape(x, (-1, 2, 4, 1)), [2.0], [0.1], [0.3], [1.5], is_training=False
+    )[0],
+    "with_a_gradient_of_its_own": lambda x: tf.nn.silu(x),
     "sorted_inside": lambda x: ops.sort(x, axis=-1) - ops.max(x, axis=-1, keepdims=True),
     "drawn_by_a_state": lambda x: x * tf.random.stateless_uniform(tf.shape(x), seed=(1, 2)),
     "drawn_for_odd_rows": lambda x: (
