@@ -32,6 +32,8 @@ NIGHT = full-marks chaos regression-cold regression-tampered nbgrader other-pack
 # What people bring besides their model: `make other-packages`.
 OTHER_PACKAGES = bayesflow grain keras-hub keras-rs keras-tcn keras-tuner scikeras tensorboard \
 	tensorflow-probability tensorflow-text tf-keras "ray[train]"
+# Which families of the zoo are trained: all, or the core, a third that uses each mechanism of the rule.
+ZOO ?= all
 # Further arguments for pytest, for `distlab lab`, and for the tools of these names.
 TEST_ARGS ?=
 LAB_ARGS ?=
@@ -65,12 +67,13 @@ lab: env-lab  ## make .venv if needed, and open the course in my-lab/, your own 
 
 ##@ Before you push
 
-test: env  ## the whole suite: rules, types, notebooks against their sources, every test
+test: ZOO = core
+test: env  ## rules, types, notebooks against their sources, every test (all of the zoo: ZOO=all)
 	@$(PY) -m tests.support.browser \
-		&& $(MAKE) --no-print-directory lint types notebooks-check tests || { $(END); }
+		&& $(MAKE) --no-print-directory lint types notebooks-check tests ZOO=$(ZOO) || { $(END); }
 
-check: env  ## what CI runs: the suite, all notebooks run again, the site
-	@$(MAKE) --no-print-directory test regression docs || { $(END); }
+check: env  ## what CI runs: the suite with all of the zoo, all notebooks run again, the site
+	@$(MAKE) --no-print-directory test regression docs ZOO=all || { $(END); }
 	@printf '\n== every check passed in %s s\n' $$(( $$(date +%s) - $(DISTLAB_STARTED) ))
 
 quick: env  ## rules, types, and the tests that train nothing: under a minute
@@ -90,7 +93,7 @@ collect: env  ## every test can be imported: found in seconds, not at the end of
 	@rm .pytest_collected.txt
 
 tests: env  ## all tests of the library and its tools (TEST_ARGS="-k doctor")
-	@printf '\n== tests\n'; $(TESTS) $(TEST_ARGS) || { $(END); }
+	@printf '\n== tests\n'; DISTLAB_ZOO=$(ZOO) $(TESTS) $(TEST_ARGS) || { $(END); }
 
 # Its own environment: distlab needs nothing of what nbgrader brings.
 .venv-nbgrader/bin/nbgrader: | env

@@ -57,6 +57,9 @@ def test_the_first_screen_has_the_two_commands_and_they_do_what_it_says():
     stages = ["ruff check", "mypy", *of_notebooks, "pytest tests"]
     assert [stage for stage in stages if stage not in suite] == []
     assert not re.search(r"--deselect|--ignore| -[km] ", suite.rpartition("pytest tests")[2])
+    zoo = {"make test": "core", "make tests": "all", "make check": "all"}
+    trained = {command: re.findall(r"DISTLAB_ZOO=(\w+)", dry_run(command)) for command in zoo}
+    assert trained == {command: [families] for command, families in zoo.items()}
     assert "make --no-print-directory test regression docs " in dry_run("make check")
     assert "make check" in read(ROOT / ".ci" / "run")
 

@@ -11,6 +11,7 @@ import distlab as dl
 from distlab.training import fit_session
 from distlab.training.rule.layers import sees_whole
 from tests.support.distribution import alone
+from tests.support.mechanisms import ELSEWHERE, needless, noted
 from tests.training.cases import everyday, metrics, steps, whole_batches
 from tests.training.cases.case import CASES
 
@@ -34,9 +35,24 @@ BROUGHT = (
 )
 
 
+@pytest.fixture(scope="module")
+def used_by():
+    """The mechanisms of the rule that each case has used."""
+    return {}
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_three_replicas_take_the_steps_of_one_device(name):
-    check(name)
+def test_three_replicas_take_the_steps_of_one_device(name, used_by):
+    with noted() as used:
+        check(name)
+    used_by[name] = used
+
+
+def test_the_cases_use_the_mechanisms_that_the_zoo_leaves_to_them(used_by):
+    if not used_by.keys() >= CASES.keys():
+        pytest.skip("judged where all cases have passed in one process")
+    left = ELSEWHERE["tests/training/test_distribute_table.py"]
+    assert needless(left, set().union(*used_by.values())) == []
 
 
 @pytest.mark.parametrize("name", BROUGHT)

@@ -34,6 +34,8 @@ class Family:
         like: The guide or example of keras.io that is written in the same manner.
         make: Returns `build` and the training data.
         fit: Further arguments of `fit`, by a function, since data sets need TensorFlow.
+        core: Whether `make test` trains it, too. The core, a third of the families, uses each
+            mechanism of the rule; CI and `make check` train all of them.
         why: Why `atol` is larger than elsewhere.
         in_16_bits: Whether it rounds so much that the measure is how far one device in 16 bits is
             from one in 32.
@@ -44,6 +46,7 @@ class Family:
     like: str
     make: Callable[[], tuple[Callable[[], keras.Model], tf.data.Dataset]]
     fit: Callable[[], dict[str, Any]] = dict
+    core: bool = False
     in_16_bits: bool = False
     why: str = ""
     atol: float = 2e-6

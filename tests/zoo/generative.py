@@ -124,7 +124,7 @@ def vae():
     return build, batches(images())
 
 
-@family("Making new layers and models via subclassing: a VAE by add_loss")
+@family("Making new layers and models via subclassing: a VAE by add_loss", core=True)
 def vae_by_add_loss():
     def build():
         keras.utils.set_random_seed(43)
@@ -284,7 +284,7 @@ def denoiser():
     return keras.Model([noisy, variance], layers.Conv2D(1, 1)(x))
 
 
-@family("Denoising diffusion implicit models")
+@family("Denoising diffusion implicit models", core=True)
 def diffusion():
     def build():
         keras.utils.set_random_seed(47)

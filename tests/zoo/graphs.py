@@ -52,7 +52,7 @@ class NodeClassifier(keras.Model):
         return self.answer(ops.take(nodes, ids, axis=0))
 
 
-@family("Node Classification with Graph Neural Networks")
+@family("Node Classification with Graph Neural Networks", core=True)
 def nodes_by_convolution():
     def build():
         keras.utils.set_random_seed(81)
@@ -183,6 +183,7 @@ class Messages(layers.Layer):
 @family(
     "Message-passing neural network (MPNN) for molecular property prediction",
     fit=lambda: {"class_weight": {0: 2.0, 1: 0.5}},
+    core=True,
 )
 def molecules_by_messages():
     atoms, kinds = 5, 2
@@ -210,7 +211,7 @@ def molecules_by_messages():
     return build, batches((features, bonds.astype("float32"), there), labels(2))
 
 
-@family("Graph representation learning with node2vec")
+@family("Graph representation learning with node2vec", core=True)
 def nodes_by_walks():
     def build():
         keras.utils.set_random_seed(84)
@@ -245,7 +246,7 @@ class ConvolutionOverTime(layers.Layer):
         return ops.reshape(found, (batch, roads, self.memory.units))
 
 
-@family("Traffic forecasting using graph neural networks and LSTM")
+@family("Traffic forecasting using graph neural networks and LSTM", core=True)
 def roads_by_convolution_and_lstm():
     roads = 4
 

@@ -61,7 +61,7 @@ def square(y_true, y_pred):
     return ops.square(ops.reshape(y_true, (-1, 1)) - y_pred)[:, 0]
 
 
-@family("Ratings with a loss for each example and weights")
+@family("Ratings with a loss for each example and weights", core=True)
 def ratings_by_a_loss_for_each():
     def build():
         keras.utils.set_random_seed(102)
@@ -92,7 +92,7 @@ class SumsOverTheBatch(Recommender):
         return [self.total]
 
 
-@family("Ratings with a loss that is a sum")
+@family("Ratings with a loss that is a sum", core=True)
 def ratings_by_a_sum():
     def build():
         keras.utils.set_random_seed(103)

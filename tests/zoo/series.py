@@ -80,7 +80,7 @@ def halve_the_rate():
     return {"callbacks": [rate]}
 
 
-@family("Timeseries classification from scratch", fit=halve_the_rate)
+@family("Timeseries classification from scratch", fit=halve_the_rate, core=True)
 def series_by_convolutions():
     def build():
         keras.utils.set_random_seed(53)

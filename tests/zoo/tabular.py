@@ -138,7 +138,7 @@ def wide_and_deep(cross=False):
     return keras.Model(x, layers.Dense(3, activation="softmax")(layers.concatenate([wide, deep])))
 
 
-@family("Structured data learning with Wide and Deep networks")
+@family("Structured data learning with Wide and Deep networks", core=True)
 def table_by_wide_and_deep():
     def build():
         keras.utils.set_random_seed(64)
@@ -196,7 +196,7 @@ class Selection(layers.Layer):
         return ops.sum(weights[..., None] * ops.stack(parts, axis=1), axis=1)
 
 
-@family("Classification with Gated Residual and Variable Selection Networks")
+@family("Classification with Gated Residual and Variable Selection Networks", core=True)
 def table_by_gated_residuals():
     def build():
         keras.utils.set_random_seed(66)

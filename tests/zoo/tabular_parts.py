@@ -64,7 +64,7 @@ class Endpoint(layers.Layer):
         return ops.softmax(scores)
 
 
-@family("An endpoint layer with the loss and a metric")
+@family("An endpoint layer with the loss and a metric", core=True)
 def loss_in_an_endpoint_layer():
     def build():
         keras.utils.set_random_seed(72)
@@ -80,7 +80,7 @@ def loss_in_an_endpoint_layer():
     return build, data.map(lambda inputs: (inputs,))
 
 
-@family("Regularisers of kernels, biases and activations")
+@family("Regularisers of kernels, biases and activations", core=True)
 def regularized_in_all_ways():
     def build():
         keras.utils.set_random_seed(73)
@@ -99,7 +99,7 @@ def regularized_in_all_ways():
     return build, classified()
 
 
-@family("Models inside models, one of them frozen")
+@family("Models inside models, one of them frozen", core=True)
 def nested_models():
     def build():
         keras.utils.set_random_seed(74)
@@ -119,6 +119,7 @@ def nested_models():
 @family(
     "Mixed precision",
     in_16_bits=True,
+    core=True,
 )
 def half_the_bits():
     def build():
@@ -153,7 +154,7 @@ def pinball(y_true, y_pred):
     return ops.mean(ops.maximum(price * error, (price - 1) * error), axis=-1)
 
 
-@family("Quantile regression with a custom loss function")
+@family("Quantile regression with a custom loss function", core=True)
 def quantiles_of_a_number():
     def build():
         keras.utils.set_random_seed(69)
@@ -239,7 +240,7 @@ def data_by_number_of_batch():
     return build, Table(workers=1, use_multiprocessing=False)
 
 
-@family("Data by a generator", fit=lambda: {"steps_per_epoch": 3})
+@family("Data by a generator", fit=lambda: {"steps_per_epoch": 3}, core=True)
 def data_by_generator():
     """A generator that has begun goes on where it is: each `fit` needs one of its own."""
 

@@ -149,7 +149,7 @@ class TwoOptimizers(keras.Model):
         return {"loss": self.mean_loss.result()}
 
 
-@family("Wide and deep parts with an optimizer each")
+@family("Wide and deep parts with an optimizer each", core=True)
 def two_optimizers():
     def build():
         keras.utils.set_random_seed(94)
@@ -207,6 +207,7 @@ class ClipsByHand(keras.Model):
 
 @family(
     "A step with gradients clipped by hand",
+    core=True,
 )
 def gradients_clipped_by_hand():
     def build():

@@ -23,7 +23,7 @@ def reviews():
     return batches(tokens(WORDS, LENGTH), labels(2))
 
 
-@family("Basic text classification")
+@family("Basic text classification", core=True)
 def text_by_mean_of_words():
     def build():
         keras.utils.set_random_seed(11)
@@ -77,7 +77,7 @@ class Mixing(layers.Layer):
         return self.norms[1](x + self.network(x))
 
 
-@family("Text Generation and classification using FNet")
+@family("Text Generation and classification using FNet", core=True)
 def text_by_fourier_mixing():
     def build():
         keras.utils.set_random_seed(14)
@@ -143,7 +143,7 @@ class MeanOfRow(layers.Layer):
         return keras.KerasTensor((x.shape[0], x.shape[-1]), dtype=x.dtype)
 
 
-@family("Text classification from ragged rows")
+@family("Text classification from ragged rows", core=True)
 def text_of_ragged_rows():
     def build():
         keras.utils.set_random_seed(17)

@@ -42,7 +42,7 @@ def language_model(kind, hidden=0.0):
     return model
 
 
-@family("End-to-end Masked Language Modeling with BERT")
+@family("End-to-end Masked Language Modeling with BERT", core=True)
 def words_hidden_in_the_data():
     def build():
         keras.utils.set_random_seed(31)

@@ -89,7 +89,7 @@ def letters_by_encoder_and_decoder():
     return build, batches((source, target[:, :-1]), target[:, 1:])
 
 
-@family("English-to-Spanish translation with a sequence-to-sequence Transformer")
+@family("English-to-Spanish translation with a sequence-to-sequence Transformer", core=True)
 def translation_by_transformer():
     def build():
         keras.utils.set_random_seed(36)
@@ -113,7 +113,7 @@ def translation_by_transformer():
     return build, batches(inputs, target[:, 1:])
 
 
-@family("Sequence to sequence learning for performing number addition")
+@family("Sequence to sequence learning for performing number addition", core=True)
 def addition_by_recurrence():
     signs, length, digits = 12, 7, 4
 

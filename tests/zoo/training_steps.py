@@ -51,7 +51,7 @@ class OwnStep(keras.Model):
         return gradients
 
 
-@family("Customizing fit: a first simple example")
+@family("Customizing fit: a first simple example", core=True)
 def own_train_step():
     return stepping(OwnStep, metrics=["mae"]), regression()
 
@@ -165,7 +165,7 @@ class TwoHalves(StepWithoutLoss):
         return {"loss": self.loss_tracker.result()}
 
 
-@family("Gradients of two sub-steps added up by hand")
+@family("Gradients of two sub-steps added up by hand", core=True)
 def accumulation_by_hand():
     return stepping(TwoHalves, loss=None), regression()
 
@@ -182,7 +182,7 @@ class Adversarial(OwnStep):
         return super().train_step((worse, y))
 
 
-@family("Adversarial training by the signs of the inputs' gradients")
+@family("Adversarial training by the signs of the inputs' gradients", core=True)
 def adversarial_training():
     return stepping(Adversarial, metrics=["mae"]), regression()
 
@@ -278,7 +278,7 @@ def supervised_contrastive(y_true, features):
     return -ops.mean(likely)
 
 
-@family("Supervised contrastive learning")
+@family("Supervised contrastive learning", core=True)
 def contrastive_learning():
     build = stepping(keras.Model, outputs=6, loss=supervised_contrastive)
     return build, batches(vectors(), labels(CLASSES))

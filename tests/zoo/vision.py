@@ -40,7 +40,7 @@ def small_convnet(x):
     return layers.Dense(CLASSES)(x)
 
 
-@family("Simple MNIST convnet")
+@family("Simple MNIST convnet", core=True)
 def convnet():
     def build():
         keras.utils.set_random_seed(1)
@@ -130,7 +130,7 @@ def mix(x):
     return layers.add([x, feed_forward(layers.LayerNormalization()(x), (12, x.shape[2]))])
 
 
-@family("Image classification with modern MLP models")
+@family("Image classification with modern MLP models", core=True)
 def mlp_mixer():
     def build():
         keras.utils.set_random_seed(5)
@@ -241,7 +241,7 @@ def many_callbacks():
     return {"callbacks": several, "validation_data": pictures()}
 
 
-@family("Training with the built-in methods: callbacks", fit=many_callbacks)
+@family("Training with the built-in methods: callbacks", fit=many_callbacks, core=True)
 def callbacks_of_fit():
     return convnet()
 

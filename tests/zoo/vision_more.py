@@ -82,7 +82,7 @@ def detections():
     return batches({"image": images(8, 3)}, {"kind": labels(CLASSES), "box": boxes}, weights)
 
 
-@family("Keypoint detection with transfer learning")
+@family("Keypoint detection with transfer learning", core=True)
 def keypoints():
     def build():
         keras.utils.set_random_seed(25)
@@ -193,7 +193,7 @@ def distance(one, other):
     return ops.sqrt(ops.sum(ops.square(one - other), axis=1, keepdims=True) + 1e-7)
 
 
-@family("Image similarity with a Siamese network and contrastive loss")
+@family("Image similarity with a Siamese network and contrastive loss", core=True)
 def siamese():
     def build():
         keras.utils.set_random_seed(29)
