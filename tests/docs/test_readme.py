@@ -64,6 +64,17 @@ def test_the_first_screen_has_the_two_commands_and_they_do_what_it_says():
     assert "make check" in read(ROOT / ".ci" / "run")
 
 
+def test_the_minutes_of_the_suite_are_those_that_were_measured():
+    """In CONTRIBUTING's table of processors; no other page says how long it takes."""
+    rows = read_tables(read(ROOT / "CONTRIBUTING.md"))[0]
+    minutes = [int(row["minutes"]) for row in rows.values()]
+    assert len(minutes) >= 2
+    text = " ".join(read(README).split())
+    assert f"`make test` takes {min(minutes)} to {max(minutes)} minutes on two cores" in text
+    typed = r"`?make (?:test|check)\b[^.\n]*\bminutes"
+    assert [page.name for page in PAGES if re.search(typed, read(page))] == ["README.md"]
+
+
 def dry_run(command):
     """What make would run, whatever the arguments of a make that runs these tests."""
     options = ["--dry-run", "--no-print-directory"]
