@@ -16,8 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distlab.cluster.slurm import parse_slurm
-from distlab.cluster.tf_config import JOBS, ClusterMistake, parse_tf_config
+from distlab.cluster.tf_config import JOBS, ClusterMistake, parse_address, parse_tf_config
 from distlab.errors import UnsupportedEnvironment
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,12 @@ class ClusterSpec:
     def trainers(self) -> tuple[TaskName, ...]:
         """The tasks that step together where all of them train: chief and workers."""
         return tuple(task for task in self.tasks_in_order() if task.job in ("chief", "worker"))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all tasks are told to be on this machine."""
+        texts = [text for texts in self.addresses.values() for text in texts]
+        return all(parse_address(text).host in _LOOPBACK for text in texts)
 
     @property
     def strategy(self) -> str | None:

@@ -1,6 +1,6 @@
 """Strategies of several processes: who this one is, and what it then makes or does.
 
-make_on_cluster("multi_worker", read_cluster(), timeout_secs=300, heartbeat_secs=10)
+make_on_cluster("multi_worker", read_cluster(), timeout_secs=300, heartbeat_secs=None)
 
 A worker waits for all others and makes the strategy; a coordinator waits for its servers; a worker
 or parameter server under a coordinator makes none, but serves until it is told to end.
@@ -23,6 +23,7 @@ from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import Coordin
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 from tensorflow.python.eager import context
 
+from distlab.cluster import heartbeat
 from distlab.cluster.ports import is_free
 from distlab.cluster.proxies import bypass_proxies
 from distlab.cluster.spec import ClusterSpec, TaskName
@@ -55,7 +56,7 @@ def make_on_cluster(
     cluster: ClusterSpec | None,
     *,
     timeout_secs: float,
-    heartbeat_secs: float,
+    heartbeat_secs: float | None,
     variable_partitioner: Any = None,
 ) -> Any:
     """Makes a strategy, or serves another task's strategy and does not return."""
@@ -92,7 +93,7 @@ def _other_kind(kind: str, cluster: ClusterSpec | None) -> UnsupportedEnvironmen
 # Workers that step together
 
 
-def _join(cluster: ClusterSpec, timeout_secs: float, heartbeat_secs: float) -> Any:
+def _join(cluster: ClusterSpec, timeout_secs: float, heartbeat_secs: float | None) -> Any:
     """The strategy of this process's cluster, made once all workers are there."""
     if _joined and _joined[0][0] == cluster:
         return _joined[0][1]
@@ -112,6 +113,8 @@ def _join(cluster: ClusterSpec, timeout_secs: float, heartbeat_secs: float) -> A
         )
     _take_own_gpus(cluster)
     meet(cluster, replicas=count_replicas(), timeout_secs=timeout_secs)
+    if heartbeat_secs is None:
+        heartbeat_secs = heartbeat.HERE_SECS if cluster.is_here else heartbeat.SECS
     context.context().configure_coordination_service(
         service_type="standalone",
         service_leader=f"/job:{cluster.leader.job}/replica:0/task:0",

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from distlab.cluster import heartbeat
 from distlab.cluster.warm.server import settings
 from distlab.devices import split_devices
 
@@ -41,6 +42,7 @@ def main() -> None:
     if devices:
         split_devices(devices)
     if "tensorflow" in sys.modules:
+        heartbeat.lengthen()
         _start_over_where_set_too_late(sys.argv[1:])
     try:
         run(command)

@@ -32,10 +32,12 @@ def main() -> None:
     from distlab.environment import load_tensorflow, without_noise
 
     load_tensorflow()
+    from distlab.cluster import heartbeat
     from distlab.devices import split_devices
 
     with without_noise():
         split_devices(options.devices)
+    heartbeat.lengthen()
     if options.server:
         import tensorflow as tf
 
