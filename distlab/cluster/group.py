@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from distlab.cluster.deadline import Deadline
 from distlab.cluster.proxies import bypass_proxies
 from distlab.cluster.spec import ClusterSpec, TaskName
 from distlab.cluster.warm.process import ForkedProcess, shared_server, task_environment
@@ -29,8 +30,10 @@ OPEN_SERVERS = (
     "that reaches them can run code."
 )
 
-# How long a task that was asked to end may take before it is killed.
+# How long a task that was asked to end may take before it is killed, not counting what it waits
+# for a core (`Deadline`).
 GRACE_SECS = 2.0
+_LOOK_SECS = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,10 @@ class TaskGroup:
         """Returns a task's process id."""
         return self._tasks[task].pid
 
+    def pids(self) -> list[int]:
+        """Returns the processes of the tasks that run."""
+        return [self.pid(task) for task in self.running()]
+
     def ended(self) -> dict[TaskName, int]:
         """Returns the exit codes of the tasks that have ended; negative: the signal that did it."""
         codes = {name: task.poll() for name, task in self._tasks.items()}
@@ -106,13 +113,11 @@ class TaskGroup:
         names = list(self._tasks if tasks is None else tasks)
         if grace_secs > 0:
             self.send_signal(names, signal.SIGTERM)
-        deadline = time.monotonic() + grace_secs
-        for name in names:
-            left = max(deadline - time.monotonic(), 0)
-            with contextlib.suppress(TimeoutError):
-                self._tasks[name].wait(left)
+            deadline = Deadline(grace_secs, self.pids)
+            while not deadline.has_passed() and set(names) & set(self.running()):
+                time.sleep(_LOOK_SECS)
         self.send_signal(names, signal.SIGKILL)
-        return {name: self._tasks[name].wait(10) for name in names}
+        return {name: self._tasks[name].wait() for name in names}
 
     def __enter__(self) -> TaskGroup:
         return self

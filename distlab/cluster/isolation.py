@@ -63,7 +63,7 @@ class Isolation:
     def close(self) -> None:
         """Lets it go; the system removes it once no process is in it."""
         self._holder.kill()
-        self._holder.wait(10)
+        self._holder.wait()
 
     def __enter__(self) -> Isolation:
         return self

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 import distlab as dl
+from distlab.cluster import deadline
 from distlab.cluster.gpus import share_gpus, visible_gpus
-from distlab.cluster.local import runner
 from distlab.cluster.local.cluster import NOTICE
 from distlab.cluster.local.task_errors import read_waits
 from distlab.cluster.spec import Layout
@@ -367,7 +367,7 @@ def test_a_time_limit_says_where_each_task_is_and_who_does_not_answer(shared, mo
     waits = {"worker:0": "in all_reduce", "worker:1": "in wait_on_1"}
     silent = shared._kernels.unanswering  # of those that others wait for
     is_late = late_once(lambda: silent() and all_are_in(shared, waits))
-    monkeypatch.setattr(runner, "time", is_late)
+    monkeypatch.setattr(deadline, "time", is_late)
     address = shared.status().tasks[1].address
     with pytest.raises(TaskTimeout) as caught:
         shared.run(wait, timeout_secs=5000)

@@ -63,11 +63,13 @@ def wait_until(condition, timeout_secs=180):
 
 def late_once(condition):
     """Stands for the module `time`: hours have passed as soon as a condition holds."""
-    late = False
+    late = is_asked = False
 
     def monotonic():
-        nonlocal late
-        late = late or bool(condition())
+        nonlocal late, is_asked
+        if not (late or is_asked):  # what is asked may look at the time, too
+            is_asked = True
+            late, is_asked = bool(condition()), False
         return time.monotonic() + 10_000 * late
 
     return types.SimpleNamespace(monotonic=monotonic, sleep=time.sleep)

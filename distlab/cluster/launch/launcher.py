@@ -3,7 +3,9 @@
     options = LaunchOptions(layout=Layout(workers=2), max_restarts=3)
     code = launch(["train.py", "--epochs", "3"], options)       # what `distlab launch` does
 
-The tasks are kept by a process outside of this one, so they end with it, however it ends.
+The tasks are kept by a process outside of this one, so they end with it, however it ends. The
+user's limit for all, `timeout_secs`, is the clock's, as of the command `timeout`. All others are
+those of a `Deadline`, so tasks have longer on a busy machine.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from distlab.cluster import exit_status
+from distlab.cluster.deadline import Deadline
 from distlab.cluster.gpus import share_gpus, visible_gpus
 from distlab.cluster.group import GRACE_SECS, OPEN_SERVERS, Start, TaskGroup
 from distlab.cluster.launch.script import STACKS_SIGNAL
@@ -114,11 +117,14 @@ class _Launcher:
                 return 128 + signal.SIGPIPE
             if self._is_over():
                 return self._on_success()
-            if time.monotonic() > self._deadline:
+            if self._is_late():
                 return self._on_timeout()
             if (code := self._on_failures()) is not None:
                 return code
             time.sleep(_LOOK_SECS)
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def _all(self) -> tuple[TaskName, ...]:
         return self._group.spec.tasks_in_order()
@@ -151,7 +157,7 @@ class _Launcher:
         """Ends tasks by a signal, and by SIGKILL after a time, or when we get another signal."""
         tasks, signals = set(tasks), len(self._signals)
         self._group.send_signal(tasks, number)
-        _wait_until(
+        self._wait_until(
             lambda: not tasks & set(self._group.running()) or len(self._signals) > signals,
             grace_secs,
         )
@@ -173,9 +179,11 @@ class _Launcher:
         return 128 + number
 
     def _on_success(self) -> int:
-        secs = min(self._options.grace_secs, self._deadline - time.monotonic())
         evaluators = {task for task in self._all() if task.job == "evaluator"}
-        _wait_until(lambda: not evaluators & set(self._group.running()) or self._signals, secs)
+        self._wait_until(
+            lambda: not evaluators & set(self._group.running()) or self._signals or self._is_late(),
+            self._options.grace_secs,
+        )
         if self._signals:
             return self._on_signal(self._signals[0])
         for task, code in self._failed().items():
@@ -187,7 +195,7 @@ class _Launcher:
     def _on_timeout(self) -> int:
         late = self._group.running()
         self._group.send_signal(late, STACKS_SIGNAL, to_group=False)
-        _wait_until(lambda: all(map(self._has_shown_stacks, late)), _STACKS_SECS)
+        self._wait_until(lambda: all(map(self._has_shown_stacks, late)), _STACKS_SECS)
         self._end(self._all(), signal.SIGTERM)
         names = ", ".join(map(str, late))
         self._say(
@@ -228,14 +236,15 @@ class _Launcher:
 
     def _cause(self, failed: dict[TaskName, int]) -> tuple[TaskName, dict[TaskName, int]]:
         """Returns which task failed by itself, and all that have failed by then."""
-        tail, until = self._output.tail, time.monotonic() + _SETTLE_SECS
+        tail, settled = self._output.tail, Deadline(_SETTLE_SECS, self._group.pids)
         while True:
+            is_over = settled.has_passed()  # before the last look
             for task in failed:
                 self._output.finish(task)
             cause, is_certain = exit_status.first_cause(failed, tail)
             if is_certain:
                 return cause, failed
-            if time.monotonic() > until:
+            if is_over:
                 break
             time.sleep(_LOOK_SECS)
             failed = self._failed()
@@ -247,6 +256,13 @@ class _Launcher:
         """Whether the others can go on without a task until it is there again."""
         return task.job == "evaluator" or (task.job == "worker" and self._serves(task))
 
+    def _wait_until(self, condition: Callable[[], object], secs: float) -> None:
+        deadline = Deadline(secs, self._group.pids)
+        while not deadline.has_passed():
+            if condition():
+                return
+            time.sleep(_LOOK_SECS)
+
     def _note_signal(self, number: int, _: FrameType | None) -> None:
         self._signals.append(number)
         if self._is_starting:
@@ -255,12 +271,6 @@ class _Launcher:
 
     def _say(self, text: str) -> None:
         self._output.say(f"distlab launch: {text}")
-
-
-def _wait_until(condition: Callable[[], object], secs: float) -> None:
-    deadline = time.monotonic() + secs
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(_LOOK_SECS)
 
 
 @contextlib.contextmanager

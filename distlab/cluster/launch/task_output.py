@@ -19,10 +19,10 @@ import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import IO
 
+from distlab.cluster.deadline import Deadline
 from distlab.cluster.spec import TaskName
 
 # A line is cut where it is longer, so that one without an end takes no memory.
@@ -97,11 +97,11 @@ class TaskOutput:
     def finish(self, task: TaskName) -> None:
         """Waits until all that a task said is out; call it when the task has ended."""
         for thread in self._threads[task]:
-            deadline = time.monotonic() + _LEFT_BEHIND_SECS
-            while thread.is_alive() and time.monotonic() < deadline:
+            deadline = _left_behind()
+            while thread.is_alive() and not deadline.has_passed():
                 thread.join(_LOOK_SECS)
                 if thread in self._writing and not self.hurry:
-                    deadline = time.monotonic() + _LEFT_BEHIND_SECS
+                    deadline = _left_behind()
         self._threads[task] = []
 
     def _read(self, task: TaskName, reader: int, target: IO[str]) -> None:
@@ -153,6 +153,10 @@ class TaskOutput:
                 data = data[os.write(target.fileno(), data) :]
         except OSError:
             self.broken = True
+
+
+def _left_behind() -> Deadline:
+    return Deadline(_LEFT_BEHIND_SECS, lambda: [os.getpid()])  # whose threads read the streams
 
 
 def _in_colour(target: IO[str]) -> bool:

@@ -26,6 +26,7 @@ import zmq
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 
+from distlab.cluster.deadline import Deadline
 from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.gpus import share_gpus, visible_gpus
 from distlab.cluster.group import Start, TaskGroup
@@ -52,11 +53,12 @@ class TaskKernel:
 
     def __init__(self, task: TaskName, *, folder: Path, context: zmq.Context[Any], number: int):
         self.reply: dict[str, Any] | None = None  # to the last code that was sent, once it came
-        self._request_id = ""  # of the code that runs, or ran last
+        # Of the code that runs, or ran last; before any code, of the first questions.
+        self._request_ids: set[str] = set()
         self._stem = folder / f"{task.job}-{task.index}.{number}"
         self.stacks = Path(f"{self._stem}.stacks")
         self._client = BlockingKernelClient(context=context)
-        self._requested_at, self._is_idle, self._is_connected = 0.0, False, False
+        self._replied_at, self._is_idle, self._is_connected = 0.0, False, False
 
     def connection_file(self) -> str:
         """Writes the file that tells the kernel where to listen, and returns its path."""
@@ -70,19 +72,22 @@ class TaskKernel:
     @property
     def is_busy(self) -> bool:
         """Whether it has not answered the last code that it was sent."""
-        return bool(self._request_id) and not (self.reply and self._is_idle)
+        return bool(self._request_ids) and not (self.reply and self._is_idle)
 
     def is_ready(self) -> bool:
-        """Whether it has answered a first question; asks it."""
+        """Whether it has answered a first question, and told that it is idle; asks it."""
         if not self._is_connected:
             ports = (self._client.shell_port, self._client.iopub_port)
             if not all(Path(f"{self._stem}-{port}").exists() for port in ports):
                 return False  # ZeroMQ would try again, but only after a while
             self._client.start_channels(stdin=False, hb=False, control=False)
             self._is_connected = True
-        if time.monotonic() - self._requested_at > _REQUEST_AGAIN_SECS:
-            # Again, for until the subscription has arrived there the kernel tells nobody.
-            self._begin(self._client.kernel_info())
+        # Again after a reply, for until the subscription has arrived the kernel tells nobody that
+        # it is idle. A word on any of the questions will do, however late it comes.
+        waited = time.monotonic() - self._replied_at
+        if not self._request_ids or (self.reply and waited > _REQUEST_AGAIN_SECS):
+            self.reply = None
+            self._request_ids.add(self._client.kernel_info())
         for _ in self.messages():
             pass
         return self.reply is not None and self._is_idle
@@ -102,8 +107,7 @@ class TaskKernel:
         self._client.shell_channel.send(message)
 
     def _begin(self, request_id: str) -> None:
-        self._request_id, self.reply, self._is_idle = request_id, None, False
-        self._requested_at = time.monotonic()
+        self._request_ids, self.reply, self._is_idle = {request_id}, None, False
 
     def sockets(self) -> list[zmq.Socket[Any]]:
         """Returns what to poll for messages."""
@@ -113,13 +117,13 @@ class TaskKernel:
         """Yields what has arrived for the last code that it was sent; of a flood, a part."""
         while self._client.shell_channel.msg_ready():
             message = self._client.shell_channel.get_msg()
-            if message["parent_header"].get("msg_id") == self._request_id:
-                self.reply = message["content"]
+            if message["parent_header"].get("msg_id") in self._request_ids:
+                self.reply, self._replied_at = message["content"], time.monotonic()
         for _ in range(_MESSAGES_AT_ONCE):
             if not self._client.iopub_channel.msg_ready():
                 break
             message = self._client.iopub_channel.get_msg()
-            if message["parent_header"].get("msg_id") != self._request_id:
+            if message["parent_header"].get("msg_id") not in self._request_ids:
                 continue
             if message["msg_type"] == "status":
                 self._is_idle = message["content"]["execution_state"] == "idle"
@@ -206,10 +210,12 @@ class KernelGroup:
             )
         self.by_task = {task: self.by_task[task] for task in in_order}
         self.group.start(starting)
-        deadline = time.monotonic() + self._start_timeout_secs
+        deadline = Deadline(self._start_timeout_secs, self.group.pids)
         asked = f"{', '.join(map(str, starting))} to start"
-        while silent := [task for task in starting if not self.by_task[task].is_ready()]:
-            ended = self.group.ended()
+        while True:
+            is_late, ended = deadline.has_passed(), self.group.ended()  # before the last look
+            if not (silent := [task for task in starting if not self.by_task[task].is_ready()]):
+                return
             for task in silent:
                 if task in ended:
                     raise TaskFailed(
@@ -219,7 +225,7 @@ class KernelGroup:
                         do="repair what they tell of",
                         task=str(task),
                     )
-            if time.monotonic() > deadline:
+            if is_late:
                 raise TaskTimeout(
                     asked=f"{asked} within {self._start_timeout_secs:g} s",
                     found=f"{', '.join(map(str, silent))} did not answer",
@@ -256,9 +262,9 @@ class KernelGroup:
         file = self.by_task[task].stacks
         before = file.stat().st_size if file.exists() else 0
         self.group.send_signal([task], signal.SIGUSR1, to_group=False)
-        deadline = time.monotonic() + _STACKS_SECS
+        deadline = Deadline(_STACKS_SECS, lambda: [self.group.pid(task)])
         size, grown_at = before, time.monotonic()
-        while time.monotonic() < deadline:
+        while not deadline.has_passed():
             now = file.stat().st_size if file.exists() else 0
             if now != size:
                 size, grown_at = now, time.monotonic()
@@ -301,8 +307,10 @@ class KernelGroup:
         """Ends every task and leaves nothing."""
         try:
             self.group.stop(grace_secs=0)
+            deadline = Deadline(_CLOSING_SECS, lambda: [os.getpid()])
             with self._listeners_changed:  # another thread that listens sees its kernel end
-                self._listeners_changed.wait_for(lambda: not self._listeners, timeout=_CLOSING_SECS)
+                while self._listeners and not deadline.has_passed():
+                    self._listeners_changed.wait(_POLL_SECS)
         finally:
             for kernel in self.by_task.values():
                 kernel.close()

@@ -5,7 +5,8 @@
     runner.call(train, (3,), tasks, timeout_secs=60)                 # one result a task
 
 A first failure ends the rest, as does the end of time, or an interrupt of this process: by
-SIGINT, and two seconds later by SIGKILL, which alone reaches a task that waits for a peer.
+SIGINT, and two seconds later by SIGKILL, which alone reaches a task that waits for a peer. All
+limits are those of a `Deadline`: on a busy machine a task has longer to heed the SIGINT.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import zmq
 
+from distlab.cluster.deadline import Deadline
 from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.group import GRACE_SECS
 from distlab.cluster.local import task_errors
@@ -161,7 +163,7 @@ class _Execution:
     def run(self, code: Mapping[TaskName, str], *, timeout_secs: float) -> None:
         """Runs each task's code, and raises where a task fails or time is over."""
         self._display = OrderedDisplay(map(str, code)) if self._shows else None
-        deadline = time.monotonic() + timeout_secs
+        deadline = Deadline(timeout_secs, self._group.pids)
         with self._kernels.in_use():
             try:
                 with self._kernels.sending:
@@ -204,13 +206,16 @@ class _Execution:
             self._open[task] = self._kernels.by_task[task]
             self._open[task].send(text, store_history=not self._is_call)
 
-    def _wait(self, deadline: float) -> None:
+    def _wait(self, deadline: Deadline) -> None:
         """Listens until all tasks have ended well, one has failed, or time is over."""
-        failed_at = float("inf")
-        while self._open and time.monotonic() < min(deadline, failed_at + self._patience_secs()):
+        causes: dict[float, Deadline] = {}
+        is_over = False
+        while self._open and not is_over:
+            is_over = deadline.has_passed() or self._has_cause(causes)  # before the last look
             self._listen()
-            if self._failures:
-                failed_at = min(failed_at, time.monotonic())
+            if self._failures and not causes:
+                limits = (_ALL_FAIL_SECS, _CAUSE_SECS)
+                causes = {secs: Deadline(secs, self._group.pids) for secs in limits}
             self._on_poll()
         if self._failures:
             # A task without code of its own, such as a parameter server, may be the cause.
@@ -223,13 +228,14 @@ class _Execution:
         order = list(self._kernels.by_task)
         return sorted(self._failures, key=lambda failure: (failure.rank, order.index(failure.task)))
 
-    def _patience_secs(self) -> float:
+    def _has_cause(self, limits: Mapping[float, Deadline]) -> bool:
+        """Whether a task has failed, and no other failure is waited for any more."""
         if not self._failures:
-            return 0.0
+            return False
         first = self._sorted_failures()[0]
-        if first.rank:
-            return _CAUSE_SECS
-        return 0.0 if first.code is not None else _ALL_FAIL_SECS
+        if not first.rank and first.code is not None:
+            return True
+        return limits[_CAUSE_SECS if first.rank else _ALL_FAIL_SECS].has_passed()
 
     def _stop(self, *, grace_secs: float = GRACE_SECS) -> None:
         """Ends the code where it still runs: by SIGINT, and what does not heed it by SIGKILL."""
@@ -238,8 +244,9 @@ class _Execution:
         self._stopping = True
         try:
             self._group.send_signal(self._open, signal.SIGINT)
-            deadline = time.monotonic() + grace_secs
-            while self._open and time.monotonic() < deadline:
+            deadline, is_over = Deadline(grace_secs, self._group.pids), grace_secs == 0
+            while self._open and not is_over:
+                is_over = deadline.has_passed()  # before the last look
                 self._listen()
         finally:
             self._group.stop(self._open, grace_secs=0)

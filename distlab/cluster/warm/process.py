@@ -44,8 +44,6 @@ PRELOAD = (
     "ipykernel.zmqshell",
 )
 
-# With a cold disk and other work on the machine the imports take that long.
-_WARMING_SECS = 300.0
 _STEP_SECS = 0.5
 
 _Stream = int | IO[Any] | None
@@ -69,7 +67,7 @@ class ForkedProcess:
 
     stdin = stdout = stderr = None  # the caller's own files; there are no pipes to close
 
-    def __init__(self, status: int, lifeline: int, task: Task, *, timeout_secs: float) -> None:
+    def __init__(self, status: int, lifeline: int, task: Task) -> None:
         self._status = Connection(status, writable=False)
         self._lifeline = Connection(lifeline, readable=False)
         self._lock = threading.Lock()
@@ -77,8 +75,7 @@ class ForkedProcess:
         with open(lifeline, "wb", closefd=False) as pipe:
             pickle.dump({}, pipe)  # multiprocessing's own preparations: none
             pickle.dump(task, pipe)
-        if not self._status.poll(timeout_secs):
-            raise TimeoutError(f"no answer in {timeout_secs:g} s")
+        # However long its imports take: a server that has ended is seen at once.
         self.pid: int = forkserver.read_signed(status)
 
     def poll(self) -> int | None:
@@ -208,9 +205,11 @@ class WarmServer(forkserver.ForkServer):
         stdout: _Stream = None,
         stderr: _Stream = None,
         network_of: int | None = None,
-        timeout_secs: float = _WARMING_SECS,
     ) -> ForkedProcess:
-        """Starts a task: forked where that is the same as a new Python, else a new Python."""
+        """Starts a task: forked where that is the same as a new Python, else a new Python.
+
+        It returns once the server has imported its modules.
+        """
         if call:
             module, _, name = call.partition(":")
             argv = ["-c", f"from {module} import {name}; {name}(*{list(args)!r})"]
@@ -223,7 +222,7 @@ class WarmServer(forkserver.ForkServer):
         )
         try:
             status, lifeline = self.connect_to_new_process(fds)
-            return ForkedProcess(status, lifeline, task, timeout_secs=timeout_secs)
+            return ForkedProcess(status, lifeline, task)
         except (OSError, EOFError) as problem:
             raise ProcessError(
                 asked=f"a process for {task.argv} from {self.address}",
@@ -286,6 +285,6 @@ def _named() -> WarmServer | None:
     if (address := os.environ.get(ADDRESS_VARIABLE)) and can_fork():
         with contextlib.suppress(ProcessError):
             server = WarmServer(address=address)
-            server.spawn(["-c", ""], timeout_secs=30)
+            server.spawn(["-c", ""])
             return server
     return None

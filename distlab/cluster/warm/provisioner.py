@@ -6,6 +6,7 @@ A kernelspec asks for it with `"metadata": {"kernel_provisioner": {"provisioner_
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from typing import Any
@@ -29,7 +30,9 @@ class WarmProvisioner(LocalProvisioner):
             return await super().launch_kernel(cmd, **kwargs)
         options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
         try:
-            process = WarmServer(address=address).spawn(cmd[1:], **options)
+            # In a thread, for the server may still import, and Jupyter has others to serve.
+            server = WarmServer(address=address)
+            process = await asyncio.to_thread(server.spawn, cmd[1:], **options)
         except ProcessError as problem:
             self.log.warning("kernel starts cold: %s", problem)
             return await super().launch_kernel(cmd, **kwargs)

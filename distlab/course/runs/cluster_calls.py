@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 from distlab.course.results.failures import home_of
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
 from distlab.course.results.tracebacks import PackedError, pack_error, pack_text, raise_packed
-from distlab.course.runs.process_calls import scale_timeout
 from distlab.errors import TaskFailed, TaskTimeout
 from distlab.source_lines import keep_lines
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from distlab.cluster.local.cluster import LocalCluster
 
 WORKERS = 2
-# A training of a check takes one or two seconds; a machine may be slow.
+# A training of a check takes one or two seconds; a slow processor takes longer.
 TIMEOUT_SECS = 10.0
 
 _Job = Callable[..., Any]
@@ -62,12 +61,12 @@ class Stage:
 
     def kill(self, task: str) -> None:
         """Ends a worker at once, and returns when nothing answers at its address."""
-        from distlab.cluster.probe import unanswering
+        from distlab.cluster.probe import probe
 
         job, _, index = task.partition(":")
         address = json.loads(os.environ["TF_CONFIG"])["cluster"][job][int(index)]
         os.kill(self._processes[task], signal.SIGKILL)
-        while not unanswering({task: address}):
+        while probe(address).state != "refused":
             time.sleep(0.01)  # between looks at a process that ends
 
 
@@ -113,9 +112,7 @@ def _call(
         # All have met before a limit begins to run.
         cluster.run(_meet_on_coordinator if coordinated else _meet, tasks=tasks)
         try:
-            results = cluster.run(
-                _on_task, *order, tasks=tasks, timeout_secs=scale_timeout(timeout_secs)
-            )
+            results = cluster.run(_on_task, *order, tasks=tasks, timeout_secs=timeout_secs)
         except TaskFailed as problem:
             failure = _what_failed(problem, Path(folder), function, tasks)
             is_stub = failure["error"] == "NotImplementedError"  # it has touched nothing

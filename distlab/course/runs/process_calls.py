@@ -17,11 +17,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distlab.cluster.deadline import Deadline
 from distlab.cluster.local.remote_calls import pack_call
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
 from distlab.course.results.tracebacks import PackedError, pack_error, pack_text, raise_packed
@@ -29,7 +31,7 @@ from distlab.errors import UnsupportedEnvironment
 from distlab.source_lines import keep_lines
 
 TIMEOUT_SECS = 15.0
-_MOST_TIMES = 4.0  # on a machine that is busier than this a limit does not grow any more
+_LOOK_SECS = 0.02
 
 _START = "import sys; from distlab.course.runs.process_calls import serve; serve(*sys.argv[1:])"
 
@@ -61,38 +63,34 @@ def call_in_process(
             found="a system without such a limit",
             do="run it on Linux, macOS or WSL2",
         )
-    limit = scale_timeout(timeout_secs)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "call").write_bytes(pack_call(function, (job, args)))
         command = [sys.executable, "-c", _START, name, str(most_bytes or 0)]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with (folder / "printed").open("wb") as printed:
+            process = subprocess.Popen(command, env=env, stdout=printed)
         try:
-            done = subprocess.run(
-                command, env=env, stdout=subprocess.PIPE, text=True, timeout=limit
-            )
-        except subprocess.TimeoutExpired:
-            late = f"it has not come to an end after {limit:.0f} seconds"
+            code = _wait(process, timeout_secs)
+        finally:
+            process.kill()
+            process.wait()
+        if code is None:
+            late = f"it has not come to an end after {timeout_secs:g} seconds"
             raise_packed(pack_text("TimeoutError", late, function), function)
-        print(done.stdout, end="")  # noqa: T201
+        print((folder / "printed").read_text(), end="")  # noqa: T201
         if (error_file := folder / "error").exists():
             raise_packed(pickle.loads(error_file.read_bytes()), function)
         result = folder / "result"
-        has_result = result.exists()
-        return Ended(
-            code=done.returncode, result=decode(result.read_bytes()) if has_result else None
-        )
+        return Ended(code=code, result=decode(result.read_bytes()) if result.exists() else None)
 
 
-def scale_timeout(secs: float) -> float:
-    """Returns a limit for this machine as busy as it is now.
-
-    With twice as many running processes as cores, each of them takes twice as long.
-    """
-    if not hasattr(os, "getloadavg"):
-        return secs
-    for_each_core = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return secs * min(max(for_each_core, 1.0), _MOST_TIMES)
+def _wait(process: subprocess.Popen[bytes], secs: float) -> int | None:
+    """Returns the exit code, or None for a process that has had its time."""
+    deadline = Deadline(secs, lambda: [process.pid])
+    while (code := process.poll()) is None and not deadline.has_passed():
+        time.sleep(_LOOK_SECS)
+    return code
 
 
 def serve(folder: str, most_bytes: str) -> None:

@@ -1,6 +1,5 @@
 """What cells ask of calls and loops: outcomes, stubs that are waited for, limits and paths."""
 
-import os
 import sys
 
 import keras
@@ -10,7 +9,6 @@ import tensorflow as tf
 
 from distlab.course.lesson_03_custom_training_loop.runs import apart, fit_path, kernel
 from distlab.course.runs.outcomes import waits_for
-from distlab.course.runs.process_calls import scale_timeout
 from distlab.errors import InvalidArgument
 
 
@@ -37,15 +35,6 @@ def test_what_is_no_fault_of_the_answer_is_raised():
     for error in (KeyboardInterrupt(), InvalidArgument(asked="a", found="b", do="c")):
         with pytest.raises(type(error)):
             ended(error, "loop")
-
-
-def test_a_limit_grows_with_the_load_of_each_core_up_to_four_times(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    for load, limit in ((0.0, 10.0), (2.0, 10.0), (6.0, 30.0), (400.0, 40.0)):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert scale_timeout(10.0) == limit
-    monkeypatch.delattr(os, "getloadavg")  # a system that tells no load
-    assert scale_timeout(10.0) == 10.0
 
 
 def zeros():
