@@ -26,6 +26,7 @@ from distlab.autograder.isolation import answer, walls
 from distlab.autograder.isolation.limits import Limits, Stop, StopReason, exceeded, limit_memory
 from distlab.autograder.isolation.question import JOB, REPORT
 from distlab.autograder.isolation.records import BadRecord, called_of, unpack
+from distlab.cluster.deadline import Deadline
 from distlab.course.checks.check import Check
 from distlab.course.checks.run_check import Called, judge_called, report_on
 
@@ -100,8 +101,8 @@ def _launch(check: Check, job: dict[str, Any], home: Path, fds: tuple[int, int, 
 
 def _watch(learner: int, limits: Limits, prints: int, *, is_walled: bool) -> Stop | None:
     """Waits for the end of the learner's process, or for a limit that is exceeded."""
-    deadline = time.monotonic() + limits.secs + _TELL_SECS
-    while time.monotonic() < deadline:
+    deadline = Deadline(limits.secs + _TELL_SECS, lambda: [learner])
+    while not deadline.has_passed():
         pid, status = os.waitpid(-1, os.WNOHANG)  # of orphans, too
         if os.fstat(prints).st_size > limits.printed_bytes:
             return Stop(StopReason.PRINTED, f"{limits.printed_bytes:,}")
