@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import functools
 
-SECS = 10.0  # TensorFlow's own
-HERE_SECS = 100.0
+from distlab.cluster.spec import ClusterSpec
+
+_SECS, _HERE_SECS = 10.0, 100.0  # the first is TensorFlow's own
+
+
+def default_secs(cluster: ClusterSpec) -> float:
+    """Returns how long a task may be silent where nobody says it."""
+    return _HERE_SECS if cluster.is_here else _SECS
 
 
 def lengthen() -> None:
@@ -18,5 +24,5 @@ def lengthen() -> None:
 
     here = context.context()
     here.configure_coordination_service = functools.partial(
-        here.configure_coordination_service, heartbeat_timeout_in_ms=int(HERE_SECS * 1000)
+        here.configure_coordination_service, heartbeat_timeout_in_ms=int(_HERE_SECS * 1000)
     )

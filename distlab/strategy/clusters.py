@@ -114,7 +114,7 @@ def _join(cluster: ClusterSpec, timeout_secs: float, heartbeat_secs: float | Non
     _take_own_gpus(cluster)
     meet(cluster, replicas=count_replicas(), timeout_secs=timeout_secs)
     if heartbeat_secs is None:
-        heartbeat_secs = heartbeat.HERE_SECS if cluster.is_here else heartbeat.SECS
+        heartbeat_secs = heartbeat.default_secs(cluster)
     context.context().configure_coordination_service(
         service_type="standalone",
         service_leader=f"/job:{cluster.leader.job}/replica:0/task:0",

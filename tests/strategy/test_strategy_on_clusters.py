@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 
 import distlab as dl
+from distlab.cluster import heartbeat
 from distlab.cluster.ports import is_port_taken
-from distlab.cluster.spec import Layout, TaskName
+from distlab.cluster.spec import ClusterSpec, Layout, TaskName
 from distlab.errors import DeviceError, InvalidArgument, UnsupportedEnvironment
 from distlab.strategy import cluster_errors, clusters
 from tests.support.clusters import result_of, started_tasks
@@ -332,6 +333,16 @@ def test_an_address_of_another_machine_is_a_warning(monkeypatch):
     with warned as warnings, pytest.raises(DeviceError, match="has already been used"):
         dl.make_strategy()
     assert warnings[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("hosts", "secs"),
+    [(["127.0.0.1", "localhost", "[::1]"], 100), (["a", "b"], 10), (["localhost", "b"], 10)],
+)
+def test_a_silence_is_borne_longer_where_all_workers_are_on_one_machine(hosts, secs):
+    addresses = {"worker": tuple(f"{host}:2222" for host in hosts)}
+    spec = ClusterSpec(jobs={"worker": len(hosts)}, addresses=addresses, source="TF_CONFIG")
+    assert heartbeat.default_secs(spec) == secs
 
 
 @pytest.mark.parametrize("name", ["timeout_secs", "heartbeat_secs"])
