@@ -35,7 +35,7 @@ class Launched:
         return sorted(line for line in self.printed if text in line)
 
 
-def launch_here(*arguments: str, folder: Path, timeout_secs: float = 120) -> Launched:
+def launch_here(*arguments: str, folder: Path) -> Launched:
     """Runs `distlab launch` with some arguments, and waits for its end.
 
     The processes are forked from the one that this notebook has prepared already.
@@ -46,6 +46,5 @@ def launch_here(*arguments: str, folder: Path, timeout_secs: float = 120) -> Lau
         env=os.environ | {ADDRESS_VARIABLE: shared_server().address},
         capture_output=True,
         text=True,
-        timeout=timeout_secs,
     )
     return Launched(done.returncode, tuple(done.stdout.splitlines()), done.stderr)
