@@ -29,6 +29,7 @@ from distlab.cluster.warm.process import shared_server, task_environment
 from distlab.errors import UnsupportedEnvironment
 from tests.support.forked_python import write_forked_python
 from tests.support.launched import launched
+from tests.support.limits import HANG_SECS
 from tests.support.local_tasks import wait_until
 from tests.support.repository import ROOT
 
@@ -61,7 +62,7 @@ def loss_alone(tmp_path_factory):
     with (folder / "log").open("w") as log:
         options = {"env": task_environment({"TF_CONFIG": None}), "stdout": log, "stderr": log}
         task = shared_server().spawn([str(TRAIN), *arguments(folder)], cwd=folder, **options)
-    code, said = task.wait(timeout_secs=120), (folder / "log").read_text()
+    code, said = task.wait(timeout_secs=HANG_SECS), (folder / "log").read_text()
     assert code == 0, said
     replicas, loss = loss_in(said)
     assert replicas == 1
@@ -106,7 +107,7 @@ def test_recorded_jobs_of_slurm_and_kubeflow_are_read():
 
 def test_the_batch_script_is_one_that_bash_and_slurm_can_read():
     (script,) = (ROOT / "examples" / "slurm").glob("*.sbatch")
-    subprocess.run(["bash", "-n", script], check=True, timeout=120)
+    subprocess.run(["bash", "-n", script], check=True, timeout=HANG_SECS)
     (run,) = re.findall(r"^srun (.*?[^\\])$", script.read_text(), re.MULTILINE | re.DOTALL)
     words = shlex.split(run.replace("\\\n", ""))
     assert words[words.index("python") + 1] == "examples/train.py"
@@ -193,7 +194,9 @@ exec nsenter --target "$pid" --net bash -c "$2"
 def ip(pid, arguments):
     """Runs `ip` on the host that a process holds."""
     enter = ["nsenter", "--target", str(pid), "--net"]
-    subprocess.run([*enter, "ip", *arguments.split()], check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [*enter, "ip", *arguments.split()], check=True, capture_output=True, timeout=HANG_SECS
+    )
 
 
 @pytest.fixture
@@ -233,7 +236,12 @@ def test_the_pages_commands_for_two_hosts_train_as_one_process_and_go_on_with_fe
             command = command.replace(f"10.0.0.{number}", address)
         command = command.replace("/shared/checkpoints", str(tmp_path / "checkpoints"))
         done = subprocess.run(
-            shlex.split(command), cwd=ROOT, env=environ, capture_output=True, text=True, timeout=600
+            shlex.split(command),
+            cwd=ROOT,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECS,
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -312,7 +320,9 @@ RAY_WAS_SLOW = "timed out during startup"
 def run_logged(argv, environ, path):
     """Returns the exit code of a command, and what it printed."""
     with path.open("w") as log:
-        code = subprocess.run(argv, env=environ, stdout=log, stderr=log, timeout=600).returncode
+        code = subprocess.run(
+            argv, env=environ, stdout=log, stderr=log, timeout=HANG_SECS
+        ).returncode
     return code, path.read_text()
 
 

@@ -14,6 +14,7 @@ import distlab as dl
 from distlab.cluster import isolation
 from distlab.cluster.isolation import Isolation
 from distlab.errors import UnsupportedEnvironment
+from tests.support.limits import HANG_SECS
 from tests.support.local_tasks import all_reduce, wait_until
 from tests.support.repository import ROOT
 
@@ -31,7 +32,7 @@ def serve():
 def is_open(address):
     host, port = address.split(":")
     with contextlib.suppress(OSError):
-        socket.create_connection((host, int(port)), timeout=30).close()
+        socket.create_connection((host, int(port)), timeout=HANG_SECS).close()
         return True
     return False
 

@@ -18,7 +18,8 @@ from distlab.cluster.launch import launcher
 from distlab.cluster.launch.task_output import shown
 from distlab.cluster.ports import is_free
 from distlab.cluster.warm.process import shared_server, task_environment
-from tests.support.launched import LIMIT_SECS, Launch, are_gone, launched, own_lines, said_by
+from tests.support.launched import Launch, are_gone, launched, own_lines, said_by
+from tests.support.limits import HANG_SECS
 from tests.support.local_tasks import late_once, wait_until
 
 # Which task this is, and how often it was started: in a file of its own.
@@ -142,7 +143,7 @@ def test_a_script_runs_and_ends_as_it_would_with_python(folder):
         argv = ["-m", "distlab.cluster.launch.script", "0", *command]
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             options = {"env": task_environment({}), "cwd": folder, "stdout": out, "stderr": err}
-            ended = shared_server().spawn(argv, **options).wait(timeout_secs=LIMIT_SECS)
+            ended = shared_server().spawn(argv, **options).wait(timeout_secs=HANG_SECS)
         ours = (ended, (folder / "out").read_bytes(), (folder / "err").read_bytes())
         if ours != (exit_code(plain.returncode), plain.stdout, plain.stderr) or ended != code:
             wrong.append((command, ours, plain))
@@ -242,7 +243,7 @@ if attempt < 3:
 
 def test_a_preempted_task_is_started_again_and_the_others_may_save(capfd, monkeypatch):
     monkeypatch.setattr(launcher, "_LOST_SECS", 0)  # for a task that cannot save
-    monkeypatch.setattr(launcher, "_PREEMPTED_SECS", LIMIT_SECS)
+    monkeypatch.setattr(launcher, "_PREEMPTED_SECS", HANG_SECS)
     text = """
 def save(*_):
     print("saved")

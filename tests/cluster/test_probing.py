@@ -10,6 +10,7 @@ from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.ports import reserved_ports
 from distlab.cluster.probe import doubt_of, probe, unanswering
 from distlab.cluster.spec import Layout, TaskName
+from tests.support.limits import HANG_SECS
 from tests.support.local_tasks import wait_until
 
 SERVE = """
@@ -18,7 +19,6 @@ server = tf.distribute.Server({"worker": ["127.0.0.1:%d"]}, job_name="worker", t
 print("up", flush=True)
 threading.Event().wait()
 """
-PATIENCE_SECS = 60  # for answers that come
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def listener(backlog=8):
 
 def test_a_server_answers_until_its_process_is_stopped_or_ended(tmp_path):
     def ask(**options):
-        return probe(address, **{"timeout_secs": PATIENCE_SECS, **options})
+        return probe(address, **{"timeout_secs": HANG_SECS, **options})
 
     task = TaskName("worker", 0)
     with contextlib.ExitStack() as stack:
@@ -44,7 +44,7 @@ def test_a_server_answers_until_its_process_is_stopped_or_ended(tmp_path):
         wait_until(lambda: "up" in group.log_of(task).read_text())
         address = spec.address_of(task)
         assert ask().answers and str(ask()).endswith("a TensorFlow server answers")
-        assert probe(address.replace("127.0.0.1", "localhost"), timeout_secs=60).answers
+        assert probe(address.replace("127.0.0.1", "localhost"), timeout_secs=HANG_SECS).answers
         # Those that do not answer are named, in order.
         (_, mute), (gone, refused) = (stack.enter_context(listener()) for _ in range(2))
         gone.close()
@@ -68,13 +68,13 @@ class Web(http.server.BaseHTTPRequestHandler):
 def test_what_is_no_server_is_told_by_what_comes_back():
     with listener() as (listening, address):
         listening.close()
-        answer = probe(address, timeout_secs=PATIENCE_SECS)
+        answer = probe(address, timeout_secs=HANG_SECS)
     assert str(answer) == f"{address}: the machine is there and nothing listens on that port"
     assert answer.check == "has the task been started, and does it still run?"
 
     with http.server.HTTPServer(("127.0.0.1", 0), Web) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
-        answer = probe(f"127.0.0.1:{web.server_port}", timeout_secs=PATIENCE_SECS)
+        answer = probe(f"127.0.0.1:{web.server_port}", timeout_secs=HANG_SECS)
         web.shutdown()
     assert answer.state == "other" and "which program holds the port" in answer.check
 
@@ -86,7 +86,7 @@ def test_what_is_no_server_is_told_by_what_comes_back():
                     listening.accept()[0].close()
 
         threading.Thread(target=close_all, daemon=True).start()
-        answer = probe(address, timeout_secs=PATIENCE_SECS)
+        answer = probe(address, timeout_secs=HANG_SECS)
         listening.shutdown(socket.SHUT_RDWR)
     assert answer.state == "closed" and "forward the port" in answer.check
 

@@ -14,12 +14,12 @@ import pytest
 from distlab.cluster.warm.process import WarmServer, can_fork
 from distlab.cluster.warm.server import settings
 from distlab.errors import ProcessError
+from tests.support.limits import HANG_SECS
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
 
 LIGHT = ("json", "wave")
 SLEEP = "import time; print('asleep', flush=True); time.sleep(3600)"
-LIMIT_SECS = 120
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def output(warm, argv=(), *, expected=0, **options):
         finally:
             os.close(write)
         text = lines.read()
-    assert task.wait(timeout_secs=LIMIT_SECS) == expected
+    assert task.wait(timeout_secs=HANG_SECS) == expected
     return text
 
 
@@ -52,7 +52,7 @@ def asleep(warm, *, code=SLEEP, **options):
 
 def is_gone(pid):
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(pid).wait(timeout=LIMIT_SECS)
+        psutil.Process(pid).wait(timeout=HANG_SECS)
     return not psutil.pid_exists(pid)
 
 
@@ -96,7 +96,7 @@ def test_scripts_modules_functions_and_exit_codes_are_those_of_a_fresh_python(wa
         "import os, signal; os.kill(os.getpid(), signal.SIGINT)": -signal.SIGINT,
     }
     tasks = {code: warm.spawn(["-c", code], stderr=subprocess.DEVNULL) for code in ends}
-    assert {code: task.wait(timeout_secs=LIMIT_SECS) for code, task in tasks.items()} == ends
+    assert {code: task.wait(timeout_secs=HANG_SECS) for code, task in tasks.items()} == ends
     draw = ["-c", "import random; print(random.random())"]
     assert output(warm, draw) != output(warm, draw)
 
@@ -115,7 +115,7 @@ def test_signals_reach_a_task_or_all_it_started(warm):
     for number in (signal.SIGTERM, signal.SIGKILL):  # however early they come
         task = warm.spawn(["-c", SLEEP], stdout=subprocess.DEVNULL)
         task.send_signal(number)
-        assert task.wait(timeout_secs=LIMIT_SECS) == -number
+        assert task.wait(timeout_secs=HANG_SECS) == -number
     code = (
         "import os, signal, sys\n"
         "from subprocess import PIPE, Popen\n"
@@ -141,7 +141,7 @@ def test_signals_reach_a_task_or_all_it_started(warm):
             task.wait(timeout_secs=0.01)
         os.close(finish)
         assert lines.readline() == "alive\n"  # its child, which the signal would have ended
-    assert task.wait(timeout_secs=LIMIT_SECS) == 0
+    assert task.wait(timeout_secs=HANG_SECS) == 0
     assert is_gone(int(child))  # though it waits for more
     task.kill()  # nothing happens to a task that has ended
 
@@ -150,7 +150,7 @@ def test_closing_or_killing_the_server_ends_tasks_and_leaves_nothing():
     with WarmServer(preload=LIGHT) as warm:
         task, folder = asleep(warm), warm.folder
         assert folder.stat().st_mode & 0o777 == 0o700
-    assert task.wait(timeout_secs=LIMIT_SECS) == -signal.SIGKILL and is_gone(task.pid)
+    assert task.wait(timeout_secs=HANG_SECS) == -signal.SIGKILL and is_gone(task.pid)
     assert not folder.exists()
     warm.close()  # a second time does nothing
     with pytest.raises(ProcessError, match="start another server"):
@@ -159,8 +159,8 @@ def test_closing_or_killing_the_server_ends_tasks_and_leaves_nothing():
         server = int(output(warm, ["-c", "import os; print(os.getppid())"]))
         task = asleep(warm)
         os.kill(server, signal.SIGKILL)
-        assert task.wait(timeout_secs=LIMIT_SECS) == -signal.SIGKILL and is_gone(task.pid)
-        warm._process.wait(LIMIT_SECS)
+        assert task.wait(timeout_secs=HANG_SECS) == -signal.SIGKILL and is_gone(task.pid)
+        warm._process.wait(HANG_SECS)
         assert warm.has_ended
 
 

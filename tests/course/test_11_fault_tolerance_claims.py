@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from distlab.cluster.spec import TaskName
 from tests.support.clusters import result_of, started_tasks
+from tests.support.limits import HANG_SECS
 
 _LISTENS = """
 import os, signal, sys
@@ -25,7 +26,7 @@ signal.pause()
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG_SECS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)  # between looks at other processes

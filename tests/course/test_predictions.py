@@ -12,6 +12,7 @@ import distlab as dl
 from distlab.course.predictions import Prediction, prediction, recap
 from distlab.course.predictions.question import fold
 from distlab.errors import InvalidArgument
+from tests.support.limits import HANG_SECS
 
 COPIES = "How many copies does each variable have?"
 CHOICES = ["outside 1, inside 1", "outside 1, inside 2", "outside 2, inside 2"]
@@ -179,7 +180,7 @@ class Cell:
         self.widgets: dict[str, tuple[str, dict[str, object]]] = {}
         self.printed = ""
         reply = client.execute_interactive(
-            code, allow_stdin=person, output_hook=self._take, timeout=120
+            code, allow_stdin=person, output_hook=self._take, timeout=HANG_SECS
         )
         assert reply["content"]["status"] == "ok", reply["content"]
 

@@ -25,10 +25,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
+from tests.support.limits import HANG_SECS
 from tests.support.reporting import NO_BROWSER
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-LIMIT_MILLISECS = 180_000
+LIMIT_MILLISECS = 1000 * HANG_SECS
 
 
 def chromium() -> str:
@@ -138,14 +139,14 @@ def _end(process: subprocess.Popen[str]) -> None:
     started = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     try:
-        process.wait(timeout=60)
+        process.wait(timeout=HANG_SECS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
     left = [child for child in started if child.is_running()]
     for child in left:
         child.kill()
-    psutil.wait_procs(left, timeout=60)
+    psutil.wait_procs(left, timeout=HANG_SECS)
 
 
 if __name__ == "__main__" and not _installed():

@@ -14,6 +14,7 @@ import time
 from distlab.cluster.group import Start, TaskGroup
 from distlab.cluster.ports import reserved_ports
 from distlab.cluster.spec import Layout
+from tests.support.limits import HANG_SECS
 from tests.support.repository import ROOT
 
 _CODE = """
@@ -26,7 +27,7 @@ with open({out!r}, "wb") as file:
 """
 
 
-def run_on_tasks(target, folder, *, only=None, timeout_secs=120, fails=False, **options):
+def run_on_tasks(target, folder, *, only=None, timeout_secs=HANG_SECS, fails=False, **options):
     """Returns what `target` returned on each task, in task order; see `started_tasks`.
 
     `only` are the jobs whose end is waited for (the others, servers, are ended then). With

@@ -21,8 +21,7 @@ import psutil
 
 from distlab import cli
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, shared_server
-
-LIMIT_SECS = 180
+from tests.support.limits import HANG_SECS
 
 # Started in the background, a process ignores SIGINT, and its children do.
 _COMMAND = """
@@ -75,7 +74,7 @@ class Launch:
     def code(self):
         return self._process.returncode
 
-    def wait_for(self, pattern, timeout_secs=LIMIT_SECS):
+    def wait_for(self, pattern, timeout_secs=HANG_SECS):
         """Returns the match once the output has it."""
         deadline = time.monotonic() + timeout_secs
         while not (match := re.search(pattern, self.out + self.err)):
@@ -86,10 +85,10 @@ class Launch:
     def signal(self, number):
         self._process.send_signal(number)
 
-    def wait(self, timeout_secs=LIMIT_SECS):
+    def wait(self, timeout_secs=HANG_SECS):
         self._process.wait(timeout_secs)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(HANG_SECS)
         return self
 
     def all(self):
@@ -107,7 +106,7 @@ class Launch:
 def launched(args, capfd, *, code=0):
     """Returns what a launch in this process printed, once it has ended as it should."""
     capfd.readouterr()
-    ended = cli.main(["launch", "--timeout", str(LIMIT_SECS), *map(str, args)])
+    ended = cli.main(["launch", "--timeout", str(HANG_SECS), *map(str, args)])
     out, err = capfd.readouterr()
     assert ended == code, f"{ended=}\n--- stdout\n{out}\n--- stderr\n{err}"
     return types.SimpleNamespace(out=out, err=err)
@@ -128,7 +127,7 @@ def own_lines(launch):
     ]
 
 
-def are_gone(pids, timeout_secs=LIMIT_SECS):
+def are_gone(pids, timeout_secs=HANG_SECS):
     """Whether processes end within a time."""
     processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     return psutil.wait_procs(processes, timeout=timeout_secs)[1] == []

@@ -8,6 +8,8 @@ import time
 import types
 from pathlib import Path
 
+from tests.support.limits import HANG_SECS
+
 
 def my_index():
     import json
@@ -54,7 +56,7 @@ def sleep_forever(folder):
     threading.Event().wait()
 
 
-def wait_until(condition, timeout_secs=180):
+def wait_until(condition, timeout_secs=HANG_SECS):
     deadline = time.monotonic() + timeout_secs
     while not condition():
         assert time.monotonic() < deadline
@@ -94,7 +96,7 @@ def call_in_background(function, *args, **kwargs):
     thread.start()
 
     def result():
-        thread.join(180)
+        thread.join(HANG_SECS)
         return done[0]
 
     return result

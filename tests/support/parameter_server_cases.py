@@ -12,6 +12,7 @@ import tensorflow as tf
 import distlab as dl
 from distlab.training.parameter_server import steps
 from tests.support.distribution import BATCH, EXAMPLES, LOSS, X, Y, builder, shuffled, train
+from tests.support.limits import HANG_SECS
 
 IDS = np.arange(EXAMPLES)
 
@@ -140,7 +141,7 @@ def go_on(folder):
     return with_resume(dl.make_strategy("parameter_server"), pathlib.Path(folder), [])
 
 
-def until(holds, timeout_secs=900):
+def until(holds, timeout_secs=HANG_SECS):
     deadline = time.monotonic() + timeout_secs
     while not holds():
         assert time.monotonic() < deadline, "it never came"
