@@ -16,7 +16,6 @@ import re
 import subprocess
 import tempfile
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ from distlab.errors import InvalidArgument, ProcessError, UnsupportedEnvironment
 
 JOB, REPORT = "job.json", "report.json"
 COULD_NOT_JUDGE = "The check could not judge this answer."
-# For the start of the processes, and for judging.
-_GRACE_SECS = 120.0
 _LOOK_SECS = 0.2
 # What Python and TensorFlow read; nothing else of the teacher's environment gets into a process.
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -90,7 +87,7 @@ def grade_answer(
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        _wait(task, limits.secs + _GRACE_SECS, give_up or threading.Event())
+        _wait(task, give_up or threading.Event())
         try:
             reply = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         except OSError:  # it was judged for too long, or judging ended the process
@@ -131,11 +128,11 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _wait(task: Any, secs: float, give_up: threading.Event) -> None:
-    deadline = time.monotonic() + secs
-    while time.monotonic() < deadline and not give_up.is_set():
+def _wait(task: Any, give_up: threading.Event) -> None:
+    """Waits for the warden, which limits the answer and its own judging."""
+    while not give_up.is_set():
         with contextlib.suppress(TimeoutError):
             task.wait(timeout_secs=_LOOK_SECS)
             return
     task.kill()  # and with it, by the kernel, all that it has started
-    task.wait(timeout_secs=_GRACE_SECS)
+    task.wait()

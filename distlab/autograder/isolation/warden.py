@@ -32,7 +32,7 @@ from distlab.course.checks.run_check import Called, judge_called, report_on
 
 _SAMPLE_SECS = 0.05
 _TELL_SECS = 2.0  # for the lines at which an answer was still running
-_JUDGING_SECS = 60
+_JUDGING_SECS = 600  # for what takes a moment, also on a busy machine
 _JUDGING_BYTES = 4 * 2**30  # an answer may be made to grow as it is judged
 _LONGEST = 500
 
