@@ -7,6 +7,7 @@ and calls the leader (the chief or worker:0). A worker sends one line of JSON: w
 the cluster, its number of replicas, its versions. The leader answers each time who is missing, and
 in the end "go" or the error to raise. TensorFlow's own wait holds the GIL for up to an hour: no
 interrupt, no word of who is missing. It begins only when all are there, and is over in a moment.
+Times are the clock's: what another host's worker waits for, nobody knows here.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class LocalCluster:
         isolate: Whether the tasks run in a network of their own (Linux only), where nobody
             else reaches their servers.
         env: Environment variables for all tasks; None takes one out.
-        start_timeout_secs: How long the tasks may take to start.
+        start_timeout_secs: How long the tasks may take to start, counted as by `run`.
 
     Raises:
         InvalidArgument: An argument is invalid.
@@ -175,7 +175,8 @@ class LocalCluster:
             function: What to call there.
             args: Its arguments.
             tasks: "worker", "worker:0" or several of these; by default all.
-            timeout_secs: How long it may take.
+            timeout_secs: How long it may take. While a task waits for a core of a busy machine,
+                the time stands still.
 
         Raises:
             InvalidArgument: There is no such task, or the function cannot be sent.
@@ -194,7 +195,7 @@ class LocalCluster:
         Args:
             code: The cell's text.
             tasks: As for `run`.
-            timeout_secs: How long it may take.
+            timeout_secs: As for `run`.
             show: Whether outputs are shown here as well, as `%%workers` does.
 
         Returns:

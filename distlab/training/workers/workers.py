@@ -226,8 +226,8 @@ def _reason(error: tf.errors.OpError, workers: Workers) -> str:
 def _watched_peers(workers: Workers) -> Iterator[None]:
     """Inside the block, what waits for a worker that has ended fails soon.
 
-    TensorFlow itself may take ten seconds, until it misses a heartbeat. A machine that loses its
-    power or its network is left to that.
+    TensorFlow itself waits until it has missed heartbeats. A machine that loses its power or its
+    network is left to that.
     """
     is_over = threading.Event()
 
