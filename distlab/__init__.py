@@ -88,7 +88,8 @@ def __getattr__(name: str) -> Any:
             environment.load_tensorflow()
         value = getattr(importlib.import_module(f"distlab.{_ROOMS[name]}"), name)
     except ModuleNotFoundError as error:
-        raise environment.explain_missing(str(error.name)) from error
+        missing = str(error.name)
+        raise environment.explain_missing(missing, asked=f"distlab.{name}") from error
     globals()[name] = value
     return value
 

@@ -7,6 +7,7 @@ distlab launch --workers 2 train.py --epochs 3      # run a script on two worker
 distlab grade handed-in --out graded                # grade a folder of submissions
 distlab exercise new 20_my_topic                    # an exercise of your own to start from
 distlab bench train.py --replicas 1 2 4             # how your own model scales on this machine
+distlab example train                               # write examples/train.py into this folder
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import os
 import shutil
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,9 @@ from distlab import __version__
 from distlab.authoring.exercise.exercise_command import add_exercise
 from distlab.autograder.grade_command import add_grade
 from distlab.course.bench_command import add_bench
-from distlab.errors import DistlabError, UnsupportedEnvironment
+from distlab.course.example_command import add_example
+from distlab.environment import explain_missing
+from distlab.errors import DistlabError, UnsupportedEnvironment, is_installed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,10 +44,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except DistlabError as error:
-        print(f"distlab: {error}", file=sys.stderr)
-        return 2
+        return _refuse(error)
+    except ModuleNotFoundError as error:
+        if not _is_of_an_extra(error):
+            raise
+        return _refuse(explain_missing(str(error.name), asked=f"distlab {given[0]}"))
     except KeyboardInterrupt:
         return 130
+
+
+def _refuse(error: DistlabError) -> int:
+    print(f"distlab: {error}", file=sys.stderr)
+    return 2
+
+
+def _is_of_an_extra(error: ModuleNotFoundError) -> bool:
+    """Whether an installed file imports what is missing, and not the user's own code."""
+    *_, (last, _) = (
+        frame
+        for frame in traceback.walk_tb(error.__traceback__)
+        if not frame[0].f_code.co_filename.startswith("<frozen importlib")
+    )
+    return is_installed(last.f_code.co_filename)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -96,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     add_grade(commands)
     add_exercise(commands)
     add_bench(commands)
+    add_example(commands)
     return parser
 
 

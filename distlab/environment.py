@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import importlib.util
 import logging
 import os
 import platform
@@ -165,7 +166,14 @@ def require_data_sets() -> None:
         raise UnsupportedEnvironment(asked="import tensorflow_datasets", found=found, do=do)
 
 
-def explain_missing(module: str) -> UnsupportedEnvironment:
+def require_modules(asked: str, *modules: str) -> None:
+    """Raises where a module that a call will need is not installed, before anything is done."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise explain_missing(module, asked=asked)
+
+
+def explain_missing(module: str, *, asked: str = "") -> UnsupportedEnvironment:
     """Returns the error for a module that is not installed, with the command that brings it."""
     top = module.partition(".")[0]
     if top in ("tensorflow", "keras"):
@@ -173,8 +181,8 @@ def explain_missing(module: str) -> UnsupportedEnvironment:
     else:
         cure = f'pip install "distlab[{_EXTRA_OF.get(top, "lab")}]"'
     return UnsupportedEnvironment(
-        asked=f"import {module}",
-        found=f"it is not installed for {platform.python_implementation()} "
+        asked=asked or f"import {module}",
+        found=f"{module} is not installed for {platform.python_implementation()} "
         f"{platform.python_version()}",
         do=cure,
     )

@@ -1,6 +1,6 @@
 """The one family of errors: each says what was asked, what was found and what to do.
 
-If the cause is an entry of docs/pitfalls.md, the error names this entry.
+If the cause is an entry of docs/pitfalls.md, the error names this entry and the page's path.
 
 Every error that distlab raises on purpose is a `DistlabError`, and also the builtin
 error a caller would expect (`ValueError` for an argument, and so on):
@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from distlab.shipped import path_to_open
+
 PITFALLS_PAGE = "docs/pitfalls.md"
 _INSTALLED = (
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
@@ -37,7 +39,7 @@ class DistlabError(Exception):
 
     def __init__(self, *, asked: str, found: str, do: str, pitfall: str = "") -> None:
         self.asked, self.found, self.do, self.pitfall = asked, found, do, pitfall
-        see = f"\n  see: {PITFALLS_PAGE}, {pitfall!r}" if pitfall else ""
+        see = f"\n  see: {path_to_open(PITFALLS_PAGE)}, {pitfall!r}" if pitfall else ""
         super().__init__(f"{asked}\n  found: {found}\n  to do: {do}{see}")
 
     @property

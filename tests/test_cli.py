@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -72,3 +73,22 @@ def test_lab_lays_the_course_and_then_opens_it(monkeypatch, tmp_path, capsys):
     assert cli.main(["lab", str(tmp_path), "--no-browser", "--port", "8899", "--", "--debug"]) == 0
     assert capsys.readouterr().out == "laid\n"
     assert seen == [(tmp_path, {"open_browser": False, "port": 8899, "further": ["--debug"]})]
+
+
+def test_a_module_that_an_extra_brings_is_named_and_the_users_own_missing_one_is_not(
+    monkeypatch, capsys
+):
+    """Whatever a command imports: the code here is taken for distlab's, and then for a user's."""
+    ours = str(Path(distlab.__file__).with_name("diagnostics.py"))
+    for file, is_ours in ((ours, True), (__file__, False)):
+        names = {}
+        exec(compile("def doctor():\n    import jinja2_of_nobody.sub", file, "exec"), names)
+        monkeypatch.setattr("distlab.diagnostics.doctor", names["doctor"])
+        if not is_ours:
+            with pytest.raises(ModuleNotFoundError, match="jinja2_of_nobody"):
+                cli.main(["doctor"])
+            continue
+        assert cli.main(["doctor"]) == 2
+        asked, found, do = capsys.readouterr().err.splitlines()
+        assert asked == "distlab: distlab doctor" and 'pip install "distlab[lab]"' in do
+        assert found.startswith("  found: jinja2_of_nobody is not installed for CPython ")

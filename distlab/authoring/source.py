@@ -19,7 +19,8 @@ from distlab.authoring.nbgrader import mark_cells
 from distlab.authoring.prediction_cells import fold_answers
 from distlab.course.checks.registry import checks_of, reports_of
 from distlab.course.markup import CODE, REPORT, TASK, TEXT
-from distlab.errors import InvalidArgument, NotebookError, UnsupportedEnvironment, did_you_mean
+from distlab.environment import require_modules
+from distlab.errors import InvalidArgument, NotebookError, did_you_mean
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -208,13 +209,8 @@ def _refused(page: Page, line: int, found: str, do: str) -> NotebookError:
 
 def notebook_tools() -> tuple[Any, Any]:
     """Returns jupytext and nbformat's `v4`, which only an install with [test] has."""
-    try:
-        import jupytext
-        from nbformat import v4
-    except ImportError as missing:
-        raise UnsupportedEnvironment(
-            asked="notebooks from their sources",
-            found=f"no {missing.name} here",
-            do='pip install "distlab[test]"',
-        ) from missing
+    require_modules("notebooks from their sources", "jupytext", "nbformat")
+    import jupytext
+    from nbformat import v4
+
     return jupytext, v4

@@ -13,7 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from distlab.environment import require_modules
 from distlab.errors import InvalidArgument
+
+# Of the extra `lab`: what the pages are made with, and what answers to the lessons use.
+_NEEDS = ("jinja2", "markdown_it", "cloudpickle", "jupyter_client", "tensorflow_datasets")
 
 
 def add_grade(commands: Any) -> None:
@@ -115,6 +119,7 @@ def add_grade(commands: Any) -> None:
 
 
 def _grade(options: argparse.Namespace) -> int:
+    require_modules("distlab grade", *_NEEDS)
     from distlab.autograder.gradebook.platforms import CANVAS, MOODLE, check_export, give_back
     from distlab.autograder.grader import GradingOptions
     from distlab.autograder.isolation.limits import Limits

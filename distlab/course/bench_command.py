@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab.course.measure.scaling_runs import MeasuredStep, time_step
+from distlab.environment import require_modules
 from distlab.errors import InvalidArgument, ProcessError
 
 _COLUMNS = ("replicas", "examples/s", "efficiency", "step ms", "compute", "communic.", "input")
@@ -60,6 +61,8 @@ def _bench(options: argparse.Namespace) -> int:
             found="a first number that is not 1, with which the others are compared",
             do="start with 1",
         )
+    if options.plot:
+        require_modules("distlab bench --plot", "matplotlib")
     steps = measure_scaling(
         options.script or options.build,
         replicas=options.replicas,

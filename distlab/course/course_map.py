@@ -1,6 +1,6 @@
 """The course as a map: its lessons in order, what each answers, and how long it takes.
 
-    print(map_table(read_map(course_root())))        # the table of README and of the site
+    print(map_table(read_map(shipped_root())))        # the table of README and of the site
 
 Titles and questions are kept here. Minutes are read from the notebooks, where a reader sees them,
 so that there is one place for them. Lessons that are not there yet are on the map, and marked.

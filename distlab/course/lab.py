@@ -7,7 +7,6 @@ JupyterLab is told to call nobody: no news, no word of newer versions, no catalo
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from distlab.environment import explain_missing
+from distlab.environment import require_modules
 
 # What opens first: the page with the next step, or in a folder without it the first lesson.
 FIRST_PAGES = ("course.md", "notebooks/00_start_here.ipynb")
@@ -99,5 +98,4 @@ def open_lab(
 
 def check_jupyterlab() -> None:
     """Raises where JupyterLab is not installed."""
-    if importlib.util.find_spec("jupyterlab") is None:
-        raise explain_missing("jupyterlab")
+    require_modules("distlab lab", "jupyterlab")

@@ -21,8 +21,8 @@ from typing import Any
 
 from distlab.atomic_write import write_atomically
 from distlab.errors import InvalidArgument, UnsupportedEnvironment, did_you_mean
+from distlab.shipped import MANIFEST, shipped_root
 
-MANIFEST = ".distlab.json"
 FOLDERS = ("notebooks", "exercises")
 # What notebooks link to or show, so that a learner's folder has it at the same place.
 PAGES = (
@@ -69,7 +69,7 @@ class LaidFiles:
 
 def course_files(course: Path | None = None) -> dict[str, Path]:
     """Returns the files of the course, by their path inside a learner's folder."""
-    root = course or course_root()
+    root = course or shipped_root()
     files = {
         path.relative_to(root).as_posix(): path
         for folder in FOLDERS
@@ -86,13 +86,6 @@ def course_files(course: Path | None = None) -> dict[str, Path]:
     return files
 
 
-def course_root() -> Path:
-    """Returns the folder of the lessons: inside the installed package, or the clone's own."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "_course"
-    return installed if installed.is_dir() else package.parent
-
-
 def lay_course(
     folder: str | os.PathLike[str], *, fresh: list[str] | None = None, course: Path | None = None
 ) -> LaidFiles:
@@ -103,7 +96,7 @@ def lay_course(
     files = course_files(course)
     target = Path(folder)
     wanted = _fresh_names(fresh or [], files)
-    _check_folder(target, course or course_root())
+    _check_folder(target, course or shipped_root())
     laid = _read_manifest(target)
     report = LaidFiles(target)
     for name, source in files.items():

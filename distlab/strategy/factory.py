@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from distlab.cluster.spec import read_cluster
 from distlab.errors import DeviceError, InvalidArgument, did_you_mean
+from distlab.shipped import path_to_open
 from distlab.strategy.clusters import make_on_cluster
 from distlab.strategy.description import CLUSTER_KINDS, short_name
 from distlab.strategy.mirrored import (
@@ -263,7 +264,7 @@ def _make_tpu() -> Any:
         raise DeviceError(
             asked="make_strategy('tpu')",
             found="no TPU that TensorFlow can use" + (f", and TPU_NAME={name}" if name else ""),
-            do="install tensorflow-tpu in place of tensorflow (docs/tpu.md), on a TPU host; "
-            "everywhere else 'mirrored' runs the same code",
+            do="install tensorflow-tpu in place of tensorflow, on a TPU host "
+            f"({path_to_open('docs/tpu.md')}); everywhere else 'mirrored' runs the same code",
         ) from error
     return tf.distribute.TPUStrategy(resolver)

@@ -66,7 +66,7 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_without_tensorflow_or_an_extra_the_error_says_how_to_get_it(run_python):
     hidden = "import sys; sys.modules['tensorflow'] = None; import distlab; distlab.make_strategy"
     message = run_python(hidden, fails=True)
-    assert "import tensorflow\n  found: it is not installed for CPython" in message
+    assert "distlab.make_strategy\n  found: tensorflow is not installed for CPython" in message
     assert "to do: pip install distlab" in message
     # TensorFlow would take seconds to import, and is not what this tests.
     hidden = """

@@ -11,6 +11,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from distlab.environment import require_modules
+
 
 def add_exercise(commands: Any) -> None:
     """Adds the command."""
@@ -71,6 +73,8 @@ def _new(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
+    tools = ["jupytext", "nbformat", *["nbclient", "ipykernel"] * options.execute]
+    require_modules("distlab exercise build", *tools)
     from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
 
     built = build_editions(

@@ -19,7 +19,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 
 from distlab.course.checks.help_steps import Section
-from distlab.course.learner_folder import course_root
+from distlab.shipped import shipped_root
 
 _LONGEST_SUMMARY = 80
 _NOTHING = '<p class="quiet">Nothing is written here.</p>'
@@ -79,7 +79,7 @@ def _answer(blocks: Iterable[str], *, is_asked: bool) -> list[str]:
 
 def section_html(section: Section) -> str:
     """Returns the HTML of a section; "" if the lesson has no such heading."""
-    cells = _cells(course_root() / "notebooks" / f"{section.stem}.ipynb")
+    cells = _cells(shipped_root() / "notebooks" / f"{section.stem}.ipynb")
     return "\n".join(html for cell in _below(cells, section.heading) for html in _cell_html(*cell))
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from distlab.course.checks.check import Check
 from distlab.course.checks.registry import stem_of
-from distlab.course.learner_folder import course_root
 from distlab.course.markup import TASK_LINE
 from distlab.course.results.failures import unwrapped
+from distlab.shipped import shipped_root
 
 
 def is_untouched(check: Check, function: Callable[..., Any]) -> bool:
@@ -36,7 +36,7 @@ def is_untouched(check: Check, function: Callable[..., Any]) -> bool:
 
 def exercise_of(stem: str) -> Path:
     """Returns where the exercise of a lesson is, as it is handed out."""
-    return course_root() / "exercises" / f"{stem}.ipynb"
+    return shipped_root() / "exercises" / f"{stem}.ipynb"
 
 
 def is_handed_out(task: str, source: str, exercise: Path) -> bool:

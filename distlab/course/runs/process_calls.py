@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from distlab.cluster.deadline import Deadline
-from distlab.cluster.local.remote_calls import pack_call
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
 from distlab.course.results.tracebacks import PackedError, pack_error, pack_text, raise_packed
 from distlab.errors import UnsupportedEnvironment
@@ -63,6 +62,8 @@ def call_in_process(
             found="a system without such a limit",
             do="run it on Linux, macOS or WSL2",
         )
+    from distlab.cluster.local.remote_calls import pack_call  # of an extra
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "call").write_bytes(pack_call(function, (job, args)))
