@@ -87,7 +87,7 @@ def _warnings_only() -> None:
 
 
 # Said by TensorFlow 2.21 on every Linux machine without a GPU, and by oneDNN everywhere.
-_NOISE = (
+NOISE = (
     b"All log messages before absl::InitializeLog()",
     b"oneDNN custom operations are on",
     b"Could not find cuda drivers on your machine",
@@ -111,7 +111,7 @@ def without_noise() -> Iterator[None]:
             os.dup2(stderr, 2)
             held.seek(0)
             for line in held:
-                if not any(noise in line for noise in _NOISE):
+                if not any(noise in line for noise in NOISE):
                     os.write(stderr, line)
             os.close(stderr)
 

@@ -2,11 +2,13 @@
 
 how_it_ended(-9)                     # "was ended by SIGKILL"
 exit_code(-9)                        # 137, as shells say it
+error_in(output)                     # "ValueError: no", of the last traceback in it
 first_cause({worker_0: 1, worker_1: -9}, output)   # worker:1: the other only lost its peer
 """
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Mapping
 
@@ -26,6 +28,13 @@ _LOST_PEER = (
 )
 
 
+# The line of a traceback that names the error, and what an error of distlab's has found.
+_ERROR = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)(?:\n  (found: .*))?", re.MULTILINE
+)
+_LONGEST_ERROR = 300
+
+
 def how_it_ended(code: int) -> str:
     """Returns what follows the name of a task that ended with this code."""
     if code >= 0:
@@ -35,6 +44,13 @@ def how_it_ended(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
+
+
+def error_in(text: str) -> str:
+    """Returns the error that ended what was written, in a line; "" without a traceback."""
+    errors = _ERROR.findall(text)
+    error = "; ".join(filter(None, errors[-1])) if errors else ""
+    return f"{error[:_LONGEST_ERROR]}..." if len(error) > _LONGEST_ERROR else error
 
 
 def is_preempted(code: int) -> bool:

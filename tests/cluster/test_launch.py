@@ -178,7 +178,8 @@ WORKER_1_FAILS = "if name == 'worker:1':\n    {}\nsleep()\n"
 LOST_A_PEER = """
 if name == "worker:0":
     wait_for("ended")
-    print("UnavailableError: Connection reset by peer", file=sys.stderr)
+    # Left out of what is shown, and still a sign that it failed because of another.
+    print("E0000 00:00:17 1 x.cc:1] UNAVAILABLE: Connection reset by peer", file=sys.stderr)
     sys.exit(9)
 import atexit
 atexit.register(sleep)
@@ -192,12 +193,80 @@ raise ValueError("no")
     [
         (WORKER_1_FAILS.format("os.kill(os.getpid(), 9)"), 137, "worker:1 was ended by SIGKILL"),
         # The cause is worker:1, though it does not come to its end.
-        (LOST_A_PEER, 1, "worker:1 ended with exit code 1"),
+        (LOST_A_PEER, 1, "worker:1 ended with exit code 1 (ValueError: no)"),
     ],
 )
 def test_the_first_failure_is_named_and_gives_the_code(text, code, line, capfd):
     run = launched(["--workers", 2, script(text)], capfd, code=code)
     assert own_lines(run) == [f"{line}; the others were ended"]
+
+
+# How a script can fail, and what the last line of all says.
+FAILURES = {
+    "int('no')": "1 (ValueError: invalid literal for int() with base 10: 'no')",
+    "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise OSError('a\\nb')": "1 (OSError: a)",
+    "import distlab\ndistlab.plan_batch(global_batch=0, replicas=2)": "1 (distlab.errors.Invalid"
+    "Argument: plan_batch(global_batch=0); found: not a whole number of at least 1)",
+    "print('to do: nothing')\nsys.exit('cannot go on')": "1 (cannot go on)",
+    "import argparse\nargparse.ArgumentParser(prog='x').parse_args(['--y'])": "2 (x: error: "
+    "unrecognized arguments: --y)",
+    "def f():\n    f(\n": "1 (SyntaxError: '(' was never closed)",
+    "print('fine')\nsys.exit(3)": "3",
+    "raise ValueError('x' * 1000)": f"1 (ValueError: {'x' * 288}...)",
+}
+
+
+def test_after_a_failure_the_last_line_names_the_cause(capfd):
+    for text, ended in FAILURES.items():
+        run = launched([script(text)], capfd, code=int(ended[0]))
+        last = run.err.splitlines()[-1]
+        assert last == f"distlab launch: worker:0 ended with exit code {ended}", text
+
+
+SURVIVES = """
+if name == "worker:1":
+    wait_for("midway")
+    os.kill(os.getpid(), 9)
+"""
+# worker:0 shows an error, and is ended by the launcher in the middle of it.
+BY_LINES = """
+print('Traceback (most recent call last):\\n  File "x.py", line 1, in f', file=sys.stderr)
+pathlib.Path("midway").touch()
+sleep()
+"""
+AT_ONCE = """
+class Slow(Exception):
+    def __str__(self):  # Python asks for it when it has written the frames
+        pathlib.Path("midway").touch()
+        sleep()
+raise Slow
+"""
+
+
+def test_a_survivor_shows_its_whole_error_or_none_of_it(capfd):
+    cut_off = "(a traceback that was cut off, since the task was ended meanwhile)"
+    for text, shows in ((BY_LINES, [cut_off]), (AT_ONCE, [])):
+        Path("midway").unlink(missing_ok=True)
+        run = launched(["--workers", 2, script(SURVIVES + text)], capfd, code=137)
+        assert said_by("worker:0", run.err) == shows
+        last = run.err.splitlines()[-1]
+        assert last == "distlab launch: worker:1 was ended by SIGKILL; the others were ended"
+
+
+# What native code writes of a peer that was lost, what it writes everywhere, and what is shown.
+LOGGED = """E0000 00:00:1795910725.64 27772 cuda_platform.cc:52] failed call to cuInit: INTERNAL
+E0000 00:00:1795910740.60 28768 executor.cc:252] StartAbort UNAVAILABLE: Connection reset by peer
+Additional GRPC error information from remote target /job:worker/replica:0/task:0 while calling:
+:UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"Connection reset by peer"}
+2026-01-31 10:00:00.123456: E tensorflow/core/x.cc:1] Aborting RingGather: Socket closed
+E0000 00:00:1795910740.60 28768 allocator.cc:9] out of memory
+Additional GRPC error information that an error quotes
+Connection reset by peer, says a script"""
+
+
+def test_what_native_code_logs_of_every_machine_and_of_a_lost_peer_is_left_out(capfd):
+    run = launched([script(f"os.write(2, {LOGGED.encode()!r})")], capfd)
+    assert said_by("worker:0", run.err) == LOGGED.splitlines()[-3:]
 
 
 def test_the_same_traceback_of_several_tasks_is_shown_once_and_in_one_piece(capfd):
@@ -229,16 +298,19 @@ if attempt < 3:
     run = launched(args, capfd)
     assert attempts()["worker:1"] == 3
     failed, again = "worker:1 ended with exit code 1", "all are started again (restart"
-    assert own_lines(run) == [f"{failed}; {again} {number} of 2)" for number in (1, 2)]
+    errors = [f"{failed} (ValueError: failure {number})" for number in (1, 2)]
+    assert own_lines(run) == [
+        f"{error}; {again} {number} of 2)" for number, error in enumerate(errors, 1)
+    ]
     assert len({line for line in said_by("worker:1", run.out) if "cluster" in line}) == 1
     # What failed is seen each time, and before the launcher speaks of it.
-    said = [line.split(";")[0] for line in run.err.splitlines()[1:]]
+    said = [re.split(r";| \(", line)[0] for line in run.err.splitlines()[1:]]
     order = [line for line in said if "ValueError: fail" in line or failed in line]
     ours, theirs = f"distlab launch: {failed}", "worker:1 | ValueError: failure"
     assert order == [f"{theirs} 1", ours, f"{theirs} 2", ours]
     args[3] = 1  # restarts have an end
     run = launched(args, capfd, code=1)
-    assert own_lines(run)[1:] == [f"{failed}; the others were ended"]
+    assert own_lines(run)[1:] == [f"{errors[1]}; the others were ended"]
 
 
 def test_a_preempted_task_is_started_again_and_the_others_may_save(capfd, monkeypatch):

@@ -188,7 +188,7 @@ class _Launcher:
             return self._on_signal(self._signals[0])
         for task, code in self._failed().items():
             if task.job == "evaluator":
-                self._say(f"{task} {exit_status.how_it_ended(code)}; training had ended before")
+                self._say(f"{self._how_it_ended(task, code)}; training had ended before")
         self._end(self._all(), signal.SIGTERM)
         return 0
 
@@ -212,7 +212,7 @@ class _Launcher:
         if not (failed := self._failed()):
             return None
         task, failed = self._cause(failed)
-        how = f"{task} {exit_status.how_it_ended(failed[task])}"
+        how = self._how_it_ended(task, failed[task])
         grace_secs = _PREEMPTED_SECS if exit_status.is_preempted(failed[task]) else _LOST_SECS
         if self._restarts == self._options.max_restarts:
             self._end(self._all(), signal.SIGTERM, grace_secs)
@@ -228,6 +228,14 @@ class _Launcher:
         if not self._signals:
             self._start(again)
         return None
+
+    def _how_it_ended(self, task: TaskName, code: int) -> str:
+        """Returns how a task ended, with its error: what is said last names the cause."""
+        how = f"{task} {exit_status.how_it_ended(code)}"
+        if code <= 0 or exit_status.is_preempted(code):
+            return how
+        error = exit_status.error_in(self._output.tail(task)) or self._output.last_error(task)
+        return f"{how} ({error})" if error else how
 
     def _failed(self) -> dict[TaskName, int]:
         ended = self._group.ended()

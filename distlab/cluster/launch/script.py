@@ -10,6 +10,7 @@ is read by that import (TF_USE_LEGACY_KERAS) then starts over in a new Python, w
 from __future__ import annotations
 
 import builtins
+import contextlib
 import faulthandler
 import importlib.machinery
 import io
@@ -70,11 +71,22 @@ def run(command: Sequence[str]) -> None:
 
 
 def _show(error: BaseException) -> None:
-    """Shows an error as Python would: from the script's own first frame on."""
+    """Shows an error as Python would: from the script's own first frame on, and at once.
+
+    Python writes a traceback line by line. The launcher may end this task meanwhile, since another
+    one failed; then nothing is seen, rather than a traceback without its message.
+    """
     rest = error.__traceback__
     while rest is not None and rest.tb_frame.f_code.co_filename == __file__:
         rest = rest.tb_next
-    sys.excepthook(type(error), error.with_traceback(rest), rest)
+    with io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace") as whole:
+        with contextlib.redirect_stderr(whole):
+            sys.excepthook(type(error), error.with_traceback(rest), rest)
+        whole.flush()
+        text = whole.buffer.getvalue().decode()
+    if sys.stderr is not None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _start_over_where_set_too_late(argv: list[str]) -> None:

@@ -8,7 +8,9 @@
     worker:0 | epoch 1
     worker:1 | epoch 1
 
-A traceback comes out in one piece, and only once if several tasks have the same.
+A traceback comes out in one piece, and only once if several tasks have the same; of one that is
+cut off where its task was ended, a line is left. What TensorFlow logs on every machine is left out,
+and so is gRPC's word of a peer that was lost: the error that follows says which.
 What a task writes to stdout goes to stdout, its stderr to stderr; a thread for each reads it, so
 a task that writes megabytes is held up by the reader of this process and by nothing else.
 """
@@ -19,17 +21,23 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
 from distlab.cluster.deadline import Deadline
+from distlab.cluster.exit_status import has_lost_a_peer
 from distlab.cluster.spec import TaskName
+from distlab.environment import NOISE
 
 # A line is cut where it is longer, so that one without an end takes no memory.
 LONGEST_LINE = 1 << 16
 # How much of what a task said last is kept, to look for a cause in it; a traceback has no more.
 _TAIL = 1 << 14
 _TRACEBACK = b"Traceback (most recent call last):"
+_CUT_OFF = b"(a traceback that was cut off, since the task was ended meanwhile)"
+# A line of TensorFlow's C++, in both of its forms, and what follows it if it quotes gRPC.
+_LOGGED = re.compile(rb"[IWE]\d{4} \d\d:|\d{4}-\d\d-\d\d [\d:.]+: [IWE] ")
+_MORE_OF_IT = (b"Additional GRPC error information", b":UNKNOWN:", b':{"created"')
 # How long a stream is waited for that a process which the task left behind still holds.
 _LEFT_BEHIND_SECS = 1.0
 _LOOK_SECS = 0.05
@@ -56,6 +64,7 @@ class TaskOutput:
         self._threads: dict[TaskName, list[threading.Thread]] = {task: [] for task in tasks}
         self._writers: dict[TaskName, list[int]] = {}
         self._tails = dict.fromkeys(tasks, b"")
+        self._last_errors: dict[TaskName, bytes] = {}
         self._tracebacks: dict[TaskName, bytes] = {}  # the last that each showed
         self._lock, self._tails_lock = threading.Lock(), threading.Lock()
         self._writing: set[threading.Thread] = set()
@@ -66,6 +75,7 @@ class TaskOutput:
         """Returns the descriptors that a task gets as stdout and stderr."""
         self.finish(task)
         self._tails[task] = b""
+        self._last_errors.pop(task, None)
         self._tracebacks.pop(task, None)
         writers = []
         for target in (sys.stdout, sys.stderr):
@@ -85,6 +95,10 @@ class TaskOutput:
     def tail(self, task: TaskName) -> str:
         """Returns what a task wrote last, a few thousand letters."""
         return self._tails[task].decode(errors="replace")
+
+    def last_error(self, task: TaskName) -> str:
+        """Returns the last line that a task wrote to stderr; "" if it wrote none."""
+        return self._last_errors.get(task, b"").decode(errors="replace")
 
     def say(self, text: str) -> None:
         """Writes a line of the launcher's own to stderr."""
@@ -108,32 +122,20 @@ class TaskOutput:
         text, colour = self._prefixes[task]
         prefix = (f"\x1b[0;{colour}m{text}\x1b[0m" if _in_colour(target) else text).encode()
         with open(reader, "rb") as stream:
-            for lines in self._pieces(task, stream):
+            for lines in _pieces(_without_noise(self._lines(task, stream))):
+                if target is sys.stderr and (last := shown(lines[-1]).strip()):
+                    self._last_errors[task] = last
                 self._writing.add(threading.current_thread())
                 with self._lock:
                     for line in self._without_repetition(task, lines):
                         self._write(target, b"%b%b\n" % (prefix, shown(line)))
                 self._writing.discard(threading.current_thread())
 
-    def _pieces(self, task: TaskName, stream: IO[bytes]) -> Iterator[list[bytes]]:
-        """Yields each line as it comes, but the lines of a traceback together."""
-        held: list[bytes] = []
+    def _lines(self, task: TaskName, stream: IO[bytes]) -> Iterator[bytes]:
         while line := stream.readline(LONGEST_LINE):
             with self._tails_lock:
                 self._tails[task] = (self._tails[task] + line)[-_TAIL:]
-            if held and line.startswith(_TRACEBACK):
-                yield held
-                held = []
-            if not held and not line.startswith(_TRACEBACK):
-                yield [line]
-                continue
-            held.append(line)
-            is_last = not line.startswith((b" ", _TRACEBACK))
-            if is_last or sum(map(len, held)) > _TAIL:
-                yield held
-                held = []
-        if held:
-            yield held
+            yield line
 
     def _without_repetition(self, task: TaskName, lines: list[bytes]) -> list[bytes]:
         """Returns lines, or for another task's traceback one that names this task."""
@@ -157,6 +159,36 @@ class TaskOutput:
 
 def _left_behind() -> Deadline:
     return Deadline(_LEFT_BEHIND_SECS, lambda: [os.getpid()])  # whose threads read the streams
+
+
+def _pieces(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yields each line as it comes, but the lines of a traceback together."""
+    held: list[bytes] = []
+    for line in lines:
+        if held and line.startswith(_TRACEBACK):
+            yield held
+            held = []
+        if not held and not line.startswith(_TRACEBACK):
+            yield [line]
+            continue
+        held.append(line)
+        is_last = not line.startswith((b" ", _TRACEBACK))
+        if is_last or sum(map(len, held)) > _TAIL:
+            yield held
+            held = []
+    if held:
+        yield [_CUT_OFF]
+
+
+def _without_noise(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields lines as they come, but not those that tell a reader nothing."""
+    after_lost_peer = False
+    for line in lines:
+        is_more = after_lost_peer and line.startswith(_MORE_OF_IT)
+        is_logged = bool(_LOGGED.match(line))
+        after_lost_peer = is_more or (is_logged and has_lost_a_peer(line.decode(errors="replace")))
+        if not after_lost_peer and not any(noise in line for noise in NOISE):
+            yield line
 
 
 def _in_colour(target: IO[str]) -> bool:
