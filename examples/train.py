@@ -46,7 +46,7 @@ def train(*, epochs: int, folder: str | Path) -> float:
     resume = dl.Resume(folder)
     history = model.fit(data, epochs=epochs, callbacks=[resume], shuffle=False, verbose=0)
     loss = history.history["loss"][-1]
-    if is_chief(strategy):  # the loss is the same on all: one tells it
+    if dl.describe(strategy).is_chief:  # the loss is the same on all: one tells it
         print(f"loss after {epochs} epochs on {strategy.num_replicas_in_sync} replicas: {loss:.6f}")
     return loss
 
@@ -68,14 +68,6 @@ def is_evaluator() -> bool:
     """Tells whether this process is the cluster's evaluator, which takes no part in training."""
     task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
     return task.get("type") == "evaluator"
-
-
-def is_chief(strategy) -> bool:
-    """Tells whether this process speaks for all."""
-    resolver = strategy.cluster_resolver
-    jobs = resolver.cluster_spec().as_dict() if resolver else {}
-    task = (resolver.task_type, resolver.task_id) if jobs else None
-    return task in (None, ("chief" if "chief" in jobs else "worker", 0))
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:

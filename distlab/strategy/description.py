@@ -1,12 +1,13 @@
 """What a strategy is, in words.
 
-describe(strategy)      # kind, replicas, workers, devices, variables, all-reduce, why
+describe(strategy)                # kind, replicas, workers, devices, variables, all-reduce, why
+describe(strategy).is_chief       # whether this process is the one that prints and writes for all
 """
 
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import tensorflow as tf
@@ -37,6 +38,8 @@ class StrategyDescription:
         variables: Where the variables are.
         all_reduce: What adds the gradients up.
         why: Why this kind was chosen.
+        is_chief: Whether this process prints and writes for all workers. On parameter servers
+            that's the coordinator, and in a single process it is always true.
     """
 
     kind: str
@@ -46,9 +49,11 @@ class StrategyDescription:
     variables: str
     all_reduce: str
     why: str
+    is_chief: bool = field(default=True, repr=False)
 
     def _rows(self) -> list[tuple[str, str]]:
-        rows = [(field.name.replace("_", "-"), getattr(self, field.name)) for field in fields(self)]
+        shown = [each.name for each in fields(self) if each.repr]
+        rows = [(name.replace("_", "-"), getattr(self, name)) for name in shown]
         return [
             (name, ", ".join(value) if isinstance(value, tuple) else str(value))
             for name, value in rows
@@ -90,7 +95,16 @@ def describe(strategy: tf.distribute.Strategy) -> StrategyDescription:
         variables=_VARIABLES[kind],
         all_reduce=type(operations).__name__ if reduces else _NO_REDUCE.get(kind, "not needed"),
         why=why,
+        is_chief=kind not in CLUSTER_KINDS or _is_first_task(strategy.cluster_resolver),
     )
+
+
+def _is_first_task(resolver: tf.distribute.cluster_resolver.ClusterResolver | None) -> bool:
+    if resolver is None:
+        return True
+    jobs = resolver.cluster_spec().as_dict()
+    first = ("chief" if "chief" in jobs else "worker", 0)
+    return not jobs or (resolver.task_type, resolver.task_id) == first
 
 
 def _kind_of(strategy: Any) -> str:

@@ -56,6 +56,7 @@ def test_each_kind_of_one_process_is_made_and_described(alone, kind, replicas, s
     description = dl.describe(strategy)
     assert isinstance(strategy, strategy_class)
     assert (description.kind, description.replicas, description.workers) == (kind, replicas, 1)
+    assert description.is_chief and "chief" not in repr(description)
     with strategy.scope():
         variable = tf.Variable(2.0)
     values = strategy.run(lambda: variable * 1.0)

@@ -169,7 +169,8 @@ def run(names, devices, folder, last):
         else:
             place = pathlib.Path(folder) / name.replace(" ", "_")
             results[name] = ON_WORKERS[name](strategy, place)
-    results["described"] = "{0.kind} {0.replicas} {0.workers}".format(dl.describe(strategy))
+    template = "{0.kind} {0.replicas} {0.workers}, chief: {0.is_chief}"
+    results["described"] = template.format(dl.describe(strategy))
     results["last"] = last(strategy, pathlib.Path(folder), results)
     return results
 

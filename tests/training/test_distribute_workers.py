@@ -49,8 +49,8 @@ def test_two_workers_take_the_steps_of_one_device(two, name):
 
 
 def test_a_chief_and_a_worker_on_two_devices_each_take_the_steps_of_one(four_replicas):
-    for worker in four_replicas:
-        assert worker["described"] == "multi_worker 4 2"
+    for worker, is_chief in zip(four_replicas, (True, False), strict=True):
+        assert worker["described"] == f"multi_worker 4 2, chief: {is_chief}"
         for name in ON_FOUR:
             assert_same(worker[name], one_device(name))
 
@@ -187,4 +187,5 @@ def test_a_lost_worker_is_named_without_waiting_for_its_heartbeat(two):
 
 
 def test_what_describe_says(two):
-    assert [worker["described"] for worker in two] == ["multi_worker 2 2"] * 2
+    said = [f"multi_worker 2 2, chief: {is_chief}" for is_chief in (True, False)]
+    assert [worker["described"] for worker in two] == said

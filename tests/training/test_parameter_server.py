@@ -198,6 +198,7 @@ def test_workers_that_do_not_come_back_are_named(two_workers):
 def test_the_strategy_is_described(two_workers):
     described = two_workers["described"]
     assert (described.kind, described.workers) == ("parameter_server", 2)
+    assert described.is_chief  # the coordinator
     assert described.variables == "spread over the parameter servers"
 
 
