@@ -1,5 +1,7 @@
 """A Sphinx extension: documents the names of `import distlab` without importing them.
 
+    - `dl.distribute`: Builds ...   in the reference: its documentation takes the line's place
+
     .. public:: distribute          a function: its signature and its docstring
     .. public:: LocalCluster        a class: those of its methods that have a docstring, too
     .. public:: measure.timing.time_call        a name of a module
@@ -81,7 +83,22 @@ def _signature(args: ast.arguments, skip: int) -> str:
     return ast.unparse(args)
 
 
+# A list of names, each with a sentence: what a reader sees where Sphinx has not run.
+_LIST = re.compile(r"(?:^- `(?:dl|distlab)\.[\w.]+`: .+\n)+", re.MULTILINE)
+_NAME = re.compile(r"^- `(?:dl|distlab)\.([\w.]+)`", re.MULTILINE)
+
+
+def _document_lists(app: Any, page: str, source: list[str]) -> None:
+    def directives(listed: re.Match[str]) -> str:
+        lines = [f".. public:: {name}" for name in _NAME.findall(listed[0])]
+        return "\n".join(["```{eval-rst}", *lines, "```", ""])
+
+    if page == "docs/reference":
+        source[0] = _LIST.sub(directives, source[0])
+
+
 def setup(app: Any) -> dict[str, bool]:
-    """Adds the directive."""
+    """Adds the directive, and the reference's lists of names."""
     app.add_directive("public", Public)
+    app.connect("source-read", _document_lists)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,11 +1,14 @@
 import ast
+import importlib
 import inspect
 import pathlib
 import pkgutil
+import re
 
 import pytest
 
 import distlab
+from distlab import errors
 from tests.support.repository import ROOT
 
 NAMES = [name for name in distlab.__all__ if name != "__version__"]
@@ -77,3 +80,18 @@ import distlab
 distlab.load_dataset("digits")
 """
     assert 'to do: pip install "distlab[data]"' in run_python(hidden, fails=True)
+
+
+def test_the_reference_lists_each_name_and_error_with_the_sentence_of_its_docstring():
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^- `(dl|distlab)\.([\w.]+)`: (.+)$", page, re.MULTILINE)
+    said = {name: text for _, name, text in listed}
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    kinds = {each.__name__ for each in classes if issubclass(each, errors.DistlabError)}
+    assert {f"errors.{kind}" for kind in kinds} | set(NAMES) <= set(said)
+    assert "training.side_car.evaluate_checkpoints" in said
+    for root, name, text in listed:
+        module, _, last = name.rpartition(".")
+        public = getattr(importlib.import_module(f"distlab.{module}".rstrip(".")), last)
+        sentence = " ".join(inspect.getdoc(public).split("\n\n")[0].split())
+        assert (root, text) == ("distlab" if module else "dl", sentence), name

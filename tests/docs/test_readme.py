@@ -15,25 +15,44 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 
 
+def blocks_of(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
 def code_of(page):
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = blocks_of(page)
     return code
 
 
-def run(page, names):
+def run(page, code, names):
     dl.set_seed(1)
-    exec(compile(code_of(page), str(page), "exec"), names)
+    exec(compile(code, str(page), "exec"), names)
     return names
 
 
-def test_the_script_of_your_own_model_runs_and_learns(tmp_path, monkeypatch, capsys):
+RUNS = ("shaken", "distributed")
+
+
+def test_the_script_of_your_own_model_runs_and_learns_and_rounding_is_told_from_a_fault(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    names = run(ROOT / "docs" / "own_model.md", {})
+    page = ROOT / "docs" / "own_model.md"
+    names = run(page, code_of(page), {})
     history = names["model"].history.history
     assert history["loss"][-1] < history["loss"][0]
     assert "val_accuracy" in history
     assert names["resume"].folder.is_dir()
     assert "Equal: " in capsys.readouterr().out
+    # How to tell rounding from a fault, which goes on from there; the fault: steps 1 % too large.
+    page = ROOT / "docs" / "distribute.md"
+    run(page, blocks_of(page)[-1], names)
+    rounding, replicas = (names["distance"](names["plain"], names[run]) for run in RUNS)
+    assert replicas < 100 * rounding
+    dl.set_seed(1)
+    faulty = dl.distribute(names["build"], names["strategy"])
+    faulty.optimizer.learning_rate = 1.01 * faulty.optimizer.learning_rate
+    assert names["distance"](names["plain"], names["train_from"](faulty)) > 100 * rounding
 
 
 def test_the_six_lines_of_the_readme_are_lines_of_that_script():
