@@ -8,6 +8,7 @@ changed in a fork. A task that wants such a variable to differ is replaced by a 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -41,6 +42,9 @@ _READ_ONCE = (
 # The read-once variables of a server that has imported its modules; None where it has not.
 _warm_settings: dict[str, str] | None = None
 _set_by_imports: dict[str, str] = {}
+
+
+_clear_atexit = atexit._clear
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -77,6 +81,9 @@ def main() -> None:
 
 def serve(listener: int, alive: int, folder: str) -> NoReturn:
     """Forks a task for each request until the pipe closes; then removes the folder and ends."""
+    # The fork server of Python 3.13 has each fork forget what imported modules do at its end.
+    # Without h5py's part, HDF5 calls a Python that has ended, and the process crashes.
+    vars(atexit)["_clear"] = lambda: None
     try:
         forkserver.main(listener, alive, [])
     finally:
@@ -108,6 +115,7 @@ class Task:
 
     def _bootstrap(self, parent_sentinel: int) -> NoReturn:
         """Turns a new fork into this task; called by multiprocessing in the child."""
+        vars(atexit)["_clear"] = _clear_atexit
         os.setsid()
         _end_with_owner(parent_sentinel)
         # A shell lets what it starts in the background ignore it.
