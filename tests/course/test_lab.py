@@ -12,8 +12,9 @@ import pytest
 from nbformat import v4
 
 from distlab.course import lab
-from distlab.course.learner_folder import MANIFEST, course_files, lay_course, lay_page
+from distlab.course.learner_folder import course_files, lay_course, lay_page
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
+from distlab.shipped import MANIFEST
 
 LESSON, EXERCISE = "notebooks/00_start_here.ipynb", "exercises/00_start_here.ipynb"
 
@@ -200,6 +201,6 @@ def test_kernels_are_of_this_python_and_run_our_start_up_file_unless_the_user_ha
 
 
 def test_a_missing_jupyterlab_is_explained(monkeypatch):
-    monkeypatch.setattr(lab.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnsupportedEnvironment, match=r'pip install "distlab\[lab\]"'):
         lab.check_jupyterlab()
