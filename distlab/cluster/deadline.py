@@ -58,9 +58,10 @@ class Deadline:
             ran_before, waited_before = before.get(thread, (0.0, 0.0))
             ran += ran_secs - ran_before
             waited += waited_secs - waited_before
-        share = waited / max(elapsed, ran + waited)
+        # Threads that crowd each other out give their process no more time: it has had that core.
+        most = max(1 - ran / elapsed, 0.0)
         # A wait is told when it ends, and not at all where a container has used up its quota.
-        return max(share, 1 - ran / elapsed) if _wants_to_run(pid) else share
+        return most if _wants_to_run(pid) else min(waited / max(elapsed, ran + waited), most)
 
 
 def _tells_of_threads() -> bool:
