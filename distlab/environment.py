@@ -56,7 +56,7 @@ def load_tensorflow() -> None:
     """Imports TensorFlow, without the log lines that it prints on every machine."""
     if "tensorflow" in sys.modules:
         prepare()
-        _warnings_only()
+        _quiet_session()
         return
     with quiet_start():
         import tensorflow  # noqa: F401
@@ -67,23 +67,31 @@ def quiet_start() -> Iterator[None]:
     """Inside the block TensorFlow is imported, without the log lines that it prints everywhere.
 
     Those of its C++ come before any setting is read, so no variable can switch them off;
-    whatever else is printed meanwhile is passed on. Its Python logger then reports warnings, not
-    the name of every device at every reduction, and a warning about its own code is ignored.
+    whatever else is printed meanwhile is passed on.
     """
     prepare()
     with without_noise():
         yield
         # It looks for GPUs only now; logical devices can still be made after this.
         sys.modules["tensorflow"].config.list_physical_devices()
-    _warnings_only()
+    _quiet_session()
 
 
-def _warnings_only() -> None:
+@functools.cache  # once in a process: what the user sets afterwards stays
+def _quiet_session() -> None:
+    """In an interactive session, TensorFlow's logger reports warnings, as it does in a script.
+
+    There it would name every device at every reduction, and notebooks are kept with what they
+    show. A script is left as it is.
+    """
+    if not (hasattr(sys, "ps1") or sys.flags.interactive):
+        return
     logger = logging.getLogger("tensorflow")
     if logger.level == logging.INFO:  # TensorFlow's own choice
         logger.setLevel(logging.WARNING)
-    # DTensor of TensorFlow 2.19 with protobuf 5, about its own code.
-    warnings.filterwarnings("ignore", "MessageFactory class is deprecated")
+    if version_numbers(importlib.metadata.version("protobuf")) < (6,):
+        # DTensor of TensorFlow 2.19, about its own code.
+        warnings.filterwarnings("ignore", "MessageFactory class is deprecated")
 
 
 # Said by TensorFlow 2.21 on every Linux machine without a GPU, and by oneDNN everywhere.

@@ -18,8 +18,6 @@ CELLS = [
     "assert 'distlab' not in dir(); import distlab as dl; dl.show('replicas', 1)",
     "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()",
     "list(tf.data.Dataset.range(2))",
-    # TensorFlow 2.19 says this of its own code, where a notebook uses DTensor.
-    "import warnings; warnings.warn('MessageFactory class is deprecated. Use another.')",
     # Holds that a red line would be seen, from C++ as well.
     "import os; os.write(2, b'red')",
 ]

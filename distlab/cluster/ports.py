@@ -34,7 +34,8 @@ def reserved_ports(count: int) -> Iterator[list[int]]:
     folder.mkdir(mode=0o700, exist_ok=True)
     with contextlib.ExitStack() as locks:
         ports: list[int] = []
-        for port in random.sample(range(_FIRST, _LAST), _LAST - _FIRST):
+        # A generator of its own: nobody's seed decides, and nobody's draws are used up.
+        for port in random.Random().sample(range(_FIRST, _LAST), _LAST - _FIRST):
             if len(ports) == count:
                 break
             lock = _lock(folder / str(port))

@@ -8,7 +8,6 @@ check_parity(build, data, strategy=strategy, train=my_loop)      # my_loop(model
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,9 +15,9 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from distlab.errors import InvalidArgument, did_you_mean
+from distlab.process_state import kept_state
 from distlab.strategy.description import describe
 from distlab.training.keras_private import models
 from distlab.training.keras_private.models import inner
@@ -450,21 +449,15 @@ def _check_arguments(build: Any, strategy: Any, train: Any) -> None:
 
 @contextlib.contextmanager
 def _restored_settings() -> Iterator[None]:
-    """TF32 is off inside; it, Keras's policy and all seeds come back."""
+    """TF32 is off inside; it and all that a process has only once come back."""
     tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
-    policy = keras.config.dtype_policy()
-    python, numpy = random.getstate(), np.random.get_state()
-    tensorflow = context.global_seed()  # there is no public way to ask
     log = tf.get_logger()
     level = log.level
     log.setLevel("ERROR")  # new models are traced again, of which TensorFlow would warn
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
-        yield
+        with kept_state():
+            yield
     finally:
         log.setLevel(level)
         tf.config.experimental.enable_tensor_float_32_execution(tf32)
-        keras.config.set_dtype_policy(policy)
-        random.setstate(python)
-        np.random.set_state(numpy)
-        tf.random.set_seed(tensorflow)

@@ -78,7 +78,7 @@ def test_without_a_network_a_download_fails_at_once_and_says_what_to_do(monkeypa
 
 
 def test_any_tfds_name_takes_the_same_path(monkeypatch):
-    monkeypatch.setattr(loader, "_is_prepared", lambda builder: True)
+    monkeypatch.setattr(loader, "_is_prepared", lambda *_: True)
     with tfds.testing.mock_data(num_examples=5):
         train, test = dl.load_dataset("mnist", batch_size=2)
         image, _ = next(iter(train))

@@ -26,6 +26,7 @@ from distlab.course.results.plain_values import decode, encode, to_plain
 from distlab.course.results.tracebacks import Frames, frames_below, noted_stops
 from distlab.course.runs.outcomes import quiet_tensorflow
 from distlab.errors import DistlabError, InvalidArgument
+from distlab.process_state import kept_state
 
 # Shares of points are sums of fractions: 1.4999999 is meant to be 1.5.
 _ROUNDING = 1e-6
@@ -59,8 +60,8 @@ def call_check(
 ) -> Called:
     """Calls the learner's function on its own copy of the inputs of one seed.
 
-    What it prints is kept, and what it raises becomes a `Failure`. Only an interrupt by the
-    learner passes through.
+    What it prints is kept, what it raises becomes a `Failure`, and what it seeds or sets is put
+    back. Only an interrupt by the learner passes through.
 
     Raises:
         DistlabError: The check itself cannot run here, such as for want of devices.
@@ -78,6 +79,7 @@ def call_check(
             contextlib.redirect_stdout(printed),
             contextlib.redirect_stderr(printed),
             quiet_tensorflow(),
+            kept_state(),
             noted_stops() as stops,
         ):
             outputs = check.call(function, inputs)

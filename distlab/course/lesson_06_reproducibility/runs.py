@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from distlab.process_state import kept_state
+
 _ROUNDING = 1e-6
 
 
 def what_repeats(seeding: Callable[[int], Any]) -> dict[str, str]:
     """Seeds, draws, seeds again and draws again, and says what came out the same."""
-    seeding(1)
-    first = _draw()
-    seeding(1)
-    again = _draw()
+    with kept_state():
+        seeding(1)
+        first = _draw()
+        seeding(1)
+        again = _draw()
     return {name: "same" if np.array_equal(first[name], again[name]) else "new" for name in first}
 
 
