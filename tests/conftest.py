@@ -114,19 +114,20 @@ def run_python(tmp_path):
     for code in which that import is not what is tested.
     """
 
-    def run(code, *, environ=None, fails=False, warm=False, cwd=tmp_path):
+    def run(code, *, environ=None, fails=False, warm=False, cwd=tmp_path, timeout_secs=120):
         out, err = tmp_path / "stdout", tmp_path / "stderr"
         with out.open("w") as stdout, err.open("w") as stderr:
             options = {"cwd": cwd, "stdout": stdout, "stderr": stderr}
             if warm and can_fork():
                 env = task_environment(environ or {})
                 task = shared_server().spawn(["-c", code], env=env, **options)
-                code = task.wait(timeout_secs=120)
+                code = task.wait(timeout_secs=timeout_secs)
             else:
+                env = {**os.environ, **(environ or {})}
                 code = subprocess.run(
                     [sys.executable, "-c", code],
-                    env={**os.environ, **(environ or {})},
-                    timeout=120,
+                    env={name: value for name, value in env.items() if value is not None},
+                    timeout=timeout_secs,
                     check=False,
                     **options,
                 ).returncode

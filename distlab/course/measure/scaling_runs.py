@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlab.course.measure.timing import time_in_turns
+from distlab.process_state import kept_state
 
 _RATE = 1e-3
 _FLOAT32_BYTES = 4
@@ -44,6 +45,7 @@ class MeasuredStep:
     middle_half_secs: tuple[float, float]
 
 
+@kept_state()
 def time_step(
     build: Callable[[], Any], strategy: Any, data: Any, *, blocks: int = 9, calls: int = 4
 ) -> MeasuredStep:

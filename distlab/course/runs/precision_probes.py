@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distlab.process_state import kept_state
+
 if TYPE_CHECKING:
     import keras
 
@@ -126,6 +128,7 @@ def _kibibytes(tensors: Any) -> float:
     return float(sum(int(tf.size(t)) * tf.as_dtype(t.dtype).size for t in tensors) / 1024)
 
 
+@kept_state()
 def time_on_gpu(policy: str, *, width: int = 2048, batch: int = 4096, steps: int = 20) -> str:
     """Trains eight wide layers on the first GPU, and returns the time and memory of a step.
 
