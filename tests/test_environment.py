@@ -8,6 +8,7 @@ import pytest
 
 from distlab import environment
 from distlab.errors import UnsupportedEnvironment
+from tests.support.permissions import OBEY_PERMISSIONS
 from tests.support.repository import ROOT
 
 
@@ -69,3 +70,49 @@ def test_of_tensorflows_logger_only_tensorflows_own_level_is_changed(
         assert logging.getLevelName(logger.level) == after
     finally:
         logger.setLevel(own)
+
+
+HOMELESS = """
+import contextlib, io, sys
+import distlab as dl
+from distlab import cli
+from distlab.course.palette import finish, panels, png_of
+
+def command(*arguments):
+    print(cli.main(list(arguments)))
+
+print("problems", *dl.doctor().problems, sep="|")
+figure, _ = panels()
+print(len(png_of(finish(figure, alt="Nothing."))) > 0)
+with contextlib.redirect_stdout(io.StringIO()), dl.LocalCluster(workers=1) as cluster:
+    (three,) = cluster.run(lambda: 3)
+print(three)
+sys.stdout.flush()
+command("launch", "--workers", "1", "script.py")
+with contextlib.redirect_stdout(io.StringIO()):
+    command("lab", "--lay-only", "lab")
+command("lab", "--lay-only", f"{HOME}/lab")
+dl.load_dataset("digits", data_dir="data")
+"""
+
+
+def test_a_home_that_cannot_be_written_stops_only_what_needs_it(tmp_path, run_python):
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o555)
+    (tmp_path / "script.py").write_text("print('trained')")
+    environ = {"HOME": str(home)}
+    code = OBEY_PERMISSIONS + f"HOME = {str(home)!r}" + HOMELESS
+    said = run_python(code, environ=environ, timeout_secs=1200).splitlines()
+    problem = (
+        f"nothing can be written in the home folder {home}, where data sets and JupyterLab keep "
+        "files: set HOME to a folder that you can write in"
+    )
+    assert said[0].split("|") == ["problems", problem]
+    assert said[1:] == ["True", "3", "worker:0 | trained", "0", "2"]
+    refused = (tmp_path / "stderr").read_text()
+    assert f"distlab: lay the course into {home}/lab\n" in refused
+    assert f"found: {home}/lab cannot be written: Permission denied\n" in refused
+    assert "Exception ignored" not in refused  # of a task that ends, about what another removed
+    assert (tmp_path / "lab" / "course.md").exists()
+    assert (tmp_path / "data" / "digits" / "1.0.0").exists()

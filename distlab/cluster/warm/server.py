@@ -19,6 +19,7 @@ import select
 import shutil
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def main() -> None:
     """Imports modules, then serves: arguments are a listener, a pipe, a folder and the modules."""
     listener, alive, folder, *modules = sys.argv[1:]
     if modules:
-        _warm(modules)
+        _warm(modules, folder)
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     serve(int(listener), int(alive), folder)
 
@@ -91,13 +92,16 @@ def serve(listener: int, alive: int, folder: str) -> NoReturn:
         os._exit(0)  # nothing was used here, so nothing needs an orderly end
 
 
-def _warm(modules: Sequence[str]) -> None:
+def _warm(modules: Sequence[str], folder: str) -> None:
     global _warm_settings
     before = dict(os.environ)
+    tempfile.tempdir = folder  # where no home can be written, matplotlib makes a folder for all
     sys.stdout, sys.stderr = _CurrentStream("stdout"), _CurrentStream("stderr")
     for name in modules:
         with contextlib.suppress(Exception):  # a broken package must not cost the others
             importlib.import_module(name)
+    tempfile.tempdir = None
+    atexit.unregister(shutil.rmtree)  # the first task that ends would remove it
     gc.collect()
     gc.freeze()  # a collection in a task would copy the pages that all of them share
     _warm_settings = settings(before)
