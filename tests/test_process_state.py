@@ -43,19 +43,23 @@ def test_nothing_moves_a_state_but_its_purpose_and_once_more_gives_the_same(
 ):
     run_in_empty_home("tests/support/process_entries.py")
     table = json.loads((tmp_path / "entries.json").read_text())
-    entries, wrong = table["entries"], {}
+    entries, wrong = table["entries"], []
     for name, runs in entries.items():
         for number, run in enumerate(runs, 1):
             like = table["like"][name]
             if "Traceback (most recent call last)" in run["result"]:
-                wrong[name, number] = run["result"]
+                wrong.append(f"{name}, run {number}: " + run["result"])
             elif like and run["generators"] != entries[like][0]["generators"]:
-                wrong[name, number] = f"generators are not where {like} leaves them"
+                wrong.append(
+                    f"{name}, run {number}: " + f"generators are not where {like} leaves them"
+                )
             elif run["moved"] != table["purposes"][like or name]:
-                wrong[name, number] = f"moved {run['moved']}"
+                wrong.append(f"{name}, run {number}: " + f"moved {run['moved']}")
             elif run["result"] != runs[0]["result"]:
-                wrong[name, number] = f"{runs[0]['result']} and then {run['result']}"
-    assert wrong == {}
+                wrong.append(
+                    f"{name}, run {number}: " + f"{runs[0]['result']} and then {run['result']}"
+                )
+    assert not wrong, "\n".join(wrong)
     assert (tmp_path / "home/tensorflow_datasets/digits/1.0.0/dataset_info.json").exists()
     parser = cli._parser()
     commands = next(action.choices for action in parser._actions if action.choices)

@@ -37,7 +37,7 @@ def test_images_are_floats_from_0_to_1_in_global_batches_or_as_they_are():
 
 # Processes of one import, which takes longer than what is tested.
 PREPARE = """
-import os, sys, tensorflow_datasets
+import os, sys, traceback, tensorflow_datasets
 import distlab as dl
 from distlab.datasets import loader
 
@@ -47,9 +47,11 @@ def forked(run):
         return child
     try:
         run()
-    finally:
         sys.stdout.flush()
         os._exit(0)
+    finally:
+        traceback.print_exc()
+        os._exit(1)
 """
 AT_ONCE = """
 def noted(*arguments, download=loader._download):
@@ -111,7 +113,9 @@ def load(deadly):
 
 for deadly in range(1, 100):
     child = forked(lambda: load(deadly))
-    if os.waitpid(child, 0)[1] != signal.SIGKILL:
+    how = os.waitpid(child, 0)[1]
+    if how != signal.SIGKILL:
+        assert how == 0
         break
     assert not os.path.exists("data/digits/1.0.0")
 """
