@@ -45,20 +45,20 @@ def test_nothing_moves_a_state_but_its_purpose_and_once_more_gives_the_same(
     table = json.loads((tmp_path / "entries.json").read_text())
     entries, wrong = table["entries"], []
     for name, runs in entries.items():
+        like = table["like"][name]
+        purpose = table["purposes"][like or name]
         for number, run in enumerate(runs, 1):
-            like = table["like"][name]
             if "Traceback (most recent call last)" in run["result"]:
-                wrong.append(f"{name}, run {number}: " + run["result"])
+                why = run["result"]
             elif like and run["generators"] != entries[like][0]["generators"]:
-                wrong.append(
-                    f"{name}, run {number}: " + f"generators are not where {like} leaves them"
-                )
-            elif run["moved"] != table["purposes"][like or name]:
-                wrong.append(f"{name}, run {number}: " + f"moved {run['moved']}")
+                why = f"generators are not where {like} leaves them"
+            elif run["moved"] != purpose:
+                why = f"moved {run['moved']}, and is there for {purpose}"
             elif run["result"] != runs[0]["result"]:
-                wrong.append(
-                    f"{name}, run {number}: " + f"{runs[0]['result']} and then {run['result']}"
-                )
+                why = f"first {runs[0]['result']}, then {run['result']}"
+            else:
+                continue
+            wrong.append(f"{name}, run {number}: {why}")
     assert not wrong, "\n".join(wrong)
     assert (tmp_path / "home/tensorflow_datasets/digits/1.0.0/dataset_info.json").exists()
     parser = cli._parser()
