@@ -80,9 +80,8 @@ def load_dataset(
             found="a batch size below 1",
             do="give the global batch size, for example 64, or None for single examples",
         )
-    with (
-        kept_state()
-    ):  # TFDS draws from Python's generator, and its first log message adds a handler
+    # TFDS draws from Python's generator, and its first message gives the root logger a handler.
+    with kept_state():
         builder = _prepare(name, data_dir)
         try:
             loaded = builder.as_dataset(split=list(splits), as_supervised=True)
