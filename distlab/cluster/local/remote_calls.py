@@ -5,7 +5,8 @@
     pickle.loads(result_file.read_bytes())           # in the caller, if it raised nothing
 
 A function goes with its code where a task could not import it: those of notebooks, scripts and
-test modules. Tensors and variables come back as NumPy arrays: the caller needs no TensorFlow.
+test modules. The lines of its source go along, which tracebacks show and AutoGraph reads. Tensors
+and variables come back as NumPy arrays: the caller needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import contextlib
 import inspect
 import io
 import linecache
+import marshal
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -40,9 +43,10 @@ def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
             found=f"a {type(function).__name__}, which cannot be called",
             do="give a function, and its arguments after it: cluster.run(train, 3)",
         )
+    file = io.BytesIO()
     with _by_value(function):
         try:
-            packed = cloudpickle.dumps((function, args))
+            _Pickler(file).dump((function, args))
         except Exception as error:
             culprits = "; ".join(_culprits(function, args))
             raise InvalidArgument(
@@ -51,24 +55,28 @@ def pack_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
                 do="make inside the function what only this process can hold (models, data sets, "
                 "strategies, locks, open files), and give numbers, arrays and names as arguments",
             ) from error
-    return pickle.dumps((list(sys.path), _cells(function), packed))
+    return pickle.dumps((list(sys.path), file.getvalue()))
+
+
+def unpack_call(packed_call: bytes) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Returns a call's function and arguments, whose modules this process can then import."""
+    path, packed = pickle.loads(packed_call)
+    sys.path += [folder for folder in path if folder not in sys.path]
+    function, args = pickle.loads(packed)
+    return function, args
 
 
 def answer(call_file: str, result_file: str) -> None:
     """Calls a function as it was sent, and writes what it returned; runs in the task."""
-    path, sources, packed = pickle.loads(Path(call_file).read_bytes())
-    # First of all, for the function may need modules that are found there.
-    sys.path += [folder for folder in path if folder not in sys.path]
-    keep_lines(sources)
     try:
-        function, args = pickle.loads(packed)
+        function, args = unpack_call(Path(call_file).read_bytes())
         result = function(*args)
     except BaseException as error:
-        _shorten_traceback(error, cells=sources)
+        _shorten_traceback(error)
         raise
     file = io.BytesIO()
     try:
-        _Pickler(file).dump(result)
+        _ResultPickler(file).dump(result)
     except Exception as error:
         raise UnsendableResult(
             f"returned a {_kind(result)}, which cannot come back: {error}"
@@ -76,18 +84,47 @@ def answer(call_file: str, result_file: str) -> None:
     Path(result_file).write_bytes(file.getvalue())
 
 
-def _shorten_traceback(error: BaseException, *, cells: Iterable[str]) -> None:
+def _shorten_traceback(error: BaseException) -> None:
     """Makes IPython report an error's traceback in two parts: the user's own frames, and all."""
     trace = error.__traceback__.tb_next if error.__traceback__ else None  # below `answer`
     own = [frame for frame in traceback.extract_tb(trace) if not is_installed(frame.filename)]
     short = "".join(traceback.format_list(own))
     full = "".join(traceback.format_exception(type(error), error, trace))
-    for name in cells:  # a made-up one, another each time
+    # A notebook's cell has a made-up file name, another one each time.
+    for name in [name for name in linecache.cache if not _is_file(name)]:
         short, full = short.replace(name, "<cell>"), full.replace(name, "<cell>")
     error._render_traceback_ = lambda: [short, full]  # type: ignore[attr-defined]
 
 
+def _is_file(name: str) -> bool:
+    """Whether a code's file name needs no other name: it is a file's, or was no path at all."""
+    return name.startswith("<") or Path(name).exists()
+
+
+def _reduce_code(code: CodeType) -> tuple[Callable[..., CodeType], tuple[bytes, str, list[str]]]:
+    """Sends code as Python's own files hold it: not every cloudpickle keeps its file name."""
+    # The same list for all code of a file, so that a pickle has it once.
+    lines = linecache.getlines(code.co_filename)
+    return _code_with_source, (marshal.dumps(code), code.co_filename, lines)
+
+
+def _code_with_source(code: bytes, name: str, lines: list[str]) -> CodeType:
+    """Returns code that was sent, once tracebacks and AutoGraph can find its source."""
+    if linecache.getlines(name) != lines:
+        keep_lines({name: lines})
+    loaded: CodeType = marshal.loads(code)
+    return loaded
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends functions with the lines of their source."""
+
+    dispatch_table: ClassVar = ChainMap(
+        {CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
+    )
+
+
+class _ResultPickler(_Pickler):
     """Sends what TensorFlow holds as NumPy's arrays, at whatever depth it is met."""
 
     def reducer_override(self, obj: Any) -> Any:
@@ -130,22 +167,6 @@ def _by_value(function: Callable[..., Any]) -> Iterator[None]:
     finally:
         if not was_registered:
             cloudpickle.unregister_pickle_by_value(module)
-
-
-def _cells(function: Callable[..., Any]) -> dict[str, list[str]]:
-    """Returns the lines of a notebook's cells by their made-up file names.
-
-    Tracebacks show them, and AutoGraph reads them. A function may call those of other cells.
-    """
-    inner = inspect.unwrap(function)
-    global_values = getattr(inner, "__globals__", {}).values()
-    # Only a look: to ask an object for what it has may load a module.
-    unwrapped = (
-        inspect.getattr_static(value, "__wrapped__", value) for value in (inner, *global_values)
-    )
-    names = {value.__code__.co_filename for value in unwrapped if isinstance(value, FunctionType)}
-    lines = {name: linecache.getlines(name) for name in names if not Path(name).exists()}
-    return {name: text for name, text in lines.items() if text}
 
 
 def _culprits(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[str]:

@@ -20,7 +20,6 @@ import contextlib
 import functools
 import io
 import json
-import linecache
 import os
 import signal
 import tempfile
@@ -30,11 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distlab.course.results.failures import home_of
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
 from distlab.course.results.tracebacks import PackedError, pack_error, pack_text, raise_packed
 from distlab.errors import TaskFailed, TaskTimeout
-from distlab.source_lines import keep_lines
 
 if TYPE_CHECKING:
     from distlab.cluster.local.cluster import LocalCluster
@@ -44,7 +41,6 @@ WORKERS = 2
 TIMEOUT_SECS = 10.0
 
 _Job = Callable[..., Any]
-_Sources = Mapping[str, list[str]]
 _kept: dict[tuple[bool, int], LocalCluster] = {}  # whether with a coordinator, and restarts
 
 
@@ -104,11 +100,11 @@ def _call(
     timeout_secs: float,
     kind: tuple[bool, int],
 ) -> list[Plain]:
-    sources, cluster, (coordinated, _) = _sources_of(function), _cluster(*kind), kind
+    cluster, (coordinated, _) = _cluster(*kind), kind
     tasks = [task for task in cluster.tasks if not coordinated or task.startswith("chief")]
     with tempfile.TemporaryDirectory() as folder:
         processes = _processes(cluster) if coordinated else None
-        order = (folder, job, function, args, sources, processes)
+        order = (folder, job, function, args, processes)
         # All have met before a limit begins to run.
         cluster.run(_meet_on_coordinator if coordinated else _meet, tasks=tasks)
         try:
@@ -199,13 +195,11 @@ def _on_task(
     job: _Job,
     function: Callable[..., Any],
     args: tuple[Any, ...],
-    sources: _Sources,
     processes: Mapping[str, int] | None,
 ) -> tuple[bytes, str]:
     """Runs on each task: a failure is told in a file, for only its text would come back."""
     import tensorflow as tf
 
-    keep_lines(sources)
     given = _strategy() if processes is None else Stage(_coordinator(), processes)
     task = json.loads(os.environ["TF_CONFIG"])["task"]
     told_at = Path(folder, f"{task['type']}:{task['index']}")
@@ -253,12 +247,3 @@ def _hang(problem: TaskTimeout, function: Callable[..., Any], tasks: list[str]) 
     first = waiting[0]
     line = (first.file, first.line, first.function) if first.function else None
     return pack_text("TimeoutError", text, function, line=line)
-
-
-def _sources_of(function: Callable[..., Any]) -> dict[str, list[str]]:
-    """Returns the learner's code by its file: the cells of a notebook are no files elsewhere."""
-    home = home_of(function)
-    siblings = [member for member in home.values() if getattr(member, "__globals__", None) is home]
-    codes = [getattr(member, "__code__", None) for member in (function, *siblings)]
-    names = {code.co_filename for code in codes if code is not None}
-    return {name: linecache.getlines(name) for name in names}

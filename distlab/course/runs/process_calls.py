@@ -27,7 +27,6 @@ from distlab.cluster.deadline import Deadline
 from distlab.course.results.plain_values import Plain, decode, encode, to_plain
 from distlab.course.results.tracebacks import PackedError, pack_error, pack_text, raise_packed
 from distlab.errors import UnsupportedEnvironment
-from distlab.source_lines import keep_lines
 
 TIMEOUT_SECS = 15.0
 _LOOK_SECS = 0.02
@@ -96,10 +95,9 @@ def _wait(process: subprocess.Popen[bytes], secs: float) -> int | None:
 
 def serve(folder: str, most_bytes: str) -> None:
     """Does the call that a folder holds; runs in the process of its own."""
-    path, sources, packed = pickle.loads(Path(folder, "call").read_bytes())
-    sys.path += [place for place in path if place not in sys.path]
-    keep_lines(sources)
-    function, (job, args) = pickle.loads(packed)
+    from distlab.cluster.local.remote_calls import unpack_call  # of an extra
+
+    function, (job, args) = unpack_call(Path(folder, "call").read_bytes())
     packed_error: PackedError | None = None
     _limit(int(most_bytes))
     try:
