@@ -28,7 +28,7 @@ QUICK = test_architecture test_batching test_errors docs/test_teaching_page \
 	autograder/test_answers autograder/test_gradebook autograder/test_pages autograder/test_submissions
 # What `make nightly` runs, each to its end.
 NIGHT = full-marks chaos regression-cold regression-tampered nbgrader other-packages tables \
-	random-models as-on-gpus portable versions
+	random-models as-on-gpus portable versions newest oldest
 # What people bring besides their model: `make other-packages`.
 OTHER_PACKAGES = bayesflow grain keras-hub keras-rs keras-tcn keras-tuner scikeras tensorboard \
 	tensorflow-probability tensorflow-text tf-keras "ray[train]"
@@ -54,7 +54,7 @@ END = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),,kill -s PIPE $$PPID;) exi
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
 	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader other-packages \
 	support-matrix zoo random-models as-on-gpus tables \
-	bench chaos full-marks versions format docs figures map constraints clean
+	bench chaos full-marks versions newest oldest format docs figures map constraints clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} \
@@ -195,6 +195,12 @@ tables: env  ## measure the support matrix and the zoo again, and compare with t
 
 versions: env  ## the parity tests and the notebooks with each TensorFlow and Keras (VERSIONS_ARGS="--only 2.19"; hours)
 	$(call stage,versions,$(PY) tools/versions.py $(VERSIONS_ARGS))
+
+newest: env  ## the suite and the notebooks with the newest of all packages, as pip takes them
+	$(call stage,newest,$(PY) tools/versions.py --only newest)
+
+oldest: env  ## the suite and the notebooks with the lowest versions that pyproject.toml declares
+	$(call stage,oldest,$(PY) tools/versions.py --only oldest)
 
 ##@ Measure, and write the tables
 
