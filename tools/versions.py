@@ -62,7 +62,7 @@ class Row:
     def requirements(self) -> list[str]:
         """What is installed: distlab, and what its tests and notebooks use."""
         # The protobuf of TensorFlow 2.19 is too old for what TFDS would bring.
-        pins = ["tensorflow-metadata<1.21"] if self.tensorflow == "2.19" else []
+        pins = ["tensorflow-metadata>=1.17,<1.21"] if self.tensorflow == "2.19" else []
         if self.end:
             resolution = "lowest-direct" if self.end == "oldest" else "highest"
             extras = f"{ROOT}[test,docs,legacy]"

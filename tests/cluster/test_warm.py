@@ -101,6 +101,14 @@ def test_scripts_modules_functions_and_exit_codes_are_those_of_a_fresh_python(wa
     assert output(warm, draw) != output(warm, draw)
 
 
+def test_a_task_ends_with_what_the_imported_modules_do_then(tmp_path):
+    (tmp_path / "at_the_end.py").write_text("import atexit; atexit.register(print, 'at the end')")
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    with WarmServer(preload=["at_the_end"], env=env) as server:
+        code = "import sys; print('at_the_end' in sys.modules)"
+        assert output(server, ["-c", code], env=env) == "True\nat the end\n"
+
+
 def test_what_is_read_once_makes_a_task_a_new_python_that_is_kept_all_the_same(warm):
     code = "import os, sys; print('wave' in sys.modules, os.environ['KERAS_BACKEND'])"
     other = os.environ | {"KERAS_BACKEND": "other"}

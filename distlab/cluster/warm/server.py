@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
@@ -43,9 +43,6 @@ _READ_ONCE = (
 # The read-once variables of a server that has imported its modules; None where it has not.
 _warm_settings: dict[str, str] | None = None
 _set_by_imports: dict[str, str] = {}
-
-
-_clear_atexit = atexit._clear
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -82,9 +79,10 @@ def main() -> None:
 
 def serve(listener: int, alive: int, folder: str) -> NoReturn:
     """Forks a task for each request until the pipe closes; then removes the folder and ends."""
-    # The fork server of Python 3.13 has each fork forget what imported modules do at its end.
-    # Without h5py's part, HDF5 calls a Python that has ended, and the process crashes.
-    vars(atexit)["_clear"] = lambda: None
+    # Since Python 3.13 it drops, in each fork, what the imported modules do when Python ends;
+    # without it HDF5, for one, crashes a task that has ended well.
+    kept = SimpleNamespace(_clear=lambda: None, register=lambda function: None)
+    vars(forkserver)["atexit"] = kept
     try:
         forkserver.main(listener, alive, [])
     finally:
@@ -119,7 +117,6 @@ class Task:
 
     def _bootstrap(self, parent_sentinel: int) -> NoReturn:
         """Turns a new fork into this task; called by multiprocessing in the child."""
-        vars(atexit)["_clear"] = _clear_atexit
         os.setsid()
         _end_with_owner(parent_sentinel)
         # A shell lets what it starts in the background ignore it.
