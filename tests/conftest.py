@@ -12,6 +12,7 @@ import pytest
 import distlab as dl
 from distlab.cluster.warm.process import can_fork, shared_server, task_environment
 from tests.support import fresh_home
+from tests.support.limits import HANG_SECS
 
 pytest_plugins = ["tests.support.reporting"]
 fresh_home.enter()
@@ -114,20 +115,20 @@ def run_python(tmp_path):
     for code in which that import is not what is tested.
     """
 
-    def run(code, *, environ=None, fails=False, warm=False, cwd=tmp_path, timeout_secs=120):
+    def run(code, *, environ=None, fails=False, warm=False, cwd=tmp_path):
         out, err = tmp_path / "stdout", tmp_path / "stderr"
         with out.open("w") as stdout, err.open("w") as stderr:
             options = {"cwd": cwd, "stdout": stdout, "stderr": stderr}
             if warm and can_fork():
                 env = task_environment(environ or {})
                 task = shared_server().spawn(["-c", code], env=env, **options)
-                code = task.wait(timeout_secs=timeout_secs)
+                code = task.wait(timeout_secs=HANG_SECS)
             else:
                 env = {**os.environ, **(environ or {})}
                 code = subprocess.run(
                     [sys.executable, "-c", code],
                     env={name: value for name, value in env.items() if value is not None},
-                    timeout=timeout_secs,
+                    timeout=HANG_SECS,
                     check=False,
                     **options,
                 ).returncode

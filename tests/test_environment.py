@@ -103,7 +103,7 @@ def test_a_home_that_cannot_be_written_stops_only_what_needs_it(tmp_path, run_py
     (tmp_path / "script.py").write_text("print('trained')")
     environ = {"HOME": str(home)}
     code = OBEY_PERMISSIONS + f"HOME = {str(home)!r}" + HOMELESS
-    said = run_python(code, environ=environ, timeout_secs=1200).splitlines()
+    said = run_python(code, environ=environ).splitlines()
     problem = (
         f"nothing can be written in the home folder {home}, where data sets and JupyterLab keep "
         "files: set HOME to a folder that you can write in"

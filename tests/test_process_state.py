@@ -33,7 +33,7 @@ def run_in_empty_home(tmp_path, run_python):
 
     def run(file, *arguments):
         code = RUN.format(argv=[str(ROOT / file), *arguments], root=str(ROOT))
-        return run_python(code, environ=environ, warm=True, timeout_secs=1200)
+        return run_python(code, environ=environ, warm=True)
 
     return run
 

@@ -10,6 +10,7 @@ from jupyter_client.manager import start_new_kernel
 
 from distlab import quiet_imports
 from distlab.course.lab import lab_environ
+from tests.support.limits import HANG_SECS
 
 # The reader's own imports come before any helper of distlab.
 CELLS = [
@@ -47,7 +48,7 @@ def stderr_of(client, code):
         if message["msg_type"] == "stream" and message["content"]["name"] == "stderr":
             red.append(message["content"]["text"])
 
-    reply = client.execute_interactive(code, output_hook=take, timeout=600)
+    reply = client.execute_interactive(code, output_hook=take, timeout=HANG_SECS)
     assert reply["content"]["status"] == "ok", reply["content"]
     return "".join(red)
 

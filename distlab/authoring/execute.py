@@ -40,6 +40,9 @@ from distlab.errors import NotebookError
 RAISES_TAGS = frozenset({"raises-exception", "nbval-raises-exception"})
 _NOT_RUN_TAGS = frozenset({"skip-execution", "nbval-skip"})
 _LOOK_AGAIN_SECS = 0.2
+# After how long a cell, or a kernel that starts, is taken as hung: also on a machine that is slow
+# and busy, where a cell of a few seconds takes minutes.
+CELL_TIMEOUT_SECS = 900
 _WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 
 # What would let the machine, or the test run around a notebook, show in its outputs.
@@ -68,7 +71,7 @@ def execute(
     notebook: NotebookNode,
     *,
     cwd: Path | None = None,
-    cell_timeout_secs: float = 300,
+    cell_timeout_secs: float = CELL_TIMEOUT_SECS,
     on_cell: Callable[[int, NotebookNode], None] | None = None,
 ) -> NotebookNode:
     """Returns a copy of a notebook with every code cell run and its outputs filled in.
@@ -94,7 +97,11 @@ class Session:
     """A copy of a notebook and the kernel that runs its cells, one at a time."""
 
     def __init__(
-        self, notebook: NotebookNode, *, cwd: Path | None = None, cell_timeout_secs: float = 300
+        self,
+        notebook: NotebookNode,
+        *,
+        cwd: Path | None = None,
+        cell_timeout_secs: float = CELL_TIMEOUT_SECS,
     ) -> None:
         self.notebook = copy.deepcopy(notebook)
         # Not in the kernel's reach by accident: the folder it starts in is one level further in.
@@ -116,8 +123,8 @@ class Session:
             self.notebook,
             km=manager,
             timeout=round(cell_timeout_secs),
-            startup_timeout=120,
-            iopub_timeout=60,
+            startup_timeout=CELL_TIMEOUT_SECS,
+            iopub_timeout=CELL_TIMEOUT_SECS,
             raise_on_iopub_timeout=True,
             force_raise_errors=True,
             record_timing=False,

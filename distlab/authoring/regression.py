@@ -30,12 +30,11 @@ from nbformat import NotebookNode
 from nbval.plugin import IPyNbCell, IPyNbFile, coalesce_streams
 
 from distlab.authoring import compare
-from distlab.authoring.execute import Session, kernel_environment
+from distlab.authoring.execute import CELL_TIMEOUT_SECS, Session, kernel_environment
 from distlab.authoring.notebook_text import tags_of
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, PRELOAD, WarmServer, can_fork
 from distlab.errors import NotebookError
 
-_CELL_TIMEOUT_SECS = 300
 _NBVAL_CELL_TIMEOUT_SECS = 2000
 _VERSION = re.compile(r"\b\d+\.\d+\.\d+\b")
 # What notebooks import besides what every task does.
@@ -67,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "dist", "no") not in {"no", "loadfile"}:
         config.option.dist = "loadfile"  # any other mode splits a notebook over several kernels
     if config.option.nbval_cell_timeout == _NBVAL_CELL_TIMEOUT_SECS:
-        config.option.nbval_cell_timeout = _CELL_TIMEOUT_SECS
+        config.option.nbval_cell_timeout = CELL_TIMEOUT_SECS
     is_worker = hasattr(config, "workerinput")
     if is_worker or config.option.collectonly or not can_fork() or ADDRESS_VARIABLE in os.environ:
         return

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -78,8 +79,9 @@ def _times_of_threads(pid: int) -> dict[str, tuple[float, float]]:
 
 
 def _wants_to_run(pid: int) -> bool:
-    """Whether a thread runs or waits for a core at this moment."""
-    texts = (text for _, text in _read_of_threads(pid, "stat"))
+    """Whether a thread, other than the one that asks, runs or waits for a core at this moment."""
+    own = str(threading.get_native_id())
+    texts = (text for thread, text in _read_of_threads(pid, "stat") if thread != own)
     return any(text.rpartition(")")[2].split()[0] == "R" for text in texts)
 
 

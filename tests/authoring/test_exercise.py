@@ -16,6 +16,7 @@ from distlab.authoring.source import draft_page
 from distlab.autograder.intake.exercises import load_own
 from distlab.course.checks.registry import all_checks
 from distlab.errors import InvalidArgument, NotebookError
+from tests.support.limits import HANG_SECS
 
 STEM = "20_my_topic"
 
@@ -57,7 +58,7 @@ def test_its_test_passes_and_notices_a_wrong_solution_and_a_stub_that_earns(own,
     replace_in(wrong.source, f"{right}{end}", f"{mean_of_means}    ### STUB\n{right}{end}")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["--import-mode=importlib", own.test, wrong.test]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECS)
     assert "2 failed, 12 passed" in done.stdout, done.stdout + done.stderr
     failed = re.findall(r"(?m)^FAILED (\S+)::(\w+)", done.stdout)
     assert failed == [

@@ -11,6 +11,7 @@ from nbformat import v4
 from distlab.authoring.nbgrader import mark_cells
 from distlab.authoring.source import Page, draft_page
 from distlab.errors import NotebookError
+from tests.support.limits import HANG_SECS
 
 
 def marks_of(*sources, points=None, kind="code"):
@@ -103,7 +104,7 @@ def shown(*sources):
     notebook = v4.new_notebook(cells=[v4.new_code_cell(source) for source in sources])
     manager = AsyncKernelManager()
     manager.kernel_spec.argv[0] = sys.executable
-    client = NotebookClient(notebook, km=manager, timeout=120, allow_errors=True)
+    client = NotebookClient(notebook, km=manager, timeout=HANG_SECS, allow_errors=True)
     env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     client.execute(env=env | {"NBGRADER_EXECUTION": "autograde"})
     return [cell.outputs for cell in notebook.cells]

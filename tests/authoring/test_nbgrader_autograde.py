@@ -15,6 +15,7 @@ from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
 from distlab.authoring.source import Page, draft_page
 from distlab.course.checks.registry import checks_of, find_check
 from distlab.course.checks.run_check import run_check
+from tests.support.limits import HANG_SECS
 from tests.support.repository import ROOT
 
 STEMS = ("00_start_here", "01_mirrored_strategy")
@@ -23,7 +24,7 @@ CONFIG = """\
 c = get_config()
 c.CourseDirectory.course_id = "course"
 c.ClearSolutions.enabled = False
-c.Execute.timeout = 300
+c.Execute.timeout = 1800
 """
 SCORES = """\
 import json, sys
@@ -54,7 +55,12 @@ def nbgrader(tmp_path_factory):
 
     def run(*arguments):
         done = subprocess.run(
-            [python, *arguments], cwd=course, env=env, capture_output=True, text=True, timeout=900
+            [python, *arguments],
+            cwd=course,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECS,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

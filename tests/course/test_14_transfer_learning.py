@@ -207,7 +207,7 @@ def test_the_cells_with_photos_train_as_they_stand(monkeypatch):
     """With random images and a body of one layer, so that nothing is downloaded."""
     resnet = keras.applications.ResNet50
     monkeypatch.setattr(keras.applications, "ResNet50", small_body)
-    monkeypatch.setattr(loader, "_is_prepared", lambda builder: True)
+    monkeypatch.setattr(loader, "_is_prepared", lambda *given: True)
     strategy = dl.make_strategy("mirrored", devices=dl.split_devices(4)[:2])
     with tfds.testing.mock_data(num_examples=4):
         names = lesson_on_photos(DOWNLOAD=True, strategy=strategy)

@@ -75,9 +75,7 @@ for child in children:
 
 
 def test_five_processes_prepare_once_and_read_the_same(tmp_path, run_python):
-    prepared, *read = sorted(
-        run_python(PREPARE + AT_ONCE, warm=True, timeout_secs=1200).split(), reverse=True
-    )
+    prepared, *read = sorted(run_python(PREPARE + AT_ONCE, warm=True).split(), reverse=True)
     assert prepared == "prepared"
     assert read == ["1437/6408"] * 5
     shards = sorted(path.name for path in tmp_path.glob("data/digits/1.0.0/*train.tfrecord*"))
@@ -122,7 +120,7 @@ for deadly in range(1, 100):
 
 
 def test_what_a_killed_process_has_prepared_is_never_taken_for_whole(tmp_path, run_python):
-    *steps, train, test = run_python(PREPARE + KILLED, warm=True, timeout_secs=1200).split()
+    *steps, train, test = run_python(PREPARE + KILLED, warm=True).split()
     assert (train, test) == ("1437", "360")
     assert steps.count("shard") == 8
     assert steps[-1] == "os.rename"
@@ -219,7 +217,7 @@ def test_a_folder_that_this_user_cannot_write_or_read_is_named(tmp_path, prepare
         shutil.copytree(prepared, tmp_path / name)
     code = REFUSED.replace("import errno", f"{OBEY_PERMISSIONS}\nimport errno") + OF_ANOTHER
     environ = {"HOME": str(tmp_path / "home"), "TFDS_DATA_DIR": None}
-    got = refusals(run_python(code, environ=environ, warm=True, timeout_secs=1200))
+    got = refusals(run_python(code, environ=environ, warm=True))
     asked = "load_dataset('digits')"
     denied = "nothing can be written there: [Errno 13] Permission denied:"
     do = (
@@ -285,7 +283,7 @@ shown("afterwards", data_dir="limited")
 def test_without_space_nothing_half_made_stays(tmp_path, run_python):
     (tmp_path / "full").mkdir()
     code = REFUSED.replace("import errno", "import errno, sys") + NO_SPACE
-    got = refusals(run_python(code, warm=True, timeout_secs=1200))
+    got = refusals(run_python(code, warm=True))
     for name, folder, why in (
         ("limit", "limited", "File too large"),
         ("full disk", "full", "No space left on device"),

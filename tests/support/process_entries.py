@@ -274,6 +274,9 @@ def _():
     return command("exercise", "new", "20_my_topic", "--folder", "own")
 
 
+entry("distlab example")(lambda: command("example"))
+
+
 @entry("distlab grade")
 def _():
     shutil.rmtree("graded", ignore_errors=True)

@@ -1,6 +1,9 @@
 """`make chaos` kills tasks of real trainings; here it is held that it would notice a failure."""
 
+import contextlib
+import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -60,7 +63,10 @@ if is_chief:
     np.savez(folder / "trained.npz", weight=3)
 AFTER
 """
-LEFT = "subprocess.Popen(['sleep', '20'], start_new_session=True)"
+LEFT = """
+left = subprocess.Popen(['sleep', '3600'], start_new_session=True)
+pathlib.Path(__file__).with_name(f"left-{left.pid}").touch()
+"""
 # What the script does before its steps and after them, and the error.
 SCRIPTS = {
     "starts again from the beginning": ("begin = 0", "", r"was saved, and it went on from 0"),
@@ -74,5 +80,10 @@ def test_a_run_that_does_not_recover_is_noticed(name, tmp_path, monkeypatch):
     script = tmp_path / "light.py"
     script.write_text(LIGHT.replace("BEFORE", before).replace("AFTER", after))
     monkeypatch.setattr(chaos, "SCRIPT", script)
-    with pytest.raises(chaos.NotRecovered, match=error):
-        chaos.disturb(chaos.TWO_WORKERS, 1, 3, tmp_path)
+    try:
+        with pytest.raises(chaos.NotRecovered, match=error):
+            chaos.disturb(chaos.TWO_WORKERS, 1, 3, tmp_path)
+    finally:
+        for left in tmp_path.glob("left-*"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(left.name.partition("-")[2]), signal.SIGKILL)

@@ -36,7 +36,8 @@ from distlab.training.step_errors import assert_finite
 # starts it on another machine may need minutes.
 WORKER_SECS = 300.0
 
-# A parameter server does not come back with what it held. This only rules out a short break.
+# A parameter server does not come back with what it held. This only rules out a short break; one
+# whose port is open lives, on a machine that has no time for it, and has as long as a worker.
 SERVER_SECS = 30.0
 
 _RESTART = (
@@ -277,15 +278,17 @@ class TaskHealth:
         self._looked = time.monotonic()
         self._silent_since = {name: self._silent_since.get(name, now) for name in silent}
         for name, since in self._silent_since.items():
-            if name.startswith("ps") and now - since >= SERVER_SECS:
+            is_server, lives = name.startswith("ps"), silent[name].state == "mute"
+            if now - since < (SERVER_SECS if is_server and not lives else WORKER_SECS):
+                continue
+            if is_server:
                 raise _server_lost(name, self._addresses[name])
-            if name.startswith("worker") and now - since >= WORKER_SECS:
-                raise ProcessError(
-                    asked="train on parameter servers",
-                    found=f"{name} at {self._addresses[name]} has not answered for "
-                    f"{now - since:.0f} s ({silent[name]}), and no worker does its steps",
-                    do=_RESTART,
-                )
+            raise ProcessError(
+                asked="train on parameter servers",
+                found=f"{name} at {self._addresses[name]} has not answered for "
+                f"{now - since:.0f} s ({silent[name]}), and no worker does its steps",
+                do=_RESTART,
+            )
 
 
 def _addresses_of(strategy: tf.distribute.Strategy) -> dict[str, str]:
