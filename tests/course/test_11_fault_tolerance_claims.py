@@ -19,7 +19,7 @@ from tests.support.limits import HANG_SECS
 
 _LISTENS = """
 import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: (print("asked", flush=True), os._exit(143)))
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"asked\\n"), os._exit(143)))
 print(os.getpid(), flush=True)
 signal.pause()
 """
