@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from distlab.errors import InvalidArgument
+
 CLUSTER_KINDS = ("multi_worker", "parameter_server")
 
 _VARIABLES = {
@@ -38,6 +40,8 @@ class StrategyDescription:
         variables: Where the variables are.
         all_reduce: What adds the gradients up.
         why: Why this kind was chosen.
+        whole_batch: Of a model that has taken a step under `distribute`, the layers that get the
+            whole batch, since they look at it as a whole; None where a strategy was described.
         is_chief: Whether this process prints and writes for all workers. On parameter servers
             that's the coordinator, and in a single process it is always true.
     """
@@ -49,18 +53,21 @@ class StrategyDescription:
     variables: str
     all_reduce: str
     why: str
+    whole_batch: tuple[str, ...] | None = None
     is_chief: bool = field(default=True, repr=False)
 
     def _rows(self) -> list[tuple[str, str]]:
         shown = [each.name for each in fields(self) if each.repr]
+        if self.whole_batch is None:
+            shown.remove("whole_batch")
         rows = [(name.replace("_", "-"), getattr(self, name)) for name in shown]
         return [
-            (name, ", ".join(value) if isinstance(value, tuple) else str(value))
+            (name, ", ".join(value) or "no layer" if isinstance(value, tuple) else str(value))
             for name, value in rows
         ]
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name:<11}{value}" for name, value in self._rows())
+        return "\n".join(f"{name:<10} {value}" for name, value in self._rows())
 
     def _repr_html_(self) -> str:
         cells = "".join(
@@ -71,12 +78,26 @@ class StrategyDescription:
         return f"<table>{cells}</table>"
 
 
-def describe(strategy: tf.distribute.Strategy) -> StrategyDescription:
-    """Describes any `tf.distribute` strategy, made by distlab or not.
+def describe(what: Any) -> StrategyDescription:
+    """Describes any `tf.distribute` strategy, made by distlab or not, or that of a model.
 
     Args:
-        strategy: The strategy.
+        what: The strategy, or a model that `distribute` has returned.
+
+    Raises:
+        InvalidArgument: It is neither.
     """
+    strategy, whole_batch = what, None
+    if not isinstance(what, tf.distribute.Strategy):
+        strategy = getattr(what, "distribute_strategy", None)
+        if strategy is None:
+            raise InvalidArgument(
+                asked=f"describe({what!r})",
+                found=f"a {type(what).__name__}, no strategy and no model that has one",
+                do="give what make_strategy or distribute has returned",
+            )
+        seen = (each for each in what._flatten_layers() if _gets_whole_batch(each))
+        whole_batch = tuple(layer.name for layer in seen)
     kind, why = getattr(strategy, "_distlab_origin", (_kind_of(strategy), "made elsewhere"))
     if kind == "default":
         why = "no other strategy was asked for"
@@ -95,8 +116,13 @@ def describe(strategy: tf.distribute.Strategy) -> StrategyDescription:
         variables=_VARIABLES[kind],
         all_reduce=type(operations).__name__ if reduces else _NO_REDUCE.get(kind, "not needed"),
         why=why,
+        whole_batch=whole_batch,
         is_chief=kind not in CLUSTER_KINDS or _is_first_task(strategy.cluster_resolver),
     )
+
+
+def _gets_whole_batch(layer: Any) -> bool:
+    return bool(vars(layer).get("_distlab_sees_whole"))
 
 
 def _is_first_task(resolver: tf.distribute.cluster_resolver.ClusterResolver | None) -> bool:

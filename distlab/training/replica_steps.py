@@ -23,11 +23,13 @@ from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 
 from distlab.errors import ModelError
 from distlab.strategy.description import describe
+from distlab.training.copies import came_apart, check_copies, first_apart
 from distlab.training.keras_private import models
 from distlab.training.keras_private.models import Writes, global_seed, metrics_of, use_seed
 from distlab.training.keras_private.runs import end_data
 from distlab.training.rule import gradients
 from distlab.training.rule.losses import adds_up, set_counting
+from distlab.training.rule.operations import Shared
 from distlab.training.rule.rows import Step, in_step, made_of
 from distlab.training.step_errors import (
     assert_finite,
@@ -40,6 +42,9 @@ from distlab.training.workers.workers import workers_of
 
 # More traces of one step than any model needs.
 _MOST_TRACES = 50
+
+# Among a step's logs: which of them differs from replica to replica.
+_APART = "_distlab_apart"
 
 _KERAS_STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
@@ -64,6 +69,8 @@ class ReplicaSteps:
         self._logs_metrics = not own
         self._needed: set[int] = set()
         self._looked = False
+        self._executions = 0
+        self._compared: tuple[str, ...] = ()  # the logs of which replicas compare their values
         self._gathers: bool | None = None  # whether it was seen to gather rows
         self._several = self.strategy.num_replicas_in_sync > 1
         if self._several:
@@ -106,11 +113,33 @@ class ReplicaSteps:
 
     def _one_step(self, batch: Any) -> Any:
         batch = tf.nest.map_structure(as_tensor, batch)
+        if self._several and self._model.run_eagerly:
+            return self._eagerly(batch)
         result = self._on_replicas(batch) if self._several else self._on_one(batch)
         if self._method == "predict_step" and self._several:
             return self._put_together(result)
         local = self.strategy.experimental_local_results
-        return tf.nest.map_structure(lambda value: local(value)[0], result)
+        first = tf.nest.map_structure(lambda value: local(value)[0], result)
+        if not self._several or self._logs_metrics:
+            return first
+        copies = {name: local(value) for name, value in result.items()}
+        numbers = {name: values for name, values in copies.items() if _are_numbers(values)}
+        if numbers:
+            self._compared = tuple(numbers)
+            first[_APART] = first_apart(list(numbers.values()))
+        return first
+
+    def check_apart(self, logs: dict[str, Any]) -> None:
+        """Raises where replicas came apart: after executions 1, 2, 4, 8 ..."""
+        number = logs.pop(_APART, None)
+        self._executions += 1
+        if self._method != "train_step" or self._executions.bit_count() != 1:
+            return
+        if number is not None and int(number) >= 0:
+            what = f"{self._compared[int(number)]!r} of the step's logs"
+            raise came_apart(self._model, "train", what)
+        if self._several and not self._one_copy:
+            check_copies(self._model, "train")
 
     def _look_ahead(self, element_spec: Any) -> None:
         """Traces the step on one replica, without gradients, to know what all must put together."""
@@ -146,8 +175,43 @@ class ReplicaSteps:
 
         return self.strategy.run(step, (batch,))
 
+    def _eagerly(self, batch: Any) -> Any:
+        """Takes an eager step once, on the first replica, and gives the others what it has written.
+
+        Replicas would share the step's Python objects: its counters, its lists, its generators.
+        """
+        results: list[Any] = []
+        written: dict[int, Any] = {}
+        given = next(part for part in tf.nest.flatten(batch) if part is not None)
+        in_parts = isinstance(given, tf.distribute.DistributedValues)
+        check_batch(batch, self.strategy.num_replicas_in_sync)
+
+        def on_replica(batch: Any) -> None:
+            use_seed(self._seed)
+            check = self._finite if self._checks else None
+            step = Step(self._model, batch, in_parts=in_parts, finite=check)
+            if results:  # the first one has taken the step
+                return
+            results.append(None)
+            with in_step(step), gradients.writes() as own:
+                result = getattr(self._model, self._method)(step.data)
+                results[0] = result if self._method == "predict_step" else self._logs(result)
+            written.update(own)
+
+        if self._method != "predict_step":
+            count_once(self._model, own_losses=False)
+        self.strategy.run(on_replica, (batch,))
+        for variable in written.values():
+            if variable.synchronization != tf.VariableSynchronization.ON_READ:
+                first, *others = self.strategy.experimental_local_results(variable)
+                for other in others:
+                    other.assign(first)
+        return results[0]
+
     def _on_replicas(self, batch: Any) -> Any:
         steps: list[Step] = []
+        several = workers_of(self.strategy).count > 1
+        shared = Shared(one_copy=self._one_copy, several_processes=several)
         given = [part for part in tf.nest.flatten(batch) if part is not None]
         in_parts = isinstance(given[0], tf.distribute.DistributedValues)
         check_batch(batch, self.strategy.num_replicas_in_sync)
@@ -161,12 +225,15 @@ class ReplicaSteps:
                 own_losses=self._own_losses,
                 needed=self._needed,
                 finite=self._finite if self._checks else None,
+                shared=shared,
             )
             steps.append(step)
             with in_step(step), self._written_once() as written:
                 result = getattr(self._model, self._method)(step.data)
+                result = tf.nest.map_structure(step.through_door, result)
                 if self._method == "predict_step":
-                    return self._own_outputs(result), written
+                    with step.on(step.batch):
+                        return self._own_outputs(result), written
                 step.look_at(result)
                 return self._logs(result), written
 
@@ -282,6 +349,16 @@ def count_once(model: keras.Model, own_losses: bool) -> None:
         set_counting(metric, of_own_rows=any(metric is each for each in summed))
 
 
+def _are_numbers(values: Any) -> bool:
+    """Whether a log, as each of several replicas here has it, is one number."""
+    return len(values) > 1 and all(
+        tf.is_tensor(value)
+        and value.shape.rank == 0
+        and (value.dtype.is_floating or value.dtype.is_integer)
+        for value in values
+    )
+
+
 def as_tensor(part: Any) -> Any:
     """A part of a batch as a tensor; what stands for no part is None."""
     if isinstance(part, tf.experimental.Optional | tf.OptionalSpec):
@@ -339,7 +416,9 @@ def make_execution(
         done, existing, last, logs = tf.while_loop(
             more, take, begin, shape_invariants=(number, number, kind, shapes)
         )
-        return done, step.results(logs | eager_logs), mark, last.has_value() & ~existing
+        logs = logs | eager_logs
+        apart = {name: logs.pop(name) for name in (_APART,) if name in logs}
+        return done, step.results(logs) | apart, mark, last.has_value() & ~existing
 
     if not model.run_eagerly:
         several_steps = tf.function(several_steps, autograph=False)
@@ -349,7 +428,9 @@ def make_execution(
         if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
             # train_on_batch and test_on_batch give a generator
             batch = tf.nest.map_structure(as_tensor, next(iterator))
-            result = step.results(traced(lambda: step(batch)))
+            result = traced(lambda: step(batch))
+            step.check_apart(result)
+            result = step.results(result)
             if step.checks_logs:
                 check_logged_loss(model, result)
             return result
@@ -374,6 +455,7 @@ def make_execution(
                 see(mark.numpy().tobytes(), more=bool(left), is_over=is_over)
         if not taken:
             raise StopIteration
+        step.check_apart(result)
         if step.checks_logs:
             check_logged_loss(model, result)
         # Keras knows of one step only.

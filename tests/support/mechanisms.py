@@ -24,10 +24,19 @@ import pytest
 
 from distlab.training import replica_steps
 from distlab.training.keras_private import replaced
-from distlab.training.rule import draws, gradients, layers, losses, mixing, rows
+from distlab.training.rule import (
+    contexts,
+    draws,
+    gradients,
+    layers,
+    losses,
+    mixing,
+    operations,
+    rows,
+)
 from distlab.training.rule.rows import current
 
-_RULE = (draws, gradients, layers, losses, mixing, rows, replica_steps)
+_RULE = (contexts, draws, gradients, layers, losses, mixing, operations, rows, replica_steps)
 _FILES = {module.__file__: Path(module.__file__).stem for module in _RULE}
 
 # What the core of the zoo need not use, by the file of tests that shows it.
@@ -47,9 +56,13 @@ ELSEWHERE = {
         *("mixing._last", "mixing._matmul", "mixing._one_hot", "mixing._squeeze"),
         *("mixing._padded", "mixing._tiled", "mixing._slice", "mixing._broadcast"),
         *("mixing._pooling", "mixing._normalized", "mixing._each_alone"),
+        *("control_flow_ops._pfor_impl", "gradients.writes", "layers._times"),
+        *("layers._try_whole_batch", "operations.Shared.change", "rows.Rows.asked_for_all"),
+        *("rows.Step._all_rows", "rows.Step._is_data", "rows._has_gradient", "rows.counts_rows"),
+        "replica_steps.ReplicaSteps._eagerly",
     ),
     "tests/training/test_distribute_refusals.py": (
-        *("gen_random_ops.*", "gen_stateful_random_ops.*"),
+        *("ForwardAccumulator._push_accumulator", "operations._draws", "operations._look_into"),
         *("GradientTape.jacobian", "GradientTape.batch_jacobian", "tensorflow.gradients"),
         *("gradients.watched", "replica_steps.ReplicaSteps._on_one"),
     ),
@@ -57,7 +70,10 @@ ELSEWHERE = {
         "replica_steps.ReplicaSteps._own_outputs",
         *("replica_steps.ReplicaSteps._put_together", "replica_steps._concatenated"),
     ),
-    "tests/training/test_rule.py": ("layers._bring_together", "mixing._Flow._of_means"),
+    "tests/training/test_rule.py": (
+        *("layers._bring_together", "mixing._Flow._of_means"),
+        *("contexts.num_replicas", "random_seed.get_seed"),
+    ),
     "tests/training/test_distribute_workers.py": (
         *("replica_steps.parts_to_compare", "replica_steps._mark_of"),
         *("replica_steps._fingerprint", "replica_steps._is_whole"),

@@ -1,5 +1,7 @@
 """What `distribute` cannot train right is refused, with what was found and what to do."""
 
+import random
+
 import keras
 import numpy as np
 import pytest
@@ -203,16 +205,6 @@ def a_metric_of_keras_made_before():
     fit(lambda: network(layers.Dense(1), loss="mse", metrics=[metric]), X, X[:, :1])
 
 
-class DrawsInTensorFlow(layers.Layer):
-    def call(self, x):
-        return tf.nn.dropout(x, 0.3)
-
-
-@refused(ModelError, "the layer 'noise', which draws random numbers by", "tf.random.stateless_*")
-def a_draw_by_a_hidden_state():
-    fit(lambda: network(DrawsInTensorFlow(name="noise"), layers.Dense(4)))
-
-
 class DrawsByGenerator(Net):
     def begin(self):
         self.generator = tf.random.Generator.from_seed(3)
@@ -221,7 +213,12 @@ class DrawsByGenerator(Net):
         return super().loss_of(x + self.generator.normal(tf.shape(x)), y)
 
 
-@refused(ModelError, "a step, which draws random numbers by a function of tf.random")
+@refused(
+    ModelError,
+    "RngReadAndSkip, by which a tf.random.Generator draws, in a step (test_distribute_refusals",
+    "self.generator.normal(tf.shape(x))",
+    "draw with keras.random and a keras.random.SeedGenerator(seed) made in __init__",
+)
 def a_draw_by_a_generator():
     fit(lambda: net(DrawsByGenerator))
 
@@ -238,9 +235,171 @@ def an_augmentation_that_draws_by_python():
     distribute(lambda: network(layers.AugMix(name="chains"), shape=(8, 8, 3)))
 
 
-@refused(ModelError, "tape.jacobian in its step", "take tape.gradient, or ask for it")
+@refused(
+    ModelError,
+    "tape.jacobian, for which replicas cannot wait for each other, in a step (test_",
+    "take tape.gradient, or ask for it inside a layer",
+)
 def a_jacobian_in_a_step():
     fit(lambda: net(Jacobian))
+
+
+class ForwardMode(Net):
+    def loss_of(self, x, y):
+        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as forward:
+            out = self(x)
+        return tf.reduce_mean(forward.jvp(out) ** 2)
+
+
+@refused(ModelError, "tf.autodiff.ForwardAccumulator, for which", "ask for it inside a layer")
+def a_derivative_in_forward_mode():
+    fit(lambda: net(ForwardMode))
+
+
+class DrawsInALoop(Net):
+    def loss_of(self, x, y):
+        draw = lambda i, x: (i + 1, x + tf.random.normal(tf.shape(x)))  # noqa: E731
+        _, x = tf.while_loop(lambda i, x: i < 3, draw, (0, x))
+        return super().loss_of(x, y)
+
+
+@refused(
+    ModelError,
+    "RandomStandardNormal in a loop or a condition, where it would happen once for each replica",
+    "do it outside of the loop or the condition, or draw with keras.random",
+)
+def a_draw_in_a_loop():
+    fit(lambda: net(DrawsInALoop))
+
+
+class CallsWhatWasTracedBefore(Net):
+    def begin(self):
+        self.drawn = tf.function(lambda: tf.random.normal(())).get_concrete_function()
+
+    def loss_of(self, x, y):
+        return super().loss_of(x, y) * self.drawn()
+
+
+@refused(
+    ModelError,
+    "RandomStandardNormal in a function that was traced before the step",
+    "call what it does in the step itself",
+)
+def a_draw_in_a_function_that_was_traced_before():
+    fit(lambda: net(CallsWhatWasTracedBefore))
+
+
+class CountsInACondition(Net):
+    def begin(self):
+        self.table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+    def log(self, x, y, loss):
+        one = tf.constant([1], tf.int64)
+        tf.cond(loss > 0, lambda: self.table.insert(one, one) and one, lambda: one)
+        return {}
+
+
+@refused(ModelError, "LookupTableInsertV2 in a loop or a condition", "do it outside of the loop")
+def an_effect_in_a_condition():
+    fit(lambda: net(CountsInACondition))
+
+
+class DifferentiatesPython(Net):
+    def loss_of(self, x, y):
+        out = tf.py_function(lambda out: 2 * out, [self(x)], tf.float32)
+        return self.mean_loss(y, tf.reshape(out, (-1, 4)))
+
+
+@refused(
+    ModelError,
+    "tf.py_function, through which a gradient flows: it would run once for each replica",
+    "write it with TensorFlow's operations, or put tf.numpy_function into a tf.custom_gradient",
+)
+def a_gradient_through_python():
+    fit(lambda: net(DifferentiatesPython))
+
+
+class Keeps(layers.Layer):
+    def call(self, x):
+        self.kept, self.rows = 2 * x, tf.shape(x)[0]
+        return x
+
+
+class OfWhatWasKept(Net):
+    def begin(self):
+        self.layer = Keeps()
+
+    def learn(self, tape, loss):
+        tape.gradient(loss, self.layer.kept)
+
+    def loss_of(self, x, y):
+        return super().loss_of(self.layer(self.hidden(x))[:, :1] + x, y)
+
+
+@refused(ModelError, "the gradient of a tensor that a layer has kept", "return the tensor from")
+def a_gradient_of_what_a_layer_kept():
+    fit(lambda: net(OfWhatWasKept))
+
+
+class DividesByRowsThatWereKept(OfWhatWasKept):
+    learn = Net.learn
+
+    def loss_of(self, x, y):
+        loss = super().loss_of(x, y)
+        return loss / tf.cast(self.layer.rows, tf.float32)
+
+
+@refused(ModelError, "a number of rows that a layer has kept", "return it from the layer's call()")
+def a_number_of_rows_that_a_layer_kept():
+    fit(lambda: net(DividesByRowsThatWereKept))
+
+
+class Merges(Net):
+    def learn(self, tape, loss):
+        tf.distribute.get_replica_context().merge_call(lambda strategy, loss: loss, args=(loss,))
+
+
+@refused(ModelError, "merge_call, which brings replicas together", "leave it out: the step already")
+def a_merge_of_replicas():
+    fit(lambda: net(Merges))
+
+
+class Reduces(Net):
+    def log(self, x, y, loss):
+        return {"mean": tf.distribute.get_strategy().reduce("MEAN", loss, axis=None)}
+
+
+@refused(ModelError, "strategy.reduce, which brings replicas together", "leave it out: the step")
+def a_sum_over_replicas_of_a_strategy():
+    fit(lambda: net(Reduces))
+
+
+class DrawsByPython(Net):
+    def loss_of(self, x, y):
+        return super().loss_of(x, y) * random.random()
+
+
+@refused(
+    ModelError,
+    "replicas that came apart, first in 'loss' of the step's logs",
+    "look for something in the step that is not the same on every replica",
+)
+def random_numbers_of_python_in_a_step():
+    fit(lambda: net(DrawsByPython))
+
+
+class AssignsByPython(Net):
+    def begin(self):
+        self.drawn = self.state(())
+
+    def log(self, x, y, loss):
+        self.drawn.assign(random.random())
+        return {}
+
+
+@refused(ModelError, "first in assigns_by_python/state, whose copies are 0.")
+def a_state_whose_copies_come_apart():
+    fit(lambda: net(AssignsByPython))
 
 
 @refused(ModelError, "a tf_keras model", "call its own fit in the strategy's scope")

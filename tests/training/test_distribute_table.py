@@ -12,10 +12,10 @@ from distlab.training import fit_session
 from distlab.training.rule.layers import sees_whole
 from tests.support.distribution import alone
 from tests.support.mechanisms import ELSEWHERE, needless, noted
-from tests.training.cases import everyday, metrics, steps, whole_batches
+from tests.training.cases import effects, everyday, metrics, steps, whole_batches
 from tests.training.cases.case import CASES
 
-assert all((everyday, metrics, steps, whole_batches)), "each enters its cases"
+assert all((effects, everyday, metrics, steps, whole_batches)), "each enters its cases"
 pytestmark = pytest.mark.usefixtures("graphs_that_run_a_few_times")
 
 

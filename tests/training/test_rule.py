@@ -181,6 +181,49 @@ def test_a_layer_is_believed_what_it_says_of_itself(eager):
         assert (difference(plain, model) < 1e-6) == (is_equal or eager)
 
 
+def test_a_description_of_a_model_lists_the_layers_that_get_the_whole_batch():
+    _, model = pair(lambda: network(layers.Dense(6), Centred(name="centred"), layers.Dense(4)))
+    fit(model, epochs=1)
+    assert dl.describe(model).whole_batch == ("centred",)
+    assert repr(dl.describe(model)).endswith("whole-batch centred")
+    assert dl.describe(model.distribute_strategy).whole_batch is None
+
+
+class DrawsInALayer(layers.Layer):
+    def call(self, x):
+        return tf.nn.dropout(x, 0.3) + 0.1 * tf.random.normal(tf.shape(x))
+
+
+class DrawsByAHiddenState(Net):
+    """In a layer, in the step, and the classes that a sampled softmax looks at."""
+
+    def begin(self):
+        self.noise = DrawsInALayer()
+
+    def loss_of(self, x, y):
+        hidden = self.hidden(self.noise(x + tf.random.uniform(tf.shape(x))))
+        columns = tf.transpose(tf.convert_to_tensor(self.head.kernel))
+        sampled = tf.nn.sampled_softmax_loss(
+            columns, tf.convert_to_tensor(self.head.bias), y[:, None], hidden, 2, 4
+        )
+        return tf.reduce_mean(sampled) + super().loss_of(x, y)
+
+
+def test_what_a_hidden_state_draws_does_not_depend_on_the_number_of_replicas():
+    """The numbers are not plain Keras's, whose graph of a step has other draws in it."""
+
+    def build():
+        keras.utils.set_random_seed(3)
+        return net(DrawsByAHiddenState)
+
+    models = [dl.distribute(build, strategy_of("mirrored", replicas)) for replicas in (1, 2, 3)]
+    for model in models:
+        keras.utils.set_random_seed(5)
+        fit(model)
+    for model in models[1:]:
+        assert difference(models[0], model) < 1e-6
+
+
 INTERRUPTS = []
 
 

@@ -178,9 +178,45 @@ def build_for_own_step(model: keras.Model, spec: Any) -> None:
     with (
         model.distribute_strategy.scope(),
         gradients.building(),
+        _attributes_kept(model),
         contextlib.suppress(Exception),  # a step that needs values: it fails, or not, later
     ):
         backend.compute_output_spec(model.train_step, batch)
+
+
+@contextlib.contextmanager
+def _attributes_kept(model: keras.Model) -> Iterator[None]:
+    """Inside the block a step may count and collect what it likes: that is undone at its end."""
+
+    def own(layer: keras.layers.Layer) -> dict[str, Any]:
+        names = [name for name in vars(layer) if not name.startswith("_") and name != "built"]
+        return {name: vars(layer)[name] for name in names}
+
+    before = [(layer, own(layer)) for layer in layers(model)]
+    lists = [
+        (value, list(value))
+        for _, values in before
+        for value in values.values()
+        if isinstance(value, list)
+    ]
+    try:
+        yield
+    finally:
+        for layer, values in before:
+            for name, value in own(layer).items():
+                if name not in values and _is_of_trial(value):
+                    del vars(layer)[name]
+                elif values.get(name) is not value and _is_of_trial(value):
+                    vars(layer)[name] = values[name]
+        for value, items in lists:
+            if any(map(_is_of_trial, value[len(items) :])):
+                value[:] = items
+
+
+def _is_of_trial(value: Any) -> bool:
+    """Whether a value is plain or a symbol, and no variable or layer that a trial has made."""
+    plain = (bool, int, float, str, type(None), keras.KerasTensor, tf.Tensor)
+    return all(isinstance(part, plain) for part in tf.nest.flatten(value))
 
 
 def build_for(model: keras.Model, batch: Any, strategy: tf.distribute.Strategy) -> None:

@@ -22,16 +22,17 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.trainers.compile_utils import MetricsList
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.distribute import ps_values, values
+from tensorflow.python.distribute.distribute_lib import ReplicaContext, ReplicaContextBase
 from tensorflow.python.eager.polymorphic_function import autograph_util
-from tensorflow.python.ops import (
-    gen_array_ops,
-    gen_random_ops,
-    gen_stateful_random_ops,
-)
+from tensorflow.python.framework import random_seed
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import custom_gradient as tf_custom_gradient
+from tensorflow.python.ops import gen_array_ops
 from tensorflow.python.ops import gen_stateless_random_ops_v2 as gen_draws
+from tensorflow.python.ops.parallel_for import control_flow_ops
 
 from distlab.training.keras_private import runs
-from distlab.training.rule import draws, gradients, layers, losses, rows
+from distlab.training.rule import contexts, draws, gradients, layers, losses, operations, rows
 from distlab.training.rule.rows import current
 
 _Function = type(tf.function(lambda: None))
@@ -76,8 +77,11 @@ OF_STEPS: list[Replacement] = [
         (keras_random, name, draws.by_whole_batch)
         for name in ("gamma", "binomial", "beta", "categorical", "shuffle")
     ),
-    *((gen_random_ops, name, draws.refused) for name in draws.STATEFUL),
-    *((gen_stateful_random_ops, name, draws.refused) for name in draws.GENERATORS),
+    # What has an effect or a hidden state happens once.
+    (FuncGraph, "_create_op_internal", operations.created),
+    (random_seed, "get_seed", operations.seeds),
+    # The way back of a layer's own.
+    (tf_custom_gradient, "_graph_mode_decorator", layers.custom_gradient),
     # Losses and metrics take own rows where they add up.
     (keras.losses.Loss, "__call__", losses.loss),
     (
@@ -105,6 +109,12 @@ OF_STEPS: list[Replacement] = [
     (tf.GradientTape, "jacobian", gradients.refused("tape.jacobian")),
     (tf.GradientTape, "batch_jacobian", gradients.refused("tape.batch_jacobian")),
     (tf, "gradients", gradients.refused("tf.gradients")),
+    (control_flow_ops, "_pfor_impl", rows.of_a_loop),
+    (
+        tf.autodiff.ForwardAccumulator,
+        "_push_accumulator",
+        gradients.refused("tf.autodiff.ForwardAccumulator"),
+    ),
     (keras.optimizers.Optimizer, "apply", gradients.apply),
     (keras.optimizers.LossScaleOptimizer, "apply", gradients.apply),
     (keras.optimizers.LossScaleOptimizer, "_tf_apply", gradients.apply_here),
@@ -121,14 +131,14 @@ OF_STEPS: list[Replacement] = [
             "_overwrite_model_variables_with_average_value",
         )
     ),
+    # In a step there is one replica.
+    (ReplicaContextBase, "all_reduce", contexts.all_reduce),
+    (ReplicaContext, "all_gather", contexts.all_gather),
+    (ReplicaContextBase, "merge_call", contexts.refused("merge_call")),
+    (tf.distribute.Strategy, "reduce", contexts.refused("strategy.reduce")),
     (values, "_on_write_update_replica", gradients.assign_own_copy),
     (ps_values.AggregatingVariable, "_assign_func", gradients.assign_on_first),
 ]
-
-
-def as_one_replica(strategy: Any) -> int:
-    """Of strategies, `num_replicas_in_sync`: a step is one device's, also if it asks."""
-    return 1 if current() is not None else int(strategy.extended._num_replicas_in_sync)
 
 
 def _number(kind: type) -> Callable[[Any], Any]:
@@ -142,8 +152,13 @@ REPLACED = OF_RUNS + OF_STEPS
 def install() -> None:
     """Replaces all of them."""
     note_runs()
-    tf.distribute.Strategy.num_replicas_in_sync = property(as_one_replica)
+    tf.distribute.Strategy.num_replicas_in_sync = property(contexts.num_replicas)
     _replace(OF_STEPS)
+    replica_id = contexts.replica_id(ReplicaContextBase.replica_id_in_sync_group.fget)
+    ReplicaContextBase.replica_id_in_sync_group = property(replica_id)
+    for name in gradients.SCATTERING:  # some of which only variables with one copy have
+        original = getattr(values.DistributedVariable, name, None)
+        setattr(values.DistributedVariable, name, gradients.on_own_copy(name, original))
     for kind in (int, float):  # which a variable on several replicas doesn't know
         setattr(values.DistributedVariable, f"__{kind.__name__}__", _number(kind))
     keras.layers.Layer._losses = property(

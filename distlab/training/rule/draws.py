@@ -15,7 +15,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework.tensor_util import constant_value_as_shape
 
-from distlab.errors import ModelError
 from distlab.training.rule.mixing import Mark
 from distlab.training.rule.rows import Rows, current
 
@@ -28,14 +27,6 @@ COUNTED = {
     "stateless_random_uniform_full_int_v2": 0,
     "stateless_truncated_normal_v2": 64,
 }
-
-# Operations that draw by a state of their own.
-STATEFUL = (
-    *("random_uniform", "random_uniform_int", "random_standard_normal", "truncated_normal"),
-    *("parameterized_truncated_normal", "random_gamma", "random_poisson_v2", "random_shuffle"),
-    "multinomial",
-)
-GENERATORS = ("rng_read_and_skip", "stateful_random_binomial", "stateful_uniform_full_int")
 
 # Philox by name, and what TensorFlow chooses by itself: Philox on CPUs and GPUs.
 _PHILOX = (1, 3)
@@ -98,26 +89,7 @@ def _show_whole_batch() -> None:
     """Lets the step be traced again, if a layer draws for own rows what it can't."""
     step = current()
     if step is not None and step.rows is not None:
-        vars(step.layer)["_distlab_sees_whole"] = step.again = True
-
-
-def refused(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of TensorFlow's draws by a hidden state, which no two replicas could share."""
-
-    def draw(*args: Any, **kwargs: Any) -> Any:
-        step = current()
-        if step is None:
-            return original(*args, **kwargs)
-        where = "a step" if step.layer is None else f"the layer {step.layer.name!r}"
-        raise ModelError(
-            asked=f"train or evaluate the model {step.model.name!r} on several replicas",
-            found=f"{where}, which draws random numbers by a function of tf.random that keeps its "
-            "state to itself: replicas cannot draw the numbers of one device",
-            do="draw with keras.random and a keras.random.SeedGenerator(seed) made in __init__, or "
-            "with tf.random.stateless_*",
-        )
-
-    return draw
+        step.give_whole_batch(step.layer)
 
 
 def _begin(shape: Any, rows: Rows) -> tf.Tensor:

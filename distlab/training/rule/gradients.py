@@ -15,8 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from distlab.errors import ModelError
-from distlab.training.rule.rows import MEAN, Step, current, meet
+from distlab.training.rule.refusal import refusal
+from distlab.training.rule.rows import MEAN, Step, as_kind, as_real, current, meet
 
 _NOW = threading.local()
 
@@ -91,6 +91,9 @@ def gradient(original: Callable[..., Any]) -> Callable[..., Any]:
         step = current()
         if step is not None and step.rows is None:
             step.look_at((target, sources))
+            if step.shared is not None:
+                target = tf.nest.map_structure(step.through_door, target)
+                step.check_sources(sources)
         if are_left_out():
             return tf.nest.map_structure(_zeros, sources)
         if step is None:
@@ -114,7 +117,8 @@ def gradient(original: Callable[..., Any]) -> Callable[..., Any]:
                 result = original(self, target, sources, *args, **kwargs)
         finally:
             step.backward = False
-        result = _mean(step, target, result)
+        with step.on(step.batch):  # slices of sparse ones are still each replica's own
+            result = _mean(step, target, result)
         return _times(result, step.smaller) if scales else result
 
     return gradient
@@ -126,12 +130,12 @@ def refused(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def replace(original: Callable[..., Any]) -> Callable[..., Any]:
         def refuse(*args: Any, **kwargs: Any) -> Any:
             step = current()
-            if step is None or step.rows is not None:
+            if step is None or step.layer is not None:
                 return original(*args, **kwargs)
-            raise ModelError(
-                asked=f"train the model {step.model.name!r} on several replicas",
-                found=f"{name} in its step, for which replicas cannot wait for each other",
-                do="take tape.gradient, or ask for it inside a layer",
+            raise refusal(
+                step,
+                f"{name}, for which replicas cannot wait for each other",
+                "take tape.gradient, or ask for it inside a layer",
             )
 
         return refuse
@@ -166,7 +170,9 @@ def _mean(step: Step, target: Any, result: Any) -> Any:
                 if each.dtype == kind and isinstance(each, tf.IndexedSlices) == rows
             ]
             if keys:
-                means = meet(context.all_reduce, MEAN, [sent[i] for i in keys])
+                parts = [sent[i] if rows else as_real(sent[i]) for i in keys]
+                means = meet(context.all_reduce, MEAN, parts)
+                means = means if rows else [as_kind(mean, kind) for mean in means]
                 sent |= zip(keys, means, strict=True)
     for i in sparse.keys() - alike:
         if i in lookups:  # one device has one slice for a row and a lookup
@@ -278,9 +284,26 @@ def decay_own_copies(general: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own_copy(variable: Any) -> Any:
-    """TensorFlow's variable of this replica, or the one that all share."""
+    """TensorFlow's variable of this replica, or the one that all share, to write to it."""
     value = getattr(variable, "_value", variable)
+    _note_written(value)
     return getattr(value, "_get_on_device_or_primary", lambda: value)()
+
+
+@contextlib.contextmanager
+def writes() -> Iterator[dict[int, Any]]:
+    """Inside the block, which variables are written that have a copy for each replica, by ids."""
+    before, _NOW.written = getattr(_NOW, "written", None), {}
+    try:
+        yield _NOW.written
+    finally:
+        _NOW.written = before
+
+
+def _note_written(value: Any) -> None:
+    written = getattr(_NOW, "written", None)
+    if written is not None and isinstance(value, tf.distribute.DistributedValues):
+        written[id(value)] = value
 
 
 def as_on_one_device(general: Callable[..., Any]) -> Callable[..., Any]:
@@ -313,12 +336,31 @@ def assign_on_first(original: Callable[..., Any]) -> Callable[..., Any]:
     return assign
 
 
+SCATTERING = (
+    *("scatter_nd_update", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_max", "scatter_nd_min"),
+    *("scatter_update", "scatter_add", "scatter_sub", "scatter_max", "scatter_min", "scatter_mul"),
+    *("scatter_div", "batch_scatter_update"),
+)
+
+
+def on_own_copy(name: str, original: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Replaces a method of variables by that of a replica's own copy."""
+
+    def scatter(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if original is not None and not _updates_own_copies():
+            return original(self, *args, **kwargs)
+        return getattr(_own_copy(self), name)(*args, **kwargs)
+
+    return scatter
+
+
 def assign_own_copy(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of variables that have a copy for each replica: what replicas assign is alike."""
 
     def update(variable: Any, change: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
         if not _updates_own_copies():
             return original(variable, change, value, **kwargs)
+        _note_written(variable)
         return change(variable._get_on_device_or_primary(), value, **kwargs)
 
     return update

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from distlab.errors import DistlabError
 from distlab.training.keras_private import ACTIVITIES_ARE_SUMS
 from distlab.training.rule import mixing
 from distlab.training.rule.losses import is_keras
@@ -32,9 +34,14 @@ def call(original: Callable[..., Any]) -> Callable[..., Any]:
         before, step.layer = step.layer, self
         outer, step.mark = step.mark, None
         start = mixing.Mark.now() if step.rows is not None and outer is not None else None
-        step.running.append(self)
+        step.running.append((self, tf.compat.v1.get_default_graph()))
+        step.called[id(self)] = self
         try:
             result = _called(step, original, self, args, kwargs)
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            if not isinstance(error, DistlabError):
+                _try_whole_batch(step, self)
+            raise
         finally:
             step.running.pop()
             step.layer, step.mark = before, outer
@@ -54,17 +61,36 @@ def _called(step: Step, original: Callable[..., Any], layer: Any, args: Any, kwa
         rows = step.rows_of((args, kwargs)) if step.can_meet() else None
         if rows is None:
             return original(layer, *args, **kwargs)
+        if not step.has_rows_of_data((args, kwargs)):
+            step.give_whole_batch(layer)
+        if sees_whole_back(step.model):
+            args, kwargs = rows.asked_for_all((args, kwargs))
         args, kwargs = rows.own((args, kwargs))
         with step.on(rows, layer):
             result = _looked_at(step, original, layer, args, kwargs)
             return rows.whole(result, promise=True)
     if rows is None:
         return original(layer, *args, **kwargs)
-    if not whole:
+    if whole and not step.can_meet():
+        step.give_whole_batch(layer)
+    if not whole or step.again:
         return _looked_at(step, original, layer, args, kwargs)
     args, kwargs = rows.whole((args, kwargs))
-    with step.on(None, layer):
-        return rows.own(original(layer, *args, **kwargs))
+    outer, step.cut = step.cut, step.cut or layer
+    try:
+        with step.on(None, layer):
+            result = original(layer, *args, **kwargs)
+            # Only then is it asked for all rows on the way back, which costs a message.
+            return rows.own(rows.asked_for_all(result) if sees_whole_back(layer) else result)
+    finally:
+        step.cut = outer
+
+
+def _try_whole_batch(step: Step, layer: Any) -> None:
+    """Lets the step be traced again if a layer failed with own rows, whose sizes are not known."""
+    had_own_rows = step.rows is None and step.shared is not None and not sees_whole(layer)
+    if had_own_rows and not step.again and getattr(layer, "whole_batch", True) and step.can_meet():
+        step.give_whole_batch(layer)
 
 
 def _looked_at(step: Step, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
@@ -78,7 +104,7 @@ def _looked_at(step: Step, original: Callable[..., Any], layer: Any, args: Any, 
     finally:
         step.mark = None
     if mark.mixes((args, kwargs)):
-        vars(layer)["_distlab_sees_whole"] = step.again = True
+        step.give_whole_batch(layer)
     return result
 
 
@@ -105,6 +131,69 @@ def sees_whole(layer: Any) -> bool:
     return bool(kept["_distlab_sees_whole"])
 
 
+def sees_whole_back(layer: Any) -> bool:
+    """Whether a layer that gets the whole batch is given all rows of its outputs' gradient.
+
+    Of a model it says so of all that the step computes outside of layers.
+    """
+    return bool(vars(layer).get("_distlab_sees_whole_back"))
+
+
+def custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Replaces TensorFlow's decorator: a layer's own gradient is given that of the whole batch.
+
+    With own rows it finds the gradient `replicas` times, which only what is linear may ignore.
+    """
+
+    def decorate(function: Any, args: Any, kwargs: Any) -> Any:
+        step = current()
+        if step is None or step.shared is None or step.backward or not is_users(function):
+            return original(function, args, kwargs)
+        if step.rows is None or step.layer is None:
+            whole = step.cut or step.model
+            if not sees_whole_back(whole):
+                vars(whole)["_distlab_sees_whole_back"] = step.again = True
+            return original(function, args, kwargs)
+        layer, rows = step.layer, step.rows
+
+        def scaled(*given: Any) -> Any:
+            result, back = function(*given)
+
+            def back_of_whole(*asked: Any, **variables: Any) -> Any:
+                if not step.backward:  # asked for by the layer itself
+                    return back(*asked, **variables)
+                mark, times = mixing.Mark.now(), rows.replicas / step.smaller
+                found = back(*[_times(each, 1 / times) for each in asked], **variables)
+                if mark.mixes((asked, given, result)):
+                    vars(layer)["_distlab_sees_whole_back"] = True
+                    step.give_whole_batch(layer)
+                return tf.nest.map_structure(lambda each: _times(each, times), found)
+
+            back_of_whole.__signature__ = inspect.signature(back)  # type: ignore[attr-defined]
+            return result, back_of_whole
+
+        return original(scaled, args, kwargs)
+
+    return decorate
+
+
+def _times(value: Any, factor: float) -> Any:
+    return None if value is None else value * tf.cast(factor, value.dtype)
+
+
+def is_users(function: Any) -> bool:
+    """Whether a function is neither Keras's nor TensorFlow's nor distlab's."""
+    package = (getattr(function, "__module__", None) or "").partition(".")[0]
+    return package not in ("keras", "tensorflow", "distlab")
+
+
+def _may_hold(name: str, value: Any) -> bool:
+    """Whether what a layer has under a name may hold a function that it calls with rows."""
+    if name in ("build", "quantize") or name.endswith(("initializer", "regularizer", "constraint")):
+        return False
+    return callable(value) or isinstance(value, list | tuple | dict)
+
+
 def _methods(layer: Any) -> list[Any]:
     if isinstance(layer, keras.Model):
         return [layer.call]
@@ -125,7 +214,19 @@ def _names_in(method: Any) -> set[str]:
 
 
 def _runs_users_code(layer: Any) -> bool:
-    return not is_keras(layer) or isinstance(layer, keras.Model | keras.layers.Lambda)
+    """Whether a layer is the user's, or one of Keras's that was given a function of the user's."""
+    if not is_keras(layer) or isinstance(layer, keras.Model | keras.layers.Lambda):
+        return True
+    if "_distlab_runs_users_code" not in vars(layer):
+        held = tf.nest.flatten(
+            [value for name, value in vars(layer).items() if _may_hold(name, value)]
+        )
+        layer._distlab_runs_users_code = any(
+            _runs_users_code(each) if isinstance(each, keras.layers.Layer) else not is_keras(each)
+            for each in held
+            if callable(each)
+        )
+    return bool(layer._distlab_runs_users_code)
 
 
 def losses(self: Any) -> list[Any]:
@@ -148,7 +249,7 @@ def add_loss(original: Callable[..., Any]) -> Callable[..., Any]:
             return
         if step.rows is not None:
             change = step.rows.part if step.own_losses else step.rows.whole
-            loss = tf.nest.map_structure(change, loss)
+            loss = step.let_out(tf.nest.map_structure(change, loss))
         self._losses.extend(tf.nest.flatten(loss))
 
     return add_loss
@@ -174,6 +275,9 @@ def moments(original: Callable[..., Any]) -> Callable[..., Any]:
     def moments(self: Any, inputs: tf.Tensor, mask: Any) -> Any:
         step = current()
         if step is None or step.rows is None:
+            return original(self, inputs, mask)
+        if not step.can_meet():  # in the cell of a recurrent layer
+            step.give_whole_batch(self)
             return original(self, inputs, mask)
         if step.batch_norm == "replica" and not self.synchronized:
             step.own_statistics.append(self)

@@ -15,6 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from distlab.training.rule.refusal import refusal
+
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 # The attribute of a model that says whose rows its BatchNormalization takes statistics of.
@@ -52,12 +54,33 @@ def meet(collective: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     `self.hidden = ...`, then a collective, `self.hidden` would be that of the last replica.
     """
     step = current()
-    layers = [] if step is None else [step.model, *step.running]
-    kept = [dict(vars(layer)) for layer in layers]
-    result = collective(*args, **kwargs)
-    for layer, own in zip(layers, kept, strict=True):
-        now = vars(layer)
-        now.update({name: value for name, value in own.items() if now.get(name) is not value})
+    if step is None:
+        return collective(*args, **kwargs)
+    if step.in_loop:
+        raise refusal(
+            step,
+            "rows that are put together in tf.vectorized_map or a jacobian, where replicas cannot "
+            "wait for each other",
+            "call layers outside of it",
+        )
+    layers = [step.model, *step.called.values()]
+    kept = [(vars(layer), dict(vars(layer))) for layer in layers]
+    lists = {
+        id(value): (value, list(value))
+        for _, own in kept
+        for value in own.values()
+        if type(value) is list
+    }
+    before, step.is_meeting = step.is_meeting, True
+    try:
+        result = collective(*args, **kwargs)
+    finally:
+        step.is_meeting = before
+    for now, own in kept:
+        kept_names = (name for name in own if not name.startswith("_distlab"))
+        now.update({name: own[name] for name in kept_names if now.get(name) is not own[name]})
+    for value, own_items in lists.values():
+        value[:] = own_items
     return result
 
 
@@ -91,7 +114,7 @@ class Rows:
         replica = context.replica_id_in_sync_group
         count = _unknown(count)
         place = tf.one_hot(replica, replicas_of(context), dtype=tf.int32)
-        each = context.all_reduce(SUM, place * count)
+        each = meet(context.all_reduce, SUM, place * count)
         return cls(tf.reduce_sum(each), tf.reduce_sum(each[:replica]), count)
 
     def if_any(self, value: tf.Tensor) -> tf.Tensor:
@@ -146,7 +169,15 @@ class Rows:
 
     def whole(self, tree: Any, *, promise: bool = False) -> Any:
         """The rows of all replicas; as a promise, what is only gathered if anybody looks at it."""
-        return _each(tree, lambda part: self._whole(part, promise=promise))
+        step = current()
+        if step is None:
+            return tree
+
+        def whole(part: Any) -> Any:
+            return step.let_out(self._whole(part, promise=promise))
+
+        with step.on(step.rows):  # and in no layer: what is made here is not the layer's
+            return _each(tree, whole)
 
     def labels(self, tree: Any) -> Any:
         """Own rows of what goes with outputs; an example may have several rows there."""
@@ -212,22 +243,42 @@ class Rows:
         step.alike.add(whole.ref())
         return whole
 
+    def _put_together(self, rows: tf.Tensor) -> tf.Tensor:
+        kind, rows = rows.dtype, as_real(rows)
+        sent = rows.dtype if rows.dtype in _SENT else tf.int64
+        sent = tf.float32 if rows.dtype.is_floating and rows.dtype not in _SENT else sent
+        return as_kind(meet(self.context.all_gather, tf.cast(rows, sent), axis=0), kind)
+
+    def asked_for_all(self, tree: Any) -> Any:
+        """Whole tensors whose gradient is that of all rows, where it was asked of own ones."""
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def asked_for_all(tensor: tf.Tensor) -> Any:
+            def back(asked: tf.Tensor) -> tf.Tensor:
+                times = _rows_in(asked) // self.size
+                own = asked[self.first * times : (self.first + self.count) * times]
+                return self._put_together(own) / tf.cast(self.replicas, asked.dtype)
+
+            return tf.identity(tensor), back
+
+        return _each(tree, lambda part: asked_for_all(part) if _has_gradient(part) else part)
+
     def _gathered(self, rows: tf.Tensor, place: Any = None, *, promise: bool = False) -> tf.Tensor:
         kind = rows.dtype
 
         def put_together(rows: tf.Tensor) -> tf.Tensor:
             if promise:
                 return tf.raw_ops.Placeholder(dtype=kind, shape=[None, *rows.shape[1:]])
-            sent = kind if kind in _SENT else tf.float32 if kind.is_floating else tf.int64
-            return tf.cast(meet(self.context.all_gather, tf.cast(rows, sent), axis=0), kind)
+            return self._put_together(rows)
 
-        if place is None or not kind.is_floating:
+        if place is None or not (kind.is_floating or kind.is_complex):
             return put_together(rows)
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def gathered(rows: tf.Tensor) -> Any:
             def back(asked: Any) -> tf.Tensor:
-                total = meet(self.context.all_reduce, SUM, tf.convert_to_tensor(asked))
+                asked = as_real(tf.convert_to_tensor(asked))
+                total = as_kind(meet(self.context.all_reduce, SUM, asked), kind)
                 return total[place[0] : place[1]]
 
             # A constant where TensorFlow looks for variables: it would walk through all replicas.
@@ -249,12 +300,18 @@ class Step:
             since nobody was seen to look at them but layers, losses and metrics that take own rows.
             None: of all. `looked_at` says which promises must be kept: trace the step again.
         finite: What fails, before gradients are used, where one of these losses is not finite.
+        shared: What the replicas of this process share (`rule.operations`).
 
     Attributes:
         data: The batch as the step gets it.
         rows: Those of the layer that runs, None outside of layers.
         layer: The innermost layer that runs.
-        running: All layers that run, the innermost last.
+        running: All layers that run, the innermost last, and the graph that each was called in.
+        called: Layers that run or have run, by their ids.
+        in_loop: Whether what is made is the body of a loop that has no graph of its own.
+        is_meeting: Whether a collective of distlab's own is made.
+        cut: The layer that gets the whole batch within one that has own rows, and gives back these.
+        has_doors: Whether a layer has computed with own rows, and may have kept some of them.
         mark: Where it, or a loss or a metric, was called, if it is to be seen whether it looks at
             other rows.
         batch_norm: Whose rows BatchNormalization takes statistics of, "global" or "replica".
@@ -271,7 +328,12 @@ class Step:
         own_losses: bool = False,
         needed: set[int] | None = None,
         finite: Callable[[tf.Tensor], list[Any]] | None = None,
+        shared: Any = None,
     ) -> None:
+        self.shared: Any = None if tf.executing_eagerly() else shared
+        self.called: dict[int, Any] = {}
+        self.is_meeting = self.has_doors = self.in_loop = False
+        self.cut: Any = None
         self.model, self.own_losses, self.needed, self.finite = model, own_losses, needed, finite
         first = next(part for part in tf.nest.flatten(batch) if part is not None)
         self.batch_norm = vars(model).get(BATCH_NORM, "global")
@@ -281,12 +343,12 @@ class Step:
         self.of_parts = [model._loss_tracker, *(compiled or ())] if own_losses else []
         self.rows: Rows | None = None
         self.layer: Any = None
-        self.running: list[Any] = []
+        self.running: list[tuple[Any, Any]] = []
         self.mark: Any = None
         self.again = self.backward = False
         self.losses: dict[int, list[tf.Tensor]] = {}  # what layers gave to add_loss, by layer
         self.alike: set[Any] = set()  # tensors that are the same on all replicas
-        self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self._promised: dict[int, tf.Tensor] = {}
         self._outputs = -1
         self._seen: set[int] = set()
@@ -297,6 +359,8 @@ class Step:
             self.batch = Rows.given(_rows_in(first)) if in_parts else Rows.cut(_rows_in(first))
             self._bound(self.batch)
             self.data = batch
+            given = tf.nest.flatten(batch, expand_composites=True)
+            self._data = {part.ref() for part in given if tf.is_tensor(part)}
             if in_parts:
                 filled = tf.nest.map_structure(_at_least_one_row, batch)
                 own = tf.nest.flatten(filled, expand_composites=True)
@@ -328,7 +392,9 @@ class Step:
 
     def can_meet(self) -> bool:
         """Whether replicas can exchange tensors: not in a loop or a condition, and not eagerly."""
-        return self._graph is not None and tf.compat.v1.get_default_graph() is self._graph
+        if self.in_loop:
+            return False
+        return self.graph is not None and tf.compat.v1.get_default_graph() is self.graph
 
     def rows_of(self, tree: Any) -> Rows | None:
         """The replica's rows of a call's arguments; None if nothing in them has any."""
@@ -343,6 +409,29 @@ class Step:
         self._bound(rows)
         return rows
 
+    def has_rows_of_data(self, tree: Any) -> bool:
+        """Whether all that is taken for rows is made of the batch, and not only of its size.
+
+        A constant with as many rows may be a state for each example, or a mask with another axis
+        of that length.
+        """
+        parts = [part for part in tf.nest.flatten(tree) if has_rows(part)]
+        return all(
+            part.shape.rank is None or part.shape[0] is None or self._is_data(part)
+            for part in parts
+        )
+
+    def _is_data(self, tensor: Any) -> bool:
+        waiting, seen = [tensor], set()
+        while waiting:
+            each = waiting.pop()
+            if each.ref() in self._data or each.ref() in self.alike:
+                return True
+            if each.ref() not in seen:
+                seen.add(each.ref())
+                waiting += each.op.inputs
+        return False
+
     def made_of(self, tree: Any) -> Rows | None:
         """The rows that all of these tensors were made of; None if some were not, or of others."""
         rows = {
@@ -351,6 +440,63 @@ class Step:
         some = [part for part in tf.nest.flatten(tree) if has_rows(part)]
         complete = all(made_of(part)[0] is not None for part in some)
         return next(iter(rows.values())) if len(rows) == 1 and complete else None
+
+    def give_whole_batch(self, layer: Any) -> None:
+        """Lets the step be traced again, with the whole batch for a layer that asks for it.
+
+        Rows cannot be put together in a loop or a condition, so there it is the layer that has it.
+        """
+        if not self.can_meet():
+            outer = [each for each, graph in self.running if graph is self.graph]
+            layer = outer[-1] if outer else layer
+        if layer is not None:
+            vars(layer)["_distlab_sees_whole"] = self.again = True
+
+    def keep_in_layer(self, tensors: Any) -> None:
+        """Notes that a layer has computed these with own rows."""
+        self.has_doors = True
+        for tensor in tensors:
+            if tensor.dtype not in (tf.resource, tf.variant):
+                tensor._distlab_own = self.rows
+
+    def let_out(self, tree: Any) -> Any:
+        """Notes that these leave a layer as they should, and returns them."""
+        for part in tf.nest.flatten(tree, expand_composites=True):
+            if getattr(part, "_distlab_own", None) is not None:
+                part._distlab_own = None
+        return tree
+
+    def through_door(self, tensor: Any) -> Any:
+        """All rows of a tensor that a layer computed with own rows and did not return as one."""
+        rows = getattr(tensor, "_distlab_own", None)
+        if rows is None:
+            return tensor
+        if not hasattr(tensor, "_distlab_whole"):
+            with self.on(rows):
+                tensor._distlab_whole = self._all_rows(rows, tensor)
+        return tensor._distlab_whole
+
+    def check_sources(self, sources: Any) -> None:
+        """Raises where a gradient is asked for that has own rows."""
+        if any(
+            getattr(part, "_distlab_own", None) is not None for part in tf.nest.flatten(sources)
+        ):
+            raise refusal(
+                self,
+                "the gradient of a tensor that a layer has kept",
+                "return the tensor from the layer's call()",
+            )
+
+    def _all_rows(self, rows: Rows, tensor: Any) -> Any:
+        if rows.context is not self.batch.context:
+            found = "a tensor that a layer has kept on another replica"
+        elif not self.can_meet():
+            found = "a tensor that a layer has kept, in a loop or a condition"
+        elif counts_rows(tensor):
+            found = "a number of rows that a layer has kept, which are a replica's own there"
+        else:
+            return rows.whole(tensor)
+        raise refusal(self, found, "return it from the layer's call()")
 
     def promises(self) -> bool:
         """Whether the next output is a promise."""
@@ -418,6 +564,41 @@ def has_rows(tensor: Any) -> bool:
     return bool(tf.executing_eagerly() and first % int(step.rows.length) == 0)
 
 
+def _has_gradient(part: Any) -> bool:
+    dense = isinstance(part, tf.Tensor) and has_rows(part)
+    return dense and (part.dtype.is_floating or part.dtype.is_complex)
+
+
+def as_real(tensor: tf.Tensor) -> tf.Tensor:
+    """A tensor that a collective takes: of a complex one, both parts, on an axis behind its own."""
+    if not tensor.dtype.is_complex:
+        return tensor
+    return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], -1)
+
+
+def as_kind(tensor: tf.Tensor, kind: tf.DType) -> tf.Tensor:
+    """What `as_real` was made of."""
+    if not kind.is_complex:
+        return tf.cast(tensor, kind)
+    return tf.cast(tf.complex(tensor[..., 0], tensor[..., 1]), kind)
+
+
+def counts_rows(tensor: Any) -> bool:
+    """Whether a tensor without rows is made of their number."""
+    waiting, seen = [] if has_rows(tensor) else [tensor], set()
+    while waiting:
+        each = waiting.pop()
+        if each.ref() in seen:
+            continue
+        seen.add(each.ref())
+        if each.op.type in _OF_SHAPES:
+            if any(map(has_rows, each.op.inputs)) and each.op.type != "Rank":
+                return True
+        elif each.dtype.is_integer:
+            waiting += each.op.inputs
+    return False
+
+
 def shape_of_promise(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of TensorFlow's operation: the shape of a promised tensor is known without it."""
 
@@ -427,6 +608,22 @@ def shape_of_promise(original: Callable[..., Any]) -> Callable[..., Any]:
         return tf.cast(input._distlab_shape(), kwargs.get("out_type") or tf.int32)
 
     return shape
+
+
+def of_a_loop(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Replaces what makes the body of `tf.vectorized_map` and of jacobians, in the step's graph."""
+
+    def loop(*args: Any, **kwargs: Any) -> Any:
+        step = current()
+        if step is None:
+            return original(*args, **kwargs)
+        before, step.in_loop = step.in_loop, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            step.in_loop = before
+
+    return loop
 
 
 def all_gather(tensor: Any) -> Any:
