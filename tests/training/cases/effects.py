@@ -6,6 +6,7 @@ of all rows, a function or a way back that nobody looked at.
 
 import dataclasses
 
+import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers, ops
@@ -52,10 +53,10 @@ class CountsItsRows(layers.Layer):
 
     def call(self, x):
         self.table.insert(ONE, self.table.lookup(ONE) + tf.shape(x, tf.int64)[:1])
-        return x / tf.cast(self.table.lookup(ONE), tf.float32)
+        return x / tf.reshape(tf.cast(self.table.lookup(ONE), tf.float32), ())
 
     def compute_output_spec(self, x):
-        return x
+        return keras.KerasTensor(x.shape, x.dtype)
 
 
 @case()
@@ -309,7 +310,7 @@ class OfItsBatch(layers.Layer):
         return x + tf.zeros(x.shape)
 
     def compute_output_spec(self, x):
-        return x
+        return keras.KerasTensor(x.shape, x.dtype)
 
 
 @case(lambda: batches(X[:24], Y[:24], batch=12).map(lambda x, y: (tf.ensure_shape(x, (12, 8)), y)))
