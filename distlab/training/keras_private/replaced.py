@@ -134,8 +134,8 @@ OF_STEPS: list[Replacement] = [
     # In a step there is one replica.
     (ReplicaContextBase, "all_reduce", contexts.all_reduce),
     (ReplicaContext, "all_gather", contexts.all_gather),
-    (ReplicaContextBase, "merge_call", contexts.refused("merge_call")),
-    (tf.distribute.Strategy, "reduce", contexts.refused("strategy.reduce")),
+    (ReplicaContextBase, "merge_call", contexts.merge_call),
+    (tf.distribute.Strategy, "reduce", contexts.reduce),
     (values, "_on_write_update_replica", gradients.assign_own_copy),
     (ps_values.AggregatingVariable, "_assign_func", gradients.assign_on_first),
 ]

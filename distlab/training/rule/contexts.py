@@ -63,20 +63,32 @@ def all_gather(original: Callable[..., Any]) -> Callable[..., Any]:
     return all_gather
 
 
-def refused(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replaces what replicas do together: in a step it has no answer."""
+def merge_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Replaces `merge_call` of replica contexts."""
 
-    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            step = current()
-            if step is None or not _asks() or not _is_users(sys._getframe(1)):
-                return original(*args, **kwargs)
-            raise refusal(
-                step,
-                f"{name}, which brings replicas together",
-                "leave it out: the step already has the whole batch, and its gradients",
-            )
+    def merge_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _check(sys._getframe(1), "merge_call")
+        return original(self, *args, **kwargs)
 
-        return refuse
+    return merge_call
 
-    return replace
+
+def reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Replaces `reduce` of strategies."""
+
+    def reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _check(sys._getframe(1), "strategy.reduce")
+        return original(self, *args, **kwargs)
+
+    return reduce
+
+
+def _check(caller: FrameType, name: str) -> None:
+    """Raises where a step asks for what replicas do together, which has no answer there."""
+    step = current()
+    if step is not None and _asks() and _is_users(caller):
+        raise refusal(
+            step,
+            f"{name}, which brings replicas together",
+            "leave it out: the step already has the whole batch, and its gradients",
+        )
