@@ -24,6 +24,7 @@ from tests.support.lesson_checks import (
     load_solution,
     load_stub,
 )
+from tests.support.limits import HANG_SECS
 from tests.support.repository import lesson_text
 
 STEM = "10_parameter_server"
@@ -127,7 +128,7 @@ def test_a_sum_of_steps_one_at_a_time_waits_for_a_kill_in_vain(monkeypatch):
 
 
 def on_coordinator(function, *args):
-    return call_on_coordinator(_on_coordinator, function, *args, timeout_secs=120)
+    return call_on_coordinator(_on_coordinator, function, *args, timeout_secs=HANG_SECS)
 
 
 def _on_coordinator(stage, function, *args):
