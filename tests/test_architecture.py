@@ -1,6 +1,7 @@
 """The wings of ARCHITECTURE.md keep its three import rules."""
 
 import ast
+import itertools
 import pathlib
 import re
 
@@ -26,11 +27,23 @@ def modules():
 
 
 MODULES = dict(modules())
+FOLDERS = {
+    ".".join(path.parent.relative_to(PACKAGE.parent).parts) for path in PACKAGE.rglob("*.py")
+}
 
 
 def imports_of(source):
-    """Every distlab module a source imports, also inside functions."""
-    for node in ast.walk(ast.parse(source)):
+    """Every distlab module that a source imports when it runs, also inside functions."""
+    tree = ast.parse(source)
+    for_types = [
+        part
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for part in node.body
+    ]
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("distlab"))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("distlab"):
@@ -97,11 +110,102 @@ def test_modules_import_each_other_in_no_circle():
     assert graph == {}
 
 
-def test_only_one_place_imports_private_names_of_keras():
-    private = re.compile(r"^\s*(?:from|import) keras\.src", re.MULTILINE)
-    names = [name.split(".") for name, source in MODULES.items() if private.search(source)]
-    assert names
-    assert [name for name in names if name[-2] != "keras_private"] == []
+def folders_that_need_each_other():
+    """The sides of an import that are folders of one folder, where some import the other way."""
+    needs = {}
+    for module, source in MODULES.items():
+        for imported in imports_of(source):
+            pairs = itertools.zip_longest(module.split("."), imported.split("."), fillvalue="")
+            shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+            side, other = (".".join(name.split(".")[: shared + 1]) for name in (module, imported))
+            beside = side.count(".") == other.count(".") == shared
+            if {side, other} <= FOLDERS and side != other and beside:
+                needs.setdefault(side, set()).add(other)
+    while leaves := [name for name, others in needs.items() if not others & needs.keys()]:
+        for leaf in leaves:
+            del needs[leaf]
+    return needs
+
+
+def test_folders_import_each_other_in_no_circle():
+    assert folders_that_need_each_other() == {}
+
+
+def test_a_circle_of_folders_would_be_noticed(monkeypatch):
+    monkeypatch.setitem(
+        MODULES, "distlab.training.keras_private.x", "import distlab.training.rule.rows"
+    )
+    assert folders_that_need_each_other().keys() >= {
+        "distlab.training.keras_private",
+        "distlab.training.rule",
+    }
+
+
+PRIVATE_MODULE = re.compile(r"^(keras\.src|tensorflow\.python)\b")
+
+
+def private_names(source):
+    """What a source reads of another's: private modules, and attributes with an underscore."""
+    tree = ast.parse(source)
+    defined = {node.name for node in ast.walk(tree) if hasattr(node, "name")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and PRIVATE_MODULE.match(node.module or ""):
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if PRIVATE_MODULE.match(a.name))
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
+            yield from [node.attr] if is_private(node.attr, defined) else []
+        elif isinstance(node, ast.FunctionDef) and "self" in [a.arg for a in node.args.args[1:]]:
+            # A replacement, whose self is Keras's.
+            yield from (
+                part.attr
+                for part in ast.walk(node)
+                if isinstance(part, ast.Attribute)
+                and ast.unparse(part.value) == "self"
+                and is_private(part.attr, defined)
+            )
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+            name = node.args[1]
+            if isinstance(name, ast.Constant) and is_private(name.value, defined):
+                yield name.value
+
+
+def is_private(name, defined):
+    """Whether a name belongs to somebody else: distlab's own marks and this file's are not."""
+    return (
+        name.startswith("_")
+        and not name.startswith(("__", "_distlab"))
+        and name not in defined | {"_getframe"}
+    )
+
+
+def test_only_one_place_of_the_wing_reads_what_is_private_in_keras_and_tensorflow():
+    read = {
+        name: found
+        for name, source in MODULES.items()
+        if name.startswith("distlab.training") and "keras_private" not in name
+        if (found := sorted(set(private_names(source))))
+    }
+    assert read == {}
+    keras = [
+        name for name, source in MODULES.items() if re.search(r"^\s*from keras\.src", source, re.M)
+    ]
+    assert keras
+    assert [name for name in keras if "keras_private" not in name] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from keras.src import backend",
+        "import tensorflow.python.eager.context",
+        "def f(model):\n    return model._compile_loss",
+        "def f(step, original, self):\n    return self._fn",
+        "x = getattr(strategy, '_cluster_resolver', None)",
+    ],
+)
+def test_a_private_name_would_be_noticed(source):
+    assert list(private_names(source))
 
 
 def test_the_page_fits_on_a_screen_and_a_half_and_names_what_exists():

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from distlab.authoring.editions import Answer, answered, parse_answers, stubbed
 from distlab.authoring.nbgrader import mark_cells
 from distlab.authoring.prediction_cells import fold_answers
 from distlab.course.checks.registry import checks_of, reports_of
+from distlab.course.editions import Answer, answered, parse_answers, stubbed
 from distlab.course.markup import CODE, REPORT, TASK, TEXT
 from distlab.environment import require_modules
 from distlab.errors import InvalidArgument, NotebookError, did_you_mean

@@ -23,8 +23,9 @@ import tensorflow as tf
 from distlab.errors import InvalidArgument, did_you_mean
 from distlab.strategy.description import describe
 from distlab.strategy.mirrored import separate_collectives
+from distlab.training import model_build
 from distlab.training.fit_session import FitSession
-from distlab.training.keras_private import models, replaced
+from distlab.training.keras_private import models
 from distlab.training.model_requirements import (
     check_arguments,
     check_metrics,
@@ -34,7 +35,8 @@ from distlab.training.model_requirements import (
 )
 from distlab.training.parameter_server import server_fit
 from distlab.training.replica_steps import ReplicaSteps, make_execution, make_predict_function
-from distlab.training.rule.rows import BATCH_NORM
+from distlab.training.rule import replaced
+from distlab.training.rule.step import BATCH_NORM
 from distlab.training.variables import is_summed
 from distlab.training.workers.files import write_as_chief
 from distlab.training.workers.workers import Workers, fail_together, workers_of
@@ -118,7 +120,7 @@ def _of_any(session: FitSession) -> Table:
         "evaluate": _within(session.around),
         "predict": _within(session.around),
         "get_metrics_result": models.as_tensors,
-        "_maybe_symbolic_build": models.build_without_drawing(session.on_data),
+        "_maybe_symbolic_build": model_build.build_without_drawing(session.on_data),
     }
 
 

@@ -166,7 +166,7 @@ def check_metrics(model: keras.Model) -> None:
     for metric in models.metrics_of(model):
         held = {name: each for name, each in vars(metric).items() if isinstance(each, tf.Variable)}
         if not on_servers:
-            held |= {each.name: each.value for each in metric._variables}
+            held |= {each.name: each.value for each in models.own_variables(metric)}
         copied = tf.distribute.DistributedValues
         if outside := [n for n, each in held.items() if not isinstance(each, copied)]:
             why = "the replicas do not have a copy each"

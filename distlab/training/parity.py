@@ -129,7 +129,8 @@ def check_parity(
     One device is Keras's own `fit`, without a strategy, with an optimizer that is built before.
     Both sides start from the same weights, train on the same batches in the same order, without
     XLA and without TF32. With `distribute`, random layers draw the same numbers on both sides;
-    otherwise those of Keras (dropout, noise, augmentation) are switched off. Every weight, on every
+    otherwise those of Keras (dropout, noise, augmentation) are switched off. What draws by
+    `tf.random` has other numbers than plain Keras: its one device is `distribute` on one replica. Every weight, on every
     replica, is compared after every step. Where they differ, experiments find the cause.
 
     `data` is read from its start: to see a partial last batch, give the end of an epoch, as
@@ -205,6 +206,11 @@ def _notes(
     taken = len(batches.elements)
     if taken < steps:
         yield f"the data end after {taken} of {steps} steps"
+    if comparison.draws:
+        yield (
+            "the model draws by tf.random, whose numbers are not plain Keras's: one device is here "
+            "distlab.distribute on one replica"
+        )
     if comparison.first is not None:
         return
     if comparison.finite < taken:

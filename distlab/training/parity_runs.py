@@ -21,10 +21,12 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument, ModelError
 from distlab.strategy.description import describe, short_name
+from distlab.training import model_build
 from distlab.training.distribute import distribute
 from distlab.training.keras_private import models
 from distlab.training.model_requirements import check_compiled
 from distlab.training.rule.losses import is_keras
+from distlab.training.rule.operations import draws_by_tensorflow
 from distlab.training.workers.workers import Workers, workers_of
 
 Train = Literal["distribute", "keras"] | Callable[[keras.Model, tf.data.Dataset], Any]
@@ -230,6 +232,12 @@ def on_one_device(case: Case, start: Start | None = None) -> Run:
     return run
 
 
+def _on_one_replica(case: Case, start: Start) -> Run:
+    """Trains with `distribute` on the strategy's first device alone."""
+    first, *_ = case.strategy.extended.worker_devices
+    return under_strategy(replace(case, strategy=tf.distribute.OneDeviceStrategy(first)), start)
+
+
 def under_strategy(case: Case, start: Start) -> Run:
     """Trains under the strategy, from the weights of the other side."""
     runs: list[Run] = []
@@ -259,7 +267,7 @@ def _make_model(case: Case) -> keras.Model:
     model = case.build()
     check_compiled(model, asked=ASKED)
     if models.has_own(model, "train_step"):  # it makes what it needs; there may be no call
-        models.build_for_own_step(model, case.batches.spec)
+        model_build.build_for_own_step(model, case.batches.spec)
     models.build_for(model, case.batches.elements[0], model.distribute_strategy)
     return model
 
@@ -399,6 +407,8 @@ class Comparison:
         moved: How far one device's weights moved from the start.
         noise: How far rounding alone moves them: what another last digit of the start changes.
         finite: After how many steps the weights of one device were still finite.
+        draws: Whether the step draws by `tf.random`. Its numbers are not plain Keras's, so one
+            device is then one replica of `distribute`.
     """
 
     single: Run
@@ -408,6 +418,7 @@ class Comparison:
     moved: Table
     noise: Table
     finite: int
+    draws: bool
 
     @property
     def first(self) -> tuple[int, int] | None:
@@ -432,16 +443,20 @@ def compare(
     rounding becomes a full step. So one device trains again, from weights changed in their last
     digit, to see how far rounding alone moves each weight.
     """
-    single = on_one_device(case, None if like is None else like.single.start)
+    on_one = on_one_device
+    single = on_one(case, None if like is None else like.single.start)
+    distributed = under_strategy(case, single.start)
+    if draws := case.train == "distribute" and draws_by_tensorflow(distributed.model):
+        on_one = _on_one_replica
+        single = on_one(case, single.start)
     path = single.path
     finite = itertools.takewhile(lambda row: all(np.isfinite(wide(v)).all() for v in row), path)
     steps = len(list(finite))
     moved = case.largest(_distances(path, [single.start.row] * len(path)))
     if like is None:
-        noise = case.largest(_distances(path, on_one_device(case, _nudged(single.start)).path))
+        noise = case.largest(_distances(path, on_one(case, _nudged(single.start)).path))
     else:
         noise = like.noise[: len(path)]
-    distributed = under_strategy(case, single.start)
     far = np.zeros_like(moved)
     for step, row in enumerate(distributed.steps):
         for index, copies in enumerate(row):
@@ -458,6 +473,7 @@ def compare(
         moved=moved,
         noise=noise,
         finite=steps,
+        draws=draws,
     )
 
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from distlab.errors import DatasetError
 from distlab.strategy.description import describe
+from distlab.training.keras_private import data_stages
 from distlab.training.workers.workers import Workers
 
 _POLICIES = tf.data.experimental.AutoShardPolicy
@@ -88,9 +89,8 @@ def inspect(dataset: Any) -> Pipeline:
 
 def _walk(stage: Any, *, reopened: bool) -> Iterator[tuple[Any, bool]]:
     yield stage, reopened
-    for below in stage._inputs():
-        if isinstance(below, tf.data.Dataset):
-            yield from _walk(below, reopened=reopened or name_of(stage) in _REOPENING)
+    for below in data_stages.stages_below(stage):
+        yield from _walk(below, reopened=reopened or name_of(stage) in _REOPENING)
 
 
 def name_of(stage: tf.data.Dataset) -> str:
@@ -100,22 +100,23 @@ def name_of(stage: tf.data.Dataset) -> str:
 
 def _complaints(stage: Any) -> Iterator[Complaint]:
     name = name_of(stage)
-    if hasattr(stage, "_seed2") and not _seeded(stage._seed, stage._seed2):
+    seeds = data_stages.seeds_of(stage)
+    if seeds is not None and not _seeded(*seeds):
         yield f"{name} has no seed (give one: seed=...)", True
-    if getattr(stage, "_rerandomize", False):
+    if data_stages.draws_each_epoch(stage):
         yield f"{name} draws anew in each epoch (leave out rerandomize_each_iteration)", True
-    if getattr(stage, "_deterministic", None) == "false" or _interleaves_in_any_order(stage):
+    if data_stages.is_unordered(stage) or _interleaves_in_any_order(stage):
         yield f"{name} has deterministic=False (leave it out)", True
-    for function in stage._functions():
-        yield from _complaints_of_function(name, function.function)
+    for function in data_stages.functions_of(stage):
+        yield from _complaints_of_function(name, function)
 
 
 def _order_seeds(stage: Any) -> Iterator[tuple[int, int]]:
-    if hasattr(stage, "_seed2"):
-        first, second = (int(tf.get_static_value(s) or 0) for s in (stage._seed, stage._seed2))
+    if seeds := data_stages.seeds_of(stage):
+        first, second = (int(tf.get_static_value(seed) or 0) for seed in seeds)
         yield first, second
-    for function in stage._functions():
-        for node in _nodes_of(function.function):
+    for function in data_stages.functions_of(stage):
+        for node in _nodes_of(function):
             if node.op == "RandomShuffle":
                 yield node.attr["seed"].i, node.attr["seed2"].i
 
@@ -156,16 +157,15 @@ def _complaints_of_function(stage: str, function: Any) -> Iterator[Complaint]:
 
 
 def _reshuffles(stage: Any) -> bool:
-    again: bool = getattr(stage, "_reshuffle_each_iteration", name_of(stage) == "ShuffleAndRepeat")
-    return again
+    return data_stages.reshuffles(stage, otherwise=name_of(stage) == "ShuffleAndRepeat")
 
 
 def _interleaves_in_any_order(stage: Any) -> bool:
     """An interleave keeps its `deterministic` nowhere but in the operation."""
     if name_of(stage) != "ParallelInterleave":
         return False
-    graph = tf.compat.v1.GraphDef.FromString(stage._as_serialized_graph().numpy())
-    orders = [n.attr["deterministic"].s for n in graph.node if "ParallelInterleave" in n.op]
+    nodes = data_stages.graph_of(stage).node
+    orders = [n.attr["deterministic"].s for n in nodes if "ParallelInterleave" in n.op]
     return b"false" in orders
 
 

@@ -19,18 +19,19 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 
 from distlab.errors import ModelError
 from distlab.strategy.description import describe
 from distlab.training.copies import came_apart, check_copies, first_apart
-from distlab.training.keras_private import models
+from distlab.training.keras_private import models, strategies
 from distlab.training.keras_private.models import Writes, global_seed, metrics_of, use_seed
 from distlab.training.keras_private.runs import end_data
-from distlab.training.rule import gradients
+from distlab.training.rule import doors, gradients
+from distlab.training.rule.current import in_step
 from distlab.training.rule.losses import adds_up, set_counting
 from distlab.training.rule.operations import Shared
-from distlab.training.rule.rows import Step, in_step, made_of
+from distlab.training.rule.step import RetraceNeeded, Step
+from distlab.training.rule.tensors import made_of
 from distlab.training.step_errors import (
     assert_finite,
     check_batch,
@@ -47,10 +48,6 @@ _MOST_TRACES = 50
 _APART = "_distlab_apart"
 
 _KERAS_STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")
-
-
-class _Again(Exception):
-    """What was promised was looked at, or a layer looked at other rows."""
 
 
 class ReplicaSteps:
@@ -98,8 +95,7 @@ class ReplicaSteps:
         wants one shape for each number. In a loop of several steps a smaller last batch is then an
         error.
         """
-        all_reduce = getattr(self.strategy.extended, "_cross_device_ops", None)
-        if self._gathers is None and isinstance(all_reduce, CollectiveAllReduce):
+        if self._gathers is None and strategies.reduces_by_collectives(self.strategy):
             graph = self._function.get_concrete_function(element_spec).graph.as_graph_def()
             bodies = [graph.node, *(function.node_def for function in graph.library.function)]
             ops = {node.op for nodes in bodies for node in nodes}
@@ -144,10 +140,9 @@ class ReplicaSteps:
     def _look_ahead(self, element_spec: Any) -> None:
         """Traces the step on one replica, without gradients, to know what all must put together."""
         model, specs = self._model, tf.nest.flatten(element_spec)
-        losses = [] if model._compile_loss is None else model._compile_loss._flat_losses or []
-        known = [each.loss for each in losses] + list(metrics_of(model))
+        known = models.compiled_losses(model) + list(metrics_of(model))
         plain = self._own_losses and all(map(adds_up, known))
-        in_parts = any(hasattr(spec, "_value_specs") for spec in specs)
+        in_parts = any(map(strategies.is_spread, specs))
         if self._looked or plain or in_parts or not self._several:
             return
         self._looked = True
@@ -230,7 +225,7 @@ class ReplicaSteps:
             steps.append(step)
             with in_step(step), self._written_once() as written:
                 result = getattr(self._model, self._method)(step.data)
-                result = tf.nest.map_structure(step.through_door, result)
+                result = tf.nest.map_structure(functools.partial(doors.with_all_rows, step), result)
                 if self._method == "predict_step":
                     with step.on(step.batch):
                         return self._own_outputs(result), written
@@ -251,14 +246,14 @@ class ReplicaSteps:
         return result
 
     def _keep_promises(self, steps: list[Step]) -> None:
-        """Raises `_Again` where replicas have looked at promises, or layers at other rows."""
+        """Raises `RetraceNeeded` if replicas have looked at promises, or layers at other rows."""
         used = {number for step in steps for number in step.looked_at()}
         if any(step.again for step in steps):  # outputs are numbered otherwise now
             self._needed.clear()
-            raise _Again
+            raise RetraceNeeded
         if used:
             self._needed.update(used)
-            raise _Again
+            raise RetraceNeeded
 
     @contextlib.contextmanager
     def _written_once(self) -> Iterator[dict[str, tf.Tensor]]:
@@ -288,7 +283,9 @@ class ReplicaSteps:
         made = [made_of(output) for output in outputs]
         self._of_own_rows = [rows is not None for rows, _ in made]
         pairs = zip(outputs, made, strict=True)
-        return [each if rows is None else rows.real(own) for each, (rows, own) in pairs]
+        return [
+            each if rows is None else rows.without_padding_row(own) for each, (rows, own) in pairs
+        ]
 
     def _logs(self, result: Any) -> Any:
         if self._logs_metrics:
@@ -328,7 +325,7 @@ def traced(call: Callable[[], Any]) -> Any:
     for _ in range(_MOST_TRACES):
         try:
             return call()
-        except _Again:
+        except RetraceNeeded:
             pass
     raise ModelError(
         asked=f"trace a step {_MOST_TRACES} times",
@@ -342,18 +339,16 @@ def count_once(model: keras.Model, own_losses: bool) -> None:
 
     What a metric counts of own rows is added up over replicas.
     """
-    summed = [model._loss_tracker] if own_losses else []
-    if own_losses and model._compile_loss is not None:
-        summed += model._compile_loss.metrics
+    summed = models.loss_trackers(model) if own_losses else []
     for metric in metrics_of(model):
         set_counting(metric, of_own_rows=any(metric is each for each in summed))
 
 
 def _are_numbers(values: Any) -> bool:
-    """Whether a log, as each of several replicas here has it, is one number."""
+    """Whether a log, as each of several replicas here has it, is one number, or may be."""
     return len(values) > 1 and all(
         tf.is_tensor(value)
-        and value.shape.rank == 0
+        and not value.shape.rank
         and (value.dtype.is_floating or value.dtype.is_integer)
         for value in values
     )
@@ -405,10 +400,12 @@ def make_execution(
             batch = tf.cond(done < most, iterator.get_next_as_optional, lambda: batch)
             return done, is_there(batch), batch, logs
 
-        first, mark = iterator.get_next_as_optional(), _no_mark()
+        first, checksum = iterator.get_next_as_optional(), _no_checksum()
         specs = {} if model.run_eagerly else step.shapes(first.element_spec)
         if see is not None and _is_whole(iterator):
-            mark = tf.cond(first.has_value(), lambda: _mark_of(first.get_value()), _no_mark)
+            checksum = tf.cond(
+                first.has_value(), lambda: _checksum(first.get_value()), _no_checksum
+            )
         eager_logs: dict[str, tf.Tensor] = {}
         begin = (tf.constant(0), is_there(first), first, tf.nest.map_structure(_zeros, specs))
         shapes = tf.nest.map_structure(lambda spec: spec.shape, specs)
@@ -418,7 +415,7 @@ def make_execution(
         )
         logs = logs | eager_logs
         apart = {name: logs.pop(name) for name in (_APART,) if name in logs}
-        return done, step.results(logs) | apart, mark, last.has_value() & ~existing
+        return done, step.results(logs) | apart, checksum, last.has_value() & ~existing
 
     if not model.run_eagerly:
         several_steps = tf.function(several_steps, autograph=False)
@@ -447,12 +444,12 @@ def make_execution(
             most = min(at_once, asked - taken)
             # The number is an argument, so that another one needs no second trace.
             call = functools.partial(several_steps, iterator, tf.constant(most), ask)
-            done, logs, mark, left = traced(call)
+            done, logs, checksum, left = traced(call)
             if int(done):
                 result = logs
             taken, is_over = taken + int(done), int(done) < most
             if see is not None and _is_whole(iterator):
-                see(mark.numpy().tobytes(), more=bool(left), is_over=is_over)
+                see(checksum.numpy().tobytes(), more=bool(left), is_over=is_over)
         if not taken:
             raise StopIteration
         step.check_apart(result)
@@ -467,7 +464,7 @@ def make_execution(
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    """What stands for a log before there is one; sizes may not be known."""
+    """The value of a log before the first round of the loop; sizes may not be known."""
     sizes = [] if spec.shape.rank is None else [size or 0 for size in spec.shape]
     return tf.zeros(sizes, spec.dtype)
 
@@ -479,7 +476,7 @@ def _is_whole(iterator: Any) -> bool:
 
 def _may_end_anywhere(iterator: Any) -> bool:
     """Whether the data do not know their length, so that one worker's may be another's or not."""
-    return bool(iterator._dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY)
+    return strategies.has_unknown_length(iterator)
 
 
 def parts_to_compare(batch: Any) -> list[Any]:
@@ -489,17 +486,17 @@ def parts_to_compare(batch: Any) -> list[Any]:
     return [part for part in parts if part is not None]
 
 
-def _mark_of(batch: Any) -> tf.Tensor:
-    """Returns 8 bytes that follow from a batch's targets; where there are none, from its inputs.
+def _checksum(batch: Any) -> tf.Tensor:
+    """A batch's checksum: 8 bytes that follow from its targets, or its inputs if it has none.
 
     Inputs may differ in a harmless way: augmentation that each worker draws for itself.
     """
-    marks = [_fingerprint(part) for part in parts_to_compare(batch)]
-    return tf.reshape(_fingerprint(tf.concat(marks, 0)), [8])
+    parts = [_fingerprint(part) for part in parts_to_compare(batch)]
+    return tf.reshape(_fingerprint(tf.concat(parts, 0)), [8])
 
 
-def _no_mark() -> tf.Tensor:
-    """Returns the mark of no batch."""
+def _no_checksum() -> tf.Tensor:
+    """The checksum of no batch."""
     return tf.zeros([8], tf.uint8)
 
 

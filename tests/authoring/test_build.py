@@ -11,9 +11,9 @@ from nbformat import v4
 
 from distlab.authoring.__main__ import main
 from distlab.authoring.build import build_pages, find_drift
-from distlab.authoring.editions import answered, leaking_lines, parse_answers, stubbed
 from distlab.authoring.source import Page, draft_page, find_pages
 from distlab.authoring.stored_form import canonical, stable_outputs
+from distlab.course.editions import answered, leaking_lines, parse_answers, stubbed
 from distlab.course.markup import CODE, TEXT
 from distlab.errors import InvalidArgument, NotebookError, UnsupportedEnvironment
 

@@ -13,7 +13,7 @@ from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.authoring.exercise.own_editions import BuildOptions, build_editions, own_page
 from distlab.authoring.lint.lint_rules import fixed_sections, one_title, sentence_case
 from distlab.authoring.source import draft_page
-from distlab.autograder.intake.exercises import load_own
+from distlab.course.checks.own_checks import load_own
 from distlab.course.checks.registry import all_checks
 from distlab.errors import InvalidArgument, NotebookError
 from tests.support.limits import HANG_SECS

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from distlab.autograder.intake.exercises import load_own
 from distlab.autograder.isolation import question as question_module
 from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.isolation.question import COULD_NOT_JUDGE, Question, require_safe_user
 from distlab.autograder.isolation.walls import missing_walls
 from distlab.cluster.warm.process import can_fork
+from distlab.course.checks.own_checks import load_own
 from distlab.course.checks.registry import find_check
 from distlab.course.checks.run_check import run_check
 from distlab.course.results.failures import FailureKind

@@ -8,7 +8,7 @@ import pytest
 from distlab import cli
 from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
-from distlab.autograder.intake.exercises import load_own
+from distlab.course.checks.own_checks import load_own
 from distlab.course.checks.registry import checks_of, reports_of, stems
 from distlab.course.course_map import read_map
 from tests.support.repository import ROOT

@@ -19,24 +19,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
 import pytest
 
 from distlab.training import replica_steps
-from distlab.training.keras_private import replaced
-from distlab.training.rule import (
-    contexts,
-    draws,
-    gradients,
-    layers,
-    losses,
-    mixing,
-    operations,
-    rows,
-)
-from distlab.training.rule.rows import current
+from distlab.training.keras_private import registry
+from distlab.training.rule import doors, mixing, replaced, rows, step, tensors
+from distlab.training.rule.current import current
 
-_RULE = (contexts, draws, gradients, layers, losses, mixing, operations, rows, replica_steps)
+_RULE = (*replaced.PARTS, doors, mixing, rows, step, tensors, replica_steps)
 _FILES = {module.__file__: Path(module.__file__).stem for module in _RULE}
 
 # What the core of the zoo need not use, by the file of tests that shows it.
@@ -50,15 +40,16 @@ ELSEWHERE = {
         "gen_stateless_random_ops_v2.stateless_truncated_normal_v2",
         "gen_stateless_random_ops_v2.stateless_random_uniform_int_v2",
         "gen_stateless_random_ops_v2.stateless_random_uniform_full_int_v2",
-        *("draws._show_whole_batch", "layers.losses"),
+        *("Layer._losses", "DistributedVariable.*scatter_*"),
         *("gradients._numbered", "gradients._merged", "gradients._times"),
-        *("rows.Rows.given", "rows._at_least_one_row", "rows.all_gather"),
+        *("rows.Rows.given", "step._at_least_one_row", "rows.all_gather"),
         *("mixing._last", "mixing._matmul", "mixing._one_hot", "mixing._squeeze"),
         *("mixing._padded", "mixing._tiled", "mixing._slice", "mixing._broadcast"),
         *("mixing._pooling", "mixing._normalized", "mixing._each_alone"),
         *("control_flow_ops._pfor_impl", "gradients.writes", "layers._times"),
         *("layers._try_whole_batch", "operations.Shared.change", "rows.Rows.asked_for_all"),
-        *("rows.Step._all_rows", "rows.Step._is_data", "rows._has_gradient", "rows.counts_rows"),
+        *("doors._all_rows", "step.Step._is_data", "tensors.is_differentiable"),
+        "tensors.counts_rows",
         "replica_steps.ReplicaSteps._eagerly",
     ),
     "tests/training/test_distribute_refusals.py": (
@@ -72,23 +63,23 @@ ELSEWHERE = {
     ),
     "tests/training/test_rule.py": (
         *("layers._bring_together", "mixing._Flow._of_means"),
-        *("contexts.num_replicas", "random_seed.get_seed"),
+        *("Strategy.num_replicas_in_sync", "random_seed.get_seed"),
     ),
     "tests/training/test_distribute_workers.py": (
-        *("replica_steps.parts_to_compare", "replica_steps._mark_of"),
+        *("replica_steps.parts_to_compare", "replica_steps._checksum"),
         *("replica_steps._fingerprint", "replica_steps._is_whole"),
         "replica_steps._may_end_anywhere",
     ),
     "tests/training/test_parameter_server.py": ("AggregatingVariable._assign_func",),
 }
 
-# The mechanism's name, and where it is looked up when it is called: an object or a table, a key.
+# A function's name, and where it is looked up when it is called: an object or a table, a key.
 Place = tuple[str, Any, str]
 
 
 def mechanisms() -> set[str]:
     """Returns the names of all."""
-    return {name for name, _, _ in _replacements() + _functions()}
+    return {name for name, _ in _replacements()} | {name for name, _, _ in _functions()}
 
 
 @contextlib.contextmanager
@@ -97,9 +88,9 @@ def noted() -> Iterator[set[str]]:
     used: set[str] = set()
     replaced.install()
     with pytest.MonkeyPatch.context() as patch:
-        for name, owner, key in _replacements():
-            note = functools.partial(_note_in_step, used, name)
-            patch.setattr(owner, key, _before(note, getattr(owner, key)))
+        for name, replacement in _replacements():
+            noting = functools.partial(_noting, replacement.when, used, name)
+            patch.setitem(vars(replacement), "when", noting)
         for name, owner, key in _functions():
             note = functools.partial(used.add, name)
             change = patch.setitem if isinstance(owner, dict) else patch.setattr
@@ -117,17 +108,17 @@ def needless(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
     return [each for each in patterns if not fnmatch.filter(names, each)]
 
 
-def _note_in_step(used: set[str], name: str) -> None:
-    if current() is not None:
+def _noting(when: Callable[[], Any], used: set[str], name: str) -> Any:
+    given = when()
+    if given is not None and current() is not None:
         used.add(name)
+    return given
 
 
 def _before(note: Callable[[], None], function: Any) -> Any:
     """The function, which first takes a note."""
     if isinstance(function, classmethod):
         return classmethod(_before(note, function.__func__))
-    if isinstance(function, property):
-        return property(_before(note, function.fget), function.fset)
 
     @functools.wraps(function)
     def noting(*args: Any, **kwargs: Any) -> Any:
@@ -137,11 +128,9 @@ def _before(note: Callable[[], None], function: Any) -> Any:
     return noting
 
 
-def _replacements() -> list[Place]:
-    return [
-        (f"{owner.__name__.rpartition('.')[2]}.{name}", owner, name)
-        for owner, name, _ in replaced.OF_STEPS
-    ]
+def _replacements() -> list[tuple[str, registry.Replacement]]:
+    declared = registry.declared_in(*replaced.PARTS)
+    return [(".".join(each.name.split(".")[-2:]), each) for each in declared]
 
 
 def _functions() -> list[Place]:
@@ -154,7 +143,7 @@ def _functions() -> list[Place]:
     kinds = dict.fromkeys(part for part in parts if isinstance(part, type))
     return [
         (name, owner, key)
-        for owner in [*modules, *tables, *kinds, keras.layers.Layer]
+        for owner in [*modules, *tables, *kinds]
         for key, value in list(_members(owner).items())
         if (name := _name_of(value)) is not None
     ]
@@ -166,10 +155,10 @@ def _members(owner: Any) -> Any:
 
 def _name_of(value: Any) -> str | None:
     """The name of a function of the rule; None of all else."""
-    function = getattr(value, "fget", getattr(value, "__func__", value))
+    function = getattr(value, "__func__", value)
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    # What makes a replacement isn't one.
-    makes = str(getattr(function, "__annotations__", {}).get("return", "")).startswith("Callable")
-    if code is None or code.co_filename not in _FILES or makes:
+    # What is called in place of a name has the name's own entry.
+    replaces = any(each.function is function for each in registry.DECLARED)
+    if code is None or code.co_filename not in _FILES or replaces:
         return None
     return f"{_FILES[code.co_filename]}.{code.co_qualname}"

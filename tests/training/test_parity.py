@@ -116,6 +116,17 @@ def test_keras_draws_others_on_each_replica_so_layers_that_draw_are_switched_off
     assert "Switched off on both sides: dropout" in repr(parity)
 
 
+class Noise(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs + 0.1 * tf.random.normal(tf.shape(inputs))
+
+
+def test_what_draws_by_tensorflows_hidden_state_is_compared_with_one_replica():
+    parity = check(builder(ADAM, layers=(Noise,)), steps=3)
+    assert parity.equal and parity.max_abs_diff < 1e-5
+    assert "Note: the model draws by tf.random" in repr(parity)
+
+
 def test_a_layer_that_draws_is_given_the_same_draws_on_both_sides():
     build = builder(layers=[Noisy])
     parity = check(build, steps=2, strategy=strategy_of(replicas=3))

@@ -10,7 +10,7 @@ from keras import layers, ops
 
 import distlab as dl
 from distlab.errors import InvalidArgument
-from distlab.training.keras_private.replaced import REPLACED
+from distlab.training.keras_private.registry import DECLARED
 from distlab.training.rule.layers import sees_whole
 from tests.support.distribution import alone, strategy_of
 from tests.training.cases.case import (
@@ -28,7 +28,8 @@ from tests.training.cases.whole_batches import Conditional
 
 TRAINS_BEFORE_AND_AFTER = """
 import keras, numpy as np, tensorflow as tf
-from distlab.training.keras_private.replaced import REPLACED, install
+from distlab.training.keras_private.registry import DECLARED
+from distlab.training.rule.replaced import install
 
 def train():
     keras.utils.set_random_seed(1)
@@ -44,21 +45,22 @@ def train():
     return [*model.get_weights(), *logs.values()]
 
 before = train()
-originals = [getattr(owner, name) for owner, name, _ in REPLACED]
+places = [each.place() for each in DECLARED]
+originals = [getattr(owner, name, None) for owner, name in places]
 install()
 install()
 after = train()
 assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-assert all(getattr(o, n) is not f for (o, n, _), f in zip(REPLACED, originals, strict=True))
+assert all(getattr(o, n) is not f for (o, n), f in zip(places, originals, strict=True))
 names = {"tf": tf}
 exec("f = tf.function(lambda x: x + 1, autograph=False)", names)  # of no module
 assert int(names["f"](1)) == 2
-print("alike", len(REPLACED))
+print("alike", len(places))
 """
 
 
 def test_outside_of_a_distributed_step_all_that_is_replaced_does_what_it_did(run_python):
-    assert f"alike {len(REPLACED)}" in run_python(TRAINS_BEFORE_AND_AFTER, warm=True)
+    assert f"alike {len(DECLARED)}" in run_python(TRAINS_BEFORE_AND_AFTER, warm=True)
 
 
 def pair(make, **options):

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Literal
 
 from distlab.atomic_write import write_atomically
 from distlab.authoring.build import run_draft
-from distlab.authoring.editions import Answer
 from distlab.authoring.source import Draft, Edition, Page, draft_page
 from distlab.authoring.stored_form import stored_text
-from distlab.autograder.intake.exercises import load_own
 from distlab.autograder.intake.notebook import python_of
+from distlab.course.checks.own_checks import load_own
 from distlab.course.checks.registry import stems
+from distlab.course.editions import Answer
 from distlab.course.markup import CODE, TASK, TASK_LINE
 from distlab.errors import InvalidArgument, NotebookError, did_you_mean
 

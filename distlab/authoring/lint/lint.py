@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from distlab.authoring.editions import leaking_lines
 from distlab.authoring.lint import lint_predictions, lint_rules
 from distlab.authoring.lint.claims import lint_claims
 from distlab.authoring.notebook_text import Finding, anchors_of, code_cells, links_of, tags_of
@@ -27,6 +26,7 @@ from distlab.authoring.source import (
     notebook_tools,
 )
 from distlab.course.course_map import read_map
+from distlab.course.editions import leaking_lines
 from distlab.course.learner_folder import FOLDERS, PAGES
 from distlab.errors import NotebookError
 

@@ -12,17 +12,16 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import distlab
-from distlab.authoring.editions import answered, parse_answers
 from distlab.autograder.intake.written_reports import text_lines
 from distlab.course.checks.check import Check
 from distlab.course.checks.handed_out import exercise_of
+from distlab.course.checks.own_checks import load_own
 from distlab.course.checks.registry import checks_of, find_check, reports_of, stems
 from distlab.course.checks.rubric import WrittenReport
+from distlab.course.editions import answered, parse_answers
 from distlab.course.markup import TASK_LINE, TEXT
-from distlab.errors import InvalidArgument
 
 _CELL_MARK = re.compile(r"^# ?%%.*$", re.MULTILINE)
 
@@ -116,48 +115,3 @@ def check_named(name: str, extra_checks: Path | None) -> Check:
     """Returns the check of this name; a teacher's own comes before one of distlab's."""
     own = () if extra_checks is None else load_own(extra_checks)[0]
     return next((check for check in own if check.name == name), None) or find_check(name)
-
-
-def load_own(path: Path) -> tuple[tuple[Check, ...], tuple[WrittenReport, ...]]:
-    """Returns the checks of a teacher's file, and the reports that it asks for; of most none."""
-    names = _names_of(path)
-    checks, reports = names.get("CHECKS"), names.get("REPORTS", ())
-    if not isinstance(checks, tuple) or not all(isinstance(check, Check) for check in checks):
-        raise _refusal(path, "no tuple CHECKS of checks")
-    if not isinstance(reports, tuple) or not all(isinstance(r, WrittenReport) for r in reports):
-        raise _refusal(
-            path, "REPORTS that is not a tuple of reports", do="REPORTS = (WrittenReport(...),)"
-        )
-    taken = [named.name for named in (*checks, *reports)]
-    if twice := [name for name in taken if taken.count(name) > 1]:
-        raise InvalidArgument(
-            asked=f"the reports of {path}",
-            found=f"two checks or reports of the name {twice[0]!r}",
-            do="name each once",
-        )
-    return checks, reports
-
-
-def _names_of(path: Path) -> dict[str, Any]:
-    """Runs a teacher's file, and returns what it defines."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        found = f"nothing to read ({error.strerror})"
-        raise InvalidArgument(
-            asked=f"the checks of {path}", found=found, do="give a Python file with checks"
-        ) from error
-    names: dict[str, Any] = {"__name__": "extra_checks"}
-    try:
-        exec(compile(text, path.name, "exec"), names)
-    except Exception as error:
-        raise _refusal(path, f"{type(error).__name__}: {error}") from error
-    return names
-
-
-def _refusal(path: Path, found: str, do: str = "CHECKS = (Check(...),)") -> InvalidArgument:
-    return InvalidArgument(
-        asked=f"the checks of {path}",
-        found=found,
-        do=f"write it like a module of distlab.course.checks: {do}",
-    )

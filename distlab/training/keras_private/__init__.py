@@ -1,8 +1,9 @@
-"""What is private in Keras and TensorFlow and that distlab touches, in one place.
+"""All that is private in Keras and TensorFlow and that `distlab.training` touches, in one place.
 
-`replaced.py` has the table of all names that are replaced. Each function here is held by a test, so
-that an upgrade which moves one of these things goes red there and not in a user's training. This
-module has what differs between Keras's versions.
+Each file holds what belongs to one noun, and `registry.py` what is replaced for the whole process.
+Tests hold each function, and that no other file of the wing reads a private name, so an upgrade
+which moves one goes red there and not in a user's training. This module has what differs between
+Keras's versions.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ ACTIVITIES_ARE_SUMS = KERAS < (3, 14)
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 # Callbacks that turn the sign of their `min_delta` when they choose how to compare, which they do
-# anew in each process. From Keras 3.11 on EarlyStopping is one of several MonitorCallbacks.
+# again in each process. From Keras 3.11 on EarlyStopping is one of several MonitorCallbacks.
 TURN_MIN_DELTA = ("EarlyStopping", "MonitorCallback")
 
 

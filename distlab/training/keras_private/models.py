@@ -1,6 +1,6 @@
 """A Keras model: what it holds, where it was made, and how its variables are made.
 
-What distlab asks of Keras here is private there; the names that it replaces are in `replaced.py`.
+What distlab asks of Keras here is private there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from keras.src.models.functional import Functional
 from keras.src.random.seed_generator import global_seed_generator
 
 from distlab.training.keras_private import GLOBAL_SEED_GENERATOR
-from distlab.training.keras_private.runs import one_replica, spec_of_replica
-from distlab.training.rule import gradients
+from distlab.training.keras_private.runs import one_replica
 
 # The attribute of a global seed that names the strategy in whose scope it was made.
 _MADE_FOR = "_distlab_strategy"
@@ -80,38 +79,9 @@ def replace_maker(function: str, make: Callable[[keras.Model], Any]) -> Callable
     return replace
 
 
-def build_without_drawing(on_data: Callable[[Any], None]) -> Callable[..., Any]:
-    """Returns what replaces the method by which `fit` learns the shapes from a drawn batch.
-
-    Drawing shifts the order of later epochs against one device's, and hands the batch to
-    `strategy.reduce`. The replacement asks the data set's own description.
-    """
-
-    def symbolic_build(self: keras.Model, iterator: Any = None, data_batch: Any = None) -> None:
-        if iterator is not None:
-            on_data(iterator)
-            data_batch = spec_of_replica(iterator)
-        build_all(self, data_batch)
-
-    return lambda own: types.MethodType(symbolic_build, own.__self__)
-
-
-def build_all(model: keras.Model, spec: Any) -> None:
-    """Makes every variable of a training that is not there yet."""
-    own = has_own(model, "train_step", "test_step")
-    try:
-        build(model, spec)
-    except Exception:
-        # Without a strategy Keras builds in the first step, and so may need no specs. What a step
-        # of the model's own needs is made by a trial of it.
-        if not own and (model._distribute_strategy is not None or not model.built):
-            raise
-    build_for_own_step(model, spec)
-
-
 def build(model: keras.Model, spec: Any) -> None:
     """Makes the variables of model, metrics and, unless its own step does, optimizer."""
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(_symbolic, spec))
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(symbols_of(spec))
     # As Keras does in a call, which a step that was traced for other inputs may not come to.
     (getattr(model, "_functional", None) or model)._assert_input_compatibility(x)
     parts = (model.optimizer, model._compile_loss, model._compile_metrics)
@@ -142,7 +112,7 @@ def _build_symbolically(model: keras.Model, spec: Any) -> None:
     if outputs is None and not sparse:
         model._symbolic_build(data_batch=spec)
         return
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(_symbolic, spec))
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(symbols_of(spec))
     if outputs is None:
         outputs = backend.compute_output_spec(model, x, training=False)
     for part, use in (
@@ -164,59 +134,24 @@ def _known_outputs(model: keras.Model) -> Any:
     return model.output if type(model).call is Functional.call else None
 
 
+def is_distributed(model: keras.Model) -> bool:
+    """Whether Keras knows of a strategy that the model was made under."""
+    return model._distribute_strategy is not None
+
+
+def symbols_of(spec: Any) -> Any:
+    """Keras's symbols for tensors of these specs."""
+    return keras.tree.map_structure(_symbolic, spec)
+
+
+def trace_symbolically(function: Callable[..., Any], *args: Any) -> None:
+    """Calls a function of Keras's symbols as Keras does to learn what it gives."""
+    backend.compute_output_spec(function, *args)
+
+
 def _symbolic(spec: Any) -> Any:
     sparse = isinstance(spec, tf.SparseTensorSpec)
     return None if spec is None else keras.KerasTensor(spec.shape, spec.dtype.name, sparse=sparse)
-
-
-def build_for_own_step(model: keras.Model, spec: Any) -> None:
-    """Makes what a step of the model's own makes when it runs, which replicas cannot."""
-    if not has_own(model, "train_step") or "_distlab_step_built" in vars(model):
-        return
-    vars(model)["_distlab_step_built"] = True
-    batch = keras.tree.map_structure(_symbolic, spec)
-    with (
-        model.distribute_strategy.scope(),
-        gradients.building(),
-        _attributes_kept(model),
-        contextlib.suppress(Exception),  # a step that needs values: it fails, or not, later
-    ):
-        backend.compute_output_spec(model.train_step, batch)
-
-
-@contextlib.contextmanager
-def _attributes_kept(model: keras.Model) -> Iterator[None]:
-    """Inside the block a step may count and collect what it likes: that is undone at its end."""
-
-    def own(layer: keras.layers.Layer) -> dict[str, Any]:
-        names = [name for name in vars(layer) if not name.startswith("_") and name != "built"]
-        return {name: vars(layer)[name] for name in names}
-
-    before = [(layer, own(layer)) for layer in layers(model)]
-    lists = [
-        (value, list(value))
-        for _, values in before
-        for value in values.values()
-        if isinstance(value, list)
-    ]
-    try:
-        yield
-    finally:
-        for layer, values in before:
-            for name, value in own(layer).items():
-                if name not in values and _is_of_trial(value):
-                    del vars(layer)[name]
-                elif values.get(name) is not value and _is_of_trial(value):
-                    vars(layer)[name] = values[name]
-        for value, items in lists:
-            if any(map(_is_of_trial, value[len(items) :])):
-                value[:] = items
-
-
-def _is_of_trial(value: Any) -> bool:
-    """Whether a value is plain or a symbol, and no variable or layer that a trial has made."""
-    plain = (bool, int, float, str, type(None), keras.KerasTensor, tf.Tensor)
-    return all(isinstance(part, plain) for part in tf.nest.flatten(value))
 
 
 def build_for(model: keras.Model, batch: Any, strategy: tf.distribute.Strategy) -> None:
@@ -246,6 +181,24 @@ def names_from_the_start() -> Iterator[None]:
 def profiles(callback: keras.callbacks.TensorBoard) -> bool:
     """Whether a TensorBoard callback is to profile some of the batches."""
     return bool(callback._start_batch > 0)
+
+
+def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
+    """The means that Keras's own step keeps of the loss, and of each loss that it is made of."""
+    compiled = model._compile_loss
+    return [model._loss_tracker, *(() if compiled is None else compiled.metrics)]
+
+
+def compiled_losses(model: keras.Model) -> list[Any]:
+    """The losses that the model was compiled with, as far as they are known yet."""
+    compiled = model._compile_loss
+    return [] if compiled is None else [each.loss for each in compiled._flat_losses or []]
+
+
+def own_variables(metric: keras.metrics.Metric) -> list[keras.Variable]:
+    """The variables of a metric, without those of the metrics that it is made of."""
+    variables: list[keras.Variable] = metric._variables
+    return variables
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:

@@ -1,7 +1,7 @@
 """What Keras's `fit` reads and calls: its iterator over epochs, its callbacks, its place in data.
 
 run = begun_run()                            # in a callback's on_train_begin, once `note` is called
-place = Place(run.iterator)                  # counts what is read from now on
+place = DataPosition(run.iterator)                  # counts what is read from now on
 place.count_execution()                      # after each
 place.move_to(saved, batch=40, read=False)   # in another process: there again
 
@@ -23,6 +23,7 @@ import keras
 import tensorflow as tf
 
 from distlab.errors import DatasetError, InvalidArgument
+from distlab.training.keras_private.registry import replaces
 
 _NOW = threading.local()
 
@@ -31,7 +32,7 @@ _EPOCH_BEFORE: WeakKeyDictionary[keras.Model, int | None] = WeakKeyDictionary()
 
 
 @dataclass(kw_only=True, eq=False)
-class Run:
+class FitRun:
     """A `fit` that has begun.
 
     Attributes:
@@ -43,7 +44,7 @@ class Run:
     callbacks: list[keras.callbacks.Callback]
 
 
-def begun_run() -> Run | None:
+def begun_run() -> FitRun | None:
     """The `fit` whose callbacks are told that it begins; None where none is."""
     return getattr(_NOW, "run", None)
 
@@ -53,30 +54,30 @@ def last_iterator() -> Any:
     return getattr(_NOW, "iterator", lambda: None)()
 
 
-def note_iterator(original: Callable[..., None]) -> Callable[..., None]:
-    """Of Keras's iterator over epochs, `__init__`: notes it."""
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        _NOW.iterator = weakref.ref(self)
-
-    return init
+def _now() -> threading.local:
+    return _NOW
 
 
-def note_callbacks(original: Callable[..., None]) -> Callable[..., None]:
-    """Of `CallbackList`: while training begins, its callbacks know each other and the iterator."""
+@replaces("keras.src.backend.tensorflow.trainer.TFEpochIterator.__init__", when=_now)
+def note_iterator(
+    now: Any, original: Callable[..., None], self: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Notes Keras's iterator over epochs when it is made."""
+    original(self, *args, **kwargs)
+    now.iterator = weakref.ref(self)
 
-    def on_train_begin(self: Any, logs: Any = None) -> None:
-        before, iterator = begun_run(), last_iterator()
-        _NOW.iterator = lambda: None  # a loop of the user's own that comes later has none
-        if iterator is not None:
-            _NOW.run = Run(iterator=iterator, callbacks=self.callbacks)
-        try:
-            original(self, logs)
-        finally:
-            _NOW.run = before
 
-    return on_train_begin
+@replaces("keras.callbacks.CallbackList.on_train_begin", when=_now)
+def note_callbacks(now: Any, original: Callable[..., None], self: Any, logs: Any = None) -> None:
+    """Lets callbacks know each other and the iterator, while training begins."""
+    before, iterator = begun_run(), last_iterator()
+    now.iterator = lambda: None  # a loop of the user's own that comes later has none
+    if iterator is not None:
+        now.run = FitRun(iterator=iterator, callbacks=self.callbacks)
+    try:
+        original(self, logs)
+    finally:
+        now.run = before
 
 
 def is_in_fit(frame: FrameType | None) -> bool:
@@ -172,7 +173,7 @@ def end_data(iterator: Any, *, taken: int) -> None:
         raise StopIteration
 
 
-class Place:
+class DataPosition:
     """Where a `fit` is in its data: which iterators it made, and how far it read each."""
 
     def __init__(self, iterator: Any) -> None:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from distlab.errors import DatasetError, DeviceError, ModelError
 from distlab.strategy.description import describe
 from distlab.training.fit_session import FitSession, callbacks_in, listens
-from distlab.training.keras_private import models, runs
+from distlab.training.keras_private import models, runs, strategies
 from distlab.training.keras_private.models import inner
 from distlab.training.keras_private.runs import end_data
 from distlab.training.model_requirements import check_metrics
@@ -145,7 +145,7 @@ class ServerFitSession(FitSession):
 
 def check_strategy(strategy: tf.distribute.Strategy) -> None:
     """Raises where no Keras model can be built or trained under the strategy."""
-    partitioner = getattr(strategy.extended, "_variable_partitioner", None)
+    partitioner = strategies.partitioner_of(strategy)
     if partitioner is not None:
         raise ModelError(
             asked="distribute(build, strategy) with a ParameterServerStrategy that has a "

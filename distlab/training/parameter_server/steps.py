@@ -27,6 +27,7 @@ import tensorflow as tf
 from distlab.cluster.probe import unanswering
 from distlab.errors import ModelError, ProcessError
 from distlab.strategy.description import describe
+from distlab.training.keras_private import strategies
 from distlab.training.keras_private.models import Writes, metrics_of
 from distlab.training.rule import gradients
 from distlab.training.rule.losses import is_keras
@@ -212,7 +213,7 @@ class InFlightSteps:
         self._added = part if self._added is None else self._added + part
 
     def _result_of(self, scheduled: Any) -> tf.Tensor:
-        while not scheduled._status_available_event.wait(1.0):
+        while not strategies.wait_for(scheduled, 1.0):
             self._health.look()
         while True:
             try:
@@ -293,7 +294,7 @@ class TaskHealth:
 
 def _addresses_of(strategy: tf.distribute.Strategy) -> dict[str, str]:
     """The "host:port" of each worker and parameter server, by name as in "worker:1"."""
-    jobs = strategy._cluster_resolver.cluster_spec().as_dict()
+    jobs = strategies.servers_of(strategy)
     return {
         f"{job}:{index}": address
         for job in ("worker", "ps")

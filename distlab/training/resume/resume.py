@@ -19,8 +19,8 @@ import tensorflow as tf
 from distlab.cluster.spec import read_cluster
 from distlab.environment import is_writable
 from distlab.errors import InvalidArgument, ModelError, UnsupportedEnvironment
-from distlab.training import pipelines, variables
-from distlab.training.keras_private import last_batch, models, replaced, runs
+from distlab.training import model_build, pipelines, variables
+from distlab.training.keras_private import last_batch, registry, runs
 from distlab.training.resume import callback_states, checkpoints
 from distlab.training.resume.checkpoints import Position
 from distlab.training.workers.agreement import Agreement
@@ -86,7 +86,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         keep: int = 3,
     ) -> None:
         super().__init__()
-        replaced.note_runs()
+        registry.install(runs)
         numbers: dict[str, Any] = {
             "every_steps": every_steps,
             "every_secs": every_secs,
@@ -146,12 +146,12 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             run.callbacks.append(agreement)
         run.callbacks.append(self)
 
-    def _begin(self, run: runs.Run) -> None:
+    def _begin(self, run: runs.FitRun) -> None:
         self._run, self._workers = run, workers_of(self.model.distribute_strategy)
         self.resumed_from, self._checkpoint, self._validated = None, None, False
         self._step = self._saved_step = self._steps_before = 0
         self._others = [c for c in run.callbacks if c is not self]
-        self._place = runs.Place(run.iterator)
+        self._place = runs.DataPosition(run.iterator)
         self._pipeline = pipelines.inspect(runs.read_by(run.iterator))
         self._agreement.listen()
         self._agreement.agree()
@@ -162,7 +162,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
                 "may come in another order in another process"
             )
         self._compiled_with = variables.options_of(self.model)
-        models.build_all(self.model, runs.spec_of_replica(run.iterator))
+        model_build.build_all(self.model, runs.spec_of_replica(run.iterator))
         self._before = callback_states.observe(self._others)
         checkpoint = checkpoints.newest_of_all(self.folder, self._workers)
         if checkpoint is None and self._workers.is_chief and not is_writable(self.folder):

@@ -15,14 +15,20 @@ from typing import Any
 import tensorflow as tf
 
 from distlab.errors import is_installed
+from distlab.training.rule.current import current, replaces
 from distlab.training.rule.refusal import refusal
-from distlab.training.rule.rows import current
+from distlab.training.rule.step import Step
+
+_CONTEXT = "tensorflow.python.distribute.distribute_lib"
+
+# From a replacement, the frame of its caller: the registry's own is between.
+_CALLER = 2
 
 
-def _asks() -> bool:
-    """Whether it is a step that asks, and not distlab's own collective or a layer of own rows."""
+def _asking() -> Step | None:
+    """The step that asks; None if a collective of distlab's or a layer of own rows does."""
     step = current()
-    return step is not None and step.rows is None and not step.is_meeting
+    return step if step is not None and step.rows is None and not step.is_meeting else None
 
 
 def _is_users(caller: FrameType) -> bool:
@@ -30,63 +36,50 @@ def _is_users(caller: FrameType) -> bool:
     return not is_installed(caller.f_code.co_filename)
 
 
-def num_replicas(strategy: Any) -> int:
-    """Replaces `num_replicas_in_sync` of strategies."""
-    return 1 if current() is not None else int(strategy.extended._num_replicas_in_sync)
+@replaces("tensorflow.distribute.Strategy.num_replicas_in_sync")
+def num_replicas_in_sync(step: Step, original: Callable[..., Any], self: Any) -> int:
+    """Answers that there is one replica."""
+    return 1
 
 
-def replica_id(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Replaces `replica_id_in_sync_group` of replica contexts."""
-
-    def replica_id(self: Any) -> Any:
-        is_asked = _asks() and _is_users(sys._getframe(1))
-        return tf.constant(0) if is_asked else original(self)
-
-    return replica_id
+@replaces(f"{_CONTEXT}.ReplicaContextBase.replica_id_in_sync_group", when=_asking)
+def replica_id(step: Step, original: Callable[..., Any], self: Any) -> Any:
+    """Answers the user's code that it is the first replica."""
+    return tf.constant(0) if _is_users(sys._getframe(_CALLER)) else original(self)
 
 
-def all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces `all_reduce` of replica contexts."""
-
-    def all_reduce(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        return value if _asks() else original(self, reduce_op, value, options)
-
-    return all_reduce
-
-
-def all_gather(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces `all_gather` of replica contexts."""
-
-    def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
-        return value if _asks() else original(self, value, axis, options)
-
-    return all_gather
+@replaces(f"{_CONTEXT}.ReplicaContextBase.all_reduce", when=_asking)
+def all_reduce(
+    step: Step, original: Any, self: Any, reduce_op: Any, value: Any, options: Any = None
+) -> Any:
+    """Returns the value, which is the sum and the mean over the one replica."""
+    return value
 
 
-def merge_call(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces `merge_call` of replica contexts."""
-
-    def merge_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _check(sys._getframe(1), "merge_call")
-        return original(self, *args, **kwargs)
-
-    return merge_call
+@replaces(f"{_CONTEXT}.ReplicaContext.all_gather", when=_asking)
+def all_gather(
+    step: Step, original: Any, self: Any, value: Any, axis: int, options: Any = None
+) -> Any:
+    """Returns the value, which has the rows of the one replica."""
+    return value
 
 
-def reduce(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces `reduce` of strategies."""
-
-    def reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _check(sys._getframe(1), "strategy.reduce")
-        return original(self, *args, **kwargs)
-
-    return reduce
+@replaces(f"{_CONTEXT}.ReplicaContextBase.merge_call", when=_asking)
+def merge_call(step: Step, original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuses the user's code what replicas do together."""
+    _check(step, sys._getframe(_CALLER), "merge_call")
+    return original(self, *args, **kwargs)
 
 
-def _check(caller: FrameType, name: str) -> None:
-    """Raises where a step asks for what replicas do together, which has no answer there."""
-    step = current()
-    if step is not None and _asks() and _is_users(caller):
+@replaces("tensorflow.distribute.Strategy.reduce", when=_asking)
+def reduce(step: Step, original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuses the user's code what is done of all replicas' values."""
+    _check(step, sys._getframe(_CALLER), "strategy.reduce")
+    return original(self, *args, **kwargs)
+
+
+def _check(step: Step, caller: FrameType, name: str) -> None:
+    if _is_users(caller):
         raise refusal(
             step,
             f"{name}, which brings replicas together",

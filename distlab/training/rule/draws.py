@@ -13,10 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.tensor_util import constant_value_as_shape
 
-from distlab.training.rule.mixing import Mark
-from distlab.training.rule.rows import Rows, current
+from distlab.training.keras_private.functions import constant_shape
+from distlab.training.rule.current import current, replaces
+from distlab.training.rule.mixing import CallSite
+from distlab.training.rule.rows import Rows
+from distlab.training.rule.step import Step
+
+_OPERATIONS = "tensorflow.python.ops.gen_stateless_random_ops_v2"
 
 # The operations, and how far the counter goes on for one number of a group; 0: by one for the
 # whole group. A truncated normal may be drawn again and again, so it has room.
@@ -35,61 +39,69 @@ _PHILOX = (1, 3)
 _PASSING = ("Identity", "Cast", "Pack", "ConcatV2", "Reshape")
 
 
-def counted(room: int) -> Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]:
-    """Of TensorFlow's draws by a counter: begins where own rows begin."""
-
-    def replace(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-        def draw(shape: Any, key: Any, counter: Any, alg: Any, *args: Any, **kwargs: Any) -> Any:
-            step = current()
-            if step is None or step.rows is None or not _has_rows(shape):
-                return original(shape, key, counter, alg, *args, **kwargs)
-            if tf.get_static_value(alg) not in _PHILOX:
-                _show_whole_batch()
-                return original(shape, key, counter, alg, *args, **kwargs)
-            start = None if step.mark is None else Mark.now().start
-            drawn = of_own_rows(step.rows, shape, key, counter, alg, *args, **kwargs)
-            if start is not None:  # what is computed to begin there looks at no other rows
-                step.mark.note_call(start, drawn)
-            return drawn
-
-        def of_own_rows(
-            rows: Rows, shape: Any, key: Any, counter: Any, alg: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            kind = kwargs.get("dtype", getattr(kwargs.get("minval"), "dtype", tf.float32))
-            group = 2 if tf.as_dtype(kind).size == 8 else 4
-            begin = _begin(shape, rows)
-            per_group = room * group or 1
-            row = constant_value_as_shape(shape)[1:]
-            if row.is_fully_defined() and math.prod(row) % group == 0:
-                later = _later(counter, begin * (math.prod(row) // group * per_group))
-                return original(shape, key, later, alg, *args, **kwargs)
-            sizes = tf.cast(shape, tf.int64)
-            row = tf.reduce_prod(sizes[1:])
-            left = begin * row % group
-            later = _later(counter, begin * row // group * per_group)
-            drawn = original(tf.stack([sizes[0] * row + left]), key, later, alg, *args, **kwargs)
-            return tf.reshape(drawn[left:], shape)
-
-        return draw
-
-    return replace
-
-
-def by_whole_batch(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Of draws that cannot begin at own rows: the layer that draws gets the whole batch."""
-
-    def draw(*args: Any, **kwargs: Any) -> tf.Tensor:
-        _show_whole_batch()
-        return original(*args, **kwargs)
-
-    return draw
-
-
-def _show_whole_batch() -> None:
-    """Lets the step be traced again, if a layer draws for own rows what it can't."""
-    step = current()
-    if step is not None and step.rows is not None:
+@replaces(*(f"{_OPERATIONS}.{name}" for name in COUNTED))
+def draw_own_rows(
+    step: Step,
+    original: Callable[..., tf.Tensor],
+    shape: Any,
+    key: Any,
+    counter: Any,
+    alg: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> tf.Tensor:
+    """Draws as TensorFlow does by a counter, from where a replica's own rows begin."""
+    if step.rows is None or not _has_rows(shape):
+        return original(shape, key, counter, alg, *args, **kwargs)
+    if tf.get_static_value(alg) not in _PHILOX:
         step.give_whole_batch(step.layer)
+        return original(shape, key, counter, alg, *args, **kwargs)
+    start = None if step.site is None else CallSite.now().start
+    drawn = _of_own_rows(step.rows, original, shape, key, counter, alg, *args, **kwargs)
+    if start is not None:  # what is computed to begin there looks at no other rows
+        step.site.note_call(start, drawn)
+    return drawn
+
+
+def _of_own_rows(
+    rows: Rows,
+    original: Callable[..., tf.Tensor],
+    shape: Any,
+    key: Any,
+    counter: Any,
+    alg: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> tf.Tensor:
+    kind = kwargs.get("dtype", getattr(kwargs.get("minval"), "dtype", tf.float32))
+    group = 2 if tf.as_dtype(kind).size == 8 else 4
+    begin = _begin(shape, rows)
+    per_group = COUNTED[original.__name__] * group or 1
+    row = constant_shape(shape)[1:]
+    if row.is_fully_defined() and math.prod(row) % group == 0:
+        later = _later(counter, begin * (math.prod(row) // group * per_group))
+        return original(shape, key, later, alg, *args, **kwargs)
+    sizes = tf.cast(shape, tf.int64)
+    row = tf.reduce_prod(sizes[1:])
+    left = begin * row % group
+    later = _later(counter, begin * row // group * per_group)
+    drawn = original(tf.stack([sizes[0] * row + left]), key, later, alg, *args, **kwargs)
+    return tf.reshape(drawn[left:], shape)
+
+
+@replaces(
+    *(
+        f"keras.src.backend.tensorflow.random.{name}"
+        for name in ("gamma", "binomial", "beta", "categorical", "shuffle")
+    )
+)
+def draw_by_whole_batch(
+    step: Step, original: Callable[..., tf.Tensor], *args: Any, **kwargs: Any
+) -> tf.Tensor:
+    """Gives the whole batch to the layer that draws, for the draw cannot begin at own rows."""
+    if step.rows is not None:
+        step.give_whole_batch(step.layer)
+    return original(*args, **kwargs)
 
 
 def _begin(shape: Any, rows: Rows) -> tf.Tensor:
@@ -109,7 +121,7 @@ def _later(counter: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
 def _has_rows(shape: Any) -> bool:
     """Whether a draw's first axis is that of own rows: known only when the step runs."""
     step, shape = current(), tf.convert_to_tensor(shape)
-    sizes = constant_value_as_shape(shape)
+    sizes = constant_shape(shape)
     if step is None or step.rows is None or sizes.rank == 0:
         return False
     if sizes.rank is not None and sizes[0] is not None:

@@ -8,6 +8,8 @@ updates its own copies of weights, slots and counts; nothing is brought together
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,17 +17,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from distlab.training.keras_private import optimizers, strategies
+from distlab.training.rule import doors
+from distlab.training.rule.current import current, replaces, run_collective
 from distlab.training.rule.refusal import refusal
-from distlab.training.rule.rows import MEAN, Step, as_kind, as_real, current, meet
+from distlab.training.rule.rows import MEAN
+from distlab.training.rule.step import RetraceNeeded, Step
+from distlab.training.rule.tensors import as_kind, as_real
+
+_TF_OPTIMIZER = "keras.src.backend.tensorflow.optimizer.TFOptimizer"
+_VARIABLE = "tensorflow.python.distribute.values.DistributedVariable"
 
 _NOW = threading.local()
 
 # The key, among gradients that are sent, of the losses.
-_TOLD = -1
-
-
-class TracedAgain(Exception):
-    """The step will be traced again anyway, so it isn't differentiated."""
+_LOSSES = -1
 
 
 # Inside a replica: the optimizer, what it is to be built for.
@@ -72,90 +78,113 @@ def watched(
 
 
 def _is_alone() -> bool:
-    return getattr(_NOW, "alone", False)
+    return bool(getattr(_NOW, "alone", False))
 
 
-def _updates_own_copies() -> bool:
-    return current() is not None or _is_alone()
+def _writer() -> Callable[[Any], Any] | None:
+    """What finds a replica's own copy of a variable; None where TensorFlow updates all copies."""
+    return _own_copy if current() is not None or _is_alone() else None
 
 
-def are_left_out() -> bool:
-    """Whether there are no gradients and no updates."""
-    return getattr(_NOW, "applied", None) is not None
+def _left_out() -> list[Built] | None:
+    """Where there are no gradients and updates, the list of optimizers and what they update."""
+    return getattr(_NOW, "applied", None)
 
 
-def gradient(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of `tf.GradientTape`: outside of layers, the gradient of the whole batch."""
+@dataclasses.dataclass(frozen=True)
+class _Watch:
+    """Who is to know of a gradient: the step, a check of the loss, or nobody takes one."""
 
-    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        step = current()
-        if step is not None and step.rows is None:
-            step.look_at((target, sources))
-            if step.shared is not None:
-                target = tf.nest.map_structure(step.through_door, target)
-                step.check_sources(sources)
-        if are_left_out():
-            return tf.nest.map_structure(_zeros, sources)
-        if step is None:
+    step: Step | None
+    check: Callable[[tf.Tensor], list[Any]] | None
+    is_left_out: bool
+
+
+def _watching() -> _Watch | None:
+    watch = _Watch(current(), getattr(_NOW, "check", None), _left_out() is not None)
+    return watch if watch.step or watch.check or watch.is_left_out else None
+
+
+@replaces("tensorflow.GradientTape.gradient", when=_watching)
+def gradient(
+    watch: _Watch,
+    original: Callable[..., Any],
+    self: Any,
+    target: Any,
+    sources: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Returns, outside of layers, the gradient of the whole batch."""
+    step = watch.step
+    if step is not None and step.rows is None:
+        step.look_at((target, sources))
+        if step.shared is not None:
+            target = tf.nest.map_structure(functools.partial(doors.with_all_rows, step), target)
+            doors.check_sources(step, sources)
+    if watch.is_left_out:
+        return tf.nest.map_structure(_zeros, sources)
+    if step is None:
+        result = original(self, target, sources, *args, **kwargs)
+        return _checked(watch.check, target, result)
+    if step.rows is not None or step.backward:
+        return original(self, target, sources, *args, **kwargs)
+    if not step.can_meet():  # all replicas compute the whole batch
+        result = original(self, target, sources, *args, **kwargs)
+        return _checked(step.finite, target, result) if tf.executing_eagerly() else result
+    if step.again or step.looked_at():
+        raise RetraceNeeded
+    scales = step.gradient_divisor != 1 and not args and kwargs.get("output_gradients") is None
+    if scales:
+        kwargs["output_gradients"] = tf.nest.map_structure(
+            lambda part: tf.ones_like(part) / step.gradient_divisor, target
+        )
+    step.backward = True
+    try:
+        with step.on(step.batch):  # a layer may be computed once more on the way back
             result = original(self, target, sources, *args, **kwargs)
-            return _checked(getattr(_NOW, "check", None), target, result)
-        if step.rows is not None or step.backward:
-            return original(self, target, sources, *args, **kwargs)
-        if not step.can_meet():  # all replicas compute the whole batch
-            result = original(self, target, sources, *args, **kwargs)
-            return _checked(step.finite, target, result) if tf.executing_eagerly() else result
-        if step.again or step.looked_at():
-            raise TracedAgain
-        scales = step.smaller != 1 and not args and kwargs.get("output_gradients") is None
-        if scales:
-            kwargs["output_gradients"] = tf.nest.map_structure(
-                lambda part: tf.ones_like(part) / step.smaller, target
-            )
-        step.backward = True
-        try:
-            with step.on(step.batch):  # a layer may be computed once more on the way back
-                result = original(self, target, sources, *args, **kwargs)
-        finally:
-            step.backward = False
-        with step.on(step.batch):  # slices of sparse ones are still each replica's own
-            result = _mean(step, target, result)
-        return _times(result, step.smaller) if scales else result
-
-    return gradient
+    finally:
+        step.backward = False
+    with step.on(step.batch):  # slices of sparse ones are still each replica's own
+        result = _mean(step, target, result)
+    return _times(result, step.gradient_divisor) if scales else result
 
 
-def refused(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Of other ways to a gradient: what a step may not ask for outside of layers."""
+def _other_derivative(
+    name: str, step: Step, original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Refuses another way to a derivative outside of layers."""
+    if step.layer is not None:
+        return original(*args, **kwargs)
+    raise refusal(
+        step,
+        f"{name}, for which replicas cannot wait for each other",
+        "take tape.gradient, or ask for it inside a layer",
+    )
 
-    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            step = current()
-            if step is None or step.layer is not None:
-                return original(*args, **kwargs)
-            raise refusal(
-                step,
-                f"{name}, for which replicas cannot wait for each other",
-                "take tape.gradient, or ask for it inside a layer",
-            )
 
-        return refuse
-
-    return replace
+for _asked, _replaced in {
+    "tape.jacobian": "tensorflow.GradientTape.jacobian",
+    "tape.batch_jacobian": "tensorflow.GradientTape.batch_jacobian",
+    "tf.gradients": "tensorflow.gradients",
+    "tf.autodiff.ForwardAccumulator": "tensorflow.autodiff.ForwardAccumulator._push_accumulator",
+}.items():
+    replaces(_replaced)(functools.partial(_other_derivative, _asked))
 
 
 def _mean(step: Step, target: Any, result: Any) -> Any:
     """The mean over replicas, in one message for each type."""
     context = step.batch.context
-    # Losses that replicas have parts of are told to all of them: if one fails, all do.
-    told = step.finite if step.own_losses else None
-    flat = tf.nest.flatten(_checked(None if told else step.finite, target, result))
+    # All replicas check the losses that each has a part of: if one fails, all do.
+    loss_check = step.finite if step.own_losses else None
+    flat = tf.nest.flatten(_checked(None if loss_check else step.finite, target, result))
     sparse = {i: each for i, each in enumerate(flat) if isinstance(each, tf.IndexedSlices)}
     alike = {i for i, each in sparse.items() if not step.differs(each.indices)}
     sent = {
         i: each.values if i in alike else each for i, each in enumerate(flat) if each is not None
     }
-    if told:
-        sent[_TOLD] = step.batch.at_own_place(tf.cast(tf.stop_gradient(_sum(target)), tf.float32))
+    if loss_check:
+        sent[_LOSSES] = step.batch.at_own_place(tf.cast(tf.stop_gradient(_sum(target)), tf.float32))
     lookups = {}
     for i in sparse.keys() - alike:
         if parts := _distinct_parts(sparse[i].indices):
@@ -171,7 +200,7 @@ def _mean(step: Step, target: Any, result: Any) -> Any:
             ]
             if keys:
                 parts = [sent[i] if rows else as_real(sent[i]) for i in keys]
-                means = meet(context.all_reduce, MEAN, parts)
+                means = run_collective(context.all_reduce, MEAN, parts)
                 means = means if rows else [as_kind(mean, kind) for mean in means]
                 sent |= zip(keys, means, strict=True)
     for i in sparse.keys() - alike:
@@ -180,7 +209,7 @@ def _mean(step: Step, target: Any, result: Any) -> Any:
     for i in alike:  # one device has one slice for a position
         sent[i] = tf.IndexedSlices(sent[i], sparse[i].indices, sparse[i].dense_shape)
     result = tf.nest.pack_sequence_as(result, [sent.get(i) for i in range(len(flat))])
-    return _after(told(sent[_TOLD]), result) if told else result
+    return _after(loss_check(sent[_LOSSES]), result) if loss_check else result
 
 
 def _checked(check: Callable[..., list[Any]] | None, target: Any, result: Any) -> Any:
@@ -243,51 +272,54 @@ def _merged(result: tf.IndexedSlices, rows: tf.Tensor) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, numbers % rows, result.dense_shape)
 
 
-def apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of optimizers: while a step only makes variables, keeps in mind what for."""
-
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        if not are_left_out():
-            original(self, grads, trainable_variables)
-        elif trainable_variables is not None:
-            _NOW.applied.append((self, list(trainable_variables)))
-
-    return apply
-
-
-def update_own_copies(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of optimizers, `_backend_update_step`: a replica updates its own copies of the variables."""
-
-    def update(self: Any, grads: Any, variables: Any, rate: Any) -> None:
-        if not _updates_own_copies():
-            original(self, grads, variables, rate)
-            return
-        for grad, variable in zip(grads, variables, strict=True):
-            self.update_step(grad, _own_copy(variable), rate)
-
-    return update
+@replaces(
+    "keras.optimizers.Optimizer.apply", "keras.optimizers.LossScaleOptimizer.apply", when=_left_out
+)
+def note_optimizer(
+    applied: list[Built], original: Any, self: Any, grads: Any, trainable_variables: Any = None
+) -> None:
+    """Records what an optimizer would update, while a step only makes variables."""
+    if trainable_variables is not None:
+        applied.append((self, list(trainable_variables)))
 
 
-def decay_own_copies(general: Callable[..., Any]) -> Callable[..., Any]:
-    """Of optimizers, `_apply_weight_decay`: a replica does it to its own copies."""
+@replaces(f"{_TF_OPTIMIZER}._backend_update_step", when=_writer)
+def update_own_copies(
+    own_copy: Callable[[Any], Any], original: Any, self: Any, grads: Any, variables: Any, rate: Any
+) -> None:
+    """Updates a replica's own copies of the variables."""
+    for grad, variable in zip(grads, variables, strict=True):
+        self.update_step(grad, own_copy(variable), rate)
 
-    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
-        def decay(self: Any, variables: Any) -> None:
-            if _updates_own_copies():
-                general(self, [_own_copy(variable) for variable in variables])
-            else:
-                original(self, variables)
 
-        return decay
+@replaces(f"{_TF_OPTIMIZER}._apply_weight_decay", when=_writer)
+def decay_own_copies(
+    own_copy: Callable[[Any], Any], original: Any, self: Any, variables: Any
+) -> None:
+    """Decays a replica's own copies of the variables."""
+    optimizers.on_one_device(self, original.__name__, list(map(own_copy, variables)))
 
-    return replace
+
+@replaces(
+    f"{_TF_OPTIMIZER}._backend_increment_gradient_accumulators",
+    f"{_TF_OPTIMIZER}._overwrite_model_variables_with_average_value",
+    when=_writer,
+)
+def as_on_one_device(own_copy: Any, original: Callable[..., Any], self: Any, *args: Any) -> Any:
+    """Does what Keras does where no strategy is, in place of TensorFlow's way."""
+    return optimizers.on_one_device(self, original.__name__, *args)
+
+
+@replaces("keras.optimizers.LossScaleOptimizer._tf_apply", when=_writer)
+def apply_scaled(own_copy: Any, original: Callable[..., Any], self: Any, *args: Any) -> Any:
+    """Applies scaled gradients, which are the same on all replicas."""
+    return optimizers.apply_scaled(self, *args)
 
 
 def _own_copy(variable: Any) -> Any:
-    """TensorFlow's variable of this replica, or the one that all share, to write to it."""
-    value = getattr(variable, "_value", variable)
+    value = strategies.variable_in(variable)
     _note_written(value)
-    return getattr(value, "_get_on_device_or_primary", lambda: value)()
+    return strategies.copy_here(value)
 
 
 @contextlib.contextmanager
@@ -306,61 +338,51 @@ def _note_written(value: Any) -> None:
         written[id(value)] = value
 
 
-def as_on_one_device(general: Callable[..., Any]) -> Callable[..., Any]:
-    """Of optimizers: does what Keras does where no strategy is, in place of TensorFlow's way."""
-
-    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda self, *args: (general if _updates_own_copies() else original)(self, *args)
-
-    return replace
-
-
-def apply_here(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of loss scales, `_tf_apply`: what is applied is the same on all replicas."""
-    return lambda self, *args: (
-        self._common_apply(*args) if _updates_own_copies() else original(self, *args)
-    )
+@replaces("tensorflow.python.distribute.ps_values.AggregatingVariable._assign_func", when=_writer)
+def assign_on_first(
+    own_copy: Any, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Assigns on the first replica to the one copy of all: what replicas assign is alike."""
+    change = kwargs.pop("f")
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    is_first = tf.get_static_value(replica) == 0
+    return change(strategies.shared_copy(self), *args, **kwargs) if is_first else None
 
 
-def assign_on_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of variables of which all replicas share one copy: what replicas assign is alike."""
+@replaces("tensorflow.python.distribute.values._on_write_update_replica", when=_writer)
+def assign_own_copy(
+    own_copy: Callable[[Any], Any],
+    original: Callable[..., Any],
+    variable: Any,
+    change: Callable[..., Any],
+    value: Any,
+    **kwargs: Any,
+) -> Any:
+    """Assigns to a replica's own copy of a variable: what replicas assign is alike."""
+    return change(own_copy(variable), value, **kwargs)
 
-    def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _updates_own_copies():
-            return original(self, *args, **kwargs)
-        change = kwargs.pop("f")
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        is_first = tf.get_static_value(replica) == 0
-        return change(self._v, *args, **kwargs) if is_first else None
 
-    return assign
+def _scatter(name: str, own_copy: Any, original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Writes to some elements of a replica's own copy."""
+    return getattr((own_copy or _own_copy)(self), name)(*args, **kwargs)
 
 
-SCATTERING = (
+# Some of these only variables with one copy have.
+for _name in (
     *("scatter_nd_update", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_max", "scatter_nd_min"),
     *("scatter_update", "scatter_add", "scatter_sub", "scatter_max", "scatter_min", "scatter_mul"),
     *("scatter_div", "batch_scatter_update"),
-)
+):
+    replaces(f"{_VARIABLE}.{_name}", when=_writer)(functools.partial(_scatter, _name))
 
 
-def on_own_copy(name: str, original: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Replaces a method of variables by that of a replica's own copy."""
-
-    def scatter(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if original is not None and not _updates_own_copies():
-            return original(self, *args, **kwargs)
-        return getattr(_own_copy(self), name)(*args, **kwargs)
-
-    return scatter
+@replaces(f"{_VARIABLE}.__int__")
+def as_int(step: Any, original: Any, self: Any) -> int:
+    """A variable's value as a whole number, which those on several replicas don't give."""
+    return int(self.numpy())
 
 
-def assign_own_copy(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of variables that have a copy for each replica: what replicas assign is alike."""
-
-    def update(variable: Any, change: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
-        if not _updates_own_copies():
-            return original(variable, change, value, **kwargs)
-        _note_written(variable)
-        return change(variable._get_on_device_or_primary(), value, **kwargs)
-
-    return update
+@replaces(f"{_VARIABLE}.__float__")
+def as_float(step: Any, original: Any, self: Any) -> float:
+    """A variable's value as a number, which those on several replicas don't give."""
+    return float(self.numpy())

@@ -12,9 +12,12 @@ import tensorflow as tf
 
 from distlab.errors import DistlabError
 from distlab.training.keras_private import ACTIVITIES_ARE_SUMS
+from distlab.training.keras_private.layers import layer_losses, own_state, reduction_axes
 from distlab.training.rule import mixing
+from distlab.training.rule.current import replaces
 from distlab.training.rule.losses import is_keras
-from distlab.training.rule.rows import Step, current
+from distlab.training.rule.step import Step
+from distlab.training.rule.tensors import let_out
 
 # Keras's layers that mix examples: by pairs, a histogram of the batch, or its first image's waves.
 _MIXING = tuple(
@@ -24,35 +27,31 @@ _MIXING = tuple(
 )
 
 
-def call(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of `keras.layers.Layer`."""
-
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        step = current()
-        if step is None:
-            return original(self, *args, **kwargs)
-        before, step.layer = step.layer, self
-        outer, step.mark = step.mark, None
-        start = mixing.Mark.now() if step.rows is not None and outer is not None else None
-        step.running.append((self, tf.compat.v1.get_default_graph()))
-        step.called[id(self)] = self
-        try:
-            result = _called(step, original, self, args, kwargs)
-        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-            if not isinstance(error, DistlabError):
-                _try_whole_batch(step, self)
-            raise
-        finally:
-            step.running.pop()
-            step.layer, step.mark = before, outer
-        if start is not None:
-            outer.note_call(start.start, result)
-        if self in step.own_statistics:
-            step.own_statistics.remove(self)
-            _bring_together(step, self)
-        return result
-
-    return called
+@replaces("keras.layers.Layer.__call__")
+def sharded_call(
+    step: Step, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Calls a layer: an outermost one computes own rows, unless it looks at other rows."""
+    before, step.layer = step.layer, self
+    outer, step.site = step.site, None
+    start = mixing.CallSite.now() if step.rows is not None and outer is not None else None
+    step.running.append((self, tf.compat.v1.get_default_graph()))
+    step.called[id(self)] = self
+    try:
+        result = _called(step, original, self, args, kwargs)
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        if not isinstance(error, DistlabError):
+            _try_whole_batch(step, self)
+        raise
+    finally:
+        step.running.pop()
+        step.layer, step.site = before, outer
+    if start is not None:
+        outer.note_call(start.start, result)
+    if self in step.own_statistics:
+        step.own_statistics.remove(self)
+        _bring_together(step, self)
+    return result
 
 
 def _called(step: Step, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
@@ -98,12 +97,12 @@ def _looked_at(step: Step, original: Callable[..., Any], layer: Any, args: Any, 
     is_known = not _runs_users_code(layer) or hasattr(layer, "whole_batch")
     if is_known or step.backward:
         return original(layer, *args, **kwargs)
-    step.mark = mark = mixing.Mark.now()
+    step.site = site = mixing.CallSite.now()
     try:
         result = original(layer, *args, **kwargs)
     finally:
-        step.mark = None
-    if mark.mixes((args, kwargs)):
+        step.site = None
+    if site.mixes((args, kwargs)):
         step.give_whole_batch(layer)
     return result
 
@@ -126,7 +125,7 @@ def sees_whole(layer: Any) -> bool:
             result |= 0 in (axis if isinstance(axis, list | tuple) else [axis])
         else:
             names = {name for method in _methods(layer) for name in _names_in(method)}
-            result |= bool(layer._non_trainable_variables or names & {"add_loss", "update_state"})
+            result |= bool(own_state(layer) or names & {"add_loss", "update_state"})
         kept["_distlab_sees_whole"] = getattr(layer, "whole_batch", result)
     return bool(kept["_distlab_sees_whole"])
 
@@ -139,42 +138,40 @@ def sees_whole_back(layer: Any) -> bool:
     return bool(vars(layer).get("_distlab_sees_whole_back"))
 
 
-def custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces TensorFlow's decorator: a layer's own gradient is given that of the whole batch.
+@replaces("tensorflow.python.ops.custom_gradient._graph_mode_decorator")
+def custom_gradient(
+    step: Step, original: Callable[..., Any], function: Any, args: Any, kwargs: Any
+) -> Any:
+    """Gives a user's own gradient what is asked of the whole batch.
 
-    With own rows it finds the gradient `replicas` times, which only what is linear may ignore.
+    With own rows it finds that `replicas` times, which only what is linear may ignore.
     """
+    if step.shared is None or step.backward or not is_users(function):
+        return original(function, args, kwargs)
+    if step.rows is None or step.layer is None:
+        whole = step.cut or step.model
+        if not sees_whole_back(whole):
+            vars(whole)["_distlab_sees_whole_back"] = step.again = True
+        return original(function, args, kwargs)
+    layer, rows = step.layer, step.rows
 
-    def decorate(function: Any, args: Any, kwargs: Any) -> Any:
-        step = current()
-        if step is None or step.shared is None or step.backward or not is_users(function):
-            return original(function, args, kwargs)
-        if step.rows is None or step.layer is None:
-            whole = step.cut or step.model
-            if not sees_whole_back(whole):
-                vars(whole)["_distlab_sees_whole_back"] = step.again = True
-            return original(function, args, kwargs)
-        layer, rows = step.layer, step.rows
+    def scaled(*given: Any) -> Any:
+        result, back = function(*given)
 
-        def scaled(*given: Any) -> Any:
-            result, back = function(*given)
+        def back_of_whole(*asked: Any, **variables: Any) -> Any:
+            if not step.backward:  # asked for by the layer itself
+                return back(*asked, **variables)
+            site, times = mixing.CallSite.now(), rows.replicas / step.gradient_divisor
+            found = back(*[_times(each, 1 / times) for each in asked], **variables)
+            if site.mixes((asked, given, result)):
+                vars(layer)["_distlab_sees_whole_back"] = True
+                step.give_whole_batch(layer)
+            return tf.nest.map_structure(lambda each: _times(each, times), found)
 
-            def back_of_whole(*asked: Any, **variables: Any) -> Any:
-                if not step.backward:  # asked for by the layer itself
-                    return back(*asked, **variables)
-                mark, times = mixing.Mark.now(), rows.replicas / step.smaller
-                found = back(*[_times(each, 1 / times) for each in asked], **variables)
-                if mark.mixes((asked, given, result)):
-                    vars(layer)["_distlab_sees_whole_back"] = True
-                    step.give_whole_batch(layer)
-                return tf.nest.map_structure(lambda each: _times(each, times), found)
+        back_of_whole.__signature__ = inspect.signature(back)  # type: ignore[attr-defined]
+        return result, back_of_whole
 
-            back_of_whole.__signature__ = inspect.signature(back)  # type: ignore[attr-defined]
-            return result, back_of_whole
-
-        return original(scaled, args, kwargs)
-
-    return decorate
+    return original(scaled, args, kwargs)
 
 
 def _times(value: Any, factor: float) -> Any:
@@ -229,35 +226,25 @@ def _runs_users_code(layer: Any) -> bool:
     return bool(layer._distlab_runs_users_code)
 
 
-def losses(self: Any) -> list[Any]:
-    """What a layer gave to `add_loss`: in a step each replica, which is a thread, has its own."""
-    step = current()
-    if step is not None:
-        return step.losses.setdefault(id(self), [])
-    if "_losses" not in vars(self):
-        raise AttributeError("_losses")
-    return vars(self)["_losses"]  # type: ignore[no-any-return]
+@replaces("keras.layers.Layer._losses", is_stored=True)
+def losses_of_step(step: Step, original: Callable[..., Any], self: Any) -> list[Any]:
+    """The losses that a layer was given in this step; each replica, a thread, has its own."""
+    return step.losses.setdefault(id(self), [])
 
 
-def add_loss(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of `keras.layers.Layer`: what own rows give is their part of the mean over replicas."""
-
-    def add_loss(self: Any, loss: Any) -> None:
-        step = current()
-        if step is None:
-            original(self, loss)
-            return
-        if step.rows is not None:
-            change = step.rows.part if step.own_losses else step.rows.whole
-            loss = step.let_out(tf.nest.map_structure(change, loss))
-        self._losses.extend(tf.nest.flatten(loss))
-
-    return add_loss
+@replaces("keras.layers.Layer.add_loss")
+def add_loss(step: Step, original: Callable[..., Any], self: Any, loss: Any) -> None:
+    """Adds a loss to the step's; that of own rows is their part of the mean over replicas."""
+    if step.rows is not None:
+        change = step.rows.scaled_share if step.own_losses else step.rows.whole
+        loss = let_out(tf.nest.map_structure(change, loss))
+    layer_losses(self).extend(tf.nest.flatten(loss))
 
 
-def own_losses(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of layers, `_get_own_losses`: those of the step, also where Keras keeps them elsewhere."""
-    return lambda self: original(self) if current() is None else list(self._losses)
+@replaces("keras.layers.Layer._get_own_losses")
+def own_losses(step: Step, original: Callable[..., Any], self: Any) -> list[Any]:
+    """The layer's losses in this step, also where Keras keeps them elsewhere."""
+    return list(layer_losses(self))
 
 
 def _bring_together(step: Step, layer: keras.layers.BatchNormalization) -> None:
@@ -269,40 +256,38 @@ def _bring_together(step: Step, layer: keras.layers.BatchNormalization) -> None:
         variable.assign(mean)
 
 
-def moments(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of BatchNormalization: mean and variance of the whole batch, of those of the replicas."""
+@replaces("keras.layers.BatchNormalization._moments")
+def moments_of_batch(
+    step: Step, original: Callable[..., Any], self: Any, inputs: tf.Tensor, mask: Any
+) -> Any:
+    """Mean and variance of the whole batch, made of those of the replicas' rows."""
+    if step.rows is None:
+        return original(self, inputs, mask)
+    if not step.can_meet():  # in the cell of a recurrent layer
+        step.give_whole_batch(self)
+        return original(self, inputs, mask)
+    if step.batch_norm == "replica" and not self.synchronized:
+        step.own_statistics.append(self)
+        return original(self, inputs, mask)
+    rows, axes = step.rows, reduction_axes(self)
+    if mask is None:
+        mean, variance = tf.nn.moments(inputs, axes)
+        count = tf.cast(tf.size(inputs) / tf.size(mean), inputs.dtype) * tf.ones_like(mean)
+    else:
+        counted = tf.broadcast_to(mask[..., None], tf.shape(inputs))
+        count = tf.reduce_sum(tf.cast(counted, inputs.dtype), axes)
 
-    def moments(self: Any, inputs: tf.Tensor, mask: Any) -> Any:
-        step = current()
-        if step is None or step.rows is None:
-            return original(self, inputs, mask)
-        if not step.can_meet():  # in the cell of a recurrent layer
-            step.give_whole_batch(self)
-            return original(self, inputs, mask)
-        if step.batch_norm == "replica" and not self.synchronized:
-            step.own_statistics.append(self)
-            return original(self, inputs, mask)
-        rows, axes = step.rows, self._reduction_axes
-        if mask is None:
-            mean, variance = tf.nn.moments(inputs, axes)
-            count = tf.cast(tf.size(inputs) / tf.size(mean), inputs.dtype) * tf.ones_like(mean)
-        else:
-            counted = tf.broadcast_to(mask[..., None], tf.shape(inputs))
-            count = tf.reduce_sum(tf.cast(counted, inputs.dtype), axes)
+        def mean_of(values: tf.Tensor) -> tf.Tensor:
+            total = tf.reduce_sum(tf.where(counted, values, tf.zeros_like(values)), axes)
+            return tf.math.divide_no_nan(total, count)
 
-            def mean_of(values: tf.Tensor) -> tf.Tensor:
-                total = tf.reduce_sum(tf.where(counted, values, tf.zeros_like(values)), axes)
-                return tf.math.divide_no_nan(total, count)
-
-            mean = mean_of(inputs)
-            shape = [1] * inputs.shape.rank
-            shape[self.axis] = -1
-            variance = mean_of(tf.square(inputs - tf.reshape(mean, shape)))
-        each = rows.of_each(tf.stack([mean, variance, count]))
-        means, variances, counts = each[:, 0], each[:, 1], each[:, 2]
-        in_all = tf.reduce_sum(counts, 0) + (0.0 if mask is None else keras.config.epsilon())
-        mean = tf.reduce_sum(means * counts, 0) / in_all
-        variance = tf.reduce_sum(counts * (variances + tf.square(means - mean)), 0) / in_all
-        return mean, variance
-
-    return moments
+        mean = mean_of(inputs)
+        shape = [1] * inputs.shape.rank
+        shape[self.axis] = -1
+        variance = mean_of(tf.square(inputs - tf.reshape(mean, shape)))
+    each = rows.of_each(tf.stack([mean, variance, count]))
+    means, variances, counts = each[:, 0], each[:, 1], each[:, 2]
+    in_all = tf.reduce_sum(counts, 0) + (0.0 if mask is None else keras.config.epsilon())
+    mean = tf.reduce_sum(means * counts, 0) / in_all
+    variance = tf.reduce_sum(counts * (variances + tf.square(means - mean)), 0) / in_all
+    return mean, variance

@@ -1,9 +1,9 @@
 """Whether operations keep the rows of a batch apart, seen in the graph that TensorFlow traces.
 
-    mark = Mark.now()
+    site = CallSite.now()
     outputs = call(inputs)
-    mixes = mark.mixes(inputs)        # Whether a row of an output may depend on another row
-    adds_up = mark.adds_up(inputs, values)        # Whether these are of rows, or a mean over them
+    mixes = site.mixes(inputs)        # Whether a row of an output may depend on another row
+    adds_up = site.adds_up(inputs, values)        # Whether these are of rows, or a mean over them
 
 Each operation is looked up in a table: what it does to rows, which are a tensor's first axis. What
 isn't there counts as mixing, so that nothing is missed; a layer then gets the whole batch, which is
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distlab.training.rule.rows import has_rows
+from distlab.training.rule.tensors import has_rows
 
 # One number for each number, or of numbers at the same place.
 _ELEMENTWISE = {
@@ -60,7 +60,7 @@ _CONVOLVING = {
 _POOLING = {"AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D"}
 
 # Tensors with rows, and how many of them belong to one row of the batch.
-Rows = dict[Any, int]
+RowsPerExample = dict[Any, int]
 
 # What makes sizes of sizes, and what takes one as the shape of what it makes.
 _OF_SIZES = {
@@ -72,7 +72,7 @@ _SILENT = {"Assert", "NoOp", "PrintV2"}
 
 
 @dataclasses.dataclass
-class Mark:
+class CallSite:
     """A place in the graph, at which a layer is called.
 
     Attributes:
@@ -84,7 +84,7 @@ class Mark:
     inside: list[tuple[int, int, list[Any]]] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def now(cls) -> Mark:
+    def now(cls) -> CallSite:
         """The place where we are."""
         return cls(_operations())
 
@@ -102,7 +102,7 @@ class Mark:
         return flow is not None and values.ref() in flow.rows.keys() | flow.means
 
     def _flow(self, inputs: Any, *, means: bool) -> _Flow | None:
-        """What became of rows; None where they were mixed."""
+        """Follows rows through the graph; None where they were mixed."""
         graph = tf.compat.v1.get_default_graph()
         operations = graph.get_operations()[self.start :]
         skipped = {i for a, b, _ in self.inside for i in range(a - self.start, b - self.start)}
@@ -125,7 +125,7 @@ class _Flow:
     """Which tensors have rows, and which are made of the number of rows."""
 
     def __init__(self, inputs: Iterable[Any], *, may_be_mean: bool) -> None:
-        self.rows: Rows = {part.ref(): 1 for part in inputs}
+        self.rows: RowsPerExample = {part.ref(): 1 for part in inputs}
         self.may_be_mean = may_be_mean
         self.means: set[Any] = set()  # numbers: a mean over rows, times and plus constants
         self.shapes: set[Any] = set()  # of a tensor with rows
@@ -197,14 +197,14 @@ def _is_number(output: Any) -> bool:
     return bool(output.shape.rank == 0 and output.dtype.is_floating)
 
 
-Keeping = Callable[[Any, list[Any], Rows], bool]
+Keeping = Callable[[Any, list[Any], RowsPerExample], bool]
 
 
-def _nothing(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _nothing(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     return False
 
 
-def _elementwise(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _elementwise(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     ranks = {each.shape.rank for each in inputs if each.ref() in rows}
     if len(ranks) != 1 or None in ranks or 0 in ranks:
         return False
@@ -221,7 +221,7 @@ def _axes(value: Any, rank: int | None) -> set[int] | None:
     return None if axes is None or not rank else {int(a) % rank for a in np.atleast_1d(axes)}
 
 
-def _along(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _along(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     data, axis = _AXES.get(op.type, (0, 1))
     rank = inputs[data].shape.rank
     if op.type == "ExpandDims" and rank is not None:
@@ -231,23 +231,23 @@ def _along(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return has_rows and axes is not None and 0 not in axes
 
 
-def _last(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _last(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     others = any(each.ref() in rows for each in inputs[1:])
     together = op.type.endswith("CrossEntropyWithLogits")
     rank = inputs[0].shape.rank
     return (together or not others) and rank is not None and rank >= _LAST[op.type]
 
 
-def _convolving(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _convolving(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     data = 2 if "Backprop" in op.type else 0
     return inputs[data].ref() in rows and inputs[1].ref() not in rows
 
 
-def _pooling(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _pooling(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     return bool(next(iter(op.get_attr("ksize"))) == 1)
 
 
-def _matmul(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _matmul(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     left, right = inputs
     transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
     ranks = left.shape.rank, right.shape.rank
@@ -263,7 +263,7 @@ def _matmul(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return bool(ranks[1] >= 3 and (ranks[0] < ranks[1] or left.shape[0] == 1))
 
 
-def _einsum(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _einsum(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     left, _, out = op.get_attr("equation").decode().replace(" ", "").partition("->")
     terms = list(zip(left.split(","), inputs, strict=True))
     first = {term[:1] for term, each in terms if each.ref() in rows}
@@ -271,8 +271,8 @@ def _einsum(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return len(first) == 1 and out[:1] in first and (out[0] == "." or out[0] not in others)
 
 
-def _reshape(op: Any, inputs: list[Any], rows: Rows) -> bool:
-    """Rows stay apart, in one or several of the result, where these divide an example."""
+def _reshape(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
+    """RowsPerExample stay apart, in one or several of the result, where these divide an example."""
     before, after = inputs[0].shape, op.outputs[0].shape
     if inputs[0].ref() not in rows or not before.rank or not after.rank or after[0] is not None:
         return False
@@ -283,7 +283,7 @@ def _reshape(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return _starts_with_size(inputs[1]) or list(row)[len(row) - len(new) :] == list(new)
 
 
-def _times(op: Any, rows: Rows) -> int | None:
+def _times(op: Any, rows: RowsPerExample) -> int | None:
     """How many rows of a reshaped tensor belong to one of the batch, if a whole number does."""
     before, after = op.inputs[0], op.outputs[0]
     row, new = before.shape[1:].num_elements(), after.shape[1:].num_elements()
@@ -307,21 +307,21 @@ def _starts_with_size(shape: Any) -> bool:
     return begin is not None and int(begin[0]) == 0
 
 
-def _transpose(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _transpose(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     order = tf.get_static_value(inputs[1])
     return order is not None and order[0] == 0
 
 
-def _squeeze(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _squeeze(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     return 0 not in op.get_attr("squeeze_dims") and op.outputs[0].shape.rank is not None
 
 
-def _stacked(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _stacked(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     rank = op.outputs[0].shape.rank if op.type == "Pack" else inputs[0].shape.rank
     return rank is not None and op.get_attr("axis") % rank != 0
 
 
-def _gather(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _gather(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     table, indices = inputs[:2]
     among, by = table.ref() in rows, indices.ref() in rows
     axis = 0 if op.type == "ResourceGather" else tf.get_static_value(inputs[2])
@@ -333,11 +333,11 @@ def _gather(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return axis is not None and axis != 0 and batched == 0
 
 
-def _one_hot(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _one_hot(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     return inputs[0].ref() in rows and op.get_attr("axis") != 0
 
 
-def _sliced(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _sliced(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     def bit(name: str) -> bool:
         return bool(op.get_attr(name) & 1)
 
@@ -348,30 +348,30 @@ def _sliced(op: Any, inputs: list[Any], rows: Rows) -> bool:
     return whole and not bit("new_axis_mask") and not bit("shrink_axis_mask")
 
 
-def _slice(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _slice(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     begin, size = (tf.get_static_value(each, partial=True) for each in inputs[1:3])
     return begin is not None and size is not None and begin[0] == 0 and size[0] in (-1, None)
 
 
-def _padded(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _padded(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     padding = tf.get_static_value(inputs[1])
     return padding is not None and not np.any(padding[0])
 
 
-def _tiled(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _tiled(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     times = tf.get_static_value(inputs[1])
     return times is not None and times[0] == 1
 
 
-def _broadcast(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _broadcast(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     return bool(inputs[0].shape.rank == op.outputs[0].shape.rank is not None)
 
 
-def _normalized(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _normalized(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     return not op.get_attr("is_training")
 
 
-def _each_alone(op: Any, inputs: list[Any], rows: Rows) -> bool:
+def _each_alone(op: Any, inputs: list[Any], rows: RowsPerExample) -> bool:
     return True
 
 

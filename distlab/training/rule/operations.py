@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
-from tensorflow.python.framework import op_def_registry
 
+from distlab.training.keras_private.functions import definition_of, function_in, is_recorded
+from distlab.training.rule import doors
+from distlab.training.rule.current import replaces
 from distlab.training.rule.refusal import refusal
-from distlab.training.rule.rows import Step, current
+from distlab.training.rule.step import Step
 
 # What each replica does for itself without harm.
 _OF_EACH = {"Assert", "Placeholder", "PlaceholderWithDefault", "PrintV2"}
@@ -45,6 +46,8 @@ _OF_GENERATORS = {
     *("RngReadAndSkip", "RngSkip", "StatefulRandomBinomial", "StatefulStandardNormalV2"),
     *("StatefulTruncatedNormal", "StatefulUniform", "StatefulUniformFullInt", "StatefulUniformInt"),
 }
+# The attribute of a model whose step draws by tf.random.
+_DRAWS = "_distlab_draws"
 _DRAW = (
     "draw with keras.random and a keras.random.SeedGenerator(seed) made in __init__, or with "
     "tf.random.stateless_*"
@@ -99,27 +102,31 @@ class Shared:
         return [layer for handle in handles for layer in self._readers.get(handle, [])]
 
 
-def created(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces the method of TensorFlow's graphs that makes every operation."""
+@replaces("tensorflow.python.framework.func_graph.FuncGraph._create_op_internal")
+def create_once(
+    step: Step,
+    original: Callable[..., Any],
+    self: Any,
+    op_type: str,
+    inputs: Sequence[Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Makes an operation, by which every one is made: one with an effect for all replicas once."""
+    if step.shared is None:
+        return original(self, op_type, inputs, *args, **kwargs)
+    if step.has_doors and step.rows is None:
+        inputs = [doors.with_all_rows(step, each) for each in inputs]
 
-    def create(self: Any, op_type: str, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        step = current()
-        if step is None or step.shared is None:
-            return original(self, op_type, inputs, *args, **kwargs)
-        if step.has_doors and step.rows is None:
-            inputs = [step.through_door(each) for each in inputs]
+    def make() -> Any:
+        return original(self, op_type, inputs, *args, **kwargs)
 
-        def make() -> Any:
-            return original(self, op_type, inputs, *args, **kwargs)
-
-        op = _stateful(step, self, op_type, inputs, make) if _is_stateful(op_type) else make()
-        if op_type == "StatefulPartitionedCall" and not step.backward:
-            _look_into(step, op)
-        if step.rows is not None and step.layer is not None and not step.backward:
-            step.keep_in_layer(op.outputs)
-        return op
-
-    return create
+    op = _stateful(step, self, op_type, inputs, make) if _is_stateful(op_type) else make()
+    if op_type == "StatefulPartitionedCall" and not step.backward:
+        _look_into(step, op)
+    if step.rows is not None and step.layer is not None and not step.backward:
+        doors.mark(step, op.outputs)
+    return op
 
 
 @functools.cache
@@ -128,14 +135,14 @@ def _is_stateful(op_type: str) -> bool:
         return False
     if op_type.endswith(("Summary", "SummaryWriter")):  # TensorFlow writes on the first replica
         return False
-    definition = op_def_registry.get(op_type)
+    definition = definition_of(op_type)
     return definition is not None and definition.is_stateful
 
 
 @functools.cache
 def _draws(op_type: str) -> bool:
     """Whether an operation draws random numbers, or is given a seed to."""
-    return any(attribute.name == "seed" for attribute in op_def_registry.get(op_type).attr)
+    return any(attribute.name == "seed" for attribute in definition_of(op_type).attr)
 
 
 def _stateful(
@@ -170,7 +177,7 @@ def _stateful(
     if is_shared and op_type not in _READS:
         for layer in shared.change(handles):
             step.give_whole_batch(layer)
-    if op_type == "EagerPyFunc" and record.should_record_backprop(list(inputs)):
+    if op_type == "EagerPyFunc" and is_recorded(list(inputs)):
         raise refusal(
             step,
             "tf.py_function, through which a gradient flows: it would run once for each replica",
@@ -180,23 +187,25 @@ def _stateful(
     return shared.once(step, tuple(handles), op_type, make)
 
 
-def seeds(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces how TensorFlow chooses the seeds of an operation: all replicas have the same."""
+@replaces("tensorflow.python.framework.random_seed.get_seed")
+def same_seeds(step: Step, original: Callable[..., Any], op_seed: Any) -> Any:
+    """Chooses the seeds of an operation as TensorFlow does, the same on all replicas."""
+    if step.shared is None or step.rows is not None or not step.can_meet():
+        return original(op_seed)
+    vars(step.model)[_DRAWS] = True
+    found = step.shared.once(step, "seeds", "a draw", lambda: original(op_seed))
+    if step.shared.several_processes and found == (None, None):
+        raise refusal(
+            step,
+            "random numbers without a seed, which would be others in each process",
+            "call dl.set_seed(seed) before you build the model",
+        )
+    return found
 
-    def get_seed(op_seed: Any) -> Any:
-        step = current()
-        if step is None or step.shared is None or step.rows is not None or not step.can_meet():
-            return original(op_seed)
-        found = step.shared.once(step, "seeds", "a draw", lambda: original(op_seed))
-        if step.shared.several_processes and found == (None, None):
-            raise refusal(
-                step,
-                "random numbers without a seed, which would be others in each process",
-                "call dl.set_seed(seed) before you build the model",
-            )
-        return found
 
-    return get_seed
+def draws_by_tensorflow(model: Any) -> bool:
+    """Whether a step of the model was seen to draw by `tf.random`, whose state is hidden."""
+    return bool(vars(model).get(_DRAWS))
 
 
 def _root(handle: Any, graph: Any, step: Any) -> Any:
@@ -215,11 +224,11 @@ def _look_into(step: Step, op: Any) -> None:
     waiting, seen = [op.get_attr("f").name], set()
     while waiting:
         name = waiting.pop()
-        function = op.graph._get_function(name)
+        function = function_in(op.graph, name)
         if name in seen or function is None:
             continue
         seen.add(name)
-        for node in function.cached_definition.node_def:
+        for node in function.node_def:
             waiting += [value.func.name for value in node.attr.values() if value.HasField("func")]
             if (
                 _is_stateful(node.op)

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from distlab import errors
 from distlab.strategy.description import describe
+from distlab.training.keras_private import strategies
 
 # TensorFlow numbers its own groups of devices from 1; this is the group of the workers.
 _GROUP = 1 << 30
@@ -160,17 +160,16 @@ class Workers:
 
 def workers_of(strategy: tf.distribute.Strategy) -> Workers:
     """The workers of a strategy."""
-    extended = strategy.extended
-    if describe(strategy).kind != "multi_worker" or extended._num_workers == 1:
+    if describe(strategy).kind != "multi_worker" or strategies.workers_in(strategy) == 1:
         return Workers(names=("worker:0",), addresses=(), index=0)
-    jobs = extended._cluster_spec.as_dict()
+    jobs, own = strategies.cluster_of(strategy)
     tasks = [
         (f"{job}:{index}", address)
         for job in ("chief", "worker")
         for index, address in enumerate(jobs.get(job, ()))
     ]
     names, addresses = zip(*tasks, strict=True)
-    return Workers(names=names, addresses=addresses, index=extended._id_in_cluster)
+    return Workers(names=names, addresses=addresses, index=own)
 
 
 @contextlib.contextmanager
@@ -200,7 +199,7 @@ def fail_together(workers: Workers, method: str, *, at: Callable[[], str] = str)
         if not _all_failed(workers, number):
             text = f"{workers.name} stopped: {type(error).__name__}: {error}"[:_LONGEST]
             with contextlib.suppress(tf.errors.OpError):  # what others wait for fails with it
-                context.context().report_error_to_cluster(tf.errors.ABORTED, _MARK + text)
+                strategies.runtime().report_error_to_cluster(tf.errors.ABORTED, _MARK + text)
         raise
     finally:
         _INSIDE.block = False
@@ -235,7 +234,7 @@ def _watched_peers(workers: Workers) -> Iterator[None]:
         while not is_over.wait(_BETWEEN_LOOKS_SECS):
             if lost := _lost(workers):
                 text = f"{_MARK}{', '.join(f'{peer} was lost' for peer in lost)}"
-                context.context().abort_collective_ops(tf.errors.UNAVAILABLE, text)
+                strategies.runtime().abort_collective_ops(tf.errors.UNAVAILABLE, text)
                 return
 
     threading.Thread(target=watch, daemon=True, name="distlab-watch").start()
@@ -268,10 +267,10 @@ def _all_failed(workers: Workers, number: int) -> bool:
         return f"distlab/failed/{number}/{index}"
 
     with contextlib.suppress(tf.errors.OpError):
-        context.context().set_config_key_value(key(workers.index), "failed")
+        strategies.runtime().set_config_key_value(key(workers.index), "failed")
         deadline = time.monotonic() + PATIENCE_SECS
         for index in range(workers.count):
             left_ms = max(int((deadline - time.monotonic()) * 1000), 1)
-            context.context().get_config_key_value(key(index), left_ms)
+            strategies.runtime().get_config_key_value(key(index), left_ms)
         return True
     return False

@@ -1,0 +1,97 @@
+"""How a model's variables are made before it trains: all of them, and nothing else is changed.
+
+setattr(model, "_maybe_symbolic_build", build_without_drawing(on_data)(own))
+build_all(model, spec)           # also what a step of the model's own makes when it runs
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from distlab.training.keras_private import models
+from distlab.training.keras_private.runs import spec_of_replica
+from distlab.training.rule import gradients
+
+
+def build_without_drawing(on_data: Callable[[Any], None]) -> Callable[..., Any]:
+    """Returns what replaces the method by which `fit` learns the shapes from a drawn batch.
+
+    Drawing shifts the order of later epochs against one device's, and hands the batch to
+    `strategy.reduce`. The replacement asks the data set's own description.
+    """
+
+    def symbolic_build(self: keras.Model, iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is not None:
+            on_data(iterator)
+            data_batch = spec_of_replica(iterator)
+        build_all(self, data_batch)
+
+    return lambda own: types.MethodType(symbolic_build, own.__self__)
+
+
+def build_all(model: keras.Model, spec: Any) -> None:
+    """Makes every variable of a training that is not there yet."""
+    own = models.has_own(model, "train_step", "test_step")
+    try:
+        models.build(model, spec)
+    except Exception:
+        # Without a strategy Keras builds in the first step, and so may need no specs. What a step
+        # of the model's own needs is made by a trial of it.
+        if not own and (models.is_distributed(model) or not model.built):
+            raise
+    build_for_own_step(model, spec)
+
+
+def build_for_own_step(model: keras.Model, spec: Any) -> None:
+    """Makes what a step of the model's own makes when it runs, which replicas cannot."""
+    if not models.has_own(model, "train_step") or "_distlab_step_built" in vars(model):
+        return
+    vars(model)["_distlab_step_built"] = True
+    with (
+        model.distribute_strategy.scope(),
+        gradients.building(),
+        _attributes_kept(model),
+        contextlib.suppress(Exception),  # a step that needs values: it fails, or not, later
+    ):
+        models.trace_symbolically(model.train_step, models.symbols_of(spec))
+
+
+@contextlib.contextmanager
+def _attributes_kept(model: keras.Model) -> Iterator[None]:
+    """Inside the block a step may count and collect what it likes: that is undone at its end."""
+
+    def own(layer: keras.layers.Layer) -> dict[str, Any]:
+        names = [name for name in vars(layer) if not name.startswith("_") and name != "built"]
+        return {name: vars(layer)[name] for name in names}
+
+    before = [(layer, own(layer)) for layer in models.layers(model)]
+    lists = [
+        (value, list(value))
+        for _, values in before
+        for value in values.values()
+        if isinstance(value, list)
+    ]
+    try:
+        yield
+    finally:
+        for layer, values in before:
+            for name, value in own(layer).items():
+                if name not in values and _is_of_trial(value):
+                    del vars(layer)[name]
+                elif values.get(name) is not value and _is_of_trial(value):
+                    vars(layer)[name] = values[name]
+        for value, items in lists:
+            if any(map(_is_of_trial, value[len(items) :])):
+                value[:] = items
+
+
+def _is_of_trial(value: Any) -> bool:
+    """Whether a value is plain or a symbol, and no variable or layer that a trial has made."""
+    plain = (bool, int, float, str, type(None), keras.KerasTensor, tf.Tensor)
+    return all(isinstance(part, plain) for part in tf.nest.flatten(value))
