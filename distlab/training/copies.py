@@ -54,7 +54,8 @@ def first_apart(logs: Sequence[Sequence[tf.Tensor]]) -> tf.Tensor:
     """The number of the first log that has other values on other replicas, -1 if none has."""
     apart = []
     for copies in logs:
-        difference, limit = tf.unstack(_distance([tf.convert_to_tensor(each) for each in copies]))
+        numbers = [tf.reduce_sum(tf.convert_to_tensor(each)) for each in copies]  # rank unknown
+        difference, limit = tf.unstack(_distance(numbers))
         apart.append(~(difference <= limit))
     every = tf.stack([*apart, tf.constant(True)])
     number = tf.argmax(tf.cast(every, tf.int32), output_type=tf.int32)
