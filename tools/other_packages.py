@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.parity import BATCH, ROWS, differences
 from tools.measured_pages import (
     asked_to_write,
     changes,
@@ -28,7 +29,6 @@ from tools.measured_pages import (
 from tools.zoo import PAGE
 
 COLUMN = "`distribute`, 3 replicas"
-ROWS, BATCH = 27, 11  # three replicas take 4, 4 and 3 examples, and of the last batch 2, 2 and 1
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(ROWS, 8)).astype("float32")
 Y = DRAW.integers(0, 4, ROWS)
@@ -398,17 +398,10 @@ def measure(name: str) -> dict[str, str]:
 
     dl.split_devices(4, kind="cpu")
     strategy = dl.make_strategy("mirrored", devices=3)
-    outcomes = [
-        outcome(CASES[name], make) for make in (alone, lambda b: dl.distribute(b, strategy))
-    ]
-    cell = in_words(*outcomes)
+    ways = lambda build: build(), lambda build: dl.distribute(build, strategy)
+    cell = in_words(*(outcome(CASES[name], make) for make in ways))
     print(f"{name}: {cell}", flush=True)
     return {COLUMN: cell}
-
-
-def alone(build: Callable[[], Any]) -> Any:
-    """Returns a model that plain Keras trains."""
-    return build()
 
 
 def outcome(train: Callable[[Make], Numbers], make: Make) -> Numbers | Exception:
@@ -427,16 +420,8 @@ def in_words(device: Numbers | Exception, replicas: Numbers | Exception) -> str:
         return "stops, as on one device" if same else "trains, and one device stops"
     if isinstance(replicas, Exception):
         return f"stops: {type(replicas).__name__}"
-    far = {name: off_by(value, replicas.get(name)) for name, value in device.items()}
-    return "equal" if max(far.values()) <= 1e-5 else f"off by {max(far.values()):.0e}"
-
-
-def off_by(expected: Any, found: Any) -> float:
-    """Returns the largest difference of two values, of their size if that is above 1."""
-    a, b = np.asarray(expected, "float64"), np.asarray(found, "float64")
-    if a.shape != b.shape:
-        return np.inf
-    return float((np.abs(a - b) / np.maximum(1, np.abs(a))).max(initial=0))
+    far = max(differences((device, ()), (replicas, ())).values())
+    return "equal" if far <= 1e-5 else f"off by {far:.0e}"
 
 
 def main() -> int:

@@ -26,6 +26,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import distlab as dl
+from tests.support.parity import Run, differences
 
 ALLOWED = 1e-8
 CLASSES = 4
@@ -245,12 +246,11 @@ def _data(seed: int, model: keras.Model) -> tuple[tf.data.Dataset, tf.data.Datas
     return rows.batch(batch), rows.take(11).batch(batch)
 
 
-def _train(model: keras.Model, seed: int) -> dict[str, np.ndarray]:
-    """Returns the weights and logs that a training ends with."""
+def _train(model: keras.Model, seed: int) -> Run:
+    """Returns the logs and weights that a training ends with."""
     data, validation = _data(seed, model)
     logs = model.fit(data, validation_data=validation, epochs=2, verbose=0).history
-    weights = {f"{number} {w.path}": w.numpy() for number, w in enumerate(model.weights)}
-    return weights | {f"log {name}": np.array(values) for name, values in logs.items()}
+    return logs, model.weights
 
 
 def compare(seed: int) -> tuple[int, float, str]:
@@ -264,12 +264,7 @@ def compare(seed: int) -> tuple[int, float, str]:
         trained = _train(dl.distribute(build, strategy), seed)
     except Exception as error:
         return seed, np.inf, f"on {replicas} replicas: {type(error).__name__}: {str(error)[:300]}"
-    far = {}
-    for (name, alone), shared in zip(expected.items(), trained.values(), strict=True):
-        size = max(1.0, float(np.abs(alone).max(initial=0)))
-        alike = np.isnan(alone) & np.isnan(shared)
-        apart = np.nan_to_num(np.abs(shared - alone) / size, nan=np.inf)
-        far[name] = float(np.where(alike, 0.0, apart).max(initial=0))
+    far = differences(expected, trained, equal_nan=True)
     where = max(far, key=lambda name: far[name])
     return seed, far[where], f"{where} on {replicas} replicas"
 

@@ -1,4 +1,4 @@
-"""A small model, its data, and the comparison of two trainings of it."""
+"""A small model and its data, and models on one device and on replicas."""
 
 import functools
 
@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import distlab as dl
+from tests.support.parity import alone
 
 EXAMPLES, BATCH, EPOCHS = 73, 32, 2  # the last batch has 9: shares 5 and 4 on two replicas
 DRAW = np.random.default_rng(0)
@@ -54,26 +55,22 @@ def train(model, data=None, **options):
     return history.history, [weight.numpy() for weight in model.trainable_variables]
 
 
-def alone(build):
-    """The reference: plain Keras, no strategy; eagerly, which spares the tracing of a graph.
-
-    Of several losses Keras logs each one, eagerly by other weights than in a graph.
-    """
-    model = build()
-    several = isinstance(model.loss, dict | list) or len(getattr(model, "output_names", ())) > 1
-    model.run_eagerly = not several
-    return model
-
-
-def assert_same(run, reference, *, atol=1e-6):
-    (logs, weights), (reference_logs, reference_weights) = run, reference
-    for weight, expected in zip(weights, reference_weights, strict=True):
-        np.testing.assert_allclose(weight, expected, atol=atol)
-    assert logs.keys() == reference_logs.keys()
-    for name, values in logs.items():
-        np.testing.assert_allclose(values, reference_logs[name], atol=1e-5, err_msg=name)
-
-
 @functools.cache
 def strategy_of(kind, replicas=None):
     return dl.make_strategy(kind, devices=replicas)
+
+
+def seeded(make):
+    """Returns a `build` whose initial weights are the same each time."""
+
+    def build():
+        keras.utils.set_random_seed(3)
+        return make()
+
+    return build
+
+
+def pair(make, replicas=2, **options):
+    """Returns the same model on one device and on the replicas of a mirrored strategy."""
+    build = seeded(make)
+    return alone(build), dl.distribute(build, strategy_of("mirrored", replicas), **options)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import distlab as dl
+from tests.support.parity import unlike
 
 EXAMPLES, BATCH, BATCHES = 22, 4, 6  # the last batch is a partial one
 RNG = np.random.default_rng(0)
@@ -129,19 +130,8 @@ def state_of(model):
     ]
 
 
-def assert_same(run, expected):
-    """To the last bit: both have run the same shapes on the same machine."""
-    assert len(run) == len(expected)
-    for value, same in zip(run, expected, strict=True):
-        np.testing.assert_array_equal(value, same)
-
-
-def assert_close(run, expected):
-    (logs, state), (expected_logs, expected_state) = run, expected
-    for value, near in zip(state, expected_state, strict=True):
-        np.testing.assert_allclose(value, near, rtol=0, atol=1e-5)
-    for name, values in expected_logs.items():
-        np.testing.assert_allclose(logs[name], values, rtol=0, atol=1e-5)
+# To the last bit: both have run the same shapes on the same machine.
+unlike_in_bits = functools.partial(unlike, atol=0, logs=0)
 
 
 def names(folder):

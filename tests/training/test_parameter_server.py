@@ -12,7 +12,8 @@ from distlab.errors import DeviceError
 from distlab.training.parameter_server.server_fit import check_strategy
 from tests.support import parameter_server_cases as cases
 from tests.support.clusters import result_of, run_on_tasks, started_tasks
-from tests.support.distribution import EXAMPLES, assert_same, builder, shuffled, strategy_of
+from tests.support.distribution import EXAMPLES, builder, shuffled, strategy_of
+from tests.support.parity import unlike
 
 CHIEF, SERVER = TaskName("chief", 0), TaskName("ps", 0)
 FIRST, SECOND = TaskName("worker", 0), TaskName("worker", 1)
@@ -61,7 +62,7 @@ def one_worker(tmp_path_factory):
 
 @pytest.mark.parametrize("name", cases.PARITY)
 def test_one_worker_takes_the_steps_of_one_device(one_worker, name):
-    assert_same(one_worker[name], cases.PARITY[name](lambda build: build()))
+    assert unlike(cases.PARITY[name](lambda build: build()), one_worker[name]) == {}
 
 
 def test_variables_are_spread_over_the_servers_and_saved_from_there(one_worker):
@@ -89,7 +90,7 @@ def test_a_lost_server_is_named_and_all_goes_on_from_the_checkpoint(one_worker):
     assert resumed_from.startswith(("step 3: epoch 2", "step 4: epoch 2", "step 5: epoch 2"))
     model = builder("adam")()
     history = model.fit(shuffled(), epochs=3, verbose=0)
-    assert_same(run, (history.history, cases.weights_of(model)))
+    assert unlike((history.history, cases.weights_of(model)), run) == {}
 
 
 # Several workers

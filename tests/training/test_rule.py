@@ -12,7 +12,8 @@ import distlab as dl
 from distlab.errors import InvalidArgument
 from distlab.training.keras_private.registry import DECLARED
 from distlab.training.rule.layers import sees_whole
-from tests.support.distribution import alone, strategy_of
+from tests.support.distribution import pair, strategy_of
+from tests.support.parity import differences
 from tests.training.cases.case import (
     ONE_LEFT,
     SGD,
@@ -63,22 +64,13 @@ def test_outside_of_a_distributed_step_all_that_is_replaced_does_what_it_did(run
     assert f"alike {len(DECLARED)}" in run_python(TRAINS_BEFORE_AND_AFTER, warm=True)
 
 
-def pair(make, **options):
-    def build():
-        keras.utils.set_random_seed(3)
-        return make()
-
-    return alone(build), dl.distribute(build, strategy_of("mirrored", 2), **options)
-
-
 def fit(model, data=None, **options):
     data = batches(X, Y) if data is None else data
     return model.fit(data, **{"epochs": 2, "verbose": 0, "shuffle": False, **options}).history
 
 
 def difference(plain, model):
-    pairs = zip(plain.get_weights(), model.get_weights(), strict=True)
-    return max(np.abs(one - other).max() for one, other in pairs)
+    return max(differences(({}, plain.weights), ({}, model.weights)).values())
 
 
 def normalised():
@@ -231,10 +223,9 @@ INTERRUPTS = []
 
 def test_the_one_replica_of_a_mirrored_strategy_updates_in_a_condition_too():
     def build():
-        keras.utils.set_random_seed(3)
         return net(Conditional, optimizer=keras.optimizers.AdamW(1e-2, weight_decay=0.1))
 
-    plain, model = alone(build), dl.distribute(build, strategy_of("mirrored", 1))
+    plain, model = pair(build, replicas=1)
     fit(plain), fit(model)
     assert difference(plain, model) < 1e-6
 

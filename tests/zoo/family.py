@@ -21,8 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# Batches of 11, 11 and 5: shares of 6 and 5 or 4, 4 and 3, and a partial last batch.
-EXAMPLES, BATCH = 27, 11
+from tests.support.parity import BATCH, ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,22 +70,22 @@ def draw(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def images(size: int = 8, channels: int = 1, examples: int = EXAMPLES, seed: int = 0) -> np.ndarray:
+def images(size: int = 8, channels: int = 1, examples: int = ROWS, seed: int = 0) -> np.ndarray:
     """Returns random pictures, float32 in [0, 1)."""
     return draw(seed).uniform(size=(examples, size, size, channels)).astype("float32")
 
 
-def vectors(width: int = 8, examples: int = EXAMPLES, seed: int = 1) -> np.ndarray:
+def vectors(width: int = 8, examples: int = ROWS, seed: int = 1) -> np.ndarray:
     """Returns random features, float32, normal."""
     return draw(seed).normal(size=(examples, width)).astype("float32")
 
 
-def labels(classes: int, shape: tuple[int, ...] = (), examples: int = EXAMPLES) -> np.ndarray:
+def labels(classes: int, shape: tuple[int, ...] = (), examples: int = ROWS) -> np.ndarray:
     """Returns random classes, int32."""
     return draw(2).integers(0, classes, (examples, *shape)).astype("int32")
 
 
-def tokens(vocabulary: int, length: int, examples: int = EXAMPLES, seed: int = 3) -> np.ndarray:
+def tokens(vocabulary: int, length: int, examples: int = ROWS, seed: int = 3) -> np.ndarray:
     """Returns sequences of tokens from 1 on, padded by 0 to different lengths."""
     drawn = draw(seed)
     found = drawn.integers(1, vocabulary, (examples, length))

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.zoo.family import EXAMPLES, batches, draw, family, images, labels
+from tests.zoo.family import ROWS, batches, draw, family, images, labels
 
 LATENT = 4
 
@@ -70,7 +70,7 @@ def denoising_autoencoder():
 
 
 def noisy():
-    noise = draw(11).normal(scale=0.2, size=(EXAMPLES, 8, 8, 1)).astype("float32")
+    noise = draw(11).normal(scale=0.2, size=(ROWS, 8, 8, 1)).astype("float32")
     return batches((images() + noise).clip(0, 1), images())
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.zoo.family import EXAMPLES, batches, draw, family, labels, vectors
+from tests.zoo.family import ROWS, batches, draw, family, labels, vectors
 from tests.zoo.series import waves
 
 NODES, FEATURES, CLASSES = 14, 5, 3
@@ -64,7 +64,7 @@ def nodes_by_convolution():
         )
         return model
 
-    return build, batches(draw(13).integers(0, NODES, EXAMPLES), labels(CLASSES))
+    return build, batches(draw(13).integers(0, NODES, ROWS), labels(CLASSES))
 
 
 class GraphAttention(layers.Layer):
@@ -130,7 +130,7 @@ class AttentionClassifier(keras.Model):
 
 
 def asked_nodes(seed):
-    return batches(draw(seed).integers(0, NODES, EXAMPLES), labels(CLASSES))
+    return batches(draw(seed).integers(0, NODES, ROWS), labels(CLASSES))
 
 
 @family(
@@ -204,10 +204,10 @@ def molecules_by_messages():
         return model
 
     drawn = draw(16)
-    there = (np.arange(atoms) < drawn.integers(2, atoms + 1, EXAMPLES)[:, None]).astype("float32")
+    there = (np.arange(atoms) < drawn.integers(2, atoms + 1, ROWS)[:, None]).astype("float32")
     both = there[:, :, None, None] * there[:, None, :, None]
-    bonds = (drawn.uniform(size=(EXAMPLES, atoms, atoms, kinds)) < 0.4) * both
-    features = vectors(atoms * FEATURES).reshape(EXAMPLES, atoms, FEATURES) * there[..., None]
+    bonds = (drawn.uniform(size=(ROWS, atoms, atoms, kinds)) < 0.4) * both
+    features = vectors(atoms * FEATURES).reshape(ROWS, atoms, FEATURES) * there[..., None]
     return build, batches((features, bonds.astype("float32"), there), labels(2))
 
 
@@ -225,8 +225,8 @@ def nodes_by_walks():
         )
         return model
 
-    pairs = draw(17).integers(0, NODES, (2, EXAMPLES)).astype("int32")
-    weights = draw(18).uniform(0.2, 2.0, EXAMPLES).astype("float32")
+    pairs = draw(17).integers(0, NODES, (2, ROWS)).astype("int32")
+    weights = draw(18).uniform(0.2, 2.0, ROWS).astype("float32")
     inputs = {"target": pairs[0], "context": pairs[1]}
     return build, batches(inputs, labels(2).astype("float32"), weights)
 

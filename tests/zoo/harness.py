@@ -10,18 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 import distlab as dl
 from distlab.training.parity import synchronise_batch_norms
 from distlab.training.parity_runs import switch_off
+from tests.support import parity
 from tests.zoo.family import FAMILIES, Family
-
-Logs = dict[str, Any]
-
-# What a training ends with: its logs, and its weights by their paths.
-Ends = tuple[Logs, list[tuple[str, np.ndarray]]]
 
 
 def families() -> dict[str, Family]:
@@ -51,7 +46,7 @@ def differences(
         epochs: How many both sides train.
     """
     by_keras = train == "keras"
-    logs, weights = one_device(family, batch, epochs, still=by_keras)
+    expected = one_device(family, batch, epochs, still=by_keras)
     strategy = strategy_of(replicas)
 
     def under_strategy(build: Callable[[], keras.Model]) -> keras.Model:
@@ -62,23 +57,11 @@ def differences(
 
     found = _trained(family, under_strategy, batch, epochs, still=by_keras)
     if by_keras or not family.in_16_bits:
-        return _apart(found, (logs, weights))
+        return _apart(expected, found)
     with _in_float32():
-        exact = _trained(family, alone, batch, epochs)
-    limit = max(_apart((logs, weights), exact).values())  # what rounding does to one device
-    return {name: far if far > limit else 0.0 for name, far in _apart(found, exact).items()}
-
-
-def _apart(found: Ends, expected: Ends) -> dict[str, float]:
-    far = {}
-    for (path, weight), (_, end) in zip(expected[1], found[1], strict=True):
-        far[path] = float(np.abs(end - weight).max(initial=0))
-    ours, logs = _by_newer_names(found[0], expected[0])
-    assert ours.keys() == logs.keys(), f"{sorted(ours)} for {sorted(logs)}"
-    for name, values in logs.items():
-        size = np.maximum(1, np.abs(values))
-        far[f"log {name}"] = float((np.abs(np.subtract(ours[name], values)) / size).max())
-    return far
+        exact = _trained(family, parity.alone, batch, epochs)
+    limit = max(_apart(exact, expected).values())  # what rounding does to one device
+    return {name: far if far > limit else 0.0 for name, far in _apart(exact, found).items()}
 
 
 @contextlib.contextmanager
@@ -91,18 +74,19 @@ def _in_float32() -> Iterator[None]:
         keras.DTypePolicy = policy
 
 
-def _by_newer_names(found: Logs, logs: Logs) -> tuple[Logs, Logs]:
-    """Names one device's logs as Keras does since 3.14.
+def _apart(expected: parity.Run, found: parity.Run) -> dict[str, float]:
+    """Compares two runs, with one device's logs named as Keras does since 3.14.
 
     Before, if a `test_step` of one's own returns the compiled metrics, plain `fit` writes those of
     the validation over those of the training: `mae` holds what is `val_mae` since. So here the
     training's cannot be compared.
     """
-    if tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 14):
-        return found, logs
-    renamed = {name: f"val_{name}" for name in logs if f"val_{name}" in found.keys() - logs.keys()}
-    found = {name: values for name, values in found.items() if name not in renamed}
-    return found, {renamed.get(name, name): values for name, values in logs.items()}
+    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14):
+        (logs, weights), (ours, our_weights) = expected, found
+        new = {name: f"val_{name}" for name in logs if f"val_{name}" in ours.keys() - logs.keys()}
+        expected = {new.get(name, name): values for name, values in logs.items()}, weights
+        found = {name: values for name, values in ours.items() if name not in new}, our_weights
+    return parity.differences(expected, found)
 
 
 def beyond_rounding(
@@ -150,11 +134,7 @@ def too_far(family: Family, found: dict[str, float]) -> dict[str, float]:
     """
     exact = keras.config.floatx() == "float64"
     weights, logs = (1e-9, 1e-9) if exact else (family.atol, max(family.atol, 2e-5))
-    return {
-        name: far
-        for name, far in found.items()
-        if not far <= (logs if name.startswith("log ") else weights)
-    }
+    return parity.too_far(found, atol=weights, logs=logs)
 
 
 @functools.cache
@@ -163,23 +143,12 @@ def strategy_of(replicas: int) -> Any:
     return dl.make_strategy("mirrored", devices=replicas)
 
 
-def alone(build: Callable[[], keras.Model]) -> keras.Model:
-    """Returns a model that plain Keras trains without a graph, which spares the tracing.
-
-    Of several losses Keras logs each, without a graph by other weights than in one: these stay.
-    """
-    model = build()
-    several = isinstance(model.loss, dict | list) or len(getattr(model, "output_names", ())) > 1
-    model.run_eagerly = not several
-    return model
-
-
 @functools.cache
 def one_device(
     family: Family, batch: int | None = None, epochs: int = 2, *, still: bool = False
-) -> Ends:
+) -> parity.Run:
     """Returns what plain Keras logs, and the weights that it ends with."""
-    return _trained(family, alone, batch, epochs, still=still)
+    return _trained(family, parity.alone, batch, epochs, still=still)
 
 
 def _trained(
@@ -189,7 +158,7 @@ def _trained(
     epochs: int,
     *,
     still: bool = False,
-) -> Ends:
+) -> parity.Run:
     build, data = family.make()
     options = {"epochs": epochs, "verbose": 0, "shuffle": False} | family.fit()
     if batch is not None:
@@ -208,8 +177,8 @@ def _trained(
 
     model = make(built)
     logs = model.fit(data, **options).history
-    variables = [one for one in model.weights if "seed_generator" not in one.path]
-    return logs, [(one.path, one.numpy().astype("float64")) for one in variables]
+    weights = [weight for weight in model.weights if "seed_generator" not in weight.path]
+    return logs, parity.snapshot(weights)
 
 
 def _in_batches(data: Any, batch: int) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.zoo.family import EXAMPLES, batches, draw, family, tokens
+from tests.zoo.family import ROWS, batches, draw, family, tokens
 from tests.zoo.text_layers import EncoderBlock, TokensAndPositions
 
 USERS, FILMS, WIDTH = 9, 12, 5
@@ -15,12 +15,12 @@ USERS, FILMS, WIDTH = 9, 12, 5
 
 def pairs(seed=31):
     drawn = draw(seed)
-    users, films = drawn.integers(0, USERS, EXAMPLES), drawn.integers(0, FILMS, EXAMPLES)
+    users, films = drawn.integers(0, USERS, ROWS), drawn.integers(0, FILMS, ROWS)
     return np.stack([users, films], axis=1).astype("int32")
 
 
 def ratings():
-    return draw(32).uniform(size=EXAMPLES).astype("float32")
+    return draw(32).uniform(size=ROWS).astype("float32")
 
 
 def embedding(count, width=WIDTH):
@@ -71,7 +71,7 @@ def ratings_by_a_loss_for_each():
         )
         return model
 
-    weights = draw(33).uniform(0.2, 2.0, EXAMPLES).astype("float32")
+    weights = draw(33).uniform(0.2, 2.0, ROWS).astype("float32")
     return build, batches(pairs(), ratings(), weights)
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.zoo.family import EXAMPLES, batches, draw, family, labels, vectors
+from tests.zoo.family import ROWS, batches, draw, family, labels, vectors
 
 PLACES = ("north", "south", "east", "west")
 
 
-def table(seed=21, examples=EXAMPLES):
+def table(seed=21, examples=ROWS):
     """Returns columns of people: two of numbers, one of codes, one of text."""
     drawn = draw(seed)
     return {
@@ -216,7 +216,7 @@ def table_by_gated_residuals():
         return model
 
     x = {"size": vectors(1), "kind": table()["code"][:, None] % 5}
-    weights = draw(22).uniform(0.1, 3.0, EXAMPLES).astype("float32")
+    weights = draw(22).uniform(0.1, 3.0, ROWS).astype("float32")
     return build, batches(x, labels(2), weights)
 
 
@@ -247,7 +247,7 @@ def table_with_few_of_one_class():
         model.compile(keras.optimizers.SGD(0.05), "binary_crossentropy", metrics=metrics)
         return model
 
-    return build, batches(vectors(8), (np.arange(EXAMPLES) % 5 == 0).astype("float32"))
+    return build, batches(vectors(8), (np.arange(ROWS) % 5 == 0).astype("float32"))
 
 
 @family("Basic regression: predict fuel efficiency")
@@ -267,5 +267,5 @@ def regression_with_weights():
         return model
 
     x = vectors(5) * 3 + 1
-    weights = draw(23).uniform(0.1, 3.0, EXAMPLES).astype("float32")
+    weights = draw(23).uniform(0.1, 3.0, ROWS).astype("float32")
     return build, batches(x, (x.sum(axis=1, keepdims=True) + 20).astype("float32"), weights)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from tests.zoo.family import BATCH, EXAMPLES, batches, family, labels, vectors
+from tests.zoo.family import BATCH, ROWS, batches, family, labels, vectors
 
 CLASSES, WIDTH = 4, 6
 
@@ -212,7 +212,7 @@ def metrics_of_their_own():
         weighted = [RightByClass(CLASSES, name="by_class_weighted")]
         return network(metrics=own, weighted_metrics=weighted)
 
-    weights = np.linspace(0.5, 2.0, EXAMPLES, dtype="float32")
+    weights = np.linspace(0.5, 2.0, ROWS, dtype="float32")
     return build, batches(vectors(WIDTH), labels(CLASSES), weights)
 
 
@@ -224,7 +224,7 @@ class Table(keras.utils.PyDataset):
         self.x, self.y = vectors(WIDTH), labels(CLASSES)
 
     def __len__(self):
-        return -(-EXAMPLES // BATCH)
+        return -(-ROWS // BATCH)
 
     def __getitem__(self, number):
         there = slice(number * BATCH, (number + 1) * BATCH)

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.zoo.family import EXAMPLES, batches, draw, family, labels, vectors
+from tests.zoo.family import ROWS, batches, draw, family, labels, vectors
 
 CLASSES, WIDTH = 4, 6
 
@@ -110,7 +110,7 @@ def steps_of_its_own():
         model.compile(keras.optimizers.SGD(0.05), crossentropy(), metrics=["accuracy"])
         return model
 
-    weights = draw(24).uniform(0.2, 2.0, EXAMPLES).astype("float32")
+    weights = draw(24).uniform(0.2, 2.0, ROWS).astype("float32")
     return build, batches(vectors(WIDTH), labels(CLASSES), weights)
 
 

@@ -4,11 +4,11 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.zoo.family import EXAMPLES, batches, draw, family, labels, vectors
+from tests.zoo.family import ROWS, batches, draw, family, labels, vectors
 from tests.zoo.generative import Tracked, descend
 from tests.zoo.vision import CLASSES
 
-WEIGHTS = draw(12).uniform(0.5, 2, EXAMPLES).astype("float32")
+WEIGHTS = draw(12).uniform(0.5, 2, ROWS).astype("float32")
 
 
 def stepping(kind, *, outputs=1, metrics=None, loss="mse"):

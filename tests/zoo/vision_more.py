@@ -4,11 +4,11 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.zoo.family import EXAMPLES, batches, draw, family, images, labels
+from tests.zoo.family import ROWS, batches, draw, family, images, labels
 from tests.zoo.generative import Tracked, descend
 from tests.zoo.vision import CLASSES, classifier, convolution, normalized, pictures
 
-WEIGHTS = draw(4).uniform(0.5, 2, EXAMPLES).astype("float32")
+WEIGHTS = draw(4).uniform(0.5, 2, ROWS).astype("float32")
 
 
 @family("Image segmentation with a U-Net-like architecture")
@@ -77,7 +77,7 @@ def detection():
 
 
 def detections():
-    boxes = draw(6).uniform(size=(EXAMPLES, 4)).astype("float32")
+    boxes = draw(6).uniform(size=(ROWS, 4)).astype("float32")
     weights = {"kind": WEIGHTS, "box": WEIGHTS[::-1].copy()}
     return batches({"image": images(8, 3)}, {"kind": labels(CLASSES), "box": boxes}, weights)
 
@@ -95,7 +95,7 @@ def keypoints():
         model.compile(keras.optimizers.SGD(0.05), loss="mse", metrics=["mae"])
         return model
 
-    places = draw(7).uniform(size=(EXAMPLES, 1, 1, 6)).astype("float32")
+    places = draw(7).uniform(size=(ROWS, 1, 1, 6)).astype("float32")
     return build, batches(images(8, 3), places)
 
 
@@ -173,7 +173,7 @@ def point_cloud():
         outputs = layers.Dense(CLASSES)(layers.Dropout(0.3)(over_points(x, 8)))
         return classifier(inputs, outputs, keras.optimizers.SGD(0.05))
 
-    points = draw(8).normal(size=(EXAMPLES, 16, 3)).astype("float32")
+    points = draw(8).normal(size=(ROWS, 16, 3)).astype("float32")
     return build, batches(points, labels(CLASSES))
 
 

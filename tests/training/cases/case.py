@@ -19,8 +19,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# Three replicas take 4, 4 and 3 examples of a batch, and 2, 2 and 1 of the last.
-ROWS, BATCH = 27, 11
+from tests.support.parity import BATCH, ROWS
+
 ONE_LEFT = slice(0, 2 * BATCH + 1)  # the last batch has one example: two replicas have none
 
 DRAW = np.random.default_rng(0)
