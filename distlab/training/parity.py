@@ -130,8 +130,9 @@ def check_parity(
     Both sides start from the same weights, train on the same batches in the same order, without
     XLA and without TF32. With `distribute`, random layers draw the same numbers on both sides;
     otherwise those of Keras (dropout, noise, augmentation) are switched off. What draws by
-    `tf.random` has other numbers than plain Keras: its one device is `distribute` on one replica. Every weight, on every
-    replica, is compared after every step. Where they differ, experiments find the cause.
+    `tf.random` has other numbers than plain Keras: its one device is `distribute` on one replica.
+    Every weight, on every replica, is compared after every step. Where they differ, experiments
+    find the cause.
 
     `data` is read from its start: to see a partial last batch, give the end of an epoch, as
     `data.skip(n)`. Your model is not touched: `build` is called at least three times, and more

@@ -443,8 +443,8 @@ def compare(
     rounding becomes a full step. So one device trains again, from weights changed in their last
     digit, to see how far rounding alone moves each weight.
     """
-    on_one = on_one_device
-    single = on_one(case, None if like is None else like.single.start)
+    on_one: Callable[[Case, Start], Run] = on_one_device
+    single = on_one_device(case, None if like is None else like.single.start)
     distributed = under_strategy(case, single.start)
     if draws := case.train == "distribute" and draws_by_tensorflow(distributed.model):
         on_one = _on_one_replica
