@@ -41,7 +41,7 @@ from distlab.training.variables import is_summed
 from distlab.training.workers.files import write_as_chief
 from distlab.training.workers.workers import Workers, fail_together, workers_of
 
-# Takes the model's own bound method, and returns what stands in its place.
+# Takes the model's own bound method, and returns its replacement.
 Replacement = Callable[[Any], Callable[..., Any]]
 Table = dict[str, Replacement]
 
@@ -113,19 +113,19 @@ def distribute(
 
 
 def _of_any(session: FitSession) -> Table:
-    """What is replaced on every model: each method, and what makes the replacement out of it."""
+    """Returns the replacements on every model: each method, and what makes the new one of it."""
     return {
         "compile": models.compile_in_scope,
-        "fit": _within(session.around_fit),
-        "evaluate": _within(session.around),
-        "predict": _within(session.around),
+        "fit": _within(session.fit_context),
+        "evaluate": _within(session.method_context),
+        "predict": _within(session.method_context),
         "get_metrics_result": models.as_tensors,
         "_maybe_symbolic_build": model_build.build_without_drawing(session.on_data),
     }
 
 
 def _of_servers(model: keras.Model) -> Table:
-    """What is replaced where a coordinator sends steps to workers."""
+    """Returns the replacements where a coordinator sends steps to workers."""
     session = server_fit.ServerFitSession(model)
     return _of_any(session) | {
         "make_train_function": models.replace_maker("train_function", session.make_train_function),
@@ -139,7 +139,7 @@ def _of_servers(model: keras.Model) -> Table:
 
 
 def _of_replicas(model: keras.Model) -> Table:
-    """What is replaced for replicas, of this process or spread over several workers."""
+    """Returns the replacements for replicas, in this process or spread over several workers."""
     session, workers = FitSession(model), workers_of(model.distribute_strategy)
     together = workers.count > 1  # then workers compare what each has read
 
@@ -174,7 +174,7 @@ def _of_replicas(model: keras.Model) -> Table:
 def _of_workers(session: FitSession, workers: Workers) -> Table:
     as_chief = functools.partial(write_as_chief, workers=workers)
     return {
-        "predict": _within(session.around_predict),
+        "predict": _within(session.predict_context),
         "save": as_chief,
         "save_weights": as_chief,
         "export": as_chief,
@@ -182,7 +182,7 @@ def _of_workers(session: FitSession, workers: Workers) -> Table:
     }
 
 
-def _within(around: Callable[..., Any]) -> Replacement:
+def _within(context: Callable[..., Any]) -> Replacement:
     """Returns what makes a method run in a context."""
 
     def replace(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,7 +195,7 @@ def _within(around: Callable[..., Any]) -> Replacement:
             bound = signature.bind(*args, **kwargs)
             # A method of the user's may take `callbacks` and others by its **kwargs.
             arguments = bound.arguments | bound.arguments.pop(rest, {})
-            with around(method.__name__, arguments):
+            with context(method.__name__, arguments):
                 more = {name: value for name, value in arguments.items() if name not in known}
                 bound.arguments.update(arguments | {rest: more})
                 return method(*bound.args, **bound.kwargs)

@@ -1,7 +1,7 @@
-"""What a distributed model's `fit` does around Keras's own: look at the data, choose, explain.
+"""A distributed model's `fit` around Keras's own: looks at the data, chooses, explains.
 
 session = FitSession(model)
-model.fit = _within(session.around_fit)(model.fit)     # as distribute.py does
+model.fit = _within(session.fit_context)(model.fit)    # as distribute.py does
 model.fit(train, epochs=3)
 """
 
@@ -71,15 +71,15 @@ class FitSession:
         self._model = model
         # While `fit` runs: where its executions must end, as in "every 100 steps"; 0 for anywhere.
         # None where it takes as many steps in one as the model was compiled with.
-        self._marks: int | None = None
+        self._execution_ends: int | None = None
         self._agreement: Agreement | None = None
         self._iterator: Any = None  # Keras's over epochs, of the method that runs
         self._workers = workers_of(model.distribute_strategy)
         self._read: Counter[str] = Counter()  # executions, by method
 
     @contextlib.contextmanager
-    def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
-        """What `evaluate` runs in, and all that the others run in, too."""
+    def method_context(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
+        """The context of `evaluate`, and part of those of `fit` and `predict`."""
         outer = self._iterator
         with fail_together(self._workers, method, at=self._at):
             # Keras distributes a data set before it asks for a step: `on_data` would be too late.
@@ -98,13 +98,13 @@ class FitSession:
         return f", after step {self._model.optimizer.iterations.numpy()}"
 
     @contextlib.contextmanager
-    def around_predict(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
-        """What `predict` runs in."""
+    def predict_context(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
+        """The context of `predict`."""
         callbacks = callbacks_in(arguments)
         begins = keras.callbacks.LambdaCallback(on_predict_begin=self._read_whole_batches)
         callbacks.append(begins)
         try:
-            with self.around(method, arguments):
+            with self.method_context(method, arguments):
                 yield
         finally:
             callbacks.remove(begins)
@@ -126,11 +126,11 @@ class FitSession:
         runs.iterate(iterator, data)
 
     @contextlib.contextmanager
-    def around_fit(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
-        """What `fit` runs in."""
+    def fit_context(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
+        """The context of `fit`."""
         callbacks = callbacks_in(arguments)
         with (
-            self.around(method, arguments),
+            self.method_context(method, arguments),
             callbacks_elsewhere(callbacks, self._workers),
             self._with_callbacks(arguments, callbacks),
         ):
@@ -144,15 +144,15 @@ class FitSession:
         workers, model = self._workers, self._model
         finite = not any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks)
         free = model.steps_per_execution == 1 and not any(map(listens, callbacks))
-        marks = [getattr(callback, "every_steps", None) for callback in callbacks]
-        mark = math.gcd(*(mark for mark in marks if isinstance(mark, int)))
+        every = [getattr(callback, "every_steps", None) for callback in callbacks]
+        ends = math.gcd(*(steps for steps in every if isinstance(steps, int)))
         check_arguments(workers, arguments, callbacks)
-        choices = workers.exchange([finite, free, mark])
-        all_finite, all_free, all_marks = zip(*choices, strict=True)
+        choices = workers.exchange([finite, free, ends])
+        all_finite, all_free, all_ends = zip(*choices, strict=True)
         self._check_finite(all(all_finite))
-        outer = self._agreement, self._marks  # of a `fit` that a callback of another calls
+        outer = self._agreement, self._execution_ends  # of a `fit` that a callback of another calls
         self._agreement = agreement = Agreement(workers, on_epoch=self._choose_steps)
-        self._marks = math.gcd(*all_marks) if all(all_free) else None
+        self._execution_ends = math.gcd(*all_ends) if all(all_free) else None
         agreement.set_model(model)
         callbacks.append(agreement)
         try:
@@ -160,7 +160,7 @@ class FitSession:
         finally:
             agreement.stop_listening()
             callbacks.remove(agreement)
-            self._agreement, self._marks = outer
+            self._agreement, self._execution_ends = outer
 
     def _check_finite(self, wanted: bool) -> None:
         if wanted != self.check_finite:
@@ -176,13 +176,14 @@ class FitSession:
             raise no_batch()
         self._choose_iteration(iterator)
         check_targets(self._model, runs.spec_of_replica(iterator))
-        if self._marks is not None:
-            iterator.steps_per_execution = choose_steps(iterator, self._marks, self._most_steps())
+        if self._execution_ends is not None:
+            steps = choose_steps(iterator, self._execution_ends, self._most_steps())
+            iterator.steps_per_execution = steps
 
     def _choose_steps(self) -> None:
         """Chooses for an epoch of `fit`, by how long a step took before."""
-        if self._marks is not None:
-            steps = choose_steps(self._iterator, self._marks, self._most_steps())
+        if self._execution_ends is not None:
+            steps = choose_steps(self._iterator, self._execution_ends, self._most_steps())
             self._iterator.steps_per_execution = steps
 
     def _most_steps(self) -> int:
@@ -206,12 +207,12 @@ class FitSession:
         }
         check_data(workers, method, known)
 
-    def see(self, method: str, mark: bytes, *, more: bool, is_over: bool) -> None:
+    def see(self, method: str, checksum: bytes, *, more: bool, is_over: bool) -> None:
         """Compares what workers have read: after executions 1, 2, 4, 8 ..., and at the end."""
         if self._is_compared(method) or is_over:
             read = {
                 "data that {}": "go on" if more else "end",
-                "a batch whose targets have the checksum {}": mark.hex(),
+                "a batch whose targets have the checksum {}": checksum.hex(),
             }
             check_data(self._workers, method, read)
 
@@ -249,10 +250,10 @@ def callbacks_in(arguments: dict[str, Any]) -> list[keras.callbacks.Callback]:
     return callbacks
 
 
-def choose_steps(iterator: Any, marks: int, most: int) -> int:
+def choose_steps(iterator: Any, ends: int, most: int) -> int:
     """How many steps an execution takes: at most an epoch's, and all divide what they must."""
     # With a number of steps Keras goes on in the same iterator: end where the epoch does.
-    multiple = math.gcd(marks, iterator.steps_per_epoch or 0)
+    multiple = math.gcd(ends, iterator.steps_per_epoch or 0)
     most = min(most, multiple or runs.batches_in(iterator) or most)
     return max(steps for steps in range(1, max(most, 1) + 1) if multiple % steps == 0)
 

@@ -1,8 +1,8 @@
 """A model whose `fit` sends its steps to workers, with the variables on parameter servers.
 
 session = ServerFitSession(model)
-model.fit = _within(session.around_fit)(model.fit)     # as distribute.py does
-model.fit(train, epochs=3)                             # Keras's, in the process that coordinates
+model.fit = _within(session.fit_context)(model.fit)    # as distribute.py does
+model.fit(train, epochs=3)                              # Keras's, in the process that coordinates
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class ServerFitSession(FitSession):
         on_settle(model, self._in_flight.settle)
 
     def make_train_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
-        """What `fit` calls to train."""
+        """Returns the function that trains in `fit`."""
         check_model(model)  # here too: a later compile may have brought another optimizer
         check_metrics(model)
         step = training_step(model, check_finite=self.check_finite)
         return self._function(step)
 
     def make_test_function(self, model: keras.Model) -> Callable[[Any], dict[str, Any]]:
-        """What `evaluate`, and validation in `fit`, call."""
+        """Returns the function that evaluates, also for the validation in `fit`."""
         return self._function(test_step(model))
 
     def make_predict_function(self, model: keras.Model) -> Callable[[list[Any]], Any]:
-        """What `predict` calls: it runs in this process, with variables made on the servers."""
+        """Returns the function that predicts, in this process, with variables on the servers."""
         return make_predict_function(model, scope=self._strategy)
 
     def _function(self, step: Callable[[Any], tf.Tensor]) -> Callable[[Any], dict[str, Any]]:
@@ -84,7 +84,7 @@ class ServerFitSession(FitSession):
     def _choose_iteration(self, iterator: Any) -> None:
         self._in_flight.settle()
         data = runs.undistributed(iterator)
-        assert data is not None  # `around` refuses what is distributed already
+        assert data is not None  # `method_context` refuses what is distributed already
         if iterator.num_batches is None and data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise DatasetError(
                 asked="fit or evaluate a model on parameter servers",
@@ -94,8 +94,8 @@ class ServerFitSession(FitSession):
         runs.iterate(iterator, data.prefetch(2))
 
     @contextlib.contextmanager
-    def around(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
-        """What `evaluate` and `predict` run in, and `fit`, too."""
+    def method_context(self, method: str, arguments: dict[str, Any]) -> Iterator[None]:
+        """The context of `fit`, `evaluate` and `predict`."""
         in_flight = self._in_flight
         if isinstance(arguments.get("x"), tf.distribute.DistributedDataset):
             raise DatasetError(

@@ -46,8 +46,8 @@ PATIENCE_SECS = 1.0
 _BETWEEN_LOOKS_SECS = 0.5
 _CONNECT_SECS = 2.0
 _LONGEST = 400
-_MARK = "[distlab] "
-_REASON = re.compile(re.escape(_MARK) + r"(.*?)(?:\nThe error could be|\n\t|$)", re.DOTALL)
+_PREFIX = "[distlab] "
+_REASON = re.compile(re.escape(_PREFIX) + r"(.*?)(?:\nThe error could be|\n\t|$)", re.DOTALL)
 
 # What TensorFlow raises in an operation that waited for another worker.
 _FROM_OTHERS = (
@@ -111,7 +111,7 @@ class Workers:
         return {f"{name} ({address})": address for name, address in pairs if name != self.name}
 
     def exchange(self, value: Any) -> list[Any]:
-        """What all workers gave, in order."""
+        """Returns the values that all workers gave, in order."""
         if self.count == 1:
             return [value]
         messages = self.gather(json.dumps([_METHOD.get(), value]).encode())
@@ -128,7 +128,7 @@ class Workers:
         return list(values)
 
     def from_chief(self, value: Any) -> Any:
-        """What the chief gave."""
+        """Returns the value that the chief gave."""
         return self.exchange(value if self.is_chief else None)[0]
 
     def gather(self, payload: bytes) -> list[bytes]:
@@ -199,7 +199,7 @@ def fail_together(workers: Workers, method: str, *, at: Callable[[], str] = str)
         if not _all_failed(workers, number):
             text = f"{workers.name} stopped: {type(error).__name__}: {error}"[:_LONGEST]
             with contextlib.suppress(tf.errors.OpError):  # what others wait for fails with it
-                strategies.runtime().report_error_to_cluster(tf.errors.ABORTED, _MARK + text)
+                strategies.runtime().report_error_to_cluster(tf.errors.ABORTED, _PREFIX + text)
         raise
     finally:
         _INSIDE.block = False
@@ -233,7 +233,7 @@ def _watched_peers(workers: Workers) -> Iterator[None]:
     def watch() -> None:
         while not is_over.wait(_BETWEEN_LOOKS_SECS):
             if lost := _lost(workers):
-                text = f"{_MARK}{', '.join(f'{peer} was lost' for peer in lost)}"
+                text = f"{_PREFIX}{', '.join(f'{peer} was lost' for peer in lost)}"
                 strategies.runtime().abort_collective_ops(tf.errors.UNAVAILABLE, text)
                 return
 
