@@ -1,4 +1,4 @@
-"""What this machine can do: versions, devices, strategies, and what would not work.
+"""Diagnoses this machine: versions, devices, strategies, and what would not work.
 
 doctor()                # in a notebook; `distlab doctor` in a terminal
 """
@@ -21,7 +21,7 @@ from distlab.findings import Machine, Severity, findings
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What `doctor` found.
+    """The findings of `doctor`.
 
     Attributes:
         versions: Python's version and those of the packages that matter.
@@ -166,7 +166,7 @@ def _cluster_texts(spec: ClusterSpec | None, mistake: str) -> tuple[str, str]:
 
 
 def explain_cluster(cluster: ClusterSpec) -> dict[str, str]:
-    """What a cluster means for this process, as names and texts; starts and asks nothing."""
+    """Explains a cluster to this process, as texts by name, without starting or asking anything."""
     others = [_at(cluster, task) for task in cluster.tasks_in_order() if task != cluster.task]
     strategy = cluster.strategy or "by the devices of this machine"
     texts = {
@@ -181,7 +181,7 @@ def explain_cluster(cluster: ClusterSpec) -> dict[str, str]:
 
 
 def warn_of_cluster(cluster: ClusterSpec) -> tuple[str, ...]:
-    """What is worth knowing of a cluster: who can reach it, and doubts of this task's address."""
+    """Returns warnings about a cluster: who can reach it, and doubts about this task's address."""
     address = cluster.address_of(cluster.task) if cluster.task else None
     doubt = doubt_of(address) if address else ""
     return (f"{OPEN_SERVERS} Use a network that you trust.", *([doubt] if doubt else []))

@@ -1,4 +1,4 @@
-"""What must be set or known before TensorFlow loads: versions, settings, known-bad pairs.
+"""Settings and versions to check before TensorFlow loads, and pairs known to be bad.
 
 Importing this module imports no TensorFlow:
 

@@ -44,7 +44,7 @@ class DistlabError(Exception):
 
     @property
     def parts(self) -> dict[str, Any]:
-        """What the error was made of, by the names of its arguments."""
+        """The arguments that the error was made of, by name."""
         names = ("asked", "found", "do", "pitfall")
         return {name: getattr(self, name) for name in names}
 
@@ -53,7 +53,7 @@ class DistlabError(Exception):
         return functools.partial(type(self), **self.parts), ()
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the user's own lines and the parts, and by `%tb` everything."""
+        """Returns IPython's traceback: the user's own lines and the parts; `%tb` shows all."""
         formatter = sys.modules["IPython"].get_ipython().InteractiveTB
         if self._is_shortened:
             return list(formatter.structured_traceback(type(self), self, self.__traceback__))

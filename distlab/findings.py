@@ -1,4 +1,4 @@
-"""What a machine has that stands in the way, and what to do about it: a table of tests.
+"""A table of tests for obstacles on a machine, each with what to do about it.
 
     for finding in findings(Machine()):
         print(finding)      # KERAS_BACKEND is 'jax', and ...: unset it, and start Python again
@@ -34,7 +34,7 @@ from distlab.environment import (
 
 
 class Severity(enum.Enum):
-    """What a finding means for the use of distlab."""
+    """The consequence of a finding for the use of distlab."""
 
     STOPS = "nothing trains"
     LIMITS = "a part does not work"
@@ -43,7 +43,7 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found, and what to do; `do` may be empty for a note."""
+    """An obstacle that was found, and what to do; `do` may be empty for a note."""
 
     severity: Severity
     found: str
@@ -78,7 +78,7 @@ def _loaded() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the tests look at: this process and its machine, unless something else is given."""
+    """The process and machine that the tests look at: by default this one."""
 
     python: tuple[int, ...] = tuple(sys.version_info[:2])
     installed: Mapping[str, str] = field(default_factory=_installed)  # distributions

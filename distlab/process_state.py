@@ -1,4 +1,4 @@
-"""What a process has only once, such as its generators, kept from what is called meanwhile.
+"""Keeps what a process has only once, such as its generators, as it was before a block.
 
 with kept_state():
     builder.download_and_prepare()      # draws from Python's generator, adds a log handler
@@ -123,7 +123,7 @@ def _working_folder() -> Callable[[], None]:
 
 
 def _nothing() -> None:
-    """Where there is no state, there is nothing to put back."""
+    """Puts nothing back, where there is no state."""
 
 
 _PARTS = (

@@ -1,4 +1,4 @@
-"""Where the files are that come with the package: lessons, pages and examples.
+"""Paths of the files that come with the package: lessons, pages and examples.
 
 shipped_root() / "docs/pitfalls.md"      # in a wheel inside the package, in a clone at its top
 path_to_open("docs/pitfalls.md")         # "../docs/pitfalls.md" in a learner's notebook

@@ -51,7 +51,7 @@ class Execute(Protocol):
 
 @dataclass(frozen=True)
 class Built:
-    """What became of one page."""
+    """One page's build: its outcome, its duration, and its error if it failed."""
 
     page: Page
     outcome: Outcome

@@ -1,4 +1,4 @@
-"""What nbgrader looks for in a student's notebook: which cells answer, and which give points.
+"""The marks that nbgrader reads in a notebook: which cells answer, and which give points.
 
     mark_cells(cells, points_of=lambda: {"slices": 2}, places=["exercise.py, line 3", ...])
 

@@ -118,7 +118,7 @@ def _parsed(notebook: NotebookNode) -> Iterator[tuple[int, list[Token]]]:
 
 @functools.cache
 def _tokens_of(text: str) -> list[Token]:
-    """Returns what is not to be changed: each rule of the lint, and each link, asks again."""
+    """Returns parsed Markdown, cached for each rule of the lint and each link: do not modify it."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark")

@@ -83,7 +83,8 @@ class Grader:
     def grade_all(self, submissions: Sequence[Submission]) -> Iterator[Graded]:
         """Yields what became of each, as they come.
 
-        What runs out of time is graded once more at the end, alone: the others may have held it up.
+        A submission that runs out of time is graded again at the end, alone, because the others
+        may have held it up.
         """
         late: list[Submission] = []
         with ThreadPoolExecutor(self._options.jobs) as pool:

@@ -54,7 +54,7 @@ _COURSE = tuple(Path(str(distlab.__file__)).with_name(wing) for wing in ("course
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What became of a folder: each notebook, by learner, and how points become a mark."""
+    """A folder's graded notebooks, by learner, and how points become a mark."""
 
     graded: tuple[Graded, ...]
     policy: Policy
@@ -192,7 +192,7 @@ def _key(options: GradingOptions, seed: int) -> str:
 
 @functools.cache
 def _digest_of(folders: tuple[Path, ...]) -> str:
-    """Of all Python in some folders: `git pull` brings other checks, and no other version."""
+    """Returns a hash of all Python in some folders: `git pull` may keep the version."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         digest.update(path.name.encode() + path.read_bytes())

@@ -1,1 +1,1 @@
-"""Worker processes and what they are told of one another."""
+"""Worker processes, and the cluster that each of them knows."""

@@ -38,7 +38,7 @@ class Deadline:
         self._before = {pid: _times_of_threads(pid) for pid in pids()}
 
     def has_passed(self) -> bool:
-        """Whether it has; what is waited for may have come just before, so look once more."""
+        """Whether it has; what is waited for may have come just before, so look again."""
         elapsed = time.monotonic() - self._start
         if elapsed < self._look_at:  # nothing is given more time than the clock's
             return False
@@ -61,7 +61,7 @@ class Deadline:
             waited += waited_secs - waited_before
         # Threads that crowd each other out give their process no more time: it has had that core.
         most = max(1 - ran / elapsed, 0.0)
-        # A wait is told when it ends, and not at all where a container has used up its quota.
+        # A wait is counted when it ends, and not at all where a container has used up its quota.
         return most if _wants_to_run(pid) else min(waited / max(elapsed, ran + waited), most)
 
 

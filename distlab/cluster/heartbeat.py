@@ -1,7 +1,7 @@
 """How long a task of a cluster on this machine may be silent before the others give it up.
 
-By heartbeats hosts learn of each other's end. On one machine whoever started a task sees it end, so
-a task that is silent is most likely one for which the machine has no time.
+By heartbeats hosts learn of each other's end. On one machine the process that started a task sees
+it end, so a task that is silent is most likely one for which the machine has no time.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ with reserved_ports(3) as ports:        # below the range from which systems giv
 
 A socket that holds a port would keep TensorFlow's server from it, also with SO_REUSEPORT. So a
 program that knows nothing of distlab can still take one first: the server then says that it
-cannot start, and whoever started it takes others (`is_port_taken`).
+cannot start, and its owner takes others (`is_port_taken`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def is_port_taken(text: str) -> bool:
 
 def _lock(path: Path) -> int | None:
     """Returns the descriptor of a file that only we have locked, or None."""
-    import fcntl  # Windows has none, and is told so elsewhere
+    import fcntl  # Windows has none, and another check says so
 
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -64,7 +64,7 @@ _Name = TypeVar("_Name")
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What came back from an address, "host:port"."""
+    """The result of asking an address, "host:port", whether a server answers."""
 
     address: str
     state: State
@@ -76,12 +76,12 @@ class Probe:
 
     @property
     def found(self) -> str:
-        """What is known, in words."""
+        """The state in words."""
         return _WORDS[self.state][0]
 
     @property
     def check(self) -> str:
-        """What to check; empty where all is well."""
+        """The thing to check next; empty where all is well."""
         return _WORDS[self.state][1]
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
     spec = Layout(workers=2, parameter_servers=1).on([20001, 20002, 20003])
     spec.tasks_in_order()                 # (worker:0, worker:1, ps:0)
     spec.tf_config(TaskName("worker", 1)) # the TF_CONFIG of that task
-    spec = read_cluster()                 # what this process was told; None where it stands alone
+    spec = read_cluster()                 # this process's cluster; None where it stands alone
 
 TensorFlow is not needed for any of it.
 """

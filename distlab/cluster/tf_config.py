@@ -33,7 +33,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 class ClusterMistake(Exception):
-    """A mistake in a description; whoever read it says in an error where it was."""
+    """A mistake in a description; the reader of the description adds in an error where it was."""
 
     def __init__(self, found: str, do: str) -> None:
         self.found, self.do = found, do
@@ -50,7 +50,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a task listens."""
+    """The host and port on which a task listens."""
 
     host: str  # a name or an IP address, without brackets
     port: int

@@ -2,7 +2,7 @@
 
     open_lab("distlab-lab", open_browser=False, port=8899)      # does not return
 
-JupyterLab is told to call nobody: no news, no word of newer versions, no catalogue.
+This JupyterLab calls nobody: no news, no word of newer versions, no catalogue.
 """
 
 from __future__ import annotations

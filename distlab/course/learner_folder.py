@@ -35,7 +35,7 @@ PAGES = (
 
 @dataclass(frozen=True)
 class LaidFiles:
-    """What laying the course did, each file by its path inside the folder.
+    """The outcome of laying the course, with each file by its path inside the folder.
 
     Attributes:
         folder: The learner's folder.
@@ -91,7 +91,7 @@ def lay_course(
 ) -> LaidFiles:
     """Lays the course into a folder; what the learner changed is never touched.
 
-    A file that the learner deleted is laid again: that is how one starts a lesson anew.
+    A file that the learner deleted is laid again: that is how one starts a lesson again.
     """
     files = course_files(course)
     target = Path(folder)

@@ -151,7 +151,7 @@ def label_ends(axes: Any) -> None:
     """Writes each line's name at its end, none over another; call it when the limits are final.
 
     The end of a line is its last point that the limits show; the name of a line without one, whose
-    numbers are NaN, stands in the lower right corner. Lines that end almost at the right have their
+    numbers are NaN, goes to the lower right corner. Lines that end almost at the right have their
     names in one column.
     """
     axes.autoscale_view()

@@ -40,7 +40,7 @@ _MOST_FRAMES = 200
 
 @dataclass(frozen=True)
 class Choices:
-    """What one control offers: a slider, or a button for each value if the values are words.
+    """The values of one control: a slider, or a button for each value if the values are words.
 
     Args:
         label: Beside the control, with the unit if there is one: "link (Gbit/s)".

@@ -96,7 +96,7 @@ def load_dataset(
 
 
 def _prepare(name: str, data_dir: str | Path | None) -> Any:
-    """Returns a builder whose data are on disk, and whole; whoever asks first prepares them."""
+    """Returns a builder with all its data on disk; the first process to ask prepares them."""
     builder = _find_builder(name, data_dir)
     folder = Path(builder.data_dir)
     if _is_prepared(builder, name, folder):

@@ -3,7 +3,7 @@
 make_on_cluster("multi_worker", read_cluster(), timeout_secs=300, heartbeat_secs=None)
 
 A worker waits for all others and makes the strategy; a coordinator waits for its servers; a worker
-or parameter server under a coordinator makes none, but serves until it is told to end.
+or parameter server under a coordinator makes none, but serves until SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _coordinate(cluster: ClusterSpec, timeout_secs: float, variable_partitioner:
 
 
 def _serve(cluster: ClusterSpec, task: TaskName) -> NoReturn:
-    """Runs the server of a worker or parameter server until this process is told to end."""
+    """Runs the server of a worker or parameter server until SIGTERM ends this process."""
     _check_port(cluster)
     with contextlib.suppress(ValueError):  # in another thread than the first
         signal.signal(signal.SIGTERM, _end)

@@ -1,4 +1,4 @@
-"""What a strategy is, in words.
+"""Describes a strategy in words.
 
 describe(strategy)                # kind, replicas, workers, devices, variables, all-reduce, why
 describe(strategy).is_chief       # whether this process is the one that prints and writes for all
@@ -30,7 +30,7 @@ _NO_REDUCE = {"parameter_server": "none: each worker applies its own gradients",
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyDescription:
-    """What a strategy is, in words.
+    """The description of a strategy, in words.
 
     Attributes:
         kind: The name that `make_strategy` takes.

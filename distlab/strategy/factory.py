@@ -89,7 +89,7 @@ def make_strategy(
         DeviceError: A device does not exist, there is no TPU, or TensorFlow was used, or another
             cluster joined, before a cluster's strategy was made.
         UnsupportedEnvironment: The kind needs a cluster and none is described, the description
-            has a mistake, this task's port is in use, or tasks were told of different clusters
+            has a mistake, this task's port is in use, or tasks were given different clusters
             or have different numbers of devices or versions.
         TaskTimeout: Other tasks have not come in time; it names them, and what to check.
         ProcessError: A task that had come has ended.

@@ -1,11 +1,11 @@
-"""Where the workers of a cluster wait for each other, before TensorFlow starts a server in any.
+"""A meeting point for a cluster's workers, before TensorFlow starts a server in any.
 
     meet(cluster, replicas=1, timeout_secs=300)        # returns when every worker is there
 
 Each worker listens on its own port of the cluster, which TensorFlow's server takes over afterwards,
-and calls the leader (the chief or worker:0). A worker sends one line of JSON: what it was told of
-the cluster, its number of replicas, its versions. The leader answers each time who is missing, and
-in the end "go" or the error to raise. TensorFlow's own wait holds the GIL for up to an hour: no
+and calls the leader (the chief or worker:0). A worker sends one line of JSON: the cluster as it
+knows it, its number of replicas, its versions. The leader answers each time who is missing, and in
+the end "go" or the error to raise. TensorFlow's own wait holds the GIL for up to an hour: no
 interrupt, no word of who is missing. It begins only when all are there, and is over in a moment.
 Times are the clock's: what another host's worker waits for, nobody knows here.
 """
@@ -109,7 +109,7 @@ class _Rendezvous:
         self._selector.close()
 
     def lead(self) -> None:
-        """Waits for all other workers, compares what they were told, and tells all to go."""
+        """Waits for all other workers, compares their clusters, and tells all to go."""
         callers: dict[_Connection, str] = {}
         joined: dict[str, _Connection] = {}
         problem: DistlabError | None = None
@@ -142,7 +142,7 @@ class _Rendezvous:
             parts = {"found": problem.found, "do": problem.do, "task": problem.parts.get("task")}
             _send_all(callers, {"problem": parts})
             raise problem
-        # So that whoever goes finds nothing at the leader's port but TensorFlow.
+        # So that a worker that goes finds nothing at the leader's port but TensorFlow.
         self._selector.unregister(self._listener)
         self._listener.close()
         _send_all(joined.values(), {"go": True})

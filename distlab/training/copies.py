@@ -81,5 +81,5 @@ def _distance(copies: Sequence[Any]) -> tf.Tensor:
 
 
 def _alike(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Where values are equal, or none of them is a number."""
+    """Returns a mask of the values that are equal, or both not a number."""
     return (one == other) | (tf.math.is_nan(one) & tf.math.is_nan(other))

@@ -143,7 +143,7 @@ def check_parity(
         build: Takes nothing, returns a new compiled `keras.Model`, as for one device.
         data: Global batches.
         strategy: Any strategy but parameter servers. Of several workers each calls this at the
-            same place, with the same data, and is told the same.
+            same place, with the same data, and gets the same report.
         steps: Batches to train on; fewer where the data end.
         train: Who takes the steps under the strategy: "distribute" (distlab's), "keras" (Keras's
             own `fit`), or a loop of your own: a function of a model, built and compiled in the
@@ -244,7 +244,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class _Suspect:
-    """What is taken out of model or data on both sides: the cause, if the difference goes too."""
+    """A suspected cause, and what to remove on both sides to see whether the difference goes."""
 
     cause: Cause
     change: Change | None = None
@@ -419,7 +419,7 @@ def _is_about(factor: float | None, value: float) -> bool:
 
 
 def _wrong_scale(factor: float | None) -> Cause | None:
-    """What a factor on the loss comes from; None where it is 1, or none fits."""
+    """Returns the cause of a factor on the loss; None where it is 1, or none fits."""
     if factor is None or _is_about(factor, 1):
         return None
     whole = round(1 / factor) if 0 < factor < 0.9 else 0

@@ -118,7 +118,7 @@ def read_batches(data: Any, steps: int) -> Batches:
 
 
 def digest_of(elements: tuple[Any, ...]) -> str:
-    """What is the same for the same batches."""
+    """Returns a checksum of batches."""
     digest = hashlib.blake2b(digest_size=8)
     for part in tf.nest.flatten(elements, expand_composites=True):
         digest.update(tf.io.serialize_tensor(part).numpy())
@@ -127,7 +127,7 @@ def digest_of(elements: tuple[Any, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is compared, and what is changed in each model before it trains."""
+    """A comparison: the trainings, and the changes to each model before it trains."""
 
     build: Callable[[], keras.Model]
     strategy: tf.distribute.Strategy
@@ -203,7 +203,7 @@ class Run:
         return [[copies[0] for copies in row] for row in self.steps]
 
     def rounding(self) -> float:
-        """What the coarsest type that the model computes in rounds to."""
+        """Returns the rounding of the coarsest type that the model computes in."""
         return max(_rounding_of(layer.compute_dtype) for layer in models.layers(self.model))
 
     def note(self) -> None:
@@ -296,7 +296,7 @@ def _build(case: Case, start: Start | None) -> Run:
 
 
 def _of_chief(workers: Workers, own: Start) -> tuple[np.ndarray, ...]:
-    """What the chief's build() drew, for all workers to start from."""
+    """Returns the values that the chief's build() drew, for all workers to start from."""
     joined = workers.gather(b"".join(value.tobytes() for value in own.values))[0]
     ends = itertools.accumulate(value.nbytes for value in own.values)
     return tuple(
@@ -390,7 +390,7 @@ def _never_training(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seeds_of(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
-    """What a layer draws by."""
+    """Returns the seed generators that a layer draws by."""
     held = {id(value): value for value in vars(layer).values()}
     return [value for value in held.values() if isinstance(value, keras.random.SeedGenerator)]
 
@@ -478,7 +478,7 @@ def compare(
 
 
 def _rounding(single: Run, moved: Table) -> Table:
-    """What sums in another order may change, by step and weight."""
+    """Returns how much sums in another order may change, by step and weight."""
     sizes = [[max(1.0, float(np.abs(wide(v)).max(initial=0))) for v in row] for row in single.path]
     stored = np.array([_rounding_of(value.dtype.name) for value in single.start.row])
     steps = np.arange(1, len(sizes) + 1)[:, None]
@@ -488,7 +488,7 @@ def _rounding(single: Run, moved: Table) -> Table:
 
 def _nudged(start: Start) -> Start:
     """The start, with each weight changed in its last digit."""
-    draw = np.random.default_rng(0)  # a generator apart: nobody's random numbers are used up
+    draw = np.random.default_rng(0)  # a generator apart: no random numbers of others are used up
     values = list(start.values)
     for index, value in enumerate(start.row):
         signs = draw.choice((-1.0, 1.0), size=value.shape)

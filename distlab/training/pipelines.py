@@ -42,7 +42,7 @@ Complaint = tuple[str, bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """What a pipeline is like.
+    """The properties of a pipeline on which repeating its batches depends.
 
     Attributes:
         complaints: Its stages that may give other batches in another process.

@@ -27,7 +27,7 @@ _BETWEEN_LOOKS_SECS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What one checkpoint is worth.
+    """The evaluation of one checkpoint.
 
     Attributes:
         epoch: Epochs that were done.

@@ -1,4 +1,4 @@
-"""What a step cannot do, found before it or explained after it, with what to do.
+"""Errors for what a step cannot do, found before it or explained after it.
 
 A loss that is not finite stops training: an assertion in the step comes before its update. XLA
 drops assertions, so of what it compiles the logged loss is looked at, after the update.
@@ -54,7 +54,7 @@ _SIZES = re.compile("ncompatible shapes|size-incompatible|must have the same|dif
 
 @contextlib.contextmanager
 def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterator[None]:
-    """Inside the block, what a step cannot do is told as a `ModelError` or a `DatasetError`."""
+    """Inside the block, what a step cannot do raises a `ModelError` or a `DatasetError`."""
     asked, strategy = f"{doing} the model {model.name!r}", model.distribute_strategy
     replicas = strategy.num_replicas_in_sync
     try:

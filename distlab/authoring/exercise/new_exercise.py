@@ -24,7 +24,7 @@ checks = {check.name: check for check in CHECKS}
 
 @dataclass(frozen=True)
 class Made:
-    """What was made."""
+    """The files of a new exercise."""
 
     source: Path
     checks: Path

@@ -1,1 +1,1 @@
-"""What the sources and the notebooks of the course must keep to."""
+"""The rules that the course's sources and notebooks must keep, and their tests."""

@@ -63,7 +63,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class LintResult:
-    """What the lint found in all notebooks."""
+    """The lint's findings in all notebooks, and their summary."""
 
     findings: tuple[Finding, ...]
     summary: str
@@ -113,7 +113,7 @@ def lint_notebook(notebook: NotebookNode, *, edition: Edition, root: Path) -> li
 
 
 def no_leak(exercise: NotebookNode, draft: Draft) -> list[Finding]:
-    """No line of a solution stands in the exercise, neither as code nor in what it wrote."""
+    """Returns the lines of solutions that the exercise shows, as code or in its outputs."""
     findings = []
     for secret in leaking_lines(list(draft.parts)):
         for number, cell in enumerate(exercise.cells, 1):

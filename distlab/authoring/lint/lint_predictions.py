@@ -81,7 +81,7 @@ def counted_at_the_end(notebook: NotebookNode) -> list[Finding]:
 
 
 def conclusions_follow_an_answer(notebook: NotebookNode) -> list[Finding]:
-    """What is tagged `after-reveal` has a prediction's answer before it."""
+    """Returns the cells tagged `after-reveal` that no prediction's answer precedes."""
     first = min((answer.cell for answer in answers(notebook.cells)), default=len(notebook.cells))
     return [
         Finding(index + 1, "is tagged 'after-reveal', and no cell before it reveals an answer")

@@ -21,7 +21,7 @@ Scored = Sequence[tuple[Graded, Score]]
 
 
 class AnswerOutcome(StrEnum):
-    """What pages show of an answer: its ending, and whether it earned some points."""
+    """An answer's result on a page: its ending, or partial if it earned some points."""
 
     PASSED = Ending.PASSED
     PARTIAL = "partial"
@@ -32,7 +32,7 @@ class AnswerOutcome(StrEnum):
 
     @property
     def label(self) -> str:
-        """What a person reads."""
+        """The outcome's wording on pages."""
         return self.value if self is self.PARTIAL else WORDINGS[Ending(self)].label
 
 

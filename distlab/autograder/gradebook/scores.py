@@ -97,7 +97,7 @@ class ReportScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What a submission earned, of how many points."""
+    """The points that a submission earned, and how many there are."""
 
     earned: float  # after what being late costs
     points: float

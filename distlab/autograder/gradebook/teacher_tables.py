@@ -158,7 +158,7 @@ def _unanswered(notebook: Graded, stem: str, exercises: Exercises) -> Graded:
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """What a teacher has filled in so far, and the delimiter of the file."""
+    """The marks that a teacher has filled in so far, and the delimiter of their file."""
 
     given: Mapping[RowKey, Given] = field(default_factory=dict)
     delimiter: str = ","

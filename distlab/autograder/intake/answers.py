@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What a notebook answers: its lesson, its code cells, and an answer for each check."""
+    """A notebook's lesson, its code cells, and its answer to each check."""
 
     stem: str
     cells: tuple[Cell, ...]

@@ -71,7 +71,7 @@ FORMS = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """What a path says about a submission."""
+    """A submission's details, as its path gives them."""
 
     form: str
     learner: str = ""  # "" where a path names nobody

@@ -38,7 +38,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Notebook:
-    """What a file holds: all cells, of which nothing is sure, and the code cells with code."""
+    """A notebook file: all its cells, none of them validated, and the code cells with code."""
 
     cells: tuple[dict[str, Any], ...]
     code: tuple[Cell, ...]

@@ -67,7 +67,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassFolder:
-    """What a folder holds."""
+    """The submissions of a folder, and the problems found among its files."""
 
     submissions: tuple[Submission, ...]  # the newest of each learner and name, by learner
     unusable: tuple[tuple[Submission, str], ...]  # of learners without a notebook, and why
@@ -242,7 +242,10 @@ def _without_notebook(
 
 
 def _age(entry: Entry, labels: Mapping[Path, Label]) -> tuple[int, int, str]:
-    """Of the same version the one counts that lies nearer: `jane/old` is an attic."""
+    """Returns a sort key: the version, then how near the top the file lies.
+
+    Of two files with one version, that in `jane/` counts, and that in `jane/old/` doesn't.
+    """
     version = _submission(entry, labels[entry.path]).version
     return version, -len(entry.shown.parts), str(entry.shown)
 

@@ -32,7 +32,7 @@ Cells = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What a learner handed in for one report."""
+    """A learner's text and pictures for one report."""
 
     report: str
     text: str = ""  # with the questions; "" if nothing was added to them

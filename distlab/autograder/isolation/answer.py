@@ -136,7 +136,7 @@ def _erase_first_environment() -> None:
 
 
 class _Shell:
-    """Stands in for the notebook's shell: whatever is asked of it does nothing."""
+    """Replaces the notebook's shell by one whose every method does nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None

@@ -33,7 +33,7 @@ _MOST_OPEN_FILES = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the answer to one task may use, with all processes that it starts."""
+    """The limits of one answer, together with all processes that it starts."""
 
     secs: float = 60.0
     memory_bytes: int = 4 * 2**30

@@ -41,7 +41,7 @@ _SECRET = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY|TF_VAR_")  # Terrafo
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a submission is asked: a check, the cells to run before, and the draws of inputs."""
+    """One question to a submission: a check, the cells to run before, and the draws of inputs."""
 
     check: str
     cells: tuple[tuple[str, str], ...]

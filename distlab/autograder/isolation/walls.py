@@ -214,10 +214,10 @@ def _inside(root: Path, path: Path) -> Path:
 
 
 def _copy_font_cache(home: Path) -> None:
-    """Saves whoever imports Keras anew from looking for fonts, which takes seconds."""
+    """Copies the cache of fonts: without it, each import of Keras looks for them for seconds."""
     to = home / ".cache" / "matplotlib"
     to.mkdir(parents=True)
-    with contextlib.suppress(OSError, RuntimeError):  # no home, or one of somebody else
+    with contextlib.suppress(OSError, RuntimeError):  # no home, or that of another user
         for cache in (Path.home() / ".cache" / "matplotlib").glob("fontlist*.json"):
             shutil.copy(cache, to)
 

@@ -52,7 +52,7 @@ class LaunchOptions:
     devices_per_worker: int | None = None  # None leaves the devices as they are
     max_restarts: int = 0  # after failures
     timeout_secs: float | None = None  # when all is ended, restarts included; None never
-    # What tasks have to save when this process is told to end, and an evaluator after training.
+    # What tasks have to save when this process is asked to end, and an evaluator after training.
     grace_secs: float = 30.0
 
 
@@ -130,7 +130,7 @@ class _Launcher:
         return self._group.spec.tasks_in_order()
 
     def _serves(self, task: TaskName) -> bool:
-        """Whether a task does what the coordinator tells it, until it is told to end."""
+        """Whether a task does what the coordinator tells it, until SIGTERM ends it."""
         has_coordinator = self._group.spec.has_parameter_servers
         return has_coordinator and task.job in ("worker", "ps")
 

@@ -1,4 +1,4 @@
-"""What the process of each task of `distlab launch` runs: a script, as `python script.py` would.
+"""Runs the script of one task of `distlab launch`, as `python script.py` would.
 
     python -m distlab.cluster.launch.script 2 train.py --epochs 3      # 2 logical devices first
     python -m distlab.cluster.launch.script 0 -m package.train         # none of them

@@ -48,7 +48,7 @@ _MOVES = re.compile(rb"\x1b\[[0-9;?]*[@-ln-~]|\x08")
 
 
 def shown(line: bytes) -> bytes:
-    """What a terminal shows in the end of a line that was written over, as by a progress bar."""
+    """Returns a line as a terminal shows it in the end, as after a progress bar's updates."""
     return _MOVES.sub(b"", line.rstrip(b"\r\n").rpartition(b"\r")[2])
 
 

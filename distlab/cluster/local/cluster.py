@@ -43,7 +43,7 @@ _clusters: list[weakref.ref[LocalCluster]] = []
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus:
-    """What one task is doing.
+    """The state of one task.
 
     Attributes:
         task: Its name, "worker:0".
@@ -62,7 +62,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """What the tasks of a cluster are doing, in task order, and a note on all of them."""
+    """The states of a cluster's tasks, in task order, and a note on all of them."""
 
     tasks: tuple[TaskStatus, ...]
     note: str = ""
@@ -89,8 +89,8 @@ class LocalCluster:
         evaluator: Whether there is a task that evaluates checkpoints beside the training.
         devices_per_worker: Logical devices of the chief and of each worker, as `split_devices`
             makes them.
-        restart: How often `run` may start all tasks again and call its function anew, when a
-            task dies meanwhile.
+        restart: How often `run` may start all tasks and call its function again, when a task
+            dies meanwhile.
         isolate: Whether the tasks run in a network of their own (Linux only), where nobody
             else reaches their servers.
         env: Environment variables for all tasks; None takes one out.

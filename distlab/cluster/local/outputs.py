@@ -1,4 +1,4 @@
-"""What tasks write while they run code: recorded for each, shown in task order.
+"""Records the output of each task while code runs, and shows it in task order.
 
     display = OrderedDisplay(["worker:0", "worker:1"])
     recorder = Recorder("worker:1", log=path)

@@ -73,7 +73,7 @@ class Runner:
     ) -> list[Any]:
         """Calls a function on tasks until it is done, and returns its results in task order.
 
-        A lost task costs a restart: all tasks are started again and the function is called anew.
+        A lost task costs a restart: all tasks are started and the function is called again.
         Where parameter servers hold the variables, only a lost worker is, and the call goes on.
         """
         packed = pack_call(function, args)

@@ -83,7 +83,7 @@ class TaskFailure:
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """The advice for this kind of end."""
         if self.is_unsendable:
             return RETURN_PLAIN
         if self.code is None:
@@ -157,7 +157,7 @@ def timed_out(
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Where a task is when time is over.
+    """The place in its code where a task is when time runs out.
 
     Attributes:
         task: Its name.
@@ -200,7 +200,7 @@ def read_waits(error: TaskTimeout, tasks: Iterable[str]) -> tuple[Wait, ...]:
 
 def _wait_of(task: str, stack: str) -> Wait:
     inside = ""
-    main_thread = stack.rpartition("(most recent call first):")[2]  # the last that is told
+    main_thread = stack.rpartition("(most recent call first):")[2]  # the last in the dump
     for file, number, function in _FRAME.findall(main_thread):
         if not is_installed(file):
             line = int(number)

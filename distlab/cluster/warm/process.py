@@ -1,4 +1,4 @@
-"""Starts fork servers and spawns processes from them, which end with whoever spawned them.
+"""Starts fork servers and spawns processes from them, which end with their owner.
 
     task = shared_server().spawn(["train.py"], env=task_environment({}), stdout=log)
     task.poll()                       # None while it runs
@@ -62,7 +62,7 @@ def can_fork() -> bool:
 class ForkedProcess:
     """A spawned process, with what jupyter_client and others use of `subprocess.Popen`.
 
-    Whoever holds it owns the process: it ends, and its process group, with the owner.
+    The process that spawned it owns it: it ends, and its process group, with the owner.
     """
 
     stdin = stdout = stderr = None  # the caller's own files; there are no pipes to close
@@ -149,7 +149,7 @@ class WarmServer(forkserver.ForkServer):
 
     @property
     def address(self) -> str:
-        """Where other processes of this user reach it, as `DISTLAB_WARM_ADDRESS`."""
+        """The server's address for other processes of this user, as in `DISTLAB_WARM_ADDRESS`."""
         return str(self._forkserver_address)
 
     @property

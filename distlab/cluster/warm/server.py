@@ -108,7 +108,7 @@ def _warm(modules: Sequence[str], folder: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a forked process is to run, as the command line of a Python."""
+    """A forked process's command line, as of a Python, with its environment and folder."""
 
     argv: list[str]
     env: dict[str, str]

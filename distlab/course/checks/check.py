@@ -20,7 +20,7 @@ from distlab.errors import InvalidArgument
 
 
 class Cost(Enum):
-    """What the learner's function needs while a check calls it.
+    """The resources that a learner's function needs while a check calls it.
 
     The value is the pytest mark of the check's tests: `pytest -m "not cluster"`.
     """

@@ -169,13 +169,13 @@ class Then:
 
 @dataclass(frozen=True)
 class Gate:
-    """What must hold before anything else counts; it earns nothing, and shows only if it fails."""
+    """A condition for all other criteria: it earns nothing, and shows only if it fails."""
 
     criterion: Expectation
 
 
 class Form(Gate):
-    """What an answer must look like before it can be compared, such as a list for each replica.
+    """The form that makes an answer comparable, such as a list for each replica.
 
     Args:
         label: The form, in the learner's words.

@@ -68,7 +68,7 @@ class Section:
 
     @property
     def in_words(self) -> str:
-        """What a learner reads."""
+        """The section as learners read it."""
         return f'"{self.heading}" in lesson {self.stem[:2]}'
 
     @property

@@ -19,11 +19,11 @@ from distlab.course.checks.verdict import Inputs, Plain
 
 
 class CheckLike(Protocol):
-    """What a mistake reads of a check; `Check` itself imports this module."""
+    """The part of a check that a mistake reads; `Check` itself imports this module."""
 
     @property
     def criteria(self) -> tuple[Requirement, ...]:
-        """What the check expects."""
+        """The check's criteria."""
 
     def expected(self, inputs: Inputs, **changes: Any) -> Plain:
         """Returns what the reference gives."""

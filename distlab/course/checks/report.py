@@ -1,4 +1,4 @@
-"""What a check answers: a `Report`, shown as text or in a notebook.
+"""A check's `Report` on an answer, shown as text or in a notebook.
 
 Its text has no times, addresses or colours, because notebooks store it and the regression compares
 it byte for byte. The names of mistakes are codes for programs, and are not shown.
@@ -68,7 +68,7 @@ class Report:
         revisit_link: Where that section is, from an exercise's notebook.
         printed: What the function printed in the draw that failed.
         seed: The draw that failed first, for `check(name, seed=...)`.
-        corrected: Functions of earlier tasks that were wrong, so that ours stood in for them.
+        corrected: Functions of earlier tasks that were wrong, so that ours replaced them.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Report:
 
     @property
     def status(self) -> Status:
-        """What a person reads of the ending, as "not yet"; programs compare `ending`."""
+        """The words for the ending, such as "not yet"; programs compare `ending`."""
         ours = f" with our {' and '.join(self.corrected)}" if self.corrected else ""
         return WORDINGS[self.ending].label + ours
 

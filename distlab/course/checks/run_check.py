@@ -36,7 +36,7 @@ _MOST_PRINTED = 1000
 
 @dataclass(frozen=True)
 class Called:
-    """What one call of a learner's function gave: bytes to judge, or a failure."""
+    """The result of one call of a learner's function: bytes to judge, or a failure."""
 
     seed: int
     payload: bytes = b""

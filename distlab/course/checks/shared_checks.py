@@ -1,4 +1,4 @@
-"""What checks of several lessons share.
+"""Tools that the checks of several lessons share.
 
 `Counter` tests whether a learner's loop splits the examples among the replicas. Weights do not show
 it: if every replica has the whole batch and also divides by the number of replicas, the weights end
@@ -62,7 +62,7 @@ class Counter:
         return PassedOn()
 
     def on_replicas(self) -> list[int]:
-        """Returns how many examples each replica has seen so far."""
+        """Returns how many examples each replica has received so far."""
         return [
             int(copy) for copy in self._strategy.experimental_local_results(self._examples_seen)
         ]

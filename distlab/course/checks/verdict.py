@@ -1,4 +1,4 @@
-"""What judging finds: a `Criterion` for each thing looked at, and the `Verdict` over all."""
+"""The result of judging: a `Criterion` for each thing looked at, and the `Verdict` over all."""
 
 from __future__ import annotations
 

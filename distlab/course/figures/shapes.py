@@ -1,4 +1,4 @@
-"""What the diagrams of several lessons consist of: boxes with words, arrows, and framed digits."""
+"""The shapes of several lessons' diagrams: boxes with words, arrows, and framed digits."""
 
 from __future__ import annotations
 

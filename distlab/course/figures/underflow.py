@@ -1,4 +1,4 @@
-"""What float16 keeps of a gradient, at one scale of the loss or at several: lesson 07.
+"""Draws how much of a gradient float16 keeps, at one or several loss scales, for lesson 07.
 
 lost_in_float16(gradient, scale=256)                          # Lost(zero=0.12, infinite=0.0)
 draw_underflow({"layer 1": g1, "layer 2": g2}, scales=(1, 2**8, 2**30))
@@ -46,7 +46,7 @@ _ROW_HEIGHT = 0.9  # of the distance of two rows
 
 @dataclass(frozen=True)
 class Lost:
-    """What float16 does not keep."""
+    """The shares of a gradient that become 0 and infinite in float16."""
 
     zero: float
     infinite: float

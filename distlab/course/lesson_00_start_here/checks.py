@@ -321,7 +321,7 @@ def _is_lists_of_numbers(seen: Plain) -> bool:
 
 
 def _who_saw_reference(given: Inputs, *, batches: slice = slice(None)) -> Plain:
-    """What each replica sees of all batches, or of some."""
+    """Returns the examples that each replica sees of all batches, or of some."""
     seen = [given["numbers"][places].tolist() for places in _places_of(given, batches)]
     return {"seen": seen, "lists": len(seen)}
 

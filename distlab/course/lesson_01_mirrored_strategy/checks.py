@@ -164,7 +164,7 @@ def _combine_reference(
     combine: Callable[[Any, Any], Any] = _weighted_mean,
     mean_of_nothing: float = 0.0,
 ) -> Plain:
-    """What `combine` makes of all means and examples, on every replica."""
+    """Returns the result of `combine` for all means and examples, on every replica."""
     empty = _with_an_empty_share(given, mean_of_nothing=mean_of_nothing)
 
     def on_all(means: Any, examples: Any) -> Any:

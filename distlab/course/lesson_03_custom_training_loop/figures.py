@@ -125,7 +125,7 @@ def _way(path: Sequence[Any], across: tuple[int, int], up: tuple[int, int]) -> t
 
 
 def _caption(title: str, paths: Mapping[str, Sequence[Any]], *weights: tuple[int, int]) -> str:
-    """Where each path of a panel ends, measured by how far the first one goes."""
+    """Describes where each path of a panel ends, relative to how far the first one goes."""
     ways = {name: np.stack(_way(path, *weights)) for name, path in paths.items()}
     (first, right), *others = ways.items()
     far = np.linalg.norm(right[:, -1] - right[:, 0])

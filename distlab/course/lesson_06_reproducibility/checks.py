@@ -93,7 +93,7 @@ def _run_once(train_once: Callable[..., Any], seed: int, before: int, inputs: In
 
 
 def _runs_read(given: Inputs, outputs: Plain) -> Plain:
-    """What two runs with one seed share, and whether a third run, with a different seed, does."""
+    """Compares two runs with one seed, and a third run with a different seed."""
     first, again, other = outputs["first"], outputs["again"], outputs["other"]
 
     def twice(key: str) -> bool:  # on a GPU bits may need op determinism
@@ -287,7 +287,7 @@ def _apart_along(masks: Any, axis: int) -> bool:
 
 
 def _states_meet(states: Any, draws: int) -> bool:
-    """Whether two states of a list come to the same numbers within some draws."""
+    """Whether two states of a list reach the same numbers within some draws."""
     seen = sorted((int(key) % _KEY, int(count) % _KEY) for key, count in states)
     return any(
         key == next_key and next_count - count < draws

@@ -45,7 +45,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class _Order:
-    """What the workers are asked for; weights and epoch to begin with, where not the first."""
+    """The job of the workers, with the weights and the epoch to begin from if not the first."""
 
     place: str
     killed_in: int = -1
@@ -57,7 +57,7 @@ def run_and_kill(train: Callable[..., Any]) -> Runs:
     """Runs a training three times: undisturbed, killed in step 48, and on from its weights only."""
     undisturbed = _weights_by_step(train)
     killed = _weights_by_step(train, killed_in=KILLED_IN)
-    # The steps of the last life; of an optimizer that began anew they count from 1 again.
+    # The steps of the last life; of a new optimizer they count from 1 again.
     went_on_from = min(killed) - 1
     saved = undisturbed.get(went_on_from)
     rest = _weights_by_step(train, weights=saved, epoch=went_on_from // BATCHES)

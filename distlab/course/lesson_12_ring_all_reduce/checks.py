@@ -79,7 +79,7 @@ def _scatter_reference(
 
 
 def _enough(given: Inputs) -> int:
-    """What all ranks send, in bytes, if each sends every chunk but its own."""
+    """Returns the bytes that all ranks send if each sends every chunk but its own."""
     chunks = given["chunks"]
     return int((len(chunks) - 1) * sum(chunk.nbytes for chunk in chunks[0]))
 
@@ -181,7 +181,7 @@ def _gather_call(all_gather: Callable[..., Any], inputs: Inputs) -> Plain:
 
 
 def _gather_reference(given: Inputs, *, own_only: bool = False, steps_left_out: int = 0) -> Plain:
-    """What each rank has in the end, if it sends all that it has, or its own array only."""
+    """Returns the arrays of each rank in the end, if it sends all that it has, or only its own."""
     ranks = len(given["mine"])
     have: list[dict[int, Any]] = [{rank: row} for rank, row in enumerate(given["mine"])]
     first, network = [dict(own) for own in have], Network(ranks)

@@ -1,4 +1,4 @@
-"""Who sends which chunk to whom in each step of an all-reduce: naive, tree and ring.
+"""The transfers in each step of an all-reduce: naive, tree and ring.
 
     steps = all_reduce_steps("ring", 4)
     steps[0][0]                      # Transfer(source=0, target=1, chunks=(0,), adds=True)

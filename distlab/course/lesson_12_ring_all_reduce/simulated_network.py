@@ -64,12 +64,12 @@ class Network:
 
     @property
     def bytes_sent(self) -> NDArray[np.int64]:
-        """What each rank has sent, in bytes: shape (ranks,)."""
+        """The bytes that each rank has sent: shape (ranks,)."""
         return self._sums([message.source for message in self.messages])
 
     @property
     def bytes_received(self) -> NDArray[np.int64]:
-        """What each rank has received, in bytes: shape (ranks,)."""
+        """The bytes that each rank has received: shape (ranks,)."""
         return self._sums([message.target for message in self.messages])
 
     @property

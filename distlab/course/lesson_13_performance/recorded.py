@@ -21,7 +21,7 @@ _FILE = Path(__file__).with_name("recorded_scaling.json")
 
 @dataclass(frozen=True)
 class Recording:
-    """What was recorded.
+    """The recorded times of one machine.
 
     Attributes:
         machine: Where.

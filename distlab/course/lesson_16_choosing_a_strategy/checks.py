@@ -345,7 +345,7 @@ COMPARE = Check(
 
 _STEPS, _BATCH, _WORTH = 7, 64, 1.1
 _Row = dict[str, Any]
-# Each table has one difficulty, on which one way to misread it comes to grief. Three of them have
+# Each table has one difficulty, which catches one way to misread it. Three of them have
 # the same one in different steps, so that no step is right to look at alone.
 _TABLES = {
     "weights": slice(0, 1),
@@ -405,7 +405,7 @@ def _worth_reference(
     of_steps: Callable[[Any], Any] = np.median,
     worth: float = _WORTH,
 ) -> Plain:
-    """What is chosen from each table by a reader with these habits."""
+    """Returns the choice that a reader with these habits makes from each table."""
 
     def best_of(table: dict[str, _Row]) -> str:
         def speed(name: str) -> float:

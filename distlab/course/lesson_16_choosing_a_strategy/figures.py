@@ -19,7 +19,7 @@ _WHOLE = ((0.0, 1.0),) * _LAYERS
 
 @dataclass(frozen=True)
 class Part:
-    """What one device has."""
+    """The parts of the batch and of the layers that one device has."""
 
     device: str
     batch: tuple[float, float] | None
@@ -171,7 +171,7 @@ _QUESTION_WIDTH, _ANSWER_WIDTH, _QUESTION_HEIGHT, _QUESTION_ROW = 6.4, 2.8, 0.85
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one strategy keeps and computes things."""
+    """The devices of one strategy: its replicas, its copies of variables, and what they send."""
 
     name: str
     devices: tuple[str, ...]
@@ -217,7 +217,7 @@ def draw_card(questions: Sequence[tuple[str, str]], *, otherwise: str) -> Figure
 
 
 def _in_words(layout: Layout) -> str:
-    """What a row shows, for the alternative text."""
+    """Describes a row for the alternative text."""
     replicas = " and ".join(layout.devices[place] for place in layout.replicas)
     copies = " and ".join(layout.devices[place] for place in layout.copies)
     sent = [

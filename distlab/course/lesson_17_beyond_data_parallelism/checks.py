@@ -203,7 +203,7 @@ def _adam_reference(
     whole_state: bool = False,
     weights: str = "gathered",
 ) -> Plain:
-    """What each replica returns, if gradients, state and weights are combined in these ways."""
+    """Returns each replica's result, if gradients, state and weights are combined in these ways."""
     replicas, gradient = given["replicas"], given["gradient"]
     total = np.broadcast_to(gradient.sum(axis=0), gradient.shape) if summed else gradient
     old = given["weights"].reshape(replicas, -1)

@@ -14,7 +14,7 @@ from distlab.errors import InvalidArgument
 
 
 class Work(NamedTuple):
-    """What a stage does in one tick."""
+    """A stage's work in one tick."""
 
     kind: str
     micro_batch: int

@@ -52,7 +52,7 @@ def _numbers(
     replicas: int,
     sharding: Sharding,
 ) -> dict[str, Any]:
-    """What a device holds and sends in a step, in GB: a mirrored model, and a divided one."""
+    """Returns the GB a device holds and sends in a step, for a mirrored and a divided model."""
     count = int(parameters)
     numbers: dict[str, Any] = {"held": [], "sent": []}
     for kind in _kinds(sharding):

@@ -61,7 +61,7 @@ class StepCost:
 
 @dataclass(frozen=True, kw_only=True)
 class CostModel:
-    """What a step costs, as a few numbers.
+    """A model of a step's cost in a few numbers.
 
     Attributes:
         secs_per_example: Seconds to compute one example on one replica, there and back.

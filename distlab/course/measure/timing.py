@@ -42,7 +42,7 @@ class Timing:
 
 
 class Spread(Protocol):
-    """What was timed in blocks: a `Timing`, or a recorded step."""
+    """Times measured in blocks: a `Timing`, or a recorded step."""
 
     @property
     def middle_half_secs(self) -> tuple[float, float]:

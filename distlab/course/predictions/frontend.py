@@ -1,4 +1,4 @@
-"""Where a cell's output goes, and whether a person is there who can answer.
+"""The place that a cell's output goes to, and whether a person is there to answer.
 
 if can_answer():
     show_control(...)

@@ -63,7 +63,7 @@ def predict(question: str, choices: Sequence[Any] | None = None, *, unit: str = 
 
 
 class Prediction:
-    """What a reader predicts, and what happened.
+    """A reader's prediction, and what happened.
 
     Attributes:
         question: The question.

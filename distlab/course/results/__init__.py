@@ -1,1 +1,1 @@
-"""What a learner's function gave: plain values, or an error at the learner's own lines."""
+"""Results of a learner's function: plain values, or an error at the learner's own lines."""

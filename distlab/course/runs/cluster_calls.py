@@ -10,7 +10,7 @@
 
     call_on_coordinator(_job, function, inputs)  # its result
 
-The tasks are kept for the next check. After a failure they start anew: a worker that waits for
+The tasks are kept for the next check. After a failure they start again: a worker that waits for
 another one cannot be used again. After an error on a coordinator they stay: its workers are idle.
 """
 
@@ -46,7 +46,7 @@ _kept: dict[tuple[bool, int], LocalCluster] = {}  # whether with a coordinator, 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a job on the coordinator has.
+    """The cluster that a job on the coordinator works with.
 
     Attributes:
         coordinator: The coordinator of two workers and one parameter server.
@@ -197,7 +197,7 @@ def _on_task(
     args: tuple[Any, ...],
     processes: Mapping[str, int] | None,
 ) -> tuple[bytes, str]:
-    """Runs on each task: a failure is told in a file, for only its text would come back."""
+    """Runs on each task; writes a failure into a file, because only its text would come back."""
     import tensorflow as tf
 
     given = _strategy() if processes is None else Stage(_coordinator(), processes)

@@ -1,4 +1,4 @@
-"""What a cell shows of code that may fail, or that isn't written yet.
+"""Shows the outcome of code that may fail, or that isn't written yet.
 
     what_happens(lambda: answers * 10)    # its result, or the error that it raised
     with waits_for("recovers"):
@@ -19,7 +19,7 @@ from distlab.errors import DistlabError
 
 
 def what_happens(call: Callable[[], Any]) -> Any:
-    """What a call returns, or the error that it raises: a `try` would give away that one comes."""
+    """Returns a call's result or error: a `try` would give away that an error comes."""
     try:
         return call()
     except Exception as error:

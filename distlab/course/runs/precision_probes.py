@@ -106,7 +106,7 @@ def training_memory(model: keras.Model, x: Any, y: Any) -> dict[str, float]:
 
 
 def _forward(model: keras.Model, x: Any, y: Any) -> tuple[list[Any], Any, Any]:
-    """The outputs of all Dense layers, the loss, and the tape that has seen them."""
+    """Returns the outputs of all Dense layers, the loss, and the tape that recorded them."""
     import keras
     import tensorflow as tf
 

@@ -40,7 +40,7 @@ class Ended:
 
     Attributes:
         code: Its exit code; negative: the signal that ended it.
-        result: What the function returned, made plain; None where it did not come to that.
+        result: What the function returned, made plain; None where it did not return.
     """
 
     code: int

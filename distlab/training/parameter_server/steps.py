@@ -247,7 +247,7 @@ class InFlightSteps:
 
 @contextlib.contextmanager
 def lost_server_explained(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Inside the block a lost parameter server is told as a `ProcessError`."""
+    """Inside the block, the loss of a parameter server raises a `ProcessError`."""
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:

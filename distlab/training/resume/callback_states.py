@@ -1,4 +1,4 @@
-"""What callbacks remember, as JSON and NumPy arrays.
+"""The states of callbacks, as JSON and NumPy arrays.
 
 before = observe(callbacks)
 ...                                             # training
@@ -125,7 +125,7 @@ def _attributes(callback: keras.callbacks.Callback) -> list[tuple[str, Any]]:
 
 
 def _fingerprint(value: Any) -> tuple[str, Any]:
-    """What tells that a value changed, without a copy of its arrays."""
+    """Returns a fingerprint that shows whether a value changed, without a copy of its arrays."""
     arrays: Arrays = {}
     try:
         text = json.dumps(_encode(value, "", arrays))

@@ -59,7 +59,7 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What one checkpoint holds.
+    """The contents of one checkpoint.
 
     Attributes:
         epoch: Epochs that are done.
@@ -82,8 +82,8 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
     """Writes a checkpoint, then removes the oldest beyond `keep`.
 
-    It is written beside the others, brought to disk, and only then gets its name: whoever is
-    stopped in the middle finds the checkpoints that were there before.
+    It is written beside the others, brought to disk, and only then gets its name: a process
+    that is stopped in the middle leaves the checkpoints that were there before.
     """
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"{_UNFINISHED}{checkpoint.name}"
@@ -205,7 +205,7 @@ def _as_was(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _prune(folder: Path, saved: Path, keep: int) -> None:
-    """What is newer than the one just saved was found damaged, and counts for nothing."""
+    """Removes old checkpoints; those newer than the one just saved are damaged, and don't count."""
     existing = _checkpoints(folder)
     older = existing[: existing.index(saved)]
     for path in older[: max(0, len(older) - (keep - 1))]:

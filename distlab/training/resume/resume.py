@@ -56,7 +56,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
     equal to it.
 
     One folder holds one training. A checkpoint can be resumed under another strategy, as close as
-    the two are. A callback that writes a file as it goes must not start that file anew:
+    the two are. A callback that writes a file as it goes must not start that file again:
     `CSVLogger(..., append=True)`.
 
     Args:
@@ -105,8 +105,8 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self.every_steps = every_steps
         self.every_secs = every_secs
         self.keep = keep
-        self.resumed_from: Position | None = None  # where the last fit began, None if anew
-        self._checkpoint: checkpoints.Checkpoint | None = None  # to be restored once more
+        self.resumed_from: Position | None = None  # where the last fit began, None if afresh
+        self._checkpoint: checkpoints.Checkpoint | None = None  # to be restored again
         self._step = self._saved_step = 0
         self._steps_before = 0  # of this epoch
         self._saved_at = 0.0  # by the agreement's clock
@@ -217,7 +217,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
         self._check_validation_data()
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        """Leaves the model as it was, and the signal to whoever listened before."""
+        """Leaves the model as it was, and the signal to its earlier handler."""
         runs.start_as_given(self.model)
         self._agreement.stop_listening()
 
@@ -255,7 +255,7 @@ class Resume(keras.callbacks.Callback):  # type: ignore[misc]
             f"asked to leave (SIGTERM): saved step {self._step} in {self.folder}, and ends with "
             f"exit code {EXIT_CODE}, to be started again"
         )
-        self._workers.exchange(None)  # whoever ends first may take the others with it
+        self._workers.exchange(None)  # the first to end may take the others with it
         self._agreement.stop_listening()
         raise SystemExit(EXIT_CODE)
 

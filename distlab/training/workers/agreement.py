@@ -1,7 +1,7 @@
-"""What workers agree on: arguments, data, weights, and what each does next.
+"""The agreement of workers on arguments, data, weights, and what each does next.
 
 Unnoticed, one worker would wait for another forever, or each would train another model, or on its
-part of what is not one data set. So what differs is told to all of them.
+part of what is not one data set. So all of them learn what differs.
 """
 
 from __future__ import annotations
@@ -283,9 +283,9 @@ class Agreement(keras.callbacks.Callback):  # type: ignore[misc]
 class PreemptionNotice:
     """SIGTERM, kept for the next good moment while `fit` runs.
 
-    Whoever takes a machine away sends SIGTERM first, and waits: Kubernetes and Slurm for 30 s. Only
-    the main thread can listen: elsewhere, and where the signal is ignored, nothing changes. A
-    second SIGTERM is obeyed at once, by whoever listened before.
+    Before a machine is taken away, it gets SIGTERM and then some time: Kubernetes and Slurm give
+    30 s. Only the main thread can listen: elsewhere, and where the signal is ignored, nothing
+    changes. A second SIGTERM is obeyed at once, by the earlier handler.
 
     Attributes:
         given: Whether the signal came.
@@ -296,7 +296,7 @@ class PreemptionNotice:
         self._before: Any = None
 
     def listen(self) -> None:
-        """Takes the signal from whoever listens to it."""
+        """Takes the signal from its present handler."""
         before = signal.getsignal(signal.SIGTERM)
         in_main_thread = threading.current_thread() is threading.main_thread()
         if in_main_thread and before not in (None, signal.SIG_IGN):
@@ -304,7 +304,7 @@ class PreemptionNotice:
             signal.signal(signal.SIGTERM, self._heed)
 
     def put_back(self) -> None:
-        """Gives the signal back to whoever listened before, if nobody has taken it since."""
+        """Gives the signal back to its earlier handler, if nobody has taken it since."""
         if self._before is not None and signal.getsignal(signal.SIGTERM) == self._heed:
             signal.signal(signal.SIGTERM, self._before)
         self._before = None

@@ -38,7 +38,7 @@ def _order_inputs(seed: int) -> Inputs:
 
 
 def _order_call(make_pipeline: Callable[..., Any], inputs: Inputs) -> Plain:
-    """What three epochs show, and whether a second pipeline with the same seed repeats them."""
+    """Reads three epochs, and tests whether a second pipeline with the same seed repeats them."""
     import tensorflow as tf
 
     calls, numbers = CountedCalls(), inputs["numbers"]

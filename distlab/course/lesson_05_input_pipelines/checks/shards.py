@@ -50,7 +50,7 @@ def _write_files(folder: Path, inputs: Inputs, count: int) -> list[str]:
 
 
 def _read_by_all(my_examples: Callable[..., Any], inputs: Inputs, files: list[str]) -> Plain:
-    """Two epochs of each worker, and the first epoch of worker 0 once more, in a new pipeline."""
+    """Two epochs of each worker, and the first epoch of worker 0 again, in a new pipeline."""
     import tensorflow as tf
 
     def number_of(line: Any) -> Any:
@@ -80,7 +80,7 @@ def _read_by_all(my_examples: Callable[..., Any], inputs: Inputs, files: list[st
 
 
 def _shard_outcome(workers: list[Plain], again: list[int], wanted: list[int]) -> Plain:
-    """What the workers read in both epochs, and how much work they did in one."""
+    """Summarises the examples that workers read in two epochs, and their work in one."""
     epochs = list(zip(*(worker["epochs"] for worker in workers), strict=True))
     read = [sorted(number for part in epoch for number in part) for epoch in epochs]
     times, first = Counter(read[0]), epochs[0]
@@ -237,7 +237,7 @@ def _rest_inputs(seed: int) -> Inputs:
 
 
 def _rest_call(rest_of_epoch: Callable[..., Any], inputs: Inputs) -> Plain:
-    """What all workers read, and how often they called `decode`."""
+    """Returns the numbers that all workers read, and how often they called `decode`."""
     import tensorflow as tf
 
     calls, replicas = CountedCalls(), inputs["workers"] * inputs["each"]

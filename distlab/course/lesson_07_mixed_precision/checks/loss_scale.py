@@ -89,7 +89,7 @@ def _update_read(given: Inputs, outputs: Plain) -> Plain:
 def _update_reference(
     given: Inputs, *, parts: int = 1, unscale: bool = True, clip: str = "after"
 ) -> Plain:
-    """What a loss scale gives on every replica; `clip` is before or after unscaling, or never."""
+    """Returns the steps and scales of all replicas; `clip`: before or after unscaling, or never."""
     scale, good = _START, 0
     steps, scales = [], []
     for gradients in given["gradients"]:

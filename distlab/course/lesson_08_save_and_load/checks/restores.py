@@ -88,7 +88,7 @@ def _error_of_training(model: Any, inputs: Inputs) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """What an error says first, without the names that TensorFlow gives to places and objects."""
+    """Returns an error's first line, without TensorFlow's names for places and objects."""
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     return re.sub(r"\{\{.*?\}\} ?| for <.*| object at 0x[0-9a-f]+", "", text)[:200].rstrip(": ")
 
@@ -208,7 +208,7 @@ def _restore_call(restore_body: Callable[..., Any], inputs: Inputs) -> Plain:
     with tempfile.TemporaryDirectory() as folder:
 
         def restored(name: str, **parts: Any) -> tuple[str, Any]:
-            """What the answer raised, and the weights that it left, for a file of these parts."""
+            """Restores a file of these parts, and returns the error and the weights that result."""
             path = tf.train.Checkpoint(**parts).write(f"{folder}/{name}")
             body = _body(inputs["before"])
             try:

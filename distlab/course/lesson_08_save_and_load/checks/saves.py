@@ -92,7 +92,7 @@ def _answers_of(signature: Any, pixels: Any) -> Plain:
 def _export_reference(
     given: Inputs, *, prepared: bool = True, over: float = 1.0, softmax: bool = True
 ) -> Plain:
-    """What the export answers, of pixels divided by `over`."""
+    """Returns the export's answers to pixels divided by `over`."""
     images = given["pixels"].astype(np.float64) / over
     if prepared:
         images = given["slope"] * images / 255 + given["offset"]
@@ -110,7 +110,7 @@ def _export_reference(
 
 
 class _Answers(Close):
-    """What an export answers, or None where it takes no such batch."""
+    """The answers of an export, or None where it takes no such batch."""
 
     def compare(self, yours: Plain, expected: Plain) -> Criterion:
         """Returns the criterion for the two values."""

@@ -75,7 +75,7 @@ def _part(config: Any, *keys: str) -> Any:
 def _config_reference(
     given: Inputs, *, only_itself: bool = False, index: Callable[[int], Any] = lambda n: n
 ) -> Plain:
-    """What is read in the texts, by the workers and the index that the n-th one names."""
+    """Reads the texts in which the n-th worker names these workers and this index."""
 
     def text(n: int, address: str) -> str:
         workers = [address] if only_itself else given["addresses"]
@@ -229,7 +229,7 @@ def _missed(given: Inputs, out: Plain) -> str:
 
 
 def _not_shuffled(given: Inputs, out: Plain) -> str:
-    """What shows that a part is not shuffled by `seed`; nothing if it is."""
+    """Returns the evidence that a part is not shuffled by `seed`; empty if it is."""
     if any(order == sorted(order) for order in out["orders"]):
         return "a worker reads its part in the order in which it was given"
     if _batches_in_order(out):

@@ -224,7 +224,7 @@ def _saves(seed: int) -> Inputs:
 
 
 def _save_often(save: Callable[..., Any], inputs: Inputs) -> Plain:
-    """What is in the folder after some saves, after a killed save, and after the save behind it."""
+    """Returns the folder's contents after some saves, after a killed save, and after one more."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
 
@@ -423,7 +423,7 @@ _UNFINISHED, _NOTES = "step-20.ckpt.unfinished", "notes.txt"
 def _folder_names(seed: int) -> Inputs:
     draw = np.random.default_rng(seed)
     names = [f"step-{step}.ckpt" for step in range(8, int(draw.integers(11, 14)) + 1)]
-    # Somebody has copied them: an old one is the last that was written.
+    # They have been copied: an old one is the last that was written.
     others = [*draw.permutation([name for name in names if name != _COPIED]), _UNFINISHED, _NOTES]
     return {"names": [str(name) for name in (*others, _COPIED)], "newest": names[-1]}
 

@@ -36,7 +36,7 @@ _KEPT = 0.9  # of what was learned before, in each step: so the order of the bat
 
 
 class _KilledError(BaseException):
-    """What a learner's `except Exception` does not catch, as little as a kill."""
+    """Ends a call as a kill does: a learner's `except Exception` does not catch it."""
 
 
 def _kills(seed: int) -> Inputs:

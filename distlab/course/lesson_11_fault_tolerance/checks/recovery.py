@@ -161,7 +161,7 @@ def _batches_of(inputs: Inputs) -> Callable[[int], Any]:
 
 
 def _lives(place: Path) -> list[list[list[int]]]:
-    """For each life, for each of its steps, the examples that any worker has seen."""
+    """Returns, for each step of each life, the examples that any worker read."""
     lives: list[list[list[int]]] = []
     while folders := sorted(place.glob(f"seen-*-{len(lives)}")):
         of_workers = [_steps_in(folder) for folder in folders]
@@ -222,7 +222,7 @@ def _read(given: Inputs, out: Plain) -> Plain:
 
 
 def _reference(given: Inputs) -> Plain:
-    """What is compared of a training that recovers; its weights no reference knows."""
+    """Returns how a training that recovers should go, all but its weights."""
     order, weights = _order(given), np.zeros(1)
     steps = {"lives": [order], "lived": order, "begins": _saved(given), "twice": False}
     files = {"wrote": [[], []], "count": _KEEP, "others": []}
