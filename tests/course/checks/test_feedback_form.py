@@ -1,7 +1,12 @@
-"""The form of all feedback: what was done, what follows, a question; sections that exist."""
+"""The form of all feedback: what was done, what follows, a question; sections that exist.
 
+Docstrings and comments of the library keep a shorter list of words.
+"""
+
+import ast
 import functools
 import re
+import tokenize
 
 import pytest
 
@@ -18,6 +23,10 @@ AVOIDED = re.compile(
     r"\b(nobody|whoever|somebody|shall|also where|says so|the rest|another|anew|once more"
     r"|hangs on|stands in|cannot be meant|is told)\b"
 )
+AVOIDED_IN_CODE = re.compile(
+    r"(?i)\b(whoever|somebody|anew|once more|hangs on|stands in|is told|has seen|comes to)\b"
+)
+RIDDLES = ("Of", "What", "Whose", "Where", "Who")  # no docstring begins with them
 SENTENCE = re.compile(r"[.?!](?=\s|$)")
 
 
@@ -63,3 +72,35 @@ def test_a_check_is_complete_and_its_words_are_plain(check):
 
     section = section_to_revisit(check)
     assert section.heading in headings_in(section.stem), f"{check.revisit!r} is no heading there"
+
+
+def texts_in(path):
+    """Each docstring and comment of a module: its line, its text, and whether it documents."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, documented) and (text := ast.get_docstring(node)):
+            yield node.body[0].lineno, text, True
+    with tokenize.open(path) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string, False
+
+
+def problems_of_code(path):
+    """What is wrong with the words of a module, each with its line."""
+    for line, text, is_docstring in texts_in(path):
+        if is_docstring and (first := text.split()[0]) in RIDDLES:
+            yield f"{path.relative_to(ROOT)}:{line}: begins with {first!r}, a riddle"
+        for word in AVOIDED_IN_CODE.finditer(" ".join(text.split())):
+            yield f"{path.relative_to(ROOT)}:{line}: {word[0]!r} is not plain"
+
+
+def test_the_docstrings_and_comments_of_the_library_are_plain():
+    """Sources of notebooks are prose for learners, which has a style of its own."""
+    modules = (
+        path
+        for path in (ROOT / "distlab").rglob("*.py")
+        if path.name not in ("lesson.py", "exercise.py")
+    )
+    problems = [problem for path in sorted(modules) for problem in problems_of_code(path)]
+    assert problems == [], "\n".join(problems)
