@@ -7,11 +7,13 @@ build_all(model, spec)           # also what a step of the model's own makes whe
 from __future__ import annotations
 
 import contextlib
+import random
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from distlab.training.keras_private import models
@@ -38,8 +40,10 @@ def build_without_drawing(on_data: Callable[[Any], None]) -> Callable[..., Any]:
 def build_all(model: keras.Model, spec: Any) -> None:
     """Makes every variable of a training that is not there yet."""
     own = models.has_own(model, "train_step", "test_step")
+    kept = _python_kept if model.run_eagerly and model.built else contextlib.nullcontext
     try:
-        models.build(model, spec)
+        with kept(model):
+            models.build(model, spec)
     except Exception:
         # Without a strategy Keras builds in the first step, and so may need no specs. What a step
         # of the model's own needs is made by a trial of it.
@@ -49,8 +53,14 @@ def build_all(model: keras.Model, spec: Any) -> None:
 
 
 def build_for_own_step(model: keras.Model, spec: Any) -> None:
-    """Makes what a step of the model's own makes when it runs, which replicas cannot."""
+    """Makes what a step of the model's own makes when it runs, which replicas cannot.
+
+    An eager step runs once and makes it then. A trial would be seen by its Python: its counters,
+    its closures, what it draws.
+    """
     if not models.has_own(model, "train_step") or "_distlab_step_built" in vars(model):
+        return
+    if model.run_eagerly:
         return
     vars(model)["_distlab_step_built"] = True
     with (
@@ -60,6 +70,18 @@ def build_for_own_step(model: keras.Model, spec: Any) -> None:
         contextlib.suppress(Exception),  # a step that needs values: it fails, or not, later
     ):
         models.trace_symbolically(model.train_step, models.symbols_of(spec))
+
+
+@contextlib.contextmanager
+def _python_kept(model: keras.Model) -> Iterator[None]:
+    """Inside the block layers may be called without a trace in Python's state."""
+    drawn = random.getstate(), np.random.get_state()
+    try:
+        with _attributes_kept(model):
+            yield
+    finally:
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
 
 
 @contextlib.contextmanager

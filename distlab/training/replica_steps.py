@@ -151,7 +151,7 @@ class ReplicaSteps:
             batch, own = tf.nest.map_structure(as_tensor, batch), self._own_losses
             for _ in range(_MOST_TRACES):
                 step = Step(model, batch, own_losses=own, needed=self._needed)
-                with in_step(step), gradients.left_out():
+                with in_step(step), gradients.leaving_out():
                     step.look_at(getattr(model, self._method)(step.data))
                 self._needed.update(step.looked_at())
                 if not step.again:

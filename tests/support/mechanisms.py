@@ -40,7 +40,8 @@ ELSEWHERE = {
         "gen_stateless_random_ops_v2.stateless_truncated_normal_v2",
         "gen_stateless_random_ops_v2.stateless_random_uniform_int_v2",
         "gen_stateless_random_ops_v2.stateless_random_uniform_full_int_v2",
-        *("Layer._losses", "DistributedVariable.*scatter_*"),
+        *("Layer._losses", "DistributedVariable.*scatter_*", "DistributedVariable.__*__"),
+        *("ReplicaContextBase.all_reduce", "ReplicaContext.all_gather", "contexts.OneReplica.*"),
         *("gradients._numbered", "gradients._merged", "gradients._times"),
         *("rows.Rows.given", "step._at_least_one_row", "rows.all_gather"),
         *("mixing._last", "mixing._matmul", "mixing._one_hot", "mixing._squeeze"),
@@ -55,7 +56,8 @@ ELSEWHERE = {
     "tests/training/test_distribute_refusals.py": (
         *("ForwardAccumulator._push_accumulator", "operations._draws", "operations._look_into"),
         *("GradientTape.jacobian", "GradientTape.batch_jacobian", "tensorflow.gradients"),
-        *("gradients.watched", "replica_steps.ReplicaSteps._on_one"),
+        *("gradients.watched", "replica_steps.ReplicaSteps._on_one", "contexts._check"),
+        *("ReplicaContextBase.merge_call", "Strategy.reduce"),
     ),
     "tests/training/test_distribute_fit.py": (
         "replica_steps.ReplicaSteps._own_outputs",
@@ -158,7 +160,7 @@ def _name_of(value: Any) -> str | None:
     function = getattr(value, "__func__", value)
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     # What is called in place of a name has the name's own entry.
-    replaces = any(each.function is function for each in registry.DECLARED)
+    replaces = any(function in (each.function, each.when) for each in registry.DECLARED)
     if code is None or code.co_filename not in _FILES or replaces:
         return None
     return f"{_FILES[code.co_filename]}.{code.co_qualname}"

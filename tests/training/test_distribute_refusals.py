@@ -354,6 +354,22 @@ def a_number_of_rows_that_a_layer_kept():
     fit(lambda: net(DividesByRowsThatWereKept))
 
 
+class MakesItsVariablesInTheStep(Net):
+    def begin(self):
+        self.sums = None
+
+    def log(self, x, y, loss):
+        if self.sums is None:
+            self.sums = tf.Variable(tf.zeros_like(loss), trainable=False)
+        tf.cond(loss > 0, lambda: self.sums.assign_add(loss), lambda: loss)
+        return {}
+
+
+@refused(ModelError, "AssignAddVariableOp in a loop or a condition", "make the variable in the")
+def a_variable_of_a_step_that_is_assigned_in_a_condition():
+    fit(lambda: net(MakesItsVariablesInTheStep))
+
+
 class Merges(Net):
     def learn(self, tape, loss):
         tf.distribute.get_replica_context().merge_call(lambda strategy, loss: loss, args=(loss,))

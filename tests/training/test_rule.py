@@ -1,6 +1,7 @@
 """The rule's own corners: what it replaces, what it is told, and what it finds."""
 
 import inspect
+import random
 
 import keras
 import numpy as np
@@ -216,6 +217,24 @@ def test_what_a_hidden_state_draws_does_not_depend_on_the_number_of_replicas():
         fit(model)
     for model in models[1:]:
         assert difference(models[0], model) < 1e-6
+
+
+@pytest.mark.parametrize("draws", [False, True], ids=["draws nothing", "draws"])
+def test_pythons_generator_is_drawn_from_as_often_as_by_plain_keras(draws):
+    """Keras draws a number from it where a generator without a seed is first used."""
+
+    def noise(x):
+        return x + keras.random.normal(ops.shape(x)) if draws else x * 2
+
+    def make():
+        return network(layers.Lambda(noise), layers.Dense(4))
+
+    left = []
+    for model in pair(make):
+        keras.utils.set_random_seed(7)
+        fit(model)
+        left.append(random.random())
+    assert left[0] == left[1]
 
 
 INTERRUPTS = []

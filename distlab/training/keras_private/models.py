@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import random
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,13 +18,16 @@ import tensorflow as tf
 from keras.src import backend
 from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional
-from keras.src.random.seed_generator import global_seed_generator
+from keras.src.random.seed_generator import global_seed_generator, make_default_seed
 
 from distlab.training.keras_private import GLOBAL_SEED_GENERATOR
 from distlab.training.keras_private.runs import one_replica
 
 # The attribute of a global seed that names the strategy in whose scope it was made.
 _MADE_FOR = "_distlab_strategy"
+
+# The attribute of a global seed that was made before Keras would have.
+_EARLY = "_distlab_early"
 
 # The attribute of Keras's global state that counts the names it has given.
 _NAMES = "object_name_uids"
@@ -338,16 +342,32 @@ def without_strategy(model: keras.Model) -> Iterator[None]:
 
 
 def global_seed(strategy: tf.distribute.Strategy) -> keras.random.SeedGenerator:
-    """What keras.random draws by without a seed: a state that each replica has a copy of."""
+    """The generator of keras.random without a seed, with a state that each replica has a copy of.
+
+    Keras makes it when it is first used, by a number that it draws from Python's generator. Here it
+    must exist before, so that number is only drawn for good when `note_use` is called.
+    """
+    is_early = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is None
+    drawn = random.getstate()
     seed = global_seed_generator()
-    if strategy.num_replicas_in_sync == 1 or getattr(seed, _MADE_FOR, None) is strategy:
+    if is_early:
+        random.setstate(drawn)
+    elif strategy.num_replicas_in_sync == 1 or getattr(seed, _MADE_FOR, None) is strategy:
         return seed
     with strategy.scope():
         made = keras.random.SeedGenerator(0)
     made.state.assign(seed.state.numpy())
     setattr(made, _MADE_FOR, strategy)
+    setattr(made, _EARLY, is_early)
     use_seed(made)
     return made
+
+
+def note_use(seed: keras.random.SeedGenerator) -> None:
+    """Draws from Python's generator what Keras does where a global generator is first used."""
+    if getattr(seed, _EARLY, False):
+        setattr(seed, _EARLY, False)
+        make_default_seed()
 
 
 def use_seed(seed: keras.random.SeedGenerator) -> None:

@@ -7,6 +7,7 @@ than one. What has no such answer is refused.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from distlab.errors import is_installed
 from distlab.training.rule.current import current, replaces
+from distlab.training.rule.gradients import Built, left_out
 from distlab.training.rule.refusal import refusal
 from distlab.training.rule.step import Step
 
@@ -34,6 +36,29 @@ def _asking() -> Step | None:
 def _is_users(caller: FrameType) -> bool:
     """Whether a caller is the user's own code."""
     return not is_installed(caller.f_code.co_filename)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneReplica:
+    """The context of a step that is tried outside of replicas, to make its variables."""
+
+    strategy: tf.distribute.Strategy
+    num_replicas_in_sync: int = 1
+    replica_id_in_sync_group: int = 0
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Returns the value."""
+        return value
+
+    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
+        """Returns the value."""
+        return value
+
+
+@replaces("tensorflow.distribute.get_replica_context", when=left_out)
+def replica_context(applied: list[Built], original: Callable[[], Any]) -> Any:
+    """Gives a step that only makes variables a context, where TensorFlow has none."""
+    return original() or OneReplica(tf.distribute.get_strategy())
 
 
 @replaces("tensorflow.distribute.Strategy.num_replicas_in_sync")

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from distlab.training.keras_private import models
 from distlab.training.keras_private.functions import constant_shape
 from distlab.training.rule.current import current, replaces
 from distlab.training.rule.mixing import CallSite
@@ -102,6 +103,14 @@ def draw_by_whole_batch(
     if step.rows is not None:
         step.give_whole_batch(step.layer)
     return original(*args, **kwargs)
+
+
+@replaces("keras.src.random.seed_generator.global_seed_generator")
+def global_generator(step: Step, original: Callable[[], Any]) -> Any:
+    """The generator of draws without a seed, which Keras makes when it is first used."""
+    generator = original()
+    models.note_use(generator)
+    return generator
 
 
 def _begin(shape: Any, rows: Rows) -> tf.Tensor:

@@ -39,7 +39,7 @@ Built = tuple[keras.optimizers.Optimizer, list[Any]]
 
 
 @contextlib.contextmanager
-def left_out() -> Iterator[list[Built]]:
+def leaving_out() -> Iterator[list[Built]]:
     """Inside the block gradients are zeros, and optimizers only say what they would update."""
     before, _NOW.applied = getattr(_NOW, "applied", None), []
     try:
@@ -53,7 +53,7 @@ def building() -> Iterator[None]:
     """Inside the block a step only makes variables: nothing is differentiated or updated."""
     applied: list[Built] = []
     try:
-        with left_out() as applied:
+        with leaving_out() as applied:
             yield
     finally:
         for optimizer, variables in applied:  # only now have these a value
@@ -86,7 +86,7 @@ def _writer() -> Callable[[Any], Any] | None:
     return _own_copy if current() is not None or _is_alone() else None
 
 
-def _left_out() -> list[Built] | None:
+def left_out() -> list[Built] | None:
     """Where there are no gradients and updates, the list of optimizers and what they update."""
     return getattr(_NOW, "applied", None)
 
@@ -101,7 +101,7 @@ class _Watch:
 
 
 def _watching() -> _Watch | None:
-    watch = _Watch(current(), getattr(_NOW, "check", None), _left_out() is not None)
+    watch = _Watch(current(), getattr(_NOW, "check", None), left_out() is not None)
     return watch if watch.step or watch.check or watch.is_left_out else None
 
 
@@ -273,7 +273,7 @@ def _merged(result: tf.IndexedSlices, rows: tf.Tensor) -> tf.IndexedSlices:
 
 
 @replaces(
-    "keras.optimizers.Optimizer.apply", "keras.optimizers.LossScaleOptimizer.apply", when=_left_out
+    "keras.optimizers.Optimizer.apply", "keras.optimizers.LossScaleOptimizer.apply", when=left_out
 )
 def note_optimizer(
     applied: list[Built], original: Any, self: Any, grads: Any, trainable_variables: Any = None

@@ -53,6 +53,10 @@ _DRAW = (
     "tf.random.stateless_*"
 )
 
+_OWN_COPIES = (
+    "make the variable in the model's __init__() or build(), where each replica gets a copy of it"
+)
+
 
 class Shared:
     """What the replicas of one process share while a step is traced.
@@ -164,7 +168,9 @@ def _stateful(
             raise refusal(
                 step,
                 f"{op_type} in a loop or a condition, where it would happen once for each replica",
-                "do it outside of the loop or the condition"
+                _OWN_COPIES
+                if op_type.startswith(_OF_VARIABLES)
+                else "do it outside of the loop or the condition"
                 + (f", or {_DRAW}" if _draws(op_type) else ""),
             )
         return make()

@@ -5,6 +5,8 @@ of all rows, a function or a way back that nobody looked at.
 """
 
 import dataclasses
+import itertools
+import random
 
 import keras
 import numpy as np
@@ -92,13 +94,14 @@ class CountsByPythonEagerly(Net):
     """Every second step counts twice, and a list has the losses of all steps."""
 
     def begin(self):
-        self.count, self.kept = 0, []
+        self.count, self.kept, self.others = 0, [], itertools.count(1)
 
     def loss_of(self, x, y):
-        self.count += 1
+        self.count += next(self.others) + round(9 * random.random())
         loss = super().loss_of(x, y)
         self.kept.append(loss)
-        return loss * (1 + self.count % 2) + 0 * tf.add_n(self.kept)
+        rate = float(self.optimizer.learning_rate) * int(self.optimizer.iterations)
+        return loss * (1 + self.count % 2 + rate) + 0 * tf.add_n(self.kept)
 
 
 # Other ways out of a layer
@@ -296,8 +299,12 @@ class SumsOverReplicasByItself(Net):
         self.optimizer.apply(gradients, weights)
 
     def log(self, x, y, loss):
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        return {"replica": tf.cast(replica, tf.float32)}
+        context = tf.distribute.get_replica_context()
+        replicas = tf.shape(context.all_gather(tf.zeros([1]), 0))[0]
+        return {
+            "replica": tf.cast(context.replica_id_in_sync_group, tf.float32),
+            "replicas": tf.cast(replicas, tf.float32),
+        }
 
 
 # Sizes
