@@ -6,7 +6,7 @@
     execute = make_execution(model, step, running=session.iterator)
     logs = execute(iterator)               # several of them; raises StopIteration if none is left
 
-TensorFlow traces it, and may have to once more: what was promised and then looked at is put
+TensorFlow traces it, and may have to do so again: what was promised and then looked at is put
 together in the next trace, and a layer that turned out to look at other rows gets the whole batch.
 """
 
@@ -84,7 +84,7 @@ class ReplicaSteps:
         return self._function(batch)
 
     def shapes(self, element_spec: Any) -> Any:
-        """What the step returns, as specs."""
+        """Returns the specs of the step's results."""
         self._look_ahead(element_spec)
         return self._function.get_concrete_function(element_spec).structured_outputs
 
@@ -103,7 +103,7 @@ class ReplicaSteps:
         return bool(self._gathers)
 
     def results(self, logs: Any) -> dict[str, Any]:
-        """What Keras logs of a step, outside of the replicas."""
+        """Returns the logs of a step as Keras gives them outside of the replicas."""
         result = self._model.get_metrics_result() if self._logs_metrics else logs
         return dict(tf.nest.map_structure(tf.convert_to_tensor, dict(result or {})))
 
@@ -306,7 +306,7 @@ class ReplicaSteps:
         return tf.add_n(counts)
 
     def _put_together(self, outputs: list[Any]) -> Any:
-        """What `predict` gets of all replicas: rows in their order, or what is alike on all."""
+        """Returns the outputs of all replicas: rows in their order, or what is alike on all."""
         local = self.strategy.experimental_local_results
         several_workers = workers_of(self.strategy).count > 1
         result = []
@@ -379,7 +379,7 @@ def make_execution(
 
     def several_steps(iterator: Any, most: tf.Tensor, ask: bool) -> tuple[Any, ...]:
         # It asks whether there is one more batch, as Keras does not: without, what does not
-        # depend on data (counting the step, weight decay) would be done once more at the end. It
+        # depend on data (counting the step, weight decay) would be done again at the end. It
         # asks for the loop's own condition: TensorFlow's usual all-reduce cannot be in another.
         def is_there(batch: Any) -> tf.Tensor:
             is_there = batch.has_value()

@@ -130,7 +130,7 @@ def _build_symbolically(model: keras.Model, spec: Any) -> None:
 
 
 def _known_outputs(model: keras.Model) -> Any:
-    """What a model gives, as symbols, if it is built and says so; else None."""
+    """Returns a built model's outputs as symbols; None where it does not know them."""
     if not all(layer.built for layer in model._flatten_layers()):
         return None
     if type(model).call is keras.Sequential.call:
@@ -230,7 +230,7 @@ def metrics_of(model: keras.Model) -> Iterator[keras.metrics.Metric]:
 
 
 def _held(model: keras.Model) -> Iterator[Any]:
-    """What the model and its layers keep in attributes, lists and dictionaries of their own."""
+    """Yields what the model and its layers keep in attributes, lists and dictionaries."""
 
     def parts(value: Any, depth: int) -> Iterator[Any]:
         if isinstance(value, dict):
@@ -379,7 +379,7 @@ class Writes(keras.StatelessScope):  # type: ignore[misc]
     """Keeps what Keras assigns to variables; what isn't kept is read from the variable."""
 
     def get_current_value(self, variable: keras.Variable) -> Any:
-        """What was assigned last, or TensorFlow's variable."""
+        """Returns the value assigned last, or TensorFlow's variable."""
         kept = super().get_current_value(variable)
         return variable._value if kept is None else kept
 
@@ -389,5 +389,5 @@ class Writes(keras.StatelessScope):  # type: ignore[misc]
         super().add_update((variable, value if variable.trainable else tf.stop_gradient(value)))
 
     def written(self, variable: keras.Variable) -> Any:
-        """What was assigned last, None if nothing was."""
+        """Returns the value assigned last; None if there is none."""
         return super().get_current_value(variable)

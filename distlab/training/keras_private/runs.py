@@ -1,4 +1,4 @@
-"""What Keras's `fit` reads and calls: its iterator over epochs, its callbacks, its place in data.
+"""Keras's `fit` from inside: its iterator over epochs, its callbacks, its position in the data.
 
 run = begun_run()                            # in a callback's on_train_begin, once `note` is called
 place = DataPosition(run.iterator)                  # counts what is read from now on
@@ -95,13 +95,13 @@ def start_at_epoch(model: keras.Model, epoch: int) -> None:
 
 
 def start_as_given(model: keras.Model) -> None:
-    """Takes `start_at_epoch` back: the next `fit` begins where it is told to."""
+    """Takes `start_at_epoch` back: the next `fit` begins at its own `initial_epoch`."""
     if model in _EPOCH_BEFORE:
         model._initial_epoch = _EPOCH_BEFORE.pop(model)
 
 
 def validation(model: keras.Model) -> tuple[Any, int | None]:
-    """What the running `fit` has validated on, or None, and its `validation_steps`."""
+    """Returns the validation data of the running `fit`, or None, and its `validation_steps`."""
     iterator = getattr(model, "_eval_epoch_iterator", None)
     return (None, None) if iterator is None else (read_by(iterator), iterator.steps_per_epoch)
 
@@ -134,7 +134,7 @@ def undistributed(iterator: Any) -> tf.data.Dataset | None:
 
 
 def read_by(iterator: Any) -> Any:
-    """What an iterator over epochs reads, before it is spread over replicas."""
+    """Returns the data of an iterator over epochs, before they are spread over replicas."""
     dataset = iterator._distributed_dataset
     return getattr(dataset, "_original_dataset", dataset)
 
@@ -145,12 +145,12 @@ def iterate(iterator: Any, data: Any) -> None:
 
 
 def spec_of_replica(iterator: Any) -> Any:
-    """What one replica gets of an iterator over epochs, as specs."""
+    """Returns one replica's part of what an iterator over epochs yields, as specs."""
     return one_replica(iterator._distributed_dataset.element_spec)
 
 
 def one_replica(element_spec: Any) -> Any:
-    """What one replica gets of a distributed data set, as specs."""
+    """Returns one replica's part of a distributed data set's elements, as specs."""
     return tf.nest.map_structure(
         lambda spec: getattr(spec, "_value_specs", [spec])[0], element_spec
     )
@@ -174,7 +174,7 @@ def end_data(iterator: Any, *, taken: int) -> None:
 
 
 class DataPosition:
-    """Where a `fit` is in its data: which iterators it made, and how far it read each."""
+    """The position of a `fit` in its data: the iterators that it made, and how far it read each."""
 
     def __init__(self, iterator: Any) -> None:
         self.read: list[int] = []  # batches, by iterator over the data
@@ -219,7 +219,7 @@ class DataPosition:
         return batch if known is None else min(batch, known)
 
     def state(self) -> dict[str, Any]:
-        """What `move_to` needs, fit for JSON."""
+        """The state that `move_to` needs, fit for JSON."""
         return {
             "read": list(self.read),
             "slack": self._slack,

@@ -37,7 +37,7 @@ def runtime() -> Any:
 
 
 def partitioner_of(strategy: tf.distribute.Strategy) -> Any:
-    """What divides variables among parameter servers; None where nothing does."""
+    """Returns the function that divides variables among parameter servers; None where none does."""
     return getattr(strategy.extended, "_variable_partitioner", None)
 
 

@@ -1,4 +1,4 @@
-"""What Keras keeps with a tensor: the mask of its examples, and the logits it was made of."""
+"""Keras's attributes of a tensor: the mask of its examples, and the logits it was made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step that was written for replicas asks of TensorFlow: in a step there is one device.
+"""The replica context that TensorFlow shows a step written for replicas: there is one device.
 
 Every replica sees the whole batch and has its gradients, so a sum over replicas is the value
 itself, and the replica that asks is the first of one. Only in a layer with own rows is there more

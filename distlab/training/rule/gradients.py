@@ -2,7 +2,7 @@
 
 Outputs that were put together give each replica what all replicas ask for, so each finds
 `replicas` times its part. What a step does with the mean is the same on all replicas, so each
-updates its own copies of weights, slots and counts; nothing is brought together once more.
+updates its own copies of weights, slots and counts; nothing is brought together a second time.
 """
 
 from __future__ import annotations
@@ -82,18 +82,18 @@ def _is_alone() -> bool:
 
 
 def _writer() -> Callable[[Any], Any] | None:
-    """What finds a replica's own copy of a variable; None where TensorFlow updates all copies."""
+    """Returns the finder of a replica's own copy; None where TensorFlow updates all copies."""
     return _own_copy if current() is not None or _is_alone() else None
 
 
 def left_out() -> list[Built] | None:
-    """Where there are no gradients and updates, the list of optimizers and what they update."""
+    """Returns the optimizers and what they update, where there are no gradients; else None."""
     return getattr(_NOW, "applied", None)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Watch:
-    """Who is to know of a gradient: the step, a check of the loss, or nobody takes one."""
+    """The recipients of a gradient: the step, a check of the loss, or none if none is taken."""
 
     step: Step | None
     check: Callable[[tf.Tensor], list[Any]] | None
@@ -141,7 +141,7 @@ def gradient(
         )
     step.backward = True
     try:
-        with step.on(step.batch):  # a layer may be computed once more on the way back
+        with step.on(step.batch):  # a layer may be computed again on the way back
             result = original(self, target, sources, *args, **kwargs)
     finally:
         step.backward = False

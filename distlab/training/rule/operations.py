@@ -59,7 +59,7 @@ _OWN_COPIES = (
 
 
 class Shared:
-    """What the replicas of one process share while a step is traced.
+    """The state that replicas of one process share while a step is traced.
 
     Args:
         one_copy: Whether all replicas share the one copy of each variable, as Writes sees to.
@@ -75,7 +75,7 @@ class Shared:
         self._changed: set[Any] = set()
 
     def once(self, step: Step, key: Any, kind: str, make: Callable[[], Any]) -> Any:
-        """The nth thing of its key, which the first replica that comes to it makes for all."""
+        """Returns the nth thing of its key, which the first replica to ask makes for all."""
         made, number = self._made.setdefault(key, []), self._counts.get((id(step), key), 0)
         self._counts[id(step), key] = number + 1
         if number == len(made):

@@ -197,7 +197,7 @@ class Step:
         self._seen |= {key for key, whole in self._promised.items() if whole.ref() in refs}
 
     def looked_at(self) -> set[int]:
-        """The promises that somebody looked at."""
+        """The promises that anything looked at."""
         return self._seen | {key for key, whole in self._promised.items() if whole.consumers()}
 
     def differs(self, tensor: tf.Tensor) -> bool:
