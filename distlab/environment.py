@@ -15,6 +15,7 @@ import importlib.util
 import logging
 import os
 import platform
+import re
 import sys
 import tempfile
 import warnings
@@ -101,6 +102,14 @@ NOISE = (
     b"Could not find cuda drivers on your machine",
     b"failed call to cuInit",
 )
+
+# A line of native code that only informs, in the forms of TensorFlow 2.19 to 2.21 and of gRPC.
+_INFORMS = re.compile(rb"I\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d .*: I ")
+
+
+def is_noise(line: bytes) -> bool:
+    """Whether a line of a log tells of nothing that went wrong."""
+    return any(noise in line for noise in NOISE) or bool(_INFORMS.match(line))
 
 
 @contextlib.contextmanager

@@ -35,6 +35,7 @@ from distlab.cluster.ports import is_free, reserved_ports
 from distlab.cluster.probe import unanswering
 from distlab.cluster.spec import ClusterSpec, Layout, TaskName
 from distlab.cluster.warm.process import shared_server
+from distlab.environment import is_noise
 from distlab.errors import TaskFailed, TaskTimeout
 
 _POLL_SECS = 0.005
@@ -287,9 +288,10 @@ class KernelGroup:
         return silent if len(silent) < len(addresses) else {}
 
     def last_words(self, task: TaskName) -> str:
-        """Returns the last lines of a task's log, indented."""
-        lines = self.group.log_of(task).read_text(errors="replace").splitlines()
-        return "\n".join(f"    {line}" for line in lines[-_LOG_LINES:])
+        """Returns the last lines of a task's log, indented, without those that only inform."""
+        lines = self.group.log_of(task).read_bytes().splitlines()
+        told = [line.decode(errors="replace") for line in lines if not is_noise(line)]
+        return "\n".join(f"    {line}" for line in told[-_LOG_LINES:])
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:

@@ -15,10 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from distlab.errors import is_installed
 from distlab.training.rule.current import current, replaces
 from distlab.training.rule.gradients import Built, left_out
-from distlab.training.rule.refusal import refusal
+from distlab.training.rule.refusal import is_of_user, refusal
 from distlab.training.rule.step import Step
 
 _CONTEXT = "tensorflow.python.distribute.distribute_lib"
@@ -34,8 +33,8 @@ def _asking() -> Step | None:
 
 
 def _is_users(caller: FrameType) -> bool:
-    """Whether a caller is the user's own code."""
-    return not is_installed(caller.f_code.co_filename)
+    """Whether a caller is the user's own code, or that of a package which the user brings."""
+    return is_of_user(caller.f_globals.get("__name__"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from distlab.training.keras_private.layers import layer_losses, own_state, reduc
 from distlab.training.rule import mixing
 from distlab.training.rule.current import replaces
 from distlab.training.rule.losses import is_keras
+from distlab.training.rule.refusal import is_of_user
 from distlab.training.rule.step import Step
 from distlab.training.rule.tensors import let_out
 
@@ -146,7 +147,11 @@ def custom_gradient(
 
     With own rows it finds that `replicas` times, which only what is linear may ignore.
     """
-    if step.shared is None or step.backward or not is_users(function):
+    if (
+        step.shared is None
+        or step.backward
+        or not is_of_user(getattr(function, "__module__", None))
+    ):
         return original(function, args, kwargs)
     if step.rows is None or step.layer is None:
         whole = step.cut or step.model
@@ -176,12 +181,6 @@ def custom_gradient(
 
 def _times(value: Any, factor: float) -> Any:
     return None if value is None else value * tf.cast(factor, value.dtype)
-
-
-def is_users(function: Any) -> bool:
-    """Whether a function is neither Keras's nor TensorFlow's nor distlab's."""
-    package = (getattr(function, "__module__", None) or "").partition(".")[0]
-    return package not in ("keras", "tensorflow", "distlab")
 
 
 def _may_hold(name: str, value: Any) -> bool:

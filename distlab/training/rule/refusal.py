@@ -24,6 +24,11 @@ def refusal(step: Any, found: str, do: str) -> ModelError:
     )
 
 
+def is_of_user(module: str | None) -> bool:
+    """Whether code of a module is neither Keras's nor TensorFlow's nor distlab's."""
+    return (module or "").partition(".")[0] not in ("keras", "tensorflow", "distlab")
+
+
 def users_line() -> str:
     """The innermost line of the user's own that runs, as the end of a sentence."""
     frame: FrameType | None = sys._getframe()
