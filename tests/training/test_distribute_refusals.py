@@ -354,6 +354,20 @@ def a_number_of_rows_that_a_layer_kept():
     fit(lambda: net(DividesByRowsThatWereKept))
 
 
+class DrawsByAWeight(Net):
+    def begin(self):
+        self.shape_of_draws = self.add_weight(initializer="ones", trainable=True)
+
+    def loss_of(self, x, y):
+        drawn = tf.random.gamma((8,), tf.convert_to_tensor(self.shape_of_draws))
+        return super().loss_of(x + drawn, y)
+
+
+@refused(ModelError, "RandomGamma, through which a gradient flows", "tf.random.stateless_*")
+def a_draw_that_a_weight_shapes():
+    fit(lambda: net(DrawsByAWeight))
+
+
 class MakesItsVariablesInTheStep(Net):
     def begin(self):
         self.sums = None

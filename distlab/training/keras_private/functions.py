@@ -9,10 +9,17 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import autograph_util
-from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import op_def_registry, ops
 from tensorflow.python.framework.tensor_util import constant_value_as_shape as constant_shape
 
-__all__ = ["constant_shape", "definition_of", "function_in", "is_recorded", "python_function"]
+__all__ = [
+    "constant_shape",
+    "definition_of",
+    "function_in",
+    "has_gradient",
+    "is_recorded",
+    "python_function",
+]
 
 _Function = type(tf.function(lambda: None))
 
@@ -46,6 +53,14 @@ def function_in(graph: Any, name: str) -> Any:
 def definition_of(op_type: str) -> Any:
     """The definition of an operation, with its attributes; None of one that isn't registered."""
     return op_def_registry.get(op_type)
+
+
+def has_gradient(op_type: str) -> bool:
+    """Whether TensorFlow knows the gradient of an operation, and it is not zero everywhere."""
+    try:
+        return ops.gradient_registry.lookup(op_type) is not None
+    except LookupError:
+        return False
 
 
 def is_recorded(inputs: list[Any]) -> bool:

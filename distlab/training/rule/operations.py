@@ -20,15 +20,25 @@ from typing import Any
 
 import tensorflow as tf
 
-from distlab.training.keras_private.functions import definition_of, function_in, is_recorded
+from distlab.training.keras_private.functions import (
+    definition_of,
+    function_in,
+    has_gradient,
+    is_recorded,
+)
 from distlab.training.rule import doors
 from distlab.training.rule.current import replaces
 from distlab.training.rule.refusal import refusal
 from distlab.training.rule.step import Step
 
-# What each replica does for itself without harm.
-_OF_EACH = {"Assert", "Placeholder", "PlaceholderWithDefault", "PrintV2"}
-_OF_EACH_BEGIN = ("Collective", "Nccl", "Stateless", "TPU", "Xla", "_")
+# What each replica does for itself without harm. Recurrent layers call CudnnRNN on GPUs.
+_OF_EACH = {
+    *("Assert", "CheckNumerics", "CheckNumericsV2", "Placeholder", "PlaceholderWithDefault"),
+    *("Print", "PrintV2"),
+}
+_OF_EACH_BEGIN = (
+    *("Collective", "CudnnRNN", "DebugIdentity", "Nccl", "Stateless", "TPU", "Xla", "_"),
+)
 
 # They look at what their handle names, and change nothing.
 _READS = {
@@ -53,6 +63,11 @@ _DRAW = (
     "tf.random.stateless_*"
 )
 
+_SAID_AS = {"EagerPyFunc": "tf.py_function"}
+_WITHOUT_GRADIENT = {
+    "EagerPyFunc": "write it with TensorFlow's operations, or put tf.numpy_function into a "
+    "tf.custom_gradient"
+}
 _OWN_COPIES = (
     "make the variable in the model's __init__() or build(), where each replica gets a copy of it"
 )
@@ -183,12 +198,13 @@ def _stateful(
     if is_shared and op_type not in _READS:
         for layer in shared.change(handles):
             step.give_whole_batch(layer)
-    if op_type == "EagerPyFunc" and is_recorded(list(inputs)):
+    if is_shared and is_recorded(list(inputs)) and has_gradient(op_type):
         raise refusal(
             step,
-            "tf.py_function, through which a gradient flows: it would run once for each replica",
-            "write it with TensorFlow's operations, or put tf.numpy_function into a "
-            "tf.custom_gradient",
+            f"{_SAID_AS.get(op_type, op_type)}, through which a gradient flows: it would run once "
+            "for each replica",
+            _WITHOUT_GRADIENT.get(op_type, "stop the gradient by tf.stop_gradient")
+            + (f", or {_DRAW}" if _draws(op_type) else ""),
         )
     return shared.once(step, tuple(handles), op_type, make)
 

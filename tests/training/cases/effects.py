@@ -104,6 +104,14 @@ class CountsByPythonEagerly(Net):
         return loss * (1 + self.count % 2 + rate) + 0 * tf.add_n(self.kept)
 
 
+@step()
+class ChecksItsNumbers(Net):
+    def loss_of(self, x, y):
+        outputs = tf.debugging.check_numerics(self(x), "outputs")
+        tf.debugging.Assert(tf.size(outputs) > 0, [outputs])
+        return self.mean_loss(y, outputs)
+
+
 # Other ways out of a layer
 
 
