@@ -29,6 +29,7 @@ from distlab.training.rule.current import replaces
 from distlab.training.rule.mixing import CallSite
 from distlab.training.rule.rows import Rows
 from distlab.training.rule.step import Step
+from distlab.training.rule.tensors import let_out
 
 # Of Keras's losses, those of the batch as a whole.
 _OF_BATCH = [
@@ -129,11 +130,11 @@ def sharded_loss(
     y_true, sample_weight = rows.labels((y_true, sample_weight))
     y_pred, own_losses = rows.own(y_pred), step.own_losses
     is_plain = sample_weight is None and mask_of(y_pred) is None
-    with step.on(rows), _watched(step, self, "call", may_be_mean=is_plain):
+    with step.on(rows, self), _watched(step, self, "call", may_be_mean=is_plain):
         result = original(self, y_true, y_pred, sample_weight)
         if result.shape.rank:
             return rows.whole(result)
-        return result if own_losses else rows.mean(result)
+        return let_out(result if own_losses else rows.mean(result))
 
 
 @replaces("keras.src.losses.loss.reduce_weighted_values")
@@ -186,7 +187,7 @@ def update_compiled_metrics(
             continue
         set_counting(metric, of_own_rows=True)
         own = *rows.labels((y_true, sample_weight)), rows.own(y_pred)
-        with step.on(rows):
+        with step.on(rows, metric):
             labels, weights, outputs = rows.without_padding_row(own)
             with _watched(step, metric, "_fn"):
                 metric.update_state(labels, outputs, sample_weight=weights)
@@ -218,7 +219,7 @@ def gather_mean_metric(
         return original(self, y_true, y_pred, sample_weight)
     mask = mask_of(y_pred)
     y_true, y_pred = rows.labels(y_true), rows.own(y_pred)
-    with step.on(rows):
+    with step.on(rows, self):
         with _watched(step, self, "_fn"):
             values = values_of(self, y_true, y_pred)
         values = rows.whole(values)

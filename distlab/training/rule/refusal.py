@@ -11,17 +11,24 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import keras
+
 from distlab.errors import ModelError, is_installed
 
 
 def refusal(step: Any, found: str, do: str) -> ModelError:
     """The error of a step, which names the layer that runs and the line that is at fault."""
-    where = "a step" if step.layer is None else f"the layer {step.layer.name!r}"
+    where = "a step" if step.layer is None else f"{_kind_of(step.layer)} {step.layer.name!r}"
     return ModelError(
         asked=f"train or evaluate the model {step.model.name!r} on several replicas",
         found=f"{found}, in {where}{users_line()}",
         do=do,
     )
+
+
+def _kind_of(part: Any) -> str:
+    kinds = {keras.losses.Loss: "the loss", keras.metrics.Metric: "the metric"}
+    return next((name for kind, name in kinds.items() if isinstance(part, kind)), "the layer")
 
 
 def is_of_user(module: str | None) -> bool:

@@ -41,9 +41,9 @@ class Step:
     Attributes:
         data: The batch as the step gets it.
         rows: Those of the layer that runs, None outside of layers.
-        layer: The innermost layer that runs.
+        layer: The innermost layer that runs, or the loss or metric that has own rows.
         running: All layers that run, the innermost last, and the graph that each was called in.
-        called: Layers that run or have run, by their ids.
+        called: Layers, losses and metrics that run or have run, by their ids.
         in_loop: Whether what is made is the body of a loop that has no graph of its own.
         is_meeting: Whether a collective of distlab's own is made.
         cut: The layer that gets the whole batch within one that has own rows, and gives back these.
@@ -111,6 +111,8 @@ class Step:
     def on(self, rows: Rows | None, layer: Any = None) -> Iterator[None]:
         """Inside the block tensors have these rows, in a layer or in none."""
         before, self.rows, self.layer = (self.rows, self.layer), rows, layer
+        if layer is not None:
+            self.called[id(layer)] = layer
         try:
             yield
         finally:
