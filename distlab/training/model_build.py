@@ -42,7 +42,7 @@ def build_all(model: keras.Model, spec: Any) -> None:
     own = models.has_own(model, "train_step", "test_step")
     kept = _python_kept if model.run_eagerly and model.built else contextlib.nullcontext
     try:
-        with kept(model):
+        with kept(model), gradients.leaving_out():
             models.build(model, spec)
     except Exception:
         # Without a strategy Keras builds in the first step, and so may need no specs. What a step
@@ -63,13 +63,19 @@ def build_for_own_step(model: keras.Model, spec: Any) -> None:
     if model.run_eagerly:
         return
     vars(model)["_distlab_step_built"] = True
-    with (
-        model.distribute_strategy.scope(),
-        gradients.building(),
-        _attributes_kept(model),
-        contextlib.suppress(Exception),  # a step that needs values: it fails, or not, later
-    ):
-        models.trace_symbolically(model.train_step, models.symbols_of(spec))
+    with model.distribute_strategy.scope():
+        try:
+            with gradients.building(), _attributes_kept(model):
+                models.trace_symbolically(model.train_step, models.symbols_of(spec))
+        except Exception:  # a step that needs values: it fails, or not, later
+            _build_optimizers(model)
+
+
+def _build_optimizers(model: keras.Model) -> None:
+    """Makes the slots of optimizers for all weights, where it isn't known for which."""
+    for optimizer in models.optimizers_of(model) if model.built else ():
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
 
 
 @contextlib.contextmanager

@@ -517,7 +517,8 @@ def make_predict_function(
     def predict(batches: list[Any]) -> Any:
         if see is not None:
             see(batches[0])
-        models.build_for(model, batches[0], strategy)
+        with gradients.leaving_out():
+            models.build_for(model, batches[0], strategy)
         if not steps:
             steps.append(ReplicaSteps(model, "predict_step"))
         with explained(model, doing="predict with"):

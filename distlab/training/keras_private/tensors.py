@@ -14,7 +14,10 @@ def mask_of(tensor: Any) -> Any:
 
 
 def keep_with(made: Any, tensor: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns `made` with the mask and the logits of a tensor, each changed in the same way."""
+    """Returns `made` with the attributes of a tensor: mask and logits changed in the same way."""
+    for name, value in vars(tensor).items() if hasattr(tensor, "__dict__") else ():
+        if not name.startswith("_"):  # of the user's own
+            setattr(made, name, value)
     mask, logits = mask_of(tensor), getattr(tensor, "_keras_logits", None)
     if mask is not None:
         made._keras_mask = tf.cast(change(mask), tf.bool)

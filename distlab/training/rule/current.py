@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from distlab.training.keras_private import registry
-from distlab.training.rule.refusal import refusal
+from distlab.training.rule.refusal import is_of_user, refusal
 
 if TYPE_CHECKING:
     from distlab.training.rule.step import Step
@@ -59,22 +60,48 @@ def run_collective(collective: Callable[..., Any], *args: Any, **kwargs: Any) ->
             "wait for each other",
             "call layers outside of it",
         )
-    layers = [step.model, *step.called.values()]
-    kept = [(vars(layer), dict(vars(layer))) for layer in layers]
-    lists = {
-        id(value): (value, list(value))
-        for _, own in kept
-        for value in own.values()
-        if type(value) is list
-    }
+    kept = [_keep(part) for part in _containers([step.model, *step.called.values()])]
     before, step.is_meeting = step.is_meeting, True
     try:
         result = collective(*args, **kwargs)
     finally:
         step.is_meeting = before
-    for now, own in kept:
-        kept_names = (name for name in own if not name.startswith("_distlab"))
-        now.update({name: own[name] for name in kept_names if now.get(name) is not own[name]})
-    for value, own_items in lists.values():
-        value[:] = own_items
+    for put_back in kept:
+        put_back()
     return result
+
+
+def _containers(layers: Iterable[Any]) -> Iterator[Any]:
+    """Yields the attributes of layers, and the containers and objects in those of user's layers."""
+    for layer in layers:
+        yield vars(layer)
+        if is_of_user(type(layer).__module__):
+            for value in list(vars(layer).values()):
+                if isinstance(value, list | dict):
+                    yield value
+                elif type(value).__module__ != "builtins" and is_of_user(type(value).__module__):
+                    yield getattr(value, "__dict__", {})
+
+
+def _keep(container: Any) -> Callable[[], None]:
+    """Returns a function that puts back what a list or a dictionary holds now."""
+    if isinstance(container, list):
+        items = list(container)
+
+        def put_back() -> None:  # by the base class: Keras's own lists would track it again
+            if len(container) != len(items) or any(map(operator.is_not, container, items)):
+                list.__setitem__(container, slice(None), items)
+
+        return put_back
+    values = {key: value for key, value in container.items() if not _is_distlabs(key)}
+
+    def put_back_values() -> None:
+        for key, value in values.items():
+            if container.get(key) is not value:
+                dict.__setitem__(container, key, value)
+
+    return put_back_values
+
+
+def _is_distlabs(key: Any) -> bool:
+    return isinstance(key, str) and key.startswith("_distlab")

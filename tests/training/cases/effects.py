@@ -7,6 +7,7 @@ of all rows, a function or a way back that nobody looked at.
 import dataclasses
 import itertools
 import random
+import types
 
 import keras
 import numpy as np
@@ -155,6 +156,35 @@ class CollectsFeaturesInAList(Net):
         self.features = []
         loss = super().loss_of(x, y)
         return loss + tf.math.reduce_std(tf.concat(self.features, 0))
+
+
+class KeepsEverywhere(Attention):
+    """Keeps tensors in what it made before, and on the tensor that it returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.list, self.by_name, self.box = [], {}, types.SimpleNamespace()
+
+    def call(self, x):
+        result = super().call(x)
+        self.list.append(self.kept + 1)
+        self.by_name["kept"] = self.kept + 2
+        self.box.kept = self.kept + 3
+        result.kept = self.kept + 4
+        return result
+
+
+@step()
+class TakesWhatALayerKeepsEverywhere(AddsTheEntropyOfWhatALayerKept):
+    def begin(self):
+        self.attention = KeepsEverywhere()
+
+    def loss_of(self, x, y):
+        result = self.attention(x)
+        layer = self.attention
+        kept = (layer.list[-1], layer.by_name["kept"], layer.box.kept, result.kept)
+        squares = [tf.reduce_sum(tf.reduce_mean(each, 0) ** 2) for each in kept]
+        return Net.loss_of(self, result, y) + 0.1 * tf.add_n(squares)
 
 
 @dataclasses.dataclass
