@@ -28,7 +28,7 @@ QUICK = test_architecture test_batching test_errors docs/test_teaching_page \
 	autograder/test_answers autograder/test_gradebook autograder/test_pages autograder/test_submissions
 # What `make nightly` runs, each to its end.
 NIGHT = full-marks chaos regression-cold regression-tampered nbgrader other-packages tables \
-	random-models as-on-gpus portable versions newest oldest
+	random-models random-steps as-on-gpus portable versions newest oldest
 # What people bring besides their model: `make other-packages`.
 OTHER_PACKAGES = bayesflow grain keras-hub keras-rs keras-tcn keras-tuner scikeras tensorboard \
 	tensorflow-probability tensorflow-text tf-keras "ray[train]"
@@ -40,6 +40,7 @@ LAB_ARGS ?=
 CHAOS_ARGS ?=
 VERSIONS_ARGS ?=
 MODELS_ARGS ?=
+STEPS_ARGS ?=
 PACKAGES_ARGS ?=
 
 # $(call stage,name,command): says what runs, and how it ended after how many seconds.
@@ -53,7 +54,7 @@ END = $(if $(findstring k,$(firstword -$(MAKEFLAGS))),,kill -s PIPE $$PPID;) exi
 .DEFAULT_GOAL := help
 .PHONY: help lab test check quick nightly env env-lab lint types collect notebooks notebooks-check \
 	tests regression regression-cold regression-tampered portable no-onednn sse41 avx2 busy nbgrader other-packages \
-	support-matrix zoo random-models as-on-gpus tables \
+	support-matrix zoo random-models random-steps as-on-gpus tables \
 	bench chaos full-marks versions newest oldest format docs figures map constraints clean
 
 help:  ## list these targets
@@ -185,6 +186,9 @@ chaos: env  ## kill the tasks of trainings 50 times at random steps, and hold th
 
 random-models: env  ## train 200 models that a seed draws, in float64, on one device and on replicas
 	$(call stage,random models,$(PY) tools/random_models.py $(MODELS_ARGS))
+
+random-steps: env  ## train 300 steps, layers and callbacks that a seed draws: equal to plain Keras, or refused by name
+	$(call stage,random steps,$(PY) tools/random_steps.py $(STEPS_ARGS))
 
 as-on-gpus: env  ## the zoo and the table of cases, with batches that TensorFlow brings to each device
 	$(call stage,as on GPUs,DISTLAB_BROUGHT=1 $(PY) -m pytest tests/zoo \

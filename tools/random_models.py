@@ -15,8 +15,8 @@ import multiprocessing
 import os
 import random
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -31,7 +31,10 @@ from tests.support.parity import Run, differences
 ALLOWED = 1e-8
 CLASSES = 4
 
+HANG_SECS = 900
+
 Build = Callable[[], keras.Model]
+Result = TypeVar("Result")
 
 
 class Centred(layers.Layer):  # type: ignore[misc]
@@ -177,11 +180,13 @@ OPTIMIZERS = (
 )
 
 
-def _metrics(draw: random.Random, kinds: tuple[Any, ...]) -> list[Any]:
+def draw_metrics(draw: random.Random, kinds: tuple[Any, ...]) -> list[Any]:
+    """Returns none, one or two of these kinds."""
     return [make() for make in draw.sample(kinds, draw.randint(0, 2))]
 
 
-def _optimizer(draw: random.Random) -> keras.optimizers.Optimizer:
+def draw_optimizer(draw: random.Random) -> keras.optimizers.Optimizer:
+    """Returns an optimizer with options."""
     options: dict[str, Any] = draw.choice(
         [{}, {"clipnorm": 0.5}, {"global_clipnorm": 0.5}, {"clipvalue": 0.1}]
     )
@@ -223,10 +228,10 @@ def build_model(seed: int) -> keras.Model:
     apart = keras.initializers.RandomNormal(stddev=1.0)
     model = kind(inputs, layers.Dense(CLASSES, bias_initializer=apart)(x))
     model.compile(
-        _optimizer(draw),
+        draw_optimizer(draw),
         draw.choice(LOSSES)(),
-        metrics=_metrics(draw, METRICS),
-        weighted_metrics=_metrics(draw, METRICS[:3]),
+        metrics=draw_metrics(draw, METRICS),
+        weighted_metrics=draw_metrics(draw, METRICS[:3]),
         steps_per_execution=draw.choice([1, 1, 3]),
     )
     return model
@@ -264,15 +269,41 @@ def compare(seed: int) -> tuple[int, float, str]:
         trained = _train(dl.distribute(build, strategy), seed)
     except Exception as error:
         return seed, np.inf, f"on {replicas} replicas: {type(error).__name__}: {str(error)[:300]}"
+    far, where = farthest(expected, trained)
+    return seed, far, f"{where} on {replicas} replicas"
+
+
+def farthest(expected: Run, trained: Run) -> tuple[float, str]:
+    """Returns the largest difference of two runs, and where it is."""
     far = differences(expected, trained, equal_nan=True)
     where = max(far, key=lambda name: far[name])
-    return seed, far[where], f"{where} on {replicas} replicas"
+    return far[where], where
 
 
-def _start() -> None:
+def start() -> None:
+    """Prepares a process for trainings that are compared."""
     dl.split_devices(3)
     keras.config.set_floatx("float64")
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def in_another_process(judge: Callable[[int], Result], seeds: range) -> Iterator[Result | None]:
+    """Yields what a function returns for each seed, None where it hangs or ends the process."""
+    pool = None
+    for done, seed in enumerate(seeds, start=1):
+        # TensorFlow keeps what it has traced, so now and then another process takes over.
+        pool = pool or multiprocessing.get_context("spawn").Pool(1, start, maxtasksperchild=25)
+        try:
+            yield pool.apply_async(judge, (seed,)).get(HANG_SECS)
+        except multiprocessing.TimeoutError:
+            pool.terminate()
+            pool = None
+            yield None
+        if done % 20 == 0:
+            print(f"{done} of {len(seeds)}", file=sys.stderr, flush=True)
+    if pool is not None:
+        pool.close()
+        pool.join()
 
 
 def main() -> int:
@@ -283,16 +314,12 @@ def main() -> int:
     asked = parser.parse_args()
     seeds = range(asked.first, asked.first + asked.models)
     right, worst = 0, 0.0
-    # TensorFlow keeps what it has traced, so now and then another process takes over.
-    pool = multiprocessing.get_context("spawn").Pool(1, _start, maxtasksperchild=25)
-    with pool:
-        for done, (seed, far, where) in enumerate(pool.imap(compare, seeds), start=1):
-            if far > ALLOWED:
-                print(f"model {seed}: {far:.1e} away, {where}", flush=True)
-            else:
-                right, worst = right + 1, max(worst, far)
-            if done % 20 == 0:
-                print(f"{done} of {asked.models} models", file=sys.stderr, flush=True)
+    for seed, result in zip(seeds, in_another_process(compare, seeds), strict=True):
+        _, far, where = result or (seed, np.inf, "it hangs, or the process ended")
+        if far > ALLOWED:
+            print(f"model {seed}: {far:.1e} away, {where}", flush=True)
+        else:
+            right, worst = right + 1, max(worst, far)
     print(f"{right} of {asked.models} models as on one device, at most {worst:.0e} away")
     return 0 if right == asked.models else 1
 

@@ -41,6 +41,7 @@ ELSEWHERE = {
         "gen_stateless_random_ops_v2.stateless_random_uniform_int_v2",
         "gen_stateless_random_ops_v2.stateless_random_uniform_full_int_v2",
         *("Layer._losses", "DistributedVariable.*scatter_*", "DistributedVariable.__*__"),
+        "seed_generator.global_seed_generator",
         *("ReplicaContextBase.all_reduce", "ReplicaContext.all_gather", "contexts.OneReplica.*"),
         *("gradients._numbered", "gradients._merged", "gradients._times"),
         *("rows.Rows.given", "step._at_least_one_row", "rows.all_gather"),
@@ -160,7 +161,10 @@ def _name_of(value: Any) -> str | None:
     function = getattr(value, "__func__", value)
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     # What is called in place of a name has the name's own entry.
-    replaces = any(function in (each.function, each.when) for each in registry.DECLARED)
+    replaces = any(
+        function in (each.when, getattr(each.function, "func", each.function))
+        for each in registry.DECLARED
+    )
     if code is None or code.co_filename not in _FILES or replaces:
         return None
     return f"{_FILES[code.co_filename]}.{code.co_qualname}"

@@ -84,9 +84,12 @@ def unlike(
 
 
 def _difference(expected: Any, found: Any, sizes: Any, equal_nan: bool) -> float:
-    a, b = np.asarray(expected).astype("float64"), np.asarray(found).astype("float64")
+    a, b = np.asarray(expected), np.asarray(found)
     if a.shape != b.shape:
         return np.inf
+    if a.dtype.kind in "OSU":  # strings
+        return 0.0 if np.array_equal(a, b) else np.inf
+    a, b = a.astype("float64"), b.astype("float64")
     same = (a == b) | (np.isnan(a) & np.isnan(b) & equal_nan)
     with np.errstate(invalid="ignore"):
         far = np.where(same, 0.0, np.abs(a - b) / sizes)
