@@ -1,8 +1,8 @@
 """The replica context that TensorFlow shows a step written for replicas: there is one device.
 
 Every replica sees the whole batch and has its gradients, so a sum over replicas is the value
-itself, and the replica that asks is the first of one. Only in a layer with own rows is there more
-than one. What has no such answer is refused.
+itself, and the replica that asks is the first of one. A layer with own rows that asks for a sum
+looks at other rows, so it gets the whole batch. What has no such answer is refused.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def num_replicas_in_sync(step: Step, original: Callable[..., Any], self: Any) ->
     return 1
 
 
-@replaces(f"{_CONTEXT}.ReplicaContextBase.replica_id_in_sync_group", when=_asking)
+@replaces(f"{_CONTEXT}.ReplicaContextBase.replica_id_in_sync_group")
 def replica_id(step: Step, original: Callable[..., Any], self: Any) -> Any:
     """Answers the user's code that it is the first replica."""
     return tf.constant(0) if _is_users(sys._getframe(_CALLER)) else original(self)
@@ -88,14 +88,14 @@ def all_gather(
     return value
 
 
-@replaces(f"{_CONTEXT}.ReplicaContextBase.merge_call", when=_asking)
+@replaces(f"{_CONTEXT}.ReplicaContextBase.merge_call")
 def merge_call(step: Step, original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Refuses the user's code what replicas do together."""
     _check(step, sys._getframe(_CALLER), "merge_call")
     return original(self, *args, **kwargs)
 
 
-@replaces("tensorflow.distribute.Strategy.reduce", when=_asking)
+@replaces("tensorflow.distribute.Strategy.reduce")
 def reduce(step: Step, original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Refuses the user's code what is done of all replicas' values."""
     _check(step, sys._getframe(_CALLER), "strategy.reduce")
