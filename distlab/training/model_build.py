@@ -20,6 +20,9 @@ from distlab.training.keras_private import models
 from distlab.training.keras_private.runs import spec_of_replica
 from distlab.training.rule import gradients
 
+# Methods of which a trial makes what they make when they run.
+_OWN = ("train_step", "compute_loss")
+
 
 def build_without_drawing(on_data: Callable[[Any], None]) -> Callable[..., Any]:
     """Returns what replaces the method by which `fit` learns the shapes from a drawn batch.
@@ -43,7 +46,7 @@ def build_all(model: keras.Model, spec: Any) -> None:
     kept = _python_kept if model.run_eagerly and model.built else contextlib.nullcontext
     try:
         with kept(model), gradients.leaving_out():
-            models.build(model, spec)
+            models.build(model, spec, of_step=models.has_own(model, *_OWN))
     except Exception:
         # Without a strategy Keras builds in the first step, and so may need no specs. What a step
         # of the model's own needs is made by a trial of it.
@@ -58,7 +61,7 @@ def build_for_own_step(model: keras.Model, spec: Any) -> None:
     An eager step runs once and makes it then. A trial would be seen by its Python: its counters,
     its closures, what it draws.
     """
-    if not models.has_own(model, "train_step") or "_distlab_step_built" in vars(model):
+    if not models.has_own(model, *_OWN) or "_distlab_step_built" in vars(model):
         return
     if model.run_eagerly:
         return
@@ -68,6 +71,8 @@ def build_for_own_step(model: keras.Model, spec: Any) -> None:
             with gradients.building(), _attributes_kept(model):
                 models.trace_symbolically(model.train_step, models.symbols_of(spec))
         except Exception:  # a step that needs values: it fails, or not, later
+            if not models.has_own(model, "train_step"):
+                models.build(model, spec, of_step=False)
             _build_optimizers(model)
 
 

@@ -62,7 +62,7 @@ def evaluate_checkpoints(
     it. Checkpoints that `Resume` removes before they are read (`keep`) are passed over.
     """
     model = distribute(build, strategy or tf.distribute.get_strategy())
-    models.build(model, data.element_spec)
+    models.build(model, data.element_spec, of_step=models.has_own(model, "train_step"))
     done: list[Evaluation] = []
     last: checkpoints.Checkpoint | None = None
     deadline = time.monotonic() + timeout_secs

@@ -61,13 +61,14 @@ ELSEWHERE = {
         *("ReplicaContextBase.merge_call", "Strategy.reduce"),
     ),
     "tests/training/test_distribute_fit.py": (
-        "replica_steps.ReplicaSteps._own_outputs",
+        *("replica_steps.ReplicaSteps._own_outputs", "replica_steps.make_predict_function"),
         *("replica_steps.ReplicaSteps._put_together", "replica_steps._concatenated"),
     ),
     "tests/training/test_rule.py": (
         *("layers._bring_together", "mixing._Flow._of_means"),
         *("Strategy.num_replicas_in_sync", "random_seed.get_seed"),
     ),
+    "tests/training/test_parity.py": ("operations.draws_by_tensorflow",),
     "tests/training/test_distribute_workers.py": (
         *("replica_steps.parts_to_compare", "replica_steps._checksum"),
         *("replica_steps._fingerprint", "replica_steps._is_whole"),

@@ -83,14 +83,13 @@ def replace_maker(function: str, make: Callable[[keras.Model], Any]) -> Callable
     return replace
 
 
-def build(model: keras.Model, spec: Any) -> None:
-    """Makes the variables of model, metrics and, unless its own step does, optimizer."""
+def build(model: keras.Model, spec: Any, *, of_step: bool) -> None:
+    """Makes the variables of a model and, unless its own step does (`of_step`), all others."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(symbols_of(spec))
     # As Keras does in a call, which a step that was traced for other inputs may not come to.
     (getattr(model, "_functional", None) or model)._assert_input_compatibility(x)
     parts = (model.optimizer, model._compile_loss, model._compile_metrics)
-    own = has_own(model, "train_step")
-    waiting = [each for each in parts if own and each is not None and not each.built]
+    waiting = [each for each in parts if of_step and each is not None and not each.built]
     for each in waiting:  # they are built for what the step gives them
         each.built = True
     try:
