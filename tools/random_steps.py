@@ -256,6 +256,10 @@ def judge(seed: int, features: Names = ()) -> Outcome:
         except DistlabError as error:
             return outcome(REFUSED if error.found else CRASHED, f"{error}")
         except Exception as error:
+            try:
+                trainings.plainly()
+            except Exception as plain:
+                return outcome(NOT_COUNTED, f"plain Keras can't in a graph: {_told(plain)}")
             return outcome(CRASHED, _told(error))
         if far <= ALLOWED:
             return outcome(EQUAL, f"{far:.1e}")
