@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import re
 
 import keras
 import numpy as np
@@ -11,7 +12,9 @@ from keras import layers, ops
 
 import distlab as dl
 from distlab.errors import InvalidArgument
-from distlab.training.keras_private.registry import DECLARED
+from distlab.training.keras_private import runs
+from distlab.training.keras_private.registry import DECLARED, declared_in, described
+from distlab.training.rule import replaced
 from distlab.training.rule.layers import sees_whole
 from tests.support.distribution import pair, strategy_of
 from tests.support.parity import differences
@@ -217,6 +220,15 @@ def test_what_a_hidden_state_draws_does_not_depend_on_the_number_of_replicas():
         fit(model)
     for model in models[1:]:
         assert difference(models[0], model) < 1e-6
+
+
+def test_the_list_of_what_is_replaced_says_what_each_does():
+    declared = declared_in(runs, *replaced.PARTS)
+    lines = described(declared).splitlines()
+    assert len(lines) == len(declared) == len(DECLARED) > 60
+    names, _, texts = zip(*(re.split(r"  +", line) for line in lines), strict=True)
+    assert len(set(names)) == len(names), "each name is replaced once"
+    assert all(text.endswith(".") for text in texts)
 
 
 @pytest.mark.parametrize("draws", [False, True], ids=["draws nothing", "draws"])

@@ -14,11 +14,12 @@ from distlab.errors import DistlabError
 from distlab.training.keras_private import ACTIVITIES_ARE_SUMS
 from distlab.training.keras_private.layers import layer_losses, own_state, reduction_axes
 from distlab.training.rule import mixing
-from distlab.training.rule.current import replaces
+from distlab.training.rule.current import replaces, run_collective
 from distlab.training.rule.losses import is_keras
 from distlab.training.rule.refusal import is_of_user
+from distlab.training.rule.rows import MEAN
 from distlab.training.rule.step import Step
-from distlab.training.rule.tensors import let_out
+from distlab.training.rule.tensors import has_rows, let_out
 
 # Keras's layers that mix examples: by pairs, a histogram of the batch, or its first image's waves.
 _MIXING = tuple(
@@ -166,12 +167,21 @@ def custom_gradient(
         def back_of_whole(*asked: Any, **variables: Any) -> Any:
             if not step.backward:  # asked for by the layer itself
                 return back(*asked, **variables)
+            if not any(map(has_rows, tf.nest.flatten(result))):
+                return of_weights(*asked, **variables)
             site, times = mixing.CallSite.now(), rows.replicas / step.gradient_divisor
             found = back(*[_times(each, 1 / times) for each in asked], **variables)
             if site.mixes((asked, given, result)):
                 vars(layer)["_distlab_sees_whole_back"] = True
                 step.give_whole_batch(layer)
             return tf.nest.map_structure(lambda each: _times(each, times), found)
+
+        def of_weights(*asked: Any, **variables: Any) -> Any:
+            # Of what has no rows each replica is asked for the part of its own.
+            divisor, reduce = step.gradient_divisor, rows.context.all_reduce
+            means = [run_collective(reduce, MEAN, tf.convert_to_tensor(each)) for each in asked]
+            found = back(*[_times(each, divisor) for each in means], **variables)
+            return tf.nest.map_structure(lambda each: _times(each, 1 / divisor), found)
 
         back_of_whole.__signature__ = inspect.signature(back)  # type: ignore[attr-defined]
         return result, back_of_whole

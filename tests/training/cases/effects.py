@@ -311,6 +311,21 @@ def gradients_that_are_reversed_in_a_layer_that_sees_all_rows():
     return network(layers.Dense(6), Back(reversed_with_a_cap, mixes=True), layers.Dense(4))
 
 
+class Binary(layers.Layer):
+    """Its weights' own gradient is clipped, as in nets of binary weights."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 6))
+
+    def call(self, x):
+        return ops.matmul(x, clipped(tf.convert_to_tensor(self.kernel)))
+
+
+@case()
+def gradients_of_weights_that_are_clipped():
+    return network(Binary(), layers.Dense(4))
+
+
 class Filter(layers.Layer):
     """Complex numbers between layers, as a Fourier filter has them."""
 
