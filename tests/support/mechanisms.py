@@ -58,7 +58,7 @@ ELSEWHERE = {
         *("ForwardAccumulator._push_accumulator", "operations._draws", "operations._look_into"),
         *("GradientTape.jacobian", "GradientTape.batch_jacobian", "tensorflow.gradients"),
         *("gradients.watched", "replica_steps.ReplicaSteps._on_one", "contexts._check"),
-        *("ReplicaContextBase.merge_call", "Strategy.reduce"),
+        *("ReplicaContextBase.merge_call", "Strategy.reduce", "Generator.*"),
     ),
     "tests/training/test_distribute_fit.py": (
         *("replica_steps.ReplicaSteps._own_outputs", "replica_steps.make_predict_function"),

@@ -354,6 +354,19 @@ def a_number_of_rows_that_a_layer_kept():
     fit(lambda: net(DividesByRowsThatWereKept))
 
 
+class DrawsEagerlyByAGenerator(Net):
+    def begin(self):
+        self.generator = tf.random.Generator.from_seed(3)
+
+    def loss_of(self, x, y):
+        return super().loss_of(x, y) * self.generator.uniform(())
+
+
+@refused(ModelError, "a draw of a tf.random.Generator, with a state for each", "keras.random")
+def an_eager_draw_of_a_generator():
+    fit(lambda: net(DrawsEagerlyByAGenerator, optimizer=SGD(0.1), run_eagerly=True))
+
+
 class DrawsByAWeight(Net):
     def begin(self):
         self.shape_of_draws = self.add_weight(initializer="ones", trainable=True)

@@ -225,6 +225,16 @@ def same_seeds(step: Step, original: Callable[..., Any], op_seed: Any) -> Any:
     return found
 
 
+@replaces("tensorflow.random.Generator.skip", "tensorflow.random.Generator.binomial")
+def own_generator(
+    step: Step, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Refuses an eager step the draws of a generator that has a state for each replica."""
+    if step.shared is None and isinstance(self.state, tf.distribute.DistributedValues):
+        raise refusal(step, "a draw of a tf.random.Generator, with a state for each replica", _DRAW)
+    return original(self, *args, **kwargs)
+
+
 def draws_by_tensorflow(model: Any) -> bool:
     """Whether a step of the model was seen to draw by `tf.random`, whose state is hidden."""
     return bool(vars(model).get(_DRAWS))
