@@ -180,11 +180,12 @@ class TakesWhatALayerKeepsEverywhere(AddsTheEntropyOfWhatALayerKept):
         self.attention = KeepsEverywhere()
 
     def loss_of(self, x, y):
-        result = self.attention(x)
         layer = self.attention
+        result = layer(x)
+        loss = Net.loss_of(self, result, y)  # the other replicas have called the layer, too
         kept = (layer.list[-1], layer.by_name["kept"], layer.box.kept, result.kept)
         squares = [tf.reduce_sum(tf.reduce_mean(each, 0) ** 2) for each in kept]
-        return Net.loss_of(self, result, y) + 0.1 * tf.add_n(squares)
+        return loss + 0.1 * tf.add_n(squares)
 
 
 @dataclasses.dataclass
