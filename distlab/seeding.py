@@ -28,6 +28,9 @@ def set_seed(seed: int, *, deterministic: bool = False) -> None:
     import keras
     import tensorflow as tf
 
+    from distlab.training.keras_private.global_state import forget_generator
+
     keras.utils.set_random_seed(seed)
+    forget_generator()  # as Keras does from 3.13 on
     if deterministic:
         tf.config.experimental.enable_op_determinism()

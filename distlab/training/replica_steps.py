@@ -240,6 +240,8 @@ class ReplicaSteps:
             self._keep_promises(steps)
             raise
         self._keep_promises(steps)
+        if shared.apart is not None:
+            raise shared.apart
         for name, variable in self._variables().items():
             if name in written:
                 variable.assign(self.strategy.experimental_local_results(written[name])[0])

@@ -79,13 +79,20 @@ def explained(model: keras.Model, *, doing: str = "train or evaluate") -> Iterat
                 "constant such as BATCH_SIZE; or give the layer an attribute whole_batch = True",
             ) from error
         raise
-    except (ValueError, RuntimeError, AttributeError) as error:
-        if isinstance(error.__context__, DistlabError):  # Keras wraps what a layer raises
-            raise error.__context__ from None
+    except Exception as error:
+        if own := _own_error(error):
+            raise own from None
         for text, parts in _REFUSALS.items():
             if text in str(error):
                 raise ModelError(asked=asked, **parts) from error
         raise
+
+
+def _own_error(error: BaseException | None) -> DistlabError | None:
+    """Returns the error of distlab's that Keras or AutoGraph has wrapped, or None."""
+    while error is not None and not isinstance(error, DistlabError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _not_finite(asked: str, loss: str, step: int, weights: str) -> ModelError:

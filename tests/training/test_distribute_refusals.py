@@ -431,6 +431,35 @@ def random_numbers_of_python_in_a_step():
     fit(lambda: net(DrawsByPython))
 
 
+class ScalesByPython(layers.Layer):
+    def call(self, x):
+        return x * (1 + random.random())
+
+
+@refused(ModelError, "numbers that differ from replica to replica", "the layer 'scales_by_python'")
+def random_numbers_of_python_in_a_layer():
+    fit(lambda: network(ScalesByPython(name="scales_by_python"), layers.Dense(4)))
+
+
+class CountsInALoop(Net):
+    def begin(self):
+        self.table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+    @tf.function
+    def count(self):
+        for _ in tf.range(2):
+            self.table.insert(tf.constant([1], tf.int64), tf.constant([1], tf.int64))
+        return tf.constant(0.0)
+
+    def log(self, x, y, loss):
+        return {"count": self.count()}
+
+
+@refused(ModelError, "LookupTableInsertV2 in a loop or a condition", "do it outside of the loop")
+def an_effect_in_a_loop_that_autograph_has_converted():
+    fit(lambda: net(CountsInALoop))
+
+
 class AssignsByPython(Net):
     def begin(self):
         self.drawn = self.state(())

@@ -147,9 +147,9 @@ def test_a_loss_of_ones_own_gets_own_rows_where_it_adds_up():
     plain, model = pair(build)
     data = tf.data.Dataset.from_tensor_slices((X[:24], dict.fromkeys(losses, Y[:24])))
     data = data.batch(12, drop_remainder=True)
-    keras.utils.set_random_seed(4)  # of what one of them draws
+    dl.set_seed(4)  # of what one of them draws
     expected = fit(plain, data)
-    keras.utils.set_random_seed(4)
+    dl.set_seed(4)
     found = fit(model, data)
     assert difference(plain, model) < 1e-6
     assert {name: pytest.approx(values, rel=1e-5) for name, values in expected.items()} == found
@@ -216,7 +216,7 @@ def test_what_a_hidden_state_draws_does_not_depend_on_the_number_of_replicas():
 
     models = [dl.distribute(build, strategy_of("mirrored", replicas)) for replicas in (1, 2, 3)]
     for model in models:
-        keras.utils.set_random_seed(5)
+        dl.set_seed(5)
         fit(model)
     for model in models[1:]:
         assert difference(models[0], model) < 1e-6
@@ -243,7 +243,7 @@ def test_pythons_generator_is_drawn_from_as_often_as_by_plain_keras(draws):
 
     left = []
     for model in pair(make):
-        keras.utils.set_random_seed(7)
+        dl.set_seed(7)
         fit(model)
         left.append(random.random())
     assert left[0] == left[1]

@@ -18,6 +18,11 @@ _ATTRIBUTES = (
 )
 
 
+def forget_generator() -> None:
+    """Lets Keras make another generator for what is drawn without a seed."""
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
+
+
 def save_global_state() -> Callable[[], None]:
     """Returns a function that puts settings and generators back as they are now."""
     config = keras.config

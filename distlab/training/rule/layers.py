@@ -106,6 +106,8 @@ def _looked_at(step: Step, original: Callable[..., Any], layer: Any, args: Any, 
         step.site = None
     if site.mixes((args, kwargs)):
         step.give_whole_batch(layer)
+    if step.shared is not None and step.can_meet():
+        step.shared.compare_constants(step, site.constants)
     return result
 
 

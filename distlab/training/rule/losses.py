@@ -88,6 +88,8 @@ def _watched(step: Step, thing: Any, method: str, *, may_be_mean: bool = False) 
             dense = all(isinstance(part, tf.Tensor) for part in tf.nest.flatten(given))
             fits = bool(values.shape.rank) or may_be_mean
             adds = dense and fits and site.adds_up(given, values)
+            if step.shared is not None:
+                step.shared.compare_constants(step, site.constants)
             return values
         except KeyboardInterrupt:
             adds = True  # nothing is known of it

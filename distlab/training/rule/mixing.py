@@ -13,6 +13,7 @@ right for any layer, and slower. The number of rows may be used as a size, and f
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -59,6 +60,9 @@ _CONVOLVING = {
 }
 _POOLING = {"AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D"}
 
+# Bytes from which a constant is not compared.
+_LARGE = 100_000
+
 # Tensors with rows, and how many of them belong to one row of the batch.
 RowsPerExample = dict[Any, int]
 
@@ -78,15 +82,23 @@ class CallSite:
     Attributes:
         start: How many operations there were.
         inside: Operations of the layers that it calls, and what those return.
+        constants: How often it made which.
     """
 
     start: int
     inside: list[tuple[int, int, list[Any]]] = dataclasses.field(default_factory=list)
+    constants: Counter[bytes] = dataclasses.field(default_factory=Counter)
 
     @classmethod
     def now(cls) -> CallSite:
         """The place where we are."""
         return cls(_operations())
+
+    def note_constant(self, op: Any) -> None:
+        """Counts a constant that the layer makes itself, unless it is large."""
+        value = op.get_attr("value")
+        if value.ByteSize() < _LARGE:
+            self.constants[value.SerializeToString()] += 1
 
     def note_call(self, start: int, outputs: Any) -> None:
         """Notes a call of a layer that keeps rows apart, or was looked at by itself."""

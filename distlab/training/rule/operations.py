@@ -15,11 +15,13 @@ Where they cannot share, in a loop or a condition, the operation is refused.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from distlab.errors import ModelError
 from distlab.training.keras_private.functions import (
     definition_of,
     function_in,
@@ -79,6 +81,11 @@ class Shared:
     Args:
         one_copy: Whether all replicas share the one copy of each variable, as Writes sees to.
         several_processes: Whether other processes have replicas, too.
+
+    Attributes:
+        apart: The error for a layer that computes with other numbers on other replicas. It counts
+            if this trace does: a layer that turned out to look at other rows makes other constants
+            on the replicas that are traced after that.
     """
 
     def __init__(self, *, one_copy: bool, several_processes: bool) -> None:
@@ -88,6 +95,7 @@ class Shared:
         self._owners: dict[Any, Step] = {}
         self._readers: dict[Any, list[Any]] = {}
         self._changed: set[Any] = set()
+        self.apart: ModelError | None = None
 
     def once(self, step: Step, key: Any, kind: str, make: Callable[[], Any]) -> Any:
         """Returns the nth thing of its key, which the first replica to ask makes for all."""
@@ -103,6 +111,20 @@ class Shared:
                 "let the step do the same on every replica",
             )
         return result
+
+    def compare_constants(self, step: Step, constants: Counter[bytes]) -> None:
+        """Notes whether a layer was traced with other numbers than on the first replica.
+
+        It may have fewer: what it made once it may use again.
+        """
+        key = "constants", id(step.layer)
+        if constants - self.once(step, key, "a call", lambda: constants):
+            self.apart = self.apart or refusal(
+                step,
+                "numbers that differ from replica to replica, such as Python's or NumPy's random "
+                "numbers",
+                "draw with keras.random and a keras.random.SeedGenerator(seed) made in __init__",
+            )
 
     def is_shared(self, handles: Iterable[Any], step: Step) -> bool:
         """Whether another replica was the first to use one of these handles."""
@@ -141,6 +163,8 @@ def create_once(
         return original(self, op_type, inputs, *args, **kwargs)
 
     op = _stateful(step, self, op_type, inputs, make) if _is_stateful(op_type) else make()
+    if op_type == "Const" and step.site is not None and not step.is_meeting:
+        step.site.note_constant(op)
     if op_type == "StatefulPartitionedCall" and not step.backward:
         _look_into(step, op)
     if step.rows is not None and step.layer is not None and not step.backward:

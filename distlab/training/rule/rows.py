@@ -40,6 +40,7 @@ class Rows:
     def __init__(self, size: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> None:
         self.context = tf.distribute.get_replica_context()
         self.replicas = replicas_of(self.context)
+        self.replica = tf.convert_to_tensor(self.context.replica_id_in_sync_group)
         self.size, self.first, self.count = size, first, count
         self.start, self.length = tf.minimum(first, size - 1), tf.maximum(count, 1)
         self.share = tf.cast(count, tf.float64) / tf.cast(size, tf.float64)
@@ -99,7 +100,7 @@ class Rows:
 
     def at_own_place(self, value: tf.Tensor) -> tf.Tensor:
         """A stack with a place for each replica, and zeros in those of the others."""
-        places = tf.range(self.replicas) == self.context.replica_id_in_sync_group
+        places = tf.range(self.replicas) == self.replica
         places = tf.reshape(places, [-1, *[1] * value.shape.rank])
         return tf.where(places, value, tf.zeros_like(value))  # 0 times NaN would be NaN
 
