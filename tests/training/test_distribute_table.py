@@ -3,7 +3,6 @@
 import functools
 import warnings
 
-import keras
 import pytest
 
 import distlab as dl
