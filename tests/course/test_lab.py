@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -204,3 +205,12 @@ def test_a_missing_jupyterlab_is_explained(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnsupportedEnvironment, match=r'pip install "distlab\[lab\]"'):
         lab.check_jupyterlab()
+
+
+def test_a_conclusion_that_waits_keeps_its_place_in_the_notebook():
+    """Without a box it has none, and JupyterLab scrolls to the cell that Shift+Enter selects."""
+    extension = Path(lab.__file__).parents[1] / "_jupyter/labextensions/distlab-course/static"
+    script = (extension / "remoteEntry.js").read_text(encoding="utf-8")
+    (rule,) = re.findall(r"\.distlab-hidden \{(.*?)\}", script)
+    assert "visibility: hidden" in rule
+    assert "display" not in rule

@@ -127,6 +127,7 @@ TERMS = ("all-reduce", "tf_config")
 ASK = """import distlab as dl
 copies = dl.predict("How many copies?", ["one", "two", "four"])"""
 REVEAL = 'copies.reveal("two", {"one": "Then it is shared.", "four": "Then each worker has two."})'
+LONG = "\n\n".join(["A long way down from the notebook's title."] * 60)
 CONCLUSION = "Each replica has a copy of its own."
 ASK_NUMBER = 'steps = dl.predict("How many steps?", unit="steps")'
 RECAP = "from distlab.course.predictions import recap\nrecap()"
@@ -148,7 +149,7 @@ def write_notebook(folder, name):
     """A notebook as the builder makes it: what answers a question is folded."""
     links = [f"[{term}](../docs/glossary.md#{term})" for term in TERMS]
     made = [
-        v4.new_markdown_cell("# Copies\n\n" + "\n\n".join(links)),
+        v4.new_markdown_cell("# Copies\n\n" + "\n\n".join(links) + "\n\n" + LONG),
         v4.new_code_cell(ASK, metadata={"tags": ["predict"]}),
         v4.new_code_cell(REVEAL, metadata={"tags": ["reveal"]}),
         v4.new_markdown_cell(CONCLUSION, metadata={"tags": ["after-reveal"]}),
@@ -184,6 +185,7 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
         page.keyboard.press("Shift+Enter")
     answered = output_of(page, reveal)
     expect(answered).to_contain_text("✗ You predicted four. It was two.")
+    expect(answered).to_be_in_viewport(ratio=1)
     expect(answered).to_contain_text("Then each worker has two.")
     expect(cells(page).nth(conclusion)).to_contain_text(CONCLUSION)
     expect(cells(page).nth(conclusion)).to_be_visible()
@@ -266,6 +268,7 @@ def test_a_prediction_is_kept_in_notebook_7_too(lab, page):
     for _ in (ask, reveal):
         page.keyboard.press("Shift+Enter")
     expect(output_of(page, reveal)).to_contain_text("✗ You predicted four. It was two.")
+    expect(output_of(page, reveal)).to_be_in_viewport(ratio=1)
     expect(cells(page).nth(conclusion)).to_be_visible()
     assert failed == []
 

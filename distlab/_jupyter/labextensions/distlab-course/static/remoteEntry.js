@@ -86,14 +86,41 @@
     if (dataset['distlab-name'] !== old) widget.title.dataset = dataset;
   }
 
+  const tagsOf = cell => cell.model.getMetadata('tags') ?? [];
+
   // A cell with the tag `after-reveal` says what a prediction's answer is, so it waits for that answer.
   function hideConclusions(notebook) {
     let answered = true;
     for (const cell of notebook.widgets) {
-      const tags = cell.model.getMetadata('tags') ?? [];
+      const tags = tagsOf(cell);
       if (tags.includes('reveal')) answered = cell.model.outputs.length > 0;
       cell.toggleClass('distlab-hidden', !answered && tags.includes('after-reveal'));
     }
+  }
+
+  // Waits until something inside a node is drawn, which JupyterLab does after a cell has run.
+  function drawn(node, selector) {
+    return new Promise(resolve => {
+      const look = () => {
+        const part = node.querySelector(selector);
+        if (!part) return;
+        observer.disconnect();
+        resolve(part);
+      };
+      const observer = new MutationObserver(look);
+      observer.observe(node, { childList: true, subtree: true });
+      look();
+    });
+  }
+
+  // JupyterLab brings the next cell into sight, before there is an output that moves it down. A reader
+  // who has gone on, or runs all cells, is left alone.
+  async function showOutput(notebook, cell) {
+    if (!tagsOf(cell).some(tag => tag === 'predict' || tag === 'reveal')) return;
+    await drawn(cell.outputArea.node, '.jp-RenderedMarkdown > *');
+    await new Promise(requestAnimationFrame); // JupyterLab scrolls at the end of a run
+    const ahead = notebook.activeCellIndex - notebook.widgets.indexOf(cell);
+    if (ahead === 0 || ahead === 1) cell.outputArea.node.scrollIntoView({ block: 'nearest' });
   }
 
   // One save after another: to a second one, what the first has written is a change by somebody else,
@@ -109,7 +136,7 @@
   const folded = new WeakSet();
 
   function foldQuestion(cell) {
-    if (folded.has(cell.model) || !cell.model.getMetadata('tags')?.includes('predict')) return;
+    if (folded.has(cell.model) || !tagsOf(cell).includes('predict')) return;
     folded.add(cell.model);
     cell.inputHidden = true;
   }
@@ -161,7 +188,8 @@
     .distlab-course a:hover, .distlab-course a:focus-visible { text-decoration: underline; }
     .distlab-bar { height: 4px; margin: 4px 0 2px; background: var(--jp-border-color2); }
     .distlab-full { height: 100%; background: #008a6b; }
-    .jp-Notebook .distlab-hidden { display: none; }
+    /* Without a box it would stand at the notebook's top, and JupyterLab scrolls to the cell that it selects next. */
+    .jp-Notebook .distlab-hidden { visibility: hidden; height: 0; min-height: 0; margin: 0; padding-block: 0; overflow: hidden; }
     .widget-toggle-buttons .jupyter-button { font-size: 14px; }
     .widget-toggle-buttons .jupyter-button.mod-active { background: #00629b; color: #fff; }
     .jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr'] pre { word-break: normal; overflow-wrap: anywhere; }
@@ -204,7 +232,10 @@
     });
     NotebookActions.executed.connect((_, { notebook, cell, success }) => {
       // A cell that is run before its kernel is there is dropped, and called a success.
-      if (success && cell.model.executionCount !== null) foldQuestion(cell);
+      if (success && cell.model.executionCount !== null) {
+        foldQuestion(cell);
+        void showOutput(notebook, cell);
+      }
       // Progress is read from the saved notebook, so an exercise is saved as soon as a check has run.
       const path = pathOf(notebook.parent);
       if (path.startsWith('exercises/') && /\bdl\.check\(/.test(cell.model.sharedModel.source)) {
