@@ -130,6 +130,7 @@ REVEAL = 'copies.reveal("two", {"one": "Then it is shared.", "four": "Then each 
 LONG = "\n\n".join(["A long way down from the notebook's title."] * 60)
 CONCLUSION = "Each replica has a copy of its own."
 ASK_NUMBER = 'steps = dl.predict("How many steps?", unit="steps")'
+ASK_LAST = 'wide = dl.predict("How wide?", ["one", "two"])'
 RECAP = "from distlab.course.predictions import recap\nrecap()"
 VIEW = """import matplotlib.pyplot as plt
 from distlab.course.palette import finish
@@ -155,6 +156,8 @@ def write_notebook(folder, name):
         v4.new_markdown_cell(CONCLUSION, metadata={"tags": ["after-reveal"]}),
         v4.new_code_cell(ASK_NUMBER, metadata={"tags": ["predict"]}),
         v4.new_code_cell("steps.reveal(90)", metadata={"tags": ["reveal"]}),
+        v4.new_code_cell(ASK_LAST, metadata={"tags": ["predict"]}),
+        v4.new_code_cell('wide.reveal("two")', metadata={"tags": ["reveal"]}),
         *map(v4.new_code_cell, (RECAP, VIEW, RING, TOO_LATE)),
     ]
     fold_answers(made)
@@ -171,13 +174,14 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", "/lab/tree/notebooks/copies.ipynb?reset&", address))
     # JupyterLab drops a cell that is run before its kernel is there; the status bar knows.
     expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
-    ask, reveal, conclusion, ask_number, reveal_number, recap, view, ring, error = range(1, 10)
+    ask, reveal, conclusion, ask_number, reveal_number, ask_last, reveal_last = range(1, 8)
+    recap, view, ring, error = range(8, 12)
     expect(cells(page).nth(reveal).locator(".jp-InputPlaceholder")).to_have_text(
         re.compile(REVEAL_LINE)
     )
     predict(page, ask)
     control = cells(page).nth(ask).locator(".widget-vbox")
-    # As a reader does: a click, which makes the question's cell the active one, then Shift+Enter.
+    # As a reader does: a click, and Shift+Enter leads on.
     control.get_by_role("button", name="four").click()
     expect(control).to_contain_text("Your prediction: four.")
     expect(cells(page).nth(conclusion)).to_be_hidden()
@@ -199,14 +203,51 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     cells(page).nth(ask_number).locator(".jp-InputPlaceholder").click()
     run(page, ask_number)
     number = cells(page).nth(ask_number).locator(".widget-vbox")
-    number.get_by_role("textbox").click()
-    page.keyboard.type("90")
-    expect(number).to_contain_text("Your prediction: 90 steps.")
-    run_hidden(page, reveal_number)
+    # By keyboard alone, and the keyboard comes back to the notebook.
+    expect(number.get_by_role("textbox")).to_be_focused()
+    page.keyboard.press("Shift+Enter")
+    expect(number.get_by_role("alert")).to_contain_text("Not yet answered.")
+    page.keyboard.type("45")
+    page.keyboard.press("Enter")
+    expect(number).to_contain_text("Your prediction: 45 steps.")
+    expect(number.get_by_role("alert")).to_have_count(0)
+    prompt = cells(page).nth(ask_number).locator(".jp-InputPrompt")
+    before = prompt.inner_text()
+    page.keyboard.press("Shift+Enter")  # in the notebook: the question is asked again
+    expect(prompt).not_to_have_text(before)
+    expect(number).to_contain_text("Your prediction: 45 steps.")
+    number.get_by_role("textbox").fill("90")
+    for _ in (ask_number, reveal_number):
+        page.keyboard.press("Shift+Enter")
     expect(output_of(page, reveal_number)).to_contain_text("✓ You predicted it: 90 steps.")
+    expect(output_of(page, reveal_number)).to_be_in_viewport(ratio=1)
     expect(source_of(page, ask_number)).to_be_visible()  # a reader opened it
     run(page, recap)
     expect(output_of(page, recap)).to_contain_text("1 of 2 predictions came true.")
+
+    # What was predicted is in the notebook, and stays when it is opened again with a new kernel.
+    stored = nbformat.read(folder / "notebooks/copies.ipynb", as_version=4)
+    nbformat.validate(stored)
+    assert [stored.cells[cell].metadata.get("distlab") for cell in (ask, ask_number, ask_last)] == [
+        {"guess": "four"},
+        {"guess": "90"},
+        None,
+    ]
+    page.reload()
+    expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
+    choose(page, "Run", "Restart Kernel and Run All Cells…")
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    expect(output_of(page, error)).to_contain_text("the answer has been shown already")
+    expect(output_of(page, reveal)).to_contain_text("✗ You predicted four. It was two.")
+    expect(output_of(page, reveal_number)).to_contain_text("✓ You predicted it: 90 steps.")
+    expect(output_of(page, reveal_last)).to_contain_text("Not yet answered.")
+    expect(output_of(page, recap)).to_contain_text("1 of 2 predictions came true.")
+    expect(output_of(page, recap)).to_contain_text("Not yet answered: 1.")
+    last = cells(page).nth(ask_last).locator(".widget-vbox")
+    press(page, last.get_by_role("button", name="two"), "Enter")
+    expect(last).to_contain_text("Your prediction: two. Run the cell with the answer again.")
+    run_hidden(page, reveal_last)
+    expect(output_of(page, reveal_last)).to_contain_text("✓ You predicted it: two.")
 
     run(page, view)
     picture = cells(page).nth(view).locator("img")

@@ -102,14 +102,19 @@ def test_recap_counts_what_was_predicted_before_the_first_look(copies, steps, ca
     again.reveal(CHOICES[1])
     dl.predict("How long?").reveal(3)
     dl.predict("How wide?")
+    dl.predict("How deep?").keep(2)
     capsys.readouterr()
     recap()
     assert capsys.readouterr().out.splitlines() == [
-        "1 of 4 predictions came true. Think about these again:",
+        "1 of 3 predictions came true. Think about these again:",
         "",
         f"- {COPIES} You predicted outside 2, inside 2. It was outside 1, inside 2.",
-        "- How long? You made no prediction. It was 3.",
-        "- How wide? The answer was not shown yet.",
+        "- How deep? The answer was not shown yet.",
+        "",
+        "Not yet answered: 2.",
+        "",
+        "- How long?",
+        "- How wide?",
     ]
 
 
@@ -150,8 +155,11 @@ def test_what_is_not_among_the_choices_or_no_number_is_refused(copies, steps):
         )
 
 
-def test_after_the_answer_nothing_more_is_kept(copies):
+def test_a_question_stays_open_until_what_was_predicted_is_compared(copies):
     copies.reveal(CHOICES[1], WORDS)
+    copies.keep(CHOICES[0])
+    copies.reveal(CHOICES[1], WORDS)
+    assert copies.came_true is False
     assert refusal(lambda: copies.keep(CHOICES[1])) == (
         "keep('outside 1, inside 2')",
         "the answer has been shown already",

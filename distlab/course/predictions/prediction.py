@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distlab.course.predictions.frontend import can_answer, show, text_bundle
+from distlab.course.predictions.frontend import can_answer, show, stored_guess, text_bundle
 from distlab.course.predictions.question import (
     Answer,
     Question,
@@ -32,8 +33,9 @@ def predict(question: str, choices: Sequence[Any] | None = None, *, unit: str = 
 
     In JupyterLab you answer by a click, or in a box for a number, and may change your mind until a
     later cell shows the answer. The next cell does not wait for you. If you run the question's cell
-    again before that, your answer stays. Where nobody can answer, in a build or a terminal, the
-    question is text.
+    again before that, your answer stays; in `distlab lab` it also stays when the kernel restarts.
+    A question that you leave out stays open. Where nobody can answer, in a build or a terminal,
+    the question is text.
 
         copies.reveal("one for each replica", {"one": "Then every replica would have to ask."})
 
@@ -58,6 +60,8 @@ def predict(question: str, choices: Sequence[Any] | None = None, *, unit: str = 
         _asked[question] = prediction
         if earlier and earlier.answer is None and earlier.question == prediction.question:
             prediction.guess = earlier.guess
+    if earlier is None and can_answer():
+        prediction._recall(stored_guess())
     prediction._show()
     return prediction
 
@@ -84,9 +88,9 @@ class Prediction:
         return f"Prediction({self.question.text!r})"
 
     def keep(self, guess: Any) -> None:
-        """Keeps a prediction, as a click does; the last one before `reveal` counts."""
+        """Keeps a prediction, as a click does; the last one before `reveal` compares it counts."""
         asked = f"keep({guess!r})"
-        if self.answer is not None:
+        if self.came_true is not None:
             raise InvalidArgument(
                 asked=asked,
                 found="the answer has been shown already",
@@ -99,7 +103,8 @@ class Prediction:
     ) -> None:
         """Shows what happened beside what was predicted.
 
-        Where no person can answer, and where nothing was predicted, the answer is folded.
+        Where no person can answer, and where nothing was predicted, the answer is folded. In the
+        second case the question stays open: predict, and call `reveal` again.
         """
         asked = f"reveal({answer!r})"
         answer = self.question.read(answer, asked=asked)
@@ -111,6 +116,12 @@ class Prediction:
             mark = "✓" if self.came_true else "✗"
             markdown, plain = compared(self.question, self.guess, answer, read, within)
             show(f"{mark} {markdown}", f"{mark} {plain}")
+
+    def _recall(self, guess: str | None) -> None:
+        """Takes over what an earlier kernel was told, if the question still has that answer."""
+        by_label = {_label(choice): choice for choice in self.question.choices}
+        with contextlib.suppress(InvalidArgument):
+            self.guess = self.question.read(by_label.get(str(guess), guess), asked="recall")
 
     def _show(self) -> None:
         if not can_answer():
@@ -129,22 +140,23 @@ class Prediction:
         self._place = display(self._control.bundle, raw=True, display_id=True)
 
     def _settle(self, answer: Answer, within: float) -> None:
-        """Takes what is chosen, and puts text in the place of the control."""
-        if self._control is not None and self.answer is None:
+        """Compares what is chosen, if anything is, and puts text in the place of the control."""
+        self.answer = answer
+        if self.guess is None:
+            return
+        if self._control is not None and self.came_true is None:
             self._place.update(text_bundle(*as_predicted(self.question, self.guess)), raw=True)
             self._control.close()
-        self.answer = answer
-        if self.guess is not None:
-            self.came_true = agree(self.guess, answer, within)
+        self.came_true = agree(self.guess, answer, within)
 
     def _show_answer(self, answer: Answer, words: Mapping[Answer, str], within: float) -> None:
         markdown, plain = revealed(self.question, answer, words, within)
         if can_answer():
-            opening, _ = as_predicted(self.question, None)
-            markdown, plain = f"{opening}\n\n{markdown}", f"{opening}\n{plain}"
+            markdown, plain = f"{_UNANSWERED}\n\n{markdown}", f"{_UNANSWERED}\n{plain}"
         show(markdown, plain)
 
 
+_UNANSWERED = "Not yet answered. Answer the question above, then run this cell again."
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -190,15 +202,26 @@ class Control:
         guess, question = self._prediction.guess, self._prediction.question
         if guess is not None:
             kept = _label(question.said(guess))
-            self._status.value = f"Your prediction: {kept}. You can change it until the answer."
+            until = "You can change it until the answer."
+            if self._prediction.answer is not None:
+                until = "Run the cell with the answer again."
+            self._status.value = f"Your prediction: {kept}. {until}"
+        elif question.choices:
+            self._status.value = "Choose an answer."
         else:
-            self._status.value = "Choose an answer." if question.choices else "Type a number."
+            self._status.value = "Type a number, then press Enter."
 
 
 def _answer_widget(ipywidgets: Any, question: Question, guess: Answer | None) -> Any:
     if not question.choices:
         start = "" if guess is None else f"{guess:g}"
-        return ipywidgets.Text(start, placeholder="a number", layout={"width": "10em"})
+        return ipywidgets.Text(
+            start,
+            placeholder="a number",
+            tooltip="Your prediction, a number",
+            continuous_update=False,  # what is typed is sent whole, before the next cell runs
+            layout={"width": "10em"},
+        )
     labels = [(_label(choice), choice) for choice in question.choices]
     # Not radio buttons: JupyterLab takes the arrow keys, which move among them, for its cells.
     return ipywidgets.ToggleButtons(
@@ -230,17 +253,26 @@ def recap() -> None:
 
 
 def _counted(predictions: list[Prediction]) -> str:
-    right = sum(prediction.came_true is True for prediction in predictions)
-    opening = f"**{right} of {len(predictions)} predictions came true.**"
-    again = [_line(prediction) for prediction in predictions if not prediction.came_true]
-    if not again:
-        return opening
-    return "\n".join([f"{opening} Think about these again:", "", *again])
+    answered = [prediction for prediction in predictions if prediction.guess is not None]
+    wrong = [prediction for prediction in answered if not prediction.came_true]
+    left = [prediction for prediction in predictions if prediction.guess is None]
+    parts = []
+    if answered:
+        right = len(answered) - len(wrong)
+        more = " Think about these again:" if wrong else ""
+        parts.append(f"**{right} of {len(answered)} predictions came true.**{more}")
+        parts += ["\n".join(map(_line, wrong))] if wrong else []
+    if left:
+        parts.append(f"**Not yet answered: {len(left)}.**")
+        parts.append("\n".join(f"- {prediction.question.text}" for prediction in left))
+    return "\n\n".join(parts)
 
 
 def _line(prediction: Prediction) -> str:
-    question = prediction.question
-    if prediction.answer is None:
+    question, guess, answer = prediction.question, prediction.guess, prediction.answer
+    assert guess is not None
+    if answer is None:
         return f"- {question.text} The answer was not shown yet."
-    guess, _ = as_predicted(question, prediction.guess)
-    return f"- {question.text} {guess} It was **{question.said(prediction.answer)}**."
+    return (
+        f"- {question.text} {as_predicted(question, guess)[0]} It was **{question.said(answer)}**."
+    )

@@ -107,10 +107,8 @@ def with_choices(question: Question) -> Texts:
     return _paragraphs([markdown, listed]), _lines([plain, listed])
 
 
-def as_predicted(question: Question, guess: Answer | None) -> Texts:
+def as_predicted(question: Question, guess: Answer) -> Texts:
     """Returns what stays of a control after the answer was shown."""
-    if guess is None:
-        return "You made no prediction.", "You made no prediction."
     answer = question.said(guess)
     return f"You predicted *{answer}*.", f"You predicted {answer}."
 

@@ -89,11 +89,12 @@
   const tagsOf = cell => cell.model.getMetadata('tags') ?? [];
 
   // A cell with the tag `after-reveal` says what a prediction's answer is, so it waits for that answer.
-  function hideConclusions(notebook) {
+  function markPredictions(notebook) {
     let answered = true;
     for (const cell of notebook.widgets) {
       const tags = tagsOf(cell);
       if (tags.includes('reveal')) answered = cell.model.outputs.length > 0;
+      cell.toggleClass('distlab-question', tags.includes('predict'));
       cell.toggleClass('distlab-hidden', !answered && tags.includes('after-reveal'));
     }
   }
@@ -113,14 +114,78 @@
     });
   }
 
+  // A question's control: the box for a number, or one of its buttons.
+  const CONTROL = '.distlab-question .widget-vbox :is(input, .widget-toggle-button)';
+
+  function questionOf(notebooks, control) {
+    const panel = notebooks.find(({ content }) => content.node.contains(control));
+    return { panel, cell: panel?.content.widgets.find(({ node }) => node.contains(control)) };
+  }
+
+  const guessOf = control => (control.matches('input') ? control.value : control.textContent).trim();
+
+  function guessIn(cell) {
+    const chosen = cell.node.querySelector('.widget-vbox :is(input, .mod-active)');
+    return chosen ? guessOf(chosen) : '';
+  }
+
+  // JupyterLab sends a cell's metadata with each run, so `dl.predict` finds the guess there after a
+  // restart, and the file has it when the notebook is opened again.
+  function keepGuess(event, notebooks) {
+    const control = event.target.closest?.(CONTROL);
+    const { panel, cell } = control ? questionOf(notebooks, control) : {};
+    if (!cell || event.type !== (control.matches('input') ? 'change' : 'click')) return;
+    const guess = guessOf(control);
+    if (guess) cell.model.setMetadata('distlab', { guess });
+    else cell.model.deleteMetadata('distlab');
+    cell.node.querySelector('.distlab-warning')?.remove();
+    save(panel.context);
+  }
+
+  // Widgets keep keys for themselves. In a question Enter and Escape lead back to the notebook, and
+  // Shift+Enter leads on; without an answer only when it is pressed again.
+  function leaveQuestion(event, notebooks) {
+    const control = (event.key === 'Enter' || event.key === 'Escape') && event.target.closest?.(CONTROL);
+    const { panel, cell } = control ? questionOf(notebooks, control) : {};
+    if (!cell) return;
+    event.stopPropagation();
+    const on = event.key === 'Enter' && event.shiftKey;
+    if (event.key === 'Enter' && !on && control.matches('button')) return; // the browser clicks it
+    event.preventDefault();
+    control.blur(); // so a typed number is kept
+    const box = control.closest('.widget-vbox');
+    if (on && !guessIn(cell) && !box.querySelector('.distlab-warning')) {
+      const warning = make('div', 'distlab-warning', 'Not yet answered. Shift+Enter goes on without an answer.');
+      warning.setAttribute('role', 'alert');
+      box.append(warning);
+      control.focus();
+      return;
+    }
+    const notebook = panel.content;
+    notebook.activeCellIndex = notebook.widgets.indexOf(cell) + (on ? 1 : 0);
+    notebook.deselectAll();
+    notebook.mode = 'command';
+    notebook.activate();
+    notebook.activeCell.node.scrollIntoView({ block: 'nearest' });
+  }
+
   // JupyterLab brings the next cell into sight, before there is an output that moves it down. A reader
   // who has gone on, or runs all cells, is left alone.
   async function showOutput(notebook, cell) {
-    if (!tagsOf(cell).some(tag => tag === 'predict' || tag === 'reveal')) return;
+    const tags = tagsOf(cell);
+    const show = part => {
+      const ahead = notebook.activeCellIndex - notebook.widgets.indexOf(cell);
+      if ((ahead !== 0 && ahead !== 1) || notebook.mode !== 'command') return;
+      part?.focus({ preventScroll: true });
+      cell.outputArea.node.scrollIntoView({ block: 'nearest' });
+    };
+    if (!tags.includes('predict') && !tags.includes('reveal')) return;
     await drawn(cell.outputArea.node, '.jp-RenderedMarkdown > *');
     await new Promise(requestAnimationFrame); // JupyterLab scrolls at the end of a run
-    const ahead = notebook.activeCellIndex - notebook.widgets.indexOf(cell);
-    if (ahead === 0 || ahead === 1) cell.outputArea.node.scrollIntoView({ block: 'nearest' });
+    show();
+    if (!tags.includes('predict')) return;
+    const control = await drawn(cell.outputArea.node, '.widget-vbox :is(input, .widget-toggle-button)');
+    show(guessIn(cell) ? null : control); // the answer can be typed at once
   }
 
   // One save after another: to a second one, what the first has written is a change by somebody else,
@@ -244,10 +309,13 @@
     });
     notebooks.widgetAdded.connect((_, { content, context }) => {
       void context.ready.then(() => {
-        hideConclusions(content);
-        content.model.contentChanged.connect(() => hideConclusions(content));
+        markPredictions(content);
+        content.model.contentChanged.connect(() => markPredictions(content));
       });
     });
+    // In the window and first: neither JupyterLab nor the widget has seen the key.
+    window.addEventListener('keydown', event => leaveQuestion(event, notebooks), true);
+    for (const type of ['click', 'change']) window.addEventListener(type, event => keepGuess(event, notebooks));
     app.shell.currentChanged.connect(() => mark(panel.node, pathOf(app.shell.currentWidget)));
     // Notebook 7 shows one notebook, and has no tabs.
     app.shell.layoutModified?.connect(() => {
