@@ -225,6 +225,16 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     run(page, recap)
     expect(output_of(page, recap)).to_contain_text("1 of 2 predictions came true.")
 
+    # A card, as on the site: in the column, tinted by how it came out, without a bar of source.
+    left = "node => Math.round(node.getBoundingClientRect().left)"
+    column = cells(page).nth(conclusion).locator("p").evaluate(left)
+    tint = "node => getComputedStyle(node).backgroundColor"
+    cards = [cells(page).nth(cell) for cell in (ask, reveal, reveal_number)]
+    for card in cards:
+        assert card.locator(".jp-OutputArea-output p").first.evaluate(left) == column
+        expect(card.locator(".jp-PlaceholderText")).to_be_hidden()
+    assert len({card.locator(".jp-Cell-outputArea").evaluate(tint) for card in cards}) == 3
+
     # What was predicted is in the notebook, and stays when it is opened again with a new kernel.
     stored = nbformat.read(folder / "notebooks/copies.ipynb", as_version=4)
     nbformat.validate(stored)

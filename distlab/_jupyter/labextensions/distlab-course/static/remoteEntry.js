@@ -93,8 +93,14 @@
     let answered = true;
     for (const cell of notebook.widgets) {
       const tags = tagsOf(cell);
-      if (tags.includes('reveal')) answered = cell.model.outputs.length > 0;
-      cell.toggleClass('distlab-question', tags.includes('predict'));
+      const [asks, reveals] = ['predict', 'reveal'].map(tag => tags.includes(tag));
+      if (reveals) answered = cell.model.outputs.length > 0;
+      const output = asks || reveals ? cell.model.outputs.get(0) : undefined;
+      const said = String(output?.data['text/plain'] ?? '');
+      cell.toggleClass('distlab-question', asks);
+      cell.toggleClass('distlab-card', output?.type === 'display_data');
+      cell.toggleClass('distlab-right', said.startsWith('✓'));
+      cell.toggleClass('distlab-wrong', said.startsWith('✗'));
       cell.toggleClass('distlab-hidden', !answered && tags.includes('after-reveal'));
     }
   }
@@ -255,6 +261,35 @@
     .distlab-full { height: 100%; background: #008a6b; }
     /* Without a box it would stand at the notebook's top, and JupyterLab scrolls to the cell that it selects next. */
     .jp-Notebook .distlab-hidden { visibility: hidden; height: 0; min-height: 0; margin: 0; padding-block: 0; overflow: hidden; }
+    /* The site's card of a prediction (docs/_static/site.css). It hangs out to the left: its text is in the column. */
+    body { --distlab-right: #00765c; --distlab-wrong: #c93a00; --distlab-ask: #00629b; }
+    body[data-jp-theme-light='false'] { --distlab-right: #4dc9a6; --distlab-wrong: #ff8f66; --distlab-ask: #6db7e8; }
+    .distlab-card { --distlab-edge: var(--distlab-ask); position: relative; }
+    .distlab-card.distlab-right { --distlab-edge: var(--distlab-right); }
+    .distlab-card.distlab-wrong { --distlab-edge: var(--distlab-wrong); }
+    .distlab-card .jp-Cell-outputArea { margin: 4px 0 4px calc(var(--jp-cell-prompt-width) - 14px); padding: 12px 16px;
+      border: 1px solid var(--jp-border-color2); border-left: 4px solid var(--distlab-edge); border-radius: 8px;
+      background: color-mix(in srgb, var(--jp-layout-color2) 50%, var(--jp-layout-color1)); }
+    .distlab-card:is(.distlab-right, .distlab-wrong) .jp-Cell-outputArea {
+      background: color-mix(in srgb, var(--distlab-edge) 9%, var(--jp-layout-color1)); }
+    .distlab-card:is(.distlab-right, .distlab-wrong) .jp-RenderedMarkdown > p:first-child::first-letter { color: var(--distlab-edge); font-weight: 700; }
+    .distlab-card .jp-OutputPrompt { display: none; }
+    .distlab-card .jp-OutputArea-output { padding: 0; background: none; }
+    .distlab-card .jp-OutputArea-child:last-child .jp-RenderedMarkdown > :last-child { margin-bottom: 0; }
+    .distlab-card :is(.jp-OutputArea-child, .jp-OutputArea-output, .jupyter-widgets) { overflow: visible; }
+    .distlab-question .jp-OutputArea-child:first-child .jp-RenderedMarkdown p { font-weight: 600; }
+    /* Once the output says it, the folded source is three dots in the card's corner. */
+    .distlab-card .jp-Cell-inputWrapper:has(.jp-InputPlaceholder) { position: absolute; z-index: 1; top: 14px; right: 8px; margin: 0; }
+    .distlab-card :is(.jp-InputPlaceholder, .jp-Placeholder-content) { border: 0; background: none; }
+    .distlab-card :is(.jp-InputCollapser, .jp-InputPlaceholder .jp-Placeholder-prompt, .jp-PlaceholderText) { display: none; }
+    .distlab-card .jupyter-widgets { font-size: inherit; }
+    .distlab-card .widget-toggle-buttons { height: auto; }
+    .distlab-card .widget-toggle-button, .distlab-card input { height: auto; min-height: 36px; margin: 4px 8px 4px 0; padding: 4px 14px;
+      border: 1.5px solid var(--jp-border-color1); border-radius: 8px; color: var(--jp-ui-font-color1);
+      background: var(--jp-layout-color0); box-shadow: none; }
+    .distlab-card .widget-toggle-button:hover { border-color: var(--distlab-ask); }
+    .distlab-card :is(.widget-toggle-button, input):focus-visible { outline: 3px solid var(--distlab-ask); outline-offset: 2px; }
+    .distlab-warning { color: var(--distlab-wrong); font-weight: 600; }
     .widget-toggle-buttons .jupyter-button { font-size: 14px; }
     .widget-toggle-buttons .jupyter-button.mod-active { background: #00629b; color: #fff; }
     .jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr'] pre { word-break: normal; overflow-wrap: anywhere; }
