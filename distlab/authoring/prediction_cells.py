@@ -84,11 +84,11 @@ def between(
             yield index, cells[index]
 
 
-def fold_answers(cells: Sequence[NotebookNode]) -> None:
-    """Folds what would answer a question: outputs of experiments, sources of answers.
+def fold_cells(cells: Sequence[NotebookNode]) -> None:
+    """Folds what would answer a question, and the source of each cell with the tag `hide-input`.
 
     The site folds by tags, JupyterLab by metadata. The site also folds the code of a question,
-    whose output says the same.
+    whose output says the same; JupyterLab's panel does so once it is asked.
     """
     for question, answer in pairs(cells):
         for _, cell in between(cells, question, answer):
@@ -98,8 +98,9 @@ def fold_answers(cells: Sequence[NotebookNode]) -> None:
         tags = tags_of(cell)
         if "predict" in tags:
             _fold(cell, tag="hide-input")
-        if "reveal" in tags:
+        elif "hide-input" in tags or "reveal" in tags:
             _fold(cell, tag="hide-input", jupyter="source_hidden")
+        if "reveal" in tags:
             cell.source = f"{REVEAL_LINE}\n{cell.source}"
 
 

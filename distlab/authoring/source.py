@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from distlab.authoring.nbgrader import mark_cells
-from distlab.authoring.prediction_cells import fold_answers
+from distlab.authoring.prediction_cells import fold_cells
 from distlab.course.checks.registry import checks_of, reports_of
 from distlab.course.editions import Answer, answered, parse_answers, stubbed
 from distlab.course.markup import CODE, REPORT, TASK, TEXT
@@ -141,7 +141,7 @@ def draft_page(page: Page) -> Draft:
         cells.append(new(cell.source, metadata=notes, id=f"{page.stem}-{index + 1:03}"))
         parts.append(pieces)
     _pair_reports(names, page)
-    fold_answers(cells)
+    fold_cells(cells)
     if page.edition == "exercise":
         places = [f"{page.source}, line {line}" for line in lines]
         mark_cells(cells, points_of=page.points, places=places)

@@ -5,7 +5,7 @@ from pathlib import Path
 from nbformat import v4
 
 from distlab.authoring.lint.lint import lint_notebook
-from distlab.authoring.prediction_cells import REVEAL_LINE, fold_answers
+from distlab.authoring.prediction_cells import REVEAL_LINE, fold_cells
 from distlab.authoring.source import Page, draft_page
 
 ASK = 'guess = dl.predict("How many copies?", ["one copy", "two copies"])'
@@ -28,7 +28,7 @@ def code(source, *tags):
 def findings(*cells, fold=True):
     """What is found in a lesson of these cells, as the builder folds and runs it."""
     if fold:
-        fold_answers(cells)
+        fold_cells(cells)
     opening = [text("# Copies"), text("## Overview")]
     notebook = v4.new_notebook(cells=[*opening, *cells, text("## Check yourself\n## Next steps")])
     for count, cell in enumerate([c for c in notebook.cells if c.cell_type == "code"], 1):
@@ -60,22 +60,23 @@ def test_good_predictions_pass():
         assert findings(*cells) == []
 
 
-def test_the_builder_folds_experiments_and_answers_in_each_edition(tmp_path):
+def test_the_builder_folds_experiments_answers_and_side_issues_in_each_edition(tmp_path):
     folder = tmp_path / "distlab/course/lesson_00_a"
     folder.mkdir(parents=True)
     source = (
         f'# %% tags=["predict"]\n{ASK}\n\n# %%\n{RUN}\n\n# %% tags=["reveal"]\n{REVEAL}\n'
-        "\n# %%\nrecap()\n"
+        '\n# %%\nrecap()\n\n# %% tags=["hide-input"]\naside = 1\n'
     )
     for name in ("lesson.py", "exercise.py"):
         (folder / name).write_text(source)
     for edition in ("lesson", "exercise", "solution"):
-        ask, run, reveal, end = draft_page(Page(tmp_path, "00_a", edition)).notebook.cells
+        ask, run, reveal, end, aside = draft_page(Page(tmp_path, "00_a", edition)).notebook.cells
         assert ask.metadata == {"tags": ["predict", "hide-input"]}
         assert run.metadata == {"tags": ["hide-output"], "jupyter": {"outputs_hidden": True}}
         folded = {"tags": ["reveal", "hide-input"], "jupyter": {"source_hidden": True}}
         assert (reveal.metadata, reveal.source) == (folded, f"{REVEAL_LINE}\n{REVEAL}")
         assert end.metadata == {}
+        assert aside.metadata == {"tags": ["hide-input"], "jupyter": {"source_hidden": True}}
 
 
 def test_questions_that_overlap_stay_to_be_seen():
@@ -83,7 +84,7 @@ def test_questions_that_overlap_stay_to_be_seen():
         *(code(ASK, "predict"), code(ASK.replace("guess", "other"), "predict"), code(RUN)),
         *(code(REVEAL, "reveal"), code(REVEAL.replace("guess", "other"), "reveal")),
     ]
-    fold_answers(cells)
+    fold_cells(cells)
     folded = [("outputs_hidden" in cell.metadata.get("jupyter", {})) for cell in cells]
     assert folded == [False, False, True, False, False]
 

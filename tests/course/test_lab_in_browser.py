@@ -9,7 +9,7 @@ import pytest
 from nbformat import v4
 from playwright.sync_api import expect
 
-from distlab.authoring.prediction_cells import REVEAL_LINE, fold_answers
+from distlab.authoring.prediction_cells import REVEAL_LINE, fold_cells
 from distlab.course.learner_folder import without_outputs
 from tests.support.browser import LIMIT_MILLISECS, open_browser, open_lab, open_page
 from tests.support.repository import ROOT
@@ -158,9 +158,11 @@ def write_notebook(folder, name):
         v4.new_code_cell("steps.reveal(90)", metadata={"tags": ["reveal"]}),
         v4.new_code_cell(ASK_LAST, metadata={"tags": ["predict"]}),
         v4.new_code_cell('wide.reveal("two")', metadata={"tags": ["reveal"]}),
-        *map(v4.new_code_cell, (RECAP, VIEW, RING, TOO_LATE)),
+        *map(v4.new_code_cell, (RECAP, VIEW)),
+        v4.new_code_cell(RING, metadata={"tags": ["hide-input"]}),
+        v4.new_code_cell(TOO_LATE),
     ]
-    fold_answers(made)
+    fold_cells(made)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     notebook = v4.new_notebook(cells=made, metadata=kernel)
     path = folder / "notebooks" / name
@@ -276,7 +278,8 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     page.mouse.up()
     expect(picture).to_have_attribute("alt", "12 examples on 4 replicas")
 
-    run(page, ring)
+    expect(source_of(page, ring)).to_have_count(0)
+    run_hidden(page, ring)
     picture = cells(page).nth(ring).locator("img")
     expect(picture).to_have_attribute("alt", re.compile("."))
     for slider in cells(page).nth(ring).get_by_role("slider").all():
