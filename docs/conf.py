@@ -26,6 +26,7 @@ extensions = [
     "equations",
     "output_links",
     "public_names",
+    "site_search",
     "verdicts",
 ]
 templates_path = ["_templates"]
@@ -44,6 +45,13 @@ html_context = {
         "right": palette.RIGHT.colour,
         "wrong": palette.WRONG.colour,
         "note": palette.NOTE,
+    },
+    # The long pages whose entries a reader filters, and what an entry is called there.
+    "entries": {
+        "docs/glossary": "terms",
+        "docs/pitfalls": "pitfalls",
+        "docs/reference": "names",
+        "docs/teaching": "sections",
     },
 }
 exclude_patterns = ["_build"]
@@ -79,6 +87,7 @@ html_theme_options = {
     "footer_end": [],
     "back_to_top_button": False,
 }
+html_additional_pages = {"search": "search.html"}
 html_sidebars = {"**": ["course-sidebar"]}
 html_show_sourcelink = False
 html_copy_source = False

@@ -301,3 +301,67 @@ def test_the_views_move_on_the_page_and_the_address_keeps_their_place(site, brow
         page.goto((notebooks / "12_ring_all_reduce.html").as_uri())
         expect(page.get_by_alt_text(re.compile("An all-reduce of 4 ranks, ring"))).to_be_visible()
         expect(page.locator(".view")).to_be_hidden()
+
+
+def test_a_long_page_filters_its_entries_by_keyboard_and_its_address_keeps_the_words(site, browser):
+    places = {"pitfalls": "NaN", "reference": "partial batch", "teaching": "nbgrader"}
+    with open_page(browser, offline=True, reduced_motion="reduce") as page:
+        for name, phrase in {**places, "glossary": "all-reduce"}.items():
+            page.goto((site / "docs" / f"{name}.html").as_uri())
+            words = page.get_by_role("searchbox", name=re.compile(r"Filter \d+ \w+"))
+            entries = page.locator("section:not(:has(section, dl.py)), dl.py:not(dl.py dl.py)")
+            expect(words).to_be_visible()
+            words.focus()
+            page.keyboard.type(phrase)
+            said = page.locator(".find").get_by_role("status").inner_text()
+            shown, all_there = map(int, re.findall(r"^(\d+) of (\d+) ", said)[0])
+            left = entries.filter(visible=True).all_inner_texts()
+            assert 0 < shown == len(left) < all_there == entries.count(), (name, said)
+            assert [text for text in left if not has_words(text, phrase)] == [], name
+            assert violations(page) == []
+            page.evaluate("document.documentElement.dataset.theme = 'dark'")
+            assert violations(page, "color-contrast") == []
+        page.reload()
+        expect(words).to_have_value(phrase)
+        hidden = entries.filter(visible=False)
+        assert hidden.count() == all_there - shown
+        expect(page.locator(".page-toc a").filter(visible=True).first).to_be_visible()
+        page.evaluate("location.hash = 'heartbeat'")  # a link to what the filter hides ends it
+        expect(page.locator("#heartbeat")).to_be_in_viewport()
+        assert hidden.count() == 0 and "all-reduce" not in page.url
+        words.fill("heartbeat")
+        page.keyboard.press("Escape")
+        assert hidden.count() == 0 and page.url.endswith("glossary.html#heartbeat")
+    with open_page(browser, offline=True, java_script_enabled=False) as page:
+        page.goto((site / "docs" / "glossary.html").as_uri() + "?filter=worker")
+        expect(page.locator("#heartbeat")).to_be_visible()
+        expect(page.get_by_role("searchbox")).to_have_count(0)
+
+
+def has_words(text, phrase):
+    """Whether a text has a phrase, or else each of its words."""
+    return all(word.lower() in text.lower() for word in phrase.split())
+
+
+def test_the_search_lists_sections_with_the_phrase_and_gives_no_answer_away(site, browser):
+    with open_page(browser, offline=True) as page:
+        page.goto((site / "docs" / "zoo.html").as_uri())
+        page.keyboard.press("Control+k")
+        page.keyboard.type("partial batch")
+        page.keyboard.press("Enter")
+        first = page.locator(".results li").first
+        expect(first).to_contain_text("A partial batch in Write the training loop yourself")
+        marks = page.locator(".results li").evaluate_all(
+            "all => all.map(item => [...item.querySelectorAll('mark')].map(mark => mark.innerText))"
+        )
+        expect(page.get_by_role("status")).to_contain_text(f"{len(marks)} sections have")
+        has_phrase = ["partial batch" in [*map(str.lower, words)] for words in marks]
+        assert all(marks) and sum(has_phrase) > 9
+        assert has_phrase == sorted(has_phrase, reverse=True)  # single words come last
+        assert violations(page) == []
+        first.get_by_role("link").click()
+        expect(page.locator("#a-partial-batch h2, #a-partial-batch h3").first).to_be_in_viewport()
+        page.go_back()
+        page.get_by_role("searchbox").fill("TensorFlow keeps none back")  # an answer of lesson 00
+        expect(page.get_by_role("status")).to_contain_text("sections have “TensorFlow keeps none")
+        expect(page.locator(".results")).not_to_contain_text("keeps none back")
