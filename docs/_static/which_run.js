@@ -1,4 +1,5 @@
-// "Which run is right?" on the first page: buttons in place of the picture, then each run's distance.
+// "Which run is right?" on the first page: buttons in place of the picture, then the distance of the run
+// that was picked, and of all when the right one is found.
 const whichRun = document.querySelector(".which-run");
 if (whichRun) {
   const runs = Object.entries(JSON.parse(document.getElementById("which-run-data").textContent));
@@ -17,6 +18,7 @@ if (whichRun) {
   choices.setAttribute("role", "group");
   choices.setAttribute("aria-label", "Five runs");
   answer.setAttribute("aria-live", "polite");
+  let solved = false;
   for (const [letter, run] of runs) {
     const button = document.createElement("button");
     const losses = curve(run.losses, (step) => (120 * step) / (steps - 1), (loss) => 80 * (1 - loss / highest));
@@ -29,12 +31,13 @@ if (whichRun) {
 
   function show(letter, run, button) {
     for (const other of choices.children) other.setAttribute("aria-pressed", other === button);
+    solved ||= run.right;
     button.classList.add(verdict(run));
     button.querySelector(".verdict").textContent = verdict(run);
     answer.innerHTML = `<p><strong>Run ${letter} is ${verdict(run)}.</strong> ${run.why} It names ${run.accuracy} of the
       test digits right, and in the end its weights are up to ${run.distance} from one device's.</p>
       <figure>${distances(letter)}<figcaption>The largest difference of a weight from one device after each step,
-      of run ${letter} and the others.</figcaption></figure>`;
+      of run ${letter}${solved ? " and the others" : ""}.</figcaption></figure>`;
   }
 
   function distances(chosen) {
@@ -44,7 +47,7 @@ if (whichRun) {
     const ticks = { 0: "1", "-2": "0.01", "-4": "0.0001", "-6": "1e-6", "-8": "1e-8" };
     const grid = Object.entries(ticks).map(([power, text]) =>
       `<path d="M${left} ${y(power)}H${width - right}"/><text x="0" y="${y(power) + 4}">${text}</text>`);
-    const order = [...runs].sort(([, one], [, other]) => other.distances.at(-1) - one.distances.at(-1));
+    const order = runs.filter(([letter]) => solved || letter === chosen).sort(([, one], [, other]) => other.distances.at(-1) - one.distances.at(-1));
     let above = 0;
     const curves = order.map(([letter, run]) => {
       above = Math.max(y(run.distances.at(-1)) + 5, above + 15); // names keep apart where curves meet

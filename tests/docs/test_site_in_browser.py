@@ -127,6 +127,7 @@ def test_the_site_in_a_browser_shows_the_map_and_the_course(site, browser):
         picture = page.locator("article img").first
         assert picture.evaluate("image => image.complete && image.naturalWidth > 300")
         assert "A moving picture" in (picture.get_attribute("alt") or "")
+        assert page.locator("h1 ~ *").first.locator("p").first.inner_text().startswith("Which run")
         which_run_is_right(page)
         shown = page.locator("article table tbody tr").all_inner_texts()
         assert sum("coming" in row for row in shown) == sum(not row.lesson for row in rows)
@@ -170,13 +171,15 @@ def which_run_is_right(page):
     runs, answer = page.locator(".which-run button"), page.locator(".which-run [aria-live]")
     runs.nth(2).click()
     expect(answer).to_contain_text("Run C is wrong.")
+    chart = answer.locator("figure svg")
+    shown = chart.locator("text:is(.right, .wrong)")
+    assert chart.locator("polyline").count() == 1 and shown.all_text_contents() == ["C"]
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(answer).to_contain_text("Run D is right.")
     assert runs.nth(3).get_attribute("aria-pressed") == "true"
-    chart = answer.locator("figure svg")
     assert chart.locator("polyline").count() == runs.count() == 5
-    letters = chart.locator("text:is(.right, .wrong)").evaluate_all(
+    letters = shown.evaluate_all(
         "names => names.map(name => name.getBoundingClientRect()).map(box => [box.top, box.height])"
     )
     assert all(height > 12 for _, height in letters)
