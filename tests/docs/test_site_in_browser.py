@@ -231,6 +231,20 @@ def test_pages_are_accessible_in_both_themes_and_cut_nothing_off(site, browser):
     assert wrong == []
 
 
+def test_on_a_small_laptop_the_course_folds_and_code_has_its_width(site, browser):
+    with open_page(browser, offline=True, viewport={"width": 1024, "height": 768}) as page:
+        for name in ("index", "notebooks/03_custom_training_loop", "notebooks/12_ring_all_reduce"):
+            page.goto((site / f"{name}.html").as_uri())
+            assert page.evaluate(CUT_OFF) == []
+            assert page.evaluate("document.documentElement.scrollWidth") == 1024
+            assert page.locator("header").first.bounding_box()["height"] <= 80  # one row
+        course = page.get_by_role("navigation", name="Course")
+        expect(course).to_be_hidden()
+        page.get_by_role("button", name="Site navigation").click()
+        course.get_by_role("link", name="Start here").click()
+        expect(page.locator("h1")).to_contain_text("Start here")
+
+
 def test_a_prediction_is_answered_on_the_page_and_hides_its_conclusion_until_then(site, browser):
     address = (site / "notebooks" / "00_start_here.html").as_uri()
     with open_page(browser, offline=True) as page:
