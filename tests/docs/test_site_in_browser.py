@@ -245,6 +245,19 @@ def test_on_a_small_laptop_the_course_folds_and_code_has_its_width(site, browser
         expect(page.locator("h1")).to_contain_text("Start here")
 
 
+def test_a_printed_page_has_the_article_alone(site, browser):
+    with open_page(browser, offline=True, viewport={"width": 1440, "height": 900}) as page:
+        page.goto((site / "docs" / "glossary.html").as_uri())
+        around = ["#pst-header", ".course", ".page-toc", ".prev-next-footer", ".find"]
+        for part in around:
+            expect(page.locator(part).first).to_be_visible()
+        page.emulate_media(media="print")
+        for part in around:
+            expect(page.locator(part).first).to_be_hidden()
+        expect(page.locator("article")).to_be_visible()
+        assert page.locator("article").bounding_box()["x"] < 100
+
+
 def test_a_prediction_is_answered_on_the_page_and_hides_its_conclusion_until_then(site, browser):
     address = (site / "notebooks" / "00_start_here.html").as_uri()
     with open_page(browser, offline=True) as page:
