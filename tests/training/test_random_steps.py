@@ -30,6 +30,7 @@ def test_a_step_takes_that_of_one_device_or_is_refused_by_name(seed, kinds):
     outcome = random_steps.judge(seed)
     kinds.append(outcome.kind)
     assert not outcome.is_failure, outcome
+    assert not outcome.is_unnamed, outcome
 
 
 def test_most_steps_count(kinds):

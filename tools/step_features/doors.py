@@ -298,14 +298,23 @@ def a_container(plan: Plan) -> None:
 @feature()
 def a_container_given_to_a_layer(plan: Plan) -> None:
     make = plan.choose(Record, Named, Extension, as_a_dictionary, types.SimpleNamespace)
-    function = plan.choose(ops.tanh, lambda x: x - ops.mean(x, axis=0))
+    function = plan.choose(ops.tanh, less_the_mean)
 
-    def call(self: Any, made: Any) -> Any:
+    def call(self: Any, x: Any, made: Any) -> Any:
         first, second = _parts(made)
-        return function(first) * second
+        return function(first) * second * x
 
     layer = plan.call_beside(own_layer(call))
-    plan.losses.append(lambda now: spread(layer(make(first=now.outputs, second=now.outputs**2))))
+
+    def loss(now: Moment) -> Any:
+        made = make(first=tf.tanh(now.outputs), second=now.outputs**2)
+        return spread(layer(now.outputs, made=made))
+
+    plan.losses.append(loss)
+
+
+def less_the_mean(x: Any) -> Any:
+    return x - ops.mean(x, axis=0)
 
 
 @feature()

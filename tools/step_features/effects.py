@@ -91,7 +91,7 @@ def a_table_that_counts_in_a_layer(plan: Plan) -> None:
 
     def count(x: Any) -> Any:
         table.insert(ONE, table.lookup(ONE) + tf.shape(x, tf.int64)[:1])
-        return x * (1 + 1 / number(table.lookup(ONE)[0]))
+        return x * (1 + 1 / tf.reshape(number(table.lookup(ONE)), ()))
 
     add_layer(plan, count)
 
@@ -104,7 +104,10 @@ def a_table_that_a_layer_reads_and_the_step_writes(plan: Plan) -> None:
         table.insert(ONE, table.lookup(ONE) + 1)
         return mean_square(now.outputs)
 
-    add_layer(plan, lambda x: x + 0.1 * number(table.lookup(ONE)[0]))
+    def read(x: Any) -> Any:
+        return x + 0.1 * tf.reshape(number(table.lookup(ONE)), ())
+
+    add_layer(plan, read)
     plan.after.append(write)
 
 
@@ -219,14 +222,21 @@ def python_through_which_a_gradient_flows(plan: Plan) -> None:
 
 @feature()
 def sampled_classes(plan: Plan) -> None:
-    kernel = layers.Dense(9, use_bias=False)
-    plan.call_beside(kernel)
-    biases, kind = np.zeros(9), plan.choose(tf.nn.sampled_softmax_loss, tf.nn.nce_loss)
+    """As `tf.nn.sampled_softmax_loss` does it, which takes no float64."""
+    kernel = plan.call_beside(layers.Dense(9, use_bias=False))
+    sample = plan.choose(
+        tf.random.log_uniform_candidate_sampler, tf.random.uniform_candidate_sampler
+    )
     plan.draws = True
 
     def loss(now: Moment) -> Any:
-        weights, y = tf.transpose(kernel.kernel), tf.reshape(tf.cast(now.y, tf.int64), (-1, 1))
-        return tf.reduce_mean(kind(weights, biases, y, now.outputs, 3, 9))
+        y = tf.reshape(tf.cast(now.y, tf.int64), (-1, 1))
+        classes, _, expected = sample(y, 1, 3, True, 9)
+        weights = tf.transpose(tf.convert_to_tensor(kernel.kernel))
+        scores = tf.matmul(now.outputs, tf.gather(weights, classes), transpose_b=True)
+        true = tf.reduce_sum(now.outputs * tf.gather(weights, y[:, 0]), -1, keepdims=True)
+        scores = tf.concat([true, scores - tf.math.log(number(expected))], -1)
+        return tf.reduce_mean(tf.reduce_logsumexp(scores, -1) - true[:, 0])
 
     plan.losses.append(loss)
 
@@ -256,7 +266,12 @@ def a_draw_of_tensorflow(plan: Plan) -> None:
     def gamma(x: Any) -> Any:
         return x + tf.random.gamma(tf.shape(x), 2.0, dtype=x.dtype)
 
-    function = plan.choose(normal, uniform, shuffled, dropped, of_one_number, classes, gamma)
+    def gamma_of_rows(x: Any) -> Any:
+        return tf.random.gamma((), tf.exp(x), dtype=x.dtype)  # which has a gradient
+
+    function = plan.choose(
+        *(normal, uniform, shuffled, dropped, of_one_number, classes, gamma, gamma_of_rows)
+    )
     if plan.choose("in a layer", "in the step") == "in a layer":
         plan.layers.append(Own(function))
     else:
@@ -507,12 +522,11 @@ def a_summary(plan: Plan) -> None:
 
 @feature()
 def a_file(plan: Plan) -> None:
-    path = str(Path(tempfile.mkdtemp()) / "sum.txt")
+    file = Path(tempfile.mkdtemp()) / "last.txt"
 
-    def log(now: Moment) -> Any:
-        labels = tf.reduce_sum(one_hot(now.y))
-        tf.io.write_file(path, tf.strings.as_string(labels))
-        return labels
+    def write(now: Moment) -> None:
+        text = tf.strings.as_string(tf.reduce_sum(one_hot(now.y), 0))
+        tf.io.write_file(str(file), tf.strings.reduce_join(text, separator=" "))
 
-    plan.logs["written"] = log
-    plan.kept["file"] = lambda: Path(path).read_text(encoding="ascii")
+    plan.after.append(write)
+    plan.kept["file"] = lambda: file.read_text(encoding="utf-8")

@@ -195,7 +195,7 @@ def a_pipeline(plan: Plan) -> None:
 @feature()
 def a_function_on_words(plan: Plan) -> None:
     def first_letter_of_all(words: Any) -> Any:
-        return tf.strings.join([words, tf.strings.substr(words[:1], 0, 1)])
+        return tf.strings.join([words, tf.strings.substr(tf.reshape(words, [-1])[0], 0, 1)])
 
     standardize = plan.choose(tf.strings.lower, first_letter_of_all)
     words = layers.TextVectorization(
@@ -400,7 +400,11 @@ def a_schedule(plan: Plan) -> None:
         return rate * 1.0
 
     plan.compiled["optimizer"] = keras.optimizers.SGD(
-        plan.choose(Warm(), of_a_variable, keras.optimizers.schedules.CosineDecay(0.1, 8))
+        {
+            "warm": Warm(),
+            "variable": of_a_variable,
+            "cosine": keras.optimizers.schedules.CosineDecay(0.1, 8),
+        }[plan.choose("warm", "variable", "cosine")]
     )
 
 

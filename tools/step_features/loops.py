@@ -19,6 +19,7 @@ from tools.step_features.plan import (
     mean_square,
     number,
     own_layer,
+    partial,
     spread,
 )
 
@@ -144,22 +145,22 @@ def a_loop_in_the_step(plan: Plan) -> None:
 
 @feature()
 def a_layer_in_a_loop_of_the_step(plan: Plan) -> None:
-    loop, dense = plan.choose(*LOOPS), plan.call_beside(layers.Dense(CLASSES, "tanh"))
+    loop = plan.choose(*(each for each in LOOPS if each is not over_columns))
+    dense = plan.call_beside(layers.Dense(CLASSES, "tanh"))
     plan.losses.append(lambda now: spread(loop(dense, now.outputs)))
 
 
 @feature()
 def a_layer_in_a_loop_of_a_layer(plan: Plan) -> None:
-    loop = plan.choose(*LOOPS)
-    inner = plan.choose(
-        layers.Dense(5, "tanh"),
-        layers.BatchNormalization(),
-        layers.Dropout(0.3, seed=3),
-        Own(less_the_mean),
-    )
+    loop = plan.choose(*(each for each in LOOPS if each is not over_columns))
+    kinds = {
+        "dense": partial(layers.Dense, 5, "tanh"),
+        "normalization": layers.BatchNormalization,
+        "dropout": partial(layers.Dropout, 0.3, seed=3),
+        "own": partial(Own, less_the_mean),
+    }
+    inner = kinds[plan.choose(*kinds)]()
     inner.build((None, 5))
-    if loop in (over_columns,):
-        loop = by_while
     layer = own_layer(lambda self, x: loop(lambda x: self.inner(x), x), inner=inner)
     plan.layers += [layers.Dense(5), layer]
 
@@ -197,7 +198,7 @@ def a_count_in_a_loop(plan: Plan) -> None:
 
     def in_a_table(x: Any) -> Any:
         table.insert(["n"], table.lookup(["n"]) + 1)
-        return x / (1 + number(table.lookup(["n"])[0]))
+        return x / (1 + tf.reshape(number(table.lookup(["n"])), ()))
 
     function = plan.choose(in_a_variable, in_a_table)
     plan.kept["counted"] = lambda: (variable.numpy(), table.lookup(["n"]).numpy()[0])
@@ -219,7 +220,7 @@ def a_gradient_in_a_loop(plan: Plan) -> None:
             return x - 0.1 * tape.gradient(energy, x)
 
         moved = now.x
-        if plan.notes and repeat == "tf.while_loop":
+        if repeat == "tf.while_loop":
             moved = tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, step(x)), (0, now.x))[1]
         else:
             for _ in range(2):

@@ -99,8 +99,9 @@ class Plan:
 
     def call_beside(self, layer: Any) -> Any:
         """Returns a layer that the step may call with outputs of the model, built for these."""
-        if not layer.built:
-            layer.build((None, CLASSES))
+        for each in layer._flatten_layers(include_self=True):
+            if not each.built:
+                each.build((None, CLASSES))
         self.beside.append(layer)
         return layer
 
@@ -181,7 +182,8 @@ class DrawnStep(Drawn):
         logs = {name: part(now) for name, part in self.plan.logs.items()}
         for part in self.plan.after:
             part(now)
-        return self.compute_metrics(x, y, outputs, weights) | {"loss": loss} | logs
+        # A name of its own, since Keras logs its metrics where a step has no other names.
+        return self.compute_metrics(x, y, outputs, weights) | {"last loss": loss} | logs
 
 
 def learn(now: Moment, loss: Any) -> None:

@@ -276,6 +276,14 @@ def metrics_of_the_model(plan: Plan) -> None:
     plan.methods["compute_metrics"] = compute_metrics
 
 
+@feature()
+def a_layer_that_its_first_call_builds(plan: Plan) -> None:
+    kind = plan.choose(layers.Dense, layers.BatchNormalization)
+    layer = kind(3) if kind is layers.Dense else kind()
+    plan.beside.append(layer)
+    plan.losses.append(lambda now: mean_square(layer(now.outputs)))
+
+
 @feature("call")
 def a_call_of_the_model(plan: Plan) -> None:
     def less_the_mean(x: Any) -> Any:
