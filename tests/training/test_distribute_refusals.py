@@ -455,7 +455,12 @@ class CountsInALoop(Net):
         return {"count": self.count()}
 
 
-@refused(ModelError, "LookupTableInsertV2 in a loop or a condition", "do it outside of the loop")
+@refused(
+    ModelError,
+    "LookupTableInsertV2 in a loop or a condition",
+    'return {"count": self.count()}',
+    "do it outside of the loop",
+)
 def an_effect_in_a_loop_that_autograph_has_converted():
     fit(lambda: net(CountsInALoop))
 

@@ -36,10 +36,14 @@ def is_of_user(module: str | None) -> bool:
     return (module or "").partition(".")[0] not in ("keras", "tensorflow", "distlab")
 
 
+def _is_written_by_user(file: str) -> bool:
+    return not is_installed(file) and "__autograph_generated_file" not in file
+
+
 def users_line() -> str:
     """The innermost line of the user's own that runs, as the end of a sentence."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and is_installed(frame.f_code.co_filename):
+    while frame is not None and not _is_written_by_user(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return ""
