@@ -94,7 +94,7 @@ Names = tuple[str, ...]
 
 def features_of(seed: int) -> Names:
     """Returns the names of a seed's features; as many seeds as there are draw each of them."""
-    names, draw = list(FEATURES), random.Random(seed)
+    names, draw = sorted(FEATURES), random.Random(seed)
     in_turn = random.Random(0).sample(names, len(names))
     chosen = [in_turn[seed % len(names)]]
     for name in draw.sample(names, draw.choice([0, 1, 1, 2])):

@@ -6,6 +6,7 @@
 from tools.step_features import (
     callbacks,
     doors,
+    draws,
     effects,
     functions,
     gradients,
@@ -20,6 +21,7 @@ __all__ = [
     "FEATURES",
     "callbacks",
     "doors",
+    "draws",
     "effects",
     "functions",
     "gradients",

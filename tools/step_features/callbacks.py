@@ -11,12 +11,10 @@ from keras import layers
 
 from tools.step_features.plan import Moment, Own, Plan, feature, mean_square
 
-Callback = keras.callbacks.Callback
 
-
-def callback(**methods: Any) -> Callback:
+def callback(**methods: Any) -> Any:
     """Returns a callback with these methods, which get it first."""
-    return type("Drawn", (Callback,), methods)()
+    return type("Drawn", (keras.callbacks.Callback,), methods)()
 
 
 @feature()

@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers, ops
@@ -25,11 +24,6 @@ from tools.step_features.plan import (
 )
 
 ONE = np.array([1])
-
-
-def add_layer(plan: Plan, function: Any) -> None:
-    """Adds a layer of a function that keeps the shape and must not run for Keras's symbols."""
-    plan.layers.append(Own(function, keeps_shape=True))
 
 
 # Data that are read on
@@ -51,7 +45,7 @@ def a_second_data_set_with_rows(plan: Plan) -> None:
 @feature()
 def a_data_set_read_in_a_layer(plan: Plan) -> None:
     more = iter(tf.data.Dataset.range(1, 200))
-    add_layer(plan, lambda x: x / number(next(more)) + x)
+    plan.add_function(lambda x: x / number(next(more)) + x)
 
 
 @feature()
@@ -93,7 +87,7 @@ def a_table_that_counts_in_a_layer(plan: Plan) -> None:
         table.insert(ONE, table.lookup(ONE) + tf.shape(x, tf.int64)[:1])
         return x * (1 + 1 / tf.reshape(number(table.lookup(ONE)), ()))
 
-    add_layer(plan, count)
+    plan.add_function(count)
 
 
 @feature()
@@ -107,7 +101,7 @@ def a_table_that_a_layer_reads_and_the_step_writes(plan: Plan) -> None:
     def read(x: Any) -> Any:
         return x + 0.1 * tf.reshape(number(table.lookup(ONE)), ())
 
-    add_layer(plan, read)
+    plan.add_function(read)
     plan.after.append(write)
 
 
@@ -124,7 +118,7 @@ def a_table_with_what_is_fixed(plan: Plan) -> None:
         return tf.reduce_mean(weights * cross_entropy(now.y, now.outputs))
 
     if plan.choose("in a layer", "in the step") == "in a layer":
-        add_layer(plan, scale)
+        plan.add_function(scale)
     else:
         plan.losses.append(loss)
 
@@ -170,7 +164,7 @@ def python_that_has_no_effect(plan: Plan) -> None:
         return x + tf.ensure_shape(made, x.shape)
 
     if plan.choose("in a layer", "in the step") == "in a layer":
-        add_layer(plan, rows)
+        plan.add_function(rows)
     else:
         plan.losses.append(lambda now: spread(rows(now.outputs)))
 
@@ -188,7 +182,7 @@ def python_that_collects(plan: Plan) -> None:
         return x / (1 + tf.reshape(tf.numpy_function(collect, [x], tf.float64), ()))
 
     if plan.choose("in a layer", "in the step") == "in a layer":
-        add_layer(plan, in_layer)
+        plan.add_function(in_layer)
     else:
         plan.logs["rows"] = lambda now: tf.numpy_function(collect, [now.outputs], tf.float64)
 
@@ -201,7 +195,7 @@ def python_with_a_gradient_of_its_own(plan: Plan) -> None:
         return result, lambda asked: asked * (1 - result**2)
 
     if plan.choose("in a layer", "in the step") == "in a layer":
-        add_layer(plan, tanh)
+        plan.add_function(tanh)
     else:
         plan.losses.append(lambda now: spread(tanh(now.outputs)))
 
@@ -212,150 +206,9 @@ def python_through_which_a_gradient_flows(plan: Plan) -> None:
         return tf.ensure_shape(tf.py_function(lambda x: x * x, [x], tf.float64), x.shape)
 
     if plan.choose("in a layer", "in the step") == "in a layer":
-        add_layer(plan, square)
+        plan.add_function(square)
     else:
         plan.losses.append(lambda now: spread(square(now.outputs)))
-
-
-# Draws
-
-
-@feature()
-def sampled_classes(plan: Plan) -> None:
-    """As `tf.nn.sampled_softmax_loss` does it, which takes no float64."""
-    kernel = plan.call_beside(layers.Dense(9, use_bias=False))
-    sample = plan.choose(
-        tf.random.log_uniform_candidate_sampler, tf.random.uniform_candidate_sampler
-    )
-    plan.draws = True
-
-    def loss(now: Moment) -> Any:
-        y = tf.reshape(tf.cast(now.y, tf.int64), (-1, 1))
-        classes, _, expected = sample(y, 1, 3, True, 9)
-        weights = tf.transpose(tf.convert_to_tensor(kernel.kernel))
-        scores = tf.matmul(now.outputs, tf.gather(weights, classes), transpose_b=True)
-        true = tf.reduce_sum(now.outputs * tf.gather(weights, y[:, 0]), -1, keepdims=True)
-        scores = tf.concat([true, scores - tf.math.log(number(expected))], -1)
-        return tf.reduce_mean(tf.reduce_logsumexp(scores, -1) - true[:, 0])
-
-    plan.losses.append(loss)
-
-
-@feature()
-def a_draw_of_tensorflow(plan: Plan) -> None:
-    plan.draws = True
-
-    def normal(x: Any) -> Any:
-        return x + 0.1 * tf.random.normal(tf.shape(x), dtype=x.dtype)
-
-    def uniform(x: Any) -> Any:
-        return x * tf.random.uniform((tf.shape(x)[0], 1), dtype=x.dtype)
-
-    def shuffled(x: Any) -> Any:
-        return x + 0.5 * tf.random.shuffle(tf.stop_gradient(x))
-
-    def dropped(x: Any) -> Any:
-        return tf.nn.dropout(x, 0.3)
-
-    def of_one_number(x: Any) -> Any:
-        return x * tf.random.uniform((), dtype=x.dtype)
-
-    def classes(x: Any) -> Any:
-        return x * tf.reshape(number(tf.random.categorical(x, 1)), (-1, 1))
-
-    def gamma(x: Any) -> Any:
-        return x + tf.random.gamma(tf.shape(x), 2.0, dtype=x.dtype)
-
-    def gamma_of_rows(x: Any) -> Any:
-        return tf.random.gamma((), tf.exp(x), dtype=x.dtype)  # which has a gradient
-
-    function = plan.choose(
-        *(normal, uniform, shuffled, dropped, of_one_number, classes, gamma, gamma_of_rows)
-    )
-    if plan.choose("in a layer", "in the step") == "in a layer":
-        plan.layers.append(Own(function))
-    else:
-        plan.losses.append(lambda now: spread(function(now.outputs)))
-
-
-@feature()
-def a_draw_without_a_state(plan: Plan) -> None:
-    def normal(x: Any) -> Any:
-        return x + 0.1 * tf.random.stateless_normal(tf.shape(x), [1, 2], dtype=x.dtype)
-
-    def uniform(x: Any) -> Any:
-        return x * tf.random.stateless_uniform((tf.shape(x)[0], 3), [1, 2], dtype=x.dtype)[:, :1]
-
-    def shuffled(x: Any) -> Any:
-        return x + tf.random.experimental.stateless_shuffle(tf.stop_gradient(x), [1, 2])
-
-    def dropped(x: Any) -> Any:
-        return tf.nn.experimental.stateless_dropout(x, 0.3, [1, 2])
-
-    def classes(x: Any) -> Any:
-        return x * tf.reshape(number(tf.random.stateless_categorical(x, 1, [1, 2])), (-1, 1))
-
-    def gamma(x: Any) -> Any:
-        return x + tf.random.stateless_gamma(tf.shape(x), [1, 2], 2.0, dtype=x.dtype)
-
-    def truncated(x: Any) -> Any:
-        return x + tf.random.stateless_truncated_normal(tf.shape(x), [1, 2], dtype=x.dtype)
-
-    function = plan.choose(normal, uniform, shuffled, dropped, classes, gamma, truncated)
-    if plan.choose("in a layer", "in the step") == "in a layer":
-        plan.layers.append(Own(function))
-    else:
-        plan.losses.append(lambda now: spread(function(now.outputs)))
-
-
-@feature()
-def a_draw_of_keras(plan: Plan) -> None:
-    seeds, draw = plan.choose(keras.random.SeedGenerator(4), None), keras.random
-
-    def normal(x: Any) -> Any:
-        return x + draw.normal(ops.shape(x), dtype=x.dtype, seed=seeds)
-
-    def uniform(x: Any) -> Any:
-        return x * draw.uniform((ops.shape(x)[0], 1), dtype=x.dtype, seed=seeds)
-
-    def shuffled(x: Any) -> Any:
-        return x + 0.5 * draw.shuffle(x, seed=seeds)
-
-    def whole_numbers(x: Any) -> Any:
-        return x * number(draw.randint(ops.shape(x), 0, 3, seed=seeds))
-
-    def classes(x: Any) -> Any:
-        return x * number(draw.categorical(x, 1, seed=seeds))
-
-    def gamma(x: Any) -> Any:
-        return x + draw.gamma(ops.shape(x), 2.0, dtype=x.dtype, seed=seeds)
-
-    def of_one_number(x: Any) -> Any:
-        return x * draw.uniform((), dtype=x.dtype, seed=seeds)
-
-    def dropped(x: Any) -> Any:
-        return draw.dropout(x, 0.3, seed=seeds)
-
-    function = plan.choose(
-        normal, uniform, shuffled, whole_numbers, classes, gamma, of_one_number, dropped
-    )
-    if plan.choose("in a layer", "in the step") == "in a layer":
-        plan.layers.append(Own(function))
-    else:
-        plan.losses.append(lambda now: spread(function(now.outputs)))
-
-
-@feature()
-def a_draw_by_a_generator(plan: Plan) -> None:
-    generator = tf.random.Generator.from_seed(3)
-
-    def noisy(x: Any) -> Any:
-        return x + generator.normal(tf.shape(x), dtype=x.dtype)
-
-    if plan.choose("in a layer", "in the step") == "in a layer":
-        add_layer(plan, noisy)
-    else:
-        plan.losses.append(lambda now: spread(noisy(now.outputs)))
 
 
 # Variables
@@ -375,7 +228,7 @@ def a_variable_that_counts(plan: Plan) -> None:
         return mean_square(now.outputs) * count
 
     if plan.choose("in a layer", "in the step") == "in a layer":
-        add_layer(plan, in_layer)
+        plan.add_function(in_layer)
     else:
         plan.losses.append(in_step)
 
@@ -407,7 +260,7 @@ def a_variable_that_a_module_holds(plan: Plan) -> None:
     module = Temperature()
     plan.kept["temperature"] = lambda: module.value
     if plan.choose("in a layer", "in the step") == "in a layer":
-        add_layer(plan, module)
+        plan.add_function(module)
     else:
         plan.losses.append(lambda now: spread(module(now.outputs)))
 
@@ -514,7 +367,7 @@ def a_summary(plan: Plan) -> None:
         return x
 
     if plan.choose("in a layer", "in the step") == "in a layer":
-        add_layer(plan, in_layer)
+        plan.add_function(in_layer)
     else:
         plan.logs["written"] = log
     plan.kept["records"] = records

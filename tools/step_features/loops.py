@@ -97,7 +97,7 @@ def over_columns(function: Function, x: Any) -> Any:
     return tf.transpose(tf.map_fn(lambda column: function(column[:, None])[:, 0], tf.transpose(x)))
 
 
-@tf.function
+@tf.function  # type: ignore[untyped-decorator]
 def _compiled(function: Function, x: Any) -> Any:
     for _ in tf.range(2):
         x = function(x)

@@ -105,6 +105,10 @@ class Plan:
         self.beside.append(layer)
         return layer
 
+    def add_function(self, function: Callable[[Any], Any]) -> None:
+        """Adds a layer of a function that keeps the shape and must not run for Keras's symbols."""
+        self.layers.append(Own(function, keeps_shape=True))
+
     @property
     def has_own_step(self) -> bool:
         """Whether a feature needs a step that the model brings itself."""
@@ -183,7 +187,8 @@ class DrawnStep(Drawn):
         for part in self.plan.after:
             part(now)
         # A name of its own, since Keras logs its metrics where a step has no other names.
-        return self.compute_metrics(x, y, outputs, weights) | {"last loss": loss} | logs
+        metrics: dict[str, Any] = self.compute_metrics(x, y, outputs, weights)
+        return metrics | {"last loss": loss} | logs
 
 
 def learn(now: Moment, loss: Any) -> None:
@@ -212,8 +217,8 @@ class Own(layers.Layer):  # type: ignore[misc]
         return super().compute_output_spec(x)
 
 
-def own_layer(call: Callable[[Any, Any], Any], **attributes: Any) -> layers.Layer:
-    """Returns a layer with this method `call(self, x)`, and with attributes."""
+def own_layer(call: Callable[..., Any], **attributes: Any) -> layers.Layer:
+    """Returns a layer with this method `call`, and with attributes."""
     kind = type("Drawn", (layers.Layer,), {"call": call})
     layer = kind()
     for name, value in attributes.items():

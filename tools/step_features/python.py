@@ -40,7 +40,7 @@ def a_counter_of_python(plan: Plan) -> None:
 
     def in_an_object() -> int:
         box.count += 1
-        return box.count
+        return int(box.count)
 
     def in_an_iterator() -> int:
         return next(numbers)

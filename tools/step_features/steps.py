@@ -53,7 +53,8 @@ def an_optimizer_beside(plan: Plan) -> None:
 @feature("learn")
 def gradients_that_are_accumulated(plan: Plan) -> None:
     """In variables that the first step makes out of the weights."""
-    every, store = plan.choose(2, 3), []
+    every = plan.choose(2, 3)
+    store: list[tf.Variable] = []
 
     def learn(now: Moment, loss: Any) -> None:
         weights = now.model.trainable_variables
@@ -270,7 +271,7 @@ def metrics_of_the_model(plan: Plan) -> None:
     def compute_metrics(
         self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any = None
     ) -> dict[str, Any]:
-        logs = base(self).compute_metrics(self, x, y, y_pred, sample_weight)
+        logs: dict[str, Any] = base(self).compute_metrics(self, x, y, y_pred, sample_weight)
         return logs | {"spread": spread(y_pred), "rows": number(tf.shape(y_pred)[0])}
 
     plan.methods["compute_metrics"] = compute_metrics
