@@ -247,6 +247,27 @@ def test_a_control_keeps_a_wrong_choice_until_the_answer(kernel):
     assert Cell(kernel, REVEAL, person=True).markdown == revealed.markdown
 
 
+def test_a_prediction_in_the_cells_metadata_is_found_by_a_new_kernel(kernel):
+    """As JupyterLab's extension writes it: the text of a button, or what was typed."""
+    asked = "['`one`', 'two']"
+    for number, (stored, choices, guess) in enumerate(
+        [
+            ({"guess": "one"}, asked, "'`one`'"),
+            ({"guess": "three"}, asked, "None"),  # the lesson has other choices by now
+            ({"guess": "90"}, "None", "90.0"),
+            ({"guess": "ninety"}, "None", "None"),
+            ({"guess": [1]}, "None", "None"),
+            ("none of ours", "None", "None"),
+        ]
+    ):
+        code = f"""import distlab as dl
+get_ipython().get_parent()["metadata"]["distlab"] = {stored!r}
+print(repr(dl.predict("Question {number}?", {choices}).guess))"""
+        assert Cell(kernel, code, person=True).printed == f"{guess}\n", stored
+        again = code.replace(f"Question {number}", f"Nobody {number}")
+        assert Cell(kernel, again, person=False).printed == "None\n", stored
+
+
 def test_without_ipywidgets_the_question_is_text_with_the_cure(kernel):
     hidden = "import sys; kept = sys.modules['ipywidgets']; sys.modules['ipywidgets'] = None"
     asked = Cell(kernel, f"{hidden}\n{ASK}\nsys.modules['ipywidgets'] = kept", person=True)

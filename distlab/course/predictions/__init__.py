@@ -6,8 +6,9 @@
 
     recap()                                                      # how many came true
 
-In JupyterLab a question is a control, and the kernel keeps the answer. Where no person can
-answer (a build, a test, a terminal) questions and answers are text, the same bytes each time.
+In JupyterLab a question is a control, and the kernel keeps the answer; in `distlab lab` so does
+the notebook, for the next kernel. Where no person can answer (a build, a test, a terminal)
+questions and answers are text, the same bytes each time.
 """
 
 from distlab.course.predictions.prediction import Prediction, predict, recap

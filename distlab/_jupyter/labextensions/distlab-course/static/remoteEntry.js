@@ -1,5 +1,6 @@
 /* The course on JupyterLab's left side: titles, minutes and progress; a click opens the notebook.
    Notebooks get a readable width, and tabs named after the lesson; a conclusion waits for its answer.
+   A prediction is a card that is answered by keyboard and kept in the notebook.
 
    Written by hand in the form in which JupyterLab loads prebuilt extensions, so that nothing has to be
    built. Data come from distlab/course/course_page.py, on this machine. */
@@ -212,6 +213,15 @@
     cell.inputHidden = true;
   }
 
+  // TensorFlow takes seconds to load, and JupyterLab's only sign is a star. Shown after a second: if
+  // TensorFlow is there already, the cell has run by then.
+  function saySlow(cell) {
+    if (!/^\s*(import|from) (tensorflow|keras|distlab)\b/m.test(cell.model.sharedModel.source)) return;
+    const sign = make('div', 'distlab-loading', 'TensorFlow loads. It does so once in each notebook.');
+    sign.setAttribute('role', 'status');
+    cell.node.append(sign);
+  }
+
   function row(app, lesson, next) {
     const item = make('li', lesson.lesson ? 'distlab-lesson' : 'distlab-lesson distlab-coming');
     item.title = lesson.question;
@@ -289,6 +299,9 @@
       background: var(--jp-layout-color0); box-shadow: none; }
     .distlab-card .widget-toggle-button:hover { border-color: var(--distlab-ask); }
     .distlab-card :is(.widget-toggle-button, input):focus-visible { outline: 3px solid var(--distlab-ask); outline-offset: 2px; }
+    .distlab-loading { margin-left: calc(var(--jp-cell-prompt-width) + 6px); color: var(--jp-ui-font-color2);
+      animation: distlab-appear 0s 1s both; }
+    @keyframes distlab-appear { from { visibility: hidden; } to { visibility: visible; } }
     .distlab-warning { color: var(--distlab-wrong); font-weight: 600; }
     .widget-toggle-buttons .jupyter-button { font-size: 14px; }
     .widget-toggle-buttons .jupyter-button.mod-active { background: #00629b; color: #fff; }
@@ -330,7 +343,9 @@
     app.serviceManager.contents.fileChanged.connect((_, change) => {
       if (change.type === 'save' || change.type === 'new' || change.type === 'delete') void refresh();
     });
+    NotebookActions.executionScheduled.connect((_, { cell }) => saySlow(cell));
     NotebookActions.executed.connect((_, { notebook, cell, success }) => {
+      for (const sign of cell.node.querySelectorAll('.distlab-loading')) sign.remove();
       // A cell that is run before its kernel is there is dropped, and called a success.
       if (success && cell.model.executionCount !== null) {
         foldQuestion(cell);
