@@ -79,6 +79,9 @@ def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, 
     expect(page.locator(f"{PANEL} .jp-OutputArea-output")).to_have_count(0)
     idle = page.locator(f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]")
     expect(idle).to_be_visible()
+    run(page, check)  # as after a restart
+    note = cells(page).nth(check).get_by_role("status")
+    expect(note).to_contain_text("dl is made in a cell above. Choose Run, then Run All Above")
     first_cell = place_of("import tensorflow as tf")
     source_of(page, first_cell).click()
     page.keyboard.press("Control+Enter")

@@ -213,13 +213,29 @@
     cell.inputHidden = true;
   }
 
+  // A line below a cell, until it is run again.
+  function note(cell, className, text) {
+    for (const old of cell.node.querySelectorAll('.distlab-note')) old.remove();
+    if (!text) return;
+    const line = make('div', `distlab-note ${className}`, text);
+    line.setAttribute('role', 'status');
+    cell.node.append(line);
+  }
+
   // TensorFlow takes seconds to load, and JupyterLab's only sign is a star. Shown after a second: if
   // TensorFlow is there already, the cell has run by then.
-  function saySlow(cell) {
-    if (!/^\s*(import|from) (tensorflow|keras|distlab)\b/m.test(cell.model.sharedModel.source)) return;
-    const sign = make('div', 'distlab-loading', 'TensorFlow loads. It does so once in each notebook.');
-    sign.setAttribute('role', 'status');
-    cell.node.append(sign);
+  function noteLoading(cell) {
+    const loads = /^\s*(import|from) (tensorflow|keras|distlab)\b/m.test(cell.model.sharedModel.source);
+    note(cell, 'distlab-loading', loads ? 'TensorFlow loads. It does so once in each notebook.' : '');
+  }
+
+  // After a restart the names of cells above are gone, and Python doesn't say where they come from.
+  function noteLostName(notebook, cell, error) {
+    const [, name] = /^name '(\w+)' is not defined/.exec(error?.errorValue ?? '') ?? [];
+    const makes = new RegExp(`^\\s*([\\w, ]*\\b${name}\\b[\\w, ]*=(?!=)|(def|class) ${name}\\b|(import|from)\\b.*\\b${name}\\b)`, 'm');
+    const above = notebook.widgets.slice(0, notebook.widgets.indexOf(cell));
+    const lost = name && above.some(({ model }) => model.type === 'code' && makes.test(model.sharedModel.source));
+    note(cell, '', lost ? `${name} is made in a cell above. Choose Run, then Run All Above Selected Cell.` : '');
   }
 
   function row(app, lesson, next) {
@@ -299,8 +315,8 @@
       background: var(--jp-layout-color0); box-shadow: none; }
     .distlab-card .widget-toggle-button:hover { border-color: var(--distlab-ask); }
     .distlab-card :is(.widget-toggle-button, input):focus-visible { outline: 3px solid var(--distlab-ask); outline-offset: 2px; }
-    .distlab-loading { margin-left: calc(var(--jp-cell-prompt-width) + 6px); color: var(--jp-ui-font-color2);
-      animation: distlab-appear 0s 1s both; }
+    .distlab-note { margin-left: calc(var(--jp-cell-prompt-width) + 6px); color: var(--jp-ui-font-color1); }
+    .distlab-loading { animation: distlab-appear 0s 1s both; }
     @keyframes distlab-appear { from { visibility: hidden; } to { visibility: visible; } }
     .distlab-warning { color: var(--distlab-wrong); font-weight: 600; }
     .widget-toggle-buttons .jupyter-button { font-size: 14px; }
@@ -343,9 +359,9 @@
     app.serviceManager.contents.fileChanged.connect((_, change) => {
       if (change.type === 'save' || change.type === 'new' || change.type === 'delete') void refresh();
     });
-    NotebookActions.executionScheduled.connect((_, { cell }) => saySlow(cell));
-    NotebookActions.executed.connect((_, { notebook, cell, success }) => {
-      for (const sign of cell.node.querySelectorAll('.distlab-loading')) sign.remove();
+    NotebookActions.executionScheduled.connect((_, { cell }) => noteLoading(cell));
+    NotebookActions.executed.connect((_, { notebook, cell, success, error }) => {
+      noteLostName(notebook, cell, error);
       // A cell that is run before its kernel is there is dropped, and called a success.
       if (success && cell.model.executionCount !== null) {
         foldQuestion(cell);
