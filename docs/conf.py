@@ -24,6 +24,7 @@ extensions = [
     "alternative_text",
     "course_sidebar",
     "equations",
+    "measured_pictures",
     "output_links",
     "public_names",
     "site_search",
@@ -32,7 +33,7 @@ extensions = [
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css", "which_run.css"]
-SCRIPTS = ("sidebar.js", "predictions.js", "views.js", "which_run.js")
+SCRIPTS = ("sidebar.js", "predictions.js", "views.js", "which_run.js", "measured.js")
 html_js_files = [(name, {"defer": "defer"}) for name in SCRIPTS]
 html_favicon = "_static/favicon.svg"
 # A link to a page shows a picture only if the page says where the picture is on the web.

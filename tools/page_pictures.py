@@ -1,5 +1,7 @@
 """The pictures of docs/zoo.md and docs/benchmarks.md: SVG, drawn from the tables of these pages.
 
+What stands for a cell is a link to the cell's row, which works where the site puts the picture into
+its page (`docs/measured_pictures.py`). The colours follow the page's theme or, alone, the reader's.
 `make map` draws both again, and `make zoo` the zoo's.
 """
 
@@ -10,6 +12,8 @@ import re
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from docutils.nodes import make_id
+
 from distlab.course.palette import GROUND, NOTE, PALE, REFERENCE, RIGHT, WRONG, category
 from tools.measured_pages import Cells, read_tables
 
@@ -17,6 +21,15 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 WIDTH = 480  # of a picture's own units; a phone shows 13 of them as 10 pixels
 SQUARES_IN_A_ROW, PITCH = 35, WIDTH / 35
 SHADES = {-4: 0.25, -3: 0.45, -2: 0.7, -1: 1.0}  # opacity by the power of ten of a difference
+DARK = {
+    GROUND: "#14181e",
+    REFERENCE: "#e6edf3",
+    NOTE: "#9da7b3",
+    PALE: "#49525d",
+    RIGHT.colour: "#4dc9a6",
+    WRONG.colour: "#ff8f66",
+    category(0).colour: "#b3a6ff",
+}
 AXIS = 172  # where the benchmarks' axis begins
 SLOWEST, FASTEST = 0.9, 8.0  # and the speeds at its ends
 
@@ -26,12 +39,13 @@ def zoo_picture(models: Cells) -> str:
     columns = list(next(iter(models.values())))[-2:]
     parts, top = [], 0.0
     for column in columns:
-        cells = sorted((row[column] for row in models.values()), key=_distance)
-        equal = f"{cells.count('equal')} of {len(cells)} equal to one device"
+        cells = {name: row[column] for name, row in models.items()}
+        equal = f"{[*cells.values()].count('equal')} of {len(cells)} equal to one device"
         parts.append(_text(0, top + 14, f"{column.replace('`', '')}: {equal}", weight=600))
-        for place, cell in enumerate(cells):
+        for place, name in enumerate(sorted(cells, key=lambda name: _distance(cells[name]))):
             row, at = divmod(place, SQUARES_IN_A_ROW)
-            parts.append(_square(at * PITCH, top + 22 + row * PITCH, cell))
+            square = _square(at * PITCH, top + 22 + row * PITCH, cells[name])
+            parts.append(_link(name, f"{name}: {cells[name]}", square))
         top += 36 + math.ceil(len(cells) / SQUARES_IN_A_ROW) * PITCH
     legend = {"equal": 0, "off by 1e-04": 60, "off by 1e-03": 160, "off by 1e-02": 222}
     legend |= {"off by 1e-01": 284, "stops": 346}
@@ -47,17 +61,25 @@ def benchmarks_picture(cases: Cells) -> str:
     parts = [_text(_across(speed), 12, words, "middle") for speed, words in labels.items()]
     top = 24.0
     for case, cells in cases.items():
-        parts.append(_text(0, top + 12, case.replace("`", ""), weight=600))
+        name = case.replace("`", "")
+        parts.append(_text(0, top + 12, name, weight=600))
         top += 20
         lanes = {way.replace("`", ""): cell for way, cell in cells.items() if cell[0].isdigit()}
         for speed in labels:
             colour = REFERENCE if speed == 1 else PALE
             parts.append(_line(_across(speed), top, _across(speed), top + 18 * len(lanes), colour))
         for way, cell in lanes.items():
-            parts += _lane(way.partition(" steps")[0], re.findall(r"[\d.]+", cell), top)
+            lane = _lane(way.partition(" steps")[0], re.findall(r"[\d.]+", cell), top)
+            parts.append(_link(name, f"{name}, {way}: {cell}", "".join(lane)))
             top += 18
         top += 12
     return _svg(top - 10, parts)
+
+
+def _link(row: str, words: str, shapes: str) -> str:
+    """A part of a picture that has a name and leads to a row of the table below."""
+    place = make_id(f"row {row}")
+    return f'<a href="#{place}"><title>{escape(words)}</title>{shapes}</a>'
 
 
 def _distance(cell: str) -> float:
@@ -118,8 +140,14 @@ def _svg(height: float, parts: list[str]) -> str:
     size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH * 1.25:g}" height="{height * 1.25:g}"'
     font = 'font-family="Inter, system-ui, sans-serif" font-size="13"'
     ground = f'<rect width="100%" height="100%" fill="{GROUND}"/>'
-    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>'
-    return "\n".join([start, ground, *parts, "</svg>", ""])
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" class="measured" {size} {font}>'
+    dark = "".join(
+        f".measured [{part}='{colour}'] {{ {part}: light-dark({colour}, {shade}) }}"
+        for colour, shade in DARK.items()
+        for part in ("fill", "stroke")
+    )
+    style = f"<style>svg:root {{ color-scheme: light dark }}{dark}</style>"
+    return "\n".join([start + style, ground, *parts, "</svg>", ""])
 
 
 def pictures() -> dict[Path, str]:

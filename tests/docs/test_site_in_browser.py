@@ -245,6 +245,34 @@ def test_on_a_small_laptop_the_course_folds_and_code_has_its_width(site, browser
         expect(page.locator("h1")).to_contain_text("Start here")
 
 
+def test_a_square_of_a_measured_picture_leads_to_its_row_and_is_dark_in_the_dark(site, browser):
+    with open_page(browser, offline=True) as page:
+        for name in ("benchmarks", "zoo"):
+            page.goto((site / "docs" / f"{name}.html").as_uri())
+            rows = page.locator(".measured a").evaluate_all(
+                """all => all.map(link => [link.querySelector("title").textContent,
+                    document.querySelector(link.getAttribute("href")).innerText])"""
+            )
+            assert len(rows) > 10
+            for words, row in rows:  # such as "deep_and_cross: off by 1e-02"
+                row_name, _, cell = words.partition(": ")
+                assert row_name.split(",")[0] in row and cell in row
+            ground = page.locator(".measured > rect").first
+            for theme, colour in {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 30)"}.items():
+                page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+                expect(ground).to_have_css("fill", colour)
+        links = page.get_by_role("group", name="A square for each").get_by_role("link")
+        links.first.focus()
+        page.keyboard.press("ArrowRight")
+        expect(links.nth(1)).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("tr:target")).to_be_in_viewport()
+        page.go_back()
+        links.first.focus()
+        page.keyboard.press("Tab")  # leaves the picture
+        expect(page.locator(".measured :focus")).to_have_count(0)
+
+
 def test_a_printed_page_has_the_article_alone(site, browser):
     with open_page(browser, offline=True, viewport={"width": 1440, "height": 900}) as page:
         page.goto((site / "docs" / "glossary.html").as_uri())
