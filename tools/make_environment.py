@@ -81,6 +81,11 @@ def run(what, *command):
         )
 
 
+def has_pip(python):
+    """Whether a Python can install packages by pip."""
+    return subprocess.call([python, "-c", "import pip"], stderr=subprocess.DEVNULL) == 0
+
+
 def make_environment(root, extras, asked=None, use_uv=True):
     """Brings `.venv` to what the extras ask for."""
     venv = root / ".venv"
@@ -105,7 +110,9 @@ def make_environment(root, extras, asked=None, use_uv=True):
     if made == wanted and own.exists():
         return
     uv = shutil.which("uv") if use_uv else None
-    if not own.exists():
+    if not own.exists() or not (
+        uv or has_pip(str(own))
+    ):  # uv, or a making that was cut off, leaves none
         python = pick_python(asked)
         by_uv = [uv, "venv", "--quiet", "--allow-existing", "--seed", "--python", python, str(venv)]
         by_venv = [python, "-m", "venv", str(venv)]

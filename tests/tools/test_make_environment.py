@@ -17,6 +17,7 @@ from tools import make_environment
 PYTHON = """#!/bin/sh
 case "$2" in
   *version_info*) echo VERSION;;
+  "import pip") if [ -e "$0.without-pip" ]; then exit 1; fi;;
   venv) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && echo "$@" >> LOG;;
   pip) echo "$@" >> LOG; FAIL;;
 esac
@@ -90,6 +91,15 @@ def test_uv_is_used_where_it_exists_and_not_where_it_is_refused(clone):
     assert making.startswith("uv venv ") and installing.startswith("uv pip install ")
     shutil.rmtree(clone.root / ".venv")
     assert clone.make(use_uv=False) == clone.calls()
+
+
+def test_what_uv_has_left_without_pip_is_made_whole_where_uv_is_gone(clone):
+    clone.add("uv")
+    clone.make()
+    (clone.programs / "uv").unlink()
+    (clone.root / ".venv" / "bin" / "python.without-pip").touch()
+    (clone.root / ".venv" / make_environment.STAMP).unlink()
+    assert clone.make() == clone.calls()
 
 
 def test_the_newest_supported_python_is_taken_where_python3_is_too_old(clone):
