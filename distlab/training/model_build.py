@@ -48,9 +48,12 @@ def build_all(model: keras.Model, spec: Any) -> None:
         with kept(model), gradients.leaving_out():
             models.build(model, spec, of_step=models.has_own(model, *_OWN))
     except Exception:
-        # Without a strategy Keras builds in the first step, and so may need no specs. What a step
-        # of the model's own needs is made by a trial of it.
-        if not own and (models.is_distributed(model) or not model.built):
+        # Without a strategy Keras builds in the first step, and so may need no specs, as an eager
+        # step does anywhere. What a step of the model's own needs is made by a trial of it.
+        # A Sequential that fails has taken the specs for its inputs already.
+        is_eager = model.run_eagerly and not isinstance(model, keras.Sequential)
+        is_made_later = own or is_eager
+        if not is_made_later and (models.is_distributed(model) or not model.built):
             raise
     build_for_own_step(model, spec)
 

@@ -42,8 +42,9 @@ class Rows:
         self.replicas = replicas_of(self.context)
         self.replica = tf.convert_to_tensor(self.context.replica_id_in_sync_group)
         self.size, self.first, self.count = size, first, count
-        self.start, self.length = tf.minimum(first, size - 1), tf.maximum(count, 1)
-        self.share = tf.cast(count, tf.float64) / tf.cast(size, tf.float64)
+        self._divisor = tf.maximum(size, 1)  # a step may filter out every row
+        self.start, self.length = tf.minimum(first, self._divisor - 1), tf.maximum(count, 1)
+        self.share = tf.cast(count, tf.float64) / tf.cast(self._divisor, tf.float64)
 
     @classmethod
     def cut(cls, size: tf.Tensor) -> Rows:
@@ -130,7 +131,9 @@ class Rows:
         """Own rows of what goes with outputs; an example may have several rows there."""
         return _each(
             tree,
-            lambda part: self._own(part, rows_in(part) // self.size) if has_rows(part) else part,
+            lambda part: (
+                self._own(part, rows_in(part) // self._divisor) if has_rows(part) else part
+            ),
         )
 
     def times(self, own: Any) -> Any:
@@ -144,7 +147,7 @@ class Rows:
         if rows is self and (hasattr(tensor, "_distlab_shape") or not tensor.dtype.is_floating):
             return part
         if rows is self:  # cut out of it, for a step may ask for its gradient
-            times = rows_in(tensor) // self.size
+            times = rows_in(tensor) // self._divisor
         if isinstance(tensor, tf.SparseTensor):
             begin = tf.pad([tf.cast(self.start, tf.int64)], [[0, tensor.shape.rank - 1]])
             size = tf.concat([[tf.cast(self.length, tf.int64)], tensor.dense_shape[1:]], 0)
@@ -202,7 +205,7 @@ class Rows:
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def asked_for_all(tensor: tf.Tensor) -> Any:
             def back(asked: tf.Tensor) -> tf.Tensor:
-                times = rows_in(asked) // self.size
+                times = rows_in(asked) // self._divisor
                 own = asked[self.first * times : (self.first + self.count) * times]
                 return self._put_together(own) / tf.cast(self.replicas, asked.dtype)
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.training.cases.case import BATCH, SGD, X, Y, batches, case, network
+from tests.training.cases.case import BATCH, SGD, X, Y, batches, case, compile_model, network
 from tests.training.cases.steps import Net, step
 
 ONE = np.array([1])
@@ -409,6 +409,30 @@ class MasksByATriangleAsLongAsTheBatch(Net):
         mask = tf.linalg.band_part(tf.ones((BATCH + 1, BATCH + 1), tf.bool), -1, 0)
         seen = self.attention(texts, texts, attention_mask=mask)
         return super().loss_of(x, y) + tf.reduce_mean(seen**2)
+
+
+@step(lambda: batches(X, Y % 2))
+class FiltersOutEveryRow(Net):
+    def loss_of(self, x, y):
+        keep = y > 1
+        kept = self.losses_of(tf.boolean_mask(y, keep), self(tf.boolean_mask(x, keep)))
+        return super().loss_of(x, y) + tf.reduce_sum(kept)
+
+
+class TakesItsSizeFromTheBatch(keras.Model):
+    """As only an eager step can, so Keras can't call it before."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = layers.Dense(4)
+
+    def call(self, x):
+        return self.head(x + np.ones(tuple(x.shape), "float32"))
+
+
+@case()
+def an_eager_model_that_is_not_built():
+    return compile_model(TakesItsSizeFromTheBatch(), run_eagerly=True)
 
 
 @step()
