@@ -52,7 +52,7 @@ def is_keras(thing: Any) -> bool:
 def adds_up(thing: Any) -> bool:
     """Whether a loss or a metric is one of Keras's that adds up over examples."""
     function, axis = function_of(thing), arguments_of(thing).get("axis", -1)
-    of_batch = type(thing) in _OF_BATCH or function in _OF_BATCH
+    of_batch = type(thing) in _OF_BATCH or function in _OF_BATCH or vars(thing).get(_SEES_WHOLE)
     is_builtin = is_keras(thing) and (function is None or is_keras(function))
     return is_builtin and not of_batch and axis == -1
 

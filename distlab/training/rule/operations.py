@@ -35,8 +35,8 @@ from distlab.training.rule.step import Step
 
 # What each replica does for itself without harm. Recurrent layers call CudnnRNN on GPUs.
 _OF_EACH = {
-    *("Assert", "CheckNumerics", "CheckNumericsV2", "Placeholder", "PlaceholderWithDefault"),
-    *("Print", "PrintV2"),
+    *("Assert", "CheckNumerics", "CheckNumericsV2", "DeepCopy", "Empty", "Placeholder"),
+    *("PlaceholderWithDefault", "Print", "PrintV2"),
 }
 _OF_EACH_BEGIN = (
     *("Collective", "CudnnRNN", "DebugIdentity", "Nccl", "Stateless", "TPU", "Xla", "_"),
