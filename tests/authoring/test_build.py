@@ -219,7 +219,7 @@ def test_a_build_stores_cells_and_outputs_and_nothing_of_the_run_in_the_same_byt
     assert [cell.id for cell in stored.cells] == [f"00_start_here-{n:03}" for n in (1, 2, 3)]
     assert title.source == "# Start here\n\n## Overview"
     assert code.source == '%matplotlib inline\nx = 2\nprint("x is", x)'
-    assert code.metadata == {"tags": ["hide-input"]}
+    assert code.metadata == {"tags": ["hide-input"], "jupyter": {"source_hidden": True}}
     assert (code.outputs[0].text, code.execution_count) == ("x is 2\n", 1)
     assert (result.source, result.metadata, result.execution_count) == ("x * 21", {}, 2)
     assert stored.metadata.language_info == {"name": "python"}
