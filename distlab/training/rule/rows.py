@@ -283,6 +283,8 @@ def _each(tree: Any, change: Callable[[Any], Any]) -> Any:
     """Changes tensors, and in the same way the masks and logits that Keras keeps with them."""
 
     def changed(tensor: Any) -> Any:
+        if isinstance(tensor, tf.experimental.ExtensionType):
+            return tf.nest.map_structure(change, tensor, expand_composites=True)
         made = change(tensor)
         return tensor if made is tensor else keep_with(made, tensor, change)
 
