@@ -104,6 +104,7 @@ def heed_slowly(core, folder):
     if my_index() == 0:
         wait_until(Path(folder, "waits").exists)
         raise ValueError("boom")
+    cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
         Path(folder, "waits").touch()
@@ -112,6 +113,7 @@ def heed_slowly(core, folder):
         end = time.thread_time() + 1.0
         while time.thread_time() < end:
             pass
+        os.sched_setaffinity(0, cores)
 
 
 def test_a_worker_is_given_the_time_to_heed_an_interrupt_and_one_that_hangs_is_not(
