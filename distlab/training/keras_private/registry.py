@@ -71,6 +71,8 @@ class Replacement:
                 return original(*args, **kwargs)
             return self.function(given, original, *args, **kwargs)
 
+        # A stack shows the name that was called.
+        call.__code__ = call.__code__.replace(co_name=self.name.rpartition(".")[2])
         return functools.update_wrapper(call, original or self.function)
 
 
