@@ -359,7 +359,53 @@ def a_jacobian_in_a_layer():
 # Steps that were written for replicas
 
 
-@step()
+class NumbersItsReplica(layers.Layer):
+    def call(self, x):
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return x * (1 + tf.cast(replica, x.dtype))
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor(x.shape, x.dtype)
+
+
+@case()
+def a_layer_that_asks_for_its_replica():
+    return network(NumbersItsReplica(), layers.Dense(4))
+
+
+class BuildsItsHeadLate(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.head = layers.Dense(2)
+
+    def build(self, shape):  # the layer inside is built at its first call
+        self.built = True
+
+    def call(self, x):
+        return self.head(x)
+
+
+class LossThatCallsALayer(keras.Model):
+    """The layer has weights only once the loss is computed in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.late = layers.Dense(4), BuildsItsHeadLate()
+
+    def call(self, x):
+        return self.dense(x)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss + tf.reduce_mean(self.late(y_pred) ** 2) if training else loss
+
+
+@case()
+def a_layer_that_only_a_loss_calls():
+    return compile_model(LossThatCallsALayer(), optimizer=keras.optimizers.SGD(0.1, momentum=0.5))
+
+
+@step(compiled=lambda: {"optimizer": keras.optimizers.RMSprop(1e-2)})  # whose slots are made first
 class SumsOverReplicasByItself(Net):
     def learn(self, tape, loss):
         weights = self.trainable_variables
