@@ -209,7 +209,7 @@ def draw_runs(data: dict[str, Any]) -> str:
     top = max(max(run["losses"]) for run in data.values())
     curves = {
         letter: " ".join(
-            f"{208 * step / (steps - 1):.0f},{164 * (1 - loss / top):.0f}"
+            f"{184 * step / (steps - 1):.0f},{164 * (1 - loss / top):.0f}"
             for step, loss in enumerate(run["losses"])
         )
         for letter, run in data.items()
@@ -309,8 +309,9 @@ def write_preview() -> None:
         options = {"executable_path": shutil.which("chromium"), "args": ["--no-sandbox"]}
         browser = playwright.chromium.launch(**options)
         page = browser.new_page(viewport={"width": 1200, "height": 630})
-        look = "<style>body { margin: 16px 50px } svg { width: 1100px; height: auto }</style>"
-        page.set_content(look + RUNS.read_text(encoding="utf-8"))
+        look = "svg { width: 1100px; height: auto } body { font: 650 64px system-ui; margin: "
+        words = f"<style>{look} 130px 50px }}</style>Which run is right?<p>"
+        page.set_content(words + RUNS.read_text(encoding="utf-8"))
         page.screenshot(path=PREVIEW)
         browser.close()
 

@@ -66,7 +66,8 @@ def test_the_six_lines_of_the_readme_are_lines_of_that_script():
 
 def test_the_first_screen_has_the_two_commands_and_they_do_what_it_says():
     """The nightly workflow runs them for real, in a fresh clone."""
-    above = "\n".join(read(README).splitlines()[:20])
+    above, _, _ = read(README).partition("\n## ")
+    assert above.index("which_run.svg") < above.index("```"), "the question comes first"
     _, block, *_ = re.split(r"^```\n", above, flags=re.MULTILINE)
     asked = [line.partition("#")[0].strip() for line in block.splitlines()]
     assert asked == ["make lab", "make test"]
