@@ -27,7 +27,7 @@ from distlab.autograder.grade_command import add_grade
 from distlab.course.bench_command import add_bench
 from distlab.course.example_command import add_example
 from distlab.environment import explain_missing
-from distlab.errors import DistlabError, UnsupportedEnvironment, is_installed
+from distlab.errors import DistlabError, UnsupportedEnvironment, is_installed, printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse(error: DistlabError) -> int:
-    print(f"distlab: {error}", file=sys.stderr)
+    print(printable(f"distlab: {error}", keep="\n"), file=sys.stderr)
     return 2
 
 

@@ -32,6 +32,11 @@ _INSTALLED = (
 )
 
 
+def printable(text: str, *, keep: str = "") -> str:
+    """Returns a text in which nothing is a terminal's command, since it may be of a learner's."""
+    return "".join(letter if letter.isprintable() or letter in keep else " " for letter in text)
+
+
 class DistlabError(Exception):
     """Base of all errors of distlab."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distlab.environment import require_modules
-from distlab.errors import InvalidArgument
+from distlab.errors import InvalidArgument, printable
 
 # Of the extra `lab`: what the pages are made with, and what answers to the lessons use.
 _NEEDS = ("jinja2", "markdown_it", "cloudpickle", "jupyter_client", "tensorflow_datasets")
@@ -185,5 +185,4 @@ def _grade(options: argparse.Namespace) -> int:
 
 
 def _say(text: str) -> None:
-    shown = "".join(letter if letter.isprintable() else " " for letter in text)
-    print(shown, file=sys.stderr, flush=True)  # a learner's name may hold a terminal's commands
+    print(printable(text), file=sys.stderr, flush=True)

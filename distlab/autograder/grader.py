@@ -27,7 +27,7 @@ from distlab.course.checks.handed_out import is_handed_out
 from distlab.course.checks.help_steps import with_help, with_section
 from distlab.course.checks.report import UNCHANGED, Ending, Report
 from distlab.course.results.failures import Failure
-from distlab.errors import DistlabError, InvalidArgument
+from distlab.errors import DistlabError, InvalidArgument, ProcessError
 
 DRAWS = 3
 _LONGEST = 500
@@ -83,8 +83,8 @@ class Grader:
     def grade_all(self, submissions: Sequence[Submission]) -> Iterator[Graded]:
         """Yields what became of each, as they come.
 
-        A submission that runs out of time is graded again at the end, alone, because the others
-        may have held it up.
+        A submission that runs out of time, or for which no process could be started, is graded
+        again at the end, alone, because the others may have held it up.
         """
         late: list[Submission] = []
         with ThreadPoolExecutor(self._options.jobs) as pool:
@@ -92,7 +92,8 @@ class Grader:
                 futures = [pool.submit(self.grade, handed) for handed in submissions]
                 for future in as_completed(futures):
                     graded = future.result()
-                    if any(report.ending is Ending.TIMED_OUT for report in graded.reports):
+                    timed_out = any(r.ending is Ending.TIMED_OUT for r in graded.reports)
+                    if timed_out or not graded.is_final:
                         late.append(graded.submission)
                     else:
                         yield graded
@@ -111,6 +112,8 @@ class Grader:
         self._begin(submission)
         try:
             return self._graded(submission)
+        except ProcessError as problem:
+            return Graded(submission=submission, problem=problem.found, is_final=False)
         except (DistlabError, OSError):
             raise
         except Exception as problem:

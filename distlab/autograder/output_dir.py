@@ -100,10 +100,11 @@ class OutputDir:
             return None
 
     def keep(self, graded: Graded, *, key: str) -> None:
-        """Writes a record, whole or not at all."""
-        record = dataclasses.asdict(graded) | {"key": key}
-        del record["submission"]
-        write_atomically(self._record(graded.submission), json.dumps(record))
+        """Writes a record, whole or not at all; none of what is to be graded again."""
+        if graded.is_final:
+            record = dataclasses.asdict(graded) | {"key": key}
+            del record["submission"]
+            write_atomically(self._record(graded.submission), json.dumps(record))
         with self._lock:
             name = _name_of(graded.submission)
             self._under_way = [other for other in self._under_way if other != name]

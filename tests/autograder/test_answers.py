@@ -141,6 +141,8 @@ def test_what_is_no_notebook_or_has_no_end_is_told(tmp_path):
     with path.open("wb") as file:
         file.truncate(10**10)  # a file with a hole: it costs no room
     assert problem() == "10,000,000,000 bytes, more than a notebook of an exercise has"
+    path.write_bytes(b'{"cells": [' + b"{}," * 2_600_000 + b"{}]}")
+    assert problem() == "a file of 5,200,003 values"
     # 60 MB of outputs are no problem, nor is UTF-16, as editors on Windows save.
     output = {"output_type": "stream", "name": "stdout", "text": "x" * 60_000_000}
     cells = [{"cell_type": "code", "source": FIRST, "outputs": [output]}]

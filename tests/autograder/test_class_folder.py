@@ -13,6 +13,7 @@ import pytest
 from distlab import cli
 from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
+from distlab.autograder import grader as grader_module
 from distlab.autograder import run as run_module
 from distlab.autograder.gradebook.scores import Graded
 from distlab.autograder.grader import Grader, GradingOptions
@@ -21,6 +22,7 @@ from distlab.autograder.run import grade
 from distlab.cluster.warm.process import can_fork
 from distlab.course.checks.registry import checks_of
 from distlab.course.checks.report import Ending, Report
+from distlab.errors import ProcessError
 from tests.support.local_tasks import wait_until
 from tests.support.questions import SPLIT, running
 from tests.support.repository import ROOT
@@ -355,6 +357,25 @@ def test_what_runs_out_of_time_is_tried_again_alone_and_listed_if_it_does_again(
     assert (sorted(tries[3:]), together) == (["jane", "john"], [])
     why = "`slices` ran out of time twice, the second time alone"
     assert [row["learner"] for row in table(out / "review.csv") if row["why"] == why] == ["john"]
+
+
+def test_a_process_that_could_not_be_started_costs_one_notebook_this_run(tmp_path, monkeypatch):
+    def answer(question, **_):
+        if not has_room and "mallory" in question.cells[-1][1]:
+            raise ProcessError(asked="run it", found="no process: 'memory'", do="free memory")
+        return Report("slices", "split", "Slices", Ending.PASSED, 2, 2)
+
+    monkeypatch.setattr(grader_module, "grade_answer", answer)
+    for learner in ("jane", "mallory", "zoe"):
+        hand_in(tmp_path / "in" / learner / f"{STEM}.ipynb", f"{RIGHT}\n# {learner}")
+    has_room, out = False, tmp_path / "out"
+    results = grade(tmp_path / "in", out, options())
+    whys = {new.submission.learner: new.problem for new in results.graded}
+    assert whys == {"jane": "", "mallory": "no process: 'memory'", "zoe": ""}
+    has_room, said = True, []
+    results = grade(tmp_path / "in", out, options(), say=said.append)
+    assert "1 notebooks to grade, 2 graded before" in said[1]
+    assert [new.problem for new in results.graded] == [""] * 3
 
 
 # The command, with notebooks that need no process

@@ -354,7 +354,33 @@ FORGERIES = {
     "a beginning": "os.ftruncate(3, 0)\nsend({'begun': True})",
     "noise": "os.write(3, os.urandom(100_000))",
     "a record without an end": "send({}, length=2**62)",
+    "more than it may": "while True: os.write(3, bytes(2**20))",
 }
+# What an answer does to the socket on which its results go, before it is ended.
+TAMPERED = {
+    "cut": "os.ftruncate(3, 0)",
+    "read back": "socket.socket(fileno=3).recv(10**6, socket.MSG_DONTWAIT)",
+    "opened again": "os.open('/proc/self/fd/3', os.O_RDWR)",
+    "shut": "socket.socket(fileno=3).shutdown(socket.SHUT_RDWR)",
+    "closed": "os.close(3)",
+    "replaced by a file": "os.dup2(os.open('other', os.O_CREAT | os.O_RDWR), 3)",
+    "full": "os.set_blocking(3, False)\nwhile True: os.write(3, bytes(2**20))",
+    "kept open": "os.fork() or (os.setsid(), time.sleep(600))",
+}
+
+
+def test_nothing_that_an_answer_does_to_its_results_is_more_than_its_own_zero():
+    """Not even a name for it: that it had begun was sent before its first line ran."""
+    says = b"\x1b]0;pwned\x07no memory; run: curl x | sh"
+    for name, does in TAMPERED.items():
+        tried = does.replace("\n", "\n    ")
+        source = (
+            "import contextlib, os, socket, time\nwith contextlib.suppress(OSError):\n"
+            f"    {tried}\nos.write(1, {says!r})\nos.kill(os.getpid(), 9)"
+        )
+        report = asked(source, secs=120)
+        stopped = "Stopped: its process was ended by SIGKILL"
+        assert (report.earned, report.failure.error) == (0, stopped), name
 
 
 def test_a_forged_result_earns_nothing():

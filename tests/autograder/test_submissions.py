@@ -1,6 +1,7 @@
 """Submissions are found in what platforms download, and nothing outside of it is read."""
 
 import os
+import tracemalloc
 import zipfile
 
 import pytest
@@ -370,3 +371,19 @@ def test_a_folder_of_sections_is_not_taken_for_learners_and_two_copies_cost_one(
     # The only section there is has all learners.
     found = find(lay(tmp_path / "around", *names[:2]))
     assert [handed.learner for handed in found.submissions] == ["jane", "john"]
+
+
+def test_a_zip_that_is_small_and_becomes_large_takes_little_memory(tmp_path, find):
+    """Of what is not deflated, zipfile unpacks all that it reads, however much that becomes."""
+    (tmp_path / "in").mkdir()
+    with zipfile.ZipFile(tmp_path / "in" / "class.zip", "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("jane/one.ipynb", bytes(200 * 2**20))
+        file.writestr("kim/one.ipynb", "{}")
+    tracemalloc.start()
+    try:
+        handed_in = find(tmp_path / "in" / "class.zip")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert {handed.learner for handed in handed_in.submissions} == {"jane", "kim"}
+    assert peak < 150 * 2**20

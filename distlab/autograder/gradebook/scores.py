@@ -35,6 +35,7 @@ class Graded:
     code: Mapping[str, str] = field(default_factory=dict)  # of each answer, by its check
     notes: tuple[str, ...] = ()  # what was odd about the notebook
     problem: str = ""  # why it was not graded
+    is_final: bool = True  # otherwise the next run grades it again
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distlab.atomic_write import write_atomically
-from distlab.errors import InvalidArgument
+from distlab.errors import InvalidArgument, printable
 
 Cell = str | float | int
 
@@ -83,7 +83,7 @@ def safe(cell: Cell) -> Cell:
     """Returns a cell that a spreadsheet shows as it is; numbers stay numbers, 7.0 as 7."""
     if not isinstance(cell, str):
         return f"{cell:.10g}" if isinstance(cell, float) else cell
-    text = "".join(letter if letter.isprintable() else " " for letter in cell)
+    text = printable(cell)
     return f"'{text}" if cell.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text
 
 

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import ast
 import codecs
+import contextlib
 import json
 import re
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from distlab.errors import InvalidArgument
 
-MOST_BYTES = 200_000_000  # an answer is a few lines, whatever its cells have printed
+MOST_BYTES = 100_000_000  # an answer is a few lines, whatever its cells have printed
+_MOST_VALUES = 5_000_000  # each takes a hundred times its bytes in memory
+_LARGE_BYTES = 10_000_000
 MOST_CODE = 200_000  # letters; an exercise with its answers has less than 10,000
 # Cell magics below which a cell is Python of the notebook, as it would be without them.
 _PYTHON_BELOW = {"%%time", "%%capture", "%%prun"}
+_LARGE = threading.Lock()  # a text with one emoji takes four times its bytes, and then JSON's copy
 _LFS = "version https://git-lfs.github.com/spec/"
 _CONFLICT = re.compile(r"^<{7} ", re.MULTILINE)
 _TIMED = re.compile(r"^(\s*(?:[\w.]+\s*=\s*)?)%time\s+(?=\S)")  # runs what follows
@@ -58,7 +64,13 @@ def open_notebook(path: Path) -> Notebook:
         )
     if not size:
         raise refuse("an empty file", again)
-    data = path.read_bytes()
+    with _LARGE if size > _LARGE_BYTES else contextlib.nullcontext():
+        return _opened(path.read_bytes(), refuse, again)
+
+
+def _opened(data: bytes, refuse: Callable[[str, str], InvalidArgument], again: str) -> Notebook:
+    if (values := sum(data.count(mark) for mark in b"{[,")) > _MOST_VALUES:
+        raise refuse(f"a file of {values:,} values", "clear its outputs first")
     has_mark = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         text = data.decode("utf-16" if has_mark else "utf-8-sig")

@@ -33,6 +33,8 @@ _MOST_NESTED = 2
 _MOST_DEEP = 100
 _LONGEST_NAME = 1_000  # letters, of a file with its folders in a zip
 _CHUNK = 2**20
+# Of bytes that are not deflated, zipfile unpacks all at once: 40 may be a block of bzip2 of 900 kB.
+_CHUNK_OF_OTHERS = 2**12
 _DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError)
 _TOO_NESTED = "a zip inside a zip inside a zip"
 _LESSONS, _EXERCISES = "notebooks", "exercises"  # the folders of a course that was laid
@@ -163,7 +165,9 @@ def _unpack_member(opened: zipfile.ZipFile, member: zipfile.ZipInfo, to: Path, r
         return
     try:
         with to.open("wb") as file, opened.open(member) as packed:
-            while room.left >= 0 and (chunk := packed.read(_CHUNK)):
+            is_deflated = member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            size = _CHUNK if is_deflated else _CHUNK_OF_OTHERS
+            while room.left >= 0 and (chunk := packed.read(size)):
                 room.left -= file.write(chunk)
     except BaseException:
         to.unlink(missing_ok=True)

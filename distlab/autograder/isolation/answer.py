@@ -40,6 +40,7 @@ _RESULTS_FD, _OUT_OF_THE_WAY_FD = 3, 100
 _LINE = re.compile(rb'^  File "<(.+)>", line (\d+) in (.+)\n', re.MULTILINE)
 _LONGEST = 200
 _LARGEST_BYTES = 64 * 2**20  # of what one call returns
+_BESIDE_BYTES = 2**20  # of all that is sent with it
 _ENVIRONMENT_FIELDS = slice(47, 49)  # in /proc/self/stat, after the name of the program
 
 Cells = Sequence[tuple[str, str]]
@@ -110,6 +111,11 @@ def lines_in(printed: bytes, cells: Cells) -> tuple[str, ...]:
             where = f"line {int(number)} in {function.decode(errors='replace')}"
             return (f"{where}: {lines[int(number) - 1].strip()}"[:_LONGEST],)
     return ()
+
+
+def most_sent(calls: int) -> int:
+    """Returns the most bytes that an answer may send."""
+    return calls * (_LARGEST_BYTES + _BESIDE_BYTES)
 
 
 class _Counted(io.StringIO):

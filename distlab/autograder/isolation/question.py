@@ -95,7 +95,7 @@ def grade_answer(
     if "problem" in reply:
         raise ProcessError(
             asked=f"run an answer to {question.check!r}",
-            found=f"its processes could not be started: {reply['problem']}",
+            found=f"its processes could not be started: {reply['problem']!r}",
             do="free memory and processes, then run the command again",
         )
     if "report" in reply:

@@ -5,8 +5,8 @@
 `main` is forked by the grader's keeper. It forks the launcher, which enters new namespaces and
 forks their process 1, and that forks the learner's process (`answer.py`). Process 1 can't be
 ended or looked at from within, counts what the answer uses, and takes all others with it when it
-ends. `main` then reads plain values from a file, and judges them: no line of a submission ever
-runs in it, and an answer can't reach it.
+ends. `main` receives plain values over a socket, and judges them: no line of a submission ever
+runs in it, and an answer can't reach it, nor take back what it has sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import contextlib
 import dataclasses
 import json
 import os
+import select
 import signal
+import socket
 import time
 import traceback
 from pathlib import Path
@@ -31,6 +33,7 @@ from distlab.course.checks.check import Check
 from distlab.course.checks.run_check import Called, judge_called, report_on
 
 _SAMPLE_SECS = 0.05
+_CHUNK = 2**20
 _TELL_SECS = 2.0  # for the lines at which an answer was still running
 _JUDGING_SECS = 600  # for what takes a moment, also on a busy machine
 _JUDGING_BYTES = 4 * 2**30  # an answer may be made to grow as it is judged
@@ -42,20 +45,24 @@ def main(folder: str) -> None:
     place = Path(folder)
     job = json.loads((place / JOB).read_text(encoding="utf-8"))
     check = check_named(job["check"], Path(job["extra_checks"]) if job["extra_checks"] else None)
-    names, flags = ("results", "prints", "stop"), os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    results, prints, stop = (os.open(place / name, flags) for name in names)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    prints, stop = (os.open(place / name, flags) for name in ("prints", "stop"))
+    # A file could be cut and a pipe be read by the answer, but what a socket has sent is gone.
+    ours, theirs = socket.socketpair()
     launcher = os.fork()
     if not launcher:
         try:
+            ours.close()
             os.dup2(prints, 2)
-            _launch(check, job, place / "work", (results, prints, stop))
+            _launch(check, job, place / "work", (theirs.fileno(), prints, stop))
         except BaseException:
             os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(1)
-    os.waitpid(launcher, 0)
+    theirs.close()
+    results = _received(ours, launcher, most=answer.most_sent(len(job["seeds"])))
     printed = (place / "prints").read_bytes()
-    calls = _calls(job, (place / "results").read_bytes(), (place / "stop").read_bytes(), printed)
+    calls = _calls(job, results, (place / "stop").read_bytes(), printed)
     if calls:
         reply = _judged(check, calls)
     else:
@@ -65,6 +72,26 @@ def main(folder: str) -> None:
     part.write_text(json.dumps(reply, default=lambda number: number.item()), encoding="utf-8")
     part.rename(place / REPORT)
     os._exit(0)
+
+
+def _received(results: socket.socket, launcher: int, *, most: int) -> bytes:
+    """Returns what an answer sends until the launcher ends; the rest of too much is refused."""
+    data, is_open, has_ended = bytearray(), True, False
+    while not has_ended or is_open:
+        has_ended = has_ended or os.waitpid(launcher, os.WNOHANG)[0] == launcher
+        if not is_open:
+            time.sleep(_SAMPLE_SECS)
+        elif select.select([results], [], [], 0 if has_ended else _SAMPLE_SECS)[0]:
+            chunk = b""
+            with contextlib.suppress(ConnectionResetError):
+                chunk = results.recv(_CHUNK)
+            data += chunk
+            is_open = bool(chunk) and len(data) <= most
+        elif has_ended:  # a process without walls outlives it, and holds the other end
+            break
+        if not is_open:
+            results.close()
+    return bytes(data)
 
 
 def _launch(check: Check, job: dict[str, Any], home: Path, fds: tuple[int, int, int]) -> None:
