@@ -6,9 +6,10 @@ for graded in Grader(options, seed=7).grade_all(submissions):
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,13 +18,13 @@ from typing import Any
 from distlab.autograder.gradebook.scores import Graded
 from distlab.autograder.intake.answers import Answers, find_answers, misplaced
 from distlab.autograder.intake.exercises import Exercises
-from distlab.autograder.intake.notebook import open_notebook
+from distlab.autograder.intake.notebook import Cell, open_notebook, shown_points
 from distlab.autograder.intake.submissions import Submission
 from distlab.autograder.intake.written_reports import find_written
 from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.isolation.question import Question, grade_answer
 from distlab.course.checks.check import Check
-from distlab.course.checks.handed_out import is_handed_out
+from distlab.course.checks.handed_out import is_cell_of, is_handed_out
 from distlab.course.checks.help_steps import with_help, with_section
 from distlab.course.checks.report import UNCHANGED, Ending, Report
 from distlab.course.results.failures import Failure
@@ -130,10 +131,13 @@ class Grader:
         except OSError as problem:
             why = f"a file that cannot be read ({problem.strerror})"
             return Graded(submission=submission, problem=why)
+        shown = shown_points(notebook.cells)
         wanted, handed_out = exercises.reports_of(answers.stem), exercises.text_of(answers.stem)
         written = find_written(notebook.cells, wanted, handed_out=handed_out)
+        answered = tuple(self._answered(answers, submission))
         notes = [note for answer in answers.answers for note in answer.notes]
         notes += misplaced(notebook.cells, answers)
+        notes += [note for one in answered for note in _notes_on(one, answers, shown)]
         notes += [
             f"the line '<!-- report: {report.report} -->' is gone"
             for report in written
@@ -142,14 +146,17 @@ class Grader:
         return Graded(
             submission=submission,
             stem=answers.stem,
-            reports=tuple(self._reports(answers, submission)),
+            reports=tuple(one.report for one in answered),
             written=written,
-            code={a.check: answers.source(a.check)[:_LONGEST_CODE] for a in answers.answers},
+            code={
+                one.report.name: answers.source(one.asked, one.place)[:_LONGEST_CODE]
+                for one in answered
+            },
             notes=tuple(notes),
         )
 
-    def _reports(self, answers: Answers, submission: Submission) -> Iterator[Report]:
-        """Yields a report for each task, which costs a mistake of an earlier one no points.
+    def _answered(self, answers: Answers, submission: Submission) -> Iterator[_Answered]:
+        """Yields what became of each task, which a mistake of an earlier one costs no points.
 
         A second run has our code beside the learner's, so nothing of it is shown but that it
         passed: what it prints, returns or raises could be our code.
@@ -158,11 +165,12 @@ class Grader:
         stopped_at: dict[Failure, str] = {}  # what failed, and the first task that it stopped
         ours = self._exercises.solutions_of(answers.stem)
         for check, asked in self._exercises.questions(answers.stem):
-            report = self._report(check, asked, answers, submission)
+            one = self._tried(check, asked, answers, submission)
+            report = one.report
             defined = set() if report.passed else answers.functions_in(asked)
             carried = [t for t, name in wrong.items() if t != asked and name in defined]
             if corrected := {task: ours[task] for task in carried if task in ours}:
-                again = self._report(check, asked, answers.with_ours(corrected), submission)
+                again = self._tried(check, asked, answers.with_ours(corrected), submission).report
                 if again.passed:
                     report = replace(again, corrected=tuple(wrong[task] for task in corrected))
             if not report.passed and check.name == asked:
@@ -172,19 +180,53 @@ class Grader:
                 if first != check.name:
                     says = f"The error that stops `{first}` stops this one, too."
                     report = replace(report, failure=None, message=says, printed="", **_NO_HELP)
-            yield report
+            yield replace(one, report=report)
 
-    def _report(self, check: Check, asked: str, answers: Answers, submission: Submission) -> Report:
+    def _tried(
+        self, check: Check, asked: str, answers: Answers, submission: Submission
+    ) -> _Answered:
+        """Returns the best that an answer does: of its cells, or after the whole notebook."""
+        exercise = self._exercises.notebook_of(answers.stem)
+        places = answers.places(asked)
+        if not places:
+            none = _not_started(check, f"There is no answer to the task `{asked}`.")
+            return _Answered(report=none, asked=asked)
+        own = [p for p in places if not is_handed_out(asked, answers.source(asked, p), exercise)]
+        if not own:
+            return _Answered(report=_not_started(check, UNCHANGED), asked=asked, place=places[0])
+        tried = list[_Answered]()
+        for place in own:
+            report = self._report(check, answers.program(asked, place), answers, submission)
+            tried.append(_Answered(report=report, asked=asked, place=place))
+            if report.passed:
+                return tried[-1]
+        is_late = any(one.report.ending is Ending.TIMED_OUT for one in tried)
+        if not is_late and answers.has_more(asked, functools.partial(is_cell_of, exercise)):
+            report = self._report(check, answers.whole(), answers, submission, whole=True)
+            if (failure := report.failure) is not None and (
+                report.ending is Ending.TIMED_OUT or failure.error.startswith("Stopped: ")
+            ):
+                says = f"the whole notebook did not run to its end ({failure.error})"
+                report = replace(report, left_out=(says,), ending=Ending.ERROR)
+            tried.append(_Answered(report=report, asked=asked, place=own[-1]))
+        best = max(tried, key=lambda one: (one.report.earned, one.report.failure is None))
+        return replace(best, report=replace(best.report, left_out=tried[-1].report.left_out))
+
+    def _report(
+        self,
+        check: Check,
+        program: Sequence[Cell],
+        answers: Answers,
+        submission: Submission,
+        *,
+        whole: bool = False,
+    ) -> Report:
         if self._ended.is_set():
             raise KeyboardInterrupt
-        program = answers.program(asked)
-        if not program:
-            return _not_started(check, f"There is no answer to the task `{asked}`.")
-        if is_handed_out(asked, answers.source(asked), self._exercises.notebook_of(answers.stem)):
-            return _not_started(check, UNCHANGED)
         question = Question(
             check=check.name,
             cells=tuple((cell.name, cell.source) for cell in program),
+            is_whole_notebook=whole,
             seeds=self._seeds(check.name, submission),
             extra_checks=self._options.extra_checks,
         )
@@ -204,6 +246,31 @@ class Grader:
         # A name may hold bytes that are no text, as the system has it.
         digest = hashlib.sha256(text.encode(errors="surrogateescape")).digest()
         return tuple(int.from_bytes(digest[4 * n : 4 * n + 4], "big") >> 1 for n in range(DRAWS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answered:
+    """A task as it was graded: its report, and the cell that it is about."""
+
+    report: Report
+    asked: str  # the check whose answer it is
+    place: int | None = None
+
+
+def _notes_on(one: _Answered, answers: Answers, shown: Mapping[str, float]) -> Iterator[str]:
+    """Yields what a teacher should know about the points of a task."""
+    report, first = one.report, next(iter(answers.places(one.asked)), None)
+    if first is not None and one.place not in (first, None) and report.name == one.asked:
+        counts, marked = answers.cells[one.place].name, answers.cells[first].name
+        yield f"`{report.function}` of {counts} counts, not that of {marked} with the task's line"
+    if report.passed:
+        return
+    yield from (f"`{report.name}`: {text}" for text in report.left_out)
+    if (earned := shown.get(report.name, 0.0)) > report.earned:
+        yield (
+            f"`{report.name}` has {report.earned:g} points here, and its check in the notebook "
+            f"shows {earned:g}"
+        )
 
 
 def _not_started(check: Check, message: str) -> Report:

@@ -18,6 +18,7 @@ from distlab.autograder import run as run_module
 from distlab.autograder.gradebook.scores import Graded
 from distlab.autograder.grader import Grader, GradingOptions
 from distlab.autograder.intake.notebook import open_notebook
+from distlab.autograder.isolation.limits import Limits
 from distlab.autograder.run import grade
 from distlab.cluster.warm.process import can_fork
 from distlab.course.checks.registry import checks_of
@@ -257,7 +258,7 @@ CHECKS = tuple(
         inputs=lambda seed: {"x": seed}, call=lambda f, given: {"y": f(given["x"])},
         reference=lambda given: {"y": given["x"]}, criteria=(Equal("y", "the same", points=1),),
     )
-    for name in ("first", "prints", "returns", "raises")
+    for name in NAMES
 )
 """
 # Code that looks for our solution in whatever is there, and hands it out as a task is named.
@@ -276,10 +277,16 @@ def exact_loss(per_token, is_token):
 """
 
 
-def test_a_mistake_in_an_earlier_task_is_charged_once_and_gives_no_solution_away(tmp_path):
-    own = tmp_path / "mine" / "lesson_20_own.py"
+def own_exercise(folder, names):
+    """The checks of an exercise whose functions return what they are given."""
+    own = folder / "mine" / "lesson_20_own.py"
     own.parent.mkdir()
-    own.write_text(OWN_CHECKS)
+    own.write_text(OWN_CHECKS.replace("NAMES", repr(tuple(names))))
+    return own
+
+
+def test_a_mistake_in_an_earlier_task_is_charged_once_and_gives_no_solution_away(tmp_path):
+    own = own_exercise(tmp_path, ("first", "prints", "returns", "raises"))
     own.with_name("20_own.py").write_text(OWN_SOURCE)
     solved = open_notebook(ROOT / "solutions" / "03_custom_training_loop.ipynb").code
     train = [cell.source for cell in solved if "# task: train\n" in cell.source]
@@ -304,6 +311,84 @@ def test_a_mistake_in_an_earlier_task_is_charged_once_and_gives_no_solution_away
     assert [
         path for path in out.rglob("*") if path.is_file() and b"melon" in path.read_bytes()
     ] == []
+
+
+ANSWER = "# task: {0}\ndef {0}(x):\n    return {1}"
+# Answers that pass `dl.check` in a notebook, by task, as people write them.
+UNUSUAL = {
+    "new_cell": (
+        ANSWER.format("new_cell", "0").replace("return", "raise NotImplementedError #"),
+        "dl.check('new_cell')",
+        "def new_cell(x):\n    return x",
+    ),
+    "tried_later": (ANSWER.format("tried_later", "x"), "def tried_later(x):\n    return 0"),
+    "marker_alone": ("# task: marker_alone", "def marker_alone(x):\n    return x"),
+    "cut_in_two": (
+        "# task: cut_in_two\nfrom operator import pos",
+        "def cut_in_two(x):\n    return pos(x)",
+    ),
+    "below_if": ("if True:\n    def same(x): return x", ANSWER.format("below_if", "same(x)")),
+    "if_itself": ("# task: if_itself\nif True:\n    def if_itself(x):\n        return x",),
+    "below_try": (
+        "try:\n    from nothing import it\nexcept ImportError:\n    from operator import pos as it",
+        ANSWER.format("below_try", "it(x)"),
+    ),
+    "below_with": (
+        "with open('kept.txt', 'w') as file:\n    file.write('1')\n"
+        "with open('kept.txt') as file:\n    one = int(file.read())",
+        ANSWER.format("below_with", "x * one"),
+    ),
+    "below_for": ("for zero in range(3):\n    zero *= 0", ANSWER.format("below_for", "x + zero")),
+    "appended": ("steps = []\nsteps.append(abs)", ANSWER.format("appended", "steps[0](x)")),
+    "taken": ("left = [1, 0]\n_ = left.pop(0)", ANSWER.format("taken", "x + left[0]")),
+    "awaited": (
+        "import asyncio\nasync def later():\n    return 0\nsoon = asyncio.ensure_future(later())",
+        ANSWER.format("awaited", "x + more") + "\nmore = await soon",
+    ),
+}
+
+
+def test_what_passes_in_the_notebook_passes_here(tmp_path):
+    """As a kernel runs it: whatever cell defines it last, and with all state of cells above."""
+    own = own_exercise(tmp_path, UNUSUAL)
+    cells = [cell for cells in UNUSUAL.values() for cell in ("1 / 0", "x = = 1", *cells)]
+    hand_in(tmp_path / "in" / "jane" / "20_own.ipynb", "import distlab as dl", *cells)
+    (jane,) = grade(tmp_path / "in", tmp_path / "out", options(extra_checks=own)).graded
+    assert {report.name: report.status for report in jane.reports} == dict.fromkeys(
+        UNUSUAL, "passed"
+    )
+    assert [note for note in jane.notes if "counts" in note] == [
+        "cell 14 counts: it defines `marker_alone`, and the cell with the line "
+        "'# task: marker_alone' does not",
+        "cell 18 counts: it defines `cut_in_two`, and the cell with the line '# task: cut_in_two' "
+        "does not",
+        "`new_cell` of cell 6 counts, not that of cell 4 with the task's line",
+    ]
+
+
+def test_points_that_the_notebook_shows_and_the_grader_does_not_give_are_told(tmp_path):
+    own = own_exercise(tmp_path, ("first",))
+    passed = {"data": {"text/plain": ["first: passed (1 of 1 points)\n", "  ..."]}}
+    hand_in(
+        tmp_path / "in" / "jane" / "20_own.ipynb",
+        "import time\nkept = []",
+        "time.sleep(600)\nkept.append(1)",
+        "kept.append(int(input('which?')))",
+        ANSWER.format("first", "x * kept[0]"),
+        code("dl.check('first')", passed),
+    )
+    limits = Limits(secs=30)
+    (jane,) = grade(
+        tmp_path / "in", tmp_path / "out", options(extra_checks=own, limits=limits)
+    ).graded
+    assert jane.reports[0].earned == 0
+    assert jane.notes == (
+        "`first`: cell 2 was left out after 5 seconds",
+        "`first`: cell 3 was left out where it asks for input",
+        "`first` has 0 points here, and its check in the notebook shows 1",
+    )
+    why = [row["why"] for row in table(tmp_path / "out" / "review.csv")]
+    assert why == list(jane.notes)
 
 
 def test_an_error_outside_of_functions_is_told_once_and_without_the_hints_of_a_task(tmp_path):

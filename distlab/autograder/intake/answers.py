@@ -3,18 +3,20 @@
     answers = find_answers(open_notebook(path).code, {"09_multi_worker": checks, ...})
     answers.stem                            # '09_multi_worker', by the tasks that are in it
     answers.program("my_part")              # what must run before `my_part` can be called
+    answers.has_more("my_part", is_given)   # whether the notebook does more than that
 
-An answer is the cell with the line `# task: NAME`, and where that line is gone, the cell that
-defines the function. It runs whole, and so do cells that begin with `# given`. Of other cells only
-imports, definitions and assignments run, and only of names that the rest uses: a notebook also
-holds trials, trainings and pictures, which take minutes.
+An answer is the cell with the line `# task: NAME` that defines the function, and where there is
+none, the last cell that defines it. It runs whole, and so do cells that begin with `# given`. Of
+other cells only imports, definitions and assignments run, and only of names that the rest uses: a
+notebook also holds trials, trainings and pictures, which take minutes. It's a shortcut. An answer
+that fails so is asked for again after all cells of the notebook have run, as a kernel runs them.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import CodeType
@@ -39,6 +41,7 @@ class Answer:
 
     check: str
     cell: int | None  # its place among the code cells
+    other: int | None = None  # a later cell that defines the function as well, without the line
     notes: tuple[str, ...] = ()  # what was odd: a marker that is gone, several answers
 
 
@@ -50,19 +53,38 @@ class Answers:
     cells: tuple[Cell, ...]
     answers: tuple[Answer, ...]
 
-    def program(self, check: str) -> tuple[Cell, ...]:
-        """Returns what must run before a check's function can be called."""
-        if (answer := self._place(check)) is None:
-            return ()
-        # By the cell that calls the check, the learner has run what the answer needs.
-        call = re.compile(_CALL.format(check))
-        later = range(answer, len(self.cells))
-        last = next((at for at in later if call.search(self.cells[at].source)), answer)
-        return needed_code(self.cells[: last + 1], whole=answer)
+    def places(self, check: str) -> tuple[int, ...]:
+        """Returns the cells that may be the answer to a check, the more likely one first."""
+        answer = next(answer for answer in self.answers if answer.check == check)
+        return tuple(at for at in (answer.cell, answer.other) if at is not None)
 
-    def source(self, check: str) -> str:
+    def program(self, check: str, at: int | None = None) -> tuple[Cell, ...]:
+        """Returns what must run before a check's function can be called, of one of its places."""
+        if (answer := self._place(check) if at is None else at) is None:
+            return ()
+        return needed_code(self._until_checked(check, answer), whole=answer)
+
+    def whole(self) -> tuple[Cell, ...]:
+        """Returns all cells that are Python, without what only a notebook understands."""
+        cells = (replace(cell, source=python_of(cell.source)) for cell in self.cells)
+        return tuple(cell for cell in cells if cell.source.strip())
+
+    def has_more(self, check: str, is_given: Callable[[str], bool]) -> bool:
+        """Whether a notebook does something that the program leaves out, and we don't hand out."""
+        if (answer := self._place(check)) is None:
+            return False
+        kept = _kept(self._until_checked(check, answer), whole=answer)
+        return any(
+            not isinstance(node, _Import | _Definition) and not _is_check(node)
+            for at, cell in enumerate(self.cells)
+            if not is_given(cell.source)
+            for node in statements_of(python_of(cell.source))
+            if node.lineno not in {own.lineno for own in kept.get(at, [])}
+        )
+
+    def source(self, check: str, at: int | None = None) -> str:
         """Returns the code of the cell that answers a check; "" if no cell does."""
-        answer = self._place(check)
+        answer = self._place(check) if at is None else at
         return "" if answer is None else self.cells[answer].source
 
     def functions_in(self, check: str) -> set[str]:
@@ -87,11 +109,21 @@ class Answers:
             places[at] = len(cells)
             tasks = [answer.check for answer in self.answers if answer.cell == at]
             cells += [cell, *(Cell(name=f"our {t}", source=ours[t]) for t in tasks if t in ours)]
-        moved = (replace(answer, cell=places.get(answer.cell)) for answer in self.answers)
+        moved = (
+            replace(answer, cell=places.get(answer.cell), other=places.get(answer.other))
+            for answer in self.answers
+        )
         return replace(self, cells=tuple(cells), answers=tuple(moved))
 
     def _place(self, check: str) -> int | None:
-        return next(answer.cell for answer in self.answers if answer.check == check)
+        return next(iter(self.places(check)), None)
+
+    def _until_checked(self, check: str, answer: int) -> tuple[Cell, ...]:
+        """By the cell that calls the check, the learner has run what the answer needs."""
+        call = re.compile(_CALL.format(check))
+        later = range(answer, len(self.cells))
+        last = next((at for at in later if call.search(self.cells[at].source)), answer)
+        return self.cells[: last + 1]
 
 
 def find_answers(
@@ -128,6 +160,14 @@ def misplaced(cells: Sequence[dict[str, Any]], answers: Answers) -> list[str]:
 
 def needed_code(cells: Sequence[Cell], *, whole: int) -> tuple[Cell, ...]:
     """Returns one cell whole, and what it needs of the others; lines stay where they are."""
+    kept = _kept(cells, whole=whole)
+    sources = {at: _lines_of(cells[at].source, nodes) for at, nodes in kept.items()}
+    sources[whole] = python_of(cells[whole].source)
+    return tuple(Cell(name=cells[at].name, source=sources[at]) for at in sorted(sources))
+
+
+def _kept(cells: Sequence[Cell], *, whole: int) -> dict[int, list[ast.stmt]]:
+    """Returns the statements that are needed, by their cell."""
     kept: dict[int, list[ast.stmt]] = {}
     names: set[str] = set()
     rest: list[tuple[int, ast.stmt]] = []
@@ -143,9 +183,13 @@ def needed_code(cells: Sequence[Cell], *, whole: int) -> tuple[Cell, ...]:
         for at, node in needed:
             kept.setdefault(at, []).append(node)
             names |= _names_read(node)
-    sources = {at: _lines_of(cells[at].source, nodes) for at, nodes in kept.items()}
-    sources[whole] = python_of(cells[whole].source)
-    return tuple(Cell(name=cells[at].name, source=sources[at]) for at in sorted(sources))
+    return kept
+
+
+def _is_check(node: ast.stmt) -> bool:
+    """Whether a statement is a call of `check`, which asks for an answer and does nothing else."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "check"
 
 
 def _names_bound(node: ast.stmt) -> set[str]:
@@ -162,7 +206,8 @@ def _names_bound(node: ast.stmt) -> set[str]:
 def _names_read(node: ast.stmt) -> set[str]:
     """Global names that a statement may use, at once or when what it defines is called."""
     try:
-        code = compile(ast.Module([node], []), "<cell>", "exec", dont_inherit=True)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
+        code = compile(ast.Module([node], []), "<cell>", "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError):  # `return` outside of a function
         return set()
     return {name for part in _parts(code) for name in part.co_names}
@@ -202,21 +247,40 @@ def _answer(cells: Sequence[Cell], check: Check) -> Answer:
         notes.append(f"{len(marked)} cells have the line '# task: {check.name}' ({places})")
     if not marked and defining:
         notes.append(f"the line '# task: {check.name}' is gone")
-    chosen = both or marked or defining
+    chosen = both or defining or marked
     if chosen and not python_of(cells[chosen[-1]].source):
         first = cells[chosen[-1]].source.split()[0]
         notes.append(f"{cells[chosen[-1]].name} begins with {first}, so it is not Python")
-    if len(chosen) > 1:
+    if marked and chosen[-1] not in marked:
+        notes.append(
+            f"{cells[chosen[-1]].name} counts: it defines `{check.function}`, and the cell with "
+            f"the line '# task: {check.name}' does not"
+        )
+    elif len(chosen) > 1:
         notes.append(f"{cells[chosen[-1]].name} counts, because it is the last")
-    return Answer(check=check.name, cell=chosen[-1] if chosen else None, notes=tuple(notes))
+    return Answer(
+        check=check.name,
+        cell=chosen[-1] if chosen else None,
+        other=defining[-1] if defining and defining[-1] != chosen[-1] else None,
+        notes=tuple(notes),
+    )
 
 
 @lru_cache(maxsize=256)  # every check of every lesson is looked for
 def _defined(source: str) -> set[str]:
-    """Names that a cell's top level binds by def, class or assignment."""
+    """Names that a cell binds by def, class, import or assignment, also below `if` or `with`."""
     # Of what is half-written, and no Python yet, a look at the text must do.
     names = set(re.findall(r"^def (\w+)\(", source, re.MULTILINE))
-    for node in statements_of(python_of(source)):
-        if isinstance(node, _Definition | ast.Assign):
+    for node in _outside_of_functions(statements_of(python_of(source))):
+        if isinstance(node, _Definition | ast.Assign | _Import):
             names |= _names_bound(node)
     return names
+
+
+def _outside_of_functions(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    left = [*nodes]
+    while left:
+        node = left.pop()
+        yield node
+        if not isinstance(node, _Definition):
+            left += ast.iter_child_nodes(node)

@@ -13,7 +13,7 @@ import contextlib
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ _PYTHON_BELOW = {"%%time", "%%capture", "%%prun"}
 _LARGE = threading.Lock()  # a text with one emoji takes four times its bytes, and then JSON's copy
 _LFS = "version https://git-lfs.github.com/spec/"
 _CONFLICT = re.compile(r"^<{7} ", re.MULTILINE)
+_REPORT = re.compile(r"(\w+): [^\n]*\((\d+(?:\.\d+)?) of \d")  # how `dl.check` begins
 _TIMED = re.compile(r"^(\s*(?:[\w.]+\s*=\s*)?)%time\s+(?=\S)")  # runs what follows
 _MAGIC = re.compile(r"^(\s*)(?:%\w|[!?]).*|^(\s*)[\w.]+\?{1,2}\s*$")
 _ASSIGNED = re.compile(r"^(\s*[\w.]+\s*=\s*)(?:%\w|!).*")
@@ -126,6 +127,19 @@ def text_of(value: Any) -> str:
     if isinstance(value, list):
         value = "".join(line for line in value if isinstance(line, str))
     return value if isinstance(value, str) else ""
+
+
+def shown_points(cells: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Returns the points that checks have shown in a notebook, the most of each by its name."""
+    points: dict[str, float] = {}
+    for cell in cells:
+        outputs = cell.get("outputs")
+        for output in outputs if isinstance(outputs, list) else []:
+            data = output.get("data") if isinstance(output, dict) else None
+            text = text_of(data.get("text/plain")) if isinstance(data, dict) else ""
+            if shown := _REPORT.match(text):
+                points[shown[1]] = max(float(shown[2]), points.get(shown[1], 0.0))
+    return points
 
 
 def python_of(source: str) -> str:

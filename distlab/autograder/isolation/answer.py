@@ -19,12 +19,13 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 from distlab.autograder.isolation import walls
+from distlab.autograder.isolation.cells import Cells, run_as_a_kernel, run_until_an_error
 from distlab.autograder.isolation.limits import Limits, apply_rlimits
 from distlab.autograder.isolation.records import pack, record_of
 from distlab.course.checks.check import Check
@@ -33,7 +34,6 @@ from distlab.course.markup import TASK_LINE
 from distlab.course.results.failures import Failure, FailureKind, failure_of
 from distlab.course.runs.replicas import MOST_REPLICAS
 from distlab.devices import split_devices
-from distlab.source_lines import keep_lines
 
 STOPPED = signal.SIGUSR1  # asks the learner's process where it is, before it is ended
 _RESULTS_FD, _OUT_OF_THE_WAY_FD = 3, 100
@@ -42,8 +42,6 @@ _LONGEST = 200
 _LARGEST_BYTES = 64 * 2**20  # of what one call returns
 _BESIDE_BYTES = 2**20  # of all that is sent with it
 _ENVIRONMENT_FIELDS = slice(47, 49)  # in /proc/self/stat, after the name of the program
-
-Cells = Sequence[tuple[str, str]]
 
 
 def leave_grader(home: Path, limits: Limits, results: int, prints: int, *, is_walled: bool) -> int:
@@ -92,7 +90,13 @@ def run(check: Check, job: dict[str, Any], fd: int) -> NoReturn:
         cells = [(str(name), str(text)) for name, text in job["cells"]]
         sys.modules["__main__"] = main = ModuleType("__main__")
         vars(main)["get_ipython"] = _Shell
-        function, failure = _function(check, cells, vars(main))
+        if job["is_whole_notebook"]:
+            left_out = run_as_a_kernel(cells, vars(main), Limits(**job["limits"]))
+            _write(fd, pack({"left_out": left_out}))
+            function, failure = _named(check, cells, vars(main))
+        else:
+            failure = run_until_an_error(cells, vars(main))
+            function, failure = (None, failure) if failure else _named(check, cells, vars(main))
         if failure is not None:
             _send(fd, Called(job["seeds"][0], failure=failure))
         else:
@@ -153,20 +157,8 @@ def _display(*shown: object, **_: object) -> None:
         print(repr(value))  # noqa: T201
 
 
-def _function(check: Check, cells: Cells, names: dict[str, Any]) -> tuple[Any, Failure | None]:
-    """Runs the cells; returns the answer's function, or why there is none."""
-    here = eval("lambda: None", names)  # what failures are to know as theirs
-    for name, source in cells:
-        file = f"<{name}>"  # no file: nothing that lies in the folder can be taken for it
-        keep_lines({file: [f"{line}\n" for line in source.split("\n")]})  # as Python counts
-        try:
-            code = compile(source, file, "exec").replace(co_name=name)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            return None, _unread(error, name)
-        try:
-            exec(code, names)
-        except BaseException as error:
-            return None, failure_of(error, here)
+def _named(check: Check, cells: Cells, names: dict[str, Any]) -> tuple[Any, Failure | None]:
+    """Returns the answer's function, or why there is none."""
     if check.function not in names:
         return None, _undefined(check, cells)
     function = names[check.function]
@@ -185,15 +177,6 @@ def _undefined(check: Check, cells: Cells) -> Failure:
         message = f"NameError: the cell defines `{others[-1]}`, not `{check.function}`"
         return Failure(FailureKind.UNUSABLE, message)
     return Failure(FailureKind.NOT_STARTED, f"NameError: no cell defines `{check.function}`")
-
-
-def _unread(error: Exception, name: str) -> Failure:
-    if not isinstance(error, SyntaxError) or not error.lineno:  # a character that is none
-        return Failure(
-            FailureKind.ERROR, f"{type(error).__name__}: {error}", (f"somewhere in {name}",)
-        )
-    line = f"line {error.lineno} in {name}: {(error.text or '').strip()}"
-    return Failure(FailureKind.ERROR, f"{type(error).__name__}: {error.msg}", (line,))
 
 
 def _call(check: Check, function: Any, job: dict[str, Any], fd: int) -> None:

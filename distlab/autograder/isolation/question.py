@@ -41,10 +41,15 @@ _SECRET = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY|TF_VAR_")  # Terrafo
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question to a submission: a check, the cells to run before, and the draws of inputs."""
+    """One question to a submission: a check, the cells to run before, and the draws of inputs.
+
+    Cells of a whole notebook run as in a kernel: an error ends one cell, and the next one runs. One
+    that takes long or asks for input is left out, and the report says so.
+    """
 
     check: str
     cells: tuple[tuple[str, str], ...]
+    is_whole_notebook: bool = False
     seeds: tuple[int, ...] = DEFAULT_SEEDS
     extra_checks: Path | None = None
 
@@ -111,7 +116,7 @@ def report_of(reply: dict[str, Any]) -> Report:
     if (failure := parts["failure"]) is not None:
         kind = FailureKind(failure["kind"])
         parts["failure"] = Failure(kind, failure["error"], tuple(failure["lines"]))
-    parts["corrected"] = tuple(parts["corrected"])
+    parts |= {name: tuple(parts[name]) for name in ("corrected", "left_out")}
     parts["criteria"] = tuple(Criterion(**criterion) for criterion in parts["criteria"])
     return Report(**parts)
 

@@ -73,6 +73,14 @@ def called_of(head: Head, payload: bytes) -> Called:
     return Called(seed, b"" if failure else payload, failure, printed[:_MOST_PRINTED])
 
 
+def left_out_of(head: Head) -> tuple[str, ...]:
+    """Returns the cells that a record says were left out."""
+    texts = head["left_out"]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise BadRecord("no texts")
+    return tuple(text[:_LONGEST] for text in texts[:_MOST_LINES])
+
+
 def _failure(kind: str, error: str, lines: list[str]) -> Failure:
     if not all(isinstance(text, str) for text in (error, *lines)):
         raise TypeError("no failure")

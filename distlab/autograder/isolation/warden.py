@@ -27,7 +27,7 @@ from distlab.autograder.intake.exercises import check_named
 from distlab.autograder.isolation import answer, walls
 from distlab.autograder.isolation.limits import Limits, Stop, StopReason, exceeded, limit_memory
 from distlab.autograder.isolation.question import JOB, REPORT
-from distlab.autograder.isolation.records import BadRecord, called_of, unpack
+from distlab.autograder.isolation.records import BadRecord, called_of, left_out_of, unpack
 from distlab.cluster.deadline import Deadline
 from distlab.course.checks.check import Check
 from distlab.course.checks.run_check import Called, judge_called, report_on
@@ -62,9 +62,9 @@ def main(folder: str) -> None:
     theirs.close()
     results = _received(ours, launcher, most=answer.most_sent(len(job["seeds"])))
     printed = (place / "prints").read_bytes()
-    calls = _calls(job, results, (place / "stop").read_bytes(), printed)
+    calls, left_out = _calls(job, results, (place / "stop").read_bytes(), printed)
     if calls:
-        reply = _judged(check, calls)
+        reply = _judged(check, calls, left_out)
     else:
         lines = printed.decode(errors="replace").strip().splitlines()
         reply = {"problem": lines[-1] if lines else "nothing said"}
@@ -148,14 +148,22 @@ def _watch(learner: int, limits: Limits, prints: int, *, is_walled: bool) -> Sto
     return Stop(StopReason.TIME, f"{limits.secs:g}")
 
 
-def _calls(job: dict[str, Any], results: bytes, stopped: bytes, printed: bytes) -> list[Called]:
-    """Returns a call for each seed, or one that failed; none if the answer was not begun."""
-    has_begun, seeds, calls = False, job["seeds"], list[Called]()
+def _calls(
+    job: dict[str, Any], results: bytes, stopped: bytes, printed: bytes
+) -> tuple[list[Called], tuple[str, ...]]:
+    """Returns a call for each seed, or one that failed, and which cells were left out.
+
+    There is none if the answer was not begun.
+    """
+    has_begun, seeds, calls, left_out = False, job["seeds"], list[Called](), tuple[str, ...]()
     stop = Stop(**json.loads(stopped)) if stopped else None
     try:
         for head, payload in unpack(results):
             if not has_begun:
                 has_begun = "begun" in head
+                continue
+            if "left_out" in head:
+                left_out = left_out_of(head)
                 continue
             called = called_of(head, payload)
             if called.seed != [*seeds, None][len(calls)]:
@@ -164,22 +172,21 @@ def _calls(job: dict[str, Any], results: bytes, stopped: bytes, printed: bytes) 
     except BadRecord:
         stop = stop or Stop(StopReason.NO_RECORD)
     if not has_begun or (calls and calls[-1].failure is not None):
-        return calls
+        return calls, left_out
     if stop or len(calls) < len(seeds):
         stop = stop or Stop(StopReason.EXITED, "0")
         lines = answer.lines_in(printed, job["cells"])
         del calls[len(seeds) - 1 :]
         calls.append(Called(seeds[len(calls)], failure=stop.failure(lines)))
-    return calls
+    return calls, left_out
 
 
-def _judged(check: Check, calls: list[Called]) -> dict[str, Any]:
+def _judged(check: Check, calls: list[Called], left_out: tuple[str, ...]) -> dict[str, Any]:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_JUDGING_SECS)
     limit_memory(_JUDGING_BYTES)
     try:
-        return {
-            "report": dataclasses.asdict(report_on(check, [judge_called(check, c) for c in calls]))
-        }
+        report = report_on(check, [judge_called(check, called) for called in calls])
+        return {"report": dataclasses.asdict(report) | {"left_out": left_out}}
     except Exception as error:  # such as MemoryError, for an array that says it is huge
         return {"unjudged": f" ({type(error).__name__}: {error})"[:_LONGEST]}

@@ -1,6 +1,7 @@
 """Knows the code of a task as the exercise hands it out, so that an untouched stub is no answer.
 
-    is_handed_out("scope", source)             # of the cell with the line `# task: scope`
+    is_handed_out("scope", source, exercise)   # of the cell with the line `# task: scope`
+    is_cell_of(exercise, source)               # of any cell
     is_untouched(find_check("scope"), make_model)
 
 Code counts as untouched if it has the same syntax tree: comments and blank lines may differ.
@@ -45,17 +46,29 @@ def is_handed_out(task: str, source: str, exercise: Path) -> bool:
     return bool(handed_out) and _tree(source) == handed_out
 
 
+def is_cell_of(exercise: Path, source: str) -> bool:
+    """Returns whether the exercise, as it is handed out, has a cell of this code."""
+    return _tree(source) in {_tree(own) for own in _sources(exercise)}
+
+
 @functools.cache
 def _handed_out_code(exercise: Path) -> dict[str, str]:
     """The syntax tree of each task's cell, by the name of the task."""
-    try:
-        cells = json.loads(exercise.read_text(encoding="utf-8"))["cells"]
-    except (OSError, ValueError, KeyError, TypeError):  # as in a clone without notebooks
-        return {}
-    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    sources = _sources(exercise)
     return {name: _tree(source) for source in sources for name in TASK_LINE.findall(source)}
 
 
+@functools.cache
+def _sources(exercise: Path) -> tuple[str, ...]:
+    """The code of each cell."""
+    try:
+        cells = json.loads(exercise.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError, TypeError):  # as in a clone without notebooks
+        return ()
+    return tuple("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+@functools.lru_cache(maxsize=256)
 def _tree(source: str) -> str:
     try:
         return ast.dump(ast.parse(source))

@@ -69,6 +69,7 @@ class Report:
         printed: What the function printed in the draw that failed.
         seed: The draw that failed first, for `check(name, seed=...)`.
         corrected: Functions of earlier tasks that were wrong, so that ours replaced them.
+        left_out: Cells that a grader ran before, but not to their end, and why.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Report:
     printed: str = ""
     seed: int | None = None
     corrected: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
