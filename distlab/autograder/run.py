@@ -163,8 +163,8 @@ def _write(
     write_marks(out / MARKS, scored, marks)
     pages = [write_feedback(*pair, out / "feedback", policy=policy) for pair in scored]
     claimed.delete_stale_pages(pages)
-    write_gradebook(scored, out, left_out=left_out)
-    write_page(out / "class.html", class_page(scored, policy.exercises))
+    to_review = write_gradebook(scored, out, left_out=left_out)
+    write_page(out / "class.html", class_page(scored, policy.exercises, to_review=to_review))
 
 
 def _chosen(submissions: Sequence[Submission], only: Sequence[str]) -> set[Submission]:

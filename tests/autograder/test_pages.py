@@ -138,7 +138,11 @@ def test_nothing_of_a_learners_is_markup(tmp_path):
     )
     broken = Graded(submission=handed, stem=EVIL, problem=EVIL)
     assert_nothing_runs(page(evil))
-    assert_nothing_runs(class_page([(one, score_of(one, Policy())) for one in (evil, broken)]))
+    html = class_page([(one, score_of(one, Policy())) for one in (evil, broken)])
+    sorts = ROOT / "distlab" / "autograder" / "templates" / "sort.js"
+    ours = f"<script>{sorts.read_text('utf-8')}</script>"
+    assert html.count(ours) == 1
+    assert_nothing_runs(html.replace(ours, ""))
     odd = replace(ONE.reports[0], ending=Ending.NOT_YET, printed="\ud800")
     path = written_to(replace(ONE, reports=(odd,), notes=("\ud800",)), tmp_path)
     assert "\\ud800" in path.read_text(encoding="utf-8")
@@ -305,7 +309,7 @@ def test_the_class_page_shows_each_answer_and_says_what_to_teach_again():
     assert "halved" not in html, "the names of mistakes are codes for programs"
     assert "4 graded, 1 of them late" in html
     assert "</a>: an &lt;empty&gt; file" in html
-    assert f'<a href="feedback/a/{STEM}.html">a</a>' in html
+    assert f'<a href="feedback/a/{STEM}.html"><bdi>a</bdi></a>' in html
     twice = [CLASS[1], CLASS[1], CLASS[2]]
     assert [(one.name, one.learners) for one in mistakes_in(twice)] == [("halved", 2)]
 
@@ -323,7 +327,37 @@ def test_on_a_phone_a_cell_of_the_class_leads_to_the_answer_and_can_be_read(sche
         cells = page.locator(".learners td a").all()
         assert len(cells) == 8
         assert violations(page) == []
+        for cell in cells[:2]:  # both tasks fit beside the name and the points
+            box = cell.bounding_box()
+            assert box["x"] + box["width"] <= 390
         cells[1].click()
         expect(page.locator(f"#{SECOND.name}")).to_be_in_viewport()
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         assert violations(page) == []
+
+
+def test_the_class_page_begins_with_what_it_holds_and_sorts():
+    html = class_page([(one, score_of(one, Policy())) for one in CLASS], to_review=2)
+    top = re.sub("<[^>]*>", "", html.partition("<main>")[2].partition("<section")[0])
+    assert "review.csv lists what you should look at: 2 rows." in " ".join(top.split())
+    assert "Exercise 00: Start here: 4 graded, mean 1.2 and median 1 of 4 points" in top
+    strange = replace(CLASS[0], submission=replace(CLASS[0].submission, learner=f"\u202ea{EVIL}"))
+    html = class_page([(one, score_of(one, Policy())) for one in (*CLASS[1:4], strange)])
+    with open_browser() as browser, open_page(browser) as page:
+        page.set_content(html)
+        names = page.locator(".learners tbody th")
+        for column, first, last in (("points", "c", "b"), ("points", "b", "c")):
+            page.get_by_role("button", name=column).click()
+            assert first in names.first.inner_text() and last in names.last.inner_text()
+        assert page.locator("bdi script, bdi img").count() == 0
+
+
+def test_a_link_to_the_section_to_read_again_opens_it():
+    check = find_check("slices")
+    report = Report(check.name, "split", check.title, Ending.NOT_YET, 0.0, 2.0, revisit="a section")
+    with open_browser() as browser, open_page(browser) as shown:
+        shown.set_content(page(replace(ONE, stem=STEM, reports=(report,))))
+        text = shown.locator("#section-1 p").first
+        expect(text).to_be_hidden()
+        shown.get_by_role("link", name="a section").click()
+        expect(text).to_be_visible()

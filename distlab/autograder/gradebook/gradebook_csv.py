@@ -14,6 +14,7 @@ from pathlib import Path
 from distlab.autograder.gradebook.scores import Graded, ReadingStatus, Score
 from distlab.autograder.gradebook.tables import Cell, write_table
 from distlab.autograder.intake.submissions import Person, Problem
+from distlab.autograder.isolation.question import COULD_NOT_JUDGE
 from distlab.course.checks.registry import stems
 from distlab.course.checks.report import WORDINGS, Ending, Report
 
@@ -63,11 +64,13 @@ def mistakes_in(graded: Sequence[Graded]) -> list[CommonMistake]:
     ]
 
 
-def write_gradebook(scored: Scored, folder: Path, *, left_out: Sequence[Problem] = ()) -> None:
-    """Writes what was earned by learner and by check, and what to look at."""
+def write_gradebook(scored: Scored, folder: Path, *, left_out: Sequence[Problem] = ()) -> int:
+    """Writes what was earned by learner and by check, and what to look at; returns how much."""
+    header, *review = _review(scored, left_out)
     write_table(folder / "gradebook.csv", _gradebook(scored))
     write_table(folder / "details.csv", _details(scored))
-    write_table(folder / "review.csv", _review(scored, left_out))
+    write_table(folder / "review.csv", [header, *review])
+    return len(review)
 
 
 def outcome_of(report: Report) -> AnswerOutcome:
@@ -137,6 +140,8 @@ def _review(scored: Scored, left_out: Sequence[Problem]) -> Iterable[Sequence[Ce
         for note in graded.notes:
             yield [*start, note]
         for report in graded.reports:
+            if report.message.startswith(COULD_NOT_JUDGE):
+                yield [*start, f"`{report.name}` could not be judged, so it has no points"]
             if report.ending is Ending.TIMED_OUT:
                 yield [*start, f"`{report.name}` ran out of time twice, the second time alone"]
             if report.corrected:

@@ -4,15 +4,18 @@
     write_page(out / "class.html", class_page(scored, policy.exercises))
 
 A page needs no other file and no network. Nothing of the learner's runs in it: all text is
-escaped, and the page itself allows pictures, but no script, no form and nothing from elsewhere.
+escaped, and the page itself allows pictures, but no form, nothing from elsewhere and no script,
+except for the one that sorts the tables of the class, which it knows by its hash.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import math
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -180,8 +183,14 @@ def _link(report: Report, checks: dict[str, Check], sections: dict[str, Markup])
 # The page of the class
 
 
-def class_page(scored: Scored, exercises: Exercises | None = None) -> str:
-    """Returns the page of how a class did in each exercise, and what to teach again."""
+def class_page(scored: Scored, exercises: Exercises | None = None, *, to_review: int = 0) -> str:
+    """Returns the page of how a class did in each exercise, and what to teach again.
+
+    Args:
+        scored: The notebooks of all.
+        exercises: The exercises that are known, with a teacher's own.
+        to_review: How many rows `review.csv` has.
+    """
     checks = (exercises or Exercises()).checks
     stems = sorted({graded.stem for graded, _ in scored if graded.stem})
     shown = [
@@ -189,7 +198,22 @@ def class_page(scored: Scored, exercises: Exercises | None = None) -> str:
         for stem in stems
     ]
     not_graded = [(graded, _page_of(graded)) for graded, _ in scored if graded.problem]
-    return _render("class", title="The class", exercises=shown, not_graded=not_graded)
+    script = _script()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return _render(
+        "class",
+        title="The class",
+        exercises=shown,
+        not_graded=not_graded,
+        to_review=to_review,
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+    )
+
+
+@functools.cache
+def _script() -> str:
+    return Path(__file__).parent.with_name("templates").joinpath("sort.js").read_text("utf-8")
 
 
 def _page_of(graded: Graded) -> str:
@@ -200,8 +224,12 @@ def _exercise(stem: str, scored: Scored, checks: Iterable[Check]) -> dict[str, A
     graded = [notebook for notebook, _ in scored]
     sections = {check.name: section_to_revisit(check) for check in checks}
     most = max(score.points for _, score in scored)
+    earned = [score.earned for notebook, score in scored if not notebook.problem] or [0.0]
     return {
+        "stem": stem,
         "title": exercise_title(stem),
+        "mean": f"{statistics.mean(earned):.1f}",
+        "median": statistics.median(earned),
         "people": len({notebook.submission.person for notebook in graded}),
         "late": sum(notebook.submission.is_late for notebook in graded),
         "unread": sum(len(score.to_be_read) for _, score in scored),
