@@ -36,7 +36,7 @@ _LOOK_SECS = 0.2
 # What Python and TensorFlow read; nothing else of the teacher's environment gets into a process.
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
 _KEPT_PREFIXES = ("PYTHON", "TF_", "TF2_", "KERAS_", "OMP_", "MKL_", "OPENBLAS_")
-_SECRET = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY|TF_VAR_")  # Terraform's begin with TF_
+_SECRET = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY|TF_VAR_|TF_CLI_")  # TF_: Terraform's
 
 
 @dataclass(frozen=True, kw_only=True)
