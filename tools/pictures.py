@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ REPLICAS, BATCH, EPOCHS, RATE, MOMENTUM, L2 = 4, 64, 3, 0.15, 0.8, 1e-3
 
 # What the replicas do, by the letter of the run.
 PENALTY, SAME_SHARD, LOST, RIGHT, MEAN_OF_MEANS = "ABCDE"
+NO_SEED = "no seed"  # only on the page where a reader makes the mistakes (`break_it.py`)
 CAUSES = {
     PENALTY: "Every replica adds the whole L2 penalty to its loss, and the all-reduce sums all "
     "four, so the penalty pulls four times as hard.",
@@ -60,10 +62,7 @@ class Run:
 def measure(epochs: int = EPOCHS) -> dict[str, Run]:
     """Trains on one device and five times on the CPU split in four; returns the five by letter."""
     strategy = dl.make_strategy("mirrored", devices=dl.split_devices(REPLICAS))
-    train, test = (
-        tuple(np.concatenate(part) for part in zip(*data.as_numpy_iterator(), strict=True))
-        for data in dl.load_dataset("digits", batch_size=BATCH)
-    )
+    train, test = digits()
     batches = [slice(begin, begin + BATCH) for begin in range(0, len(train[1]), BATCH)] * epochs
     one_device = by_fit(build(), train, epochs)
     runs = {}
@@ -71,7 +70,8 @@ def measure(epochs: int = EPOCHS) -> dict[str, Run]:
         if letter == RIGHT:
             path = by_fit(dl.distribute(build, strategy), train, epochs)
         else:
-            path = by_hand(strategy, letter, train, epochs)
+            copies, _ = by_hand(strategy, {letter}, train, epochs)
+            path = copies[:, 0]
         losses = [
             cross_entropy(weights, train[0][batch], train[1][batch])
             for weights, batch in zip(path[:-1], batches, strict=True)
@@ -82,8 +82,16 @@ def measure(epochs: int = EPOCHS) -> dict[str, Run]:
     return runs
 
 
-def build() -> Any:
-    keras.utils.set_random_seed(1)
+def digits() -> Any:
+    """Returns images and labels, of the digits for training and of those for the test."""
+    return [
+        tuple(np.concatenate(part) for part in zip(*data.as_numpy_iterator(), strict=True))
+        for data in dl.load_dataset("digits", batch_size=BATCH)
+    ]
+
+
+def build(seed: int = 1) -> Any:
+    keras.utils.set_random_seed(seed)
     penalty = keras.regularizers.L2(L2)
     hidden = keras.layers.Dense(32, "relu", kernel_regularizer=penalty)
     layers = [keras.layers.Flatten(), hidden, keras.layers.Dense(10, kernel_regularizer=penalty)]
@@ -104,46 +112,70 @@ def by_fit(model: Any, data: Any, epochs: int) -> Any:
     return np.array(path)
 
 
-def by_hand(strategy: Any, mistake: str, data: Any, epochs: int) -> Any:
-    """Returns the weights as `by_fit` does, of a loop that is right but for one mistake."""
+def by_hand(strategy: Any, mistakes: Collection[str], data: Any, epochs: int) -> tuple[Any, Any]:
+    """Trains by a loop that is right but for the mistakes.
+
+    Returns:
+        Each replica's weights before the first step and after each, (steps + 1, replicas, weights),
+        and the loss that the loop reports for each step, without the penalty.
+    """
     with strategy.scope():
         model = build()
         model.optimizer.build(model.trainable_variables)
+    if NO_SEED in mistakes:
+        for replica in range(REPLICAS):
+            own = build(seed=1 + replica).get_weights()
+            for copies, weights in zip(copies_of(strategy, model), own, strict=True):
+                copies[replica].assign(weights)
 
-    def replica_step(images: Any, labels: Any) -> None:
+    def replica_step(images: Any, labels: Any) -> Any:
         context = tf.distribute.get_replica_context()
         examples = context.all_reduce("SUM", tf.cast(tf.shape(labels)[0], tf.float32))
         with tf.GradientTape() as tape:
             given = model(images, training=True)
             each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, given)
             loss = tf.reduce_sum(each) / examples
-            if mistake == MEAN_OF_MEANS:
+            if MEAN_OF_MEANS in mistakes:
                 loss = tf.reduce_mean(each) / REPLICAS
             penalty = tf.add_n(model.losses)
-            loss += penalty if mistake == PENALTY else penalty / REPLICAS
-        gradients = tape.gradient(loss, model.trainable_variables)
-        if mistake == LOST:
+            total = loss + (penalty if PENALTY in mistakes else penalty / REPLICAS)
+        gradients = tape.gradient(total, model.trainable_variables)
+        if LOST in mistakes:
             arrives = tf.cast(context.replica_id_in_sync_group < REPLICAS - 1, tf.float32)
-            gradients = [arrives * gradient for gradient in gradients]
+            gradients, loss = [arrives * gradient for gradient in gradients], arrives * loss
         model.optimizer.apply(gradients, model.trainable_variables)  # sums over the replicas
+        return loss
 
-    step = tf.function(lambda *batch: strategy.run(replica_step, args=batch))
+    @tf.function
+    def step(*batch: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(replica_step, args=batch), axis=None)
+
     batches = tf.data.Dataset.from_tensor_slices(data).batch(BATCH)
-    if mistake == SAME_SHARD:  # a plain tensor goes to every replica as it is
+    if SAME_SHARD in mistakes:  # a plain tensor goes to every replica as it is
         share = BATCH // REPLICAS
         feed = batches.map(lambda images, labels: (images[:share], labels[:share]))
     else:
         feed = strategy.experimental_distribute_dataset(batches)
-    path = [flat(model)]
+    path, losses = [flat_copies(strategy, model)], []
     for _ in range(epochs):
         for batch in feed:
-            step(*batch)
-            path.append(flat(model))
-    return np.array(path)
+            losses.append(float(step(*batch)))
+            path.append(flat_copies(strategy, model))
+    return np.array(path), np.array(losses)
 
 
 def flat(model: Any) -> Any:
     return np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+
+def copies_of(strategy: Any, model: Any) -> list[Any]:
+    """Returns the replicas' copies of each weight."""
+    return [strategy.experimental_local_results(weight.value) for weight in model.weights]
+
+
+def flat_copies(strategy: Any, model: Any) -> Any:
+    replicas = zip(*copies_of(strategy, model), strict=True)
+    return [np.concatenate([weight.numpy().ravel() for weight in copy]) for copy in replicas]
 
 
 def scores(weights: Any, images: Any) -> Any:
