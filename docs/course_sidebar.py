@@ -11,6 +11,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # The sections of the site's left side below the course, and their pages with short titles.
 SECTIONS = {
+    "Try it here": {
+        "docs/break_it": "Break it yourself",
+    },
     "Look up": {
         "docs/glossary": "Glossary",
         "docs/pitfalls": "Pitfalls",

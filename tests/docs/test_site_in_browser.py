@@ -202,7 +202,7 @@ def caption_at(page, millisecs):
 # Pages of each kind, and not the longest ones: axe-core looks at every word.
 LOOKED_AT = ("index", "notebooks/00_start_here", "exercises/01_mirrored_strategy", "docs/zoo")
 LOOKED_AT += ("docs/support_matrix", "docs/benchmarks", "docs/own_model", "docs/decision_card")
-LOOKED_AT += ("docs/install", "docs/two_machines")
+LOOKED_AT += ("docs/install", "docs/two_machines", "docs/break_it")
 # Code of cells and tables that are wider than their place; what is folded has no width.
 CUT_OFF = """[...document.querySelectorAll("div.cell_input pre, .pst-scrollable-table-container")]
   .filter(part => part.checkVisibility() && part.scrollWidth > part.clientWidth)
