@@ -4,68 +4,132 @@
     label.form, label.learner, label.user     # "Canvas", "doejane", "12345"
     label.file, label.is_late                 # "09_multi_worker-2.ipynb", True
 
-A path begins with the folder that a teacher gave, and a zip in it counts as a folder.
+A path begins with the folder that a teacher gave, and a zip in it counts as a folder. Names are
+compared in Unicode's composed form: a Mac writes é as two letters, and a keyboard as one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
+from distlab.autograder.intake.attempt_dates import sortable_date
+
+_TOP = r"[^/]+/"  # the folder or zip that a teacher gave
 _ABOVE = r"(?:.*?/)?"  # folders around a download
 _FILE = r"(?:.*/)?(?P<file>[^/]*)"  # the file, in whatever folders of the learner
+_ZIP = r"[^/]+\.[zZ][iI][pP]/"
 _DRIVE_ZIP = r"[^/]+-\d{8}T\d{6}Z(?:-\d+)*\.zip/[^/]+/"
+_LATE = r"(?P<late>LATE_|late_)?"  # small in Canvas of some years ago
+_NAMED_FILE = rf"(?P<learner>[^/]+?) - (?:{_ZIP}(?:.*/)?)?(?P<file>[^/]+)"
+# "Version 2", "Versión 2", "Wersja 2", "バージョン2": one attempt in Teams.
+_VERSION = r"(?:ver[sz]\w*|wersja|версия|sürüm|バージョン|版本|버전) ?(?P<attempt>\d+) ?"
+_CANVAS = "instructure/canvas-lms: get_filename in lib/content_zipper.rb"
 GITHUB = "GitHub Classroom"
 PLAIN_FOLDERS, PLAIN_FILES = "a folder for each learner", "a file for each learner"
 
-# Blackboard's text of an attempt begins "Name: Jane Doe (jdoe)"; Gradescope lists all submitters.
-_RECEIPT = re.compile(r"[^:\n]+: (?P<learner>[^\n]+) \((?P<user>[^()\n]+)\)\s")
-_MOST_TEXT = 10_000_000
-_METADATA = "submission_metadata.yml"
-_SUBMITTERS = re.compile(
-    r"^submission_(\d+):\s*\n  :submitters:\n((?:  ?[ -] .*\n)+)", re.MULTILINE
-)
 
-# What a path has the form of, the first that fits. Without `learner`, the user's name is taken.
-FORMS = tuple(
-    (name, re.compile(pattern, re.DOTALL))
-    for name, pattern in (
-        (
-            "Moodle",  # Jane Doe_123456_assignsubmission_file_/, and _onlinetext_ beside it
-            rf"{_ABOVE}(?P<learner>[^/]+?)_(?P<user>\d+)_assignsubmission_"
-            rf"(?:onlinetext.*|file_?{_FILE})",
-        ),
-        (
-            "Blackboard",  # TITLE_jdoe_attempt_2024-05-01-10-30-00_FILE, and .txt for each attempt
-            rf"{_ABOVE}(?P<assignment>[^/]+?)_(?P<user>[^/_]+)_attempt_"
-            rf"(?P<attempt>\d{{4}}(?:-\d\d){{5}})(?:\.txt|_{_FILE})",
-        ),
-        (
-            "Brightspace",  # 12345-67890 - Jane Doe - May 1, 2024 1030 AM/
-            rf"{_ABOVE}(?P<user>\d+)-\d+ - (?P<learner>[^/]+) - "
-            rf"(?P<attempt>\w{{3}} \d+, \d{{4}} \d+ [AP]M)/{_FILE}",
-        ),
-        ("Gradescope", rf"{_ABOVE}(?P<learner>submission_(?P<user>\d+))/{_FILE}"),
-        (
-            "Canvas",  # doejane_LATE_12345_678901_FILE, and _text.html of who typed instead
-            rf"{_ABOVE}(?P<learner>[^/_]+)_(?P<late>LATE_)?(?P<user>\d+)_"
-            rf"(?:\d+_{_FILE}|text\.html)",
-        ),
-        (
-            GITHUB,  # ps1-submissions/ps1-jane/
-            rf"{_ABOVE}(?P<title>[^/]+)-submissions/(?P=title)-(?P<user>[^/]+)/{_FILE}",
-        ),
-        ("nbgrader", rf"{_ABOVE}submitted/(?P<learner>[^/]+)/{_FILE}"),
-        ("Google Classroom", rf"[^/]+/(?:{_DRIVE_ZIP})?(?P<learner>[^/]+?) - (?P<file>[^/]+)"),
-        ("Google Classroom", rf"[^/]+/{_DRIVE_ZIP}(?P<file>[^/]+)"),
-        (PLAIN_FOLDERS, rf"[^/]+/(?P<learner>[^/]+)/{_FILE}"),
-        (PLAIN_FILES, r"[^/]+/(?P<learner>[^/]+)\.py"),
-        (PLAIN_FILES, r"[^/]+/(?P<file>[^/]*)"),
-    )
+def _canvas(digits: str) -> str:
+    """Returns the pattern of a file's name in Canvas, with numbers of so many digits.
+
+    Canvas takes `_12_` out of names, so the first number is the learner's. The name of a group
+    may end in a number, `team_7`, which is smaller than those of Canvas.
+    """
+    file = rf"(?:{digits}_{_FILE}|(?:text|link)\.html)"
+    group = r"(?!\d{1,3}_\d{4,}_\d{5,}_)"
+    return rf"(?P<learner>[^/]*?)_{_LATE}{group}(?P<user>{digits})_{file}"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a platform names what it lets a teacher download."""
+
+    name: str
+    source: str  # the code that writes these names, or a public description of them
+    pattern: str  # of a whole path; without `learner`, the user's name is taken
+
+    @property
+    def compiled(self) -> re.Pattern[str]:
+        """The pattern, ready to match."""
+        return re.compile(self.pattern, re.DOTALL)  # which `re` keeps
+
+
+# What a path has the form of, the first that fits.
+FORMS = (
+    Form(  # Jane Doe_123456_assignsubmission_file_/, and _onlinetext_ beside it
+        "Moodle",
+        "moodle/moodle: download_submissions in mod/assign/locallib.php",
+        rf"{_ABOVE}(?P<learner>[^/]+?)_(?P<user>\d+)_assignsubmission_"
+        rf"(?:onlinetext.*|file_?{_FILE})",
+    ),
+    Form(  # TITLE_jdoe_attempt_2024-05-01-10-30-00_FILE, and .txt for each attempt
+        "Blackboard",
+        "kwurst/bb-file-cleanup: README.md",
+        rf"{_ABOVE}(?P<assignment>[^/]+?)_(?P<user>[^/_]+)_attempt_"
+        rf"(?P<attempt>\d{{4}}(?:-\d\d){{5}})(?:\.txt|_{_FILE})",
+    ),
+    Form(  # 12345-67890 - Jane Doe - May 1, 2024 1030 AM/, the date as the university writes it
+        "Brightspace",
+        "files that teachers downloaded",
+        rf"{_ABOVE}(?P<user>\d+)-\d+ - (?P<learner>[^/]+) - "
+        rf"(?P<attempt>(?=[^/]*\d{{4}})[^/]+)/{_FILE}",
+    ),
+    Form(
+        "Gradescope",
+        "files that teachers downloaded",
+        rf"{_ABOVE}(?P<learner>submission_(?P<user>\d+))/{_FILE}",
+    ),
+    Form(  # anon_aB3dE_678901_FILE, LATE_anon_aB3dE_...: no number of Canvas's gradebook
+        "Canvas",
+        _CANVAS,
+        rf"{_ABOVE}{_LATE}(?P<user>anon_[^/_]+)_(?:\d+_{_FILE}|(?:text|link)\.html)",
+    ),
+    Form(  # doejane_LATE_12345_678901_FILE, and _text.html of a learner who typed instead
+        "Canvas",
+        _CANVAS,
+        _TOP + _canvas(r"\d+"),
+    ),
+    Form(  # deeper, where a learner's own file may be task_09_2026_last.ipynb
+        "Canvas",
+        _CANVAS,
+        _ABOVE + _canvas(r"\d{3,}"),
+    ),
+    Form(  # ps1-submissions/ps1-jane/
+        GITHUB,
+        "github/gh-classroom: cmd/gh-classroom/clone/student-repos/student-repos.go",
+        rf"{_ABOVE}(?P<title>[^/]+)-submissions/(?P=title)-(?P<user>[^/]+)/{_FILE}",
+    ),
+    Form(
+        "nbgrader",
+        "nbgrader.readthedocs.io: the philosophy of nbgrader, Directory structure",
+        rf"{_ABOVE}submitted/(?P<learner>[^/]+)/{_FILE}",
+    ),
+    Form(  # Submitted files/Jane Doe/Exercise 00/Version 2/FILE
+        "Microsoft Teams",
+        "kubohiroya/-summarize-teams-submissions: README.md",
+        rf"{_TOP}{_ABOVE}?(?P<learner>[^/]+)(?:/(?P<assignment>[^/]+))?/(?i:{_VERSION})/{_FILE}",
+    ),
+    Form(  # Takeout/Classroom/COURSE/ASSIGNMENT/Jane Doe - FILE
+        "Google Classroom",
+        "files that teachers downloaded with Google Takeout",
+        rf"(?:[^/]+/){{0,2}}Takeout/(?:(?!{_ZIP})[^/]+/)*(?P<assignment>[^/]+)/{_NAMED_FILE}",
+    ),
+    Form(
+        "Google Classroom",
+        "files that teachers downloaded from Google Drive",
+        rf"{_TOP}(?:{_DRIVE_ZIP})?{_NAMED_FILE}",
+    ),
+    Form(
+        "Google Classroom",
+        "files that teachers downloaded from Google Drive",
+        rf"{_TOP}{_DRIVE_ZIP}(?P<file>[^/]+)",
+    ),
+    Form(PLAIN_FOLDERS, "docs/teaching.md", rf"{_TOP}(?P<learner>[^/]+)/{_FILE}"),
+    Form(PLAIN_FILES, "docs/teaching.md", rf"{_TOP}(?P<learner>[^/]+)\.py"),
+    Form(PLAIN_FILES, "docs/teaching.md", rf"{_TOP}(?P<file>[^/]*)"),
 )
 
 
@@ -82,72 +146,44 @@ class Label:
     is_late: bool = False
 
 
+def composed(name: str) -> str:
+    """Returns a name in Unicode's composed form (NFC), in which two spellings of é are one."""
+    return unicodedata.normalize("NFC", name)
+
+
+def without_zip(name: str) -> str:
+    """Returns the name of a folder, which may still be a zip."""
+    return re.sub(r"\.zip$", "", composed(name), flags=re.IGNORECASE)
+
+
 def read_label(path: str) -> Label:
     """Returns what a path below the teacher's folder says."""
-    form, match = next((form, m) for form, pattern in FORMS if (m := pattern.fullmatch(path)))
+    path = composed(path)
+    form, match = next((f.name, m) for f in FORMS if (m := f.compiled.fullmatch(path)))
     parts = {name: part or "" for name, part in match.groupdict().items()}
-    learner = re.sub(r"\.zip$", "", parts.get("learner", ""), flags=re.IGNORECASE)
-    attempt = parts.get("attempt", "")
-    with contextlib.suppress(ValueError):
-        attempt = datetime.strptime(attempt, "%b %d, %Y %I%M %p").isoformat()
     return Label(
         form=form,
-        learner=learner or parts.get("user", ""),
+        learner=without_zip(parts.get("learner", "")) or parts.get("user", ""),
         user=parts.get("user", ""),
         file=parts.get("file", ""),
-        attempt=attempt,
+        attempt=sortable_date(parts.get("attempt", "")),
         assignment=parts.get("assignment", ""),
         is_late=bool(parts.get("late")),
     )
-
-
-def names_learners(name: str) -> bool:
-    """Whether a file is one in which a platform writes learners' names."""
-    return name == _METADATA or (name.endswith(".txt") and "_attempt_" in name)
-
-
-def with_names(labels: Mapping[Path, Label], files: Iterable[Path]) -> dict[Path, Label]:
-    """Returns labels with the names that Blackboard and Gradescope write beside the files."""
-    people: dict[tuple[str, ...], tuple[str, str]] = {}
-    for path in files:
-        label = labels[path]
-        # What a learner handed in under such a name doesn't count.
-        is_receipt = label.form == "Blackboard" and not label.file
-        if not names_learners(path.name) or not (is_receipt or not label.learner):
-            continue
-        text = ""
-        with (
-            contextlib.suppress(OSError),
-            path.open(encoding="utf-8-sig", errors="replace") as file,
-        ):
-            text = file.read(_MOST_TEXT)
-        if is_receipt and (receipt := _RECEIPT.match(text)):
-            key = (label.form, label.assignment, label.user)
-            people[key] = receipt["learner"], receipt["user"]
-        for submission, submitters in () if is_receipt else _SUBMITTERS.findall(text):
-            names = [name.strip("'\"") for name in re.findall(r":name: (.+)", submitters)]
-            people["Gradescope", "", submission] = " & ".join(names), submission
-    named = {}
-    for path, label in labels.items():
-        key = (label.form, label.assignment, label.user)
-        learner, user = people.get(key, (label.learner, label.user))
-        named[path] = replace(label, learner=learner, user=user)
-    return named
 
 
 def without_title(labels: Mapping[Path, Label], repositories: Iterable[str]) -> dict[Path, Label]:
     """Returns labels in which folders `ps1-jane` and `ps1-joe` are those of jane and joe.
 
     That is how GitHub Classroom names repositories. Without a `.git` in them, all folders of a
-    class must begin alike, and be three or more: a folder may also be `anna-maria`.
+    class must begin alike, and be three or more. Only a start with a number is a title, because
+    `anna-lena` and `anna-maria` also begin alike, and so do `ps1-jane-doe` and `ps1-jane-roe`.
     """
     folders = {label.learner for label in labels.values() if label.form == PLAIN_FOLDERS}
     cloned = folders & set(repositories)
     named = sorted(cloned or folders)
-    starts = [named[0][: hyphen.end()] for hyphen in re.finditer("-", named[0])] if named else []
-    shared = [start for start in starts if all(name.startswith(start) for name in named)]
-    title = shared[-1] if shared else ""
-    if not title or len(named) < (2 if cloned else 3):
+    title = _title_of(named[0]) if len(named) >= (2 if cloned else 3) else ""
+    if not title or not all(name.startswith(title) and name != title for name in named):
         return dict(labels)
     return {
         path: replace(label, form=GITHUB, learner=user, user=user)
@@ -157,3 +193,9 @@ def without_title(labels: Mapping[Path, Label], repositories: Iterable[str]) -> 
         else label
         for path, label in labels.items()
     }
+
+
+def _title_of(folder: str) -> str:
+    """Returns `assignment-1-` of `assignment-1-jane-doe`; "" if no part before the last has one."""
+    start = re.match(r"(?:[^-\d]*-)*?[^-\d]*\d[^-]*-", folder)
+    return start[0] if start else ""

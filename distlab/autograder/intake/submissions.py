@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +23,20 @@ from distlab.autograder.intake.forms import (
     PLAIN_FILES,
     PLAIN_FOLDERS,
     Label,
-    names_learners,
+    composed,
     read_label,
-    with_names,
     without_title,
+    without_zip,
 )
-from distlab.autograder.intake.unpack import EMPTY, Entry, is_notebook, is_zip, list_entries
+from distlab.autograder.intake.names_beside import names_learners, with_names
+from distlab.autograder.intake.unpack import (
+    EMPTY,
+    HIDDEN,
+    Entry,
+    is_notebook,
+    is_zip,
+    list_entries,
+)
 from distlab.errors import InvalidArgument
 
 # What systems add to a name that is taken: "-2" (Canvas), " (1)" (browsers, Drive).
@@ -50,6 +58,7 @@ class Submission:
     is_late: bool = False  # as far as its name tells
     user: str = ""  # the platform's number or name of the learner
     version: int = 0  # how often it was handed in before, as far as its name tells
+    is_alike: bool = False  # whether another learner's name differs in capitals alone
 
     @property
     def person(self) -> Person:
@@ -107,10 +116,10 @@ def find_submissions(folder: str | os.PathLike[str], unpacked: Path) -> ClassFol
             "or as learner/exercise.ipynb",
         )
     replaced: list[Problem] = []
-    groups: dict[tuple[str, str, str], list[Entry]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[Entry]] = defaultdict(list)
     for entry in _last_attempts(notebooks, labels, replaced):
         handed = _submission(entry, labels[entry.path])
-        groups[(*handed.person, handed.name)].append(entry)
+        groups[(*handed.person, labels[entry.path].assignment, handed.name)].append(entry)
     newest: list[tuple[Submission, Entry]] = []
     clashes: list[tuple[Entry, Path, str]] = []
     for _, group in sorted(groups.items()):
@@ -130,7 +139,7 @@ def find_submissions(folder: str | os.PathLike[str], unpacked: Path) -> ClassFol
             f"if these are learners, give {around} as the folder; "
             "otherwise delete all but one of each",
         )
-    submissions = tuple(handed for handed, _ in newest)
+    submissions = [handed for handed, _ in newest]
     unusable, problems = _without_notebook(others, labels, {h.person for h in submissions})
     for entry, _, clash in clashes:
         handed = _submission(entry, labels[entry.path])
@@ -139,10 +148,13 @@ def find_submissions(folder: str | os.PathLike[str], unpacked: Path) -> ClassFol
     for entry in entries:
         label = labels[entry.path]
         forms[label.form].add(_submission(entry, label).learner)
-    people = {handed.learner for handed in (*submissions, *(handed for handed, _ in unusable))}
+    known = {handed.person for handed in (*submissions, *(handed for handed, _ in unusable))}
+    people = {learner for learner, _ in known}
+    spelt = Counter((learner.casefold(), user.casefold()) for learner, user in known)
+    alike = {p for p in known if spelt[p[0].casefold(), p[1].casefold()] > 1}
     return ClassFolder(
-        submissions=submissions,
-        unusable=tuple(unusable),
+        submissions=tuple(replace(h, is_alike=h.person in alike) for h in submissions),
+        unusable=tuple((replace(h, is_alike=h.person in alike), why) for h, why in unusable),
         replaced=tuple(replaced),
         problems=tuple(problems),
         forms={form: tuple(sorted(own & people)) for form, own in forms.items() if own & people},
@@ -159,20 +171,19 @@ def _labels(top: Entry, entries: Sequence[Entry]) -> dict[Path, Label]:
         end = ("",) if entry.is_folder else ()
         label = labels[entry.path] = read_label("/".join((name, *parts, *end)))
         if label.form not in (PLAIN_FOLDERS, PLAIN_FILES) and len(parts) > 1:
-            around.add(parts[0])
+            around.add(without_zip(parts[0]))
     for entry in entries:
         label = labels[entry.path]
         if label.form == PLAIN_FOLDERS and label.learner in around and not is_notebook(entry.path):
             labels[entry.path] = replace(label, form=PLAIN_FILES, learner="")
-    folders = {label.learner for label in labels.values() if label.form == PLAIN_FOLDERS}
-    cloned = {folder for folder in folders if (top.path / folder / ".git").exists()}
+    cloned = [composed(mark.parent.name) for mark in top.path.glob("*/.git")]
     files = [entry.path for entry in entries if not entry.problem]
     return with_names(without_title(labels, cloned), files)
 
 
 def _submission(entry: Entry, label: Label) -> Submission:
     """Returns a file as a submission, of the learner of its own name if its path names nobody."""
-    stem = _SUFFIX.sub("", label.file or entry.shown.name)
+    stem = _SUFFIX.sub("", label.file or composed(entry.shown.name))
     learner, version = label.learner or stem, 0
     while copy := _COPY_OF.match(stem):
         stem = stem[copy.end() :]
@@ -225,19 +236,20 @@ def _without_notebook(
             if entry.path.suffix == ".py"
             else "not a notebook (.ipynb)"
             if label.file
-            else "only text typed on the page of the platform, no file"
+            else "only text or a link on the page of the platform, no file"
         )
         if label.learner and person not in known | unusable.keys():
             unusable[person] = replace(_submission(entry, label), path=entry.shown), says
-        elif label.file or entry.problem not in ("", EMPTY):
+        elif label.file or entry.problem not in ("", EMPTY, HIDDEN):
             lines[person].append(Problem(path=entry.shown, says=says))
     problems = []
     for person, own in lines.items():
-        shown = own if person == ("", "") else own[:_MOST_LINES]
-        problems += shown
-        if more := own[len(shown) :]:
-            says = f"not a notebook, nor are {len(more) - 1:,} more files of {person[0]}"
-            problems.append(Problem(path=more[0].path, says=says))
+        is_cut = person != ("", "") and len(own) > _MOST_LINES + 1
+        problems += own[:_MOST_LINES] if is_cut else own
+        if is_cut:
+            first, *more = own[_MOST_LINES:]
+            says = f"{first.says}; {len(more):,} more files of {person[0]} are left out as well"
+            problems.append(Problem(path=first.path, says=says))
     return list(unusable.values()), problems
 
 

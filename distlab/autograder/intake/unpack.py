@@ -21,13 +21,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from distlab.autograder.intake.forms import names_learners
+from distlab.autograder.intake.names_beside import names_learners
 from distlab.course.checks.registry import stems
 from distlab.errors import InvalidArgument
 
 MOST_FILES = 200_000
 MOST_UNPACKED = 1_000_000_000  # bytes of one zip
 EMPTY = "an empty folder"
+HIDDEN = "a folder with files of systems only, such as .ipynb_checkpoints"
 _MOST_MEMBERS = 50_000  # files of one zip
 _MOST_NESTED = 2
 _MOST_DEEP = 100
@@ -113,7 +114,10 @@ def unpack(archive: Path, to: Path, room: Room, *, shown: Path) -> list[Entry]:
                 raise _refusal(shown, f"a zip of more than {_MOST_MEMBERS:,} files")
             for member in members:
                 name = PurePosixPath(member.filename.replace("\\", "/"))
-                if any(part != ".." and part.startswith(_NOBODYS) for part in name.parts):
+                if hidden := _hidden_part(name):
+                    with contextlib.suppress(ValueError, OSError):
+                        _check_member(member, name)
+                        (to / hidden).mkdir(parents=True, exist_ok=True)  # and nothing in it
                     continue
                 try:
                     _check_member(member, name)
@@ -152,6 +156,14 @@ def _check_member(member: zipfile.ZipInfo, name: PurePosixPath) -> None:
         raise ValueError("a link, which may lead anywhere")
     if member.flag_bits & 1:
         raise ValueError("locked with a password")
+
+
+def _hidden_part(name: PurePosixPath) -> PurePosixPath | None:
+    """Returns a path as far as its first part that is nobody's; None if it has no such part."""
+    for path in reversed((name, *name.parents)):
+        if path.name != ".." and path.name.startswith(_NOBODYS):
+            return path
+    return None
 
 
 def _unpack_member(opened: zipfile.ZipFile, member: zipfile.ZipInfo, to: Path, room: Room) -> None:
@@ -216,7 +228,7 @@ def _walk(top: Entry, unpacked: Path, nested: int, room: Room | None = None) -> 
         return
     names = {entry.name for entry in entries}
     if not entries:
-        yield folder(top.path, top.shown, EMPTY)
+        yield folder(top.path, top.shown, HIDDEN if any(os.scandir(top.path)) else EMPTY)
     if _ENVIRONMENT in names:
         yield folder(top.path, top.shown, "an environment of Python")
         return
