@@ -142,9 +142,11 @@ def is_installed(file: str) -> bool:
     return file.startswith(_INSTALLED)
 
 
-def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """Returns the advice for a misspelt word: the near option first, then all of them."""
+def did_you_mean(word: str, options: Iterable[str], *, most: int | None = None) -> str:
+    """Returns the advice for a misspelt word: the near option first, then all or the first ones."""
     options = list(options)
     near = difflib.get_close_matches(word, options, n=1)
-    listed = "choose one of " + ", ".join(repr(option) for option in options)
+    listed = "choose one of " + ", ".join(repr(option) for option in options[:most])
+    if more := len(options[most:]) if most else 0:
+        listed += f" and {more} more"
     return f"did you mean {near[0]!r}? Or {listed}" if near else listed

@@ -42,6 +42,7 @@ def test_a_misspelt_word_is_answered_with_the_near_one_first():
     advice = errors.did_you_mean("mirored", ["default", "mirrored"])
     assert advice == "did you mean 'mirrored'? Or choose one of 'default', 'mirrored'"
     assert errors.did_you_mean("xyz", ["a", "b"]) == "choose one of 'a', 'b'"
+    assert errors.did_you_mean("xyz", "abc", most=2) == "choose one of 'a', 'b' and 1 more"
 
 
 def test_a_notebook_shows_the_callers_line_and_the_parts_and_all_by_tb():

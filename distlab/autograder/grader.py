@@ -60,8 +60,8 @@ class GradingOptions:
     def __post_init__(self) -> None:
         if self.jobs < 1:
             raise InvalidArgument(
-                asked=f"GradingOptions(jobs={self.jobs})",
-                found=f"jobs={self.jobs}",
+                asked="grade several answers at a time",
+                found=f"--jobs {self.jobs}",
                 do="give 1 or more; without --jobs there is one for each core",
             )
 

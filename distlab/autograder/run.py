@@ -35,6 +35,7 @@ from distlab.autograder.gradebook.teacher_tables import (
 )
 from distlab.autograder.grader import Grader, GradingOptions
 from distlab.autograder.intake.exercises import Exercises
+from distlab.autograder.intake.forms import composed
 from distlab.autograder.intake.submissions import (
     ClassFolder,
     Problem,
@@ -168,14 +169,14 @@ def _write(
 
 
 def _chosen(submissions: Sequence[Submission], only: Sequence[str]) -> set[Submission]:
-    known = {handed.learner for handed in submissions}
-    if unknown := [name for name in only if name not in known]:
+    known, names = {handed.learner for handed in submissions}, [composed(name) for name in only]
+    if unknown := [name for name in names if name not in known]:
         raise InvalidArgument(
             asked=f"grade {unknown[0]!r} only",
             found="no submission of that learner",
-            do=did_you_mean(unknown[0], sorted(known)),
+            do=did_you_mean(unknown[0], sorted(known), most=_MOST_LINES),
         )
-    return {handed for handed in submissions if not only or handed.learner in only}
+    return {handed for handed in submissions if not only or handed.learner in names}
 
 
 def _key(options: GradingOptions, seed: int) -> str:

@@ -487,8 +487,8 @@ def test_a_wrong_option_or_folder_is_told_with_what_to_do_and_changes_nothing(br
     cases = {
         "did you mean 'jane'?": [*grade_in, "--only", "jan"],
         "0.8 takes a fifth off; for 80 % write 0.8": [*grade_in, "--late", "80"],
-        "late_factor=-1": [*grade_in, "--late", "-1"],
-        "jobs=0": [*grade_in, "--jobs", "0"],
+        "found: --late -1": [*grade_in, "--late", "-1"],
+        "found: --jobs 0": [*grade_in, "--jobs", "0"],
         "secs=0.0": [*grade_in, "--secs", "0"],
         "neither --canvas nor --moodle": [*grade_in, "--exercise", "00_one"],
         "nothing to read (No such file": [*grade_in, "--overrides", "none.csv"],

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,6 +123,7 @@ def test_no_cell_is_a_formula_and_a_table_is_replaced_whole(tmp_path):
         "=HYPERLINK(1)": "'=HYPERLINK(1)",
         "+1": "'+1",
         "-1": "'-1",
+        "＝cmd|1": "'＝cmd|1",  # noqa: RUF001  # which a spreadsheet in Japanese may take for =
         "\t=1": "' =1",
         "\x00=1": "' =1",
         "a\r\n=1": "a  =1",
@@ -208,6 +210,9 @@ def test_of_two_learners_of_one_name_the_user_tells_who_is_meant(overrides):
     given = overrides("learner,user,check,points\ndoe,2,first,4\n", *doe)
     policy = Policy(overrides=given)
     assert [score_of(each, policy).by_check["first"] for each in doe] == [2, 4]
+    named = graded("José", *TWO, user=""), graded("   ", *TWO, user="")
+    typed = f"learner,check,points\n{unicodedata.normalize('NFD', 'José')},first,4\n,first,3\n"
+    assert {key[0] for key in overrides(typed, *named)} == {"José", "   "}
     error = refusal(overrides, "learner,check,points\ndoe,first,4\n", *doe)
     assert error.found == "2 learners named 'doe'"
     assert error.do == "write one of their numbers in the column 'user': 1, 2"

@@ -169,6 +169,8 @@ def test_a_page_lies_in_the_learners_folder_and_nowhere_else(tmp_path):
         assert own.startswith(folder) and (own == folder) is (learner == folder)
     assert folder_of(learner="a:b") != folder_of(learner="a;b")
     assert folder_of(user="7") != folder_of(user="8")
+    alike = [folder_of(learner=learner, is_alike=True) for learner in ("Jane", "jane")]
+    assert alike[0].casefold() != alike[1].casefold()
 
 
 def test_markdown_becomes_html_in_which_every_text_is_escaped():

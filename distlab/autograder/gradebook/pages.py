@@ -52,17 +52,21 @@ def write_page(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
-def file_name(text: str) -> str:
-    """Returns a name for a file, without any folder in it; different texts have different names."""
+def file_name(text: str, *, is_alike: bool = False) -> str:
+    """Returns a name for a file, without any folder in it; different texts have different names.
+
+    Texts that are alike differ in capitals only, which is no difference on a Mac's disk.
+    """
     name = _OTHER.sub("_", text).strip(".")[:80]
-    if name == text:
+    if name == text and not is_alike:
         return name
     return f"{name}-{hashlib.sha256(text.encode(errors='backslashreplace')).hexdigest()[:8]}"
 
 
 def folder_of(handed: Submission) -> str:
     """Returns the name of a learner's folder; two learners of one name have two folders."""
-    return file_name("_".join(part for part in dict.fromkeys(handed.person) if part))
+    name = "_".join(part for part in dict.fromkeys(handed.person) if part)
+    return file_name(name, is_alike=handed.is_alike)
 
 
 def page_name(graded: Graded) -> str:

@@ -28,7 +28,7 @@ Cell = str | float | int
 
 _DELIMITERS = (",", ";", "\t")
 _SAYS_DELIMITER = re.compile(r'"?sep=(.)"?\r?\n')  # the first line, where Excel writes one
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%", "＝", "＋", "－", "＠")  # noqa: RUF001
 
 
 @dataclass(frozen=True, kw_only=True)

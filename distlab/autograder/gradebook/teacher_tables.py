@@ -27,6 +27,7 @@ from distlab.autograder.gradebook.scores import (
 )
 from distlab.autograder.gradebook.tables import number_in, read_table, safe, write_rows
 from distlab.autograder.intake.exercises import Exercises
+from distlab.autograder.intake.forms import composed
 from distlab.autograder.intake.submissions import Person, Submission
 from distlab.autograder.intake.written_reports import Written
 from distlab.course.checks.report import Ending, Report
@@ -35,6 +36,7 @@ from distlab.errors import InvalidArgument, did_you_mean
 _OVERRIDE = ("learner", "check", "points", "comment")
 _KEY = ("learner", "user", "exercise", "report", "criterion")
 _COLUMNS = (*_KEY, "of", "points", "comment", "status", "what earns them")
+_MOST_NAMES = 10  # in a message
 _GONE = ("", "not among what was graded", "")
 
 _T = TypeVar("_T")
@@ -46,13 +48,13 @@ class People:
     def __init__(self, submissions: Iterable[Submission]) -> None:
         self._named: dict[str, list[Person]] = {}
         for person in sorted({submission.person for submission in submissions}):
-            # A teacher writes a name as our tables show it.
-            for name in dict.fromkeys((person[0], str(safe(person[0])))):
+            # A teacher writes a name as our tables show it, and a spreadsheet may cut its spaces.
+            for name in dict.fromkeys((person[0].strip(), str(safe(person[0])).strip())):
                 self._named.setdefault(name, []).append(person)
 
     def find(self, learner: str, user: str, *, asked: str) -> Person:
         """Returns the learner of a row."""
-        named = self._named.get(learner.strip(), [])
+        named = self._named.get(composed(learner).strip(), [])
         exact = [person for person in named if person[1] == user.strip()]
         if len(exact) == 1 or len(named) == 1:
             return (exact or named)[0]
@@ -66,7 +68,7 @@ class People:
         raise InvalidArgument(
             asked=asked,
             found=f"no such learner: {learner!r}",
-            do=did_you_mean(learner, sorted(self._named)),
+            do=did_you_mean(learner, sorted(self._named), most=_MOST_NAMES),
         )
 
 
