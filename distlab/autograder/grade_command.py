@@ -139,7 +139,7 @@ def _grade(options: argparse.Namespace) -> int:
     if options.canvas:
         check_export(CANVAS, Path(options.canvas[0]), options.canvas[1])
     if options.moodle:
-        check_export(MOODLE, options.moodle, MOODLE.points)
+        check_export(MOODLE, options.moodle)
     results = grade(
         options.folder,
         out,

@@ -10,7 +10,7 @@ import pytest
 
 from distlab import errors
 from distlab.autograder.gradebook.gradebook_csv import write_gradebook
-from distlab.autograder.gradebook.platforms import MOODLE, fill_sheet
+from distlab.autograder.gradebook.platforms import CANVAS, MOODLE, check_export, fill_sheet
 from distlab.autograder.gradebook.scores import Given, Graded, Policy, score_of
 from distlab.autograder.gradebook.tables import number_in, read_table, safe, write_table
 from distlab.autograder.gradebook.teacher_tables import (
@@ -104,18 +104,83 @@ def test_what_could_not_be_graded_or_does_not_count_is_told(tmp_path):
     assert row["why"] == f"named {STEM}, and the tasks are those of 01_mirrored"
 
 
-def test_moodles_worksheet_is_filled_by_the_numbers_of_participants(tmp_path):
-    worksheet = tmp_path / "worksheet.csv"
-    worksheet.write_text(
-        "Identifier,Full name,Grade,Feedback\nParticipant 7,Jane,,ok\nParticipant 70,Joe,1,\n"
-    )
-    other = graded("roe", FIRST, user="8")
+# A worksheet as Moodle's languages write it, with `?` for the grades, and Canvas's export.
+ENGLISH = (
+    "Identifier,Full name,Status,Grade,Maximum Grade,Grade can be changed,Feedback comments\r\n"
+    'Participant 7,"Doe, Jane",Submitted - ,?,9.00,Yes,"so ""far"""\r\n'
+    "Participant 70,Joe,No submission,1.00,9.00,Yes,\r\n"
+)
+GERMAN = (
+    "ID,Vollständiger Name,Abteilung,Telefon,Status,Bewertung,Bestwertung,"
+    "Bewertung kann geändert werden,Feedback als Kommentar\n"
+    'Teilnehmer/in7,N 7,,3,Zur Bewertung abgegeben - ,?,"9,00",Ja,\n'
+    'Teilnehmer/in70,N 70,,3,Keine Abgabe,"1,00","9,00",Ja,\n'
+)
+EXCEL = GERMAN.replace('"', "").replace("9,00", "9:00").replace("1,00", "1:00").replace(",", ";")
+EXCEL = EXCEL.replace(":00", ",00").replace("\n", "\r\n")
+CHINESE = "标识符,全名,状态,成绩,最高分\n参与者7,简,已提交,?,100\n参与者70,乔,未提交,-,100\n"
+QUOTED = '"Student","ID","Section","One (81)","Two (82)"\n"Points Possible","","","9.0","9.0"\n'
+QUOTED += '"Doe, Jane","7","1","?","N/A"\n"Roe, Joe","70","1","1.0","N/A"\n'
+SEMICOLONS = (
+    "LastName;FirstName;ID;One (81)\nPoints Possible;;;9,00\nDoe;Jane;7;?\nRoe;Joe;70;1,00\n"
+)
+CUT = "Student,ID,One (81)\nDoe,7?\nRoe,70,1\n"  # the last empty cell is not there
+SHEETS = {
+    "Moodle in English": (MOODLE, ENGLISH, "7.5"),
+    "Moodle in German": (MOODLE, GERMAN, '"7,5"'),
+    "Moodle in German, saved by Excel": (MOODLE, EXCEL, "7,5"),
+    "Moodle in Chinese": (MOODLE, CHINESE, "7.5"),
+    "Moodle, tabs": (MOODLE, EXCEL.replace(";", "\t"), "7,5"),
+    "Moodle, with the line of Excel": (MOODLE, "sep=;\r\n" + EXCEL, "7,5"),
+    "Canvas, all in quotes": (CANVAS, QUOTED, "7.5"),
+    "Canvas, with semicolons": (CANVAS, SEMICOLONS, "7,5"),
+    "Canvas, a short row": (CANVAS, CUT, ",7.5"),
+}
+
+
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-be", "cp1252")  # the last has no Chinese
+SAVED = [
+    (form, code)
+    for form in SHEETS
+    for code in ENCODINGS
+    if not (code == "cp1252" and "Chinese" in form)
+]
+
+
+@pytest.mark.parametrize(("form", "encoding"), SAVED)
+def test_a_platforms_table_is_filled_and_otherwise_stays_as_it_was_saved(tmp_path, form, encoding):
+    sheet, text, expected = SHEETS[form]
+    mark = "\ufeff" if encoding == "utf-16-be" else ""  # which Python writes for the others
+    exported, filled = tmp_path / "export.csv", tmp_path / "filled.csv"
+    exported.write_bytes((mark + text.replace("?", "")).encode(encoding))
+    half = graded("jane", FIRST, report("second", 3.5))
     broken = graded("joe", stem="", user="70", problem="an empty file")  # keeps the old grade
-    handed = scored(JANE, broken, other)
-    absent = fill_sheet(MOODLE, worksheet, handed, column="Grade", to=tmp_path / "moodle.csv")
-    assert absent == ["roe"]
-    rows = table(tmp_path / "moodle.csv")
-    assert [(row["Grade"], row["Feedback"]) for row in rows] == [("7", "ok"), ("1", "")]
+    handed = scored(half, broken, graded("roe", FIRST, user="8"))
+    title = "" if sheet is MOODLE else "One"
+    check_export(sheet, exported, title)
+    assert fill_sheet(sheet, exported, handed, column=title, to=filled) == ["roe"]
+    written = (mark + text.replace("?", expected)).encode(encoding)
+    assert filled.read_bytes() == written
+
+
+def test_a_table_of_another_kind_is_refused_with_what_it_lacks(tmp_path):
+    cases = {
+        "a table without a column of participants, such as 'Participant 123'": (
+            *(MOODLE, "Name,Grade,Maximum Grade\nJane Doe,,9\nJohn Doe,,9\n"),
+        ),
+        "no column of grades, which are empty or numbers, with the highest grade beside it": (
+            *(MOODLE, "Identifier,Grade,Scale\nParticipant 7,,good or bad\n"),
+        ),
+        "a table without a column ID": (CANVAS, "Student,One (81)\nJane,1\n"),
+        "no assignment of that title": (CANVAS, "Student,ID,Two (82)\nJane,7,1\n"),
+        "an Excel workbook": (CANVAS, "PK\x03\x04"),
+    }
+    for found, (sheet, text) in cases.items():
+        exported = tmp_path / "export.csv"
+        exported.write_text(text)
+        error = refusal(check_export, sheet, exported, "" if sheet is MOODLE else "One")
+        assert error.found == found
+        assert error.asked.endswith(str(exported)) and error.do
 
 
 def test_no_cell_is_a_formula_and_a_table_is_replaced_whole(tmp_path):

@@ -3,47 +3,101 @@
     give_back(scored, out, canvas=("export.csv", "Exercise 09"), moodle="worksheet.csv", say=print)
 
 Canvas's exported gradebook and Moodle's grading worksheet are copied with one column filled in:
-only cells of learners whose number is among the submissions change. Both take one exercise at a
-time.
+only cells of learners whose number is among the submissions change, and all else stays as it was
+saved. Both take one exercise at a time.
 """
 
 from __future__ import annotations
 
-import csv
-import io
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from distlab.atomic_write import write_atomically
+from distlab.autograder.gradebook.saved_table import SavedTable, open_table
 from distlab.autograder.gradebook.scores import Graded, Score
-from distlab.autograder.gradebook.tables import Cell, safe, write_rows
+from distlab.autograder.gradebook.tables import number_in, safe
 from distlab.errors import InvalidArgument, did_you_mean
 
 Scored = Sequence[tuple[Graded, Score]]
 
 # As Canvas exports an assignment: its title, and its number in brackets.
 _ASSIGNMENT = re.compile(r"(.+) \(\d+\)")
+# As Moodle names a participant in any language: a word, and the number that files have, too.
+_PARTICIPANT = re.compile(r"(\D+?)\s*(\d+)")
+_UNGRADED = ("", "-")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """How a platform exports points: the columns of the learner, and how to get the file."""
+    """How a platform exports points: where the numbers and the points are, and how to get it."""
 
-    columns: tuple[str, ...]  # the first has the learner's number
+    number: Callable[[SavedTable], int | None]  # finds the column of the learners' numbers
+    points: Callable[[SavedTable, str], int | None]  # the column to fill, by its title
+    lacks: str  # of a table in which they are not found
     get: str
-    points: str = ""  # the column to fill, where it is always the same
+
+
+def _canvas_number(table: SavedTable) -> int | None:
+    """Finds the column that Canvas calls ID in every language (lib/gradebook_exporter.rb)."""
+    return table.header.index("ID") if "ID" in table.header else None
+
+
+def _canvas_points(table: SavedTable, title: str) -> int | None:
+    """Finds an assignment by its title, with or without its number."""
+    titles = {name: at for at, name in enumerate(table.header)}
+    return titles.get(title, _assignments(table).get(title))
+
+
+def _assignments(table: SavedTable) -> dict[str, int]:
+    named = ((at, _ASSIGNMENT.match(name)) for at, name in enumerate(table.header))
+    return {found[1]: at for at, found in named if found}
+
+
+def _moodle_number(table: SavedTable) -> int | None:
+    """Finds the column of participants: in each row the same word, and a number of its own."""
+    for at in range(len(table.header)):
+        found = [_PARTICIPANT.fullmatch(value) for value in _column(table, at)]
+        known = [(match[1], match[2]) for match in found if match]
+        if known and len(known) == len(found) == len(set(known)) and len(dict(known)) == 1:
+            return at
+    return None
+
+
+def _moodle_points(table: SavedTable, title: str) -> int | None:
+    """Finds the column of grades: empty or numbers, and beside them the highest grade there is.
+
+    Names of columns are in Moodle's language (mod/assign/gradingtable.php), and their order isn't.
+    """
+    number = _moodle_number(table)
+    for at in reversed(range(0 if number is None else number + 1, len(table.header) - 1)):
+        grades = [number_in(v) or 0.0 for v in _column(table, at) if v not in _UNGRADED]
+        highest = {value: number_in(value) or math.nan for value in _column(table, at + 1)}
+        if len(highest) == 1 and not any(map(math.isnan, (*highest.values(), *grades))):
+            return at
+    return None
+
+
+def _column(table: SavedTable, at: int) -> list[str]:
+    """Returns a column's values in rows that are not empty, "" where a row is too short."""
+    rows = (row for row in table.rows[1:] if any(cell.value.strip() for cell in row))
+    return [row[at].value.strip() if at < len(row) else "" for row in rows]
 
 
 CANVAS = Sheet(
-    columns=("ID", "Student"),
+    number=_canvas_number,
+    points=_canvas_points,
+    lacks="a table without a column ID",
     get="export the gradebook from Canvas (Grades > Export), and give that file",
 )
 MOODLE = Sheet(
-    columns=("Identifier", "Grade"),
+    number=_moodle_number,
+    points=_moodle_points,
+    lacks="a table without a column of participants, such as 'Participant 123'",
     get="download the grading worksheet of the assignment from Moodle, and give that file",
-    points="Grade",
 )
 
 
@@ -61,18 +115,20 @@ def give_back(
         scored = _of_exercise(exercise, scored, say)
     best = _best(scored, asked=f"give points back in {out}")
     exports = [(CANVAS, Path(canvas[0]), canvas[1], "canvas.csv")] if canvas else []
-    exports += [(MOODLE, moodle, MOODLE.points, "moodle.csv")] if moodle else []
+    exports += [(MOODLE, moodle, "", "moodle.csv")] if moodle else []
     for sheet, exported, column, name in exports:
         if absent := fill_sheet(sheet, exported, best, column=column, to=out / name):
             say(f"not in {exported}: {', '.join(absent)}")
 
 
-def check_export(sheet: Sheet, exported: Path, column: str) -> None:
+def check_export(sheet: Sheet, exported: Path, title: str = "") -> None:
     """Raises where an export has not the column to fill, before anything is graded."""
-    _place_of(column, _rows_of(sheet, exported)[0], exported)
+    _opened(sheet, exported, title)
 
 
-def fill_sheet(sheet: Sheet, exported: Path, best: Scored, *, column: str, to: Path) -> list[str]:
+def fill_sheet(
+    sheet: Sheet, exported: Path, best: Scored, *, to: Path, column: str = ""
+) -> list[str]:
     """Copies an exported table, with one column filled in; returns who is not in it."""
     if to.resolve() == exported.resolve():
         raise InvalidArgument(
@@ -80,23 +136,27 @@ def fill_sheet(sheet: Sheet, exported: Path, best: Scored, *, column: str, to: P
             found="the export itself as the file to write",
             do="write to a different file",
         )
-    header, *rows = _rows_of(sheet, exported)
-    place, user = _place_of(column, header, exported), header.index(sheet.columns[0])
-    numbers = [(re.findall(r"\d+", row[user]) or [""])[-1] if row[user:] else "" for row in rows]
+    table, user, place = _opened(sheet, exported, column)
+    numbers = [_number_in(row[user].value) if user < len(row) else "" for row in table.rows]
     earned = {
         graded.submission.user: score.earned
         for graded, score in best
         if graded.submission.user and not graded.problem
     }
-    filled: list[list[Cell]] = [list(header)]
-    for row, number in zip(rows, numbers, strict=True):
-        cells: list[Cell] = [*row, *([""] * (len(header) - len(row)))]
+    filled = {}
+    for at, number in enumerate(numbers):
         if number in earned:
-            cells[place] = safe(earned[number])
-        filled.append(cells)
-    write_rows(to, filled)  # all but the points is the platform's own
+            points = str(safe(earned[number]))
+            filled[at, place] = points.replace(".", "," if table.has_decimal_comma else ".")
+    write_atomically(to, table.filled(filled))
     handed = (graded.submission for graded, _ in best)
     return sorted(submission.learner for submission in handed if submission.user not in numbers)
+
+
+def _number_in(cell: str) -> str:
+    """Returns the number of `12345`, or of `Participant 12345`."""
+    found = re.fullmatch(r"\D*(\d+)", cell.strip())
+    return found[1] if found else ""
 
 
 def _of_exercise(name: str, scored: Scored, say: Callable[[str], None]) -> Scored:
@@ -130,32 +190,20 @@ def _best(scored: Scored, *, asked: str) -> Scored:
     return list({pair[0].submission.person: pair for pair in ranked}.values())
 
 
-def _rows_of(sheet: Sheet, exported: Path) -> list[list[str]]:
-    def refuse(found: str) -> InvalidArgument:
-        return InvalidArgument(asked=f"fill {exported}", found=found, do=sheet.get)
-
-    try:
-        rows = list(csv.reader(io.StringIO(exported.read_text(encoding="utf-8-sig"))))
-    except (OSError, UnicodeDecodeError) as problem:
-        raise refuse(f"a file that cannot be read ({problem})") from problem
-    if not rows or not set(sheet.columns) <= set(rows[0]):
-        raise refuse(f"a table without the columns {' and '.join(sheet.columns)}")
-    return rows
-
-
-def _place_of(column: str, header: Sequence[str], exported: Path) -> int:
-    """Finds a column by its name, or by the title of an assignment in Canvas."""
-    titles = {name: at for at, name in enumerate(header)}
-    assignments = {
-        known[1]: at for name, at in titles.items() if (known := _ASSIGNMENT.match(name))
-    }
-    for names in (titles, assignments):
-        if column in names:
-            return names[column]
+def _opened(sheet: Sheet, exported: Path, title: str) -> tuple[SavedTable, int, int]:
+    """Returns a table, with the columns of the numbers and of the points."""
+    tables = open_table(exported, asked=f"fill {exported}", do=sheet.get).values()
+    table = max(tables, key=lambda table: len(table.header))
+    if (number := sheet.number(table)) is None:
+        raise InvalidArgument(asked=f"fill {exported}", found=sheet.lacks, do=sheet.get)
+    if (points := sheet.points(table, title)) is not None:
+        return table, number, points
+    if not title:
+        found = "no column of grades, which are empty or numbers, with the highest grade beside it"
+        raise InvalidArgument(asked=f"fill {exported}", found=found, do=sheet.get)
+    assignments = sorted(_assignments(table))
     raise InvalidArgument(
-        asked=f"fill {column!r} in {exported}",
+        asked=f"fill {title!r} in {exported}",
         found="no assignment of that title",
-        do=did_you_mean(column, sorted(assignments))
-        if assignments
-        else "the export has no assignments",
+        do=did_you_mean(title, assignments) if assignments else "the export has no assignments",
     )

@@ -12,22 +12,19 @@ like a formula to a spreadsheet, its cell starts with an apostrophe.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from distlab.atomic_write import write_atomically
+from distlab.autograder.gradebook.saved_table import SavedTable, open_table
 from distlab.errors import InvalidArgument, printable
 
 Cell = str | float | int
 
-_DELIMITERS = (",", ";", "\t")
-_SAYS_DELIMITER = re.compile(r'"?sep=(.)"?\r?\n')  # the first line, where Excel writes one
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%", "＝", "＋", "－", "＠")  # noqa: RUF001
 
 
@@ -41,31 +38,25 @@ class Table:
 
 def read_table(path: Path, *, needs: Sequence[str], begins: str) -> Table:
     """Returns a table."""
-
-    def refuse(found: str, do: str) -> InvalidArgument:
-        return InvalidArgument(asked=f"read {path}", found=found, do=do)
-
-    try:
-        data = path.read_bytes()
-    except OSError as problem:
-        raise refuse(f"nothing to read ({problem.strerror})", "give a CSV file") from problem
-    if data.startswith(b"PK\x03\x04"):
-        raise refuse("an Excel workbook", "save the table as CSV (UTF-8)")
-    text = _text_of(data)
-    if says := _SAYS_DELIMITER.match(text):
-        text = text[says.end() :]
-    tables = [(mark, _rows_of(text, mark)) for mark in _DELIMITERS]
-    delimiter, rows = max(tables, key=lambda table: len(set(needs) & set(_names(table[1]))))
-    names = _names(rows)
+    asked, begin = f"read {path}", f"begin with the line {begins}"
+    tables = open_table(path, asked=asked, do="give a CSV file").values()
+    table = max(tables, key=lambda table: len(set(needs) & set(_names(table))))
+    names = _names(table)
     if missing := [name for name in needs if name not in names]:
         known = ", ".join(name for name in names if name) or "none"
-        raise refuse(f"no column {missing[0]!r} among {known}", f"begin with the line {begins}")
+        found = f"no column {missing[0]!r} among {known}"
+        raise InvalidArgument(asked=asked, found=found, do=begin)
     if twice := [name for name in names if name and names.count(name) > 1]:
-        raise refuse(f"two columns {twice[0]!r}", "delete one of them")
-    filled = [row for row in rows[1:] if any(cell.strip() for cell in row[1])]
+        found = f"two columns {twice[0]!r}"
+        raise InvalidArgument(asked=asked, found=found, do="delete one of them")
+    values = ([cell.value for cell in row] for row in table.rows[1:])
     return Table(
-        rows=tuple((line, dict(zip(names, cells, strict=False))) for line, cells in filled),
-        delimiter=delimiter,
+        rows=tuple(
+            (line, dict(zip(names, cells, strict=False)))
+            for line, cells in zip(table.lines[1:], values, strict=True)
+            if any(cell.strip() for cell in cells)
+        ),
+        delimiter=table.delimiter,
     )
 
 
@@ -99,22 +90,5 @@ def write_rows(path: Path, rows: Iterable[Sequence[Cell]], *, delimiter: str = "
     write_atomically(path, text.getvalue().encode("utf-8-sig"))  # the mark tells Excel UTF-8
 
 
-def _text_of(data: bytes) -> str:
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return data.decode("utf-16", errors="replace")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:  # as Excel on Windows saves "CSV"
-        return data.decode("cp1252", errors="replace")
-
-
-def _rows_of(text: str, delimiter: str) -> list[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    try:
-        return [(reader.line_num, cells) for cells in reader]
-    except csv.Error:  # a cell without end: with a different delimiter it may be a table
-        return []
-
-
-def _names(rows: list[tuple[int, list[str]]]) -> list[str]:
-    return [name.strip().lower() for name in rows[0][1]] if rows else []
+def _names(table: SavedTable) -> list[str]:
+    return [name.strip().lower() for name in table.header]
