@@ -19,6 +19,7 @@ from distlab.autograder.gradebook.scores import Graded
 from distlab.autograder.intake.answers import Answers, find_answers, misplaced
 from distlab.autograder.intake.exercises import Exercises
 from distlab.autograder.intake.notebook import Cell, open_notebook, shown_points
+from distlab.autograder.intake.recognition import recognised
 from distlab.autograder.intake.submissions import Submission
 from distlab.autograder.intake.written_reports import find_written
 from distlab.autograder.isolation.limits import Limits
@@ -55,6 +56,7 @@ class GradingOptions:
     only: tuple[str, ...] = ()  # learners to grade; all if there are none
     again: bool = False  # also what was graded before
     extra_checks: Path | None = None  # a teacher's own file
+    allow_doubles: bool = False  # whether one learner may have several notebooks of an exercise
     allow_root: bool = False  # also where no walls can be built
 
     def __post_init__(self) -> None:
@@ -125,7 +127,9 @@ class Grader:
         exercises, name = self._exercises, submission.path.name
         try:
             notebook = open_notebook(submission.path)
-            answers = find_answers(notebook.code, exercises.checks, asked=name)
+            known = recognised(notebook.cells, exercises)
+            lessons = {stem: known.get(stem, ()) for stem in exercises.checks}
+            answers = find_answers(notebook.code, lessons, asked=name)
         except InvalidArgument as problem:
             return Graded(submission=submission, problem=problem.found)
         except OSError as problem:

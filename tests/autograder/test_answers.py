@@ -106,7 +106,7 @@ def test_an_answer_that_is_not_there_has_no_program_and_a_half_written_one_has(f
 def test_another_notebook_is_told(found):
     with pytest.raises(errors.InvalidArgument) as caught:
         found("x = 1")
-    assert caught.value.found == "no line '# task: ...', and no function of an exercise"
+    assert caught.value.found == "no line '# task: ...', and no other mark of an exercise"
     with pytest.raises(errors.InvalidArgument, match="of your own needs --extra-checks") as own:
         found("# task: mine\nx = 1")
     assert own.value.found == "no check for its tasks (mine)"

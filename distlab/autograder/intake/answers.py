@@ -138,7 +138,7 @@ def find_answers(
             asked=f"find the answers in {asked}",
             found=f"no check for its tasks ({', '.join(others)[:_LONGEST]})"
             if others
-            else "no line '# task: ...', and no function of an exercise",
+            else "no line '# task: ...', and no other mark of an exercise",
             do="check that it is the notebook of an exercise; an exercise of your own needs "
             "--extra-checks",
         )

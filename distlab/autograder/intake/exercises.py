@@ -79,6 +79,14 @@ class Exercises:
             return _text_of_source(source.read_text(encoding="utf-8-sig"))
         return text_lines(self.notebook_of(stem))
 
+    @cached_property
+    def titles(self) -> Mapping[str, frozenset[str]]:
+        """The first headings of each exercise, as far as it is found."""
+        return {
+            stem: frozenset(line for line in self.text_of(stem) if line.startswith("# "))
+            for stem in self.checks
+        }
+
     def solutions_of(self, stem: str) -> dict[str, str]:
         """Returns our code for each task; {} without the exercise's source, as in a wheel."""
         source = self._source_of(stem)
