@@ -26,14 +26,14 @@ def add_grade(commands: Any) -> None:
         "grade",
         help="grade a folder of submissions",
         description="Grade the hand-ins in FOLDER, a folder or a zip: as Moodle, Canvas, "
-        "Blackboard, Brightspace, Gradescope, GitHub Classroom or Google Classroom downloads them, "
-        "as nbgrader collects them, or one folder for each learner. Each answer runs behind walls "
-        "of the kernel, within limits. The command writes into OUT: class.html (how the class "
-        "did, and what to teach again), gradebook.csv, details.csv, review.csv, and a "
-        "page of feedback for each hand-in. You read the reports that learners write in these "
-        "pages, and fill in points and comments in OUT/reports.csv, whose cells are never "
-        "overwritten. Then run the command again. Run it again after an interruption too, or when "
-        "more is handed in: what is graded is kept.",
+        "Blackboard, Brightspace, Gradescope, GitHub Classroom, Google Classroom or Microsoft "
+        "Teams downloads them, as nbgrader collects them, or one folder for each learner. Each "
+        "answer runs behind walls of the kernel, within limits. The command writes into OUT: "
+        "class.html (how the class did, and what to teach again), gradebook.csv, details.csv, "
+        "review.csv, and a page of feedback for each hand-in. You read the reports that "
+        "learners write in these pages, and fill in points and comments in OUT/reports.csv, "
+        "whose cells are never overwritten. Then run the command again. Run it again after an "
+        "interruption too, or when more is handed in: what is graded is kept.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument(
@@ -111,6 +111,11 @@ def add_grade(commands: Any) -> None:
         help="whose points --canvas and --moodle take, where hand-ins are of several exercises",
     )
     parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="grade several notebooks of one exercise as one learner's, without asking",
+    )
+    parser.add_argument(
         "--allow-root",
         action="store_true",
         help="grade as root where no walls can be built: in a container of its own only",
@@ -153,8 +158,10 @@ def _grade(options: argparse.Namespace) -> int:
             again=options.again or bool(options.only),
             extra_checks=options.extra_checks,
             allow_root=options.allow_root,
+            allow_doubles=options.yes,
         ),
         say=_say,
+        ask=_ask,
     )
     scored = results.scored
     if any(asked for asked, _ in platforms.values()):
@@ -186,3 +193,12 @@ def _grade(options: argparse.Namespace) -> int:
 
 def _say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
+
+
+def _ask(question: str) -> bool:
+    """Returns the answer of the person at the terminal; no where nobody is."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    _say(question)
+    print("[y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -15,7 +15,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,8 +36,10 @@ from distlab.autograder.gradebook.teacher_tables import (
 from distlab.autograder.grader import Grader, GradingOptions
 from distlab.autograder.intake.exercises import Exercises
 from distlab.autograder.intake.forms import composed
+from distlab.autograder.intake.recognition import doubles_in
 from distlab.autograder.intake.submissions import (
     ClassFolder,
+    Person,
     Problem,
     Submission,
     find_submissions,
@@ -48,7 +50,7 @@ from distlab.autograder.output_dir import OutputDir, claim_output_dir
 from distlab.errors import InvalidArgument, did_you_mean
 
 MARKS = "reports.csv"
-_MOST_LINES, _MOST_NAMES = 10, 5  # on the console
+_MOST_LINES, _MOST_NAMES, _MOST_FILES = 10, 5, 3  # on the console
 # What a result depends on besides the notebook.
 _COURSE = tuple(Path(str(distlab.__file__)).with_name(wing) for wing in ("course", "autograder"))
 
@@ -72,11 +74,15 @@ def grade(
     options: GradingOptions | None = None,
     *,
     say: Callable[[str], None] = lambda text: None,
+    ask: Callable[[str], bool] = lambda question: False,
 ) -> Results:
-    """Grades the notebooks of a folder or zip, and returns what became of each."""
+    """Grades the notebooks of a folder or zip, and returns what became of each.
+
+    Whether notebooks that look like those of several people are one learner's, a person is asked.
+    """
     with tempfile.TemporaryDirectory(prefix="distlab-grade-") as unpacked:
         handed_in = find_submissions(folder, Path(unpacked))
-        return _grade(handed_in, Path(folder), Path(out), options or GradingOptions(), say)
+        return _grade(handed_in, Path(folder), Path(out), options or GradingOptions(), say, ask)
 
 
 def _grade(
@@ -85,6 +91,7 @@ def _grade(
     path: Path,
     options: GradingOptions,
     say: Callable[[str], None],
+    ask: Callable[[str], bool],
 ) -> Results:
     chosen = _chosen(handed_in.submissions, options.only)
     people = People([*handed_in.submissions, *(handed for handed, _ in handed_in.unusable)])
@@ -92,14 +99,19 @@ def _grade(
     exercises = Exercises(options.extra_checks)
     policy = Policy(late_factor=options.late_factor, overrides=overrides, exercises=exercises)
     require_safe_user(allow_root=options.allow_root)
+    for line in _found(handed_in.forms):
+        say(line)
+    doubles = doubles_in((h for h in handed_in.submissions if h in chosen), exercises)
+    if doubles and not options.allow_doubles:
+        refusal = _several(folder, doubles)
+        if not ask(f"{refusal.found}. Is each of them one learner? The better notebook counts."):
+            raise refusal
     claimed = claim_output_dir(path, folder, handed_in.submissions, seed=options.seed)
     given = {
         "--late": f"{options.late_factor:g}" if options.late_factor != 1 else "",
         "--overrides": str(options.overrides or ""),
         "--extra-checks": str(options.extra_checks or ""),
     }
-    for form, learners in handed_in.forms.items():
-        say(f"{form}: {len(learners)} learner{'s' * (len(learners) > 1)} ({_first(learners)})")
     for line in claimed.note_options(given):
         say(line)
     # A wrong row is reported before anything is graded.
@@ -179,6 +191,31 @@ def _chosen(submissions: Sequence[Submission], only: Sequence[str]) -> set[Submi
     return {handed for handed in submissions if not only or handed.learner in names}
 
 
+def _found(forms: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns how many learners of each form there are, and in all, with the first names."""
+    found = [(form, learners) for form, learners in forms.items()]
+    if len(found) > 1:
+        found.append(("in all", sorted(set().union(*forms.values()))))
+    return [
+        f"{form}: {len(own)} learner{'s' * (len(own) > 1)} ({_first(own)})" for form, own in found
+    ]
+
+
+def _several(folder: Path, doubles: Mapping[Person, Sequence[Submission]]) -> InvalidArgument:
+    """Returns the error that names those who may be several people under one name."""
+    named = [
+        f"{learner} ({_first([handed.path.name for handed in own], most=_MOST_FILES)})"
+        for (learner, _), own in sorted(doubles.items())
+    ]
+    start = "1 learner" if len(named) == 1 else f"{len(named)} learners"
+    return InvalidArgument(
+        asked=f"grade {folder}",
+        found=f"{start} with several notebooks of one exercise: {_first(named)}",
+        do="if these are different people, give each a folder with a name of its own; if each is "
+        "one learner, add --yes, and the better notebook counts",
+    )
+
+
 def _key(options: GradingOptions, seed: int) -> str:
     extra = options.extra_checks.read_bytes() if options.extra_checks is not None else b""
     return json.dumps(
@@ -211,9 +248,9 @@ def _in_words(graded: Graded, score: Score) -> str:
     return f"{handed.learner}  {graded.stem}  {earned}{late}{read}"
 
 
-def _first(names: Sequence[str]) -> str:
-    """Returns the first names of a class."""
-    return ", ".join(names[:_MOST_NAMES]) + ", ..." * (len(names) > _MOST_NAMES)
+def _first(names: Sequence[str], *, most: int = _MOST_NAMES) -> str:
+    """Returns the first names of a class, or of files."""
+    return ", ".join(names[:most]) + ", ..." * (len(names) > most)
 
 
 def _left(secs: float) -> str:
