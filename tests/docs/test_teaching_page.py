@@ -8,6 +8,7 @@ import pytest
 from distlab import cli
 from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
+from distlab.autograder.intake.forms import FORMS, PLAIN_FILES, PLAIN_FOLDERS, read_label
 from distlab.course.checks.own_checks import load_own
 from distlab.course.checks.registry import checks_of, reports_of, stems
 from distlab.course.course_map import read_map
@@ -40,6 +41,19 @@ def needed_lessons(lesson):
     words = " ".join(markdown_of(lesson).split())
     sentence = re.search(r"(?:\*\*Needs:\*\*|You need) (.+?)\. ", words)[1]
     return sorted(re.findall(r"\b\d\d\b", re.sub(r";[^;]+ helps", "", sentence)))
+
+
+def test_each_example_of_a_platform_is_recognised_as_that_platforms():
+    table = TEXT[TEXT.index("| from | recognised by |") :].partition("\n\n")[0]
+    rows = re.findall(r"(?m)^\| (\w[^|]*) \| `([^`]+)`[^|]* \| ([^|]+) \|$", table)
+    names = {form.name for form in FORMS} - {PLAIN_FOLDERS, PLAIN_FILES}
+    assert {platform.partition(",")[0] for platform, *_ in rows} == {*names, "anything else"}
+    for platform, example, learner in rows:
+        label = read_label(f"in/{example.replace('FILE', 'one.ipynb')}")
+        form = platform.partition(",")[0]
+        assert label.form == (PLAIN_FOLDERS if form == "anything else" else form)
+        named = {name for name in learner.split(", ") if " from " not in name}  # a file beside it
+        assert named and named <= {label.learner, label.user}, platform
 
 
 def test_each_row_has_the_points_needs_and_minutes_of_its_notebooks():

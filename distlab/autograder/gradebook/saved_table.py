@@ -27,7 +27,7 @@ _THOUSANDS = 3  # digits behind a comma that is no decimal one
 
 @dataclass(frozen=True)
 class SavedCell:
-    """A cell's value, and where it stands in the text."""
+    """A cell's value, and its place in the text."""
 
     value: str
     start: int
