@@ -407,6 +407,10 @@ def test_a_name_that_a_learner_gives_to_a_file_makes_it_nobody_elses(tmp_path, f
         f"Eve_66{MOODLE}Jane Doe_1{MOODLE}one.ipynb": "Eve",
         "eve_66_77_doejane_1_2_one.ipynb": "eve",
         "eve_66_77_hw.zip/doejane_1_2_one.ipynb": "eve",
+        "eve_66_77_anon_aB3dE_900001_one.ipynb": "eve",
+        "anon_eV3eV_77_anon_aB3dE_900001_one.ipynb": "anon_eV3eV",
+        "Takeout/Classroom/ML/Exercise 00/Eve - hw.zip/Jane - one.ipynb": "Eve",
+        "Submitted files/Eve/Exercise 00/Version 1/Jane/Exercise 00/Version 9/one.ipynb": "Eve",
         "66-1 - Eve - May 1, 2026 130 PM/7-1 - Jane - May 1, 2026 130 PM/one.ipynb": "Eve",
     }
     for name, learner in forged.items():

@@ -22,6 +22,7 @@ _TOP = r"[^/]+/"  # the folder or zip that a teacher gave
 _ABOVE = r"(?:.*?/)?"  # folders around a download
 _FILE = r"(?:.*/)?(?P<file>[^/]*)"  # the file, in whatever folders of the learner
 _ZIP = r"[^/]+\.[zZ][iI][pP]/"
+_FOLDER = rf"(?!{_ZIP})[^/]+"  # and no zip, which is a learner's own
 _DRIVE_ZIP = r"[^/]+-\d{8}T\d{6}Z(?:-\d+)*\.zip/[^/]+/"
 _LATE = r"(?P<late>LATE_|late_)?"  # small in Canvas of some years ago
 _NAMED_FILE = rf"(?P<learner>[^/]+?) - (?:{_ZIP}(?:.*/)?)?(?P<file>[^/]+)"
@@ -115,7 +116,7 @@ FORMS = (
     Form(  # Takeout/Classroom/COURSE/ASSIGNMENT/Jane Doe - FILE
         "Google Classroom",
         "files that teachers downloaded with Google Takeout",
-        rf"(?:[^/]+/){{0,2}}Takeout/(?:(?!{_ZIP})[^/]+/)*(?P<assignment>[^/]+)/{_NAMED_FILE}",
+        rf"(?:[^/]+/){{0,2}}Takeout/(?:{_FOLDER}/)*(?P<assignment>{_FOLDER})/{_NAMED_FILE}",
     ),
     Form(
         "Google Classroom",

@@ -31,7 +31,7 @@ def names_learners(name: str) -> bool:
 
 
 def with_names(labels: Mapping[Path, Label], files: Iterable[Path]) -> dict[Path, Label]:
-    """Returns labels with the names that stand in files beside them."""
+    """Returns labels with the names that files beside them give."""
     people: dict[tuple[str, ...], tuple[str, str]] = {}
     for path in files:
         label = labels[path]
