@@ -62,8 +62,8 @@ class GradingOptions:
     def __post_init__(self) -> None:
         if self.jobs < 1:
             raise InvalidArgument(
-                asked="grade several answers at a time",
-                found=f"--jobs {self.jobs}",
+                asked=f"grade with --jobs {self.jobs}",
+                found=f"{self.jobs} answers at a time",
                 do="give 1 or more; without --jobs there is one for each core",
             )
 

@@ -104,7 +104,8 @@ def _grade(
     doubles = doubles_in((h for h in handed_in.submissions if h in chosen), exercises)
     if doubles and not options.allow_doubles:
         refusal = _several(folder, doubles)
-        if not ask(f"{refusal.found}. Is each of them one learner? The better notebook counts."):
+        who = "this" if len(doubles) == 1 else "each of them"
+        if not ask(f"{refusal.found}. Is {who} one person? Then the better notebook counts."):
             raise refusal
     claimed = claim_output_dir(path, folder, handed_in.submissions, seed=options.seed)
     given = {
@@ -207,12 +208,12 @@ def _several(folder: Path, doubles: Mapping[Person, Sequence[Submission]]) -> In
         f"{learner} ({_first([handed.path.name for handed in own], most=_MOST_FILES)})"
         for (learner, _), own in sorted(doubles.items())
     ]
-    start = "1 learner" if len(named) == 1 else f"{len(named)} learners"
+    start = "1 name" if len(named) == 1 else f"{len(named)} names"
     return InvalidArgument(
         asked=f"grade {folder}",
         found=f"{start} with several notebooks of one exercise: {_first(named)}",
-        do="if these are different people, give each a folder with a name of its own; if each is "
-        "one learner, add --yes, and the better notebook counts",
+        do="if these are different people, give each a folder with a name of its own; if each name "
+        "is one person's, add --yes, and the better notebook counts",
     )
 
 

@@ -491,8 +491,8 @@ def test_a_wrong_option_or_folder_is_told_with_what_to_do_and_changes_nothing(br
     cases = {
         "did you mean 'jane'?": [*grade_in, "--only", "jan"],
         "0.8 takes a fifth off; for 80 % write 0.8": [*grade_in, "--late", "80"],
-        "found: --late -1": [*grade_in, "--late", "-1"],
-        "found: --jobs 0": [*grade_in, "--jobs", "0"],
+        "grade with --late -1": [*grade_in, "--late", "-1"],
+        "grade with --jobs 0": [*grade_in, "--jobs", "0"],
         "secs=0.0": [*grade_in, "--secs", "0"],
         "neither --canvas nor --moodle": [*grade_in, "--exercise", "00_one"],
         "nothing to read (No such file": [*grade_in, "--overrides", "none.csv"],
@@ -579,7 +579,7 @@ def test_several_notebooks_under_one_name_are_asked_about_before_anything_runs(
     told = capsys.readouterr().err
     names = "Exercise 00 (Jane Doe - task.ipynb, John Roe - task.ipynb)"
     assert "a folder for each learner: 2 learners (Exercise 00, jane)" in told
-    assert f"found: 1 learner with several notebooks of one exercise: {names}" in told
+    assert f"found: 1 name with several notebooks of one exercise: {names}" in told
     assert "if these are different people, give each a folder" in told and "add --yes" in told
     assert tree(broken) == before
     ours, terminal = pty.openpty()

@@ -59,8 +59,8 @@ class Policy:
         if not 0 <= self.late_factor <= 1:
             is_percent = 1 < self.late_factor <= 100
             raise InvalidArgument(
-                asked=f"a late hand-in keeps {self.late_factor:g} times its points",
-                found=f"--late {self.late_factor:g}",
+                asked=f"grade with --late {self.late_factor:g}",
+                found=f"{self.late_factor:g} times the points for a late hand-in",
                 do="give the part that is left, from 0 to 1: 0.8 takes a fifth off"
                 + (f"; for {self.late_factor:g} % write {self.late_factor / 100:g}" * is_percent),
             )
