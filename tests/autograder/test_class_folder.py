@@ -2,14 +2,11 @@
 
 import contextlib
 import csv
-import io
 import json
 import os
-import pty
 import shutil
 import signal
 import threading
-import unicodedata
 
 import pytest
 
@@ -564,50 +561,6 @@ def test_one_learner_alone_leaves_all_others_in_the_gradebook(broken, capsys):
     assert run(broken, "--only", "jane", "--extra-checks", "extra.py") == 0
     assert "1 notebooks to grade, 1 graded before" in capsys.readouterr().err
     assert [row["learner"] for row in table(broken / "out" / "gradebook.csv")] == ["jane", "john"]
-
-
-def test_several_notebooks_under_one_name_are_asked_about_before_anything_runs(
-    broken, capsys, monkeypatch
-):
-    """Their tasks are seen in the file's text, so that files need not be notebooks."""
-    for name in ("Jane Doe - task", "John Roe - task"):
-        path = broken / "in" / "Exercise 00" / f"{name}.ipynb"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text('"# task: slices')
-    before = tree(broken)
-    assert run(broken) == 2
-    told = capsys.readouterr().err
-    names = "Exercise 00 (Jane Doe - task.ipynb, John Roe - task.ipynb)"
-    assert "a folder for each learner: 2 learners (Exercise 00, jane)" in told
-    assert f"found: 1 name with several notebooks of one exercise: {names}" in told
-    assert "if these are different people, give each a folder" in told and "add --yes" in told
-    assert tree(broken) == before
-    ours, terminal = pty.openpty()
-    with (
-        os.fdopen(terminal, "r+b", buffering=0) as raw,
-        io.TextIOWrapper(raw) as screen,
-        monkeypatch.context() as patched,
-    ):
-        patched.setattr("sys.stdin", screen)
-        patched.setattr("sys.stderr", screen)
-        for answer, code in ((b"\n", 2), (b"y\n", 0)):
-            os.write(ours, answer)
-            assert run(broken) == code
-    os.close(ours)
-    assert run(broken, "--yes", "--again") == 0
-
-
-def test_a_name_typed_on_a_keyboard_is_that_of_a_folder_from_a_mac(broken, capsys):
-    names = [unicodedata.normalize("NFD", "José"), *(f"learner {n}" for n in range(11))]
-    for name in names:
-        shutil.copytree(broken / "in" / "jane", broken / "in" / name)
-    (broken / "mine.csv").write_text("learner,check,points\nJosé,slices,1\n", encoding="utf-8")
-    assert run(broken, "--only", "José", "--overrides", "mine.csv") == 0
-    jose = [row for row in table(broken / "out" / "gradebook.csv") if row["learner"] == "José"]
-    assert [row["total"] for row in jose] == ["1"]
-    capsys.readouterr()
-    assert run(broken, "--only", "nobody") == 2
-    assert "'learner 5', 'learner 6' and 3 more\n" in capsys.readouterr().err
 
 
 def test_changed_checks_grade_again_what_was_graded(broken, tmp_path, capsys, monkeypatch):
