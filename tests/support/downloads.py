@@ -118,7 +118,7 @@ FORMS = {
         )
         for where, earlier, later in (
             ("British dates", "9 May, 2026 1030", "10 May, 2026 0930"),
-            ("American numbers", "5-9-2026 1030 AM", "5-10-2026 105 AM"),
+            ("American numbers", "5-2-2026 1030 AM", "6-1-2026 105 AM"),
             ("European numbers", "09.05.2026 1130", "01.06.2026 1030"),
             ("ISO dates", "2026-05-09 2230", "2026-05-10 0930"),
             ("German dates", "9. März 2026 10.30 Uhr", "1. Mai 2026 9.30 Uhr"),
