@@ -116,6 +116,11 @@ def add_grade(commands: Any) -> None:
         help="grade several notebooks of one exercise as one learner's, without asking",
     )
     parser.add_argument(
+        "--feedback-zip",
+        action="store_true",
+        help="also OUT/feedback.zip, the pages of feedback as Moodle and Canvas take them back",
+    )
+    parser.add_argument(
         "--allow-root",
         action="store_true",
         help="grade as root where no walls can be built: in a container of its own only",
@@ -125,6 +130,7 @@ def add_grade(commands: Any) -> None:
 
 def _grade(options: argparse.Namespace) -> int:
     require_modules("distlab grade", *_NEEDS)
+    from distlab.autograder.gradebook.feedback_zip import NAME, write_feedback_zip
     from distlab.autograder.gradebook.platforms import CANVAS, MOODLE, check_export, give_back
     from distlab.autograder.grader import GradingOptions
     from distlab.autograder.isolation.limits import Limits
@@ -173,7 +179,13 @@ def _grade(options: argparse.Namespace) -> int:
             exercise=options.exercise,
             say=_say,
         )
-    for option, (asked, name) in platforms.items():
+    if options.feedback_zip:
+        others = write_feedback_zip(results.graded, out)
+        _say(f"{out / NAME} has a page for each of {len(results.graded)} hand-ins")
+        if others:
+            _say(f"neither Moodle nor Canvas can tell whose these are: {', '.join(others[:5])}")
+    written = platforms | {"--feedback-zip": (options.feedback_zip, NAME)}
+    for option, (asked, name) in written.items():
         if not asked and (out / name).exists():
             _say(f"{out / name} is from an earlier run: give {option} to write it again")
     broken = sum(bool(graded.problem) for graded in results.graded)

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+import zipfile
 
 import pytest
 
@@ -550,6 +551,23 @@ def test_points_by_hand_count_for_what_cannot_be_graded_and_are_told_once(broken
     assert sorted(pages) == ["jane/mine.html", "jane/one.html", "john/report.html"]
     assert run(broken) == 0
     assert "the last run" not in capsys.readouterr().err
+
+
+def test_pages_go_back_under_the_names_that_platforms_know(broken, capsys):
+    starts = ("doejane_LATE_12345_678901_", "Zoë Roe_123403_assignsubmission_file_/")
+    starts += ("Kim_123404_assignsubmission_file_", "jane/")
+    hand_in(broken / "in" / "jane" / "one.ipynb").unlink()
+    for start in starts:
+        hand_in(broken / "in" / f"{start}00.ipynb").write_text("{")
+    assert run(broken, "--feedback-zip") == 0
+    said = capsys.readouterr().err
+    assert "feedback.zip has a page for each of 4 hand-ins" in said
+    assert "neither Moodle nor Canvas can tell whose these are: jane" in said
+    with zipfile.ZipFile(broken / "out" / "feedback.zip") as packed:
+        assert sorted(packed.namelist()) == sorted(f"{start}00.html" for start in starts)
+        assert b"Not graded:" in packed.read("jane/00.html")
+    assert run(broken) == 0
+    assert "feedback.zip is from an earlier run: give --feedback-zip" in capsys.readouterr().err
 
 
 def test_one_learner_alone_leaves_all_others_in_the_gradebook(broken, capsys):
