@@ -32,8 +32,8 @@ extensions = [
 ]
 templates_path = ["_templates"]
 html_static_path = ["_static"]
-html_css_files = ["site.css", "which_run.css"]
-SCRIPTS = ("sidebar.js", "predictions.js", "views.js", "which_run.js", "measured.js")
+html_css_files = ["site.css", "which_run.css", "one_step.css"]
+SCRIPTS = ("sidebar.js", "predictions.js", "views.js", "which_run.js", "measured.js", "one_step.js")
 html_js_files = [(name, {"defer": "defer"}) for name in SCRIPTS]
 html_favicon = "_static/favicon.svg"
 # A link to a page shows a picture only if the page says where the picture is on the web.
@@ -46,6 +46,8 @@ html_context = {
         "right": palette.RIGHT.colour,
         "wrong": palette.WRONG.colour,
         "note": palette.NOTE,
+        **{f"replica-{number}": palette.replica(number).colour for number in range(4)},
+        **{f"category-{number}": palette.category(number).colour for number in range(2)},
     },
     # The long pages whose entries a reader filters, and what an entry is called there.
     "entries": {

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SECTIONS = {
     "Try it here": {
         "docs/break_it": "Break it yourself",
+        "docs/one_step": "One step in slow motion",
     },
     "Look up": {
         "docs/glossary": "Glossary",
