@@ -169,20 +169,23 @@ def needed_code(cells: Sequence[Cell], *, whole: int) -> tuple[Cell, ...]:
 def _kept(cells: Sequence[Cell], *, whole: int) -> dict[int, list[ast.stmt]]:
     """Returns the statements that are needed, by their cell."""
     kept: dict[int, list[ast.stmt]] = {}
-    names: set[str] = set()
-    rest: list[tuple[int, ast.stmt]] = []
+    binding: dict[str, list[tuple[int, ast.stmt]]] = {}  # statements that nothing needs so far
+    names: list[str] = [_EVERY_NAME]
     for at, cell in enumerate(cells):
         for node in statements_of(python_of(cell.source)):
             if at == whole or cell.source.lstrip().startswith(GIVEN):
                 kept.setdefault(at, []).append(node)
-                names |= _names_read(node)
+                names += _names_read(node)
             elif isinstance(node, _Import | _Definition | _Assignment):
-                rest.append((at, node))
-    while needed := [(at, node) for at, node in rest if _names_bound(node) & {*names, _EVERY_NAME}]:
-        rest = [pair for pair in rest if pair not in needed]
-        for at, node in needed:
-            kept.setdefault(at, []).append(node)
-            names |= _names_read(node)
+                for name in _names_bound(node):
+                    binding.setdefault(name, []).append((at, node))
+    taken: set[ast.stmt] = set()
+    while names:
+        for at, node in binding.pop(names.pop(), ()):
+            if node not in taken:
+                taken.add(node)
+                kept.setdefault(at, []).append(node)
+                names += _names_read(node)
     return kept
 
 
@@ -266,7 +269,7 @@ def _answer(cells: Sequence[Cell], check: Check) -> Answer:
     )
 
 
-@lru_cache(maxsize=256)  # every check of every lesson is looked for
+@lru_cache(maxsize=20_000)  # every check is looked for in every cell
 def _defined(source: str) -> set[str]:
     """Names that a cell binds by def, class, import or assignment, also below `if` or `with`."""
     # Of what is half-written, and no Python yet, a look at the text must do.
