@@ -312,6 +312,8 @@ def test_the_class_page_shows_each_answer_and_says_what_to_teach_again():
     assert "4 graded, 1 of them late" in html
     assert "</a>: an &lt;empty&gt; file" in html
     assert f'<a href="feedback/a/{STEM}.html"><bdi>a</bdi></a>' in html
+    labels = re.findall(r'<th scope="row">([^<]*)</th>', html.partition('class="bars"')[2])
+    assert labels == ["0 to 1.5", "2 to 3.5", "4"]
     twice = [CLASS[1], CLASS[1], CLASS[2]]
     assert [(one.name, one.learners) for one in mistakes_in(twice)] == [("halved", 2)]
 

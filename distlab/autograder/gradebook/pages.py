@@ -270,8 +270,12 @@ def _cell(report: Report, earned: float) -> dict[str, Any]:
 
 
 def bars(earned: Sequence[float], most: float) -> list[tuple[str, int]]:
-    """Returns the bars of a histogram: which points, and how many learners earned so many."""
-    width = next((width for width in _WIDTHS if most < width * _MOST_BARS), most / _MOST_BARS)
+    """Returns the bars of a histogram: which points, and how many learners earned so many.
+
+    There are as many as Sturges's rule gives: 3 for four learners, 6 for thirty.
+    """
+    at_most = min((len(earned) - 1).bit_length() + 1, _MOST_BARS)
+    width = next((width for width in _WIDTHS if most < width * at_most), most / at_most)
     count = math.floor(most / width) + 1
     learners = Counter(min(max(math.floor(points / width), 0), count - 1) for points in earned)
     labels = []
