@@ -29,6 +29,12 @@ _QUIET = (
     "--LabApp.extension_manager=readonly",
 )
 
+# An exported notebook shows no code that is folded here: the code of an answer says the answer.
+_EXPORT = (
+    "--TagRemovePreprocessor.enabled=True",
+    "--TagRemovePreprocessor.remove_input_tags=hide-input",
+)
+
 # At INFO some 20 lines stand above the address, which JupyterLab prints at any level.
 _LOG = "--Application.log_level=WARN"
 
@@ -49,7 +55,7 @@ def lab_command(
     first = f"/tree/{pages[0]}" if pages else ""
     command = [sys.executable, "-m", "jupyterlab"]
     command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder.resolve()}"]
-    command += [f"--LabApp.default_url=/lab{first}", *_QUIET, *_PANEL, _LOG]
+    command += [f"--LabApp.default_url=/lab{first}", *_QUIET, *_PANEL, *_EXPORT, _LOG]
     # Tabs of other work stay out, and each folder of the course remembers its own.
     command.append(f"--LabApp.workspaces_dir={folder.resolve() / WORKSPACES}")
     if not open_browser:

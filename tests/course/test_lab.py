@@ -183,6 +183,7 @@ def test_jupyterlab_starts_on_loopback_with_its_token_at_the_next_step_or_lesson
         "--no-browser",
         f"--LabApp.workspaces_dir={folder / '.jupyter/workspaces'}",
     } <= set(command)
+    assert "--TagRemovePreprocessor.remove_input_tags=hide-input" in command  # of what it exports
     assert not any("token" in word or "password" in word or word == "root" for word in command)
     assert "--allow-root" not in command
     assert "--allow-root" in lab.lab_command(folder, as_root=True)
