@@ -52,6 +52,7 @@ def test_the_wheel_carries_the_course_and_nothing_else(built):
         f"{settings}/default_setting_overrides.json",
         f"{panel}/package.json",
         f"{panel}/static/remoteEntry.js",
+        f"{panel}/static/course.css",
     } <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     information = f"distlab-{distlab.__version__}.dist-info/"

@@ -185,6 +185,9 @@ class _Moved:
         title = ipywidgets.HTML(f"<strong>{escape(view.title)}</strong>")
         play = [_play(self._controls[view.plays])] if view.plays else []
         self._box = ipywidgets.VBox([title, *self._controls.values(), *play, self._picture])
+        self._box.add_class(
+            "distlab-view"
+        )  # by which the course's extension of JupyterLab knows it
         self._follow(view.plays or next(iter(view.choices)))
 
     @property

@@ -1,6 +1,7 @@
 """What a learner sees first: the page with the next step, and the data of the panel."""
 
 import json
+import os
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.support.repository import ROOT
 
 TASKS = sum(len(checks_of(stem)) for stem in stems())
 FIRST, EXERCISE = "notebooks/00_start_here.ipynb", "exercises/00_start_here.ipynb"
+SECOND = "notebooks/01_mirrored_strategy.ipynb"
 
 
 @pytest.fixture
@@ -21,37 +23,73 @@ def folder(tmp_path):
 
 
 def save_output(path, text):
-    """Saves a notebook with an output of its first cell of code."""
+    """Saves a notebook, later than all before it, with an output of its first cell of code."""
     notebook = json.loads(path.read_text())
     cell = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
     data = {"text/plain": text}
     output = {"output_type": "execute_result", "metadata": {}, "execution_count": 1, "data": data}
     cell["outputs"].append(output)
     path.write_text(json.dumps(notebook))
+    saved = max(other.stat().st_mtime for other in path.parents[1].rglob("*.ipynb"))
+    os.utime(path, (saved + 1, saved + 1))
 
 
-def answer(folder):
-    """Saves what the check of the first task leaves in the exercise once it has passed."""
-    save_output(folder / EXERCISE, "slices: passed (2 of 2 points)")
+def answer(folder, *names, lesson="00_start_here"):
+    """Saves what these checks leave in the exercise once they have passed."""
+    for check in checks_of(lesson):
+        if check.name in names:
+            text = f"{check.name}: passed ({check.points:g} of {check.points:g} points)"
+            save_output(folder / f"exercises/{lesson}.ipynb", text)
 
 
-def test_a_learner_is_sent_to_lesson_00_and_then_to_the_next_task(folder):
-    page = course_page(folder)
-    assert f'href="{FIRST}">Start lesson 00</a>' in page
+def state_of(folder, number):
+    return next(row for row in course_state(folder)["lessons"] if row["number"] == number)
+
+
+def test_a_learner_is_sent_to_lesson_00_and_then_to_where_they_are(folder):
+    def leads_to(path, label, note):
+        page = course_page(folder)
+        assert course_state(folder)["next"] == path
+        return f'href="{path}">{label}</a>\n\n{note}' in page
+
+    assert leads_to(FIRST, "Start lesson 00", "Start here, about 30 minutes")
     state = json.loads(json.dumps(course_state(folder)))  # as the panel gets it
-    assert (state["next"], len(state["lessons"]), state["page"]) == (FIRST, 18, "")
+    assert (len(state["lessons"]), state["page"], state["text"]) == (18, "", "")
     assert state["total"] == f"0 of {TASKS} tasks passed"
     assert all((folder / path).is_file() for path in state["pages"].values()) and state["pages"]
     save_output(folder / FIRST, "Predict: How often?")
-    assert f'href="{FIRST}">Continue lesson 00</a>' in course_page(folder)
-    answer(folder)
-    page = course_page(folder)
-    assert f'href="{EXERCISE}">Continue exercise 00</a>' in page
-    assert "`file_slices`" in page
-    state = next(row for row in course_state(folder)["lessons"] if row["number"] == "00")
+    save_output(folder / FIRST, "Nothing was asked yet. Run the cells above first.")
+    assert leads_to(FIRST, "Go on with lesson 00", "Start here")
+    assert not state_of(folder, "00")["read"]
+    save_output(folder / FIRST, "3 of 5 predictions came true. Think about these again:")
+    assert leads_to(EXERCISE, "Start exercise 00", "Start here, next task: `slices`")
+    assert state_of(folder, "00")["read"]
+    answer(folder, "slices")
+    assert leads_to(EXERCISE, "Go on with exercise 00", "Start here, next task: `file_slices`")
+    state = state_of(folder, "00")
     assert state["state"] == "1 of 4" and 0 < state["share"] < 1
+    page = course_page(folder)
+    assert f'value="{state["share"]:.2f}"></progress> <small>read, 1 of 4 tasks</small>' in page
     lay_page(folder, PAGE, page)
-    assert course_state(folder)["page"] == PAGE
+    assert (course_state(folder)["page"], course_state(folder)["text"]) == (PAGE, page)
+
+    # A learner who leaves an exercise out goes on in the lesson that they opened since.
+    save_output(folder / SECOND, "Predict: How many copies?")
+    assert leads_to(SECOND, "Go on with lesson 01", "MirroredStrategy")
+    answer(folder, *(check.name for check in checks_of("00_start_here")))
+    assert leads_to(SECOND, "Go on with lesson 01", "MirroredStrategy")
+    for stem in stems():
+        answer(folder, *(check.name for check in checks_of(stem)[:-1]), lesson=stem)
+    last = stems()[-1]
+    answer(folder, checks_of(last)[-1].name, lesson=last)
+    # After the last lesson, what was left out.
+    left = checks_of("01_mirrored_strategy")[-1].name
+    note = f"MirroredStrategy, next task: `{left}`"
+    assert leads_to("exercises/01_mirrored_strategy.ipynb", "Go on with exercise 01", note)
+    for stem in stems():
+        answer(folder, checks_of(stem)[-1].name, lesson=stem)
+    assert course_state(folder)["next"] == ""
+    assert "You have passed every task" in course_page(folder)
 
 
 def test_a_folder_without_notebooks_has_a_page_too(tmp_path):
@@ -60,9 +98,9 @@ def test_a_folder_without_notebooks_has_a_page_too(tmp_path):
 
 def test_the_page_is_renewed_until_the_learner_changes_it(folder, capsys):
     assert cli.main(["lab", str(folder), "--lay-only"]) == 0
-    answer(folder)
+    answer(folder, "slices")
     cli.main(["lab", str(folder), "--lay-only"])
-    assert "Continue exercise 00" in (folder / PAGE).read_text()
+    assert "Go on with exercise 00" in (folder / PAGE).read_text()
     (folder / PAGE).write_text("my notes")
     capsys.readouterr()
     cli.main(["lab", str(folder), "--lay-only"])

@@ -211,7 +211,7 @@ def test_a_missing_jupyterlab_is_explained(monkeypatch):
 def test_a_conclusion_that_waits_keeps_its_place_in_the_notebook():
     """Without a box it has none, and JupyterLab scrolls to the cell that Shift+Enter selects."""
     extension = Path(lab.__file__).parents[1] / "_jupyter/labextensions/distlab-course/static"
-    script = (extension / "remoteEntry.js").read_text(encoding="utf-8")
-    (rule,) = re.findall(r"\.distlab-hidden \{(.*?)\}", script)
+    style = (extension / "course.css").read_text(encoding="utf-8")
+    (rule,) = re.findall(r"\.distlab-hidden \{(.*?)\}", style)
     assert "visibility: hidden" in rule
     assert "display" not in rule

@@ -12,11 +12,25 @@ from playwright.sync_api import expect
 from distlab.authoring.prediction_cells import REVEAL_LINE, fold_cells
 from distlab.course.learner_folder import without_outputs
 from tests.support.browser import LIMIT_MILLISECS, open_browser, open_lab, open_page
+from tests.support.notebook_page import (
+    PANEL,
+    answer,
+    cells,
+    choose,
+    has_run,
+    open_alone,
+    open_notebook,
+    output_of,
+    predict,
+    press,
+    run,
+    run_hidden,
+    source_of,
+)
 from tests.support.repository import ROOT
 
 EXERCISE = "exercises/00_start_here.ipynb"
 COURSE, LESSON = ".distlab-course", ".distlab-course .distlab-lesson"
-PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the notebook in front; others may be open
 VIEWER = ".jp-MarkdownViewer:visible"
 
 WRONG = """# task: slices
@@ -52,12 +66,12 @@ def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, 
     page.goto(address.split("?")[0])  # without its token the server lets nobody in
     expect(page).to_have_url(re.compile("/login"))
     page.goto(address)
-    start = page.locator(VIEWER).get_by_role("link")
+    start = page.locator(f"{VIEWER} .distlab-start")
     expect(start).to_have_text("Start lesson 00")
     expect(page.locator(LESSON)).to_have_count(18)
     assert page.request.get(data).json()["next"] == "notebooks/00_start_here.ipynb"
     first = page.locator(LESSON).first
-    expect(first).to_contain_text(re.compile(r"exercise, \d+ min"))
+    expect(first).to_contain_text(re.compile(r"\d+ min · exercise \d+ min"))
     expect(page.locator(f"{LESSON}.distlab-next")).to_contain_text("Start here")
     page.locator(f"{COURSE} a", has_text="Glossary").click()
     expect(page.locator(f"{VIEWER} h1")).to_contain_text("Glossary")
@@ -69,12 +83,17 @@ def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, 
     width_em = "node => node.clientWidth / parseFloat(getComputedStyle(node).fontSize)"
     assert cells(page).locator("p").first.evaluate(width_em) < 45  # about 90 letters in a line
 
-    first.get_by_text(re.compile(r"exercise, \d+ min")).click()
+    # The lesson's end leads to the exercise, in the place of "Click to add a cell".
+    page.locator(f"{PANEL} .distlab-end a", has_text="Exercise 00, 29 minutes").click()
     expect(cells(page).first.locator("h1")).to_contain_text("Exercise")
+    expect(page.locator(f"{PANEL} .distlab-end")).to_have_text(re.compile("Lesson 01"))
+    expect(page.locator(".jp-Notebook-footer")).to_have_count(0)
     expect(page.locator(f"{COURSE} [aria-current]")).to_contain_text("exercise")
     expect(page.get_by_role("tab", name="Lesson 00")).to_be_visible()
     expect(page.get_by_role("tab", name="Exercise 00")).to_be_visible()
     task, check = place_of("# task: slices"), place_of('dl.check("slices")')
+    try_next = cells(page).nth(check + 1)
+    expect(try_next).to_be_hidden()  # it may tell of a solution
     choose(page, "Edit", "Clear Outputs of All Cells")
     expect(page.locator(f"{PANEL} .jp-OutputArea-output")).to_have_count(0)
     idle = page.locator(f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]")
@@ -127,6 +146,12 @@ def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, 
     run(page, check)
     expect(output_of(page, check)).to_contain_text("slices: passed (2 of 2 points)")
     expect(first).to_contain_text("1 of 4 passed")  # nobody has saved
+    expect(try_next).to_contain_text("Try next")
+    expect(try_next).to_be_visible()
+    page.get_by_role("tab", name="Start").click()
+    expect(start).to_have_text("Go on with exercise 00")
+    expect(page.locator(f"{VIEWER} .distlab-tile").first).to_contain_text("1 of 4 tasks")
+    page.get_by_role("tab", name="Exercise 00").click()
     page.reload()
     expect(page.get_by_role("tab", name="Exercise 00")).to_be_visible()
     expect(first).to_be_visible()
@@ -168,9 +193,11 @@ def write_notebook(folder, name):
         v4.new_code_cell("steps.reveal(90)", metadata={"tags": ["reveal"]}),
         v4.new_code_cell(ASK_LAST, metadata={"tags": ["predict"]}),
         v4.new_code_cell('wide.reveal("two")', metadata={"tags": ["reveal"]}),
+        v4.new_markdown_cell(CONCLUSION, metadata={"tags": ["after-reveal"]}),
         *map(v4.new_code_cell, (RECAP, VIEW)),
         v4.new_code_cell(RING, metadata={"tags": ["hide-input"]}),
         v4.new_code_cell(TOO_LATE),
+        v4.new_markdown_cell(LONG),
     ]
     fold_cells(made)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
@@ -182,12 +209,9 @@ def write_notebook(folder, name):
 def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     folder, address, _ = lab
     write_notebook(folder, "copies.ipynb")
-    # Reset: JupyterLab would open again, beside it, what an earlier test had open.
-    page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", "/lab/tree/notebooks/copies.ipynb?reset&", address))
-    # JupyterLab drops a cell that is run before its kernel is there; the status bar knows.
-    expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
-    ask, reveal, conclusion, ask_number, reveal_number, ask_last, reveal_last = range(1, 8)
-    recap, view, ring, error = range(8, 12)
+    open_notebook(page, address, "notebooks/copies.ipynb")
+    ask, reveal, conclusion, ask_number, reveal_number = range(1, 6)
+    ask_last, reveal_last, conclusion_last, recap, view, ring, error = range(6, 13)
     expect(cells(page).nth(reveal).locator(".jp-InputPlaceholder")).to_have_text(
         re.compile(REVEAL_LINE)
     )
@@ -263,6 +287,10 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     expect(output_of(page, reveal)).to_contain_text("✗ You predicted four. It was two.")
     expect(output_of(page, reveal_number)).to_contain_text("✓ You predicted it: 90 steps.")
     expect(output_of(page, reveal_last)).to_contain_text("Not yet answered.")
+    expect(cells(page).nth(conclusion_last)).to_be_hidden()
+    output_of(page, reveal_last).get_by_text("Answer", exact=True).click()
+    expect(cells(page).nth(conclusion_last)).to_be_visible()
+    output_of(page, ask_last).click()
     expect(output_of(page, recap)).to_contain_text("1 of 2 predictions came true.")
     expect(output_of(page, recap)).to_contain_text("Not yet answered: 1.")
     last = cells(page).nth(ask_last).locator(".widget-vbox")
@@ -289,9 +317,20 @@ def test_predictions_views_and_terms_answer_to_mouse_and_keyboard(lab, page):
     expect(picture).to_have_attribute("alt", "12 examples on 4 replicas")
 
     expect(source_of(page, ring)).to_have_count(0)
-    run_hidden(page, ring)
+    run_hidden(page, ring, "Shift+Enter")
     picture = cells(page).nth(ring).locator("img")
     expect(picture).to_have_attribute("alt", re.compile("."))
+    # The view opens whole, although the next cell is the one that JupyterLab brings into sight.
+    for part in ("strong", "img"):
+        expect(cells(page).nth(ring).locator(f".distlab-view {part}")).to_be_in_viewport(ratio=0.99)
+    text_left = """label => {
+        const range = document.createRange();
+        range.selectNodeContents(label);
+        return Math.round(range.getBoundingClientRect().left);
+    }"""
+    labels = cells(page).nth(ring).locator(".widget-label:visible").all()
+    assert len({label.evaluate(text_left) for label in labels}) == 1 < len(labels)
+    cells(page).nth(ring).locator("strong").click()
     for slider in cells(page).nth(ring).get_by_role("slider").all():
         now, last = (slider.get_attribute(f"aria-value{end}") for end in ("now", "max"))
         before = picture.get_attribute("alt") or ""
@@ -318,11 +357,7 @@ def test_a_prediction_is_kept_in_notebook_7_too(lab, page):
     write_notebook(folder, "alone.ipynb")
     failed = []
     page.on("console", lambda said: failed.append(said.text) if "distlab" in said.text else None)
-    page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", "/notebooks/notebooks/alone.ipynb?", address))
-    # It drops a cell that is run before its kernel is there; until then, it calls itself idle.
-    expect(page.locator(".jp-Toolbar-kernelName").first).to_contain_text("Python 3")
-    kernel = page.locator(".jp-Notebook-ExecutionIndicator")
-    expect(kernel).to_have_attribute("data-status", "idle")
+    open_alone(page, address, "notebooks/alone.ipynb")
     ask, reveal, conclusion = 1, 2, 3
     expect(cells(page).nth(conclusion)).to_be_hidden()
     predict(page, ask)
@@ -349,68 +384,3 @@ def place_of(source):
         if cell.cell_type == "code" and source in cell.source
     ]
     return place
-
-
-def cells(page):
-    return page.locator(f"{PANEL} .jp-Notebook .jp-Cell")
-
-
-def source_of(page, cell):
-    return cells(page).nth(cell).locator(".cm-content")
-
-
-def output_of(page, cell):
-    return cells(page).nth(cell).locator(".jp-OutputArea-output").first
-
-
-def has_run(page, cell):
-    prompt = cells(page).nth(cell).locator(".jp-InputPrompt")
-    expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
-
-
-def choose(page, menu, item):
-    page.get_by_role("menuitem", name=menu, exact=True).click()
-    page.get_by_role("menuitem", name=item, exact=True).click()
-
-
-def run(page, cell):
-    prompt = cells(page).nth(cell).locator(".jp-InputPrompt")
-    before = prompt.inner_text()
-    cells(page).nth(cell).locator(".cm-content").click()
-    page.keyboard.press("Control+Enter")
-    expect(prompt).not_to_have_text(before)
-    has_run(page, cell)
-
-
-def predict(page, cell):
-    """Runs the cell of a question, whose source folds: the output says the same."""
-    source_of(page, cell).click()
-    page.keyboard.press("Control+Enter")
-    expect(source_of(page, cell)).to_have_count(0)
-
-
-def run_hidden(page, cell):
-    """Runs a cell whose code is hidden: its first line is shown, and a click selects it."""
-    cells(page).nth(cell).locator(".jp-InputPlaceholder").click()
-    page.keyboard.press("Control+Enter")
-
-
-def answer(page, cell, source):
-    cells(page).nth(cell).locator(".cm-content").click()
-    page.keyboard.press("Control+A")
-    page.keyboard.insert_text(source)
-    run(page, cell)
-
-
-def press(page, target, *keys):
-    """Presses Tab until the target has the keyboard, and then other keys."""
-    expect(target).to_be_visible()
-    page.keyboard.press("Escape")
-    for _ in range(60):
-        if target.evaluate("node => node === document.activeElement"):
-            break
-        page.keyboard.press("Tab")
-    else:
-        raise AssertionError(f"Tab does not lead to {target}")
-    for key in keys:
-        page.keyboard.press(key)

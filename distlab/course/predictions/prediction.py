@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -250,6 +251,11 @@ def recap() -> None:
             "to think about again."
         )
     show(text, text.replace("*", ""))
+
+
+def is_recap(text: str) -> bool:
+    """Whether a plain text is what `recap` says of predictions, so that they were asked before."""
+    return bool(re.match(r"(\d+ of \d+ predictions came true|Not yet answered: \d+)\.", text))
 
 
 def _counted(predictions: list[Prediction]) -> str:

@@ -1,5 +1,5 @@
 /* The course on JupyterLab's left side: titles, minutes and progress; a click opens the notebook.
-   Notebooks get a readable width, and tabs named after the lesson; a conclusion waits for its answer.
+   A lesson's tab has its name, and it ends in a button to the exercise; a conclusion waits for its answer.
    A prediction is a card that is answered by keyboard and kept in the notebook.
 
    Written by hand in the form in which JupyterLab loads prebuilt extensions, so that nothing has to be
@@ -9,17 +9,24 @@
   const ID = 'distlab-course';
   let shared = null;
 
+  const style = make('link');
+  style.rel = 'stylesheet';
+  style.href = new URL('course.css', document.currentScript.src).href;
+
   async function sharedModule(name) {
     const versions = Object.values(shared[name]);
     return (await versions[0].get())();
   }
 
-  function make(tag, className, text) {
+  function make(tag, className = '', text = '') {
     const node = document.createElement(tag);
     node.className = className;
     if (text) node.textContent = text;
     return node;
   }
+
+  // As on a phone, where the panel would leave nothing to the notebook beside it.
+  const isNarrow = () => window.innerWidth < 700;
 
   function link(app, className, text, path) {
     const node = make('a', className, text);
@@ -28,11 +35,12 @@
     node.addEventListener('click', event => {
       event.preventDefault();
       void app.commands.execute('docmanager:open', { path });
+      if (isNarrow()) app.shell.collapseLeft?.();
     });
     return node;
   }
 
-  const minutes = (name, count) => (count ? `${name}, ${count} min` : name);
+  const minutes = count => (count ? `${count} min` : '');
 
   function draw(app, node, course) {
     const scrolled = node.scrollTop;
@@ -87,23 +95,73 @@
     if (dataset['distlab-name'] !== old) widget.title.dataset = dataset;
   }
 
-  const tagsOf = cell => cell.model.getMetadata('tags') ?? [];
+  // The page with the next step was written at this save, and JupyterLab doesn't look at files again.
+  function renewPage(app, course) {
+    for (const { context } of app.shell.widgets('main')) {
+      if (!course.page || context?.path !== course.page || !context.isReady || context.model.dirty) continue;
+      if (context.model.toString() !== course.text) void context.revert();
+    }
+  }
 
-  // A cell with the tag `after-reveal` says what a prediction's answer is, so it waits for that answer.
-  function markPredictions(notebook) {
+  // Leads on at the end of a notebook of the course, in the place of JupyterLab's "Click to add a cell".
+  function leadOn(app, Widget, { content }, course, path) {
+    const at = course.lessons.findIndex(({ lesson, exercise }) => path && (path === lesson || path === exercise));
+    if (at < 0) return;
+    const [here, following] = course.lessons.slice(at);
+    const steps = [[following?.lesson, `Lesson ${following?.number}`, following?.lesson_minutes]];
+    if (path === here.lesson) steps.unshift([here.exercise, `Exercise ${here.number}`, here.exercise_minutes]);
+    const [to, name, count] = steps.find(([target]) => target) ?? [course.page, 'The course', 0];
+    const footer = new Widget();
+    footer.addClass('distlab-end');
+    footer.node.append(link(app, 'distlab-start', count ? `${name}, ${count} minutes` : name, to));
+    content.layout.footer?.dispose();
+    content.layout.footer = footer;
+  }
+
+  const tagsOf = cell => cell.model.getMetadata('tags') ?? [];
+  const sourceOf = cell => cell.model.sharedModel.source;
+  const isCode = cell => cell.model.type === 'code';
+  const asks = cell => isCode(cell) && /\bdl\.predict\(/.test(sourceOf(cell));
+  const reveals = cell => isCode(cell) && /^\s*\w+\.reveal\(/m.test(sourceOf(cell));
+  const checks = cell => isCode(cell) && /\bdl\.check\(/.test(sourceOf(cell));
+
+  function outputsOf(cell) {
+    const { outputs } = cell.model;
+    return Array.from({ length: outputs.length }, (_, at) => outputs.get(at));
+  }
+
+  const saidBy = cell => outputsOf(cell).map(({ data }) => String(data?.['text/plain'] ?? ''));
+
+  // Answers that a reader unfolded without a prediction.
+  const unfolded = new WeakSet();
+
+  // A cell with the tag `after-reveal` says what a prediction's answer is, so it waits for that answer,
+  // and what a reader can try next tells of a solution, so it waits until the task is passed.
+  function markCells(notebook) {
     let answered = true;
+    let passed = true;
     for (const cell of notebook.widgets) {
-      const tags = tagsOf(cell);
-      const [asks, reveals] = ['predict', 'reveal'].map(tag => tags.includes(tag));
-      if (reveals) answered = cell.model.outputs.length > 0;
-      const output = asks || reveals ? cell.model.outputs.get(0) : undefined;
-      const said = String(output?.data['text/plain'] ?? '');
-      cell.toggleClass('distlab-question', asks);
-      cell.toggleClass('distlab-card', output?.type === 'display_data');
+      const question = asks(cell);
+      const reveal = !question && reveals(cell);
+      const said = question || reveal ? (saidBy(cell)[0] ?? '') : '';
+      if (reveal) answered = /^[✓✗]/.test(said) || (said !== '' && unfolded.has(cell.model));
+      if (checks(cell)) passed = saidBy(cell).some(text => /^\w+: passed /.test(text));
+      cell.toggleClass('distlab-question', question);
+      cell.toggleClass('distlab-card', said !== '');
       cell.toggleClass('distlab-right', said.startsWith('✓'));
       cell.toggleClass('distlab-wrong', said.startsWith('✗'));
-      cell.toggleClass('distlab-hidden', !answered && tags.includes('after-reveal'));
+      const early = (!answered && tagsOf(cell).includes('after-reveal'))
+        || (!passed && cell.model.type === 'markdown' && sourceOf(cell).startsWith('**Try next:**'));
+      cell.toggleClass('distlab-hidden', early);
     }
+  }
+
+  // Shift+Enter leads to the next cell that can be seen.
+  function skipHidden(notebook, cell) {
+    const ran = notebook.widgets.indexOf(cell);
+    if (notebook.activeCellIndex !== ran + 1 || notebook.mode !== 'command') return;
+    const seen = notebook.widgets.findIndex((next, at) => at > ran && !next.hasClass('distlab-hidden'));
+    if (seen > ran) notebook.activeCellIndex = seen;
   }
 
   // Waits until something inside a node is drawn, which JupyterLab does after a cell has run.
@@ -124,9 +182,9 @@
   // A question's control: the box for a number, or one of its buttons.
   const CONTROL = '.distlab-question .widget-vbox :is(input, .widget-toggle-button)';
 
-  function questionOf(notebooks, control) {
-    const panel = notebooks.find(({ content }) => content.node.contains(control));
-    return { panel, cell: panel?.content.widgets.find(({ node }) => node.contains(control)) };
+  function placeOf(notebooks, part) {
+    const panel = notebooks.find(({ content }) => content.node.contains(part));
+    return { panel, cell: panel?.content.widgets.find(({ node }) => node.contains(part)) };
   }
 
   const guessOf = control => (control.matches('input') ? control.value : control.textContent).trim();
@@ -136,11 +194,19 @@
     return chosen ? guessOf(chosen) : '';
   }
 
+  // Says why a question is not answered yet; "" if it is.
+  function lacking(cell) {
+    const guess = guessIn(cell);
+    if (!guess) return 'Not yet answered.';
+    const isNumber = !cell.node.querySelector('.widget-vbox input') || Number.isFinite(Number(guess));
+    return isNumber ? '' : `"${guess}" is not a number: write digits only, as in 1000 or 0.25.`;
+  }
+
   // JupyterLab sends a cell's metadata with each run, so `dl.predict` finds the guess there after a
   // restart, and the file has it when the notebook is opened again.
   function keepGuess(event, notebooks) {
     const control = event.target.closest?.(CONTROL);
-    const { panel, cell } = control ? questionOf(notebooks, control) : {};
+    const { panel, cell } = control ? placeOf(notebooks, control) : {};
     if (!cell || event.type !== (control.matches('input') ? 'change' : 'click')) return;
     const guess = guessOf(control);
     if (guess) cell.model.setMetadata('distlab', { guess });
@@ -150,10 +216,16 @@
   }
 
   // Widgets keep keys for themselves. In a question Enter and Escape lead back to the notebook, and
-  // Shift+Enter leads on; without an answer only when it is pressed again.
+  // Shift+Enter leads on; without an answer only when it is pressed again. Held down, it would run
+  // through the questions.
   function leaveQuestion(event, notebooks) {
+    if (event.repeat && event.shiftKey && event.key === 'Enter' && event.target.closest?.('.jp-Notebook')) {
+      event.preventDefault();
+      event.stopPropagation();
+      return;
+    }
     const control = (event.key === 'Enter' || event.key === 'Escape') && event.target.closest?.(CONTROL);
-    const { panel, cell } = control ? questionOf(notebooks, control) : {};
+    const { panel, cell } = control ? placeOf(notebooks, control) : {};
     if (!cell) return;
     event.stopPropagation();
     const on = event.key === 'Enter' && event.shiftKey;
@@ -161,8 +233,9 @@
     event.preventDefault();
     control.blur(); // so a typed number is kept
     const box = control.closest('.widget-vbox');
-    if (on && !guessIn(cell) && !box.querySelector('.distlab-warning')) {
-      const warning = make('div', 'distlab-warning', 'Not yet answered. Shift+Enter goes on without an answer.');
+    const reason = lacking(cell);
+    if (on && reason && !box.querySelector('.distlab-warning')) {
+      const warning = make('div', 'distlab-warning', `${reason} Shift+Enter goes on without an answer.`);
       warning.setAttribute('role', 'alert');
       box.append(warning);
       control.focus();
@@ -179,20 +252,28 @@
   // JupyterLab brings the next cell into sight, before there is an output that moves it down. A reader
   // who has gone on, or runs all cells, is left alone.
   async function showOutput(notebook, cell) {
-    const tags = tagsOf(cell);
-    const show = part => {
+    const { node } = cell.outputArea;
+    const show = (part, control) => {
+      const skipped = notebook.widgets.slice(0, notebook.activeCellIndex).filter(each => each.hasClass('distlab-hidden'));
       const ahead = notebook.activeCellIndex - notebook.widgets.indexOf(cell);
-      if ((ahead !== 0 && ahead !== 1) || notebook.mode !== 'command') return;
-      part?.focus({ preventScroll: true });
-      cell.outputArea.node.scrollIntoView({ block: 'nearest' });
+      if (ahead < 0 || ahead > 1 + skipped.length || notebook.mode !== 'command') return;
+      control?.focus({ preventScroll: true });
+      const fits = part.clientHeight <= notebook.node.clientHeight;
+      part.scrollIntoView({ block: fits ? 'nearest' : 'start' });
     };
-    if (!tags.includes('predict') && !tags.includes('reveal')) return;
-    await drawn(cell.outputArea.node, '.jp-RenderedMarkdown > *');
+    const question = asks(cell);
+    if (!question && !reveals(cell)) {
+      if (!outputsOf(cell).some(({ data }) => data?.['application/vnd.jupyter.widget-view+json'])) return;
+      await (await drawn(node, '.distlab-view img')).decode().catch(() => {});
+      show(node.querySelector('.distlab-view'));
+      return;
+    }
+    await drawn(node, '.jp-RenderedMarkdown > *');
     await new Promise(requestAnimationFrame); // JupyterLab scrolls at the end of a run
-    show();
-    if (!tags.includes('predict')) return;
-    const control = await drawn(cell.outputArea.node, '.widget-vbox :is(input, .widget-toggle-button)');
-    show(guessIn(cell) ? null : control); // the answer can be typed at once
+    show(node);
+    if (!question) return;
+    const control = await drawn(node, '.widget-vbox :is(input, .widget-toggle-button)');
+    show(node, guessIn(cell) ? null : control); // the answer can be typed at once
   }
 
   // One save after another: to a second one, what the first has written is a change by somebody else,
@@ -208,7 +289,7 @@
   const folded = new WeakSet();
 
   function foldQuestion(cell) {
-    if (folded.has(cell.model) || !tagsOf(cell).includes('predict')) return;
+    if (folded.has(cell.model) || !asks(cell)) return;
     folded.add(cell.model);
     cell.inputHidden = true;
   }
@@ -225,7 +306,7 @@
   // TensorFlow takes seconds to load, and JupyterLab's only sign is a star. Shown after a second: if
   // TensorFlow is there already, the cell has run by then.
   function noteLoading(cell) {
-    const loads = /^\s*(import|from) (tensorflow|keras|distlab)\b/m.test(cell.model.sharedModel.source);
+    const loads = /^\s*(import|from) (tensorflow|keras|distlab)\b/m.test(sourceOf(cell));
     note(cell, 'distlab-loading', loads ? 'TensorFlow loads. It does so once in each notebook.' : '');
   }
 
@@ -234,7 +315,7 @@
     const [, name] = /^name '(\w+)' is not defined/.exec(error?.errorValue ?? '') ?? [];
     const makes = new RegExp(`^\\s*([\\w, ]*\\b${name}\\b[\\w, ]*=(?!=)|(def|class) ${name}\\b|(import|from)\\b.*\\b${name}\\b)`, 'm');
     const above = notebook.widgets.slice(0, notebook.widgets.indexOf(cell));
-    const lost = name && above.some(({ model }) => model.type === 'code' && makes.test(model.sharedModel.source));
+    const lost = name && above.some(each => isCode(each) && makes.test(sourceOf(each)));
     note(cell, '', lost ? `${name} is made in a cell above. Choose Run, then Run All Above Selected Cell.` : '');
   }
 
@@ -249,10 +330,12 @@
       return item;
     }
     body.append(link(app, 'distlab-title', lesson.title, lesson.lesson));
-    const small = make('div', 'distlab-small', minutes('lesson', lesson.lesson_minutes));
+    const small = make('div', 'distlab-small');
+    small.append(make('span', 'distlab-lesson-state', lesson.read ? '✓ read' : minutes(lesson.lesson_minutes)));
     body.append(small);
     if (lesson.exercise) {
-      small.append(' · ', link(app, 'distlab-exercise', minutes('exercise', lesson.exercise_minutes), lesson.exercise));
+      const text = `exercise ${minutes(lesson.exercise_minutes)}`.trim();
+      small.append(' · ', link(app, 'distlab-exercise', text, lesson.exercise));
     }
     if (lesson.state) {
       const bar = make('div', 'distlab-bar');
@@ -265,76 +348,6 @@
     return item;
   }
 
-  const STYLE = `
-    .distlab-course { overflow-y: auto; padding: 10px 12px 24px; color: var(--jp-ui-font-color1);
-      background: var(--jp-layout-color1); font-size: var(--jp-ui-font-size1); line-height: 1.4; }
-    .distlab-head { display: flex; justify-content: space-between; gap: 8px; align-items: baseline; }
-    .distlab-page { font-weight: 600; font-size: var(--jp-ui-font-size2); }
-    .distlab-total, .distlab-small { color: var(--jp-ui-font-color2); font-size: var(--jp-ui-font-size0); }
-    .distlab-part { margin: 16px 0 4px; font-size: var(--jp-ui-font-size1); font-weight: 600; }
-    .distlab-list { list-style: none; margin: 0; padding: 0; }
-    .distlab-lesson { display: flex; gap: 10px; padding: 5px 6px; border-left: 3px solid transparent; }
-    .distlab-next { border-left-color: var(--jp-brand-color1); }
-    .distlab-open { background: var(--jp-layout-color2); }
-    .distlab-course .distlab-lesson [aria-current] { text-decoration: underline; }
-    .distlab-course .distlab-title[aria-current] { font-weight: 600; }
-    .distlab-number { font-variant-numeric: tabular-nums; color: var(--jp-ui-font-color2); }
-    .distlab-body { flex: 1; min-width: 0; }
-    .distlab-coming .distlab-title { color: var(--jp-ui-font-color2); margin-right: 8px; }
-    .distlab-course a { color: var(--jp-content-link-color, #00629b); text-decoration: none; }
-    .distlab-course a:hover, .distlab-course a:focus-visible { text-decoration: underline; }
-    .distlab-bar { height: 4px; margin: 4px 0 2px; background: var(--jp-border-color2); }
-    .distlab-full { height: 100%; background: #008a6b; }
-    /* Without a box it would stand at the notebook's top, and JupyterLab scrolls to the cell that it selects next. */
-    .jp-Notebook .distlab-hidden { visibility: hidden; height: 0; min-height: 0; margin: 0; padding-block: 0; overflow: hidden; }
-    /* The site's card of a prediction (docs/_static/site.css). It hangs out to the left: its text is in the column. */
-    body { --distlab-right: #00765c; --distlab-wrong: #c93a00; --distlab-ask: #00629b; }
-    body[data-jp-theme-light='false'] { --distlab-right: #4dc9a6; --distlab-wrong: #ff8f66; --distlab-ask: #6db7e8; }
-    .distlab-card { --distlab-edge: var(--distlab-ask); position: relative; }
-    .distlab-card.distlab-right { --distlab-edge: var(--distlab-right); }
-    .distlab-card.distlab-wrong { --distlab-edge: var(--distlab-wrong); }
-    .distlab-card .jp-Cell-outputArea { margin: 4px 0 4px calc(var(--jp-cell-prompt-width) - 14px); padding: 12px 16px;
-      border: 1px solid var(--jp-border-color2); border-left: 4px solid var(--distlab-edge); border-radius: 8px;
-      background: color-mix(in srgb, var(--jp-layout-color2) 50%, var(--jp-layout-color1)); }
-    .distlab-card:is(.distlab-right, .distlab-wrong) .jp-Cell-outputArea {
-      background: color-mix(in srgb, var(--distlab-edge) 9%, var(--jp-layout-color1)); }
-    .distlab-card:is(.distlab-right, .distlab-wrong) .jp-RenderedMarkdown > p:first-child::first-letter { color: var(--distlab-edge); font-weight: 700; }
-    .distlab-card .jp-OutputPrompt { display: none; }
-    .distlab-card .jp-OutputArea-output { padding: 0; background: none; }
-    .distlab-card .jp-OutputArea-child:last-child .jp-RenderedMarkdown > :last-child { margin-bottom: 0; }
-    .distlab-card :is(.jp-OutputArea-child, .jp-OutputArea-output, .jupyter-widgets) { overflow: visible; }
-    .distlab-question .jp-OutputArea-child:first-child .jp-RenderedMarkdown p { font-weight: 600; }
-    /* Once the output says it, the folded source is three dots in the card's corner. */
-    .distlab-card .jp-Cell-inputWrapper:has(.jp-InputPlaceholder) { position: absolute; z-index: 1; top: 14px; right: 8px; margin: 0; }
-    .distlab-card :is(.jp-InputPlaceholder, .jp-Placeholder-content) { border: 0; background: none; }
-    .distlab-card :is(.jp-InputCollapser, .jp-InputPlaceholder .jp-Placeholder-prompt, .jp-PlaceholderText) { display: none; }
-    .distlab-card .jupyter-widgets { font-size: inherit; }
-    .distlab-card .widget-toggle-buttons { height: auto; }
-    .distlab-card .widget-toggle-button, .distlab-card input { height: auto; min-height: 36px; margin: 4px 8px 4px 0; padding: 4px 14px;
-      border: 1.5px solid var(--jp-border-color1); border-radius: 8px; color: var(--jp-ui-font-color1);
-      background: var(--jp-layout-color0); box-shadow: none; }
-    .distlab-card .widget-toggle-button:hover { border-color: var(--distlab-ask); }
-    .distlab-card :is(.widget-toggle-button, input):focus-visible { outline: 3px solid var(--distlab-ask); outline-offset: 2px; }
-    .distlab-note { margin-left: calc(var(--jp-cell-prompt-width) + 6px); color: var(--jp-ui-font-color1); }
-    .distlab-loading { animation: distlab-appear 0s 1s both; }
-    @keyframes distlab-appear { from { visibility: hidden; } to { visibility: visible; } }
-    .distlab-warning { color: var(--distlab-wrong); font-weight: 600; }
-    .widget-toggle-buttons .jupyter-button { font-size: 14px; }
-    .widget-toggle-buttons .jupyter-button.mod-active { background: #00629b; color: #fff; }
-    .jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr'] pre { word-break: normal; overflow-wrap: anywhere; }
-    .lm-TabBar-tab[data-distlab-name] .lm-TabBar-tabLabel { display: none; }
-    .lm-DockPanel-tabBar.lm-TabBar .lm-TabBar-tab[data-distlab-name][data-type]::after {
-      content: attr(data-distlab-name); order: 1; flex: 1 1 auto; position: static; width: auto; border: 0; }
-    .lm-TabBar-tab[data-distlab-name] .lm-TabBar-tabCloseIcon { order: 2; }
-    .jp-Notebook .jp-WindowedPanel-inner { max-width: 58rem; margin-inline: auto; }
-    .jp-RenderedMarkdown { --jp-content-font-size1: 16px; line-height: 1.6; }
-    .jp-RenderedMarkdown :is(p, li) { max-width: 44rem; }
-    .jp-RenderedMarkdown :is(h1, h2, h3) { font-weight: 650; letter-spacing: -.01em; }
-    .jp-RenderedHTMLCommon a.distlab-start { display: inline-block; margin-top: 8px; padding: 10px 20px; border-radius: 6px;
-      background: #00629b; color: #fff; font-weight: 600; text-decoration: none; }
-    .jp-RenderedHTMLCommon a.distlab-start:is(:hover, :focus-visible) { background: #004a75; color: #fff; }
-  `;
-
   const ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" width="18" height="18">'
     + '<path class="jp-icon3" fill="#616161" d="M4 4h7v16H6a2 2 0 0 0-2 1zm16 0h-7v16h5a2 2 0 0 1 2 1z"/></svg>';
 
@@ -342,7 +355,7 @@
     const { Widget } = await sharedModule('@lumino/widgets');
     const { LabIcon } = await sharedModule('@jupyterlab/ui-components');
     const { NotebookActions } = await sharedModule('@jupyterlab/notebook');
-    document.head.append(make('style', '', STYLE));
+    document.head.append(style);
     const panel = new Widget();
     panel.id = ID;
     panel.addClass('distlab-course');
@@ -352,9 +365,15 @@
     if (restorer) restorer.add(panel, ID);
 
     const settings = app.serviceManager.serverSettings;
+    let course = { lessons: [] };
+    const end = notebook => leadOn(app, Widget, notebook, course, pathOf(notebook));
     const refresh = async () => {
       const answer = await fetch(`${settings.baseUrl}distlab/course`, { credentials: 'same-origin' });
-      if (answer.ok) draw(app, panel.node, await answer.json());
+      if (!answer.ok) return;
+      course = await answer.json();
+      draw(app, panel.node, course);
+      renewPage(app, course);
+      notebooks.forEach(end);
     };
     app.serviceManager.contents.fileChanged.connect((_, change) => {
       if (change.type === 'save' || change.type === 'new' || change.type === 'delete') void refresh();
@@ -365,20 +384,27 @@
       // A cell that is run before its kernel is there is dropped, and called a success.
       if (success && cell.model.executionCount !== null) {
         foldQuestion(cell);
+        skipHidden(notebook, cell);
         void showOutput(notebook, cell);
       }
-      // Progress is read from the saved notebook, so an exercise is saved as soon as a check has run.
-      const path = pathOf(notebook.parent);
-      if (path.startsWith('exercises/') && /\bdl\.check\(/.test(cell.model.sharedModel.source)) {
-        save(notebook.parent.context);
-      }
+      // Progress is read from the saved notebook, so that is saved as soon as a check or the recap has run.
+      const counts = checks(cell) || (isCode(cell) && /^recap\(\)/m.test(sourceOf(cell)));
+      if (counts && /^(notebooks|exercises)\//.test(pathOf(notebook.parent))) save(notebook.parent.context);
     });
-    notebooks.widgetAdded.connect((_, { content, context }) => {
+    notebooks.widgetAdded.connect((_, notebook) => {
+      const { content, context } = notebook;
       void context.ready.then(() => {
-        markPredictions(content);
-        content.model.contentChanged.connect(() => markPredictions(content));
+        end(notebook);
+        markCells(content);
+        content.model.contentChanged.connect(() => markCells(content));
       });
     });
+    window.addEventListener('toggle', ({ target }) => {
+      const { panel: notebook, cell } = placeOf(notebooks, target);
+      if (!cell || !target.open || !reveals(cell)) return;
+      unfolded.add(cell.model);
+      markCells(notebook.content);
+    }, true);
     // In the window and first: neither JupyterLab nor the widget has seen the key.
     window.addEventListener('keydown', event => leaveQuestion(event, notebooks), true);
     for (const type of ['click', 'change']) window.addEventListener(type, event => keepGuess(event, notebooks));
@@ -390,7 +416,8 @@
     // Not awaited: JupyterLab waits for this function before it restores anything.
     void refresh();
     void app.restored.then(() => {
-      if (!app.shell.leftCollapsed) app.shell.activateById(ID);
+      if (isNarrow()) app.shell.collapseLeft?.();
+      else if (!app.shell.leftCollapsed) app.shell.activateById(ID);
     });
   }
 
