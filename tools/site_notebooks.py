@@ -45,8 +45,8 @@ def rewrite(path: Path) -> None:
     for question, answer in pairs(cells):
         if cells[answer.cell].outputs:  # an exercise's was not run
             name = f"{path.stem}/{question.name}"
-            asked, shown = _stored(cells[question.cell]), _stored(cells[answer.cell])
-            card = _card(asked, shown, within=_within(answer))
+            asked, shown = stored(cells[question.cell]), stored(cells[answer.cell])
+            card = _card(asked, shown, within=tolerance_of(answer))
             cells[question.cell] = _block("prediction", card, name=name)
             cells[answer.cell] = _block("reveal", shown, name=name)
     notebook.cells = [shown for cell in cells for shown in _on_the_page(cell)]
@@ -86,21 +86,26 @@ def _div(kind: str, markdown: str, *, hidden: bool = False, **data: str) -> str:
     return f'<div class="{kind}"{notes}{" hidden" * hidden}>\n\n{markdown}\n\n</div>'
 
 
-def _stored(cell: NotebookNode) -> str:
+def stored(cell: NotebookNode) -> str:
     """What a cell of a prediction shows, in Markdown."""
     return str(cell.outputs[0].data["text/markdown"])
 
 
 def _card(asked: str, shown: str, *, within: float) -> str:
     """A question as it stands on the page, and what the kernel would say to each answer."""
-    question = _question(asked)
-    answer, words = _answer(question, shown)
+    question, answer, words = read_back(asked, shown)
     assert revealed(question, answer, words, within)[0] == shown, f"not read back: {shown}"
     said = [
         _div("said", compared(question, guess, answer, words, within)[0], hidden=True, **data)
         for guess, data in _guesses(question, answer, words, within)
     ]
     return "\n\n".join([asked, *said])
+
+
+def read_back(asked: str, shown: str) -> tuple[Question, Answer, dict[Answer, str]]:
+    """Returns the question, the answer, and the words to each, from what a notebook stores."""
+    question = _question(asked)
+    return question, *_answer(question, shown)
 
 
 def _question(asked: str) -> Question:
@@ -147,6 +152,7 @@ def _guesses(
     yield max(map(float, [answer, *words])) + 2 * within + 1, {"right": "false"}
 
 
-def _within(answer: PredictionCall) -> float:
+def tolerance_of(answer: PredictionCall) -> float:
+    """Returns how far from the answer a number may be."""
     (within,) = [key.value for key in answer.call.keywords if key.arg == "within"] or [None]
     return float(ast.literal_eval(within)) if within else 0.0
