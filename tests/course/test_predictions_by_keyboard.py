@@ -1,6 +1,8 @@
-"""Every prediction of the course, answered in a real browser by a reader without a mouse."""
+"""Every prediction of the course, answered by keyboard in a real browser, and answered badly."""
 
 from __future__ import annotations
+
+import re
 
 import nbformat
 import pytest
@@ -10,8 +12,16 @@ from playwright.sync_api import TimeoutError, expect
 from distlab.authoring.notebook_text import tags_of
 from distlab.authoring.prediction_cells import between, fold_cells, pairs
 from distlab.course.predictions.question import agree
-from tests.support.browser import open_browser, open_lab, open_page
-from tests.support.notebook_page import PANEL, cells, open_alone, open_notebook
+from tests.support.browser import LIMIT_MILLISECS, open_browser, open_lab, open_page
+from tests.support.notebook_page import (
+    PANEL,
+    cells,
+    choose,
+    open_alone,
+    open_notebook,
+    run,
+    source_of,
+)
 from tests.support.repository import ROOT
 from tools.site_notebooks import read_back, stored, tolerance_of
 
@@ -59,9 +69,13 @@ def write_predictions(path, lessons):
             written += made
             asked.append((question, answer, within, place, place + reveal, len(written)))
     fold_cells(written)
+    write_notebook(path, written)
+    return asked
+
+
+def write_notebook(path, written):
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     nbformat.write(v4.new_notebook(cells=written, metadata=kernel), path)
-    return asked
 
 
 # The page looks at each frame, whereas `expect` looks once a second, twice for each question.
@@ -117,10 +131,13 @@ def test_every_prediction_of_the_course_is_answered_by_keyboard_alone(lab):
         name = f"notebooks/predictions-{half}.ipynb"
         asked = write_predictions(folder / name, part)
         with open_page(browser) as page:
+            thrown = []
+            page.on("pageerror", lambda error, thrown=thrown: thrown.append(str(error)))
             open_notebook(page, address, name)
             page.keyboard.press("Shift+Enter")
             for number, each in enumerate(asked):
                 answer_by_keyboard(page, each, number)
+        assert thrown == []
         count += len(asked)
     assert count == 91
 
@@ -134,3 +151,94 @@ def test_predictions_are_answered_by_keyboard_in_notebook_7_too(lab):
         page.keyboard.press("Shift+Enter")
         for number, each in enumerate(asked):
             answer_by_keyboard(page, each, number)
+
+
+# As the course wrote notebooks before their cells had tags.
+OLDER = [
+    'import distlab as dl\ncopies = dl.predict("How many copies?", ["one", "two"])',
+    'copies.reveal("two")',
+    'steps = dl.predict("How many steps?", unit="steps")',
+    "steps.reveal(90)",
+    "import os\nos._exit(1)",
+]
+
+
+def test_no_key_too_early_too_long_or_wrong_loses_a_prediction(lab):
+    folder, address, browser = lab
+    name = "notebooks/older.ipynb"
+    write_notebook(folder / name, [v4.new_code_cell(source) for source in OLDER])
+    ask, reveal, ask_number, reveal_number, crash = range(5)
+    with open_page(browser) as page:
+        held = []
+
+        def hold_the_kernel(route):
+            if route.request.method == "POST":
+                held.append(route)
+            else:
+                route.continue_()
+
+        page.route("**/api/sessions?*", hold_the_kernel)
+        page.goto(re.sub(r"/lab(/tree/[^?]*)?\?", f"/lab/tree/{name}?reset&", address))
+        source_of(page, ask).click()
+        for _ in range(3):  # there is no kernel yet
+            page.keyboard.press("Shift+Enter")
+        expect(cells(page).nth(ask)).to_contain_text("Python starts, and then runs this cell.")
+        for _ in range(LIMIT_MILLISECS // 50):
+            if not held:
+                page.wait_for_timeout(50)  # in which the browser's requests are looked at
+        (kernel,) = held
+        kernel.continue_()
+        wait_until(page, HAS_KEYBOARD, ask)
+        expect(page.locator(".jp-Dialog")).to_have_count(0)
+        control = cells(page).nth(ask).locator(".widget-vbox")
+        page.keyboard.down("Shift")
+        page.keyboard.press("Enter")
+        for _ in range(20):
+            page.keyboard.down("Enter")  # and never up: the key repeats
+        page.keyboard.up("Enter")
+        page.keyboard.up("Shift")
+        expect(control).to_contain_text("Not yet answered.")
+        expect(cells(page).nth(reveal).locator(".jp-OutputArea-output")).to_have_count(0)
+        control.get_by_role("button", name="two").focus()
+        page.keyboard.press("Enter")
+        for _ in (ask, reveal):
+            page.keyboard.press("Shift+Enter")
+        wait_until(page, IN_SIGHT, reveal, "✓ You predicted it")
+
+        page.keyboard.press("Shift+Enter")
+        wait_until(page, HAS_KEYBOARD, ask_number)
+        control = cells(page).nth(ask_number).locator(".widget-vbox")
+        for typed in ("0,5", "1e400", "many"):
+            control.get_by_role("textbox").click()  # nothing lies on it
+            page.keyboard.press("Control+A")
+            page.keyboard.type(typed)
+            page.keyboard.press("Shift+Enter")
+            expect(control).to_contain_text(f"'{typed}' is not a number: write digits only")
+            expect(control.get_by_role("alert")).to_contain_text("Not yet answered.")
+            wait_until(page, HAS_KEYBOARD, ask_number)
+        page.keyboard.press("Control+A")
+        page.keyboard.type("45")
+        page.keyboard.press("Enter")
+        expect(control).to_contain_text("Your prediction: 45 steps.")
+
+        run(page, crash, waits=False)
+        page.locator(".jp-Dialog .jp-mod-accept").click()  # it says that the kernel has died
+        source_of(page, reveal_number).click()
+        choose(page, "Run", "Run All Above Selected Cell")
+        expect(control).to_contain_text("Your prediction: 45 steps.")
+        source_of(page, reveal_number).click()
+        page.keyboard.press("Shift+Enter")
+        wait_until(page, IN_SIGHT, reveal_number, "✗ You predicted 45 steps. It was 90 steps.")
+
+
+def test_on_a_phone_the_panel_leaves_the_page_to_the_reader(lab):
+    _, address, browser = lab
+    with open_page(browser, viewport={"width": 390, "height": 844}) as page:
+        page.goto(address)
+        start = page.locator(".jp-MarkdownViewer .distlab-start")
+        expect(page.locator(".distlab-course")).to_be_hidden()
+        expect(start).to_be_in_viewport(ratio=1)
+        start.click()
+        expect(page.locator(f"{PANEL} .jp-Notebook p").first).to_be_in_viewport()
+        overflow = "node => node.scrollWidth - node.clientWidth"
+        assert page.locator(f"{PANEL} .jp-Notebook p").first.evaluate(overflow) <= 0

@@ -194,12 +194,10 @@
     return chosen ? guessOf(chosen) : '';
   }
 
-  // Says why a question is not answered yet; "" if it is.
-  function lacking(cell) {
+  // What is typed may be no number; the control says so.
+  function isAnswered(cell) {
     const guess = guessIn(cell);
-    if (!guess) return 'Not yet answered.';
-    const isNumber = !cell.node.querySelector('.widget-vbox input') || Number.isFinite(Number(guess));
-    return isNumber ? '' : `"${guess}" is not a number: write digits only, as in 1000 or 0.25.`;
+    return guess !== '' && (!cell.node.querySelector('.widget-vbox input') || Number.isFinite(Number(guess)));
   }
 
   // JupyterLab sends a cell's metadata with each run, so `dl.predict` finds the guess there after a
@@ -215,15 +213,25 @@
     save(panel.context);
   }
 
+  // Shift+Enter that is held down would run through the questions. Before the kernel is there JupyterLab
+  // would ask which one to take, so the cell runs then, however often the reader presses.
+  const early = new WeakSet();
+
+  function holdRun(app, event, notebooks) {
+    if (event.key !== 'Enter' || !event.shiftKey) return;
+    const { panel } = placeOf(notebooks, event.target);
+    if (!panel || (panel.sessionContext.isReady && !event.repeat)) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    if (panel.sessionContext.isReady || early.has(panel)) return;
+    early.add(panel);
+    note(panel.content.activeCell, '', 'Python starts, and then runs this cell.');
+    void panel.sessionContext.ready.then(() => app.commands.execute('notebook:run-cell-and-select-next'));
+  }
+
   // Widgets keep keys for themselves. In a question Enter and Escape lead back to the notebook, and
-  // Shift+Enter leads on; without an answer only when it is pressed again. Held down, it would run
-  // through the questions.
+  // Shift+Enter leads on; without an answer only when it is pressed again.
   function leaveQuestion(event, notebooks) {
-    if (event.repeat && event.shiftKey && event.key === 'Enter' && event.target.closest?.('.jp-Notebook')) {
-      event.preventDefault();
-      event.stopPropagation();
-      return;
-    }
     const control = (event.key === 'Enter' || event.key === 'Escape') && event.target.closest?.(CONTROL);
     const { panel, cell } = control ? placeOf(notebooks, control) : {};
     if (!cell) return;
@@ -233,9 +241,8 @@
     event.preventDefault();
     control.blur(); // so a typed number is kept
     const box = control.closest('.widget-vbox');
-    const reason = lacking(cell);
-    if (on && reason && !box.querySelector('.distlab-warning')) {
-      const warning = make('div', 'distlab-warning', `${reason} Shift+Enter goes on without an answer.`);
+    if (on && !isAnswered(cell) && !box.querySelector('.distlab-warning')) {
+      const warning = make('div', 'distlab-warning', 'Not yet answered. Shift+Enter goes on without an answer.');
       warning.setAttribute('role', 'alert');
       box.append(warning);
       control.focus();
@@ -382,7 +389,7 @@
     NotebookActions.executed.connect((_, { notebook, cell, success, error }) => {
       noteLostName(notebook, cell, error);
       // A cell that is run before its kernel is there is dropped, and called a success.
-      if (success && cell.model.executionCount !== null) {
+      if (success && isCode(cell) && cell.model.executionCount !== null) {
         foldQuestion(cell);
         skipHidden(notebook, cell);
         void showOutput(notebook, cell);
@@ -406,6 +413,7 @@
       markCells(notebook.content);
     }, true);
     // In the window and first: neither JupyterLab nor the widget has seen the key.
+    window.addEventListener('keydown', event => holdRun(app, event, notebooks), true);
     window.addEventListener('keydown', event => leaveQuestion(event, notebooks), true);
     for (const type of ['click', 'change']) window.addEventListener(type, event => keepGuess(event, notebooks));
     app.shell.currentChanged.connect(() => mark(panel.node, pathOf(app.shell.currentWidget)));
