@@ -26,7 +26,7 @@
   }
 
   // As on a phone, where the panel would leave nothing to the notebook beside it.
-  const isNarrow = () => window.innerWidth < 700;
+  const isNarrow = () => window.innerWidth <= 760; // as in course.css
 
   function link(app, className, text, path) {
     const node = make('a', className, text);
