@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from distlab.course.results.stops import ANSWER_SECS
 from distlab.environment import require_modules
 from distlab.errors import InvalidArgument, printable
 
@@ -65,7 +66,11 @@ def add_grade(commands: Any) -> None:
         help="grade what was graded before as well, for example with different limits",
     )
     parser.add_argument(
-        "--secs", type=float, default=60.0, metavar="SECS", help="time for each answer (60)"
+        "--secs",
+        type=float,
+        default=ANSWER_SECS,
+        metavar="SECS",
+        help=f"time for each answer ({ANSWER_SECS:g})",
     )
     parser.add_argument(
         "--memory-mib", type=int, default=4096, metavar="MIB", help="memory for each answer (4096)"

@@ -15,8 +15,11 @@ from distlab.cluster.warm.process import can_fork
 from distlab.course.checks.own_checks import load_own
 from distlab.course.checks.registry import find_check
 from distlab.course.checks.run_check import run_check
+from distlab.course.checks.status_line import StatusLine
+from distlab.course.checks.time_limit import TimeLimit
 from distlab.course.results.failures import FailureKind
 from distlab.errors import InvalidArgument, UnsupportedEnvironment
+from distlab.source_lines import keep_lines
 from tests.support.local_tasks import wait_until
 from tests.support.questions import SPLIT, asked, probed, running
 from tests.support.repository import ROOT
@@ -154,14 +157,20 @@ def test_what_is_used_is_limited(name):
         assert report.failure.lines[0].startswith("line 2 in split: while True: kept.append")
 
 
-def test_an_answer_without_an_end_is_ended_and_its_line_told():
-    blind = (
-        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass"
-    )
-    report = asked(blind, secs=8)
+def test_an_answer_without_an_end_is_ended_and_its_line_told_as_in_a_notebook():
+    source = "def split(e, r):\n    import signal\n    {}\n    while True: pass"
+    blind = "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))"
+    report = asked(source.format(blind), secs=8)
     assert report.failure.kind is FailureKind.TIMED_OUT
     assert report.failure.error == "It was stopped after 8 seconds."
-    assert report.failure.lines == ("line 3 in split: while True: pass",)
+    assert report.failure.lines == ("line 4 in split: while True: pass",)
+
+    names, seeing = {}, source.format("# hears of signals")
+    keep_lines({"<split>": seeing.splitlines(keepends=True)})
+    exec(compile(seeing, "<split>", "exec"), names)
+    with TimeLimit(names["split"], secs=1, status=StatusLine()) as limit:
+        in_notebook = run_check(find_check("slices"), names["split"], seeds=(1, 2), limit=limit)
+    assert repr(in_notebook) == repr(report).replace("8 seconds", "1 seconds")
 
 
 def test_processes_that_an_answer_forks_end_without_a_word():

@@ -41,6 +41,10 @@ RIGHT = """# task: slices
 def split(examples, replicas):
     piece = math.ceil(examples / replicas)
     return [max(0, min(piece, examples - piece * replica)) for replica in range(replicas)]"""
+ENDLESS = """# task: slices
+def split(examples, replicas):
+    while True:
+        pass"""
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +146,20 @@ def test_the_course_leads_to_a_lesson_and_to_an_exercise_which_is_answered(lab, 
     link.click()
     expect(cells(page).get_by_role("heading", name=section)).to_be_in_viewport()
     page.get_by_role("tab", name="Exercise 00").click()
+    below = cells(page).nth(check).locator(".jp-Cell-outputArea")
+    answer(page, task, ENDLESS)
+    source_of(page, check).click()
+    page.keyboard.press("Control+Enter")
+    expect(below).to_contain_text("Still running, at line 3: while True:")
+    page.keyboard.press("Escape")
+    for _ in range(2):
+        page.keyboard.press("i")  # Kernel, Interrupt
+    expect(below).to_contain_text("slices: interrupted (0 of 2 points)")
+    expect(below).to_contain_text("line 3 in split: while True:")
+    expect(below).not_to_contain_text("Still running")
+    expect(below).not_to_contain_text("Traceback")
+    expect(below.locator(".jp-OutputArea-output")).to_have_count(1)
+    has_run(page, check)
     answer(page, task, RIGHT)
     run(page, check)
     expect(output_of(page, check)).to_contain_text("slices: passed (2 of 2 points)")

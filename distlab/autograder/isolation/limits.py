@@ -1,4 +1,4 @@
-"""Limits what an answer may use, and says why one was stopped.
+"""Limits what an answer may use.
 
     limits = Limits(secs=20)
     apply_rlimits(limits)       # in the learner's process
@@ -17,10 +17,9 @@ import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
-from distlab.course.results.failures import Failure, FailureKind
+from distlab.course.results.stops import ANSWER_SECS, Stop, StopReason
 from distlab.errors import InvalidArgument
 
 _MIB = 2**20
@@ -35,7 +34,7 @@ _MOST_OPEN_FILES = 1024
 class Limits:
     """The limits of one answer, together with all processes that it starts."""
 
-    secs: float = 60.0
+    secs: float = ANSWER_SECS
     memory_bytes: int = 4 * 2**30
     processes: int = 64
     printed_bytes: int = 1_000_000
@@ -49,47 +48,6 @@ class Limits:
                     found=f"{name}={value!r}",
                     do="give a number above 0",
                 )
-
-
-class StopReason(StrEnum):
-    """Why an answer was ended. Codes are compared; the sentences are in `SENTENCES` only."""
-
-    TIME = "time"
-    MEMORY = "memory"
-    PROCESSES = "processes"
-    PRINTED = "printed"
-    NO_RECORD = "no_record"
-    EXITED = "exited"
-    SIGNALLED = "signalled"
-
-
-# {} is the detail of the stop, such as the limit.
-SENTENCES: dict[StopReason, str] = {
-    StopReason.TIME: "It was stopped after {} seconds.",
-    StopReason.MEMORY: "Stopped: it used more than {} MiB of memory",
-    StopReason.PROCESSES: "Stopped: it started more than {} processes",
-    StopReason.PRINTED: "Stopped: it printed more than {} characters",
-    StopReason.NO_RECORD: "Stopped: it sent something that is not an answer",
-    StopReason.EXITED: "Stopped: its process ended by itself, with exit code {}",
-    StopReason.SIGNALLED: "Stopped: its process was ended by {}",
-}
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Why an answer was ended."""
-
-    reason: StopReason
-    detail: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", StopReason(self.reason))  # as JSON has it
-
-    def failure(self, lines: tuple[str, ...] = ()) -> Failure:
-        """Returns the failure of the call that was ended."""
-        is_late = self.reason is StopReason.TIME
-        kind = FailureKind.TIMED_OUT if is_late else FailureKind.ERROR
-        return Failure(kind, SENTENCES[self.reason].format(self.detail), lines)
 
 
 def apply_rlimits(limits: Limits) -> None:

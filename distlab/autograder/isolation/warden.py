@@ -25,12 +25,13 @@ from typing import Any
 
 from distlab.autograder.intake.exercises import check_named
 from distlab.autograder.isolation import answer, walls
-from distlab.autograder.isolation.limits import Limits, Stop, StopReason, exceeded, limit_memory
+from distlab.autograder.isolation.limits import Limits, exceeded, limit_memory
 from distlab.autograder.isolation.question import JOB, REPORT
 from distlab.autograder.isolation.records import BadRecord, called_of, left_out_of, unpack
 from distlab.cluster.deadline import Deadline
 from distlab.course.checks.check import Check
 from distlab.course.checks.run_check import Called, judge_called, report_on
+from distlab.course.results.stops import Stop, StopReason
 
 _SAMPLE_SECS = 0.05
 _CHUNK = 2**20

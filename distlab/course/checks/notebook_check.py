@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,8 +25,11 @@ from distlab.course.checks.handed_out import is_untouched
 from distlab.course.checks.help_steps import as_handed_out, with_help
 from distlab.course.checks.progress import Progress, note_result, progress
 from distlab.course.checks.registry import find_check
-from distlab.course.checks.report import Ending, Report
-from distlab.course.checks.run_check import run_check
+from distlab.course.checks.report import UNDEFINED, Ending, Report
+from distlab.course.checks.run_check import code_of, run_check
+from distlab.course.checks.status_line import StatusLine
+from distlab.course.checks.time_limit import TimeLimit
+from distlab.course.results.stops import ANSWER_SECS
 
 _failed_tries: Counter[str] = Counter()  # of each check, in this kernel
 
@@ -36,7 +40,11 @@ def check() -> Progress: ...
 
 @overload
 def check(
-    name: str | Check, function: Callable[..., Any] | None = None, *, seed: int | None = None
+    name: str | Check,
+    function: Callable[..., Any] | None = None,
+    *,
+    seed: int | None = None,
+    secs: float = ANSWER_SECS,
 ) -> Report: ...
 
 
@@ -45,6 +53,7 @@ def check(
     function: Callable[..., Any] | None = None,
     *,
     seed: int | None = None,
+    secs: float = ANSWER_SECS,
 ) -> Report | Progress:
     """Checks your answer to an exercise; without a name, shows where you are in the course.
 
@@ -52,6 +61,8 @@ def check(
         name: The check's name, as the exercise gives it; or a `Check` of your own.
         function: Your answer; without it, the function of the notebook that the check names.
         seed: One draw of inputs to look at; without it, several fixed draws must all pass.
+        secs: How long your answer may run, in all draws together. The time that it waits for a
+            core of a busy machine does not count.
 
     Returns:
         A `Report`: what is right, your values beside the expected ones, and help in three steps.
@@ -61,45 +72,46 @@ def check(
         a line for each exercise of the folder.
 
     Raises:
-        InvalidArgument: There is no check of that name.
+        InvalidArgument: There is no check of that name, or `secs` is not above 0.
     """
     if name is None:
         return progress()
     if is_autograded():
         with without_stderr(_shell()):
-            report = _report_on(name, function, seed)
+            report = _report_on(name, function, seed, secs)
         return autograded(report)
-    return _report_on(name, function, seed)
+    report = _report_on(name, function, seed, secs)
+    return end_cell(report) if report.ending is Ending.INTERRUPTED else report
 
 
-def _report_on(name: str | Check, function: Callable[..., Any] | None, seed: int | None) -> Report:
+def _report_on(
+    name: str | Check, function: Callable[..., Any] | None, seed: int | None, secs: float
+) -> Report:
     chosen = find_check(name) if isinstance(name, str) else name
     if function is None:
         names = _notebook_names()
         if chosen.function not in names:
-            return _not_started(
-                chosen,
-                f"There is no function `{chosen.function}` here yet: "
-                "run the cell that defines it, then check again.",
-            )
+            return _not_started(chosen, UNDEFINED.format(function=chosen.function))
         function = names[chosen.function]
     if not callable(function):
         return _not_started(
             chosen, f"`{chosen.function}` is a {type(function).__name__}, not a function."
         )
-    report = run_check(chosen, function, seeds=None if seed is None else (seed,))
+    seeds = None if seed is None else (seed,)
+    skip = code_of(chosen.call)
+    with TimeLimit(function, secs=secs, skip=skip, status=StatusLine()) as limit:
+        report = run_check(chosen, function, seeds=seeds, limit=limit)
     if not report.passed and is_untouched(chosen, function):
         report = as_handed_out(report)
-    if report.ending is not Ending.NOT_STARTED:
-        note_result(chosen.name, report.earned)
+    if not report.ending.is_answered:
+        return report
+    note_result(chosen.name, report.earned)
     return _with_help(chosen, report)
 
 
 def _with_help(check: Check, report: Report) -> Report:
     if report.passed:
         del _failed_tries[check.name]
-        return report
-    if report.ending is Ending.NOT_STARTED:
         return report
     _failed_tries[check.name] += 1
     return with_help(check, report, tries=_failed_tries[check.name])
@@ -128,6 +140,41 @@ def _shell() -> Any:
     return ipython.get_ipython() if ipython is not None else None
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ends the cell of a check, whose report is shown already."""
+
+
+def end_cell(report: Report) -> Report:
+    """Ends the cell, or the script, that a learner interrupted: its report replaces a traceback.
+
+    A front end then runs none of the cells that wait. At Python's own prompt there is no cell.
+    """
+    shell = _shell()
+    if shell is not None:
+        from IPython.display import display
+
+        display(report)
+        _hush(shell, Interrupted)
+        raise Interrupted
+    if hasattr(sys, "ps1"):
+        return report
+    print(report)  # noqa: T201
+    sys.exit(_EXIT_INTERRUPTED)
+
+
+def _hush(shell: Any, error: type[BaseException]) -> None:
+    """Lets a shell show nothing of an error that ends this cell."""
+    kept = shell.custom_exceptions, shell.CustomTB
+
+    def put_back(_: Any) -> None:
+        shell.events.unregister("post_run_cell", put_back)
+        shell.custom_exceptions, shell.CustomTB = kept
+
+    shell.set_custom_exc((error,), lambda *_, **__: None)
+    shell.events.register("post_run_cell", put_back)
+
+
+_EXIT_INTERRUPTED = 128 + signal.SIGINT  # as a shell says it
 _VARIABLE = "NBGRADER_EXECUTION"  # nbgrader sets it for "autograde" and for "validate"
 _STDERR_FD = 2
 

@@ -29,7 +29,7 @@ _HEADING = re.compile(
     r"^(?P<name>\w+): (?P<label>.+) \((?P<earned>\d+(?:\.\d+)?) of [\d.]+ points?\)"
 )
 # A stub that was checked is no answer.
-_ANSWERED = {WORDINGS[ending].label for ending in Ending if ending is not Ending.NOT_STARTED}
+_ANSWERED = {WORDINGS[ending].label for ending in Ending if ending.is_answered}
 _BAR = 20
 _GREEN = "#2e9e4f"
 _kernel_results: dict[str, float] = {}

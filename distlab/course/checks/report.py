@@ -23,6 +23,12 @@ class Ending(StrEnum):
     NOT_STARTED = "not_started"
     ERROR = "error"
     TIMED_OUT = "timed_out"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the check has judged an answer of the learner's: a try, that has its points."""
+        return self not in (Ending.NOT_STARTED, Ending.INTERRUPTED)
 
 
 Status = str  # the label of an ending, as `Report.status` gives it
@@ -43,6 +49,7 @@ _COLOURS: dict[Ending, str] = {
     Ending.NOT_STARTED: "#808080",
     Ending.ERROR: "#d1495b",
     Ending.TIMED_OUT: "#d1495b",
+    Ending.INTERRUPTED: "#808080",
 }
 
 
@@ -54,7 +61,7 @@ class Report:
         name: The check's name.
         function: The learner's function.
         title: What was asked.
-        ending: How the check of the answer ended; only code with a limit of time can time out.
+        ending: How the check of the answer ended.
         earned: Points earned, partial credit included.
         points: Points that can be earned.
         criteria: What was looked at.
@@ -162,7 +169,7 @@ class Report:
     def _failure_lines(self) -> list[str]:
         if self.failure is None or self.failure.kind is FailureKind.NOT_STARTED:
             return []
-        if self.failure.kind is FailureKind.TIMED_OUT:
+        if self.failure.kind in (FailureKind.TIMED_OUT, FailureKind.INTERRUPTED):
             return list(self.failure.lines)
         return [*self.failure.lines, *self.failure.error.splitlines()]
 
@@ -232,6 +239,7 @@ WORDINGS: dict[Ending, Wording] = {
     Ending.NOT_STARTED: Wording("not started", "Ready when you are."),
     Ending.ERROR: Wording("error in your code", "Your code stopped with an error."),
     Ending.TIMED_OUT: Wording("ran out of time", "Your code was still running at the time limit."),
+    Ending.INTERRUPTED: Wording("interrupted", "Your code was still running."),
 }
 
 # The first sentence of a report on code that failed; {opening} is the sentence of its ending.
@@ -239,6 +247,7 @@ FAILURE_OPENINGS: dict[FailureKind, str] = {
     FailureKind.NOT_STARTED: "{opening} Write `{function}`, then check again.",
     FailureKind.ERROR: "{opening}",
     FailureKind.TIMED_OUT: "{opening} {error}{where}",
+    FailureKind.INTERRUPTED: "{opening} {error}{where}",
     FailureKind.UNUSABLE: "The check cannot use what `{function}` takes or returns.",
 }
 AT_THIS_LINE = " It was at this line:"
@@ -246,11 +255,16 @@ AT_THIS_LINE = " It was at this line:"
 UNCHANGED = "This is still the code that you were given."
 # The first sentence of a report on code that is right, and calls a function that is not yet.
 CORRECTED = "Well done: this is right with our version of {ours} in place of yours."
+# If there is no function to check.
+UNDEFINED = (
+    "There is no function `{function}` here yet: run the cell that defines it, then check again."
+)
 AS_HANDED_OUT = f"{UNCHANGED} Change it, then check again."
 
 ENDING_OF_FAILURE: dict[FailureKind, Ending] = {
     FailureKind.NOT_STARTED: Ending.NOT_STARTED,
     FailureKind.ERROR: Ending.ERROR,
     FailureKind.TIMED_OUT: Ending.TIMED_OUT,
+    FailureKind.INTERRUPTED: Ending.INTERRUPTED,
     FailureKind.UNUSABLE: Ending.NOT_YET,
 }

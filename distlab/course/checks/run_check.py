@@ -20,6 +20,7 @@ from typing import Any
 from distlab.course.checks.check import Check, Cost
 from distlab.course.checks.matchers import shown
 from distlab.course.checks.report import ENDING_OF_FAILURE, Ending, Report
+from distlab.course.checks.time_limit import Stopped, TimeLimit
 from distlab.course.checks.verdict import Criterion, Inputs, Plain, Verdict
 from distlab.course.results.failures import Failure, FailureKind, failure_of
 from distlab.course.results.plain_values import decode, encode, to_plain
@@ -56,12 +57,17 @@ class Draw:
 
 
 def call_check(
-    check: Check, function: Callable[..., Any], seed: int, *, printed: io.StringIO | None = None
+    check: Check,
+    function: Callable[..., Any],
+    seed: int,
+    *,
+    printed: io.StringIO | None = None,
+    limit: TimeLimit | None = None,
 ) -> Called:
     """Calls the learner's function on its own copy of the inputs of one seed.
 
     What it prints is kept, what it raises becomes a `Failure`, and what it seeds or sets is put
-    back. Only an interrupt by the learner passes through.
+    back. Without a limit of time, an interrupt by the learner passes through.
 
     Raises:
         DistlabError: The check itself cannot run here, such as for want of devices.
@@ -72,7 +78,11 @@ def call_check(
 
     def failed(error: BaseException) -> Failure:
         below = frames_below(error, stops)
-        return failure_of(error, function, skip=_code_of(check.call), below=below)
+        return failure_of(error, function, skip=code_of(check.call), below=below)
+
+    def call() -> bytes:
+        outputs = check.call(function, inputs)
+        return encode(to_plain(outputs, at=f"the answer of `{check.function}`"))
 
     try:
         with (
@@ -82,8 +92,10 @@ def call_check(
             kept_state(),
             noted_stops() as stops,
         ):
-            outputs = check.call(function, inputs)
-            payload = encode(to_plain(outputs, at=f"the answer of `{check.function}`"))
+            payload = call() if limit is None else limit.run(call)
+    except Stopped:
+        assert limit is not None
+        failure = limit.failure
     except KeyboardInterrupt:
         raise
     except DistlabError as error:
@@ -151,12 +163,16 @@ def to_half_points(points: float) -> float:
 
 
 def run_check(
-    check: Check, function: Callable[..., Any], *, seeds: Iterable[int] | None = None
+    check: Check,
+    function: Callable[..., Any],
+    *,
+    seeds: Iterable[int] | None = None,
+    limit: TimeLimit | None = None,
 ) -> Report:
     """Calls, judges and reports in this process."""
     draws: list[Draw] = []
     for seed in check.cost.seeds if seeds is None else seeds:
-        draws.append(judge_called(check, call_check(check, function, seed)))
+        draws.append(judge_called(check, call_check(check, function, seed, limit=limit)))
         if draws[-1].failure is not None:
             break
     return report_on(check, draws)
@@ -184,5 +200,6 @@ def _merged(verdicts: Sequence[Verdict]) -> tuple[Criterion, ...]:
     return tuple(merged.values())
 
 
-def _code_of(call: Callable[..., Any]) -> Any:
+def code_of(call: Callable[..., Any]) -> Any:
+    """Returns the code around the learner's function, which is not theirs."""
     return getattr(call, "__code__", None)

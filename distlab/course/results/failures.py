@@ -30,12 +30,14 @@ class FailureKind(StrEnum):
         NOT_STARTED: A stub.
         ERROR: Code that raised.
         TIMED_OUT: Code that was stopped when its time was over.
+        INTERRUPTED: Code that the learner stopped.
         UNUSABLE: An answer or a signature that the check cannot use.
     """
 
     NOT_STARTED = "not_started"
     ERROR = "error"
     TIMED_OUT = "timed_out"
+    INTERRUPTED = "interrupted"
     UNUSABLE = "unusable"
 
 
@@ -67,13 +69,9 @@ def failure_of(
     home = home_of(function)
     frames = list(traceback.walk_tb(error.__traceback__))
 
-    def is_own(frame: FrameType) -> bool:
-        # AutoGraph's rewriting of their code shares their globals, but is not what they wrote.
-        is_theirs = frame.f_globals is home and frame.f_code is not skip
-        return is_theirs and _GENERATED not in frame.f_code.co_filename
-
-    own = [(frame, number) for frame, number in frames if is_own(frame)]
-    lines = [_line(frame, number) for frame, number in (*own, *below) if is_own(frame)]
+    own = [(frame, number) for frame, number in frames if _is_own(frame, home, skip)]
+    own_below = [(frame, number) for frame, number in below if _is_own(frame, home, skip)]
+    lines = [_line(frame, number) for frame, number in (*own, *own_below)]
     raised_by_them = bool(own) and own[-1] == frames[-1]
     text = _text(error)
     if "in user code:" in text:  # AutoGraph keeps the frames in the message only
@@ -94,6 +92,18 @@ def failure_of(
     if untouched and raised_by_them:
         return Failure(FailureKind.NOT_STARTED, shown, kept)
     return Failure(FailureKind.ERROR if lines else FailureKind.UNUSABLE, shown, kept)
+
+
+def innermost_line(
+    stack: Iterable[tuple[FrameType, int]],
+    function: Callable[..., Any],
+    *,
+    skip: CodeType | None = None,
+) -> str:
+    """Returns the learner's first line in a stack, innermost first; "" if none of theirs runs."""
+    home = home_of(function)
+    lines = (_tidy(_line(*frame)) for frame in stack if _is_own(frame[0], home, skip))
+    return next(lines, "")
 
 
 def unwrapped(function: Any) -> Any:
@@ -121,6 +131,12 @@ def home_of(function: Any) -> dict[str, Any]:
     owner = function if inspect.isclass(function) else type(function)
     module = sys.modules.get(owner.__module__, sys.modules["__main__"])
     return module.__dict__
+
+
+def _is_own(frame: FrameType, home: dict[str, Any], skip: CodeType | None) -> bool:
+    # AutoGraph's rewriting of their code shares their globals, but is not what they wrote.
+    is_theirs = frame.f_globals is home and frame.f_code is not skip
+    return is_theirs and _GENERATED not in frame.f_code.co_filename
 
 
 def _line(frame: FrameType, number: int) -> str:

@@ -24,7 +24,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,9 +100,10 @@ def _call(
     timeout_secs: float,
     kind: tuple[bool, int],
 ) -> list[Plain]:
-    cluster, (coordinated, _) = _cluster(*kind), kind
-    tasks = [task for task in cluster.tasks if not coordinated or task.startswith("chief")]
-    with tempfile.TemporaryDirectory() as folder:
+    coordinated, _ = kind
+    with _closed_by_interrupt(kind), tempfile.TemporaryDirectory() as folder:
+        cluster = _cluster(*kind)
+        tasks = [task for task in cluster.tasks if not coordinated or task.startswith("chief")]
         processes = _processes(cluster) if coordinated else None
         order = (folder, job, function, args, processes)
         # All have met before a limit begins to run.
@@ -114,13 +115,23 @@ def _call(
             is_stub = failure["error"] == "NotImplementedError"  # it has touched nothing
             is_idle = coordinated and Path(folder, problem.task).exists()
             if not (is_stub or is_idle):
-                cluster.close()
-                del _kept[kind]
+                _kept.pop(kind).close()
             raise_packed(failure, function)
     for task, (_, printed) in zip(tasks, results, strict=True):
         for line in printed.splitlines():
             print(f"{task}: {line}")  # noqa: T201
     return [decode(payload) for payload, _ in results]
+
+
+@contextlib.contextmanager
+def _closed_by_interrupt(kind: tuple[bool, int]) -> Iterator[None]:
+    """Ends a cluster whose call is interrupted: its tasks are in the middle of theirs."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if kind in _kept:
+            _kept.pop(kind).close()
+        raise
 
 
 def _cluster(coordinated: bool, restarts: int) -> LocalCluster:
