@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from distlab import quiet_imports
+from distlab import cell_runs, quiet_imports
 
 __version__ = "0.1.0"
 
@@ -76,6 +76,7 @@ __all__ = [
 
 
 quiet_imports.install()
+cell_runs.install()
 
 
 def __getattr__(name: str) -> Any:

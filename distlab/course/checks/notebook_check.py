@@ -14,21 +14,24 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, overload
 
+from distlab import cell_runs
 from distlab.course.checks.check import Check
 from distlab.course.checks.handed_out import is_untouched
 from distlab.course.checks.help_steps import as_handed_out, with_help
 from distlab.course.checks.progress import Progress, note_result, progress
 from distlab.course.checks.registry import find_check
-from distlab.course.checks.report import UNDEFINED, Ending, Report
+from distlab.course.checks.report import OLDER, UNDEFINED, Ending, Report
 from distlab.course.checks.run_check import code_of, run_check
 from distlab.course.checks.status_line import StatusLine
 from distlab.course.checks.time_limit import TimeLimit
+from distlab.course.markup import TASK_LINE
 from distlab.course.results.stops import ANSWER_SECS
 
 _failed_tries: Counter[str] = Counter()  # of each check, in this kernel
@@ -74,6 +77,7 @@ def check(
     Raises:
         InvalidArgument: There is no check of that name, or `secs` is not above 0.
     """
+    cell_runs.install()  # for a shell that began after distlab was imported
     if name is None:
         return progress()
     if is_autograded():
@@ -88,11 +92,13 @@ def _report_on(
     name: str | Check, function: Callable[..., Any] | None, seed: int | None, secs: float
 ) -> Report:
     chosen = find_check(name) if isinstance(name, str) else name
+    error = ""
     if function is None:
         names = _notebook_names()
         if chosen.function not in names:
             return _not_started(chosen, UNDEFINED.format(function=chosen.function))
         function = names[chosen.function]
+        error = _error_since(chosen, function)
     if not callable(function):
         return _not_started(
             chosen, f"`{chosen.function}` is a {type(function).__name__}, not a function."
@@ -103,10 +109,21 @@ def _report_on(
         report = run_check(chosen, function, seeds=seeds, limit=limit)
     if not report.passed and is_untouched(chosen, function):
         report = as_handed_out(report)
+    if error:  # no try: it has been judged before
+        return report.after(OLDER.format(function=chosen.function, error=error))
     if not report.ending.is_answered:
         return report
     note_result(chosen.name, report.earned)
     return _with_help(chosen, report)
+
+
+def _error_since(check: Check, function: Any) -> str:
+    """Returns the error by which the cell of a task ended since it made this function; else ""."""
+    defines = re.compile(rf"^\s*(?:async\s+)?def\s+{check.function}\b", re.MULTILINE)
+    run = cell_runs.last_run(
+        lambda source: check.name in TASK_LINE.findall(source) or bool(defines.search(source))
+    )
+    return run.error if run is not None and run.has_kept(check.function, function) else ""
 
 
 def _with_help(check: Check, report: Report) -> Report:

@@ -7,7 +7,7 @@ it byte for byte. The names of mistakes are codes for programs, and are not show
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from html import escape
 
@@ -109,6 +109,10 @@ class Report:
         """The words for the ending, such as "not yet"; programs compare `ending`."""
         ours = f" with our {' and '.join(self.corrected)}" if self.corrected else ""
         return WORDINGS[self.ending].label + ours
+
+    def after(self, sentence: str) -> Report:
+        """Returns the same report with a sentence before its first one."""
+        return replace(self, message=f"{sentence} {self._opening()}")
 
     def __repr__(self) -> str:
         lines = [self._heading(), "  " + self._opening()]
@@ -255,9 +259,13 @@ AT_THIS_LINE = " It was at this line:"
 UNCHANGED = "This is still the code that you were given."
 # The first sentence of a report on code that is right, and calls a function that is not yet.
 CORRECTED = "Well done: this is right with our version of {ours} in place of yours."
-# If there is no function to check.
+# If there is no function to check, or only one from before the last run of its cell.
 UNDEFINED = (
     "There is no function `{function}` here yet: run the cell that defines it, then check again."
+)
+OLDER = (
+    "Your last run of the cell with `{function}` ended in {error}, so this judges the `{function}` "
+    "from before it."
 )
 AS_HANDED_OUT = f"{UNCHANGED} Change it, then check again."
 

@@ -9,9 +9,11 @@ import logging
 import re
 import sys
 import textwrap
+import types
 
 import numpy as np
 import pytest
+from IPython.core.events import EventManager, available_events
 
 import distlab
 import distlab.course
@@ -369,7 +371,8 @@ def test_a_check_is_found_by_name_and_its_function_in_the_notebook(registered, m
     monkeypatch.setattr(main, "combine", combine)
     assert distlab.check("combine_means").passed
     monkeypatch.delattr(main, "combine")
-    shell = type("Shell", (), {"user_ns": {"combine": combine}})()
+    events = EventManager(None, available_events)
+    shell = types.SimpleNamespace(user_ns={"combine": combine}, events=events)
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     assert check("combine_means").passed
     assert "did you mean 'combine_means'" in refusal(lambda: check("combine_mean"))

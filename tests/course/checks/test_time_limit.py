@@ -172,6 +172,40 @@ def test_what_runs_on_workers_ends_with_its_processes(kernel):
     wait_until(lambda: len(processes()) <= 1)
 
 
+def test_a_function_from_before_a_failed_run_is_called_that_and_costs_no_try(kernel):
+    older = (
+        "slices: {status} points)\n  Your last run of the cell with `split` ended in {error}, "
+        "so this judges the `split` from before it. {opening}"
+    )
+    passed = {"status": "passed (2 of 2", "opening": "Well done."}
+    not_yet = "Each row says what is right, and what is not yet."
+    failed = {"status": "not yet (0 of 2", "opening": not_yet}
+    cell = 'dl.check("slices")'
+    kernel.run(f"{RIGHT}\n{cell}")
+    for source, error in {
+        "def split(e, r):\n    return [e": "SyntaxError",
+        "# task: slices\ndfe split(e, r):": "SyntaxError",
+        "  def split(e, r):\n return": "IndentationError",
+        "# task: slices\n1 / 0\ndef split(e, r): ...": "ZeroDivisionError",
+    }.items():
+        assert kernel.run(source).error == error
+        assert kernel.run(cell).card.startswith(older.format(error=error, **passed)), source
+    kernel.run("def split(e, r):\n    return [e]")
+    assert "Your last run" not in kernel.run(cell).card
+    for _ in range(3):
+        kernel.run("def split(e, r)")
+        card = kernel.run(cell).card
+        assert card.startswith(older.format(error="SyntaxError", **failed))
+        assert "Hint:" not in card
+    # Bound before the error: this is the function of that run.
+    kernel.run("def split(e, r):\n    return [e]\n1 / 0")
+    card = kernel.run(cell).card
+    assert "Your last run" not in card
+    assert "Hint:" in card
+    kernel.run("def split(e, r)")
+    assert "Your last run" not in kernel.run(f"{RIGHT}\n{cell}").card
+
+
 def test_a_kernel_that_dies_in_a_check_leaves_what_was_saved(tmp_path):
     saved = tmp_path / "mine.ipynb"
     report = Report("slices", "split", "", Ending.PASSED, 2.0, 2.0)
