@@ -62,7 +62,7 @@ class Deadline:
         # Threads that crowd each other out give their process no more time: it has had that core.
         most = max(1 - ran / elapsed, 0.0)
         # A wait is counted when it ends, and not at all where a container has used up its quota.
-        return most if _wants_to_run(pid) else min(waited / max(elapsed, ran + waited), most)
+        return most if _wants_core(pid) else min(waited / max(elapsed, ran + waited), most)
 
 
 def _tells_of_threads() -> bool:
@@ -78,7 +78,15 @@ def _times_of_threads(pid: int) -> dict[str, tuple[float, float]]:
     return times
 
 
-def _wants_to_run(pid: int) -> bool:
+def computes(pid: int) -> bool:
+    """Whether a thread of a process runs at this moment, or waits for a core to run on.
+
+    Where the system doesn't say, each process is taken to compute.
+    """
+    return not _tells_of_threads() or _wants_core(pid)
+
+
+def _wants_core(pid: int) -> bool:
     """Whether a thread, other than the one that asks, runs or waits for a core at this moment."""
     own = str(threading.get_native_id())
     texts = (text for thread, text in _read_of_threads(pid, "stat") if thread != own)

@@ -90,6 +90,10 @@ class TaskGroup:
         """Returns the processes of the tasks that run."""
         return [self.pid(task) for task in self.running()]
 
+    def exit_code(self, task: TaskName) -> int | None:
+        """Returns the exit code of a task; None while it runs."""
+        return self._tasks[task].poll()
+
     def ended(self) -> dict[TaskName, int]:
         """Returns the exit codes of the tasks that have ended; negative: the signal that did it."""
         codes = {name: task.poll() for name, task in self._tasks.items()}

@@ -17,15 +17,14 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.group import OPEN_SERVERS
 from distlab.cluster.isolation import Isolation
 from distlab.cluster.local.kernel_group import KernelGroup
 from distlab.cluster.local.outputs import Output
 from distlab.cluster.local.runner import Runner
+from distlab.cluster.local.status import ClusterStatus, status_of
 from distlab.cluster.local.task_errors import Wait, read_waits
 from distlab.cluster.spec import Layout, TaskName
 from distlab.devices import MAX_LOGICAL_DEVICES
@@ -39,39 +38,6 @@ _MOST_TASKS = 64
 _Tasks = str | Iterable[str] | None
 
 _clusters: list[weakref.ref[LocalCluster]] = []
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskStatus:
-    """The state of one task.
-
-    Attributes:
-        task: Its name, "worker:0".
-        pid: Its process.
-        state: "idle", "busy", or how it ended.
-        address: Where its TensorFlow server listens once it runs; "" for an evaluator.
-        device: What it computes on: "CPU", or which GPU is its own.
-    """
-
-    task: str
-    pid: int
-    state: str
-    address: str
-    device: str
-
-
-@dataclass(frozen=True)
-class ClusterStatus:
-    """The states of a cluster's tasks, in task order, and a note on all of them."""
-
-    tasks: tuple[TaskStatus, ...]
-    note: str = ""
-
-    def __repr__(self) -> str:
-        rows = [(t.task, f"pid {t.pid}", t.state, t.device, t.address) for t in self.tasks]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([*lines, *filter(None, [self.note])])
 
 
 class LocalCluster:
@@ -237,24 +203,12 @@ class LocalCluster:
         kernels.start(names)
 
     def status(self) -> ClusterStatus:
-        """Returns what each task is doing."""
-        tasks, kernels = self._select(None), self._kernels
-        ended = kernels.group.ended()
-        states = {task: "busy" if kernels.by_task[task].is_busy else "idle" for task in tasks}
-        states |= {task: how_it_ended(code) for task, code in ended.items()}
-        return ClusterStatus(
-            tuple(
-                TaskStatus(
-                    task=str(task),
-                    pid=kernels.group.pid(task),
-                    state=states[task],
-                    address=kernels.spec.address_of(task) or "",
-                    device=kernels.gpus.device_of(task),
-                )
-                for task in tasks
-            ),
-            note=kernels.gpus.note,
-        )
+        """Returns what each task is doing, for how long, where, and the last line that it printed.
+
+        In a notebook it shows as a table. It may be asked from another thread while tasks run.
+        """
+        self._select(None)  # raises if the cluster is closed
+        return status_of(self._kernels)
 
     def logs(self, task: str) -> str:
         """Returns what a task's native code wrote, above all TensorFlow's, and what was cut."""

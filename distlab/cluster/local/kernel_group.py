@@ -56,10 +56,12 @@ class TaskKernel:
         self.reply: dict[str, Any] | None = None  # to the last code that was sent, once it came
         # Of the code that runs, or ran last; before any code, of the first questions.
         self._request_ids: set[str] = set()
+        self.last_line = ""  # that it printed
         self._stem = folder / f"{task.job}-{task.index}.{number}"
         self.stacks = Path(f"{self._stem}.stacks")
         self._client = BlockingKernelClient(context=context)
-        self._replied_at, self._is_idle, self._is_connected = 0.0, False, False
+        self._sent_at = self._replied_at = time.monotonic()
+        self._is_idle = self._is_connected = False
 
     def connection_file(self) -> str:
         """Writes the file that tells the kernel where to listen, and returns its path."""
@@ -74,6 +76,11 @@ class TaskKernel:
     def is_busy(self) -> bool:
         """Whether it has not answered the last code that it was sent."""
         return bool(self._request_ids) and not (self.reply and self._is_idle)
+
+    @property
+    def since(self) -> float:
+        """When it was sent the code that it runs, or answered what it ran last (monotonic)."""
+        return self._sent_at if self.is_busy else self._replied_at
 
     def is_ready(self) -> bool:
         """Whether it has answered a first question, and told that it is idle; asks it."""
@@ -109,6 +116,7 @@ class TaskKernel:
 
     def _begin(self, request_id: str) -> None:
         self._request_ids, self.reply, self._is_idle = {request_id}, None, False
+        self._sent_at = time.monotonic()
 
     def sockets(self) -> list[zmq.Socket[Any]]:
         """Returns what to poll for messages."""

@@ -23,6 +23,7 @@ Output = dict[str, Any]
 SHOWN_CHARACTERS = 100_000
 LOGGED_CHARACTERS = 10_000_000
 
+COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
 # Looked for where a line begins alone: else a long line takes the square of its length.
 _OVERWRITTEN = re.compile(r"(?<![^\r\n])[^\r\n]*+\r(?=[^\r\n])")
 _RICH = {"display_data", "update_display_data", "execute_result"}
@@ -39,6 +40,13 @@ class Recorder:
         self._unfinished_lines = {"stdout": "", "stderr": ""}
         self._characters_left = SHOWN_CHARACTERS
         self._characters_cut = 0
+
+    @property
+    def last_line(self) -> str:
+        """The last line that it wrote, also one that has no end yet; "" for none."""
+        texts = [*map(text_of, self._outputs[-1:]), *self._unfinished_lines.values()]
+        ends = [COLOUR.sub("", text.rstrip().rpartition("\n")[2]).strip() for text in texts]
+        return next(filter(None, reversed(ends)), "")
 
     @property
     def outputs(self) -> list[Output]:
@@ -116,6 +124,16 @@ def _stream(name: str, text: str) -> Output:
     return {"output_type": "stream", "name": name, "text": text}
 
 
+def text_of(output: Output) -> str:
+    """Returns an output as text, with a newline at the end if it has any."""
+    kind = output.get("output_type")
+    if kind == "stream":
+        return str(output["text"])
+    if kind == "error":
+        return "\n".join(output["traceback"]).rstrip("\n") + "\n"
+    return str(output["data"].get("text/plain", "")) + "\n"
+
+
 class OrderedDisplay:
     """Shows outputs in the order of tasks, each under its name: live for one, then the next."""
 
@@ -157,19 +175,17 @@ def shell() -> Any:
 def _show(output: Output) -> None:
     """Shows one output in this process: in the cell that runs, or on its standard streams."""
     kind = output["output_type"]
-    if kind == "stream":
-        stream = sys.stderr if output["name"] == "stderr" else sys.stdout
-        stream.write(output["text"])
-        stream.flush()
-    elif kind == "error":
-        _show(_stream("stderr", "\n".join(output["traceback"]).rstrip("\n") + "\n"))
+    if kind in ("stream", "error"):
+        file = sys.stdout if output.get("name") == "stdout" else sys.stderr
+        file.write(text_of(output))
+        file.flush()
     else:
         _display(output)
 
 
 def _display(output: Output) -> None:
     if shell() is None:
-        sys.stdout.write(f"{output['data'].get('text/plain', '')}\n")
+        sys.stdout.write(text_of(output))
         return
     from IPython.display import publish_display_data
 

@@ -266,6 +266,8 @@ class _Execution:
                 if message["msg_type"] == "error" and (self._stopping or self._is_call):
                     continue  # it was interrupted, or the error raised here tells it
                 self._show(task, self.recorders[task].add(message))
+            if messages:
+                kernel.last_line = self.recorders[task].last_line or kernel.last_line
             if not kernel.is_busy:
                 self._end(task, self._failure(task, kernel.reply or {}))
             elif task in ended and not messages:

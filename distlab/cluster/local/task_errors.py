@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from distlab.cluster.exit_status import has_lost_a_peer, how_it_ended
 from distlab.cluster.local.kernel_group import KernelGroup
+from distlab.cluster.local.outputs import COLOUR
 from distlab.cluster.local.remote_calls import UnsendableResult
 from distlab.cluster.ports import is_port_taken
 from distlab.cluster.spec import TaskName
 from distlab.errors import TaskFailed, TaskTimeout, is_installed
 
 _BUILT_AT = re.compile(r'\s*File "|Graph execution error:|Detected at node ')
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 RETURN_PLAIN = "return numbers, text, arrays, or lists and dicts of them (history.history, weights)"
 _RESTART = "cluster.restart() starts again what was ended"
 
@@ -142,7 +142,7 @@ def timed_out(
     stacks = {task: kernels.stacks(task) for task in tasks}
     found = f"{join_names(tasks)} did not finish"
     for task, stack in stacks.items():
-        found += f"\n    {_wait_of(str(task), stack)}"
+        found += f"\n    {wait_of(str(task), stack)}"
     for task, probe in kernels.unanswering().items():
         found += f"\n    {task} does not answer at {probe}"
     return TaskTimeout(
@@ -167,6 +167,7 @@ class Wait:
         line: The line there.
         code: That line's text, where it is known.
         inside: The function of a library that it called there; "" for none.
+        is_in_tensorflow: Whether it is in TensorFlow's native code, which also waits for others.
     """
 
     task: str
@@ -176,15 +177,21 @@ class Wait:
     line: int = 0
     code: str = ""
     inside: str = ""
+    is_in_tensorflow: bool = False
 
     def __str__(self) -> str:
         if self.is_over:
             return f"{self.task} has finished"
+        return f"{self.task} waits in {self.place}" if self.place else f"{self.task} waits"
+
+    @property
+    def place(self) -> str:
+        """The line, for a sentence: "train, line 3, inside fit: model.fit(x)"; "" for none."""
         if not self.function:
-            return f"{self.task} waits"
+            return ""
         inside = f", inside {self.inside}" if self.inside else ""
         code = f": {self.code}" if self.code else ""
-        return f"{self.task} waits in {self.function}, line {self.line}{inside}{code}"
+        return f"{self.function}, line {self.line}{inside}{code}"
 
 
 def read_waits(error: TaskTimeout, tasks: Iterable[str]) -> tuple[Wait, ...]:
@@ -193,20 +200,29 @@ def read_waits(error: TaskTimeout, tasks: Iterable[str]) -> tuple[Wait, ...]:
     parts = re.split(rf"^({'|'.join(map(re.escape, names))})$", error.traceback, flags=re.MULTILINE)
     stacks = dict(zip(parts[1::2], parts[2::2], strict=True))
     return tuple(
-        _wait_of(name, stacks[name]) if name in stacks else Wait(task=name, is_over=True)
+        wait_of(name, stacks[name]) if name in stacks else Wait(task=name, is_over=True)
         for name in names
     )
 
 
-def _wait_of(task: str, stack: str) -> Wait:
+def wait_of(task: str, stack: str) -> Wait:
+    """Returns the user's line that a task's stack shows."""
     inside = ""
     main_thread = stack.rpartition("(most recent call first):")[2]  # the last in the dump
-    for file, number, function in _FRAME.findall(main_thread):
+    frames = _FRAME.findall(main_thread)
+    is_in_tensorflow = "/tensorflow/" in frames[0][0] if frames else False
+    for file, number, function in frames:
         if not is_installed(file):
             line = int(number)
             code = linecache.getline(file, line).strip()
             return Wait(
-                task=task, function=function, file=file, line=line, code=code, inside=inside
+                task=task,
+                function=function,
+                file=file,
+                line=line,
+                code=code,
+                inside=inside,
+                is_in_tensorflow=is_in_tensorflow,
             )
         inside = function
     return Wait(task=task)
@@ -218,4 +234,4 @@ def join_names(tasks: Sequence[TaskName]) -> str:
 
 
 def _indent(text: str) -> str:
-    return "\n".join(f"    {line}" for line in _COLOUR.sub("", text).splitlines())
+    return "\n".join(f"    {line}" for line in COLOUR.sub("", text).splitlines())
