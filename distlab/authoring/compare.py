@@ -143,7 +143,7 @@ def _kinds(outputs: Sequence[NotebookNode]) -> list[str]:
     return [
         " ".join([output.output_type, *sorted(output.get("data", ()))])
         for output in outputs
-        if output.output_type != "stream"
+        if output.output_type != "stream" and output.get("data") != {}  # shown, and taken back
     ]
 
 

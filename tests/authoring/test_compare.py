@@ -39,10 +39,12 @@ def test_a_picture_that_is_another_is_found():
         assert list(differences(shown(stored), shown(png()))) == []
 
 
-def test_where_streams_come_among_the_outputs_does_not_matter():
+def test_where_streams_come_and_an_output_that_was_taken_back_do_not_matter():
     stream = [new_output("stream", name="stdout", text="a\n")]
     text = [new_output("execute_result", {"text/plain": "1"})]
     assert list(differences(stream + text, text + stream)) == []
+    taken_back = [new_output("display_data")]
+    assert list(differences(text, taken_back + text)) == []
     assert list(differences(text, [])) == [
         "stored outputs are execute_result text/plain, fresh ones none"
     ]

@@ -40,7 +40,7 @@ def outputs_of(cell):
             short.append((output.name, output.text))
         elif output.output_type == "error":
             short.append(("error", output.evalue))
-        else:
+        elif output.data:  # else it was taken back
             kinds = "picture" if "image/png" in output.data else output.output_type
             short.append((kinds, output.data["text/plain"]))
     return short
@@ -71,6 +71,19 @@ import matplotlib.pyplot as plt
 plt.plot([1, 2])
 plt.show()
 print("below the figure")""",
+        "watch": f"""import pathlib
+def note(message):
+    if "seen live" in str(message["content"].get("data")):
+        pathlib.Path({str(tmp_path)!r}, "shown").touch()
+    return message
+get_ipython().display_pub.register_hook(note)""",
+        "draw both": """%%workers
+import matplotlib.pyplot as plt
+print("seen live", flush=True)
+while not pathlib.Path(FOLDER, "shown").exists(): time.sleep(0.01)
+plt.plot([1, 2])
+plt.show()
+print("below")""".replace("FOLDER", repr(str(tmp_path))),
         "display": "%%workers\nshown = display('first', display_id='the same on both')",
         "update": "%%workers\nshown.update(f'last of {index}')",
         "fail": "%%workers\nif index == 1:\n    raise ValueError('boom')",
@@ -85,19 +98,21 @@ print("below the figure")""",
     notebook = run(*cells.values(), raises=raises)
     outputs = dict(zip(names, map(outputs_of, notebook.cells), strict=True))
     first, second = ("display_data", "worker:0"), ("display_data", "worker:1")
-    assert outputs["print"] == [
-        *[first, ("stdout", "I am 0\n"), ("stderr", "warned\n"), ("display_data", "0")],
-        *[second, ("stdout", "I am 1\n"), ("stderr", "warned\n"), ("display_data", "1")],
-    ]
-    assert outputs["reduce"] == [first, ("stdout", "3.0\n"), second, ("stdout", "3.0\n")]
+    text = "worker:0\nI am 0\nwarned\n0\nworker:1\nI am 1\nwarned\n1"
+    assert outputs["print"] == [("display_data", text)]
+    assert outputs["reduce"] == [("display_data", "worker:0, worker:1\n3.0")]
     picture = ("picture", "<Figure size 640x480 with 1 Axes>")
     assert outputs["draw"] == [second, picture, ("stdout", "below the figure\n")]
+    assert outputs["draw both"] == [
+        *[first, ("stdout", "seen live\n"), picture, ("stdout", "below\n")],
+        *[second, ("stdout", "seen live\n"), picture, ("stdout", "below\n")],
+    ]
     last = [("display_data", f"'last of {index}'") for index in (0, 1)]
     assert outputs["display"] == [first, last[0], second, last[1]]
     again = "the other tasks were stopped; cluster.restart() starts again what was ended"
     found = "a cell on worker:0, worker:1\n  found: worker:1 raised ValueError: boom\n"
     error = f"{found}  to do: repair what it ran; {again}"
-    assert outputs["fail"] == [second, ("stderr", "ValueError: boom\n"), ("error", error)]
+    assert outputs["fail"] == [("display_data", "worker:1\nValueError: boom"), ("error", error)]
     shown = notebook.cells[raises[0]].outputs[-1].traceback
     assert shown == [f"TaskFailed: {error.splitlines()[0]}", *error.splitlines()[1:]]
     assert outputs["call"] == [("execute_result", "[0, 0]")]

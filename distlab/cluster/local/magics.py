@@ -5,7 +5,7 @@
     %%workers worker:0 --timeout 60
     import tensorflow as tf
 
-What each task shows stands under its name, in task order.
+What tasks show stands under their names: side by side, and once where several show the same.
 """
 
 from __future__ import annotations

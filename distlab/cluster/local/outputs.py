@@ -70,7 +70,7 @@ class Recorder:
         remaining = self._end_lines()
         if self._characters_cut:
             more = f"{self._characters_cut:,} more characters: cluster.logs({self._task!r})"
-            remaining.append(_stream("stdout", f"\n... {more}\n"))
+            remaining.append(stream("stdout", f"\n... {more}\n"))
         return self._keep(*remaining)
 
     def _keep(self, *outputs: Output) -> list[Output]:
@@ -81,7 +81,7 @@ class Recorder:
                     if shown.get("transient") == output["transient"]:
                         shown |= {name: output[name] for name in ("data", "metadata")}
             elif output["output_type"] == "stream" and output["name"] == last.get("name"):
-                self._outputs[-1] = _stream(output["name"], last["text"] + output["text"])
+                self._outputs[-1] = stream(output["name"], last["text"] + output["text"])
             else:
                 self._outputs.append(dict(output))
         return list(outputs)
@@ -108,7 +108,7 @@ class Recorder:
             with self._log.open("a", encoding="utf-8", errors="replace") as log:
                 log.write(overflow)
         self._characters_cut += len(overflow)
-        return [_stream(name, shown)] if shown else []
+        return [stream(name, shown)] if shown else []
 
     def _rich(self, kind: str, content: dict[str, Any]) -> Output:
         data = {mime: value for mime, value in content["data"].items() if mime != _WIDGET_VIEW}
@@ -120,7 +120,8 @@ class Recorder:
         return output
 
 
-def _stream(name: str, text: str) -> Output:
+def stream(name: str, text: str) -> Output:
+    """Returns text as an output."""
     return {"output_type": "stream", "name": name, "text": text}
 
 
@@ -159,11 +160,14 @@ class OrderedDisplay:
                 return
             del self._waiting[task]
 
+    def refresh(self) -> None:
+        """Shows nothing: what may be shown is."""
+
     def _show_name(self, task: str) -> None:
         self._current_task = task
         if self._line_is_open and shell() is None:  # there a name stands below other text
             sys.stdout.write("\n")
-        _display({"data": {"text/plain": task, "text/html": f"<b>{task}</b>"}})
+        display({"data": {"text/plain": task, "text/html": f"<b>{task}</b>"}})
 
 
 def shell() -> Any:
@@ -180,10 +184,11 @@ def _show(output: Output) -> None:
         file.write(text_of(output))
         file.flush()
     else:
-        _display(output)
+        display(output)
 
 
-def _display(output: Output) -> None:
+def display(output: Output) -> None:
+    """Shows an output with data in the cell that runs; where there is no notebook, its text."""
     if shell() is None:
         sys.stdout.write(text_of(output))
         return

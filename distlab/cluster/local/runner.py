@@ -11,6 +11,7 @@ limits are those of a `Deadline`: on a busy machine a task has longer to heed th
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pickle
 import signal
@@ -26,8 +27,10 @@ from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.group import GRACE_SECS
 from distlab.cluster.local import task_errors
 from distlab.cluster.local.kernel_group import KernelGroup, TaskKernel
-from distlab.cluster.local.outputs import OrderedDisplay, Output, Recorder
+from distlab.cluster.local.output_columns import task_display
+from distlab.cluster.local.outputs import Output, Recorder
 from distlab.cluster.local.remote_calls import pack_call
+from distlab.cluster.local.status import status_of
 from distlab.cluster.local.task_errors import TaskFailure, join_names
 from distlab.cluster.spec import TaskName
 from distlab.errors import ProcessError, TaskFailed
@@ -162,7 +165,8 @@ class _Execution:
 
     def run(self, code: Mapping[TaskName, str], *, timeout_secs: float) -> None:
         """Runs each task's code, and raises where a task fails or time is over."""
-        self._display = OrderedDisplay(map(str, code)) if self._shows else None
+        status = functools.partial(status_of, self._kernels)
+        self._display = task_display([*map(str, code)], status=status) if self._shows else None
         deadline = Deadline(timeout_secs, self._group.pids)
         with self._kernels.in_use():
             try:
@@ -254,6 +258,11 @@ class _Execution:
                 self._end(task)
 
     def _listen(self) -> None:
+        self._read()
+        if self._display:
+            self._display.refresh()
+
+    def _read(self) -> None:
         poller = zmq.Poller()
         for kernel in self._open.values():
             for socket in kernel.sockets():

@@ -86,7 +86,7 @@ dl.show("tasks", list(cluster.tasks))
 # section "Who else may listen", further down, explains it.
 #
 # `%%workers` runs a cell on both workers, not here. `%%workers worker:1` runs it on worker 1 only.
-# Each worker's output appears under its name.
+# Each worker's output appears under its name, or once under both names if they print the same.
 
 # %%
 # %%workers worker:1
