@@ -45,7 +45,7 @@ class DistlabError(Exception):
     def __init__(self, *, asked: str, found: str, do: str, pitfall: str = "") -> None:
         self.asked, self.found, self.do, self.pitfall = asked, found, do, pitfall
         see = f"\n  see: {path_to_open(PITFALLS_PAGE)}, {pitfall!r}" if pitfall else ""
-        super().__init__(f"{asked}\n  found: {found}\n  to do: {do}{see}")
+        super().__init__(_text(asked, found, do) + see)
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -125,6 +125,22 @@ class TaskFailed(ProcessError):
 
 class TaskTimeout(TaskFailed, TimeoutError):
     """A task of a cluster did not finish in time."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """An interrupt ended what tasks ran; no `except Exception` catches it, as for any interrupt."""
+
+    def __init__(self, *, asked: str, found: str, do: str) -> None:
+        self.asked, self.found, self.do = asked, found, do
+        super().__init__(_text(f"interrupted: {asked}", found, do))
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns IPython's traceback: the parts alone, for the line is where you pressed stop."""
+        return str(self).splitlines()
+
+
+def _text(asked: str, found: str, do: str) -> str:
+    return f"{asked}\n  found: {found}\n  to do: {do}"
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:

@@ -15,11 +15,13 @@ import pytest
 import distlab as dl
 from distlab.cluster import deadline
 from distlab.cluster.gpus import share_gpus, visible_gpus
+from distlab.cluster.local import runner
 from distlab.cluster.local.cluster import NOTICE
 from distlab.cluster.local.task_errors import read_waits
 from distlab.cluster.spec import Layout
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, shared_server
-from distlab.errors import InvalidArgument, ProcessError, TaskFailed, TaskTimeout
+from distlab.errors import Interrupted, InvalidArgument, ProcessError, TaskFailed, TaskTimeout
+from tests.support.limits import HANG_SECS
 from tests.support.local_tasks import (
     all_are_in,
     all_reduce,
@@ -417,6 +419,30 @@ def test_a_busy_task_can_be_watched_and_killed_and_an_interrupt_ends_its_code(sh
     with pytest.raises(KeyboardInterrupt):
         shared.run(sleep_forever, str(tmp_path))
     thread.join()
+    assert shared.run(my_index) == [0, 1]
+
+
+def test_an_interrupt_reaches_a_task_that_has_not_begun_what_it_was_sent(
+    shared, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runner, "GRACE_SECS", HANG_SECS)
+    first, second = shared._kernels.by_task.values()
+    pid = shared.status().tasks[1].pid
+
+    def interrupt():
+        wait_until((tmp_path / "0").exists)
+        wait_until(lambda: second.is_busy)
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: not first.is_busy)
+        os.kill(pid, signal.SIGCONT)
+
+    os.kill(pid, signal.SIGSTOP)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(Interrupted) as caught:
+        shared.run(sleep_forever, str(tmp_path))
+    thread.join()
+    assert caught.value.found == "worker:0, worker:1 were kept, with their variables"
     assert shared.run(my_index) == [0, 1]
 
 

@@ -1,12 +1,16 @@
 """%%workers in real notebooks: what it shows, and how it fails."""
 
+import json
 import re
 
+import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from distlab.authoring.execute import execute, kernel_environment
 from distlab.cluster.warm.process import ADDRESS_VARIABLE, WarmServer, can_fork
+from tests.support.live_kernel import live_kernel
+from tests.support.local_tasks import wait_until
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="nothing may be forked here")
 
@@ -22,6 +26,17 @@ def forked():
     with process as warm, patches.context() as patch:
         patch.setenv(ADDRESS_VARIABLE, warm.address)
         yield
+
+
+@pytest.fixture(scope="module")
+def kernel(forked):
+    """A kernel with a cluster, whose tasks end with it."""
+    with live_kernel() as kernel:
+        kernel.run(START)
+        [(_, pids)] = kernel.run("[task.pid for task in cluster.status().tasks]")
+        yield kernel
+    for pid in json.loads(pids):
+        wait_until(lambda pid=pid: not psutil.pid_exists(pid))
 
 
 def run(*sources, raises=()):
@@ -173,5 +188,61 @@ def test_mistakes_in_its_line_are_told_and_interrupts_stop_the_tasks(tmp_path):
     )
     names = [outputs_of(notebook.cells[number])[1][1] for number in (7, 9)]
     assert names == ["other\n", "None\n"]
-    assert notebook.cells[11].outputs[-1].ename == "KeyboardInterrupt"
+    assert notebook.cells[11].outputs[-1].ename == "Interrupted"
     assert outputs_of(notebook.cells[12]) == [("execute_result", "['alive']")]
+
+
+STUCK = """%%workers
+from tests.support.local_tasks import all_reduce, wait_on_1
+kept = "kept"
+all_reduce(then=wait_on_1)"""
+WATCH = """
+from pathlib import Path
+from distlab.cluster.local import output_columns, runner
+output_columns.QUIET_SECS = 0.1
+def note(message):
+    text = str(message["content"].get("data"))
+    if "waiting in TensorFlow" in text and "wait_on_1, line " in text:
+        Path(FOLDER, "stuck").touch()
+    if "waiting in TensorFlow" in text and " idle " in text:
+        Path(FOLDER, "one is back").touch()
+    return message
+get_ipython().display_pub.register_hook(note)
+"""
+AGAIN = "cluster.restart() and make the strategy again"
+
+
+def test_an_interrupt_keeps_each_task_that_comes_back_and_says_which(kernel, tmp_path):
+    wait = f"%%workers\n{INDEX}import pathlib, threading\nkept = 'kept'\n"
+    wait += f"pathlib.Path({str(tmp_path)!r}, str(index)).touch()\nthreading.Event().wait()"
+    outputs = kernel.interrupt_when(lambda: len(list(tmp_path.iterdir())) == 2, code=wait)
+    assert outputs[-1] == (
+        "error",
+        "interrupted: a cell on worker:0, worker:1\n"
+        "  found: worker:0, worker:1 were kept, with their variables\n"
+        f"  to do: go on; if a collective then hangs or fails, {AGAIN}",
+    )
+    both_kept = [("display_data", "worker:0, worker:1\n'kept'")]
+    assert kernel.run("%%workers\nkept") == both_kept
+    # One of them now waits in an all-reduce, where no interrupt reaches it. What is shown while
+    # nothing is printed says so.
+    kept = "worker:1 was kept, with its variables"
+    for is_patient in (True, False):
+        folder = tmp_path / str(is_patient)
+        folder.mkdir()
+        kernel.run(WATCH.replace("FOLDER", repr(str(folder))))
+        conditions = [(folder / "stuck").exists]
+        if not is_patient:  # a second interrupt waits no longer, however long the first one would
+            kernel.run("runner.GRACE_SECS = 3600")
+            conditions.append((folder / "one is back").exists)
+        [_, (kind, text)] = kernel.interrupt_when(*conditions, code=STUCK)
+        asked, found, *where, do = text.splitlines()
+        assert (kind, asked) == ("error", "interrupted: a cell on worker:0, worker:1")
+        assert found == f"  found: {kept}; worker:0 was stopped, for it did not come back"
+        assert do == f"  to do: copy what you need from worker:1, then {AGAIN}"
+        place = r"    worker:0 waits in all_reduce, line \d+, inside \w+: total = step\(\)"
+        assert len(where) == is_patient and all(re.fullmatch(place, line) for line in where)
+        assert kernel.run("%%workers worker:1\nkept")[1:] == [("display_data", "'kept'")]
+        [(_, states)] = kernel.run("[task.state for task in cluster.status().tasks]")
+        assert states == "['was ended by SIGKILL', 'idle']"
+        kernel.run("cluster.restart()")

@@ -149,6 +149,9 @@ class LocalCluster:
             TaskFailed: A task failed: the error has its name and traceback. The others were
                 stopped.
             TaskTimeout: Tasks did not finish in time: the error says where they were.
+            Interrupted: This process was interrupted, and so was what the tasks ran. It is a
+                KeyboardInterrupt that names the tasks that were kept, and those that did not come
+                back and were ended.
             ProcessError: A task is down or busy.
         """
         return self._runner.call(function, args, self._select(tasks), timeout_secs=timeout_secs)

@@ -56,6 +56,7 @@ class TaskKernel:
         self.reply: dict[str, Any] | None = None  # to the last code that was sent, once it came
         # Of the code that runs, or ran last; before any code, of the first questions.
         self._request_ids: set[str] = set()
+        self.has_begun = False  # with the last code that it was sent
         self.last_line = ""  # that it printed
         self._stem = folder / f"{task.job}-{task.index}.{number}"
         self.stacks = Path(f"{self._stem}.stacks")
@@ -116,7 +117,7 @@ class TaskKernel:
 
     def _begin(self, request_id: str) -> None:
         self._request_ids, self.reply, self._is_idle = {request_id}, None, False
-        self._sent_at = time.monotonic()
+        self._sent_at, self.has_begun = time.monotonic(), False
 
     def sockets(self) -> list[zmq.Socket[Any]]:
         """Returns what to poll for messages."""
@@ -136,6 +137,7 @@ class TaskKernel:
                 continue
             if message["msg_type"] == "status":
                 self._is_idle = message["content"]["execution_state"] == "idle"
+                self.has_begun = True
             else:
                 yield message
 

@@ -5,8 +5,9 @@
     runner.call(train, (3,), tasks, timeout_secs=60)                 # one result a task
 
 A first failure ends the rest, as does the end of time, or an interrupt of this process: by
-SIGINT, and two seconds later by SIGKILL, which alone reaches a task that waits for a peer. All
-limits are those of a `Deadline`: on a busy machine a task has longer to heed the SIGINT.
+SIGINT, and two seconds later by SIGKILL, which alone reaches a task that waits for a peer. A second
+interrupt doesn't wait for the two seconds. All limits are those of a `Deadline`: on a busy machine
+a task has longer to heed the SIGINT.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from distlab.cluster.deadline import Deadline
 from distlab.cluster.exit_status import how_it_ended
 from distlab.cluster.group import GRACE_SECS
 from distlab.cluster.local import task_errors
+from distlab.cluster.local.deferred_interrupt import deferred_interrupt
 from distlab.cluster.local.kernel_group import KernelGroup, TaskKernel
 from distlab.cluster.local.output_columns import task_display
 from distlab.cluster.local.outputs import Output, Recorder
@@ -33,7 +35,7 @@ from distlab.cluster.local.remote_calls import pack_call
 from distlab.cluster.local.status import status_of
 from distlab.cluster.local.task_errors import TaskFailure, join_names
 from distlab.cluster.spec import TaskName
-from distlab.errors import ProcessError, TaskFailed
+from distlab.errors import Interrupted, ProcessError, TaskFailed
 
 _CALL = (
     "__import__('distlab.cluster.local.remote_calls', fromlist=['answer'])"
@@ -172,7 +174,8 @@ class _Execution:
             try:
                 with self._kernels.sending:
                     self._check_idle(list(code))
-                    self._send(code)
+                    with deferred_interrupt():
+                        self._send(code)
                 self._wait(deadline)
                 if self._failures:
                     error = task_errors.failed(self.asked, self._sorted_failures(), self._kernels)
@@ -183,7 +186,11 @@ class _Execution:
                     raise task_errors.timed_out(
                         self.asked, timeout_secs, list(self._open), self._kernels
                     )
-            finally:  # also after an interrupt of this process
+            except KeyboardInterrupt:
+                if not self.recorders:  # nothing was sent
+                    raise
+                raise self._interrupted() from None
+            finally:
                 self._stop()
 
     def _check_idle(self, tasks: Sequence[TaskName]) -> None:
@@ -245,20 +252,43 @@ class _Execution:
         """Ends the code where it still runs: by SIGINT, and what does not heed it by SIGKILL."""
         if not self._open:
             return
-        self._stopping = True
         try:
-            self._group.send_signal(self._open, signal.SIGINT)
-            deadline, is_over = Deadline(grace_secs, self._group.pids), grace_secs == 0
-            while self._open and not is_over:
-                is_over = deadline.has_passed()  # before the last look
-                self._listen()
+            self._interrupt(grace_secs)
         finally:
-            self._group.stop(self._open, grace_secs=0)
-            for task in list(self._open):
-                self._end(task)
+            self._kill()
+
+    def _interrupted(self) -> Interrupted:
+        """Ends the code as `_stop` does, and returns the error that says which tasks are left."""
+        stacks = {}
+        try:
+            self._interrupt(GRACE_SECS)
+            stacks = {task: self._kernels.stacks(task) for task in self._open}
+        except KeyboardInterrupt:
+            pass  # a second one: no more waiting
+        finally:
+            self._kill()
+        return task_errors.interrupted(self.asked, list(self.recorders), stacks, self._kernels)
+
+    def _interrupt(self, grace_secs: float) -> None:
+        self._stopping = True
+        deadline, is_over = Deadline(grace_secs, self._group.pids), grace_secs == 0
+        told: set[TaskName] = set()
+        while self._open and not is_over:
+            # A kernel that has not begun with what it was sent ignores the signal.
+            begun = {task for task, kernel in self._open.items() if kernel.has_begun} - told
+            self._group.send_signal(begun, signal.SIGINT)
+            told |= begun
+            is_over = deadline.has_passed()  # before the last look
+            self._listen()
+
+    def _kill(self) -> None:
+        self._group.stop(self._open, grace_secs=0)
+        for task in list(self._open):
+            self._end(task)
 
     def _listen(self) -> None:
-        self._read()
+        with deferred_interrupt():  # a reply that is read and not noted would be waited for
+            self._read()
         if self._display:
             self._display.refresh()
 

@@ -2,6 +2,7 @@
 
 raise failed("train() on worker:0, worker:1", failures, kernels)
 raise timed_out("train() on worker:0, worker:1", 60, tasks, kernels)
+raise interrupted("a cell on worker:0, worker:1", tasks, {}, kernels)
 read_waits(error, ["worker:0", "worker:1"])       # the user's own lines of such an error
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import linecache
 import re
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distlab.cluster.exit_status import has_lost_a_peer, how_it_ended
@@ -19,7 +20,7 @@ from distlab.cluster.local.outputs import COLOUR
 from distlab.cluster.local.remote_calls import UnsendableResult
 from distlab.cluster.ports import is_port_taken
 from distlab.cluster.spec import TaskName
-from distlab.errors import TaskFailed, TaskTimeout, is_installed
+from distlab.errors import Interrupted, TaskFailed, TaskTimeout, is_installed
 
 _BUILT_AT = re.compile(r'\s*File "|Graph execution error:|Detected at node ')
 RETURN_PLAIN = "return numbers, text, arrays, or lists and dicts of them (history.history, weights)"
@@ -153,6 +154,33 @@ def timed_out(
         task=str(tasks[0]),
         traceback="\n".join(f"{task}\n{text}" for task, text in stacks.items()),
     )
+
+
+def interrupted(
+    asked: str, tasks: Sequence[TaskName], stacks: Mapping[TaskName, str], kernels: KernelGroup
+) -> Interrupted:
+    """Returns the error for code that an interrupt ended.
+
+    Args:
+        asked: The code and its tasks.
+        tasks: Those that it was sent to.
+        stacks: Where the tasks were that didn't heed the interrupt.
+        kernels: All tasks of the cluster.
+    """
+    running = kernels.group.running()
+    kept = [task for task in tasks if task in running]
+    stopped = [task for task in tasks if task not in running]
+    parts, do = [], "cluster.restart() and make the strategy again"
+    if kept:
+        were, their = ("was", "its") if len(kept) == 1 else ("were", "their")
+        parts.append(f"{join_names(kept)} {were} kept, with {their} variables")
+        first = f"copy what you need from {join_names(kept)}, then"
+        do = f"{first if stopped else 'go on; if a collective then hangs or fails,'} {do}"
+    if stopped:
+        were, they = ("was", "it") if len(stopped) == 1 else ("were", "they")
+        parts.append(f"{join_names(stopped)} {were} stopped, for {they} did not come back")
+    places = [f"\n    {wait_of(str(task), stack)}" for task, stack in stacks.items()]
+    return Interrupted(asked=asked, found="; ".join(parts) + "".join(places), do=do)
 
 
 @dataclass(frozen=True, kw_only=True)
