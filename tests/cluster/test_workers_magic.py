@@ -1,7 +1,9 @@
 """%%workers in real notebooks: what it shows, and how it fails."""
 
 import json
+import os
 import re
+import signal
 
 import psutil
 import pytest
@@ -246,3 +248,50 @@ def test_an_interrupt_keeps_each_task_that_comes_back_and_says_which(kernel, tmp
         [(_, states)] = kernel.run("[task.state for task in cluster.status().tasks]")
         assert states == "['was ended by SIGKILL', 'idle']"
         kernel.run("cluster.restart()")
+
+
+def test_tab_completes_what_the_tasks_hold_and_runs_nothing_of_it(kernel):
+    kernel.run("here_only = 1")
+    kernel.run(
+        "%%workers\n"
+        f"{INDEX}"
+        "class Held:\n"
+        "    def __getattr__(self, name): calls.append(name)\n"
+        "    @property\n"
+        "    def held_property(self): calls.append('property')\n"
+        "calls, held_first = [], Held()\n"
+        "held_first.held_inside = held_first\n"
+        "if index == 1: held_second = 1"
+    )
+    complete = kernel.complete
+    assert complete("%%workers\nprint(held_") == ["held_first", "held_second"]
+    assert complete("%%workers worker:0\nprint(held_") == ["held_first"]
+    holders = [each["type"] for each in kernel.completions("%%workers\nprint(held_")]
+    assert holders == ["all", "worker:1"]
+    assert complete("%%workers\nheld_first.held_") == ["held_inside", "held_property"]
+    assert complete("%%workers\nheld_first.held_inside.held_i") == ["held_inside"]
+    assert complete("%%workers\nheld_first.held_property.") == []
+    assert complete("%%workers\nheld_first.missing.") == []
+    assert complete("%%workers\nisins") == ["isinstance"]
+    assert complete("here_o") == ["here_only"]
+    assert complete("%%workers\nhere_o") == ["here_o"]
+    assert complete("%%workers\n%%time") == complete("%%time")
+    assert complete("%%workers worker:9\nheld_") == []
+    assert complete("%%workers work") == ["worker", "worker:0", "worker:1"]
+    assert kernel.run("%%workers\ncalls") == [("display_data", "worker:0, worker:1\n[]")]
+    [(_, pid)] = kernel.run("cluster.status().tasks[1].pid")
+    # One that says nothing is not waited for, and neither is one that runs something.
+    kernel.run("%%workers\nheld_third = 3")
+    os.kill(int(pid), signal.SIGSTOP)
+    assert complete("%%workers\nheld_") == ["held_first", "held_second", "held_third"]
+    os.kill(int(pid), signal.SIGCONT)
+    kernel.run(
+        "import threading\nevent = threading.Event()\n"
+        "thread = threading.Thread(target=lambda: cluster.execute("
+        "'import threading; threading.Event().wait()', tasks='worker:1'))\n"
+        "thread.start()\n"
+        "while cluster.status().tasks[1].state == 'idle': pass"
+    )
+    assert complete("%%workers worker:1\nheld_s") == ["held_second"]
+    kernel.run("cluster.kill('worker:1'); thread.join(); cluster.restart()")
+    assert complete("%%workers worker:1\nheld_s") == ["held_s"]

@@ -1,8 +1,9 @@
-"""A kernel as JupyterLab has one: it runs cells and is interrupted.
+"""A kernel as JupyterLab has one: it runs cells, is interrupted, and completes names.
 
 with live_kernel() as kernel:
     kernel.run("1 + 1")                                  # [("execute_result", "2")]
     kernel.interrupt_when(path.exists, "%%workers\\n...")
+    kernel.complete("%%workers\\nvar")
 """
 
 import contextlib
@@ -54,6 +55,18 @@ class LiveKernel:
         outputs = self.run(code)
         thread.join(HANG_SECS)
         return outputs
+
+    def complete(self, code: str) -> list[str]:
+        """The names that Tab gives at the end of a cell."""
+        return [each["text"] for each in self.completions(code)]
+
+    def completions(self, code: str) -> list[dict[str, Any]]:
+        """The same with what stands beside each name, its type."""
+        content = self._client.complete(code, reply=True, timeout=HANG_SECS)["content"]
+        assert content["cursor_end"] == len(code)
+        start = code[content["cursor_start"] :]
+        assert all(name.startswith(start) for name in content["matches"])
+        return list(content["metadata"]["_jupyter_types_experimental"])
 
 
 @contextlib.contextmanager

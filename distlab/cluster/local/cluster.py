@@ -273,6 +273,11 @@ def _check_count(name: str, value: int, *, least: int, most: int) -> None:
         )
 
 
+def kernels_of(cluster: LocalCluster, tasks: _Tasks) -> tuple[KernelGroup, list[TaskName]]:
+    """Returns a cluster's kernels and the names of some tasks, for what talks to kernels itself."""
+    return cluster._kernels, cluster._select(tasks)
+
+
 def newest_open() -> LocalCluster | None:
     """Returns the cluster that was started last of those that are open."""
     clusters = [cluster for reference in _clusters if (cluster := reference())]

@@ -10,6 +10,7 @@ Kernels are spoken to over files in a folder that only this user can enter, neve
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import shutil
@@ -44,6 +45,7 @@ _MESSAGES_AT_ONCE = 100
 _LOG_LINES = 8
 _CLOSING_SECS = 2.0
 _STACKS_SECS, _STACKS_QUIET_SECS = 1.0, 0.05
+_ANSWER_SECS = 1.0
 
 
 class TaskKernel:
@@ -58,6 +60,7 @@ class TaskKernel:
         self._request_ids: set[str] = set()
         self.has_begun = False  # with the last code that it was sent
         self.last_line = ""  # that it printed
+        self.answers: dict[str, str] = {}  # the last ones, by what it was asked
         self._stem = folder / f"{task.job}-{task.index}.{number}"
         self.stacks = Path(f"{self._stem}.stacks")
         self._client = BlockingKernelClient(context=context)
@@ -103,17 +106,36 @@ class TaskKernel:
 
     def send(self, code: str, *, store_history: bool = True) -> None:
         """Sends code to run."""
+        message = self._request(code, is_silent=not store_history)
+        self._begin(message["header"]["msg_id"])  # first: an interrupt may come while it is sent
+        self._client.shell_channel.send(message)
+
+    def ask(self, expression: str) -> str:
+        """Asks for the text of an expression while it is idle, and returns the question's id."""
+        message = self._request("", is_silent=True, expression=expression)
+        self._client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    def answer(self, question_id: str) -> str | None:
+        """Returns the answer to a question of `ask`: "" if it raised, None if none has come."""
+        while self._client.shell_channel.msg_ready():
+            message = self._client.shell_channel.get_msg()
+            if message["parent_header"].get("msg_id") == question_id:
+                value = message["content"].get("user_expressions", {}).get("asked", {})
+                return str(ast.literal_eval(value["data"]["text/plain"])) if "data" in value else ""
+        return None
+
+    def _request(self, code: str, *, is_silent: bool, expression: str = "") -> dict[str, Any]:
         content = {
             "code": code,
-            "silent": not store_history,
-            "store_history": store_history,
-            "user_expressions": {},
+            "silent": is_silent,
+            "store_history": not is_silent,
+            "user_expressions": {"asked": expression} if expression else {},
             "allow_stdin": False,
             "stop_on_error": True,
         }
-        message = self._client.session.msg("execute_request", content)
-        self._begin(message["header"]["msg_id"])  # first: an interrupt may come while it is sent
-        self._client.shell_channel.send(message)
+        message: dict[str, Any] = self._client.session.msg("execute_request", content)
+        return message
 
     def _begin(self, request_id: str) -> None:
         self._request_ids, self.reply, self._is_idle = {request_id}, None, False
@@ -283,6 +305,34 @@ class KernelGroup:
                 break  # it says no end, and a dump takes a millisecond
             time.sleep(_POLL_SECS)
         return file.read_bytes()[before:].decode(errors="replace") if size > before else ""
+
+    def ask(self, tasks: Iterable[TaskName], expression: str) -> dict[TaskName, str]:
+        """Returns an expression's value, which is a text, on each of some tasks that has told it.
+
+        Those that are idle are asked; for one that is busy, or doesn't answer in a second, stands
+        what it told last.
+        """
+        tasks = [task for task in tasks if task in self.by_task]
+        kernels = {task: self.by_task[task] for task in tasks}
+        if self.sending.acquire(blocking=False):  # until then, nobody else talks to idle ones
+            try:
+                with self.in_use():
+                    running = self.group.running()
+                    self._ask([k for t, k in kernels.items() if t in running], expression)
+            finally:
+                self.sending.release()
+        told = {task: kernel.answers.get(expression) for task, kernel in kernels.items()}
+        return {task: text for task, text in told.items() if text is not None}
+
+    def _ask(self, kernels: Iterable[TaskKernel], expression: str) -> None:
+        asked = {kernel: kernel.ask(expression) for kernel in kernels if not kernel.is_busy}
+        deadline = Deadline(_ANSWER_SECS, self.group.pids)
+        while asked and not deadline.has_passed():
+            for kernel, question in list(asked.items()):
+                if (text := kernel.answer(question)) is not None:
+                    kernel.answers[expression] = text
+                    del asked[kernel]
+            time.sleep(_POLL_SECS)
 
     def unanswering(self) -> Mapping[TaskName, object]:
         """Returns the probe of each task that doesn't answer; nothing if none of them does.

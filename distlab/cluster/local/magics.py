@@ -5,7 +5,8 @@
     %%workers worker:0 --timeout 60
     import tensorflow as tf
 
-What tasks show stands under their names: side by side, and once where several show the same.
+What tasks show stands under their names: side by side, and once where several show the same. Tab
+completes the names that the tasks hold.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import shlex
 import threading
 from typing import Any, NoReturn
 
-from distlab.cluster.local.cluster import LocalCluster, newest_open
+from distlab.cluster.local import completion
+from distlab.cluster.local.cluster import LocalCluster, kernels_of, newest_open
 from distlab.cluster.warm.process import shared_server
 from distlab.errors import DistlabError, InvalidArgument, ProcessError
 
@@ -24,7 +26,7 @@ _USAGE = "%%workers [TASK ...] [--timeout SECS]"
 
 
 def register(shell: Any) -> None:
-    """Gives an IPython shell the magic, and lets the process warm that tasks are forked from."""
+    """Gives an IPython shell the magic and its completion, and warms what tasks are forked from."""
 
     def workers(line: str, cell: str) -> None:
         """Runs the cell on tasks of a `LocalCluster`: %%workers [TASK ...] [--timeout SECS].
@@ -44,6 +46,7 @@ def register(shell: Any) -> None:
             raise
 
     shell.register_magic_function(workers, "cell", "workers")
+    completion.register(shell, lambda line: kernels_of(_cluster(), _parse(line).tasks or None))
     threading.Thread(target=_warm, daemon=True).start()
 
 
