@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -181,8 +182,21 @@ def test_what_is_wrong_in_a_source_or_its_checks_is_told_by_its_place(own, tmp_p
         ),
         "an import of lesson_21_other": source.replace(own.checks.stem, "lesson_21_other"),
     }
+    fault = 'Fault("mean_of_means", mean='
+    line = {start: checks[: checks.index(start)].count("\n") + 1 for start in ("criteria=", fault)}
+    one = 'criteria=Close("equal", "", atol=1),\n    hint="", revisit="")\nCHECKS = (_MEAN,)\n'
     texts = {
         "no tuple CHECKS of checks": "CHECKS = [1]",
+        "found: CHECKS = (Check(...)): a comma is missing": checks.replace("(_MEAN,)", "(_MEAN)"),
+        f"{own.checks}, line {line['criteria=']}\n  "
+        "found: criteria=(Close(...)): a comma is missing\n  "
+        "to do: write (Close(...),)": checks[: checks.index("criteria=")] + one,
+        f"Check(name='mean_my_topic') in {own.checks}, line {line[fault] - 1}\n  "
+        "found: mistakes=Fault('mean_of_means', means=...), and a reference without means\n  "
+        "to do: did you mean 'mean'? Or choose one of 'mean'": checks.replace(
+            fault, fault.replace("mean=", "means=")
+        ),
+        "NameError in line 1: name 'Check' is not defined": "CHECKS = (Check(),)",
         "two checks or reports of the name 'mean_my_topic'": checks + report,
     }
     cases = [(told, text, checks) for told, text in sources.items()]
@@ -205,14 +219,15 @@ def test_what_is_wrong_in_a_source_or_its_checks_is_told_by_its_place(own, tmp_p
 # The command
 
 
-def test_the_command_makes_and_builds(tmp_path, capsys):
+def test_the_command_makes_and_builds(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert cli.main(["exercise", "new", STEM, "--folder", str(tmp_path)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"new  {tmp_path / STEM}.py"
     _, _, *command = said[-1].split()
     assert command[:3] == ["distlab", "exercise", "build"]
     assert cli.main(command[1:]) == 0
-    out = tmp_path / "handout"
+    out = Path("handout")
     assert capsys.readouterr().out.splitlines()[0] == f"new         {out}/exercises/{STEM}.ipynb"
     mine = out / "exercises" / f"{STEM}.ipynb"
     mine.write_text("mine")

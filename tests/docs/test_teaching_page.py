@@ -9,8 +9,12 @@ from distlab import cli
 from distlab.authoring.exercise.new_exercise import make_exercise
 from distlab.authoring.exercise.own_editions import BuildOptions, build_editions
 from distlab.autograder.intake.forms import FORMS, PLAIN_FILES, PLAIN_FOLDERS, read_label
+from distlab.course import checks
+from distlab.course.checks.criteria import Expectation
+from distlab.course.checks.mistakes import NamedMistake
 from distlab.course.checks.own_checks import load_own
 from distlab.course.checks.registry import checks_of, reports_of, stems
+from distlab.course.checks.run_check import run_check
 from distlab.course.course_map import read_map
 from tests.support.repository import ROOT
 
@@ -110,3 +114,61 @@ def test_the_report_that_is_shown_can_be_copied(tmp_path):
     build_editions([own.source], BuildOptions(out=tmp_path / "out"))
     _, (report,) = load_own(own.checks)
     assert (report.name, report.points) == ("speed", 5)
+
+
+def test_the_commands_for_an_exercise_are_those_that_new_prints(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = "distlab exercise new 20_my_topic --folder mine"
+    assert cli.main(asked.split()[1:]) == 0
+    printed = re.findall(r"(?m)^(?:test|build) it: +(.+)$", capsys.readouterr().out)
+    assert len(printed) == 2
+    assert [command for command in (asked, *printed) if f"\n{command}\n" not in TEXT] == []
+
+
+def stated(*criteria, mistakes=()):
+    """A check of an answer such as the page describes."""
+
+    def reference(given, *, divided=True):
+        total = sum(given["losses"])
+        mean = total / given["batches"] if divided else total
+        return {"mean": mean, "steps": given["batches"], "waits": "worker 0"}
+
+    return checks.Check(
+        name="probe",
+        title="",
+        cost=checks.Cost.PURE,
+        inputs=lambda seed: {"losses": [1.0, 2.0, 3.0], "batches": 3},
+        call=lambda function, given: function(given),
+        reference=reference,
+        criteria=(*criteria, checks.Equal("waits", "the row below", points=3)),
+        mistakes=mistakes,
+        hint="",
+        revisit="",
+    )
+
+
+def test_every_criterion_and_every_mistake_is_listed_with_an_example_that_works():
+    names = {name: getattr(checks, name) for name in checks.__all__}
+    examples = dict(re.findall(r"(?m)^\| `(\w+)` \| `(\1\(.+\))` \| .+ \|$", TEXT))
+    kinds = {name for name, kind in names.items() if isinstance(kind, type)}
+    rows = {n for n in kinds if issubclass(names[n], (Expectation, checks.Then, checks.Gate))}
+    mistakes = {n for n in kinds if issubclass(names[n], NamedMistake)}
+    assert set(examples) == rows | mistakes
+
+    right = {"mean": 2.0, "steps": 3, "waits": "worker 0"}
+    wrong = {"mean": 6.0, "steps": 0, "waits": "worker 1"}
+    for name in sorted(rows):
+        check = stated(eval(examples[name], names))
+        assert run_check(check, lambda given: right).passed, name
+        refused = run_check(check, lambda given, name=name: [1] if name == "Form" else wrong)
+        assert (refused.earned, refused.criteria[0].passed) == (0, False), name
+
+    answers = {
+        "Fault": lambda given: right | {"mean": 6.0},
+        "Observed": lambda given: right | {"steps": 0},
+        "Raises": lambda given: 1 / 0,
+    }
+    row = eval(examples["Close"], names), eval(examples["Equal"], names)
+    for name in sorted(mistakes):
+        mistake = eval(examples[name], names)
+        assert run_check(stated(*row, mistakes=(mistake,)), answers[name]).mistake == mistake.name

@@ -66,8 +66,7 @@ def _new(options: argparse.Namespace) -> int:
     print("test it:   " + shlex.join(["python", "-m", "pytest", str(made.test)]))
     build = ["make", "notebooks"]
     if made.is_own:
-        out = made.source.parent / "handout"
-        build = ["distlab", "exercise", "build", str(made.source), "--out", str(out)]
+        build = ["distlab", "exercise", "build", str(made.source), "--out", "handout"]
     print("build it:  " + shlex.join(build))
     return 0
 

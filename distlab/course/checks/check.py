@@ -6,6 +6,7 @@ have been through bytes, so judging can happen where the submission is never imp
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ from enum import Enum
 from typing import Any
 
 from distlab.course.checks.criteria import Requirement, expectations_in, judge_by
-from distlab.course.checks.mistakes import NamedMistake
+from distlab.course.checks.mistakes import Fault, NamedMistake
 from distlab.course.checks.verdict import Inputs, Plain, Verdict
 from distlab.course.results.plain_values import to_plain
-from distlab.errors import InvalidArgument
+from distlab.errors import InvalidArgument, did_you_mean
 
 
 class Cost(Enum):
@@ -81,6 +82,10 @@ class Check:
         def refuse(found: str, do: str) -> None:
             raise InvalidArgument(asked=f"Check(name={self.name!r})", found=found, do=do)
 
+        for name in ("criteria", "mistakes"):
+            if isinstance(only := getattr(self, name), Requirement | NamedMistake):
+                kind = type(only).__name__
+                refuse(f"{name}=({kind}(...)): a comma is missing", f"write ({kind}(...),)")
         if not self.function:
             object.__setattr__(self, "function", self.name)
         if self.criteria and math.isnan(self.points):
@@ -97,6 +102,16 @@ class Check:
         names = [mistake.name for mistake in self.mistakes]
         if len(set(names)) != len(names):
             refuse(f"mistakes named {names}", "name each mistake once")
+        faults = [mistake for mistake in self.mistakes if isinstance(mistake, Fault)]
+        if faults and self.reference is None:
+            refuse(f"Fault({faults[0].name!r}), and no reference", "give one, or use Observed")
+        known = _changeable(self.reference) if self.reference and faults else None
+        for fault, name in ((f, name) for f in faults for v in f.variants for name in v):
+            if known is not None and name not in known:
+                found = (
+                    f"mistakes=Fault({fault.name!r}, {name}=...), and a reference without {name}"
+                )
+                refuse(found, did_you_mean(name, known))
 
     def expected(self, inputs: Inputs, **changes: Any) -> Plain:
         """Returns what the reference gives, or with changed arguments a wrong answer."""
@@ -116,3 +131,11 @@ class Check:
             return mistake.explains(self, inputs, outputs)
         except Exception:  # an answer of a different form is not this mistake
             return False
+
+
+def _changeable(reference: Callable[..., Plain]) -> list[str] | None:
+    """The arguments of a reference that a `Fault` can change; None if it takes any."""
+    _, *parameters = inspect.signature(reference).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
