@@ -11,6 +11,7 @@ from tests.support.lesson_checks import (
     assert_mistake_is_caught,
     assert_mistakes_are_caught,
     assert_right_answers_pass,
+    edited_solution,
 )
 from tests.support.local_tasks import wait_until
 
@@ -66,10 +67,10 @@ def test_repair_pipeline():
         "shuffle_after_batch": pipeline_of("read cache augment batch shuffle prefetch"),
         "prefetch_first": pipeline_of("prefetch read cache shuffle augment batch"),
     }
-    assert_mistakes_are_caught(ORDER, wrong)
+    assert_mistakes_are_caught(ORDER, wrong, earned=3)
     # It freezes the augmentation, too.
     at_the_end = pipeline_of("read augment shuffle batch cache prefetch")
-    assert_mistake_is_caught(ORDER, at_the_end, "cache_after_shuffle")
+    assert assert_mistake_is_caught(ORDER, at_the_end, "cache_after_shuffle").earned == 0
     assert_feedback_says(ORDER, {"a tf.data.Dataset of batches": lambda *_: [1, 2]})
 
 
@@ -163,7 +164,12 @@ def by_counting(shares_of):
 def test_predict_step():
     by_policy = by_counting(lambda policy, workers: workers if policy == "FILE" else 1)
     assert_right_answers_pass(PREDICT, by_policy)
-    assert_mistakes_are_caught(PREDICT, {"data_shares_work": by_counting(lambda policy, n: n)})
+    wrong = {
+        "data_shares_work": by_counting(lambda policy, n: n),
+        "part_of_a_round": edited_solution(STEM, "step_ms", {"math.ceil": "float"}),
+    }
+    earned = {"data_shares_work": 0, "part_of_a_round": 2}
+    assert_mistakes_are_caught(PREDICT, wrong, earned=earned)
 
 
 # --- what the lesson says and does not show

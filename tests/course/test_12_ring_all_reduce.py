@@ -136,9 +136,15 @@ def packed_with_a_last_one(sizes, limit):
 def test_packed_gradients_are_judged():
     assert_right_answers_pass(MESSAGES, packed_with_a_last_one)
     too_late = edited("pack_gradients", {"sizes[name] > room": "room <= 0"})
-    assert_mistakes_are_caught(MESSAGES, {"closed_too_late": too_late})
+    wrong = {
+        "closed_too_late": too_late,
+        "forward_order": edited("pack_gradients", {"reversed(sizes)": "sizes"}),
+    }
+    assert_mistakes_are_caught(MESSAGES, wrong, earned=1.5)
     said = {"the messages have [": lambda sizes, limit: [list(sizes)[::-1]]}
     assert_feedback_says(MESSAGES, said, earned=1.5)
+    each_alone = {"gradients as fit": lambda sizes, limit: [[name] for name in sizes]}
+    assert_feedback_says(MESSAGES, each_alone, earned=0)
 
 
 # --- what the lesson says and does not show

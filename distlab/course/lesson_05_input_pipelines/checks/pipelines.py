@@ -89,11 +89,8 @@ def _mixes_of(batches: list[list[int]]) -> list[list[int]]:
     return sorted(map(sorted, batches))
 
 
-def _reads_seen(given: Inputs, out: Plain) -> str:
-    return (
-        f"in {_ORDER_EPOCHS} epochs of {len(given['numbers'])} examples, `read` was called "
-        f"{out['reads']} times, and the model saw {out['versions']} versions"
-    )
+def _seen(given: Inputs, what: str) -> str:
+    return f"in {_ORDER_EPOCHS} epochs of {len(given['numbers'])} examples, {what}"
 
 
 def _order_seen(given: Inputs, out: Plain) -> str:
@@ -131,24 +128,28 @@ ORDER = Check(
             )
         ),
         Holds(
-            "each number is read once in all, and augmented in every epoch",
-            lambda given, out: (
-                out["reads"] == len(given["numbers"]) == out["versions"] / _ORDER_EPOCHS
-            ),
-            _reads_seen,
-            points=2,
+            "each number is augmented again in every epoch",
+            lambda given, out: out["versions"] == _ORDER_EPOCHS * len(given["numbers"]),
+            lambda given, out: _seen(given, f"the model saw {out['versions']} versions"),
         ),
+        Holds(
+            "each epoch has a new order and new batches, which `seed` decides",
+            lambda given, out: not out["one order"] and not out["one mix"] and out["repeats"],
+            _order_seen,
+        ),
+        # One misplaced stage costs one row; a cache of everything, as handed out, earns none.
         Then(
             Holds(
-                "each epoch has a new order and new batches, which `seed` decides",
-                lambda given, out: not out["one order"] and not out["one mix"] and out["repeats"],
-                _order_seen,
+                "each number is read once in all",
+                lambda given, out: out["reads"] == len(given["numbers"]),
+                lambda given, out: _seen(given, f"`read` was called {out['reads']} times"),
             ),
             Holds(
                 "several calls of `read` at once, and finished batches kept ready",
                 lambda given, out: out["at once"] and out["prefetch last"],
                 _ahead_seen,
             ),
+            after=any,
         ),
     ),
     hint="map(read) with parallel calls, cache, shuffle with the seed, map(augment), batch, and "
@@ -204,7 +205,9 @@ def _predict_inputs(seed: int) -> Inputs:
     fast = math.ceil(share / at_once) * read_ms
     slow = math.ceil(share * workers / at_once) * read_ms
     # Longer than the input of a share, and shorter than that of a whole batch.
+    full_rounds = math.ceil(share / at_once) * at_once
     return {
+        "even_batch": full_rounds * workers,
         "read_ms": read_ms,
         "compute_ms": round(float(draw.uniform(1.1 * fast, 0.9 * slow)), 2),
         "global_batch": share * workers,
@@ -214,11 +217,14 @@ def _predict_inputs(seed: int) -> Inputs:
 
 
 def _predict_call(step_ms: Callable[..., Any], inputs: Inputs) -> Plain:
-    names = ("read_ms", "compute_ms", "global_batch", "workers")
-    fixed = [inputs[name] for name in names]
+    def times(batch: str, reads_ahead: bool) -> list[Any]:
+        fixed = [inputs[name] for name in ("read_ms", "compute_ms", batch, "workers")]
+        return [step_ms(*fixed, policy, inputs["at_once"], reads_ahead) for policy in _CASES]
+
     return {
-        "ahead": [step_ms(*fixed, policy, inputs["at_once"], True) for policy in _CASES],
-        "in turns": [step_ms(*fixed, policy, inputs["at_once"], False) for policy in _CASES],
+        "in turns": times("even_batch", False),
+        "ahead": times("even_batch", True),
+        "partial": times("global_batch", False),
     }
 
 
@@ -232,15 +238,19 @@ def _predict_reference(
 ) -> Plain:
     """The input of a worker's examples, in rounds of calls, joined with the computation."""
 
-    def joined(join: Callable[..., float]) -> list[float]:
+    def joined(join: Callable[..., float], batch: str) -> list[float]:
         times = []
         for policy in _CASES:
-            calls = given["global_batch"] // (given["workers"] if policy in shares else 1)
+            calls = given[batch] // (given["workers"] if policy in shares else 1)
             read_ms = rounds(calls, given["at_once"]) * given["read_ms"]
             times.append(join(read_ms, given["compute_ms"]))
         return times
 
-    return {"ahead": joined(ahead), "in turns": joined(in_turns)}
+    return {
+        "in turns": joined(in_turns, "even_batch"),
+        "ahead": joined(ahead, "even_batch"),
+        "partial": joined(in_turns, "global_batch"),
+    }
 
 
 PREDICT = Check(
@@ -256,7 +266,8 @@ PREDICT = Check(
     reference=_predict_reference,
     criteria=(
         Close("in turns", "nothing is read ahead: FILE, then DATA", atol=1e-6, points=1),
-        Then(Close("ahead", "batches are read ahead: FILE, then DATA", atol=1e-6, points=2)),
+        Close("ahead", "batches are read ahead: FILE, then DATA", atol=1e-6, points=1),
+        Close("partial", "the last round has fewer calls: FILE, then DATA", atol=1e-6, points=1),
     ),
     hint="Examples: global_batch / workers under FILE, global_batch under DATA. Rounds: examples / "
     "at_once, rounded up. Input: rounds times read_ms. Then the larger of input and computation, "
